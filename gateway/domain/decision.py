@@ -1,0 +1,93 @@
+"""What policies answer. Every decision carries its reason, for receipts, records and people."""
+
+import enum
+
+import msgspec
+
+from gateway.domain.ids import ReplicaId, SessionId
+
+
+class RefusalReason(enum.Enum):
+    """Why the gateway itself answered instead of a backend. `errors.py` gives each its status."""
+
+    MALFORMED_HTTP = "malformed_http"
+    HEADERS_TOO_LARGE = "headers_too_large"
+    BODY_TOO_LARGE = "body_too_large"
+    UNSUPPORTED_UPGRADE = "unsupported_upgrade"
+    REQUEST_TIMEOUT = "request_timeout"
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    UNKNOWN_MODEL = "unknown_model"
+    STATE_NOT_FOUND = "state_not_found"
+    MEMORY_FULL = "memory_full"
+    QUEUE_FULL = "queue_full"
+    QUEUE_TIMEOUT = "queue_timeout"
+    NO_REPLICA = "no_replica"
+    DRAINING = "draining"
+    UPSTREAM_UNREACHABLE = "upstream_unreachable"
+    UPSTREAM_TIMEOUT = "upstream_timeout"
+    UPSTREAM_BROKEN = "upstream_broken"
+    INTERNAL = "internal"
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A refusal is a value: the reason, a sentence for a person, and when to come back."""
+
+    reason: RefusalReason
+    message: str
+    retry_after_s: int | None = None
+
+
+class WaitReason(enum.Enum):
+    CONCURRENCY_FULL = "concurrency_full"
+    """Every replica that could run this turn has as many as it may."""
+
+
+class Admit(msgspec.Struct, frozen=True, kw_only=True):
+    """The turn may start on one of the replicas offered."""
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """The turn has a place in the waiting room."""
+
+    reason: WaitReason
+
+
+Admission = Admit | Wait | Refusal
+
+
+class PlacementReason(enum.Enum):
+    LEAST_LOADED = "least_loaded"
+    STATE_LIVES_THERE = "state_lives_there"
+    RETRIED_ELSEWHERE = "retried_elsewhere"
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a turn runs, and why there."""
+
+    replica: ReplicaId
+    reason: PlacementReason
+
+
+class SessionSource(enum.Enum):
+    """How we know which session a turn belongs to, strongest first (DESIGN.md, session identity)."""
+
+    TURNPIKE_HEADER = "turnpike-header"
+    CLIENT_ID = "client-id"
+    """A header or body field of a harness or another gateway."""
+    STATE_ID = "state-id"
+    """`previous_response_id`, `conversation` or an item reference that we saw being minted."""
+    CALL_ID = "call-id"
+    """A tool call id that we saw being minted came back."""
+    NEW = "new"
+    NONE = "none"
+    """Not a turn: the request belongs to no session."""
+
+
+class SessionRef(msgspec.Struct, frozen=True, kw_only=True):
+    """The session a turn was found to belong to."""
+
+    session: SessionId
+    source: SessionSource
+    confidence: float
+    """Probability that the session is the right one, 0 to 1."""

@@ -1,0 +1,26 @@
+"""The fleet as the brain sees it: replicas by id, their pool, health and abilities."""
+
+import msgspec
+
+from gateway.domain.ids import PoolId, ReplicaId
+
+
+class Abilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backend is known to understand. Unknown means no: it then gets the client's bytes alone."""
+
+    engine: str = "unknown"
+    version: str | None = None
+    session_header: bool = False
+    """Reads `X-Session-ID` (vLLM 0.28 and later)."""
+    cache_salt: bool = False
+    """Reads the body field `cache_salt` (vLLM 0.9 and later)."""
+
+
+class ReplicaFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica, as announced by discovery and health checks."""
+
+    id: ReplicaId
+    pool: PoolId
+    abilities: Abilities = Abilities()
+    models: tuple[str, ...] = ()
+    """Served model names, as the backend lists them; empty while unknown."""

@@ -1,0 +1,25 @@
+"""Identifiers. All are opaque: nobody parses them, none contains an address."""
+
+from typing import NewType
+
+TenantId = NewType("TenantId", str)
+"""Who pays; from the authenticated key, else the anonymous tenant."""
+
+SessionId = NewType("SessionId", str)
+"""One agent run, as the brain names it (`s-…`). Unique within a gateway process group."""
+
+RequestId = NewType("RequestId", str)
+"""One proxied HTTP request (`r-…`). A generating request is a *turn* of its session."""
+
+PoolId = NewType("PoolId", str)
+"""Replicas that serve the same models."""
+
+ReplicaId = NewType("ReplicaId", str)
+"""One serving engine process. Its URL is known to the I/O shell only."""
+
+MAX_ID_CHARS = 256
+
+
+def is_well_formed_id(text: str) -> bool:
+    """Whether a client-supplied id may be used: 1 to 256 characters, all printable."""
+    return 0 < len(text) <= MAX_ID_CHARS and text.isprintable()

@@ -1,0 +1,150 @@
+"""The unified information stream: one typed record per state change (M1).
+
+Source: MARS (§4.1, Table 1). One producer, the coordinator; many readers.
+
+Symbols: the records `gpu_submit`, `gpu_1st_token`, `gpu_end`, `tool_num`, `tool_start` and `tool_end`
+are Table 1's, under its names. `session`, `turn` (the request id) and `replica` are stable identifiers.
+
+Deviations: routing, refusal, session and replica records are ours. Until an engine reports KV blocks,
+`gpu_submit` carries the bytes of the prompt and `gpu_end` the tokens that the backend reported.
+
+Invariants: times are seconds on the driver's clock; a turn has at most one record of each `gpu_*` type
+per replica it was sent to; every `gpu_submit` is followed by exactly one `gpu_end`.
+"""
+
+import msgspec
+
+from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource, WaitReason
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.request import Protocol, Usage
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    at_s: float
+    """When, on the driver's clock (the server's is Unix time)."""
+
+
+class SessionStarted(_Record, tag="session_start"):
+    session: SessionId
+    tenant: TenantId
+    source: SessionSource
+    confidence: float
+    schema: str | None
+    parent: SessionId | None
+
+
+class SessionEnded(_Record, tag="session_end"):
+    session: SessionId
+    turns: int
+    reason: str
+    """`finished` (somebody said so), `idle` or `evicted`."""
+
+
+class TurnArrived(_Record, tag="turn_arrive"):
+    turn: RequestId
+    session: SessionId | None
+    tenant: TenantId
+    protocol: Protocol
+    model: str | None
+    source: SessionSource
+    confidence: float
+    body_bytes: int
+    message_count: int
+    tool_count: int
+
+
+class TurnWaited(_Record, tag="turn_wait"):
+    turn: RequestId
+    session: SessionId | None
+    reason: WaitReason
+    waiting: int
+    """Turns in the waiting room, this one included."""
+
+
+class Routed(_Record, tag="routing"):
+    turn: RequestId
+    session: SessionId | None
+    replica: ReplicaId
+    reason: PlacementReason
+    waited_ms: float
+
+
+class GpuSubmit(_Record, tag="gpu_submit"):
+    turn: RequestId
+    session: SessionId | None
+    replica: ReplicaId
+    prompt_bytes: int
+    attempt: int
+    """1 for the first replica tried."""
+
+
+class GpuFirstToken(_Record, tag="gpu_1st_token"):
+    turn: RequestId
+    session: SessionId | None
+    replica: ReplicaId
+    launch_delay_ms: float
+    """From submission to the first generated content (or, not streaming, to the answer)."""
+
+
+class GpuEnd(_Record, tag="gpu_end"):
+    turn: RequestId
+    session: SessionId | None
+    replica: ReplicaId
+    outcome: str
+    """`finished`, `failed` or `client_left`."""
+    status: int | None
+    usage: Usage
+    finish_reason: str | None
+    duration_ms: float
+
+
+class ToolNum(_Record, tag="tool_num"):
+    active: int
+    """Sessions whose tools are running now, over all tenants."""
+
+
+class ToolStart(_Record, tag="tool_start"):
+    session: SessionId
+    turn: RequestId
+    """The turn whose response asked for the tools."""
+    names: tuple[str, ...]
+
+
+class ToolEnd(_Record, tag="tool_end"):
+    session: SessionId
+    turn: RequestId
+    """The turn that brought the results."""
+    names: tuple[str, ...]
+    duration_ms: float
+
+
+class Refused(_Record, tag="refusal"):
+    turn: RequestId
+    session: SessionId | None
+    tenant: TenantId
+    reason: RefusalReason
+    waited_ms: float
+
+
+class ReplicaChanged(_Record, tag="replica"):
+    replica: ReplicaId
+    state: str
+    """`up`, `down` or `left`."""
+    why: str
+
+
+Record = (
+    SessionStarted
+    | SessionEnded
+    | TurnArrived
+    | TurnWaited
+    | Routed
+    | GpuSubmit
+    | GpuFirstToken
+    | GpuEnd
+    | ToolNum
+    | ToolStart
+    | ToolEnd
+    | Refused
+    | ReplicaChanged
+)

@@ -1,0 +1,98 @@
+"""What the brain knows of a request and of its answer: facts, never bytes."""
+
+import enum
+
+import msgspec
+
+
+class Protocol(enum.Enum):
+    """The wire protocol a path belongs to; it fixes the shape of errors and of streamed events."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    OTHER = "other"
+
+
+class Work(enum.Enum):
+    """What a request makes an engine do; only `GENERATE` requests are turns of a session."""
+
+    GENERATE = "generate"
+    POOL = "pool"
+    """Embeddings, rerank, score, classify: one prefill, no KV to keep."""
+    STATE = "state"
+    """Reads, deletes or cancels something a replica stores, such as a response by its id."""
+    LIGHT = "light"
+    """Tokenize, count tokens, list models, and whatever else a backend offers."""
+
+
+class ExplicitId(msgspec.Struct, frozen=True, kw_only=True):
+    """An identity that the client stated. Untrusted: opaque, capped, scoped by tenant."""
+
+    schema: str
+    """Which convention it came in, for example `codex` or `x-turnpike-session`."""
+    session: str
+    thread: str | None = None
+    """The chain within the session, where the client tells several apart (sub-agents)."""
+    parent: str | None = None
+    """The session or thread that spawned this one."""
+    final: bool = False
+    """The client says that the session ends with this turn."""
+
+
+class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The few fields of a request that decisions are made from."""
+
+    protocol: Protocol
+    work: Work
+    model: str | None = None
+    stream: bool = False
+    body_bytes: int = 0
+    message_count: int = 0
+    tool_count: int = 0
+    """Tools offered to the model; side requests (titles, summaries) offer none."""
+    explicit: ExplicitId | None = None
+    echoed_ids: tuple[str, ...] = ()
+    """Call ids in the newest assistant block and in the tool results after it, newest first: ids that
+    a backend minted, if the client is telling the truth."""
+    tool_result_ids: tuple[str, ...] = ()
+    """Call ids whose results this request brings."""
+    state_ids: tuple[str, ...] = ()
+    """Ids of things a replica stores that this request builds on (`previous_response_id`,
+    `conversation`, item references) or names in its path."""
+    stores: bool = False
+    """The replica may keep state for later requests, so this one must not run twice."""
+    is_background: bool = False
+    is_replayable: bool = False
+    """Running it a second time harms nobody, as long as no byte of an answer has been passed on."""
+    is_readable: bool = True
+    """False when the body could not be read; it is then proxied plainly, without a session."""
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A tool call in a response."""
+
+    id: str
+    name: str
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Token counts as the backend reported them; None where it did not."""
+
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen of a response by the time it ended."""
+
+    status: int
+    tool_calls: tuple[ToolCall, ...] = ()
+    state_ids: tuple[str, ...] = ()
+    """Ids under which the replica may have stored something (response, conversation, items)."""
+    usage: Usage = Usage()
+    finish_reason: str | None = None
+    has_terminal: bool = False
+    """The protocol's own end of the answer was seen."""
