@@ -1,0 +1,41 @@
+# Every target prepares .venv itself; with nothing changed that costs a tenth of a second.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup test check fast demo format clean
+
+bin := .venv/bin
+# Checked where they exist.
+python_trees := gateway engine_ext/turnpike_vllm $(foreach tree,demo tests benchmarks,$(if $(wildcard $(tree)/*.py $(tree)/*/*.py),$(tree)))
+pytest_args ?=
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup:  ## prepare .venv: the gateway, its tools, a real vLLM for the CPU
+	@tools/setup.sh
+
+test: setup  ## all tests, against a real vLLM and real agents too (minutes)
+	$(bin)/python -m pytest $(pytest_args)
+
+check: setup  ## format, lint, types, import contracts, fast tests (under a minute)
+	$(bin)/ruff format --check .
+	$(bin)/ruff check .
+	$(bin)/mypy $(python_trees)
+	$(bin)/lint-imports --no-logo
+	$(bin)/python -m pytest -q -m "not engine and not agents and not slow" $(pytest_args)
+
+fast: setup  ## the fast tests alone
+	$(bin)/python -m pytest -q -m "not engine and not agents and not slow" $(pytest_args)
+
+demo: setup  ## two real vLLM servers, the gateway, real agents: what changes
+	$(bin)/python -m demo
+
+format: setup  ## rewrite the sources as the formatter and the linter want them
+	$(bin)/ruff check --fix-only --quiet .
+	$(bin)/ruff format .
+
+clean:  ## remove everything that can be made again
+	rm -rf .venv .agents .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis run build dist
+	rm -rf -- *.egg-info engine_ext/*.egg-info engine_ext/build .coverage .coverage.*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
