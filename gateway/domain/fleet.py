@@ -24,3 +24,10 @@ class ReplicaFacts(msgspec.Struct, frozen=True, kw_only=True):
     abilities: Abilities = Abilities()
     models: tuple[str, ...] = ()
     """Served model names, as the backend lists them; empty while unknown."""
+
+
+class ReplicaLoad(msgspec.Struct, frozen=True):
+    """A replica that could run a turn, and how many requests it runs now."""
+
+    replica: ReplicaId
+    running: int

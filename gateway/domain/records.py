@@ -24,7 +24,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """When, on the driver's clock (the server's is Unix time)."""
 
 
-class SessionStarted(_Record, tag="session_start"):
+class SessionStarted(_Record, frozen=True, kw_only=True, tag="session_start"):
     session: SessionId
     tenant: TenantId
     source: SessionSource
@@ -33,14 +33,14 @@ class SessionStarted(_Record, tag="session_start"):
     parent: SessionId | None
 
 
-class SessionEnded(_Record, tag="session_end"):
+class SessionEnded(_Record, frozen=True, kw_only=True, tag="session_end"):
     session: SessionId
     turns: int
     reason: str
     """`finished` (somebody said so), `idle` or `evicted`."""
 
 
-class TurnArrived(_Record, tag="turn_arrive"):
+class TurnArrived(_Record, frozen=True, kw_only=True, tag="turn_arrive"):
     turn: RequestId
     session: SessionId | None
     tenant: TenantId
@@ -53,7 +53,7 @@ class TurnArrived(_Record, tag="turn_arrive"):
     tool_count: int
 
 
-class TurnWaited(_Record, tag="turn_wait"):
+class TurnWaited(_Record, frozen=True, kw_only=True, tag="turn_wait"):
     turn: RequestId
     session: SessionId | None
     reason: WaitReason
@@ -61,7 +61,7 @@ class TurnWaited(_Record, tag="turn_wait"):
     """Turns in the waiting room, this one included."""
 
 
-class Routed(_Record, tag="routing"):
+class Routed(_Record, frozen=True, kw_only=True, tag="routing"):
     turn: RequestId
     session: SessionId | None
     replica: ReplicaId
@@ -69,7 +69,7 @@ class Routed(_Record, tag="routing"):
     waited_ms: float
 
 
-class GpuSubmit(_Record, tag="gpu_submit"):
+class GpuSubmit(_Record, frozen=True, kw_only=True, tag="gpu_submit"):
     turn: RequestId
     session: SessionId | None
     replica: ReplicaId
@@ -78,7 +78,7 @@ class GpuSubmit(_Record, tag="gpu_submit"):
     """1 for the first replica tried."""
 
 
-class GpuFirstToken(_Record, tag="gpu_1st_token"):
+class GpuFirstToken(_Record, frozen=True, kw_only=True, tag="gpu_1st_token"):
     turn: RequestId
     session: SessionId | None
     replica: ReplicaId
@@ -86,7 +86,7 @@ class GpuFirstToken(_Record, tag="gpu_1st_token"):
     """From submission to the first generated content (or, not streaming, to the answer)."""
 
 
-class GpuEnd(_Record, tag="gpu_end"):
+class GpuEnd(_Record, frozen=True, kw_only=True, tag="gpu_end"):
     turn: RequestId
     session: SessionId | None
     replica: ReplicaId
@@ -98,19 +98,19 @@ class GpuEnd(_Record, tag="gpu_end"):
     duration_ms: float
 
 
-class ToolNum(_Record, tag="tool_num"):
+class ToolNum(_Record, frozen=True, kw_only=True, tag="tool_num"):
     active: int
     """Sessions whose tools are running now, over all tenants."""
 
 
-class ToolStart(_Record, tag="tool_start"):
+class ToolStart(_Record, frozen=True, kw_only=True, tag="tool_start"):
     session: SessionId
     turn: RequestId
     """The turn whose response asked for the tools."""
     names: tuple[str, ...]
 
 
-class ToolEnd(_Record, tag="tool_end"):
+class ToolEnd(_Record, frozen=True, kw_only=True, tag="tool_end"):
     session: SessionId
     turn: RequestId
     """The turn that brought the results."""
@@ -118,7 +118,7 @@ class ToolEnd(_Record, tag="tool_end"):
     duration_ms: float
 
 
-class Refused(_Record, tag="refusal"):
+class Refused(_Record, frozen=True, kw_only=True, tag="refusal"):
     turn: RequestId
     session: SessionId | None
     tenant: TenantId
@@ -126,7 +126,7 @@ class Refused(_Record, tag="refusal"):
     waited_ms: float
 
 
-class ReplicaChanged(_Record, tag="replica"):
+class ReplicaChanged(_Record, frozen=True, kw_only=True, tag="replica"):
     replica: ReplicaId
     state: str
     """`up`, `down` or `left`."""

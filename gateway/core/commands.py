@@ -1,0 +1,36 @@
+"""What to do. Commands are imperatives; the driver carries them out in order."""
+
+import msgspec
+
+from gateway.domain.decision import Placement, Refusal, SessionRef
+from gateway.domain.ids import RequestId
+from gateway.domain.records import Record
+
+
+class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Send the request to this replica now."""
+
+    request: RequestId
+    placement: Placement
+    session: SessionRef | None
+    waited_s: float
+    attempt: int
+    """1 for the first replica tried."""
+
+
+class Refuse(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer the request with this refusal; nothing more will come for it."""
+
+    request: RequestId
+    refusal: Refusal
+    session: SessionRef | None
+    waited_s: float
+
+
+class Emit(msgspec.Struct, frozen=True):
+    """Append a record to the information stream."""
+
+    record: Record
+
+
+Command = Dispatch | Refuse | Emit

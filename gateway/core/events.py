@@ -1,0 +1,113 @@
+"""What happened. Events are past participles; a driver sends each to `Coordinator.handle`."""
+
+import msgspec
+
+from gateway.domain.fleet import ReplicaFacts
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.request import Answer, RequestFacts, ToolCall
+
+
+class RequestArrived(msgspec.Struct, frozen=True):
+    """An authenticated request was read completely. Answered by `Dispatch` or `Refuse`, now or later."""
+
+    request: RequestId
+    tenant: TenantId
+    facts: RequestFacts
+
+
+class ResponseStarted(msgspec.Struct, frozen=True):
+    """The replica's response head came; from here on the request cannot be retried."""
+
+    request: RequestId
+    status: int
+
+
+class FirstTokenSeen(msgspec.Struct, frozen=True):
+    request: RequestId
+
+
+class ToolCallSeen(msgspec.Struct, frozen=True):
+    """A tool call's id and name are known, possibly long before the response ends."""
+
+    request: RequestId
+    call: ToolCall
+
+
+class StateMinted(msgspec.Struct, frozen=True):
+    """The replica named something it stores, possibly long before the response ends."""
+
+    request: RequestId
+    state_id: str
+
+
+class ResponseFinished(msgspec.Struct, frozen=True):
+    """The whole response was passed on."""
+
+    request: RequestId
+    answer: Answer
+
+
+class ResponseCut(msgspec.Struct, frozen=True):
+    """The replica failed after the response had started; the client's connection was cut too."""
+
+    request: RequestId
+    answer: Answer
+    why: str
+
+
+class AttemptFailed(msgspec.Struct, frozen=True):
+    """No response head came from the replica. Answered by `Dispatch` elsewhere, or `Refuse`."""
+
+    request: RequestId
+    why: str
+    was_sent: bool
+    """Some of the request may have reached the replica."""
+    timed_out: bool
+
+
+class ClientLeft(msgspec.Struct, frozen=True):
+    """The client closed its connection before the answer was complete."""
+
+    request: RequestId
+    answer: Answer | None = None
+
+
+class ReplicaCameUp(msgspec.Struct, frozen=True):
+    """A replica is healthy; also sent again when its facts changed."""
+
+    facts: ReplicaFacts
+
+
+class ReplicaWentDown(msgspec.Struct, frozen=True):
+    """A replica does not answer. Requests already sent to it end on their own."""
+
+    replica: ReplicaId
+    why: str
+
+
+class SessionFinished(msgspec.Struct, frozen=True):
+    """Somebody who may say so said that the session is over."""
+
+    session: SessionId
+
+
+class DrainStarted(msgspec.Struct, frozen=True):
+    """No new request is taken from now on; what runs or waits is finished."""
+
+
+class TimerFired(msgspec.Struct, frozen=True):
+    """`next_deadline_s()` has passed."""
+
+
+RequestEvent = (
+    RequestArrived
+    | ResponseStarted
+    | FirstTokenSeen
+    | ToolCallSeen
+    | StateMinted
+    | ResponseFinished
+    | ResponseCut
+    | AttemptFailed
+    | ClientLeft
+)
+Event = RequestEvent | ReplicaCameUp | ReplicaWentDown | SessionFinished | DrainStarted | TimerFired

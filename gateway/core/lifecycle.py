@@ -1,0 +1,87 @@
+"""The life of a request, as a table.
+
+Theory of operation. A request is *new* until the brain has decided; then it *waits*, is *submitted* to
+a replica, or is *refused*. A submitted request has had no response head yet: its attempt may fail, and
+then it is submitted elsewhere, waits again, or is refused. Once the head came it is *answering* and
+can only finish, be cut off by the replica, or be left by its client. The last four states are final;
+a request reaches exactly one of them, exactly once, whatever happens.
+
+Any pair that is not in the table is a bug in a driver or in the brain, and raises `LifecycleError`.
+"""
+
+import enum
+
+
+class State(enum.Enum):
+    NEW = "new"
+    WAITING = "waiting"
+    SUBMITTED = "submitted"
+    ANSWERING = "answering"
+    FINISHED = "finished"
+    CUT = "cut"
+    LEFT = "left"
+    REFUSED = "refused"
+
+
+class Step(enum.Enum):
+    WAIT = "wait"
+    SUBMIT = "submit"
+    REFUSE = "refuse"
+    START = "start"
+    FINISH = "finish"
+    CUT = "cut"
+    LEAVE = "leave"
+
+
+TRANSITIONS: dict[State, dict[Step, State]] = {
+    State.NEW: {
+        Step.WAIT: State.WAITING,
+        Step.SUBMIT: State.SUBMITTED,
+        Step.REFUSE: State.REFUSED,
+    },
+    State.WAITING: {
+        Step.SUBMIT: State.SUBMITTED,
+        Step.REFUSE: State.REFUSED,
+        Step.LEAVE: State.LEFT,
+    },
+    State.SUBMITTED: {
+        Step.SUBMIT: State.SUBMITTED,  # the attempt failed; another replica
+        Step.WAIT: State.WAITING,  # the attempt failed; no other has room now
+        Step.REFUSE: State.REFUSED,
+        Step.START: State.ANSWERING,
+        Step.LEAVE: State.LEFT,
+    },
+    State.ANSWERING: {
+        Step.FINISH: State.FINISHED,
+        Step.CUT: State.CUT,
+        Step.LEAVE: State.LEFT,
+    },
+    State.FINISHED: {},
+    State.CUT: {},
+    State.LEFT: {},
+    State.REFUSED: {},
+}
+
+FINAL_STATES = frozenset(state for state, steps in TRANSITIONS.items() if not steps)
+
+
+class LifecycleError(RuntimeError):
+    """A step that the table does not allow. Always a bug on our side, never a client's fault."""
+
+
+def advance(state: State, step: Step) -> State:
+    """The state after `step`. Raises `LifecycleError` if the table has no such pair."""
+    try:
+        return TRANSITIONS[state][step]
+    except KeyError:
+        raise LifecycleError(f"a request that is {state.value} cannot {step.value}") from None
+
+
+def as_mermaid() -> str:
+    """The table as a Mermaid state diagram, for the documentation."""
+    lines = ["stateDiagram-v2", f"    [*] --> {State.NEW.value}"]
+    for state, steps in TRANSITIONS.items():
+        lines += [f"    {state.value} --> {after.value}: {step.value}" for step, after in steps.items()]
+        if not steps:
+            lines.append(f"    {state.value} --> [*]")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,42 @@
+"""A request while it lives in the brain, and the one place that changes its state."""
+
+import msgspec
+
+from gateway.core.lifecycle import State, Step, advance
+from gateway.domain.decision import SessionRef
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.request import RequestFacts
+
+
+class LiveRequest(msgspec.Struct, kw_only=True):
+    request: RequestId
+    tenant: TenantId
+    facts: RequestFacts
+    session: SessionRef | None = None
+    """None for requests that are no turns."""
+    pool: PoolId | None
+    """None only for a request that is refused at the door."""
+    home: ReplicaId | None
+    """The only replica that may run it, because the state it builds on lives there."""
+    arrived_s: float
+    state: State = State.NEW
+    story: list[Step] = []
+    """The steps so far, oldest first; bounded by the number of attempts."""
+    replica: ReplicaId | None = None
+    """Where it runs now."""
+    tried: list[ReplicaId] = []
+    submitted_s: float = 0.0
+    parked_s: float = 0.0
+    """When it last entered the waiting room."""
+    waited_s: float = 0.0
+    """In the waiting room, all visits together."""
+    saw_first_token: bool = False
+
+    @property
+    def session_id(self) -> SessionId | None:
+        return self.session.session if self.session else None
+
+    def step(self, step: Step) -> None:
+        """Raises `LifecycleError` if the table does not allow it."""
+        self.state = advance(self.state, step)
+        self.story.append(step)

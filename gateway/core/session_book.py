@@ -1,0 +1,141 @@
+"""The books of sessions: identity, tool phases and stored state, kept together per turn.
+
+The coordinator tells it what happened to a turn; it answers with the records that follow from that.
+
+Invariants: `live_turns` of a session is the number of its requests in the coordinator; a session that
+ends takes its open tool calls with it; every `session_start` is followed by at most one `session_end`.
+"""
+
+from gateway.core.live import LiveRequest
+from gateway.domain import records as rec
+from gateway.domain.decision import SessionRef
+from gateway.domain.ids import RequestId, SessionId, TenantId
+from gateway.domain.request import Answer, RequestFacts, ToolCall
+from gateway.routing.state_residence import Residence, StateResidence
+from gateway.tool_probe.boundaries import ToolBoundaries
+from gateway.workflow.sessions import Session, Sessions
+
+
+class SessionBook:
+    def __init__(self, sessions: Sessions, tools: ToolBoundaries, residence: StateResidence) -> None:
+        self.sessions = sessions
+        self.tools = tools
+        self._residence = residence
+
+    def find_home(self, tenant: TenantId, facts: RequestFacts) -> Residence | None:
+        """Where the state that the request builds on lives; None if it needs none or none is known."""
+        for state_id in facts.state_ids:
+            if (home := self._residence.find(tenant, state_id)) is not None:
+                return home
+        return None
+
+    def turn_arrived(
+        self, turn: RequestId, tenant: TenantId, facts: RequestFacts, home: Residence | None, *, now: float
+    ) -> tuple[SessionRef, list[rec.Record]]:
+        """Finds or starts the turn's session, and closes the tool calls whose results it brings."""
+        session, ref = self.sessions.identify(tenant, facts, home.session if home else None, now=now)
+        out: list[rec.Record] = []
+        if session.turns == 0:
+            out.append(_session_start(session, now=now))
+        session.turns += 1
+        session.live_turns += 1
+        session.is_final = facts.explicit is not None and facts.explicit.final
+        out.append(
+            rec.TurnArrived(
+                at_s=now,
+                turn=turn,
+                session=session.id,
+                tenant=tenant,
+                protocol=facts.protocol,
+                model=facts.model,
+                source=ref.source,
+                confidence=ref.confidence,
+                body_bytes=facts.body_bytes,
+                message_count=facts.message_count,
+                tool_count=facts.tool_count,
+            )
+        )
+        closed = self.tools.results_came(session.id, facts.tool_result_ids, now=now)
+        if closed is not None:
+            duration_ms = closed.duration_s * 1e3
+            out.append(
+                rec.ToolEnd(
+                    at_s=now, session=session.id, turn=turn, names=closed.names, duration_ms=duration_ms
+                )
+            )
+            out.append(self._tool_num(now=now))
+        return ref, out
+
+    def call_minted(self, live: LiveRequest, call: ToolCall) -> None:
+        if (session := self._session_of(live)) is not None:
+            self.sessions.learn_call_id(session, call.id)
+
+    def state_minted(self, live: LiveRequest, state_id: str) -> None:
+        assert live.replica is not None
+        session = live.session.session if live.session else None
+        self._residence.learn(live.tenant, state_id, Residence(live.replica, session))
+
+    def turn_ended(self, live: LiveRequest, answer: Answer | None, *, now: float) -> list[rec.Record]:
+        """The turn is over, however it ended; `answer` is what was passed on of its response."""
+        session = self._session_of(live)
+        if session is None:
+            return []
+        session.live_turns -= 1
+        self.sessions.touch(session, now=now)
+        if session.is_final and not session.live_turns:
+            return self._end(session, "finished", now=now)
+        # A client may act on a tool call from a response that was cut, so any call that was passed on counts.
+        names = self.tools.opened(session.id, live.request, answer.tool_calls, now=now) if answer else ()
+        if not names:
+            return []
+        start = rec.ToolStart(at_s=now, session=session.id, turn=live.request, names=names)
+        return [start, self._tool_num(now=now)]
+
+    def finish(self, session_id: SessionId, *, now: float) -> list[rec.Record]:
+        """Ends a session, at once or with its last live turn. An unknown session is no error."""
+        session = self.sessions.get(session_id)
+        if session is None:
+            return []
+        if session.live_turns:
+            session.is_final = True
+            return []
+        return self._end(session, "finished", now=now)
+
+    def expire(self, *, now: float) -> list[rec.Record]:
+        out: list[rec.Record] = []
+        for session, reason in self.sessions.expire(now=now):
+            out += self._ended(session, reason, now=now)
+        return out
+
+    def next_expiry_s(self) -> float | None:
+        return self.sessions.next_expiry_s()
+
+    def _session_of(self, live: LiveRequest) -> Session | None:
+        return self.sessions.get(live.session.session) if live.session is not None else None
+
+    def _end(self, session: Session, reason: str, *, now: float) -> list[rec.Record]:
+        self.sessions.forget(session)
+        return self._ended(session, reason, now=now)
+
+    def _ended(self, session: Session, reason: str, *, now: float) -> list[rec.Record]:
+        was_active = bool(self.tools.open_calls(session.id))
+        self.tools.forget(session.id)
+        out: list[rec.Record] = [
+            rec.SessionEnded(at_s=now, session=session.id, turns=session.turns, reason=reason)
+        ]
+        return [*out, self._tool_num(now=now)] if was_active else out
+
+    def _tool_num(self, *, now: float) -> rec.ToolNum:
+        return rec.ToolNum(at_s=now, active=self.tools.active_sessions)
+
+
+def _session_start(session: Session, *, now: float) -> rec.SessionStarted:
+    return rec.SessionStarted(
+        at_s=now,
+        session=session.id,
+        tenant=session.tenant,
+        source=session.source,
+        confidence=session.confidence,
+        schema=session.schema,
+        parent=session.parent,
+    )

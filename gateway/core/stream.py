@@ -1,0 +1,93 @@
+"""The information stream's one producer: what happened to a request, as records (M1).
+
+The coordinator says what happened; this says it in the words of `domain/records.py`.
+"""
+
+from collections.abc import Iterable
+
+from gateway.core.commands import Command, Emit
+from gateway.core.live import LiveRequest
+from gateway.domain import records as rec
+from gateway.domain.decision import Placement, Refusal, Wait
+from gateway.domain.ids import ReplicaId
+from gateway.domain.request import Answer, Usage
+
+
+class Stream:
+    def __init__(self, out: list[Command]) -> None:
+        self._out = out
+
+    def append(self, record: rec.Record) -> None:
+        self._out.append(Emit(record))
+
+    def extend(self, found: Iterable[rec.Record]) -> None:
+        self._out.extend(Emit(record) for record in found)
+
+    def waited(self, live: LiveRequest, wait: Wait, waiting: int, *, now: float) -> None:
+        self.append(
+            rec.TurnWaited(
+                at_s=now, turn=live.request, session=live.session_id, reason=wait.reason, waiting=waiting
+            )
+        )
+
+    def submitted(self, live: LiveRequest, placement: Placement, *, now: float) -> None:
+        self.append(
+            rec.Routed(
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
+                replica=placement.replica,
+                reason=placement.reason,
+                waited_ms=live.waited_s * 1e3,
+            )
+        )
+        self.append(
+            rec.GpuSubmit(
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
+                replica=placement.replica,
+                prompt_bytes=live.facts.body_bytes,
+                attempt=len(live.tried),
+            )
+        )
+
+    def first_token(self, live: LiveRequest, replica: ReplicaId, *, now: float) -> None:
+        self.append(
+            rec.GpuFirstToken(
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
+                replica=replica,
+                launch_delay_ms=(now - live.submitted_s) * 1e3,
+            )
+        )
+
+    def left_replica(
+        self, live: LiveRequest, replica: ReplicaId, outcome: str, answer: Answer | None, *, now: float
+    ) -> None:
+        self.append(
+            rec.GpuEnd(
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
+                replica=replica,
+                outcome=outcome,
+                status=answer.status if answer else None,
+                usage=answer.usage if answer else Usage(),
+                finish_reason=answer.finish_reason if answer else None,
+                duration_ms=(now - live.submitted_s) * 1e3,
+            )
+        )
+
+    def refused(self, live: LiveRequest, refusal: Refusal, *, now: float) -> None:
+        self.append(
+            rec.Refused(
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
+                tenant=live.tenant,
+                reason=refusal.reason,
+                waited_ms=live.waited_s * 1e3,
+            )
+        )

@@ -1,0 +1,38 @@
+"""Placement by load: the replica that runs the fewest turns.
+
+Source: none; the floor that affinity (S6) and cost-based placement replace behind `PlacementPolicy`.
+
+Symbols: —
+
+Deviations: —
+
+Invariants: the chosen replica is one of the candidates; among equally loaded ones the least recently
+chosen wins, so equal replicas take turns.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gateway.domain.decision import Placement, PlacementReason
+from gateway.domain.fleet import ReplicaLoad
+from gateway.domain.ids import ReplicaId
+
+
+class PlacementPolicy(Protocol):
+    """Which of these replicas should run the turn?"""
+
+    def place(self, candidates: Sequence[ReplicaLoad]) -> Placement:
+        """`candidates` is not empty; all of them have room."""
+        ...
+
+
+class LeastLoaded:
+    def __init__(self) -> None:
+        self._last_chosen: dict[ReplicaId, int] = {}
+        self._choices = 0
+
+    def place(self, candidates: Sequence[ReplicaLoad]) -> Placement:
+        chosen = min(candidates, key=lambda c: (c.running, self._last_chosen.get(c.replica, 0)))
+        self._choices += 1
+        self._last_chosen[chosen.replica] = self._choices
+        return Placement(replica=chosen.replica, reason=PlacementReason.LEAST_LOADED)

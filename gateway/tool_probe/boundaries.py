@@ -1,0 +1,87 @@
+"""Tool boundaries: which tool calls of a session are open, and since when.
+
+Source: MARS (§4.1): tool start and end are state changes of the unified information stream.
+
+Symbols: *active tools* → `active_sessions`.
+
+Deviations: MARS instruments the agent; we infer. A call opens when the response that carries it ends
+(its client may start the tool earlier, while decoding goes on) and closes when a request brings its
+result. A call that nobody answers (a final `finish` tool, a killed agent) expires.
+
+Invariants: a call is open at most once; at most `max_open_calls` per session are kept, newest first;
+`active_sessions` counts exactly the sessions that have an open call.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gateway.domain.ids import RequestId, SessionId
+from gateway.domain.request import ToolCall
+
+
+class ToolBoundariesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    max_open_calls: Annotated[int, Meta(ge=1)] = 256
+    """Open calls kept per session."""
+
+
+class OpenCall(msgspec.Struct, frozen=True):
+    name: str
+    turn: RequestId
+    started_s: float
+
+
+class ClosedCalls(msgspec.Struct, frozen=True):
+    """Calls whose results one request brought, in the order of its results."""
+
+    names: tuple[str, ...]
+    duration_s: float
+    """From the first of them opened until now; they run in parallel."""
+
+
+class ToolBoundaries:
+    def __init__(self, config: ToolBoundariesConfig) -> None:
+        self._config = config
+        self._open: dict[SessionId, dict[str, OpenCall]] = {}
+
+    @property
+    def active_sessions(self) -> int:
+        return len(self._open)
+
+    def open_calls(self, session: SessionId) -> tuple[OpenCall, ...]:
+        return tuple(self._open.get(session, {}).values())
+
+    def opened(
+        self, session: SessionId, turn: RequestId, calls: Iterable[ToolCall], *, now: float
+    ) -> tuple[str, ...]:
+        """A response ended with these calls. Returns the names of those that are newly open."""
+        calls = tuple(calls)[-self._config.max_open_calls :]
+        if not calls:
+            return ()
+        open_calls = self._open.setdefault(session, {})
+        names = []
+        for call in calls:
+            if call.id not in open_calls:
+                open_calls[call.id] = OpenCall(call.name, turn, now)
+                names.append(call.name)
+        while len(open_calls) > self._config.max_open_calls:
+            del open_calls[next(iter(open_calls))]
+        return tuple(names)
+
+    def results_came(self, session: SessionId, call_ids: Iterable[str], *, now: float) -> ClosedCalls | None:
+        """A request brought these results. None if it closes no open call."""
+        open_calls = self._open.get(session)
+        if not open_calls:
+            return None
+        closed = [open_calls.pop(call_id) for call_id in call_ids if call_id in open_calls]
+        if not open_calls:
+            del self._open[session]
+        if not closed:
+            return None
+        return ClosedCalls(tuple(c.name for c in closed), now - min(c.started_s for c in closed))
+
+    def forget(self, session: SessionId) -> None:
+        """The session ended, or moved on without answering its calls."""
+        self._open.pop(session, None)

@@ -1,0 +1,1 @@
+"""The workflow view: which requests belong to one agent session."""
