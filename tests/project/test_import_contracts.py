@@ -1,0 +1,103 @@
+"""Each rule about imports, the clock and chance is broken once here, and must be seen to break."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.project.layout import BIN, ROOT, run
+
+# import-linter draws on a terminal of this width; a narrow one would wrap the contracts' names.
+WIDE = {"COLUMNS": "200"}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The project's contracts over a small tree of the same shape."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    packages = ["gateway", "turnpike_vllm"]
+    packages += [
+        f"gateway.{name}" for name in ("server", "simulator", "core", "admission", "workflow", "domain")
+    ]
+    for package in packages:
+        folder = tmp_path / package.replace(".", "/")
+        folder.mkdir()
+        (folder / "__init__.py").touch()
+    return tmp_path
+
+
+def lint(tree: Path) -> tuple[int, str]:
+    done = run(
+        BIN / "lint-imports", "--no-logo", "--no-cache", cwd=tree, env={**WIDE, "PYTHONPATH": str(tree)}
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_clean_tree_passes(tree: Path):
+    (tree / "gateway/server/app.py").write_text("import asyncio, os, time\nfrom gateway.core import x\n")
+    (tree / "gateway/admission/policy.py").write_text("import random\nimport gateway.domain\n")
+    (tree / "gateway/workflow/reuse.py").write_text("import turnpike_vllm\n")
+    (tree / "gateway/simulator/engine.py").write_text("import turnpike_vllm\nimport vllm\nimport time\n")
+    (tree / "turnpike_vllm/plugin.py").write_text("import vllm\nimport threading\n")
+    code, output = lint(tree)
+    assert code == 0, output
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "broken"),
+    [
+        ("gateway/domain/ids.py", "import gateway.core", "Layers"),
+        ("gateway/core/coordinator.py", "from gateway import server", "Layers"),
+        ("gateway/server/app.py", "import gateway.simulator", "Layers"),
+        ("gateway/helpers.py", "", "Layers"),
+        ("gateway/core/coordinator.py", "import asyncio", "Pure unless"),
+        ("gateway/admission/window.py", "from time import monotonic", "Pure unless"),
+        ("gateway/workflow/aeg.py", "import logging", "Pure unless"),
+        ("gateway/errors.py", "import os.path", "Pure unless"),
+        ("turnpike_vllm/hints.py", "import gateway.domain", "The engine plugin never"),
+        ("gateway/server/app.py", "import turnpike_vllm", "Only these may"),
+        ("gateway/server/app.py", "import vllm", "Only the simulator"),
+    ],
+)
+def test_each_contract_breaks(tree: Path, module: str, source: str, broken: str):
+    (tree / module).write_text(source + "\n")
+    code, output = lint(tree)
+    assert code == 1, output
+    verdicts = [line for line in output.splitlines() if line.endswith((" KEPT", " BROKEN"))]
+    assert [line for line in verdicts if line.endswith(" BROKEN") and line.startswith(broken)], output
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "banned"),
+    [
+        ("gateway/core/coordinator.py", "import time\n\nx = time.monotonic()\n", True),
+        (
+            "gateway/server/relay.py",
+            "import asyncio\n\n\nasync def f(g):\n    t = asyncio.create_task(g())\n    await t\n",
+            True,
+        ),
+        ("gateway/routing/work_stealing.py", "import random\n\nx = random.choice([1])\n", True),
+        ("gateway/routing/work_stealing.py", "import random\n\nx = random.Random(1)\n", False),
+        ("gateway/upstream/pools.py", "import os\n\nx = os.environ\n", True),
+        (
+            "gateway/server/tasks.py",
+            "import asyncio\n\n\nasync def f(g):\n    t = asyncio.create_task(g())\n    await t\n",
+            False,
+        ),
+        ("gateway/server/driver.py", "import time\n\nx = time.monotonic()\n", False),
+        ("gateway/config.py", "import os\n\nx = os.environ\n", False),
+    ],
+)
+def test_banned_calls(module: str, source: str, banned: bool):
+    done = run(
+        BIN / "ruff",
+        "check",
+        "--no-cache",
+        "--select",
+        "TID251",
+        "--stdin-filename",
+        ROOT / module,
+        "-",
+        stdin=source,
+    )
+    assert ("TID251" in done.stdout) == banned, done.stdout

@@ -1,0 +1,61 @@
+"""`make`, `.ci/run` and the scripts: what they would run, without running it."""
+
+import os
+
+import pytest
+
+from tests.project.layout import PYPROJECT, ROOT, run
+
+NESTED = {"MAKEFLAGS": "", "MAKELEVEL": "", "MFLAGS": "", "pytest_args": ""}
+
+
+def dry_run(target: str) -> str:
+    """The commands of a target, whatever this very run of make was told."""
+    done = run("make", "--dry-run", target, env=NESTED)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_help_is_the_default_and_lists_every_target():
+    makefile = (ROOT / "Makefile").read_text()
+    phony = next(line for line in makefile.splitlines() if line.startswith(".PHONY:")).split()[1:]
+    shown = run("make", env=NESTED).stdout
+    assert [line.split()[1] for line in shown.splitlines()] == phony
+
+
+@pytest.mark.parametrize("target", ["test", "check", "demo", "format", "fast"])
+def test_every_target_sets_up_first(target: str):
+    assert dry_run(target).splitlines()[0] == "tools/setup.sh"
+
+
+def test_make_test_leaves_no_test_out():
+    command = dry_run("test").splitlines()[-1].split()
+    assert command == [".venv/bin/python", "-m", "pytest"]
+    assert "-m" not in " ".join(PYPROJECT["tool"]["pytest"]["ini_options"]["addopts"]).split()
+
+
+def test_make_check_runs_every_fast_gate():
+    commands = dry_run("check")
+    for part in (
+        "ruff format --check .",
+        "ruff check .",
+        "mypy gateway engine_ext/turnpike_vllm",
+        "lint-imports",
+        '-m "not engine and not agents and not slow"',
+    ):
+        assert part in commands
+
+
+def test_ci_runs_the_test_command_and_nothing_else():
+    script = ROOT / ".ci/run"
+    assert os.access(script, os.X_OK)
+    lines = [line for line in script.read_text().splitlines() if line and not line.startswith("#")]
+    assert lines == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "exec make test"]
+
+
+def test_pytest_is_strict():
+    options = PYPROJECT["tool"]["pytest"]["ini_options"]
+    assert options["filterwarnings"][0] == "error"
+    assert options["xfail_strict"] is True
+    assert {"--strict-markers", "--strict-config"} <= set(options["addopts"])
+    assert [marker.split(":")[0] for marker in options["markers"]] == ["engine", "agents", "slow"]
