@@ -1,0 +1,125 @@
+"""Several agent runs at once, each through a hop of its own, each in a scratch directory of its own."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from demo import workshop
+from demo.agents import AGENTS, Agent, Launch, environment
+from demo.hop import Exchange, Hop
+from demo.processes import MARK, last_lines, spawn, stop
+from demo.progress import Say
+from demo.scripts import prompt
+
+RUN_WITHIN_S = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where runs are made."""
+
+    gateway_url: str
+    """Or any server that speaks the agents' protocols."""
+    model: str
+    directory: Path
+    """Every run gets a directory in here."""
+    mark: str = ""
+    """What the processes of these runs are known by (`processes.stop_marked`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One run to make: which agent, and whether its identity is hidden from the gateway."""
+
+    name: str
+    agent: Agent
+    strip: bool
+
+
+@dataclass(kw_only=True)
+class AgentRun:
+    """One run that was made: the truth about it, and the receipts its requests came back with."""
+
+    plan: Plan
+    exit_code: int | None = None
+    """None when it was stopped for taking too long."""
+    duration_s: float = 0.0
+    is_edited: bool = False
+    does_test_pass: bool = False
+    log: Path
+    exchanges: list[Exchange] = field(default_factory=list)
+
+    @property
+    def turns(self) -> list[Exchange]:
+        """The requests that are steps of the agent, in order."""
+        return [exchange for exchange in self.exchanges if exchange.offers_tools]
+
+    @property
+    def side_requests(self) -> list[Exchange]:
+        """Requests to the model beside the agent's own steps, such as the one for a title."""
+        return [e for e in self.exchanges if e.method == "POST" and not e.offers_tools]
+
+    @property
+    def sessions(self) -> set[str | None]:
+        """The sessions that the gateway took the run's turns for: one, if it was right."""
+        return {exchange.session for exchange in self.turns}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the agent finished and its work is really there."""
+        return self.exit_code == 0 and self.is_edited and self.does_test_pass
+
+
+def plans(agents: Sequence[Agent] = AGENTS, *, runs_each: int = 2) -> list[Plan]:
+    """Every second run of an agent has its identity taken out."""
+    return [
+        Plan(name=f"{agent.name}-{number}", agent=agent, strip=number % 2 == 0)
+        for agent in agents
+        for number in range(1, runs_each + 1)
+    ]
+
+
+async def run_agents(place: Place, planned: Sequence[Plan], say: Say) -> list[AgentRun]:
+    """Makes all these runs at the same time and returns when the last has ended, in the order planned."""
+    async with asyncio.TaskGroup() as together:
+        tasks = [together.create_task(_run(place, plan, say)) for plan in planned]
+    return [task.result() for task in tasks]
+
+
+async def _run(place: Place, plan: Plan, say: Say) -> AgentRun:
+    here = place.directory / plan.name
+    work = workshop.prepare(here / "work")
+    home = here / "home"
+    home.mkdir()
+    run = AgentRun(plan=plan, log=here / "output.log")
+    async with Hop(place.gateway_url, strip=plan.strip) as hop:
+        run.exchanges = hop.exchanges
+        launch = Launch(base_url=hop.base_url, model=place.model, prompt=prompt(plan.agent.name), home=home)
+        env = environment(plan.agent, launch) | {MARK: place.mark}
+        await _make(run, plan.agent.argv(launch), env, work)
+    run.is_edited = workshop.is_edited(work)
+    run.does_test_pass = workshop.does_test_pass(work)
+    say(_ended(run))
+    return run
+
+
+async def _make(run: AgentRun, argv: list[str | Path], env: Mapping[str, str], work: Path) -> None:
+    started = time.monotonic()
+    process = await spawn(argv, cwd=work, env=env, log=run.log)
+    try:
+        run.exit_code = await asyncio.wait_for(process.wait(), RUN_WITHIN_S)
+    except TimeoutError:
+        run.exit_code = None
+    finally:
+        await stop(process, within_s=2.0)
+    run.duration_s = time.monotonic() - started
+
+
+def _ended(run: AgentRun) -> str:
+    if run.is_done:
+        return f"{run.plan.name}: done in {run.duration_s:.1f} s, {len(run.turns)} turns, file repaired"
+    exited = "was stopped" if run.exit_code is None else f"exit status {run.exit_code}"
+    why = exited if run.exit_code != 0 else "the file is not repaired"
+    return f"{run.plan.name}: FAILED, {why} ({last_lines(run.log, 1)}); see {run.log}"
