@@ -1,0 +1,198 @@
+"""What a path is: its protocol, what it makes an engine do, and whether it may run twice.
+
+One table of patterns, read from top to bottom; the first row that fits wins. Paths are compared the
+way a backend compares them: percent-decoded once, without repeated or trailing slashes. Whatever two
+parsers could read differently is *ambiguous* (`is_ambiguous_path`), and the server refuses it before
+it asks for the endpoint: a path that we take for harmless must not be `/sleep` to somebody behind us.
+"""
+
+import re
+from urllib.parse import unquote
+
+import msgspec
+
+from gateway.domain.request import Protocol, Work
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a request from its method and path alone."""
+
+    protocol: Protocol
+    work: Work
+    is_replayable: bool
+    """Running it twice harms nobody, as far as the path can say; a body that stores overrules it."""
+    state_id: str | None = None
+    """The stored thing that the path names."""
+    is_control: bool = False
+    """It steers the engine, or shows or stops what other tenants do."""
+    name: str
+    """The route, for metrics and logs; never a client's text."""
+
+
+_SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+_CHAT, _COMPLETIONS, _RESPONSES = Protocol.CHAT, Protocol.COMPLETIONS, Protocol.RESPONSES
+_MESSAGES, _OTHER = Protocol.MESSAGES, Protocol.OTHER
+
+_Row = tuple[str, str, Protocol, Work, bool]
+
+# Methods, template, protocol, work, replayable. `{id}` is a segment that names a stored thing,
+# `{any}` whatever follows.
+_ROUTES: tuple[_Row, ...] = (
+    # Generation. These keep nothing (`/v1/responses` may: see facts), so an unanswered one may run again.
+    ("POST", "/v1/chat/completions", _CHAT, Work.GENERATE, True),
+    ("POST", "/v1/completions", _COMPLETIONS, Work.GENERATE, True),
+    ("POST", "/v1/responses", _RESPONSES, Work.GENERATE, True),
+    ("POST", "/v1/responses/compact", _RESPONSES, Work.GENERATE, True),
+    ("POST", "/v1/messages", _MESSAGES, Work.GENERATE, True),
+    # Other doors to the same engine: not protocols that we read, but they must queue like the rest.
+    ("POST", "/v1/chat/completions/batch", _OTHER, Work.GENERATE, True),
+    ("POST", "/inference/v1/generate", _OTHER, Work.GENERATE, True),
+    ("POST", "/invocations", _OTHER, Work.GENERATE, False),
+    ("POST", "/cohere/v2/chat", _OTHER, Work.GENERATE, True),
+    # Stored things.
+    ("GET|HEAD", "/v1/responses/{id}", _RESPONSES, Work.STATE, True),
+    ("DELETE", "/v1/responses/{id}", _RESPONSES, Work.STATE, False),
+    ("POST", "/v1/responses/{id}/cancel", _RESPONSES, Work.STATE, False),
+    ("GET|HEAD", "/v1/responses/{id}/input_items", _RESPONSES, Work.STATE, True),
+    ("POST", "/v1/conversations", _RESPONSES, Work.STATE, False),
+    ("GET|HEAD", "/v1/conversations/{id}/{any}", _RESPONSES, Work.STATE, True),
+    ("POST|DELETE", "/v1/conversations/{id}/{any}", _RESPONSES, Work.STATE, False),
+    # One prefill each.
+    *(
+        ("POST", path, _OTHER, Work.POOL, True)
+        for path in (
+            "/v1/embeddings",
+            "/v2/embed",
+            "/rerank",
+            "/v1/rerank",
+            "/v2/rerank",
+            "/score",
+            "/v1/score",
+            "/classify",
+            "/pooling",
+            "/generative_scoring",
+            "/v1/systemone",
+            # Audio decodes for a while, but no later request builds on it: there is no session to
+            # join and no KV to keep. It stores nothing, so it may run again.
+            "/v1/audio/transcriptions",
+            "/v1/audio/translations",
+            "/v1/audio/speech",
+        )
+    ),
+    # Work for the CPU alone.
+    ("POST", "/v1/messages/count_tokens", _MESSAGES, Work.LIGHT, True),
+    ("POST", "/v1/messages/render", _MESSAGES, Work.LIGHT, True),
+    *(
+        ("POST", path, _OTHER, Work.LIGHT, True)
+        for path in (
+            "/tokenize",
+            "/detokenize",
+            "/v1/chat/completions/render",
+            "/v1/completions/render",
+            "/v1/responses/render",
+            "/v1/chat/completions/derender",
+            "/v1/completions/derender",
+        )
+    ),
+    ("GET|HEAD", "/v1/models/{any}", _OTHER, Work.LIGHT, True),
+)
+
+_CONTROL_PATHS = frozenset(
+    """
+    /sleep /wake_up /is_sleeping /release_kv_cache_memory
+    /pause /resume /is_paused /abort_requests /inference/v1/abort_requests
+    /reset_prefix_cache /reset_mm_cache /reset_encoder_cache /collective_rpc
+    /v1/load_lora_adapter /v1/unload_lora_adapter
+    /init_weight_transfer_engine /shutdown_weight_transfer_engine
+    /start_weight_update /start_draft_weight_update /update_weights /finish_weight_update
+    /update_weight_version /weight_info /weight_checker /get_world_size
+    /start_profile /stop_profile /server_info /load /kv_event_sources
+    /scale_elastic_ep /is_scaling_elastic_ep /fault_tolerance/apply /fault_tolerance/status
+    /shutdown
+    """.split()
+)
+"""What vLLM servers offer their operators (vllm/entrypoints, 0.32), by exact path, for any method."""
+
+_CONTROL_TREES = ("/metrics", "/adapters", "/debug")
+"""Mounts: everything below them belongs to the operator, too."""
+
+_AMBIGUOUS = re.compile(
+    r"""
+      ^(?!/)                                   # not an absolute path
+    | //                                       # an empty segment; in front, it could name a host
+    | [\\\x00-\x20\x7f?\#]                     # backslash, control characters, blanks, delimiters
+    | %(?![0-9A-Fa-f]{2})                      # a percent sign that escapes nothing
+    | %(?:[01][0-9A-Fa-f]|7[Ff])               # the same characters, escaped
+    | %(?:2[35Ee]|3[Ff]|5[Cc])                 # escaped hash, percent, dot, question mark, backslash
+    | (?:^|/)\.{1,2}(?:;[^/]*)?(?:/|$)         # dot segments, also with parameters
+    """,
+    re.VERBOSE,
+)
+_ENCODED_SLASH = re.compile("%2f", re.IGNORECASE)
+_MODEL_PREFIX = "/v1/models/"
+
+
+def is_ambiguous_path(path: str) -> bool:
+    """Whether two parsers could take this path (without its query) for different ones.
+
+    An escaped slash is allowed in a model's name only, which is where clients write one.
+    """
+    if _AMBIGUOUS.search(path) is not None:
+        return True
+    if _ENCODED_SLASH.search(path) is None:
+        return False
+    if not path.startswith(_MODEL_PREFIX):
+        return True
+    return _AMBIGUOUS.search(_ENCODED_SLASH.sub("/", path)) is not None
+
+
+def classify(method: str, path: str) -> Endpoint:
+    """What a request is. `path` is without its query; any text gives an endpoint."""
+    verb = method.upper()
+    known = _EXACT.get((verb, path))
+    return known if known is not None else _classify_normal(verb, _normalise(path))
+
+
+def _classify_normal(verb: str, path: str) -> Endpoint:
+    known = _EXACT.get((verb, path))
+    if known is not None:
+        return known
+    for verbs, pattern, endpoint in _PATTERNS:
+        match = pattern.fullmatch(path) if verb in verbs else None
+        if match is not None:
+            return msgspec.structs.replace(endpoint, state_id=match.groupdict().get("id"))
+    is_control = path in _CONTROL_PATHS or _is_below(path, _CONTROL_TREES)
+    return Endpoint(
+        # An Anthropic client reads Anthropic errors, whatever it asked for.
+        protocol=_MESSAGES if _is_below(path, ("/v1/messages",)) else _OTHER,
+        work=Work.LIGHT,
+        is_replayable=verb in _SAFE_METHODS,
+        is_control=is_control,
+        name="control" if is_control else "other",
+    )
+
+
+def _normalise(path: str) -> str:
+    """As a backend would read it: decoded once, no empty segments, no slash at the end."""
+    return "/" + "/".join(segment for segment in unquote(path).split("/") if segment)
+
+
+def _is_below(path: str, trees: tuple[str, ...]) -> bool:
+    return any(path == tree or path.startswith(tree + "/") for tree in trees)
+
+
+def _endpoint(row: _Row) -> Endpoint:
+    _, template, protocol, work, is_replayable = row
+    return Endpoint(protocol=protocol, work=work, is_replayable=is_replayable, name=template)
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    text = template.replace("{id}", "(?P<id>[^/]+)").replace("/{any}", "(?:/.*)?")
+    return re.compile(text, re.DOTALL)
+
+
+_EXACT = {
+    (verb, row[1]): _endpoint(row) for row in _ROUTES for verb in row[0].split("|") if "{" not in row[1]
+}
+_PATTERNS = tuple((row[0].split("|"), _pattern(row[1]), _endpoint(row)) for row in _ROUTES if "{" in row[1])

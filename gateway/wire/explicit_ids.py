@@ -1,0 +1,244 @@
+"""Identities that clients state: CONVENTIONS.md, "Accept — session identity", 1 to 9, as one table.
+
+The first schema with a usable session id wins, and nothing is taken from any other: half of one
+identity and half of another is nobody's. A value that is too long or unprintable counts as not sent.
+
+`user`, `safety_identifier` and `x-user-id` say who pays; `traceparent` and `x-client-request-id` say
+which request this is. None of them is a session. `previous_response_id` is not in the table either:
+it names a turn, and only the brain knows the chain that the turn belongs to (`RequestFacts.state_ids`).
+Yet it outranks everything after it in the list, so where it is sent, the weaker rows are not read.
+"""
+
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import Raw
+
+from gateway.domain.ids import is_well_formed_id
+from gateway.domain.request import ExplicitId
+from gateway.wire.body import ABSENT, RequestBody, is_true, read_as, read_text, read_text_or_id
+
+
+class _Schema(msgspec.Struct, frozen=True):
+    """One convention: where each part of an identity stands, best place first."""
+
+    name: str
+    session: tuple[str, ...]
+    thread: tuple[str, ...] = ()
+    parent: tuple[str, ...] = ()
+    final: str | None = None
+    is_weak: bool = False
+    """Ranks behind `previous_response_id`."""
+
+
+TURNPIKE_SCHEMA = "x-turnpike-session"
+
+# A bare name is a header. `body.…` is a body field, and `name#field` a field of the JSON (or, for
+# baggage, of the list) that the header or body field holds as text.
+SCHEMAS: tuple[_Schema, ...] = (
+    # 1. Turnpike
+    _Schema(TURNPIKE_SCHEMA, ("x-turnpike-session",), (), ("x-turnpike-parent",), "x-turnpike-final"),
+    # 2. vLLM agentic context, agent hint
+    _Schema(
+        "vllm-agentic-context",
+        (
+            "body.agentic_context#session_id",
+            "body.agentic_context#root_program_id",
+            "body.agentic_context#program_id",
+            "body.agentic_context#task_id",
+        ),
+        ("body.agentic_context#program_id", "body.agentic_context#agent_id"),
+        ("body.agentic_context#parent_program_id",),
+    ),
+    _Schema("agent-hint", ("body.agent_hint#session_id",), (), ("body.agent_hint#parent_session_id",)),
+    # 3. Dynamo
+    _Schema(
+        "dynamo",
+        ("x-dynamo-session-id",),
+        (),
+        ("x-dynamo-parent-session-id",),
+        "x-dynamo-session-final",
+    ),
+    # 4. Claude Code, Anthropic
+    _Schema(
+        "claude-code",
+        ("x-claude-code-session-id", "body.metadata.user_id#session_id"),
+        ("x-claude-code-agent-id",),
+        ("x-claude-code-parent-agent-id",),
+    ),
+    # 5. Codex
+    _Schema(
+        "codex",
+        ("session-id", "session_id", "x-codex-turn-metadata#session_id"),
+        ("thread-id", "x-codex-turn-metadata#thread_id"),
+        ("x-codex-parent-thread-id",),
+    ),
+    # 6. OpenCode; Mistral Vibe
+    _Schema("opencode", ("x-session-id", "x-session-affinity"), (), ("x-parent-session-id",)),
+    _Schema("vibe", ("x-affinity",)),
+    # 7. Gateways
+    _Schema("litellm", ("x-litellm-session-id", "x-litellm-trace-id")),
+    _Schema("bifrost", ("x-bf-session-id",)),
+    _Schema("smg", ("x-smg-routing-key",)),
+    _Schema("aibrix", ("x-aibrix-session-key",)),
+    _Schema("envoy", ("agent-session-id",)),
+    _Schema("helicone", ("helicone-session-id",)),
+    _Schema("x-conversation-id", ("x-conversation-id",)),
+    # 8. Body fields; those below `previous_response_id` in the list are weaker than it
+    _Schema("session_id", ("body.session_id",)),
+    _Schema("session_params", ("body.session_params#session_id",)),
+    _Schema("conversation", ("body.conversation",)),
+    _Schema("prompt_cache_key", ("body.prompt_cache_key",), is_weak=True),
+    _Schema("metadata", ("body.metadata.session_id",), is_weak=True),
+    _Schema("thunderagent", ("body.program_id",), is_weak=True),
+    _Schema("continuum", ("body.job_id",), (), (), "body.is_last_step", is_weak=True),
+    # 9. W3C baggage
+    _Schema("baggage", ("baggage#session.id", "baggage#gen_ai.conversation.id"), is_weak=True),
+)
+
+
+def _places(schema: _Schema) -> tuple[str, ...]:
+    final = () if schema.final is None else (schema.final,)
+    return schema.session + schema.thread + schema.parent + final
+
+
+_PLACES = {place.partition("#")[0] for schema in SCHEMAS for place in _places(schema)}
+
+IDENTITY_HEADERS = frozenset(
+    name.encode("ascii") for name in _PLACES if not name.startswith("body.")
+) | frozenset({b"x-client-request-id", b"x-codex-window-id", b"x-openai-subagent"})
+"""Lower-case names of the headers that tell a session, be it in the table or by accident: what to hide
+from a gateway that shall do without."""
+
+IDENTITY_BODY_FIELDS = frozenset(
+    {name.split(".")[1] for name in _PLACES if name.startswith("body.")} - {"agentic_context"}
+    | {"vllm_xargs", "client_metadata"}
+)
+"""Top-level body fields of the same kind. `previous_response_id` is not among them: without it, a
+request that relies on it would mean something else."""
+
+_MAX_STRUCTURED_CHARS = 16 * 2**10
+_FLAGS = frozenset({"1", "true", "yes"})
+
+
+def read_explicit_id(headers: Mapping[str, str], body: RequestBody | None) -> ExplicitId | None:
+    """The identity in a request's headers (lower-case names, as selected) and body, if it states one."""
+    values = _collect(headers, body)
+    if not values:
+        return None
+    is_weak_hidden = body is not None and read_text(body.previous_response_id) is not None
+    for schema in SCHEMAS:
+        session = _first(values, schema.session)
+        if session is None or (schema.is_weak and is_weak_hidden):
+            continue
+        thread = _first(values, schema.thread)
+        return ExplicitId(
+            schema=schema.name,
+            session=session,
+            thread=None if thread == session and schema.name == "vllm-agentic-context" else thread,
+            parent=_first(values, schema.parent),
+            final=schema.final is not None and values.get(schema.final, "").lower() in _FLAGS,
+        )
+    return None
+
+
+def _first(values: Mapping[str, str], places: tuple[str, ...]) -> str | None:
+    for place in places:
+        value = values.get(place)
+        if value is not None and is_well_formed_id(value):
+            return value
+    return None
+
+
+def _collect(headers: Mapping[str, str], body: RequestBody | None) -> dict[str, str]:
+    """Everything that was sent, by the names that the table uses."""
+    values = {name: value for name, value in headers.items() if name.encode("latin-1") in IDENTITY_HEADERS}
+    if "x-codex-turn-metadata" in values:
+        _add_fields(values, "x-codex-turn-metadata", values["x-codex-turn-metadata"])
+    if "baggage" in values:
+        _add_baggage(values, values["baggage"])
+    if body is not None:
+        _collect_body(values, body)
+    return values
+
+
+def _collect_body(values: dict[str, str], body: RequestBody) -> None:
+    texts = {
+        "body.session_id": read_text(body.session_id),
+        "body.conversation": read_text_or_id(body.conversation),
+        "body.prompt_cache_key": read_text(body.prompt_cache_key),
+        "body.program_id": read_text(body.program_id),
+        "body.job_id": read_text(body.job_id),
+    }
+    values.update((place, text) for place, text in texts.items() if text is not None)
+    if is_true(body.is_last_step):
+        values["body.is_last_step"] = "true"
+    if body.metadata:
+        _add_metadata(values, body.metadata)
+    if body.vllm_xargs:
+        xargs = read_as(_XARGS, body.vllm_xargs) or _Xargs()
+        _add_fields(values, "body.agentic_context", xargs.agentic_context)
+    _add_fields(values, "body.agent_hint", body.agent_hint)
+    _add_fields(values, "body.session_params", body.session_params)
+
+
+class _Xargs(msgspec.Struct):
+    agentic_context: Raw = ABSENT
+
+
+class _Metadata(msgspec.Struct):
+    user_id: Raw = ABSENT
+    session_id: Raw = ABSENT
+
+
+class _IdFields(msgspec.Struct):
+    """Every field that a structured value may name an identity by."""
+
+    session_id: Raw = ABSENT
+    thread_id: Raw = ABSENT
+    root_program_id: Raw = ABSENT
+    program_id: Raw = ABSENT
+    task_id: Raw = ABSENT
+    agent_id: Raw = ABSENT
+    parent_program_id: Raw = ABSENT
+    parent_session_id: Raw = ABSENT
+
+
+_XARGS = msgspec.json.Decoder(_Xargs)
+_METADATA = msgspec.json.Decoder(_Metadata)
+_ID_FIELDS = msgspec.json.Decoder(_IdFields)
+
+
+def _add_metadata(values: dict[str, str], raw: Raw) -> None:
+    metadata = read_as(_METADATA, raw) or _Metadata()
+    session = read_text(metadata.session_id)
+    if session is not None:
+        values["body.metadata.session_id"] = session
+    user = read_text(metadata.user_id)
+    if user is None:
+        return
+    # Claude Code writes JSON here; before 2026 it wrote `user_…_account_…_session_…`.
+    _, separator, suffix = user.rpartition("_session_")
+    if separator and user.startswith("user_"):
+        values["body.metadata.user_id#session_id"] = suffix
+    else:
+        _add_fields(values, "body.metadata.user_id", user)
+
+
+def _add_fields(values: dict[str, str], place: str, value: Raw | str) -> None:
+    """The id fields of a JSON object, or of one that was encoded once more into a text."""
+    text = value if isinstance(value, str) else read_text(value)
+    if text is not None and len(text) > _MAX_STRUCTURED_CHARS:
+        return
+    fields = read_as(_ID_FIELDS, value if text is None else text)
+    for name in _IdFields.__struct_fields__ if fields is not None else ():
+        found = read_text(getattr(fields, name))
+        if found is not None:
+            values[f"{place}#{name}"] = found
+
+
+def _add_baggage(values: dict[str, str], text: str) -> None:
+    for member in text[:_MAX_STRUCTURED_CHARS].split(","):
+        key, _, value = member.partition(";")[0].partition("=")
+        values.setdefault(f"baggage#{key.strip()}", unquote(value.strip()))

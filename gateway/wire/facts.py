@@ -1,0 +1,175 @@
+"""A request's facts: the few fields that decisions are made from.
+
+Never raises. What cannot be read (malformed, compressed in a way that we do not know, too deep) is
+reported as unreadable, and the request is proxied plainly: a gateway must not refuse what the engine
+might have understood. The body itself is never rewritten here.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Raw
+
+from gateway.domain.ids import is_well_formed_id
+from gateway.domain.request import Protocol, RequestFacts, Work
+from gateway.wire.body import (
+    ABSENT,
+    UNREADABLE,
+    RequestBody,
+    ResponsesBody,
+    decode_body,
+    is_false,
+    is_true,
+    read_as,
+    read_text,
+    read_text_or_id,
+)
+from gateway.wire.echoes import Echoes, read_echoes
+from gateway.wire.endpoints import Endpoint
+from gateway.wire.explicit_ids import IDENTITY_HEADERS, read_explicit_id
+from gateway.wire.form import read_form_field
+from gateway.wire.headers import Headers, select_headers
+from gateway.wire.inflate import INFLATABLE, inflate
+
+_WANTED_HEADERS = IDENTITY_HEADERS | {b"content-encoding", b"content-type"}
+
+_MAX_STATE_IDS = 64
+_MAX_REFERENCE_BYTES = 512
+"""An item reference is an id and a type; longer items need not be looked at."""
+
+
+def read_facts(endpoint: Endpoint, headers: Headers, body: bytes) -> RequestFacts:
+    """The facts of a request whose body is complete."""
+    selected = select_headers(headers, _WANTED_HEADERS)
+    try:
+        plain = _plain_body(selected.get("content-encoding", ""), body)
+        content_type = selected.get("content-type", "")
+        if content_type.lower().startswith("multipart/form-data"):
+            return _form_facts(endpoint, selected, content_type, plain, len(body))
+        fields = _decode(endpoint, plain)
+        return _facts(endpoint, selected, fields, len(body))
+    except UNREADABLE:
+        return RequestFacts(
+            protocol=endpoint.protocol,
+            work=endpoint.work,
+            body_bytes=len(body),
+            explicit=read_explicit_id(selected, None),
+            state_ids=_path_ids(endpoint),
+            # Whether it stores is not known, so it must be assumed.
+            stores=_may_store(endpoint),
+            is_replayable=endpoint.is_replayable and not _may_store(endpoint),
+            is_readable=False,
+        )
+
+
+def _plain_body(content_encoding: str, body: bytes) -> bytes:
+    coding = content_encoding.lower()
+    if coding in ("", "identity"):
+        return body
+    if coding in INFLATABLE:
+        return inflate(body, coding)
+    raise ValueError(f"unknown content coding {coding!r}")
+
+
+def _decode(endpoint: Endpoint, body: bytes) -> RequestBody:
+    if not body and endpoint.work is not Work.GENERATE:
+        return RequestBody()
+    return decode_body(body, is_responses=endpoint.protocol is Protocol.RESPONSES)
+
+
+def _facts(
+    endpoint: Endpoint, selected: dict[str, str], fields: RequestBody, body_bytes: int
+) -> RequestFacts:
+    items, message_count = _conversation(fields)
+    is_turn = endpoint.work is Work.GENERATE
+    echoes = read_echoes(endpoint.protocol, items) if is_turn and items else Echoes()
+    is_background = is_true(fields.background)
+    stores = _may_store(endpoint) and (is_background or not is_false(fields.store))
+    return RequestFacts(
+        protocol=endpoint.protocol,
+        work=endpoint.work,
+        model=_read_model(fields),
+        stream=is_true(fields.stream),
+        body_bytes=body_bytes,
+        message_count=message_count,
+        tool_count=len(fields.tools or ()),
+        explicit=read_explicit_id(selected, fields),
+        echoed_ids=echoes.echoed_ids,
+        tool_result_ids=echoes.tool_result_ids,
+        state_ids=_state_ids(endpoint, fields, items),
+        stores=stores,
+        is_background=is_background,
+        is_replayable=endpoint.is_replayable and not stores,
+    )
+
+
+def _form_facts(
+    endpoint: Endpoint, selected: dict[str, str], content_type: str, body: bytes, body_bytes: int
+) -> RequestFacts:
+    return RequestFacts(
+        protocol=endpoint.protocol,
+        work=endpoint.work,
+        model=read_form_field(content_type, body, "model"),
+        body_bytes=body_bytes,
+        explicit=read_explicit_id(selected, None),
+        state_ids=_path_ids(endpoint),
+        stores=_may_store(endpoint),
+        is_replayable=endpoint.is_replayable and not _may_store(endpoint),
+    )
+
+
+def _may_store(endpoint: Endpoint) -> bool:
+    """Responses are kept unless the body says otherwise, and so is what one adds to a conversation."""
+    if endpoint.protocol is not Protocol.RESPONSES:
+        return False
+    return endpoint.work is Work.GENERATE or not endpoint.is_replayable
+
+
+def _conversation(fields: RequestBody) -> tuple[Sequence[Raw], int]:
+    if fields.messages is not None:
+        return fields.messages, len(fields.messages)
+    given = fields.input if isinstance(fields, ResponsesBody) else None
+    if isinstance(given, str):
+        return (), 1
+    return given or (), len(given or ())
+
+
+def _read_model(fields: RequestBody) -> str | None:
+    return read_text(fields.model)
+
+
+def _path_ids(endpoint: Endpoint) -> tuple[str, ...]:
+    return () if endpoint.state_id is None else (endpoint.state_id,)
+
+
+class _Reference(msgspec.Struct):
+    type: Raw = ABSENT
+    id: Raw = ABSENT
+
+
+_REFERENCE = msgspec.json.Decoder(_Reference)
+
+
+def _state_ids(endpoint: Endpoint, fields: RequestBody, items: Sequence[Raw]) -> tuple[str, ...]:
+    if endpoint.protocol is not Protocol.RESPONSES:
+        return _path_ids(endpoint)
+    stated = [read_text(fields.previous_response_id), read_text_or_id(fields.conversation)]
+    ids = [text for text in stated if text is not None]
+    ids += _references(items)
+    ids += _path_ids(endpoint)
+    return tuple(text for text in dict.fromkeys(ids) if is_well_formed_id(text))
+
+
+def _references(items: Sequence[Raw]) -> list[str]:
+    """The ids of items that stand for stored ones, newest first."""
+    ids: list[str] = []
+    for raw in reversed(items):
+        if len(memoryview(raw)) > _MAX_REFERENCE_BYTES or b"item_reference" not in bytes(raw):
+            continue
+        reference = read_as(_REFERENCE, raw)
+        text = None if reference is None else read_text(reference.id)
+        if text is not None and reference is not None and bytes(reference.type) == b'"item_reference"':
+            ids.append(text)
+        if len(ids) == _MAX_STATE_IDS:
+            break
+    return ids

@@ -1,0 +1,37 @@
+"""One text field of a multipart form, such as the model of an audio request (RFC 7578)."""
+
+import re
+
+_BOUNDARY = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s;,"]{1,70}))', re.IGNORECASE)
+_MAX_HEAD_BYTES = 4096
+_MAX_FIELD_BYTES = 1024
+_MAX_PARTS = 64
+
+
+def read_form_field(content_type: str, body: bytes, name: str) -> str | None:
+    """The text of the first part of that name; None if there is none, or it is not a short text."""
+    match = _BOUNDARY.search(content_type)
+    if match is None:
+        return None
+    delimiter = b"--" + (match[1] or match[2]).encode("latin-1")
+    wanted = re.compile(rb'\bname="?' + re.escape(name.encode("ascii")) + rb'(?:"|;|\s|$)', re.IGNORECASE)
+    at = body.find(delimiter)
+    for _ in range(_MAX_PARTS):
+        if at < 0:
+            break
+        at += len(delimiter)
+        head_end = body.find(b"\r\n\r\n", at, at + _MAX_HEAD_BYTES)
+        following = body.find(delimiter, at)
+        if 0 <= head_end < following and wanted.search(body[at:head_end]) is not None:
+            return _decode_text(body[head_end + 4 : following])
+        at = following
+    return None
+
+
+def _decode_text(value: bytes) -> str | None:
+    if len(value) > _MAX_FIELD_BYTES:
+        return None
+    try:
+        return value.decode("utf-8").strip()
+    except UnicodeDecodeError:
+        return None

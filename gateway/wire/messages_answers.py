@@ -1,0 +1,105 @@
+"""Answers of `/v1/messages` (Anthropic), streamed or whole.
+
+Prompt tokens are counted in three parts there: read from the cache, written to it, and neither.
+"""
+
+import msgspec
+
+from gateway.domain.request import Usage
+from gateway.wire.sighting import ERROR_FINISH, Sighting
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+
+
+class _Block(msgspec.Struct):
+    type: str | None = None
+    id: str | None = None
+    name: str | None = None
+
+
+class _Message(msgspec.Struct):
+    type: str | None = None
+    content: list[_Block] | None = None
+    stop_reason: str | None = None
+    usage: _Usage | None = None
+
+
+class _Delta(msgspec.Struct):
+    stop_reason: str | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str | None = None
+    message: _Message | None = None
+    content_block: _Block | None = None
+    delta: _Delta | None = None
+    usage: _Usage | None = None
+
+
+_EVENT = msgspec.json.Decoder(_Event)
+_MESSAGE = msgspec.json.Decoder(_Message)
+
+
+class MessagesReader:
+    """Reads Messages."""
+
+    def __init__(self) -> None:
+        self._usage = _Usage()
+
+    def read_event(self, data: bytes, sighting: Sighting) -> None:
+        event = _EVENT.decode(data)
+        match event.type:
+            case "content_block_delta":
+                sighting.has_first_token = True
+            case "content_block_start" if event.content_block is not None:
+                self._read_block(event.content_block, sighting)
+            case "message_start" if event.message is not None:
+                self._read_usage(event.message.usage, sighting)
+            case "message_delta":
+                self._read_stop(event.delta.stop_reason if event.delta else None, sighting)
+                self._read_usage(event.usage, sighting)
+            case "message_stop":
+                sighting.has_terminal = True
+            case "error":
+                sighting.finish_reason = ERROR_FINISH
+                sighting.has_terminal = True
+            case _:
+                pass  # pings, block ends, and what is not known yet
+
+    def read_body(self, data: bytes, sighting: Sighting) -> None:
+        message = _MESSAGE.decode(data)
+        for block in message.content or ():
+            self._read_block(block, sighting)
+        self._read_stop(ERROR_FINISH if message.type == "error" else message.stop_reason, sighting)
+        self._read_usage(message.usage, sighting)
+        sighting.has_first_token = sighting.has_terminal = True
+
+    def _read_block(self, block: _Block, sighting: Sighting) -> None:
+        if block.type is not None and block.type.endswith("tool_use"):
+            sighting.has_first_token = True
+            sighting.add_call(block.id, block.name)
+
+    def _read_stop(self, stop_reason: str | None, sighting: Sighting) -> None:
+        if stop_reason is not None:
+            sighting.finish_reason = stop_reason
+
+    def _read_usage(self, usage: _Usage | None, sighting: Sighting) -> None:
+        if usage is None:
+            return
+        known = {name: value for name, value in msgspec.structs.asdict(usage).items() if value is not None}
+        self._usage = merged = msgspec.structs.replace(self._usage, **known)
+        prompt_tokens = merged.input_tokens
+        if prompt_tokens is not None:
+            prompt_tokens += (merged.cache_read_input_tokens or 0) + (merged.cache_creation_input_tokens or 0)
+        sighting.merge_usage(
+            Usage(
+                prompt_tokens=prompt_tokens,
+                cached_tokens=merged.cache_read_input_tokens,
+                output_tokens=merged.output_tokens,
+            )
+        )

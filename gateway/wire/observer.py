@@ -1,0 +1,207 @@
+"""Watching an answer go by: its bytes become milestones.
+
+The relay hands every chunk to an observer and to the client; the observer keeps no chunk that it does
+not need and never raises, so it can slow or break nothing. What it says does not depend on how the
+bytes were cut into chunks, except how early it says it.
+"""
+
+from typing import Protocol as Interface
+
+from gateway.domain.request import Answer, Protocol, ToolCall, Work
+from gateway.wire.body import UNREADABLE
+from gateway.wire.chat_answers import ChatReader
+from gateway.wire.inflate import INFLATABLE, Inflater, InflationError
+from gateway.wire.messages_answers import MessagesReader
+from gateway.wire.responses_answers import ResponsesReader
+from gateway.wire.sighting import AnswerReader, Sighting
+from gateway.wire.sse import EventSplitter, event_data
+
+MAX_BODY_BYTES = 8 * 2**20
+"""A whole answer larger than this is not read."""
+
+
+class ResponseObserver(Interface):
+    """Sees one answer. `feed` every chunk in order, then ask for the `answer` once."""
+
+    @property
+    def has_first_token(self) -> bool:
+        """The model has begun: content, reasoning or a tool call was seen; or the whole answer was."""
+
+    @property
+    def has_terminal(self) -> bool:
+        """The protocol's own end of the answer was seen."""
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        """The calls seen so far, in order; each appears once its id and name are known."""
+
+    def feed(self, chunk: bytes) -> None:
+        """The next bytes of the body."""
+
+    def answer(self, status: int) -> Answer:
+        """What was seen, after the last byte, also if the answer was cut."""
+
+
+def observe(
+    protocol: Protocol, work: Work, content_type: str, content_encoding: str | None
+) -> ResponseObserver:
+    """An observer for an answer with these header fields; one that sees nothing if we cannot read it."""
+    media_type = content_type.partition(";")[0].strip().lower()
+    observer = _observe_plain(_reader(protocol, work), media_type)
+    coding = (content_encoding or "identity").strip().lower()
+    if coding == "identity" or isinstance(observer, SilentObserver):
+        return observer
+    return InflatingObserver(observer, coding) if coding in INFLATABLE else SilentObserver()
+
+
+def _reader(protocol: Protocol, work: Work) -> AnswerReader | None:
+    match protocol, work:
+        case Protocol.CHAT | Protocol.COMPLETIONS, Work.GENERATE:
+            return ChatReader()
+        case Protocol.RESPONSES, Work.GENERATE | Work.STATE:
+            return ResponsesReader()
+        case Protocol.MESSAGES, Work.GENERATE:
+            return MessagesReader()
+        case _:
+            return None
+
+
+def _observe_plain(reader: AnswerReader | None, media_type: str) -> ResponseObserver:
+    if reader is None:
+        return SilentObserver()
+    if media_type == "text/event-stream":
+        return StreamObserver(reader)
+    return BodyObserver(reader) if media_type == "application/json" else SilentObserver()
+
+
+class _Observer:
+    """What every observer says of its sighting."""
+
+    def __init__(self) -> None:
+        self._sighting = Sighting()
+
+    @property
+    def has_first_token(self) -> bool:
+        return self._sighting.has_first_token
+
+    @property
+    def has_terminal(self) -> bool:
+        return self._sighting.has_terminal
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        return self._sighting.tool_calls
+
+    def _answer(self, status: int) -> Answer:
+        # An error says nothing about the session: what it mentions was not made.
+        return self._sighting.answer(status) if status < 400 else Answer(status=status)
+
+
+class SilentObserver(_Observer):
+    """Sees nothing."""
+
+    def feed(self, chunk: bytes) -> None:
+        pass
+
+    def answer(self, status: int) -> Answer:
+        return self._answer(status)
+
+
+class StreamObserver(_Observer):
+    """Sees server-sent events."""
+
+    def __init__(self, reader: AnswerReader) -> None:
+        super().__init__()
+        self._reader = reader
+        self._splitter = EventSplitter()
+
+    def feed(self, chunk: bytes) -> None:
+        for block in self._splitter.feed(chunk):
+            self._read(block)
+
+    def answer(self, status: int) -> Answer:
+        # Some servers leave out the empty line after their last event.
+        for block in self._splitter.finish():
+            self._read(block)
+        return self._answer(status)
+
+    def _read(self, block: bytes) -> None:
+        data = event_data(block)
+        if not data:
+            return
+        try:
+            self._reader.read_event(data, self._sighting)
+        except UNREADABLE:
+            return
+
+
+class BodyObserver(_Observer):
+    """Sees one JSON document."""
+
+    def __init__(self, reader: AnswerReader) -> None:
+        super().__init__()
+        self._reader = reader
+        self._pieces: list[bytes] = []
+        self._seen_bytes = 0
+        self._read_bytes = -1
+        """How many bytes had come when we last tried to read the document."""
+
+    def feed(self, chunk: bytes) -> None:
+        self._seen_bytes += len(chunk)
+        if self._seen_bytes > MAX_BODY_BYTES:
+            self._pieces.clear()
+            self._sighting = Sighting()
+            return
+        self._pieces.append(chunk)
+        # It may be complete. Each failed try doubles the distance to the next, so tries stay cheap.
+        if chunk.rstrip(b" \t\r\n").endswith(b"}") and self._seen_bytes > 2 * self._read_bytes:
+            self._read()
+
+    def answer(self, status: int) -> Answer:
+        if self._read_bytes != self._seen_bytes <= MAX_BODY_BYTES:
+            self._read()
+        return self._answer(status)
+
+    def _read(self) -> None:
+        self._read_bytes = self._seen_bytes
+        self._sighting = Sighting()
+        body = b"".join(self._pieces)
+        self._pieces = [body]
+        sighting = Sighting()
+        try:
+            self._reader.read_body(body, sighting)
+        except UNREADABLE:
+            return
+        self._sighting = sighting
+
+
+class InflatingObserver:
+    """Inflates a copy of a compressed answer for another observer."""
+
+    def __init__(self, inner: ResponseObserver, coding: str) -> None:
+        self._inner = inner
+        self._inflater: Inflater | None = Inflater(coding)
+
+    @property
+    def has_first_token(self) -> bool:
+        return self._inner.has_first_token
+
+    @property
+    def has_terminal(self) -> bool:
+        return self._inner.has_terminal
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        return self._inner.tool_calls
+
+    def feed(self, chunk: bytes) -> None:
+        if self._inflater is None:
+            return
+        try:
+            for piece in self._inflater.feed(chunk):
+                self._inner.feed(piece)
+        except InflationError:
+            self._inflater = None
+
+    def answer(self, status: int) -> Answer:
+        return self._inner.answer(status)

@@ -1,0 +1,117 @@
+"""Answers of `/v1/responses` and `/v1/conversations`, streamed or whole.
+
+Items come twice in a stream: in events of their own, and in the response that ends it. Some engines
+give an item another id the second time, and clients echo either one, so all ids are kept.
+"""
+
+import msgspec
+from msgspec import Raw
+
+from gateway.domain.request import Usage
+from gateway.wire.body import ABSENT, read_text_or_id
+from gateway.wire.sighting import ERROR_FINISH, Sighting
+
+_TERMINALS = frozenset({"response.completed", "response.failed", "response.incomplete", "response.cancelled"})
+
+
+class _Item(msgspec.Struct):
+    type: str | None = None
+    id: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+
+
+class _InputDetails(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _InputDetails | None = None
+
+
+class _IncompleteDetails(msgspec.Struct):
+    reason: str | None = None
+
+
+class _Stored(msgspec.Struct):
+    """A response, a conversation, or a list of items."""
+
+    id: str | None = None
+    deleted: bool | None = None
+    output: list[_Item] | None = None
+    data: list[_Item] | None = None
+    status: str | None = None
+    incomplete_details: _IncompleteDetails | None = None
+    usage: _Usage | None = None
+    conversation: Raw = ABSENT
+
+
+class _Event(msgspec.Struct):
+    type: str | None = None
+    response: _Stored | None = None
+    item: _Item | None = None
+
+
+_EVENT = msgspec.json.Decoder(_Event)
+_STORED = msgspec.json.Decoder(_Stored)
+
+
+class ResponsesReader:
+    """Reads responses, and what is stored beside them."""
+
+    def read_event(self, data: bytes, sighting: Sighting) -> None:
+        event = _EVENT.decode(data)
+        kind = event.type or ""
+        if kind.endswith(".delta"):
+            sighting.has_first_token = True
+            return
+        if event.item is not None and kind.startswith("response.output_item."):
+            _read_item(event.item, sighting)
+        if event.response is not None:
+            _read_stored(event.response, sighting)
+        if kind in _TERMINALS:
+            sighting.has_terminal = True
+        elif kind == "error":
+            sighting.has_terminal = True
+            sighting.finish_reason = ERROR_FINISH
+
+    def read_body(self, data: bytes, sighting: Sighting) -> None:
+        _read_stored(_STORED.decode(data), sighting)
+        sighting.has_first_token = sighting.has_terminal = True
+
+
+def _read_stored(stored: _Stored, sighting: Sighting) -> None:
+    if stored.deleted:
+        return
+    sighting.add_state_id(stored.id)
+    sighting.add_state_id(read_text_or_id(stored.conversation))
+    for item in stored.output or ():
+        _read_item(item, sighting)
+    for item in stored.data or ():
+        sighting.add_state_id(item.id)
+    if stored.usage is not None:
+        sighting.merge_usage(_to_usage(stored.usage))
+    details = stored.incomplete_details
+    if details is not None and details.reason is not None:
+        sighting.finish_reason = details.reason
+    elif stored.status is not None and stored.status != "in_progress":
+        sighting.finish_reason = stored.status
+
+
+def _read_item(item: _Item, sighting: Sighting) -> None:
+    sighting.add_state_id(item.id)
+    if item.call_id is not None and item.type is not None and item.type.endswith("_call"):
+        sighting.has_first_token = True
+        # Calls of built-in tools (local_shell_call, computer_call) are named by their type alone.
+        sighting.add_call(item.call_id, item.name or item.type.removesuffix("_call"))
+
+
+def _to_usage(usage: _Usage) -> Usage:
+    details = usage.input_tokens_details or _InputDetails()
+    return Usage(
+        prompt_tokens=usage.input_tokens,
+        cached_tokens=details.cached_tokens,
+        output_tokens=usage.output_tokens,
+    )

@@ -1,0 +1,50 @@
+"""Adding our fields to a JSON body without rewriting it.
+
+The client's bytes go out as they came, up to the brace that closes the outermost object; our fields
+follow, then a closing brace. Every backend's parser lets the last of two equal names win, so ours do.
+
+A body that is not valid JSON stays invalid: the comma, quote and letters that we add cannot complete
+an unfinished string, array or object. So a client cannot smuggle a field past us by malforming one.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+Chunk = bytes | memoryview
+"""A piece of a body to write; a memoryview where copying the client's bytes would be waste."""
+
+_BLANKS = b" \t\n\r"
+_MAX_BLANKS = 1024
+"""More blanks than this in a row, around or inside an empty object, and we leave the body alone."""
+
+
+def splice_fields(body: bytes, fields: Mapping[str, str | int]) -> list[Chunk]:
+    """The body with the fields set, as pieces to be written one after the other.
+
+    Raises ValueError if the body is not an object by its outer bytes.
+    """
+    brace_at = _rfind_visible(body, len(body))
+    before_brace_at = _rfind_visible(body, brace_at)
+    if before_brace_at < 0 or body[brace_at] != _CLOSE or not _opens_object(body):
+        raise ValueError("the body is not a JSON object")
+    if not fields:
+        return [body]
+    ours = msgspec.json.encode(dict(fields))[1:]
+    # Right after an opening brace, ours are the first fields; else a comma parts them from the client's.
+    separator = b"" if body[before_brace_at] == _OPEN else b","
+    return [memoryview(body)[:brace_at], separator + ours]
+
+
+_OPEN, _CLOSE = b"{}"
+
+
+def _opens_object(body: bytes) -> bool:
+    return body[:_MAX_BLANKS].lstrip(_BLANKS).startswith(b"{")
+
+
+def _rfind_visible(body: bytes, end: int) -> int:
+    """Where the last byte before `end` stands that is not a blank; -1 if none is near."""
+    start = max(0, end - _MAX_BLANKS)
+    text = body[start:end].rstrip(_BLANKS)
+    return start + len(text) - 1 if text else -1
