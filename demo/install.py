@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from demo.errors import DemoError
-from demo.processes import last_lines, spawn, stop
+from demo.processes import Children, last_lines
 from demo.progress import Say
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,7 +23,7 @@ PYTHON_PACKAGES = ("mini-swe-agent==2.4.6", "mcp==1.30.0")
 INSTALL_WITHIN_S = 600.0
 
 
-async def install_agents(say: Say, logs: Path) -> None:
+async def install_agents(children: Children, logs: Path, say: Say) -> None:
     """Brings every agent to its pinned version; does nothing, at once, where that is already so."""
     stamp = AGENTS_DIR / "installed"
     wanted = "\n".join((*NPM_PACKAGES, *PYTHON_PACKAGES))
@@ -37,27 +37,29 @@ async def install_agents(say: Say, logs: Path) -> None:
     say("installing the agents into .agents (once; about a minute)")
     AGENTS_DIR.mkdir(exist_ok=True)
     async with asyncio.TaskGroup() as installs:
-        installs.create_task(_install_from_npm(logs / "install-npm.log"))
-        installs.create_task(_install_from_pypi(logs / "install-python.log"))
+        installs.create_task(_install_from_npm(children, logs / "install-npm.log"))
+        installs.create_task(_install_from_pypi(children, logs / "install-python.log"))
     stamp.write_text(wanted)
     say(f"installed {', '.join((*NPM_PACKAGES, PYTHON_PACKAGES[0]))}")
 
 
-async def _install_from_npm(log: Path) -> None:
+async def _install_from_npm(children: Children, log: Path) -> None:
     quiet = ("--no-audit", "--no-fund", "--loglevel=error")
-    await _run(["npm", "--prefix", str(AGENTS_DIR), "install", *quiet, *NPM_PACKAGES], log)
+    await _run(children, ["npm", "--prefix", str(AGENTS_DIR), "install", *quiet, *NPM_PACKAGES], log)
 
 
-async def _install_from_pypi(log: Path) -> None:
+async def _install_from_pypi(children: Children, log: Path) -> None:
     uv = BIN / "uv"
     if not uv.exists():
         raise DemoError(f"{uv} is missing: run `make setup`, which installs it")
-    await _run([uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, VENV], log)
-    await _run([uv, "pip", "install", "--quiet", "--python", VENV / "bin/python", *PYTHON_PACKAGES], log)
+    await _run(children, [uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, VENV], log)
+    await _run(
+        children, [uv, "pip", "install", "--quiet", "--python", VENV / "bin/python", *PYTHON_PACKAGES], log
+    )
 
 
-async def _run(argv: list[str | Path], log: Path) -> None:
-    process = await spawn(argv, cwd=ROOT, env=os.environ, log=log)
+async def _run(children: Children, argv: list[str | Path], log: Path) -> None:
+    process = await children.spawn(argv, cwd=ROOT, env=os.environ, log=log)
     try:
         code = await asyncio.wait_for(process.wait(), INSTALL_WITHIN_S)
     except TimeoutError:
@@ -65,6 +67,6 @@ async def _run(argv: list[str | Path], log: Path) -> None:
             f"installing the agents took longer than {INSTALL_WITHIN_S:.0f} s: see {log}"
         ) from None
     finally:
-        await stop(process)
+        await children.stop(process)
     if code != 0:
         raise DemoError(f"installing the agents failed ({last_lines(log)}): see {log}")

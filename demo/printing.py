@@ -48,7 +48,7 @@ def _summary(report: Report) -> list[str]:
     tools = f"{totals['tool_phases']} tool phases ({totals['tool_s']:.1f} s in tools)"
     replicas = ", ".join(f"{name} {count}" for name, count in sorted(report.replicas.items()))
     return [
-        f"{recognised} of {runs} agent runs recognised as one session each; {nameless} of them sent no identity",
+        f"{recognised} of {runs} agent runs recognised as one session each; {nameless} sent no identity",
         f"{totals['done']} of {runs} agents repaired their file, and its test passes",
         f"{totals['turns']} turns, {tools}, {totals['side_requests']} side requests",
         f"{prompt:,} prompt tokens, {cached:,} of them from the prefix cache ({_percent(cached, prompt)})",

@@ -1,12 +1,13 @@
 """Child processes: each in a process group of its own, all of them gone when the demo ends.
 
-An agent runs its tools in sessions of their own, which a signal to the agent's group does not reach.
-So every child also carries a mark in its environment, which its own children inherit, and whatever still
+An agent runs its tools in groups of their own, which a signal to the agent's group does not reach. So
+every child also carries a mark in its environment, which its own children inherit, and whatever still
 carries the mark at the end is stopped too (where `/proc` shows it).
 """
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -18,47 +19,71 @@ from demo.errors import DemoError
 MARK = "TURNPIKE_DEMO_RUN"
 STOP_WITHIN_S = 10.0
 
-
-async def spawn(
-    argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str], log: Path
-) -> asyncio.subprocess.Process:
-    """Starts a process in its own group, with no input and all its output in `log`."""
-    with log.open("ab") as out:
-        return await asyncio.create_subprocess_exec(
-            *argv,
-            cwd=cwd,
-            env=dict(env),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=out,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
+Process = asyncio.subprocess.Process
 
 
-async def stop(process: asyncio.subprocess.Process, *, within_s: float = STOP_WITHIN_S) -> None:
-    """Ends the process and its whole group: asks, waits, then insists. Harmless when already gone."""
-    signal_group(process.pid, signal.SIGTERM)
-    try:
-        await asyncio.wait_for(process.wait(), within_s)
-    except TimeoutError:
-        pass
-    finally:
-        signal_group(process.pid, signal.SIGKILL)
+class Children:
+    """The processes that one demo has started."""
+
+    def __init__(self, mark: str) -> None:
+        """`mark` is what they are known by: different from every other demo's on this machine."""
+        self._mark = mark
+        self._groups: set[int] = set()
+
+    async def spawn(
+        self, argv: Sequence[str | Path], *, cwd: Path, env: Mapping[str, str], log: Path
+    ) -> Process:
+        """Starts a process in its own group, with no input and all its output in `log`."""
+        with log.open("ab") as out:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                cwd=cwd,
+                env={**env, MARK: self._mark},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=out,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._groups.add(process.pid)
+        return process
+
+    async def stop(self, process: Process, *, within_s: float = STOP_WITHIN_S) -> None:
+        """Ends the process and its whole group: asks, waits, then insists. Harmless when already gone."""
+        _signal_group(process.pid, signal.SIGTERM)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(_until_group_ends(process), within_s)
+        finally:
+            _signal_group(process.pid, signal.SIGKILL)
+        await process.wait()
+        self._groups.discard(process.pid)
+
+    def stop_all(self) -> int:
+        """Kills, at once, whatever is left; says how many processes had left their group behind."""
+        while self._groups:
+            _signal_group(self._groups.pop(), signal.SIGKILL)
+        strays = marked(self._mark)
+        for pid in strays:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        return len(strays)
+
+
+async def _until_group_ends(process: Process) -> None:
     await process.wait()
+    for pause_s in itertools.repeat(0.05):
+        if not _signal_group(process.pid, 0):
+            return
+        await asyncio.sleep(pause_s)
 
 
-def signal_group(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
+def _signal_group(pid: int, number: int) -> bool:
+    """Whether there was anybody to signal."""
+    try:
         os.killpg(pid, number)
-
-
-def stop_marked(mark: str) -> int:
-    """Kills every process that carries this mark and says how many there were."""
-    found = marked(mark)
-    for pid in found:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, signal.SIGKILL)
-    return len(found)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
 
 
 def marked(mark: str) -> list[int]:

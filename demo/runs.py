@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from demo import workshop
 from demo.agents import AGENTS, Agent, Launch, environment
 from demo.hop import Exchange, Hop
-from demo.processes import MARK, last_lines, spawn, stop
+from demo.processes import Children, last_lines
 from demo.progress import Say
 from demo.scripts import prompt
 
@@ -25,8 +25,7 @@ class Place:
     model: str
     directory: Path
     """Every run gets a directory in here."""
-    mark: str = ""
-    """What the processes of these runs are known by (`processes.stop_marked`)."""
+    children: Children
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,23 +96,23 @@ async def _run(place: Place, plan: Plan, say: Say) -> AgentRun:
     async with Hop(place.gateway_url, strip=plan.strip) as hop:
         run.exchanges = hop.exchanges
         launch = Launch(base_url=hop.base_url, model=place.model, prompt=prompt(plan.agent.name), home=home)
-        env = environment(plan.agent, launch) | {MARK: place.mark}
-        await _make(run, plan.agent.argv(launch), env, work)
+        await _make(run, launch, place.children, work)
     run.is_edited = workshop.is_edited(work)
     run.does_test_pass = workshop.does_test_pass(work)
     say(_ended(run))
     return run
 
 
-async def _make(run: AgentRun, argv: list[str | Path], env: Mapping[str, str], work: Path) -> None:
+async def _make(run: AgentRun, launch: Launch, children: Children, work: Path) -> None:
+    agent = run.plan.agent
     started = time.monotonic()
-    process = await spawn(argv, cwd=work, env=env, log=run.log)
+    process = await children.spawn(agent.argv(launch), cwd=work, env=environment(agent, launch), log=run.log)
     try:
         run.exit_code = await asyncio.wait_for(process.wait(), RUN_WITHIN_S)
     except TimeoutError:
         run.exit_code = None
     finally:
-        await stop(process, within_s=2.0)
+        await children.stop(process, within_s=2.0)
     run.duration_s = time.monotonic() - started
 
 

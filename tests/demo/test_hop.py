@@ -107,6 +107,7 @@ async def test_an_answer_that_breaks_off_breaks_off_for_the_agent_too(upstream, 
         upstream.go_on.set()
         with pytest.raises(aiohttp.ClientError):
             await answer.content.read()
+        answer.close()
     assert hop.exchanges[0].answered_at_s is None
 
 

@@ -1,0 +1,122 @@
+"""What the agents run on: two real vLLM servers that play a script, and the gateway in front of them."""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from demo.errors import DemoError
+from demo.install import BIN, ROOT
+from demo.processes import Children, Process, free_port, last_lines
+from demo.progress import Say
+from demo.scripts import scripts
+from turnpike_vllm.scripted import tiny_model
+from turnpike_vllm.scripted.process import EngineOptions
+
+MODEL = "scripted"
+ENGINE_WITHIN_S = 400.0
+GATEWAY_WITHIN_S = 20.0
+SAY_EVERY_S = 15.0
+
+
+@asynccontextmanager
+async def engines(count: int, children: Children, directory: Path, say: Say) -> AsyncIterator[list[str]]:
+    """Real vLLM servers on the CPU, started side by side; yields their URLs, stops them at the end."""
+    script = directory / "script.json"
+    script.write_text(json.dumps(scripts(), indent=1))
+    model = await asyncio.to_thread(tiny_model.build)
+    async with AsyncExitStack() as stack:
+        started = []
+        for number in range(1, count + 1):
+            started.append(server := await _start_engine(number, model, script, children))
+            stack.push_async_callback(children.stop, server.process)
+        say(f"starting {count} real vLLM servers on the CPU (about a minute)")
+        async with asyncio.TaskGroup() as waiting:
+            for server in started:
+                waiting.create_task(_until_healthy(server, say, within_s=ENGINE_WITHIN_S))
+        yield [server.url for server in started]
+
+
+@asynccontextmanager
+async def gateway(
+    backends: Sequence[str], port: int, children: Children, directory: Path, say: Say
+) -> AsyncIterator["Gateway"]:
+    """The gateway as a user starts it; stopped at the end."""
+    control, stream = free_port(), directory / "stream.jsonl"
+    options = [part for url in backends for part in ("--backend", url)]
+    options += ["--listen", f"127.0.0.1:{port}", "--control", f"127.0.0.1:{control}", "--stream", str(stream)]
+    log = directory / "gateway.log"
+    process = await children.spawn([BIN / "turnpike", "serve", *options], cwd=ROOT, env=os.environ, log=log)
+    server = _Server(
+        name="the gateway",
+        url=f"http://127.0.0.1:{port}",
+        health=f"http://127.0.0.1:{port}/v1/models",
+        process=process,
+        log=log,
+    )
+    try:
+        await _until_healthy(server, say, within_s=GATEWAY_WITHIN_S)
+        yield Gateway(url=server.url, control_url=f"http://127.0.0.1:{control}", stream=stream)
+    finally:
+        await children.stop(process)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gateway:
+    """A running gateway."""
+
+    url: str
+    control_url: str
+    stream: Path
+    """Its information stream; complete once it has stopped."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Server:
+    name: str
+    url: str
+    health: str
+    process: Process
+    log: Path
+
+
+async def _start_engine(number: int, model: Path, script: Path, children: Children) -> _Server:
+    options = EngineOptions(served_model_names=(MODEL,), port=free_port())
+    log = script.with_name(f"engine-{number}.log")
+    command = options.command(model, options.port)
+    process = await children.spawn(command, cwd=ROOT, env=options.environment(script), log=log)
+    url = f"http://{options.host}:{options.port}"
+    return _Server(name=f"vLLM server {number}", url=url, health=f"{url}/health", process=process, log=log)
+
+
+async def _until_healthy(server: _Server, say: Say, *, within_s: float) -> None:
+    """Returns when the server answers; one line that names its log if it ends or takes too long."""
+    started = told = time.monotonic()
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as client:
+        while not await _answers(client, server.health):
+            now = time.monotonic()
+            if server.process.returncode is not None:
+                raise DemoError(
+                    f"{server.name} ended at once ({last_lines(server.log, 1)}): see {server.log}"
+                )
+            if now - started > within_s:
+                raise DemoError(f"{server.name} was not ready within {within_s:.0f} s: see {server.log}")
+            if now - told > SAY_EVERY_S:
+                told = now
+                say(f"waiting for {server.name}")
+            await asyncio.sleep(0.2)
+    say(f"{server.name} is ready at {server.url}")
+
+
+async def _answers(client: aiohttp.ClientSession, url: str) -> bool:
+    try:
+        async with client.get(url) as answer:
+            return answer.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False
