@@ -19,7 +19,9 @@ class Prompt:
     """What the user said, in order; tool results (which arrive as role user) left out."""
     assistant_turns: int = 0
     """Finished assistant turns. Neighbouring assistant messages are one turn, and an unfinished
-    last one (the generation prompt, a prefilled answer) is none."""
+    last one (the generation prompt, a prefilled answer) is none. Tool results that follow no
+    assistant message are a turn too: vLLM drops the calls of a response that a request refers to
+    by ``previous_response_id``, and keeps only its text."""
     offers_tools: bool = False
     """The prompt has a ``<tools>`` section."""
     is_chat: bool = False
@@ -36,11 +38,15 @@ def read_prompt(text: str) -> Prompt:
     for block in blocks:
         role, _, rest = block.partition("\n")
         body, end, _ = rest.partition(_END)
-        if role == "assistant":
-            turns += bool(end) and previous != "assistant"
-        elif role == "user" and not body.lstrip().startswith("<tool_response>"):
+        if role == "user" and body.lstrip().startswith("<tool_response>"):
+            role = "tool"
+        if role == "user":
             users.append(body)
         elif role == "system":
             tools = tools or "<tools>" in body
+        elif role == "assistant":
+            turns += bool(end) and previous != "assistant"
+        elif role == "tool":
+            turns += previous not in ("assistant", "tool")
         previous = role
     return Prompt(tuple(users), turns, tools, is_chat=True)

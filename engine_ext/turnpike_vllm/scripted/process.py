@@ -49,6 +49,8 @@ class EngineOptions:
     api_key: str | None = None
     max_model_len: int = 131_072
     kv_cache_gib: int = 1
+    block_size: int = 32
+    """Tokens a KV block: the step in which prefixes are cached. A CPU wants a multiple of 32."""
     tool_call_parser: str = "hermes"
     extra_args: tuple[str, ...] = ()
     """Further arguments of vLLM's API server, last on its command line (so they win)."""
@@ -58,11 +60,11 @@ class EngineOptions:
         """The API server's command line."""
         key = ["--api-key", self.api_key] if self.api_key else []
         return [
-            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+            *(sys.executable, "-m", "turnpike_vllm.scripted.server"),
             *("--model", str(model), "--load-format", "dummy", "--enforce-eager"),
             *("--served-model-name", *self.served_model_names),
             *("--host", self.host, "--port", str(port)),
-            *("--max-model-len", str(self.max_model_len)),
+            *("--max-model-len", str(self.max_model_len), "--block-size", str(self.block_size)),
             *("--enable-auto-tool-choice", "--tool-call-parser", self.tool_call_parser),
             "--enable-prompt-tokens-details",
             *("--logits-processors", PROCESSOR),

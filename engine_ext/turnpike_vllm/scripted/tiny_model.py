@@ -23,7 +23,16 @@ END_OF_TURN = "<|im_end|>"
 _SPECIAL = ("<|endoftext|>", "<|im_start|>", END_OF_TURN)
 _VISIBLE = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 _CORPUS_BYTES = 9_000_000
-_SPLIT = r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"""
+_SPLIT = "|".join(
+    (
+        r"[^\r\n\p{L}\p{N}]?\p{L}+",  # a word with the blank or sign before it
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+\n*",  # punctuation and the line's end
+        r"\s*\n+",
+        r"\s+(?!\S)",  # indentation, less the blank that belongs to a word
+        r"\s+",
+    )
+)
 _TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 
