@@ -18,7 +18,7 @@ from pathlib import Path
 
 from demo import printing, records, report, stage
 from demo.errors import DemoError
-from demo.install import ROOT, install_agents
+from demo.install import ROOT, install_agents, require_node
 from demo.processes import Children, free_port, require_free
 from demo.progress import Progress
 from demo.runs import AgentRun, Place, plans, run_agents
@@ -83,6 +83,7 @@ async def _interruptible(options: argparse.Namespace, name: str, children: Child
 
 async def _demo(options: argparse.Namespace, name: str, children: Children) -> int:
     say = Progress()
+    require_node()
     port = free_port() if options.port is None else require_free(options.port)
     directory = _new_directory(name)
     say(f"logs and scratch directories: {directory.relative_to(ROOT)}")

@@ -23,17 +23,22 @@ PYTHON_PACKAGES = ("mini-swe-agent==2.4.6", "mcp==1.30.0")
 INSTALL_WITHIN_S = 600.0
 
 
+def require_node() -> None:
+    """What the agents need and nobody can install for the user; one line for what is missing."""
+    for name in ("node", "npm"):
+        if shutil.which(name) is None:
+            raise DemoError(
+                f"{name} is not on PATH: Claude Code and Codex need Node.js 20 or newer, npm included"
+            )
+
+
 async def install_agents(children: Children, logs: Path, say: Say) -> None:
     """Brings every agent to its pinned version; does nothing, at once, where that is already so."""
     stamp = AGENTS_DIR / "installed"
     wanted = "\n".join((*NPM_PACKAGES, *PYTHON_PACKAGES))
-    if shutil.which("node") is None:
-        raise DemoError("node is not on PATH: Claude Code and Codex need Node.js 20 or newer")
     if stamp.exists() and stamp.read_text() == wanted:
         say("agents are installed")
         return
-    if shutil.which("npm") is None:
-        raise DemoError("npm is not on PATH: it installs Claude Code and Codex (it comes with Node.js)")
     say("installing the agents into .agents (once; about a minute)")
     AGENTS_DIR.mkdir(exist_ok=True)
     async with asyncio.TaskGroup() as installs:

@@ -14,6 +14,7 @@ from demo.progress import Say
 from demo.scripts import prompt
 
 RUN_WITHIN_S = 300.0
+SAY_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,28 +83,33 @@ def plans(agents: Sequence[Agent] = AGENTS, *, runs_each: int = 2) -> list[Plan]
 
 async def run_agents(place: Place, planned: Sequence[Plan], say: Say) -> list[AgentRun]:
     """Makes all these runs at the same time and returns when the last has ended, in the order planned."""
+    runs = [AgentRun(plan=plan, log=place.directory / plan.name / "output.log") for plan in planned]
     async with asyncio.TaskGroup() as together:
-        tasks = [together.create_task(_run(place, plan, say)) for plan in planned]
-    return [task.result() for task in tasks]
+        pending = {together.create_task(_make(run, place, say)) for run in runs}
+        while pending:
+            _, pending = await asyncio.wait(pending, timeout=SAY_EVERY_S)
+            if pending:
+                turns = sum(len(run.turns) for run in runs)
+                say(f"{len(pending)} agents at work, {turns} turns so far")
+    return runs
 
 
-async def _run(place: Place, plan: Plan, say: Say) -> AgentRun:
+async def _make(run: AgentRun, place: Place, say: Say) -> None:
+    plan = run.plan
     here = place.directory / plan.name
     work = workshop.prepare(here / "work")
     home = here / "home"
     home.mkdir()
-    run = AgentRun(plan=plan, log=here / "output.log")
     async with Hop(place.gateway_url, strip=plan.strip) as hop:
         run.exchanges = hop.exchanges
         launch = Launch(base_url=hop.base_url, model=place.model, prompt=prompt(plan.agent.name), home=home)
-        await _make(run, launch, place.children, work)
+        await _drive(run, launch, place.children, work)
     run.is_edited = workshop.is_edited(work)
     run.does_test_pass = workshop.does_test_pass(work)
     say(_ended(run))
-    return run
 
 
-async def _make(run: AgentRun, launch: Launch, children: Children, work: Path) -> None:
+async def _drive(run: AgentRun, launch: Launch, children: Children, work: Path) -> None:
     agent = run.plan.agent
     started = time.monotonic()
     process = await children.spawn(agent.argv(launch), cwd=work, env=environment(agent, launch), log=run.log)
