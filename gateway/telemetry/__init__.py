@@ -1,0 +1,1 @@
+"""Telemetry: where the information stream goes."""

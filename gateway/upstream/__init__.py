@@ -1,0 +1,1 @@
+"""Upstream: HTTP connections to replicas, and how their health and abilities are found out."""

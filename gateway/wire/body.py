@@ -78,7 +78,7 @@ def read_text(raw: Raw) -> str | None:
 def read_text_or_id(raw: Raw) -> str | None:
     """The field's text, or the `id` in the object that it holds."""
     text = read_text(raw)
-    if text is not None:
+    if text is not None or raw is ABSENT:
         return text
     named = read_as(_NAMED, raw)
     return None if named is None else read_text(named.id)
@@ -86,7 +86,7 @@ def read_text_or_id(raw: Raw) -> str | None:
 
 def read_as(decoder: msgspec.json.Decoder[T], raw: Raw | bytes | str) -> T | None:
     """The field as the decoder's type; None if it is absent or does not fit."""
-    if not raw:
+    if raw is ABSENT:
         return None
     try:
         return decoder.decode(raw)

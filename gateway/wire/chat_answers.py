@@ -9,11 +9,12 @@ call, and a piece is a call as soon as its id and name are known.
 import msgspec
 from msgspec import Raw
 
-from gateway.domain.request import Usage
 from gateway.wire.body import ABSENT
 from gateway.wire.sighting import ERROR_FINISH, MAX_CALLS, Sighting
 
 _DONE = b"[DONE]"
+_MAX_DONE_BYTES = 64
+"""No event with content is as short as the end mark."""
 _NOTHING = frozenset({b"", b"null", b'""', b"[]", b"{}"})
 
 
@@ -32,6 +33,11 @@ class _Delta(msgspec.Struct):
     """A streamed delta, or a whole message."""
 
     tool_calls: list[_Call] | None = None
+
+
+class _FirstDelta(_Delta):
+    """The same, as long as we look for the first token."""
+
     content: Raw = ABSENT
     reasoning: Raw = ABSENT
     reasoning_content: Raw = ABSENT
@@ -43,8 +49,12 @@ class _Choice(msgspec.Struct):
     index: int | None = None
     delta: _Delta | None = None
     message: _Delta | None = None
-    text: Raw = ABSENT
     finish_reason: str | None = None
+
+
+class _FirstChoice(msgspec.Struct):
+    delta: _FirstDelta | None = None
+    text: Raw = ABSENT
 
 
 class _PromptDetails(msgspec.Struct):
@@ -63,7 +73,12 @@ class _Completion(msgspec.Struct):
     error: Raw = ABSENT
 
 
+class _FirstCompletion(msgspec.Struct):
+    choices: list[_FirstChoice] | None = None
+
+
 _COMPLETION = msgspec.json.Decoder(_Completion)
+_FIRST = msgspec.json.Decoder(_FirstCompletion)
 
 
 class ChatReader:
@@ -73,11 +88,22 @@ class ChatReader:
         self._open_calls: dict[tuple[int, int], tuple[str, str | None]] = {}
         """Per choice and index: the id of the newest call there, and its name if known."""
 
+    def is_dull(self, block: bytes) -> bool:
+        return (
+            len(block) > _MAX_DONE_BYTES
+            and block.count(b'"finish_reason"') == block.count(b'"finish_reason":null')
+            and b'"tool_calls"' not in block
+            and b'"usage"' not in block
+            and b'"error"' not in block
+        )
+
     def read_event(self, data: bytes, sighting: Sighting) -> None:
         if data.strip() == _DONE:
             sighting.has_terminal = True
-        else:
-            self._read(_COMPLETION.decode(data), sighting)
+            return
+        if not sighting.has_first_token:
+            sighting.has_first_token = any(map(_has_content, _FIRST.decode(data).choices or ()))
+        self._read(_COMPLETION.decode(data), sighting)
 
     def read_body(self, data: bytes, sighting: Sighting) -> None:
         self._read(_COMPLETION.decode(data), sighting)
@@ -85,15 +111,14 @@ class ChatReader:
 
     def _read(self, completion: _Completion, sighting: Sighting) -> None:
         for choice in completion.choices or ():
-            delta = choice.delta or choice.message or _Delta()
-            if not sighting.has_first_token and _has_content(choice, delta):
-                sighting.has_first_token = True
-            for call in delta.tool_calls or ():
-                self._read_call(choice.index or 0, call, sighting)
+            message = choice.delta or choice.message
+            if message is not None and message.tool_calls:
+                for call in message.tool_calls:
+                    self._read_call(choice.index or 0, call, sighting)
             if choice.finish_reason is not None:
                 sighting.finish_reason = choice.finish_reason
         if completion.usage is not None:
-            sighting.merge_usage(_to_usage(completion.usage))
+            _read_usage(completion.usage, sighting)
         if bytes(completion.error) not in _NOTHING:
             sighting.finish_reason = ERROR_FINISH
 
@@ -109,7 +134,10 @@ class ChatReader:
         sighting.add_call(call_id, name)
 
 
-def _has_content(choice: _Choice, delta: _Delta) -> bool:
+def _has_content(choice: _FirstChoice) -> bool:
+    delta = choice.delta or _FirstDelta()
+    if delta.tool_calls:
+        return True
     parts = (
         choice.text,
         delta.content,
@@ -118,13 +146,10 @@ def _has_content(choice: _Choice, delta: _Delta) -> bool:
         delta.refusal,
         delta.function_call,
     )
-    return bool(delta.tool_calls) or any(bytes(part) not in _NOTHING for part in parts)
+    return any(bytes(part) not in _NOTHING for part in parts)
 
 
-def _to_usage(usage: _Usage) -> Usage:
-    details = usage.prompt_tokens_details or _PromptDetails()
-    return Usage(
-        prompt_tokens=usage.prompt_tokens,
-        cached_tokens=details.cached_tokens,
-        output_tokens=usage.completion_tokens,
-    )
+def _read_usage(usage: _Usage, sighting: Sighting) -> None:
+    details = usage.prompt_tokens_details
+    cached_tokens = None if details is None else details.cached_tokens
+    sighting.merge_usage(usage.prompt_tokens, cached_tokens, usage.completion_tokens)

@@ -123,7 +123,7 @@ _FLAGS = frozenset({"1", "true", "yes"})
 
 
 def read_explicit_id(headers: Mapping[str, str], body: RequestBody | None) -> ExplicitId | None:
-    """The identity in a request's headers (lower-case names, as selected) and body, if it states one."""
+    """The identity that a request states in its headers (by lower-case name) or in its body."""
     values = _collect(headers, body)
     if not values:
         return None
@@ -153,7 +153,7 @@ def _first(values: Mapping[str, str], places: tuple[str, ...]) -> str | None:
 
 def _collect(headers: Mapping[str, str], body: RequestBody | None) -> dict[str, str]:
     """Everything that was sent, by the names that the table uses."""
-    values = {name: value for name, value in headers.items() if name.encode("latin-1") in IDENTITY_HEADERS}
+    values = dict(headers)
     if "x-codex-turn-metadata" in values:
         _add_fields(values, "x-codex-turn-metadata", values["x-codex-turn-metadata"])
     if "baggage" in values:
@@ -164,23 +164,25 @@ def _collect(headers: Mapping[str, str], body: RequestBody | None) -> dict[str, 
 
 
 def _collect_body(values: dict[str, str], body: RequestBody) -> None:
-    texts = {
-        "body.session_id": read_text(body.session_id),
-        "body.conversation": read_text_or_id(body.conversation),
-        "body.prompt_cache_key": read_text(body.prompt_cache_key),
-        "body.program_id": read_text(body.program_id),
-        "body.job_id": read_text(body.job_id),
-    }
-    values.update((place, text) for place, text in texts.items() if text is not None)
+    _add(values, "body.session_id", read_text(body.session_id))
+    _add(values, "body.conversation", read_text_or_id(body.conversation))
+    _add(values, "body.prompt_cache_key", read_text(body.prompt_cache_key))
+    _add(values, "body.program_id", read_text(body.program_id))
+    _add(values, "body.job_id", read_text(body.job_id))
     if is_true(body.is_last_step):
         values["body.is_last_step"] = "true"
-    if body.metadata:
+    if body.metadata is not ABSENT:
         _add_metadata(values, body.metadata)
-    if body.vllm_xargs:
+    if body.vllm_xargs is not ABSENT:
         xargs = read_as(_XARGS, body.vllm_xargs) or _Xargs()
         _add_fields(values, "body.agentic_context", xargs.agentic_context)
     _add_fields(values, "body.agent_hint", body.agent_hint)
     _add_fields(values, "body.session_params", body.session_params)
+
+
+def _add(values: dict[str, str], place: str, text: str | None) -> None:
+    if text is not None:
+        values[place] = text
 
 
 class _Xargs(msgspec.Struct):
@@ -212,9 +214,7 @@ _ID_FIELDS = msgspec.json.Decoder(_IdFields)
 
 def _add_metadata(values: dict[str, str], raw: Raw) -> None:
     metadata = read_as(_METADATA, raw) or _Metadata()
-    session = read_text(metadata.session_id)
-    if session is not None:
-        values["body.metadata.session_id"] = session
+    _add(values, "body.metadata.session_id", read_text(metadata.session_id))
     user = read_text(metadata.user_id)
     if user is None:
         return
@@ -233,9 +233,7 @@ def _add_fields(values: dict[str, str], place: str, value: Raw | str) -> None:
         return
     fields = read_as(_ID_FIELDS, value if text is None else text)
     for name in _IdFields.__struct_fields__ if fields is not None else ():
-        found = read_text(getattr(fields, name))
-        if found is not None:
-            values[f"{place}#{name}"] = found
+        _add(values, f"{place}#{name}", read_text(getattr(fields, name)))
 
 
 def _add_baggage(values: dict[str, str], text: str) -> None:

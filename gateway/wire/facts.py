@@ -41,9 +41,10 @@ _MAX_REFERENCE_BYTES = 512
 def read_facts(endpoint: Endpoint, headers: Headers, body: bytes) -> RequestFacts:
     """The facts of a request whose body is complete."""
     selected = select_headers(headers, _WANTED_HEADERS)
+    content_type = selected.pop("content-type", "")
+    coding = selected.pop("content-encoding", "").lower()
     try:
-        plain = _plain_body(selected.get("content-encoding", ""), body)
-        content_type = selected.get("content-type", "")
+        plain = _plain_body(coding, body)
         if content_type.lower().startswith("multipart/form-data"):
             return _form_facts(endpoint, selected, content_type, plain, len(body))
         fields = _decode(endpoint, plain)
@@ -62,8 +63,7 @@ def read_facts(endpoint: Endpoint, headers: Headers, body: bytes) -> RequestFact
         )
 
 
-def _plain_body(content_encoding: str, body: bytes) -> bytes:
-    coding = content_encoding.lower()
+def _plain_body(coding: str, body: bytes) -> bytes:
     if coding in ("", "identity"):
         return body
     if coding in INFLATABLE:
@@ -88,7 +88,7 @@ def _facts(
     return RequestFacts(
         protocol=endpoint.protocol,
         work=endpoint.work,
-        model=_read_model(fields),
+        model=read_text(fields.model),
         stream=is_true(fields.stream),
         body_bytes=body_bytes,
         message_count=message_count,
@@ -132,10 +132,6 @@ def _conversation(fields: RequestBody) -> tuple[Sequence[Raw], int]:
     if isinstance(given, str):
         return (), 1
     return given or (), len(given or ())
-
-
-def _read_model(fields: RequestBody) -> str | None:
-    return read_text(fields.model)
 
 
 def _path_ids(endpoint: Endpoint) -> tuple[str, ...]:

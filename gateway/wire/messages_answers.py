@@ -5,7 +5,6 @@ Prompt tokens are counted in three parts there: read from the cache, written to 
 
 import msgspec
 
-from gateway.domain.request import Usage
 from gateway.wire.sighting import ERROR_FINISH, Sighting
 
 
@@ -50,6 +49,9 @@ class MessagesReader:
 
     def __init__(self) -> None:
         self._usage = _Usage()
+
+    def is_dull(self, block: bytes) -> bool:
+        return False
 
     def read_event(self, data: bytes, sighting: Sighting) -> None:
         event = _EVENT.decode(data)
@@ -96,10 +98,4 @@ class MessagesReader:
         prompt_tokens = merged.input_tokens
         if prompt_tokens is not None:
             prompt_tokens += (merged.cache_read_input_tokens or 0) + (merged.cache_creation_input_tokens or 0)
-        sighting.merge_usage(
-            Usage(
-                prompt_tokens=prompt_tokens,
-                cached_tokens=merged.cache_read_input_tokens,
-                output_tokens=merged.output_tokens,
-            )
-        )
+        sighting.merge_usage(prompt_tokens, merged.cache_read_input_tokens, merged.output_tokens)

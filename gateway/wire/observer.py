@@ -35,6 +35,10 @@ class ResponseObserver(Interface):
     def tool_calls(self) -> list[ToolCall]:
         """The calls seen so far, in order; each appears once its id and name are known."""
 
+    @property
+    def state_ids(self) -> list[str]:
+        """Ids of what the replica stores for later requests, seen so far, in order."""
+
     def feed(self, chunk: bytes) -> None:
         """The next bytes of the body."""
 
@@ -92,6 +96,10 @@ class _Observer:
     def tool_calls(self) -> list[ToolCall]:
         return self._sighting.tool_calls
 
+    @property
+    def state_ids(self) -> list[str]:
+        return self._sighting.state_ids
+
     def _answer(self, status: int) -> Answer:
         # An error says nothing about the session: what it mentions was not made.
         return self._sighting.answer(status) if status < 400 else Answer(status=status)
@@ -117,7 +125,8 @@ class StreamObserver(_Observer):
 
     def feed(self, chunk: bytes) -> None:
         for block in self._splitter.feed(chunk):
-            self._read(block)
+            if not (self._sighting.has_first_token and self._reader.is_dull(block)):
+                self._read(block)
 
     def answer(self, status: int) -> Answer:
         # Some servers leave out the empty line after their last event.
@@ -193,6 +202,10 @@ class InflatingObserver:
     @property
     def tool_calls(self) -> list[ToolCall]:
         return self._inner.tool_calls
+
+    @property
+    def state_ids(self) -> list[str]:
+        return self._inner.state_ids
 
     def feed(self, chunk: bytes) -> None:
         if self._inflater is None:

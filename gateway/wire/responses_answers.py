@@ -7,7 +7,6 @@ give an item another id the second time, and clients echo either one, so all ids
 import msgspec
 from msgspec import Raw
 
-from gateway.domain.request import Usage
 from gateway.wire.body import ABSENT, read_text_or_id
 from gateway.wire.sighting import ERROR_FINISH, Sighting
 
@@ -61,6 +60,9 @@ _STORED = msgspec.json.Decoder(_Stored)
 class ResponsesReader:
     """Reads responses, and what is stored beside them."""
 
+    def is_dull(self, block: bytes) -> bool:
+        return False
+
     def read_event(self, data: bytes, sighting: Sighting) -> None:
         event = _EVENT.decode(data)
         kind = event.type or ""
@@ -92,7 +94,7 @@ def _read_stored(stored: _Stored, sighting: Sighting) -> None:
     for item in stored.data or ():
         sighting.add_state_id(item.id)
     if stored.usage is not None:
-        sighting.merge_usage(_to_usage(stored.usage))
+        _read_usage(stored.usage, sighting)
     details = stored.incomplete_details
     if details is not None and details.reason is not None:
         sighting.finish_reason = details.reason
@@ -108,10 +110,7 @@ def _read_item(item: _Item, sighting: Sighting) -> None:
         sighting.add_call(item.call_id, item.name or item.type.removesuffix("_call"))
 
 
-def _to_usage(usage: _Usage) -> Usage:
-    details = usage.input_tokens_details or _InputDetails()
-    return Usage(
-        prompt_tokens=usage.input_tokens,
-        cached_tokens=details.cached_tokens,
-        output_tokens=usage.output_tokens,
-    )
+def _read_usage(usage: _Usage, sighting: Sighting) -> None:
+    details = usage.input_tokens_details
+    cached_tokens = None if details is None else details.cached_tokens
+    sighting.merge_usage(usage.input_tokens, cached_tokens, usage.output_tokens)

@@ -2,8 +2,6 @@
 
 from typing import Protocol as Interface
 
-import msgspec
-
 from gateway.domain.ids import is_well_formed_id
 from gateway.domain.request import Answer, ToolCall, Usage
 
@@ -24,7 +22,8 @@ class Sighting:
         self.usage = Usage()
         self.finish_reason: str | None = None
         self._call_ids: set[str] = set()
-        self._state_ids: dict[str, None] = {}
+        self.state_ids: list[str] = []
+        self._known_state_ids: set[str] = set()
 
     def add_call(self, call_id: str | None, name: str | None) -> None:
         """A tool call, as soon as both are known; told again, it is not counted again."""
@@ -35,19 +34,26 @@ class Sighting:
             self.tool_calls.append(ToolCall(call_id, name))
 
     def add_state_id(self, state_id: str | None) -> None:
-        if state_id and is_well_formed_id(state_id) and len(self._state_ids) < MAX_STATE_IDS:
-            self._state_ids[state_id] = None
+        if not state_id or state_id in self._known_state_ids or len(self.state_ids) >= MAX_STATE_IDS:
+            return
+        if is_well_formed_id(state_id):
+            self._known_state_ids.add(state_id)
+            self.state_ids.append(state_id)
 
-    def merge_usage(self, usage: Usage) -> None:
+    def merge_usage(self, prompt: int | None, cached: int | None, output: int | None) -> None:
         """Later counts replace earlier ones, number by number: streams repeat them as they grow."""
-        changes = {name: value for name, value in msgspec.structs.asdict(usage).items() if value is not None}
-        self.usage = msgspec.structs.replace(self.usage, **changes)
+        old = self.usage
+        self.usage = Usage(
+            prompt_tokens=old.prompt_tokens if prompt is None else prompt,
+            cached_tokens=old.cached_tokens if cached is None else cached,
+            output_tokens=old.output_tokens if output is None else output,
+        )
 
     def answer(self, status: int) -> Answer:
         return Answer(
             status=status,
             tool_calls=tuple(self.tool_calls),
-            state_ids=tuple(self._state_ids),
+            state_ids=tuple(self.state_ids),
             usage=self.usage,
             finish_reason=self.finish_reason,
             has_terminal=self.has_terminal,
@@ -55,7 +61,14 @@ class Sighting:
 
 
 class AnswerReader(Interface):
-    """Reads one protocol's answers. Both methods may raise one of `body.UNREADABLE`."""
+    """Reads one protocol's answers. The `read_` methods may raise one of `body.UNREADABLE`."""
+
+    def is_dull(self, block: bytes) -> bool:
+        """Whether an event after the first token plainly says nothing new, and need not be decoded.
+
+        Cheap, and certain: no quote stands unescaped inside a JSON string, so a field's name in quotes
+        is a field's name. False is always right.
+        """
 
     def read_event(self, data: bytes, sighting: Sighting) -> None:
         """One event of a stream."""

@@ -84,9 +84,9 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def __iter__(self) -> Iterator[Session]:
-        """Least recently seen first."""
-        return iter(self._sessions.values())
+    def newest_first(self) -> Iterator[Session]:
+        """By when they were last seen."""
+        return reversed(self._sessions.values())
 
     def get(self, session: SessionId) -> Session | None:
         return self._sessions.get(session)

@@ -1,0 +1,116 @@
+"""The `turnpike` command."""
+
+import argparse
+import getpass
+import logging
+import os
+import secrets
+import sys
+from typing import Any
+
+import uvloop
+
+from gateway import __version__
+from gateway.config import Config
+from gateway.config.load import ConfigError, load_config
+from gateway.server.app import Gateway
+from gateway.server.tenants import hash_key
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="turnpike: %(message)s", stream=sys.stderr)
+    try:
+        status: int = arguments.command(arguments)
+    except (ConfigError, OSError, ValueError) as error:
+        print(f"turnpike: {error}", file=sys.stderr)
+        return 1
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="turnpike", description="A session-aware gateway for LLM servers that run agents."
+    )
+    parser.add_argument("--version", action="version", version=f"turnpike {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="run the gateway")
+    _add_settings(serve)
+    serve.set_defaults(command=_serve)
+
+    check = commands.add_parser("check-config", help="read the settings, and say what is wrong with them")
+    _add_settings(check)
+    check.set_defaults(command=_check_config)
+
+    hashing = commands.add_parser("hash-key", help="print the hash of an API key, for key_hashes")
+    hashing.add_argument("--generate", action="store_true", help="make a new key, and print it too")
+    hashing.set_defaults(command=_hash_key)
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", nargs="?", metavar="FILE", help="settings in TOML (the same as --config)")
+    parser.add_argument("--config", dest="config_flag", metavar="FILE", help="settings in TOML")
+    parser.add_argument(
+        "--backend", action="append", metavar="URL", help="an LLM server; again for more, all in one pool"
+    )
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", help="where clients connect (default 127.0.0.1:8080)"
+    )
+    parser.add_argument("--control", metavar="HOST:PORT", help="the control plane (default 127.0.0.1:8081)")
+    parser.add_argument("--stream", metavar="FILE", help="write the information stream there, as JSON lines")
+    parser.add_argument(
+        "--allow-public-without-keys",
+        action="store_true",
+        help="serve other hosts though no key is asked for",
+    )
+
+
+def _load(arguments: argparse.Namespace) -> Config:
+    flags: dict[str, Any] = {}
+    if arguments.backend:
+        flags["pools"] = [{"replicas": [{"url": url} for url in arguments.backend]}]
+    for flag, key in (("listen", "server.listen"), ("control", "server.control"), ("stream", "stream.path")):
+        if getattr(arguments, flag) is not None:
+            flags[key] = getattr(arguments, flag)
+    if arguments.allow_public_without_keys:
+        flags["server.allow_public_without_keys"] = True
+    return load_config(arguments.config_flag or arguments.config, os.environ, flags)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    config = _load(arguments)
+
+    async def run() -> None:
+        await Gateway(config, os.environ).run()
+
+    uvloop.run(run())
+    return 0
+
+
+def _check_config(arguments: argparse.Namespace) -> int:
+    config = _load(arguments)
+    replicas = sum(len(pool.replicas) for pool in config.pools)
+    print(
+        f"ok: {replicas} replica(s) in {len(config.pools)} pool(s), {len(config.tenants)} tenant(s), "
+        f"listening on {config.server.listen}, control on {config.server.control}"
+    )
+    return 0
+
+
+def _hash_key(arguments: argparse.Namespace) -> int:
+    if arguments.generate:
+        key = "tp-" + secrets.token_urlsafe(32)
+        print(f"key:  {key}")
+        print(f"hash: {hash_key(key)}")
+        return 0
+    key = getpass.getpass("API key: ") if sys.stdin.isatty() else sys.stdin.readline()
+    if not key.strip():
+        raise ValueError("the key is empty")
+    print(hash_key(key.strip()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""From settings to a coordinator: the wiring that both drivers, server and simulator, use."""
+
+import msgspec
+
+from gateway.admission.controller import BoundedConcurrency
+from gateway.config import Config
+from gateway.core.coordinator import Coordinator
+from gateway.core.fleet import Fleet, PoolFacts
+from gateway.core.session_book import SessionBook
+from gateway.domain.ids import PoolId
+from gateway.routing.placement import LeastLoaded
+from gateway.routing.state_residence import StateResidence
+from gateway.tool_probe.boundaries import ToolBoundaries
+from gateway.workflow.sessions import Sessions
+
+
+def assemble(config: Config, *, id_prefix: str) -> Coordinator:
+    """`id_prefix` keeps the session ids of several gateway processes apart."""
+    core = config.core
+    if config.tenants:
+        # An id that we did not see being minted may be another tenant's.
+        core = msgspec.structs.replace(core, is_unknown_state_refused=True)
+    return Coordinator(
+        core,
+        fleet=Fleet([PoolFacts(PoolId(pool.name), pool.models) for pool in config.pools]),
+        admission=BoundedConcurrency(config.admission),
+        placement=LeastLoaded(),
+        sessions=SessionBook(
+            Sessions(config.sessions, id_prefix=id_prefix),
+            ToolBoundaries(config.tools),
+            StateResidence(config.state),
+        ),
+    )

@@ -1,0 +1,61 @@
+"""Configuration: the shape of the settings, and the one place that reads them.
+
+Each policy's settings stand beside its algorithm; those of the I/O shell stand in this package, because
+the shell imports it and not the other way round. `load.py` reads file, environment and flags, once.
+"""
+
+import msgspec
+
+from gateway.admission.controller import AdmissionConfig
+from gateway.config.hints import HintsConfig
+from gateway.config.server import ServerConfig, is_loopback
+from gateway.config.stream import StreamFileConfig
+from gateway.config.tenants import TenantConfig
+from gateway.config.upstream import PoolConfig, UpstreamConfig
+from gateway.core.coordinator import CoordinatorConfig
+from gateway.routing.state_residence import StateResidenceConfig
+from gateway.tool_probe.boundaries import ToolBoundariesConfig
+from gateway.workflow.sessions import SessionsConfig
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set. Field names are the sections of the TOML file."""
+
+    pools: tuple[PoolConfig, ...]
+    tenants: tuple[TenantConfig, ...] = ()
+    server: ServerConfig = ServerConfig()
+    upstream: UpstreamConfig = UpstreamConfig()
+    hints: HintsConfig = HintsConfig()
+    stream: StreamFileConfig = StreamFileConfig()
+    core: CoordinatorConfig = CoordinatorConfig()
+    admission: AdmissionConfig = AdmissionConfig()
+    sessions: SessionsConfig = SessionsConfig()
+    tools: ToolBoundariesConfig = ToolBoundariesConfig()
+    state: StateResidenceConfig = StateResidenceConfig()
+
+    def __post_init__(self) -> None:
+        if not self.pools:
+            raise ValueError("pools: at least one backend is needed (--backend URL, or [[pools]])")
+        _refuse_repeats("pools: the name", [pool.name for pool in self.pools])
+        _refuse_repeats("tenants: the name", [tenant.name for tenant in self.tenants])
+        _refuse_repeats("tenants: the key", [key for tenant in self.tenants for key in tenant.key_hashes])
+        _refuse_repeats("pools.replicas: the url", [r.url for pool in self.pools for r in pool.replicas])
+        names = [r.name for pool in self.pools for r in pool.replicas if r.name is not None]
+        _refuse_repeats("pools.replicas: the name", names)
+        if self.server.allow_public_without_keys:
+            return
+        for key, listen, has_keys, remedy in (
+            ("listen", self.server.listen, bool(self.tenants), "add [[tenants]] with key_hashes"),
+            ("control", self.server.control, bool(self.server.control_key_hashes), "set control_key_hashes"),
+        ):
+            if not has_keys and not is_loopback(listen):
+                raise ValueError(
+                    f"server.{key}: {listen} is reachable from elsewhere and asks for no key; {remedy}, "
+                    "or set server.allow_public_without_keys"
+                )
+
+
+def _refuse_repeats(what: str, values: list[str]) -> None:
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"{what} {value!r} is there twice")

@@ -1,0 +1,33 @@
+"""What a client may send, and how slowly."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+_Bytes = Annotated[int, Meta(ge=1)]
+_Seconds = Annotated[float, Meta(gt=0)]
+
+
+class HttpLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    max_header_bytes: _Bytes = 64 << 10
+    """Request line and header fields together; beyond it 431."""
+    max_body_bytes: _Bytes = 64 << 20
+    """One body; beyond it 413."""
+    max_buffered_bytes: _Bytes = 2 << 30
+    """Bodies of all requests together; beyond it 503."""
+    max_connections: Annotated[int, Meta(ge=1)] = 16384
+    """Open client connections; beyond it a new one gets 503."""
+    head_timeout_s: _Seconds = 30.0
+    """From a request's first byte to the end of its headers; beyond it 408."""
+    body_stall_s: _Seconds = 60.0
+    """Silence in the middle of a body; beyond it 408."""
+    request_timeout_s: _Seconds = 600.0
+    """From a request's first byte to its last, however steadily they trickle in; beyond it 408."""
+    keep_alive_s: _Seconds = 300.0
+    """An idle connection is closed after this long."""
+    client_stall_s: _Seconds = 120.0
+    """A client that does not read its response for so long is cut off."""
+    linger_s: _Seconds = 5.0
+    """After refusing a request that is still being sent: how long its rest is read and thrown away, so
+    that the client sees the answer instead of a reset."""

@@ -1,0 +1,54 @@
+"""The two listeners: where clients come in, and where operators do."""
+
+import ipaddress
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gateway.config.http_limits import HttpLimits
+from gateway.config.tenants import KeyHash
+
+_Listen = Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:.]+\]|[^:\s]+):\d{1,5}$")]
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    listen: _Listen = "127.0.0.1:8080"
+    """Where clients connect, HOST:PORT; port 0 takes a free one."""
+    control: _Listen = "127.0.0.1:8081"
+    """The control plane: `/turnpike/*` and `/metrics`."""
+    control_key_hashes: tuple[KeyHash, ...] = ()
+    """Keys for the control plane; without any, everybody who reaches it may use it."""
+    allow_public_without_keys: bool = False
+    """Listen on other addresses than loopback though no key is asked for there."""
+    tls_certificate: str | None = None
+    """PEM file with the certificate chain; clients then speak https."""
+    tls_key: str | None = None
+    receipts: bool = True
+    """Add `x-turnpike-*` headers to responses: session, source, replica, time in the queue, reason."""
+    drain_s: Annotated[float, Meta(ge=0)] = 30.0
+    """After SIGTERM: how long running requests may take to end."""
+    limits: HttpLimits = HttpLimits()
+
+    def __post_init__(self) -> None:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("server.tls_certificate and server.tls_key go together")
+        for name in ("listen", "control"):
+            if int(getattr(self, name).rpartition(":")[2]) > 65535:
+                raise ValueError(f"server.{name}: there is no port above 65535")
+
+
+def split_listen(listen: str) -> tuple[str, int]:
+    """Host and port; the host without the brackets of an IPv6 address."""
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(listen: str) -> bool:
+    host, _ = split_listen(listen)
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

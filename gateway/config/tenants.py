@@ -1,0 +1,19 @@
+"""Tenants: whose keys are accepted, and what each may do."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+KeyHash = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}$")]
+"""What `turnpike hash-key` prints."""
+
+Trust = Literal["engine-control"]
+"""`engine-control`: may call the engine's own control paths (sleep, reset caches, load adapters, …)."""
+
+
+class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+    key_hashes: Annotated[tuple[KeyHash, ...], Meta(min_length=1)]
+    """Several, so that a key can be replaced without a gap."""
+    trust: tuple[Trust, ...] = ()

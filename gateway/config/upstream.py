@@ -1,0 +1,44 @@
+"""The fleet's addresses and credentials, and how patient we are with them."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+_Seconds = Annotated[float, Meta(gt=0)]
+
+
+class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    url: Annotated[str, Meta(pattern=r"^https?://")]
+    """For example `http://gpu-7:8000`; a path in it is put before every request's path."""
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] | None = None
+    """Shown to clients in receipts, so not the address; by default the pool's name and a number."""
+    api_key_env: str | None = None
+    """The environment variable that holds the key to send to this replica."""
+    api_key_file: str | None = None
+    """The file that holds it."""
+
+
+class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")] = "default"
+    models: tuple[str, ...] = ()
+    """Model names to route here; by default those that the replicas say they serve."""
+    replicas: Annotated[tuple[ReplicaConfig, ...], Meta(min_length=1)]
+
+
+class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    connect_timeout_s: _Seconds = 5.0
+    head_timeout_s: _Seconds = 1800.0
+    """From sending a request to its response head. Without streaming, that is the whole generation."""
+    stall_timeout_s: _Seconds = 600.0
+    """Silence in the middle of a response, while the client reads."""
+    idle_connection_s: _Seconds = 4.0
+    """How long an unused connection is kept. vLLM closes its side after 5 s."""
+    max_idle_connections: Annotated[int, Meta(ge=0)] = 256
+    """Unused connections kept per replica."""
+    health_period_s: _Seconds = 2.0
+    health_timeout_s: _Seconds = 5.0
+    failures_until_down: Annotated[int, Meta(ge=1)] = 2
+    """Health checks that fail in a row before a replica is taken out."""
+    ca_file: str | None = None
+    """Certificates to trust for https replicas, instead of the system's."""

@@ -1,0 +1,189 @@
+"""The server, put together: listener, driver, health checks, control plane; started and drained."""
+
+import asyncio
+import logging
+import secrets
+import signal
+import ssl
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from gateway.assembly import assemble
+from gateway.config import Config
+from gateway.config.load import read_api_key
+from gateway.config.server import split_listen
+from gateway.core import events as ev
+from gateway.core.snapshot import Snapshot, take_snapshot
+from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.records import Record
+from gateway.server.control import ControlPlane
+from gateway.server.driver import Driver, SteadyClock
+from gateway.server.handlers import Handlers
+from gateway.server.listener import Listener
+from gateway.server.outbound import Outbound
+from gateway.server.tasks import TaskGroup
+from gateway.server.tenants import Tenants
+from gateway.telemetry.jsonl import StreamFile
+from gateway.telemetry.metrics import Metrics
+from gateway.upstream.health import HealthChecks
+from gateway.upstream.replica import Address, Replica
+
+_log = logging.getLogger(__name__)
+_SWEEP_PERIOD_S = 1.0
+
+
+class Gateway:
+    """One gateway process. `start`, then `drain` and `stop`; or `run`, which does all of it."""
+
+    def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
+        """Needs a running event loop. Raises ConfigError or OSError for what the settings point to."""
+        self._config = config
+        self._clock = SteadyClock()
+        self._tasks = TaskGroup()
+        self._stream = StreamFile(config.stream) if config.stream.path is not None else None
+        self._metrics = Metrics(self.snapshot, lambda: self._stream.dropped if self._stream else 0)
+        prefix = secrets.token_hex(3)
+        coordinator = assemble(config, id_prefix=prefix)
+        self.driver = Driver(coordinator, clock=self._clock, id_prefix=prefix, on_record=self._on_record)
+        tls = _upstream_tls(config)
+        self._replicas = _replicas(config, environ, tls)
+        self._health = HealthChecks(
+            self._replicas,
+            config.upstream,
+            tls=tls,
+            on_up=lambda facts: self.driver.send(ev.ReplicaCameUp(facts)),
+            on_down=lambda replica, why: self.driver.send(ev.ReplicaWentDown(replica, why)),
+        )
+        tenants = Tenants(config.tenants)
+        self._handlers = Handlers(
+            self.driver,
+            tenants,
+            self._replicas,
+            self._health,
+            Outbound(config.hints, are_keys_required=tenants.are_keys_required),
+            with_receipts=config.server.receipts,
+        )
+        self.listener = Listener(self._handlers, config.server.limits, now=asyncio.get_running_loop().time)
+        self._control: web.AppRunner | None = None
+        self.control_port = 0
+
+    def snapshot(self) -> Snapshot:
+        return take_snapshot(self.driver.coordinator, now=self._clock())
+
+    async def start(self) -> None:
+        """Raises OSError if an address cannot be bound."""
+        server = self._config.server
+        tls = _server_tls(server.tls_certificate, server.tls_key)
+        await self.listener.open(*split_listen(server.listen), tls)
+        control = ControlPlane(
+            self.driver,
+            self._metrics,
+            self.snapshot,
+            key_hashes=server.control_key_hashes,
+            is_draining=lambda: self.listener.is_draining,
+        )
+        self._control = web.AppRunner(control.app(), access_log=None, handle_signals=False)
+        await self._control.setup()
+        host, port = split_listen(server.control)
+        site = web.TCPSite(self._control, host, port)
+        await site.start()
+        self.control_port = self._control.addresses[0][1]
+        for loop in self._health.loops():
+            self._tasks.spawn(loop)
+        self._tasks.spawn(self._sweep())
+
+    async def drain(self) -> None:
+        """Stops taking requests and waits for the running ones, as long as the settings say."""
+        self.driver.send(ev.DrainStarted())
+        if not await self.listener.drain(self._config.server.drain_s):
+            _log.warning("%d connections are cut off at the end of the drain", self.listener.connection_count)
+
+    async def stop(self) -> None:
+        await self.listener.close()
+        await self._tasks.cancel()
+        await self._health.close()
+        if self._control is not None:
+            await self._control.cleanup()
+        for replica in self._replicas.values():
+            replica.close()
+        self.driver.close()
+        if self._stream is not None:
+            await asyncio.to_thread(self._stream.close)
+
+    async def run(self) -> None:
+        """Serves until SIGTERM or SIGINT, then drains. A second signal ends it at once."""
+        stopping, hurry = asyncio.Event(), asyncio.Event()
+
+        def on_signal() -> None:
+            (hurry if stopping.is_set() else stopping).set()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal)
+        try:
+            await self.start()
+            host, _ = split_listen(self._config.server.listen)
+            scheme = "https" if self._config.server.tls_certificate else "http"
+            _log.info(
+                "listening on %s://%s:%d, control on port %d",
+                scheme,
+                host,
+                self.listener.port,
+                self.control_port,
+            )
+            await stopping.wait()
+            _log.info("draining; signal again to stop at once")
+            draining, hurrying = asyncio.ensure_future(self.drain()), asyncio.ensure_future(hurry.wait())
+            await asyncio.wait((draining, hurrying), return_when=asyncio.FIRST_COMPLETED)
+            for task in (draining, hurrying):
+                task.cancel()
+        finally:
+            await self.stop()
+
+    def _on_record(self, record: Record) -> None:
+        self._metrics.count(record)
+        if self._stream is not None:
+            self._stream.append(record)
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SWEEP_PERIOD_S)
+            now = loop.time()
+            self._handlers.sweep(now)
+            for replica in self._replicas.values():
+                replica.close_idle(now=now)
+
+
+def _replicas(
+    config: Config, environ: Mapping[str, str], tls: ssl.SSLContext | None
+) -> dict[ReplicaId, Replica]:
+    replicas = {}
+    for pool in config.pools:
+        for number, each in enumerate(pool.replicas):
+            replica = ReplicaId(each.name or f"{pool.name}-{number}")
+            address = Address.parse(each.url)
+            replicas[replica] = Replica(
+                replica,
+                PoolId(pool.name),
+                address,
+                config=config.upstream,
+                api_key=read_api_key(each.api_key_env, each.api_key_file, environ),
+                tls=tls if address.is_tls else None,
+            )
+    return replicas
+
+
+def _upstream_tls(config: Config) -> ssl.SSLContext | None:
+    is_needed = any(r.url.startswith("https://") for pool in config.pools for r in pool.replicas)
+    return ssl.create_default_context(cafile=config.upstream.ca_file) if is_needed else None
+
+
+def _server_tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+    if certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    context.set_alpn_protocols(["http/1.1"])
+    return context

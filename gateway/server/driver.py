@@ -1,0 +1,170 @@
+"""The server's driver of the brain: events in, commands out, one timer.
+
+It carries out what the coordinator commands and decides nothing. A handler holds a `Ticket`, its side
+of one request: the ticket sends the request's events, hands over the brain's decisions, and sees to
+it that every request ends exactly once, whatever happens to its handler.
+"""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import assert_never
+
+from gateway.core import events as ev
+from gateway.core.commands import Command, Dispatch, Emit, Refuse
+from gateway.core.coordinator import Coordinator
+from gateway.domain.ids import RequestId, TenantId
+from gateway.domain.records import Record
+from gateway.domain.request import Answer, RequestFacts, ToolCall
+
+
+class SteadyClock:
+    """Unix time in seconds that never goes back: the wall clock once, the monotonic one from then on."""
+
+    def __init__(self) -> None:
+        self._offset_s = time.time() - time.monotonic()
+
+    def __call__(self) -> float:
+        return self._offset_s + time.monotonic()
+
+
+class Driver:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        *,
+        clock: Callable[[], float],
+        id_prefix: str,
+        on_record: Callable[[Record], None] | None,
+    ) -> None:
+        self.coordinator = coordinator
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._id_prefix = id_prefix
+        self._numbers = itertools.count(1)
+        self._on_record = on_record
+        self._tickets: dict[RequestId, Ticket] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_s: float | None = None
+
+    def open_ticket(self, tenant: TenantId, facts: RequestFacts) -> "Ticket":
+        """Tells the brain of a request. The ticket must be closed; it is a context manager."""
+        request = RequestId(f"r-{self._id_prefix}{next(self._numbers):x}")
+        ticket = Ticket(self, request, self._loop)
+        self._tickets[request] = ticket
+        try:
+            self.send(ev.RequestArrived(request, tenant, facts))
+        except BaseException:
+            del self._tickets[request]
+            raise
+        return ticket
+
+    def send(self, event: ev.Event) -> None:
+        for command in self.coordinator.handle(event, now=self._clock()):
+            self._carry_out(command)
+        self._rearm()
+
+    def close_ticket(self, ticket: "Ticket") -> None:
+        self._tickets.pop(ticket.request, None)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case Emit():
+                if self._on_record is not None:
+                    self._on_record(command.record)
+            case Dispatch() | Refuse():
+                self._tickets[command.request].decide(command)
+            case _:
+                assert_never(command)
+
+    def _rearm(self) -> None:
+        due_s = self.coordinator.next_deadline_s()
+        if due_s == self._timer_due_s:
+            return
+        # A timer that fires early only asks again, so one that is due sooner than needed may stay.
+        if self._timer is not None and due_s is not None and self._timer_due_s is not None:
+            if self._timer_due_s <= due_s:
+                return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_due_s = due_s
+        if due_s is not None:
+            delay_s = max(due_s - self._clock(), 0.001)
+            self._timer = self._loop.call_later(delay_s, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = self._timer_due_s = None
+        self.send(ev.TimerFired())
+
+
+class Ticket:
+    """One request's line to the brain, as a context manager: leaving it unfinished means *client left*."""
+
+    def __init__(self, driver: Driver, request: RequestId, loop: asyncio.AbstractEventLoop) -> None:
+        self.request = request
+        self._driver = driver
+        self._loop = loop
+        self._decided: Dispatch | Refuse | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self.is_over = False
+        self.seen: Callable[[], Answer] | None = None
+        """What has been seen of the answer, for the case that the client leaves."""
+
+    def __enter__(self) -> "Ticket":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.is_over:
+            self._end(ev.ClientLeft(self.request, self.seen() if self.seen is not None else None))
+        self._driver.close_ticket(self)
+
+    async def decision(self) -> Dispatch | Refuse:
+        """The brain's next decision. After `Refuse` the ticket is over."""
+        if self._decided is None:
+            self._waiter = self._loop.create_future()
+            await self._waiter
+        assert self._decided is not None
+        decided, self._decided = self._decided, None
+        return decided
+
+    def decide(self, command: Dispatch | Refuse) -> None:
+        """Called by the driver."""
+        self._decided = command
+        if isinstance(command, Refuse):
+            self.is_over = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def attempt_failed(self, why: str, *, was_sent: bool, timed_out: bool) -> None:
+        self._driver.send(ev.AttemptFailed(self.request, why, was_sent, timed_out))
+
+    def response_started(self, status: int) -> None:
+        self._driver.send(ev.ResponseStarted(self.request, status))
+
+    def first_token_seen(self) -> None:
+        self._driver.send(ev.FirstTokenSeen(self.request))
+
+    def tool_call_seen(self, call: ToolCall) -> None:
+        self._driver.send(ev.ToolCallSeen(self.request, call))
+
+    def state_minted(self, state_id: str) -> None:
+        self._driver.send(ev.StateMinted(self.request, state_id))
+
+    def finished(self, answer: Answer) -> None:
+        self._end(ev.ResponseFinished(self.request, answer))
+
+    def cut(self, answer: Answer, why: str) -> None:
+        self._end(ev.ResponseCut(self.request, answer, why))
+
+    def _end(self, event: ev.ResponseFinished | ev.ResponseCut | ev.ClientLeft) -> None:
+        self.is_over = True
+        self._driver.send(event)

@@ -1,0 +1,87 @@
+"""The listening socket: accepts connections, watches their clocks, and drains them at the end."""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from gateway.server.connection import ClientConnection, Handler
+from gateway.config.http_limits import HttpLimits
+from gateway.server.request_parser import BufferBudget
+from gateway.server.tasks import TaskGroup
+
+_SWEEP_PERIOD_S = 1.0
+_BACKLOG = 4096
+
+
+class Listener:
+    """Serves `handler` on one address. Start it with `open`, end it with `drain` and then `close`."""
+
+    def __init__(self, handler: Handler, limits: HttpLimits, *, now: Callable[[], float]) -> None:
+        self.handler = handler
+        self.limits = limits
+        self.now = now
+        self.budget = BufferBudget(limits.max_buffered_bytes)
+        self.is_draining = False
+        self.loop = asyncio.get_running_loop()
+        self._connections: set[ClientConnection] = set()
+        self._tasks = TaskGroup()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on; useful where port 0 was asked for."""
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    async def open(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        """Raises OSError if the address cannot be bound."""
+        self._server = await self.loop.create_server(
+            lambda: ClientConnection(self), host, port, ssl=tls, backlog=_BACKLOG
+        )
+        self._tasks.spawn(self._sweep())
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Takes no new work, lets running requests end. Whether all of them did within the time."""
+        self.is_draining = True
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(self._connections):
+            connection.drain()
+        deadline = self.now() + timeout_s
+        while self._connections and self.now() < deadline:
+            await asyncio.sleep(0.05)
+        return not self._connections
+
+    async def close(self) -> None:
+        """Cuts off whatever is left."""
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(self._connections):
+            connection.abort()
+        await self._tasks.cancel()
+
+    # --- for connections -------------------------------------------------------------------------
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._tasks.spawn(work)
+
+    def connected(self, connection: ClientConnection) -> bool:
+        """False if the connection is one too many."""
+        self._connections.add(connection)
+        return len(self._connections) <= self.limits.max_connections
+
+    def disconnected(self, connection: ClientConnection) -> None:
+        self._connections.discard(connection)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_PERIOD_S)
+            now = self.now()
+            for connection in tuple(self._connections):
+                connection.check_timeouts(now)

@@ -1,0 +1,213 @@
+"""From bytes of one client connection to requests: HTTP/1.1 read strictly, within limits.
+
+llhttp (through httptools) does the parsing, in its strict mode. On top of it this module closes the
+gaps through which requests are smuggled, and bounds what a client can make us hold. A body is
+collected whole and later framed anew for the backend, so no framing of a client's ever gets there.
+
+Sans-I/O: `feed` takes bytes and appends to `requests`; nothing here touches a socket or a clock.
+"""
+
+from collections import deque
+from typing import Final
+
+import httptools
+import msgspec
+
+from gateway.domain.decision import Refusal, RefusalReason
+from gateway.config.http_limits import HttpLimits
+from gateway.wire.hop_by_hop import RawHeaders
+
+
+class HttpRequest(msgspec.Struct, kw_only=True):
+    method: str
+    target: bytes
+    """Path and query as received."""
+    headers: RawHeaders
+    body: bytes
+    is_http_1_0: bool
+    keep_alive: bool
+
+
+class RefusedRequest(Exception):  # noqa: N818 - an outcome, raised only to leave llhttp's callbacks
+    def __init__(self, reason: RefusalReason, message: str) -> None:
+        super().__init__(message)
+        self.refusal = Refusal(reason=reason, message=message)
+
+
+class BufferBudget:
+    """The bytes that all requests together may hold."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max = max_bytes
+        self.used = 0
+
+    def take(self, size: int) -> bool:
+        """False, and nothing taken, if there is no room."""
+        if self.used + size > self._max:
+            return False
+        self.used += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self.used -= size
+
+
+class RequestParser:
+    """Feed it what arrives; take requests from `requests`. After a refusal it is of no further use."""
+
+    def __init__(self, limits: HttpLimits, budget: BufferBudget) -> None:
+        self._limits = limits
+        self._budget = budget
+        self.requests: deque[HttpRequest] = deque()
+        self.refusal: Refusal | None = None
+        self.wants_continue = False
+        """The client waits for `100 Continue` before it sends the body. Whoever sends it clears this."""
+        self.is_in_head = False
+        self.is_in_body = False
+        self._parser = httptools.HttpRequestParser(self)
+        self._reset()
+
+    @property
+    def is_mid_request(self) -> bool:
+        return self.is_in_head or self.is_in_body
+
+    def feed(self, data: bytes) -> None:
+        """Never raises: what cannot be accepted sets `refusal`."""
+        while data and self.refusal is None:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                # `Upgrade: h2c` and the like may be ignored (RFC 9110 §7.8): the request itself has been
+                # read; what follows it is HTTP/1.1 again.
+                data = data[upgrade.args[0] :]
+                self._parser = httptools.HttpRequestParser(self)
+            except httptools.HttpParserCallbackError as error:
+                cause = error.__context__
+                if not isinstance(cause, RefusedRequest):
+                    raise
+                self.refusal = cause.refusal
+            except httptools.HttpParserError as error:
+                self.refusal = Refusal(
+                    reason=RefusalReason.MALFORMED_HTTP, message=f"The request is not valid HTTP/1.1: {error}"
+                )
+        if self.refusal is not None:
+            self.discard()
+
+    def discard(self) -> None:
+        """Gives back what unfinished and untaken requests hold."""
+        self._budget.give_back(self._body_bytes + sum(len(r.body) for r in self.requests))
+        self.requests.clear()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._target = b""
+        self._headers: RawHeaders = []
+        self._header_bytes = 0
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self.is_in_head = self.is_in_body = False
+
+    # --- llhttp's callbacks ----------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._reset()
+        self.is_in_head = True
+
+    def on_url(self, part: bytes) -> None:
+        self._target += part
+        self._count_header_bytes(len(part))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_header_bytes(len(name) + len(value) + 4)
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self.is_in_head, self.is_in_body = False, True
+        _check_head(
+            self._parser.get_method(),
+            self._target,
+            self._headers,
+            self._parser.get_http_version(),
+            self._limits,
+        )
+        for name, value in self._headers:
+            if len(name) == 6 and name.lower() == b"expect" and value.lower() == b"100-continue":
+                self.wants_continue = True
+
+    def on_body(self, part: bytes) -> None:
+        size = len(part)
+        if self._body_bytes + size > self._limits.max_body_bytes:
+            raise _too_large(self._limits)
+        if not self._budget.take(size):
+            raise RefusedRequest(
+                RefusalReason.MEMORY_FULL, "The gateway holds as many request bodies as it can."
+            )
+        self._body_bytes += size
+        self._body.append(part)
+
+    def on_message_complete(self) -> None:
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        request = HttpRequest(
+            method=self._parser.get_method().decode("ascii"),
+            target=self._target,
+            headers=self._headers,
+            body=body,
+            is_http_1_0=self._parser.get_http_version() == "1.0",
+            keep_alive=self._parser.should_keep_alive(),
+        )
+        self._reset()  # what the body holds of the budget is the request's now
+        self.wants_continue = False
+        self.requests.append(request)
+
+    def _count_header_bytes(self, size: int) -> None:
+        self._header_bytes += size
+        if self._header_bytes > self._limits.max_header_bytes:
+            raise RefusedRequest(
+                RefusalReason.HEADERS_TOO_LARGE,
+                f"The request's headers exceed {self._limits.max_header_bytes} bytes.",
+            )
+
+
+_CONTENT_LENGTH: Final = b"content-length"
+_TRANSFER_ENCODING: Final = b"transfer-encoding"
+
+
+def _check_head(method: bytes, target: bytes, headers: RawHeaders, version: str, limits: HttpLimits) -> None:
+    """Raises `RefusedRequest` for a head that two parsers could read in two ways, or that asks too much."""
+    hosts = lengths = codings = 0
+    for name, value in headers:
+        match name.lower():
+            case b"host":
+                hosts += 1
+            case b"content-length":
+                lengths += 1
+                if not value.isdigit():
+                    raise _malformed("Content-Length is not a number")
+                if len(value) > 18 or int(value) > limits.max_body_bytes:
+                    raise _too_large(limits)
+            case b"transfer-encoding":
+                codings += 1
+                if value.lower() != b"chunked":
+                    raise _malformed("the only transfer coding is chunked")
+            case b"upgrade" if value.lower() == b"websocket":
+                raise RefusedRequest(RefusalReason.UNSUPPORTED_UPGRADE, "WebSocket is not supported.")
+    if version not in ("1.0", "1.1"):
+        raise _malformed("only HTTP/1.0 and HTTP/1.1 are spoken here")
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
+        raise _malformed("exactly one Host is required")
+    if lengths > 1 or codings > 1 or (lengths and codings) or (codings and version == "1.0"):
+        raise _malformed("the length of the body is ambiguous")
+    if method == b"CONNECT" or not (target.startswith(b"/") or (method == b"OPTIONS" and target == b"*")):
+        # An absolute target names a server; which server answers is not the client's to say.
+        raise _malformed("the request target must be a path")
+
+
+def _malformed(what: str) -> RefusedRequest:
+    return RefusedRequest(RefusalReason.MALFORMED_HTTP, f"The request is not valid HTTP/1.1: {what}.")
+
+
+def _too_large(limits: HttpLimits) -> RefusedRequest:
+    return RefusedRequest(
+        RefusalReason.BODY_TOO_LARGE, f"The request's body exceeds {limits.max_body_bytes} bytes."
+    )

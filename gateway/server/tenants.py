@@ -1,0 +1,78 @@
+"""Who may: from the key a request carries to the tenant it belongs to, and what that tenant may do.
+
+Keys are stored as SHA-256 hashes: an API key has enough entropy of its own to need no salt or slow hash,
+and the lookup of a hash gives nothing away by its timing.
+"""
+
+import hashlib
+import secrets
+from typing import Final
+
+import msgspec
+
+from gateway.config.tenants import TenantConfig
+from gateway.domain.ids import TenantId
+from gateway.wire.hop_by_hop import RawHeaders
+
+_HASH_PREFIX: Final = "sha256:"
+
+
+class Tenant(msgspec.Struct, frozen=True):
+    id: TenantId
+    may_control_engines: bool
+
+
+def hash_key(key: str) -> str:
+    return _HASH_PREFIX + hashlib.sha256(key.encode()).hexdigest()
+
+
+class Tenants:
+    def __init__(self, configs: tuple[TenantConfig, ...]) -> None:
+        """Without any tenant configured, everybody may, each client address as a tenant of its own."""
+        self._by_hash: dict[str, Tenant] = {}
+        for config in configs:
+            tenant = Tenant(TenantId(config.name), "engine-control" in config.trust)
+            self._by_hash.update(dict.fromkeys(config.key_hashes, tenant))
+        self._anonymous: dict[str, Tenant] = {}
+        self._salt = secrets.token_bytes(16)
+
+    @property
+    def are_keys_required(self) -> bool:
+        return bool(self._by_hash)
+
+    def authenticate(self, headers: RawHeaders, peer: str) -> Tenant | None:
+        """The tenant of a request; None if it carries no valid key where one is required.
+
+        All keys that a request carries must be the same tenant's, so that nobody can be billed for another.
+        """
+        if not self._by_hash:
+            return self._anonymous_tenant(peer)
+        found = {self._by_hash.get(hash_key(key)) for key in _keys_of(headers)}
+        return found.pop() if len(found) == 1 else None
+
+    def _anonymous_tenant(self, peer: str) -> Tenant:
+        tenant = self._anonymous.get(peer)
+        if tenant is None:
+            if len(self._anonymous) >= _MAX_ANONYMOUS:
+                self._anonymous.clear()  # names are a function of the address, so nothing is lost
+            digest = hashlib.blake2s(peer.encode(), key=self._salt, digest_size=6).hexdigest()
+            tenant = self._anonymous[peer] = Tenant(TenantId(f"anonymous-{digest}"), False)
+        return tenant
+
+
+_MAX_ANONYMOUS: Final = 10_000
+CREDENTIAL_HEADERS: Final = frozenset((b"authorization", b"x-api-key", b"api-key"))
+
+
+def _keys_of(headers: RawHeaders) -> list[str]:
+    keys = []
+    for name, value in headers:
+        match name.lower():
+            case b"authorization":
+                scheme, _, key = value.decode("latin-1").partition(" ")
+                keys.append(key.strip() if scheme.lower() == "bearer" else "")
+            case b"x-api-key" | b"api-key":
+                keys.append(value.decode("latin-1").strip())
+            case _:
+                pass
+    return keys

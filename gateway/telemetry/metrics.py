@@ -1,0 +1,92 @@
+"""Prometheus metrics, counted from the information stream and read from the snapshot.
+
+Labels are reasons, outcomes, sources and replicas: small closed sets. Never a session, never a client's text.
+"""
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.core.snapshot import Snapshot
+from gateway.domain import records as rec
+
+_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+
+
+class Metrics:
+    def __init__(self, snapshot: Callable[[], Snapshot], dropped_records: Callable[[], int]) -> None:
+        self._registry = CollectorRegistry()
+        registry = self._registry
+        self._turns = Counter(
+            "turnpike_turns", "Turns that arrived", ["protocol", "source"], registry=registry
+        )
+        self._ends = Counter(
+            "turnpike_attempts", "Requests sent to a replica, by how they ended", ["replica", "outcome"],
+            registry=registry,
+        )  # fmt: skip
+        self._refusals = Counter(
+            "turnpike_refusals", "Requests the gateway refused", ["reason"], registry=registry
+        )
+        self._queue = Histogram(
+            "turnpike_queue_seconds", "Time in the waiting room", buckets=_SECONDS, registry=registry
+        )
+        self._first_token = Histogram(
+            "turnpike_launch_delay_seconds", "From submission to the first token", ["replica"],
+            buckets=_SECONDS, registry=registry,
+        )  # fmt: skip
+        self._tools = Histogram(
+            "turnpike_tool_phase_seconds", "Duration of tool phases", buckets=_SECONDS, registry=registry
+        )
+        self._tokens = Counter(
+            "turnpike_tokens", "Tokens as backends reported them", ["kind"], registry=registry
+        )
+        registry.register(_Gauges(snapshot, dropped_records))
+
+    def count(self, record: rec.Record) -> None:
+        match record:
+            case rec.TurnArrived():
+                self._turns.labels(record.protocol.value, record.source.value).inc()
+            case rec.Routed():
+                self._queue.observe(record.waited_ms / 1e3)
+            case rec.GpuFirstToken():
+                self._first_token.labels(record.replica).observe(record.launch_delay_ms / 1e3)
+            case rec.GpuEnd():
+                self._ends.labels(record.replica, record.outcome).inc()
+                self._tokens.labels("prompt").inc(record.usage.prompt_tokens or 0)
+                self._tokens.labels("cached").inc(record.usage.cached_tokens or 0)
+                self._tokens.labels("output").inc(record.usage.output_tokens or 0)
+            case rec.ToolEnd():
+                self._tools.observe(record.duration_ms / 1e3)
+            case rec.Refused():
+                self._refusals.labels(record.reason.value).inc()
+            case _:
+                pass
+
+    def render(self) -> bytes:
+        """The Prometheus text format."""
+        return generate_latest(self._registry)
+
+
+class _Gauges(Collector):
+    def __init__(self, snapshot: Callable[[], Snapshot], dropped_records: Callable[[], int]) -> None:
+        self._snapshot = snapshot
+        self._dropped_records = dropped_records
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._snapshot()
+        yield GaugeMetricFamily("turnpike_sessions", "Sessions known", now.session_count)
+        yield GaugeMetricFamily("turnpike_running", "Requests on replicas", now.running)
+        yield GaugeMetricFamily("turnpike_waiting", "Turns in the waiting room", now.waiting)
+        yield GaugeMetricFamily("turnpike_tools_active", "Sessions whose tools run", now.active_tools)
+        yield GaugeMetricFamily(
+            "turnpike_stream_dropped", "Records not written to the stream's file", self._dropped_records()
+        )
+        is_up = GaugeMetricFamily("turnpike_replica_up", "1 if the replica is healthy", labels=["replica"])
+        running = GaugeMetricFamily("turnpike_replica_running", "Requests on a replica", labels=["replica"])
+        for replica in now.replicas:
+            is_up.add_metric([replica.id], float(replica.is_up))
+            running.add_metric([replica.id], replica.running)
+        yield is_up
+        yield running

@@ -1,0 +1,136 @@
+"""Health and abilities: is a replica there, what engine is it, what does it serve?
+
+Each replica is asked `/health` in turn; when it comes up, also `/version` and `/v1/models`. A replica
+that has no such paths is up if it answers HTTP at all.
+"""
+
+import asyncio
+import contextlib
+import re
+import ssl
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+import aiohttp
+
+from gateway.config.upstream import UpstreamConfig
+from gateway.domain.fleet import Abilities, ReplicaFacts
+from gateway.domain.ids import ReplicaId
+from gateway.upstream.replica import Replica
+
+
+class HealthChecks:
+    """Tells `on_up` and `on_down`; `on_up` again whenever what is known of the replica changed."""
+
+    def __init__(
+        self,
+        replicas: Mapping[ReplicaId, Replica],
+        config: UpstreamConfig,
+        *,
+        tls: ssl.SSLContext | None,
+        on_up: Callable[[ReplicaFacts], None],
+        on_down: Callable[[ReplicaId, str], None],
+    ) -> None:
+        self._replicas = replicas
+        self._config = config
+        self._tls = tls
+        self._on_up = on_up
+        self._on_down = on_down
+        self._facts: dict[ReplicaId, ReplicaFacts] = {}
+        self._models: dict[ReplicaId, list[dict[str, Any]]] = {}
+        self._failures: dict[ReplicaId, int] = {}
+        self._wake = {replica: asyncio.Event() for replica in replicas}
+        self._session: aiohttp.ClientSession | None = None
+        self.has_several_pools = len({replica.pool for replica in replicas.values()}) > 1
+
+    def loops(self) -> list[Coroutine[Any, Any, None]]:
+        """One endless check per replica, for the caller to run as tasks."""
+        timeout = aiohttp.ClientTimeout(total=self._config.health_timeout_s)
+        self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
+        return [self._watch(replica) for replica in self._replicas.values()]
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    def check_now(self, replica: ReplicaId) -> None:
+        """A request to it has just failed."""
+        self._wake[replica].set()
+
+    def merged_models(self) -> dict[str, Any]:
+        """The models of all pools as one OpenAI list; each model once."""
+        models = {model.get("id"): model for found in self._models.values() for model in found}
+        return {"object": "list", "data": list(models.values())}
+
+    async def _watch(self, replica: Replica) -> None:
+        while True:
+            await self._check(replica)
+            wake = self._wake[replica.id]
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._config.health_period_s):
+                    await wake.wait()
+            if wake.is_set():  # not more often than this, however many requests fail
+                await asyncio.sleep(min(0.1, self._config.health_period_s))
+                wake.clear()
+
+    async def _check(self, replica: Replica) -> None:
+        try:
+            status, _ = await self._get(replica, "/health")
+            if status >= 500:
+                raise aiohttp.ClientError(f"/health answered {status}")
+            facts = await self._learn(replica)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            failures = self._failures[replica.id] = self._failures.get(replica.id, 0) + 1
+            is_refused = isinstance(error, aiohttp.ClientConnectorError)
+            if is_refused or failures >= self._config.failures_until_down:
+                self._facts.pop(replica.id, None)
+                self._models.pop(replica.id, None)
+                self._on_down(replica.id, _describe(error))
+            return
+        self._failures[replica.id] = 0
+        if self._facts.get(replica.id) != facts:
+            self._facts[replica.id] = facts
+            self._on_up(facts)
+
+    async def _learn(self, replica: Replica) -> ReplicaFacts:
+        known = self._facts.get(replica.id)
+        abilities = known.abilities if known is not None else await self._learn_abilities(replica)
+        status, listing = await self._get(replica, "/v1/models")
+        data = listing.get("data") if status == 200 and isinstance(listing, dict) else None
+        models = [m for m in data if isinstance(m, dict)] if isinstance(data, list) else []
+        self._models[replica.id] = models
+        names = tuple(str(model.get("id")) for model in models)
+        return ReplicaFacts(id=replica.id, pool=replica.pool, abilities=abilities, models=names)
+
+    async def _learn_abilities(self, replica: Replica) -> Abilities:
+        status, answer = await self._get(replica, "/version")
+        version = answer.get("version") if status == 200 and isinstance(answer, dict) else None
+        return vllm_abilities(version) if isinstance(version, str) else Abilities()
+
+    async def _get(self, replica: Replica, path: str) -> tuple[int, Any]:
+        assert self._session is not None
+        headers = {"Authorization": f"Bearer {replica.api_key}"} if replica.api_key is not None else {}
+        tls = self._tls if replica.address.is_tls and self._tls is not None else True
+        async with self._session.get(
+            replica.address.url + path, headers=headers, ssl=tls, allow_redirects=False
+        ) as response:
+            try:
+                return response.status, await response.json(content_type=None)
+            except ValueError:
+                return response.status, None
+
+
+def vllm_abilities(version: str) -> Abilities:
+    """What a vLLM of this version understands. An unreadable version means nothing beyond the basics."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    release = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+    return Abilities(
+        engine="vllm",
+        version=version[:64],
+        session_header=release >= (0, 28),
+        cache_salt=release >= (0, 9),
+    )
+
+
+def _describe(error: BaseException) -> str:
+    return "timed out" if isinstance(error, TimeoutError) else str(error) or type(error).__name__

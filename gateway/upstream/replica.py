@@ -1,0 +1,147 @@
+"""A replica as the I/O shell knows it: its address, its credentials, and a pool of connections to it."""
+
+import asyncio
+import ssl
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gateway.config.upstream import UpstreamConfig
+from gateway.domain.ids import PoolId, ReplicaId
+from gateway.upstream.connection import UpstreamConnection
+from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed
+
+
+class Address(msgspec.Struct, frozen=True):
+    """Where a replica listens, from its URL."""
+
+    url: str
+    host: str
+    port: int
+    authority: bytes
+    """For the `Host` header."""
+    prefix: bytes
+    """The URL's path, put before every request's path; without a trailing slash."""
+    is_tls: bool
+
+    @classmethod
+    def parse(cls, url: str) -> "Address":
+        """Raises ValueError, with a sentence for a person, if it is not an http(s) URL of a server."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r} is not a URL such as http://host:8000")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise ValueError(f"{url!r} may hold a scheme, host, port and path only")
+        is_tls = parts.scheme == "https"
+        port = parts.port or (443 if is_tls else 80)
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        authority = host if parts.port is None else f"{host}:{parts.port}"
+        return cls(
+            url=url.rstrip("/"),
+            host=parts.hostname,
+            port=port,
+            authority=authority.encode("idna" if not host.isascii() else "ascii"),
+            prefix=parts.path.rstrip("/").encode("ascii"),
+            is_tls=is_tls,
+        )
+
+
+class Replica:
+    """Opens, reuses and bounds connections. One event loop only."""
+
+    def __init__(
+        self,
+        replica: ReplicaId,
+        pool: PoolId,
+        address: Address,
+        *,
+        config: UpstreamConfig,
+        api_key: str | None,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self.id = replica
+        self.pool = pool
+        self.address = address
+        self.api_key = api_key
+        self._config = config
+        self._tls = tls
+        self._idle: list[UpstreamConnection] = []
+        """Most recently used last."""
+        self._busy: set[UpstreamConnection] = set()
+
+    @property
+    def busy_count(self) -> int:
+        return len(self._busy)
+
+    async def exchange(
+        self, chunks: list[bytes], *, is_head_request: bool, may_repeat: bool
+    ) -> UpstreamConnection:
+        """Sends a request and waits for the response's head; then the connection's `head` is done.
+
+        A kept connection that the replica closed just as we sent is tried again on a fresh one, if the
+        request `may_repeat`. Raises `ConnectFailed`,
+        `AnswerMissing` or `AnswerTimedOut`. Whoever gets the connection gives it back with `release`.
+        """
+        while True:
+            connection = await self._take()
+            is_first_use = connection.use_count == 0
+            try:
+                connection.send(chunks, is_head_request=is_head_request)
+                async with asyncio.timeout(self._config.head_timeout_s):
+                    await asyncio.shield(connection.head)
+                return connection
+            except TimeoutError:
+                self.release(connection, reuse=False)
+                raise AnswerTimedOut("the replica did not answer in time") from None
+            except AnswerMissing:
+                self.release(connection, reuse=False)
+                if is_first_use or not may_repeat:
+                    raise
+            except BaseException:
+                self.release(connection, reuse=False)
+                raise
+
+    def release(self, connection: UpstreamConnection, *, reuse: bool) -> None:
+        """Ends the use of a connection: kept for the next request, or closed at once."""
+        self._busy.discard(connection)
+        if reuse and connection.is_reusable and len(self._idle) < self._config.max_idle_connections:
+            connection.idle_since = asyncio.get_running_loop().time()
+            self._idle.append(connection)
+        else:
+            connection.abort()
+
+    def close_idle(self, *, now: float) -> None:
+        """Closes connections unused for too long; called about once a second."""
+        oldest_kept = now - self._config.idle_connection_s
+        kept = [c for c in self._idle if c.is_reusable and c.idle_since > oldest_kept]
+        for connection in self._idle:
+            if connection not in kept:
+                connection.abort()
+        self._idle = kept
+
+    def is_stalled(self, connection: UpstreamConnection, *, now: float) -> bool:
+        return now - connection.last_read > self._config.stall_timeout_s
+
+    def close(self) -> None:
+        for connection in (*self._idle, *self._busy):
+            connection.abort()
+        self._idle = []
+
+    async def _take(self) -> UpstreamConnection:
+        oldest = asyncio.get_running_loop().time() - self._config.idle_connection_s
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_reusable and connection.idle_since > oldest:
+                self._busy.add(connection)
+                return connection
+            connection.abort()
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._config.connect_timeout_s):
+                _, connection = await loop.create_connection(
+                    UpstreamConnection, self.address.host, self.address.port, ssl=self._tls
+                )
+        except (OSError, TimeoutError) as error:
+            raise ConnectFailed(f"no connection: {error}") from error
+        self._busy.add(connection)
+        return connection
