@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway.config.server import ServerConfig
 from tests.project.layout import BIN, PYPROJECT, ROOT, run
 
 COMPOSE = ROOT / "docker-compose.yml"
@@ -20,10 +21,6 @@ GATEWAY = ROOT / "docker/gateway.Dockerfile"
 ENGINE = ROOT / "docker/engine.Dockerfile"
 CONFIG = ROOT / "docker/turnpike.toml"
 HEALTH = "http://127.0.0.1:8081/turnpike/healthz"
-
-needs_cli = pytest.mark.skipif(
-    not (ROOT / "gateway/__main__.py").exists(), reason="the `turnpike` command is not written yet"
-)
 
 
 @pytest.fixture(scope="module")
@@ -237,33 +234,51 @@ def flags(words: list[str]) -> list[str]:
     return [word.split("=")[0] for word in words if word.startswith("--")]
 
 
-@needs_cli
+def turnpike(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, "-m", "gateway", *words)
+
+
 def test_every_flag_and_command_that_is_used_exists(services):
     command, *words = services["gateway"]["command"]
-    shown = run(sys.executable, "-m", "gateway", command, "--help")
+    shown = turnpike(command, "--help")
     assert shown.returncode == 0, shown.stderr
     for flag in flags(words):
         assert re.search(rf"{flag}\b", shown.stdout), flag
-    assert run(sys.executable, "-m", "gateway", "hash-key", "--help").returncode == 0
 
 
-@needs_cli
-def test_the_shipped_configuration_is_valid_but_serves_nobody_without_a_key():
-    refused = run(sys.executable, "-m", "gateway", "serve", "--config", CONFIG)
+def with_keys(*, tenant: bool, control: bool) -> str:
+    """The shipped configuration with the example lines in use."""
+    text = CONFIG.read_text().replace("sha256:…", "sha256:" + "0" * 64)
+    for key, wanted in (("[[tenants]]", tenant), ("name", tenant), ("key_hashes", tenant)):
+        text = text.replace(f"# {key}", key) if wanted else text
+    return text.replace("# control_key_hashes", "control_key_hashes") if control else text
+
+
+def test_the_shipped_configuration_serves_nobody_before_it_has_keys():
+    refused = turnpike("serve", "--config", CONFIG)
     assert refused.returncode != 0
-    assert "key" in refused.stderr
+    assert "asks for no key; add [[tenants]] with key_hashes" in refused.stderr
 
 
-@needs_cli
-def test_with_a_key_the_shipped_configuration_is_accepted(tmp_path: Path):
-    """The lines that the file shows as an example, uncommented, with a real hash."""
+@pytest.mark.parametrize(
+    ("tenant", "control", "code"), [(True, True, 0), (True, False, 1), (False, True, 1)], ids=str
+)
+def test_with_both_keys_it_is_accepted(tmp_path: Path, tenant: bool, control: bool, code: int):
     config = tmp_path / "turnpike.toml"
-    text = CONFIG.read_text().replace("# [[tenants]]", "[[tenants]]").replace("# name =", "name =")
-    text = text.replace("# key_hashes = ", "key_hashes = ").replace("sha256:…", "sha256:" + "0" * 64)
-    config.write_text(text)
-    assert tomllib.loads(text)["tenants"][0]["name"] == "team-a"
-    done = run(sys.executable, "-m", "gateway", "check-config", config)
-    assert done.returncode == 0, done.stderr
+    config.write_text(with_keys(tenant=tenant, control=control))
+    done = turnpike("check-config", config)
+    assert done.returncode == code, done.stderr
+
+
+def test_the_advice_on_making_a_key_works():
+    (advice,) = re.findall(r"gateway (hash-key.*)$", CONFIG.read_text(), re.MULTILINE)
+    done = turnpike(*advice.split())
+    assert re.search(r"^hash: sha256:[0-9a-f]{64}$", done.stdout, re.MULTILINE), done.stderr
+    assert advice in COMPOSE.read_text()
+
+
+def test_running_requests_get_the_time_that_the_gateway_gives_them(services):
+    assert int(services["gateway"]["stop_grace_period"].removesuffix("s")) > ServerConfig().drain_s
 
 
 @pytest.mark.engine
