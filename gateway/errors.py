@@ -13,31 +13,36 @@ from gateway.domain.request import Protocol
 
 def http_status(reason: RefusalReason) -> int:
     """429 is for *your* share or quota, 503 for the fleet, 502 and 504 for one backend's failure."""
-    R = RefusalReason
     match reason:
-        case R.MALFORMED_HTTP:
+        case RefusalReason.MALFORMED_HTTP:
             return 400
-        case R.UNAUTHENTICATED:
+        case RefusalReason.UNAUTHENTICATED:
             return 401
-        case R.FORBIDDEN:
+        case RefusalReason.FORBIDDEN:
             return 403
-        case R.UNKNOWN_MODEL | R.STATE_NOT_FOUND:
+        case RefusalReason.UNKNOWN_MODEL | RefusalReason.STATE_NOT_FOUND:
             return 404
-        case R.REQUEST_TIMEOUT:
+        case RefusalReason.REQUEST_TIMEOUT:
             return 408
-        case R.BODY_TOO_LARGE:
+        case RefusalReason.BODY_TOO_LARGE:
             return 413
-        case R.HEADERS_TOO_LARGE:
+        case RefusalReason.HEADERS_TOO_LARGE:
             return 431
-        case R.INTERNAL:
+        case RefusalReason.INTERNAL:
             return 500
-        case R.UNSUPPORTED_UPGRADE:
+        case RefusalReason.UNSUPPORTED_UPGRADE:
             return 501
-        case R.UPSTREAM_UNREACHABLE | R.UPSTREAM_BROKEN:
+        case RefusalReason.UPSTREAM_UNREACHABLE | RefusalReason.UPSTREAM_BROKEN:
             return 502
-        case R.UPSTREAM_TIMEOUT:
+        case RefusalReason.UPSTREAM_TIMEOUT:
             return 504
-        case R.MEMORY_FULL | R.QUEUE_FULL | R.QUEUE_TIMEOUT | R.NO_REPLICA | R.DRAINING:
+        case (
+            RefusalReason.MEMORY_FULL
+            | RefusalReason.QUEUE_FULL
+            | RefusalReason.QUEUE_TIMEOUT
+            | RefusalReason.NO_REPLICA
+            | RefusalReason.DRAINING
+        ):
             return 503
     assert_never(reason)
 

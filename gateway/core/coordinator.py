@@ -5,7 +5,6 @@ moves the request along its lifecycle, keeps the books of sessions and replicas,
 information stream.
 """
 
-from collections.abc import Iterable
 from typing import Annotated, assert_never
 
 import msgspec
@@ -30,6 +29,8 @@ from gateway.routing.state_residence import Residence
 
 _CAPACITY_FREE_WORK = frozenset({Work.LIGHT, Work.STATE})
 """Work that costs an engine next to nothing and so never waits for a place."""
+
+_OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"}
 
 
 class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -266,7 +267,7 @@ class Coordinator:
 
     def _answer_ended(self, live: LiveRequest, step: Step, answer: Answer, *, now: float) -> None:
         live.step(step)
-        self._leave_replica(live, step.value, answer, now=now)
+        self._leave_replica(live, _OUTCOMES[step], answer, now=now)
         self._forget(live, answer, now=now)
 
     def _client_left(self, live: LiveRequest, answer: Answer | None, *, now: float) -> None:
@@ -275,7 +276,7 @@ class Coordinator:
         if was is State.WAITING:
             self._leave_waiting_room(live, now=now)
         else:
-            self._leave_replica(live, Step.LEAVE.value, answer, now=now)
+            self._leave_replica(live, _OUTCOMES[Step.LEAVE], answer, now=now)
         self._forget(live, answer, now=now)
 
     def _attempt_failed(self, event: ev.AttemptFailed, *, now: float) -> None:

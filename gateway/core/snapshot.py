@@ -78,10 +78,7 @@ def _view_replica(state: ReplicaState) -> ReplicaView:
 
 def _view_session(brain: Coordinator, session: Session) -> SessionView:
     open_calls = brain.sessions.tools.open_calls(session.id)
-    if session.live_turns:
-        phase = "generating"
-    else:
-        phase = "tool" if open_calls else "idle"
+    phase = "generating" if session.live_turns else "tool" if open_calls else "idle"
     return SessionView(
         id=session.id,
         tenant=session.tenant,

@@ -10,7 +10,9 @@ from gateway.core.live import LiveRequest
 from gateway.domain import records as rec
 from gateway.domain.decision import Placement, Refusal, Wait
 from gateway.domain.ids import ReplicaId
-from gateway.domain.request import Answer, Usage
+from gateway.domain.request import Answer, Usage, Work
+
+GPU_WORK = frozenset({Work.GENERATE, Work.POOL})
 
 
 class Stream:
@@ -31,6 +33,7 @@ class Stream:
         )
 
     def submitted(self, live: LiveRequest, placement: Placement, *, now: float) -> None:
+        """Only work for the engine is `gpu_submit`; a request for a list of models is merely routed."""
         self.append(
             rec.Routed(
                 at_s=now,
@@ -41,6 +44,8 @@ class Stream:
                 waited_ms=live.waited_s * 1e3,
             )
         )
+        if live.facts.work not in GPU_WORK:
+            return
         self.append(
             rec.GpuSubmit(
                 at_s=now,
@@ -53,6 +58,8 @@ class Stream:
         )
 
     def first_token(self, live: LiveRequest, replica: ReplicaId, *, now: float) -> None:
+        if live.facts.work not in GPU_WORK:
+            return
         self.append(
             rec.GpuFirstToken(
                 at_s=now,
@@ -66,6 +73,8 @@ class Stream:
     def left_replica(
         self, live: LiveRequest, replica: ReplicaId, outcome: str, answer: Answer | None, *, now: float
     ) -> None:
+        if live.facts.work not in GPU_WORK:
+            return
         self.append(
             rec.GpuEnd(
                 at_s=now,

@@ -91,7 +91,7 @@ class GpuEnd(_Record, frozen=True, kw_only=True, tag="gpu_end"):
     session: SessionId | None
     replica: ReplicaId
     outcome: str
-    """`finished`, `failed` or `client_left`."""
+    """`finished`, `failed` (no answer began), `cut` (it broke off) or `client_left`."""
     status: int | None
     usage: Usage
     finish_reason: str | None

@@ -134,10 +134,9 @@ class Gateway:
             )
             await stopping.wait()
             _log.info("draining; signal again to stop at once")
-            draining, hurrying = asyncio.ensure_future(self.drain()), asyncio.ensure_future(hurry.wait())
+            draining = self._tasks.spawn(self.drain())
+            hurrying = self._tasks.spawn(_wait(hurry))
             await asyncio.wait((draining, hurrying), return_when=asyncio.FIRST_COMPLETED)
-            for task in (draining, hurrying):
-                task.cancel()
         finally:
             await self.stop()
 
@@ -154,6 +153,10 @@ class Gateway:
             self._handlers.sweep(now)
             for replica in self._replicas.values():
                 replica.close_idle(now=now)
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 def _replicas(

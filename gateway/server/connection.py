@@ -8,7 +8,7 @@ client reads is told by `on_pause` and `on_resume`, and stops reading from its b
 import asyncio
 import enum
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.request import Protocol
@@ -71,8 +71,7 @@ class ClientConnection(asyncio.Protocol):
     # --- from the transport ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         peername = transport.get_extra_info("peername")
         self.peer = peername[0] if isinstance(peername, tuple) else "local"
         if not self._listener.connected(self):

@@ -88,9 +88,8 @@ class Driver:
         if due_s == self._timer_due_s:
             return
         # A timer that fires early only asks again, so one that is due sooner than needed may stay.
-        if self._timer is not None and due_s is not None and self._timer_due_s is not None:
-            if self._timer_due_s <= due_s:
-                return
+        if due_s is not None and self._timer_due_s is not None and self._timer_due_s <= due_s:
+            return
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

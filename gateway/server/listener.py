@@ -1,12 +1,13 @@
 """The listening socket: accepts connections, watches their clocks, and drains them at the end."""
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from gateway.server.connection import ClientConnection, Handler
 from gateway.config.http_limits import HttpLimits
+from gateway.server.connection import ClientConnection, Handler
 from gateway.server.request_parser import BufferBudget
 from gateway.server.tasks import TaskGroup
 
@@ -25,6 +26,8 @@ class Listener:
         self.is_draining = False
         self.loop = asyncio.get_running_loop()
         self._connections: set[ClientConnection] = set()
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
         self._tasks = TaskGroup()
         self._server: asyncio.Server | None = None
 
@@ -53,9 +56,9 @@ class Listener:
             self._server.close()
         for connection in tuple(self._connections):
             connection.drain()
-        deadline = self.now() + timeout_s
-        while self._connections and self.now() < deadline:
-            await asyncio.sleep(0.05)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._is_empty.wait()
         return not self._connections
 
     async def close(self) -> None:
@@ -74,10 +77,13 @@ class Listener:
     def connected(self, connection: ClientConnection) -> bool:
         """False if the connection is one too many."""
         self._connections.add(connection)
+        self._is_empty.clear()
         return len(self._connections) <= self.limits.max_connections
 
     def disconnected(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
+        if not self._connections:
+            self._is_empty.set()
 
     async def _sweep(self) -> None:
         while True:

@@ -46,8 +46,9 @@ class Outbound:
         """Head and body, to be written in order."""
         body = self._body(request, endpoint, abilities, tenant, is_readable=is_readable)
         address = replica.address
-        lines = [b"%s %s%s HTTP/1.1\r\nHost: %s\r\n"
-                 % (request.method.encode("ascii"), address.prefix, request.target, address.authority)]  # fmt: skip
+        target = address.prefix + request.target
+        lines = [b"%s %s HTTP/1.1\r\n" % (request.method.encode("ascii"), target)]
+        lines.append(b"Host: %s\r\n" % address.authority)
         drop = _REFRAMED
         if self._are_keys_required or replica.api_key is not None:
             drop |= CREDENTIAL_HEADERS
@@ -56,9 +57,9 @@ class Outbound:
                 lines += (name, b": ", value, b"\r\n")
         if replica.api_key is not None:
             lines.append(b"Authorization: Bearer %s\r\n" % replica.api_key.encode("latin-1"))
-        if session is not None and self._hints.session and abilities.session_header:
-            if get_header(request.headers, b"x-session-id") is None:
-                lines.append(b"X-Session-ID: %s\r\n" % session.session.encode("ascii"))
+        is_told = abilities.session_header and self._hints.session
+        if session is not None and is_told and get_header(request.headers, b"x-session-id") is None:
+            lines.append(b"X-Session-ID: %s\r\n" % session.session.encode("ascii"))
         if body or request.method in _METHODS_WITH_BODY:
             lines.append(b"Content-Length: %d\r\n" % sum(map(len, body)))
         lines.append(b"\r\n")

@@ -13,8 +13,8 @@ from typing import Final
 import httptools
 import msgspec
 
-from gateway.domain.decision import Refusal, RefusalReason
 from gateway.config.http_limits import HttpLimits
+from gateway.domain.decision import Refusal, RefusalReason
 from gateway.wire.hop_by_hop import RawHeaders
 
 

@@ -6,7 +6,7 @@ read, and gives them to `sink` before it returns.
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 import httptools
 import msgspec
@@ -102,8 +102,7 @@ class UpstreamConnection(asyncio.Protocol):
     # --- from the transport ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
 
     def data_received(self, data: bytes) -> None:
         if not self._is_busy:
