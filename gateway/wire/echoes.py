@@ -68,11 +68,14 @@ _CALLS_AS_TEXT = b"Calling tools:"
 _CALL_AS_TEXT = re.compile(rb"\{'id': '([!-&(-\[\]-~]{1,256})', 'type': 'function'")
 """smolagents rewrites tool calls into the assistant's text, as Python literals."""
 _OBSERVATION = b'"Observation:'
+_OPENING_BYTES = 64
 
 
 def read_echoes(protocol: Protocol, items: Sequence[Raw]) -> Echoes:
     """The call ids in the newest assistant block that has any, and the results after the newest one."""
-    read_item = _READERS[protocol]
+    read_item = _READERS.get(protocol)
+    if read_item is None:
+        return Echoes()
     results: dict[str, None] = {}
     calls: dict[str, None] = {}
     has_left_tail = has_observation = False
@@ -100,7 +103,8 @@ def _read_chat_item(raw: Raw) -> _Seen:
     if role == b'"tool"':
         return _Seen(False, [], _well_formed([item.tool_call_id]))
     if role != b'"assistant"':
-        return _Seen(False, [], [], role == b'"user"' and _OBSERVATION in bytes(item.content)[:64])
+        opening = bytes(memoryview(item.content)[:_OPENING_BYTES])
+        return _Seen(False, [], [], role == b'"user"' and _OBSERVATION in opening)
     calls = [part.id for part in read_as(_PARTS, item.tool_calls) or ()]
     return _Seen(True, _well_formed(calls) if calls else _read_calls_in_text(item.content), [])
 

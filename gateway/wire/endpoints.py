@@ -50,6 +50,7 @@ _ROUTES: tuple[_Row, ...] = (
     ("POST", "/inference/v1/generate", _OTHER, Work.GENERATE, True),
     ("POST", "/invocations", _OTHER, Work.GENERATE, False),
     ("POST", "/cohere/v2/chat", _OTHER, Work.GENERATE, True),
+    ("POST", "/generate", _OTHER, Work.GENERATE, True),
     # Stored things.
     ("GET|HEAD", "/v1/responses/{id}", _RESPONSES, Work.STATE, True),
     ("DELETE", "/v1/responses/{id}", _RESPONSES, Work.STATE, False),
@@ -98,8 +99,7 @@ _ROUTES: tuple[_Row, ...] = (
     ("GET|HEAD", "/v1/models/{any}", _OTHER, Work.LIGHT, True),
 )
 
-_CONTROL_PATHS = frozenset(
-    """
+_VLLM_CONTROL = """
     /sleep /wake_up /is_sleeping /release_kv_cache_memory
     /pause /resume /is_paused /abort_requests /inference/v1/abort_requests
     /reset_prefix_cache /reset_mm_cache /reset_encoder_cache /collective_rpc
@@ -110,12 +110,26 @@ _CONTROL_PATHS = frozenset(
     /start_profile /stop_profile /server_info /load /kv_event_sources
     /scale_elastic_ep /is_scaling_elastic_ep /fault_tolerance/apply /fault_tolerance/status
     /shutdown
-    """.split()
-)
-"""What vLLM servers offer their operators (vllm/entrypoints, 0.32), by exact path, for any method."""
+""".split()
+"""What vLLM servers offer their operators (vllm/entrypoints, 0.32)."""
+
+_SGLANG_CONTROL = """
+    /flush_cache /abort_request /pause_generation /continue_generation
+    /release_memory_occupation /resume_memory_occupation
+    /load_lora_adapter /unload_lora_adapter
+    /init_weights_update_group /destroy_weights_update_group /get_weights_by_name
+    /update_weights_from_disk /update_weights_from_tensor /update_weights_from_distributed
+    /get_server_info /get_load /get_internal_state /set_internal_state /configure_logging /slow_down
+    /open_session /close_session
+    /start_expert_distribution_record /stop_expert_distribution_record /dump_expert_distribution_record
+""".split()
+"""The same of SGLang, another engine that may stand behind us."""
+
+_CONTROL_PATHS = frozenset(_VLLM_CONTROL + _SGLANG_CONTROL)
+"""Exact paths, for any method."""
 
 _CONTROL_TREES = ("/metrics", "/adapters", "/debug")
-"""Mounts: everything below them belongs to the operator, too."""
+"""Mounts (`/adapters` is SageMaker's LoRA door): everything below them is the operator's, too."""
 
 _AMBIGUOUS = re.compile(
     r"""

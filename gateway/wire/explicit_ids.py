@@ -43,15 +43,20 @@ SCHEMAS: tuple[_Schema, ...] = (
     _Schema(
         "vllm-agentic-context",
         (
-            "body.agentic_context#session_id",
-            "body.agentic_context#root_program_id",
-            "body.agentic_context#program_id",
-            "body.agentic_context#task_id",
+            "body.vllm_xargs.agentic_context#session_id",
+            "body.vllm_xargs.agentic_context#root_program_id",
+            "body.vllm_xargs.agentic_context#program_id",
+            "body.vllm_xargs.agentic_context#task_id",
         ),
-        ("body.agentic_context#program_id", "body.agentic_context#agent_id"),
-        ("body.agentic_context#parent_program_id",),
+        ("body.vllm_xargs.agentic_context#program_id", "body.vllm_xargs.agentic_context#agent_id"),
+        ("body.vllm_xargs.agentic_context#parent_program_id",),
     ),
-    _Schema("agent-hint", ("body.agent_hint#session_id",), (), ("body.agent_hint#parent_session_id",)),
+    _Schema(
+        "agent-hint",
+        ("body.agent_hint#session_id", "body.vllm_xargs.agent_hint#session_id"),
+        (),
+        ("body.agent_hint#parent_session_id", "body.vllm_xargs.agent_hint#parent_session_id"),
+    ),
     # 3. Dynamo
     _Schema(
         "dynamo",
@@ -112,13 +117,12 @@ IDENTITY_HEADERS = frozenset(
 from a gateway that shall do without."""
 
 IDENTITY_BODY_FIELDS = frozenset(
-    {name.split(".")[1] for name in _PLACES if name.startswith("body.")} - {"agentic_context"}
-    | {"vllm_xargs", "client_metadata"}
-)
-"""Top-level body fields of the same kind. `previous_response_id` is not among them: without it, a
-request that relies on it would mean something else."""
+    {place.split(".")[1] for place in _PLACES if place.startswith("body.")} | {"client_metadata"}
+) - {"conversation"}
+"""Top-level body fields of the same kind. `conversation` and `previous_response_id` are not among them:
+without them, a request that relies on them would mean something else."""
 
-_MAX_STRUCTURED_CHARS = 16 * 2**10
+_MAX_STRUCTURED_BYTES = 16 * 2**10
 _FLAGS = frozenset({"1", "true", "yes"})
 
 
@@ -175,7 +179,8 @@ def _collect_body(values: dict[str, str], body: RequestBody) -> None:
         _add_metadata(values, body.metadata)
     if body.vllm_xargs is not ABSENT:
         xargs = read_as(_XARGS, body.vllm_xargs) or _Xargs()
-        _add_fields(values, "body.agentic_context", xargs.agentic_context)
+        _add_fields(values, "body.vllm_xargs.agentic_context", xargs.agentic_context)
+        _add_fields(values, "body.vllm_xargs.agent_hint", xargs.agent_hint)
     _add_fields(values, "body.agent_hint", body.agent_hint)
     _add_fields(values, "body.session_params", body.session_params)
 
@@ -187,6 +192,7 @@ def _add(values: dict[str, str], place: str, text: str | None) -> None:
 
 class _Xargs(msgspec.Struct):
     agentic_context: Raw = ABSENT
+    agent_hint: Raw = ABSENT
 
 
 class _Metadata(msgspec.Struct):
@@ -228,15 +234,16 @@ def _add_metadata(values: dict[str, str], raw: Raw) -> None:
 
 def _add_fields(values: dict[str, str], place: str, value: Raw | str) -> None:
     """The id fields of a JSON object, or of one that was encoded once more into a text."""
-    text = value if isinstance(value, str) else read_text(value)
-    if text is not None and len(text) > _MAX_STRUCTURED_CHARS:
-        return
-    fields = read_as(_ID_FIELDS, value if text is None else text)
+    if not isinstance(value, str):
+        if len(memoryview(value)) > _MAX_STRUCTURED_BYTES:
+            return
+        value = read_text(value) or value
+    fields = read_as(_ID_FIELDS, value)
     for name in _IdFields.__struct_fields__ if fields is not None else ():
         _add(values, f"{place}#{name}", read_text(getattr(fields, name)))
 
 
 def _add_baggage(values: dict[str, str], text: str) -> None:
-    for member in text[:_MAX_STRUCTURED_CHARS].split(","):
+    for member in text.split(","):
         key, _, value = member.partition(";")[0].partition("=")
         values.setdefault(f"baggage#{key.strip()}", unquote(value.strip()))

@@ -81,8 +81,7 @@ def _facts(
     endpoint: Endpoint, selected: dict[str, str], fields: RequestBody, body_bytes: int
 ) -> RequestFacts:
     items, message_count = _conversation(fields)
-    is_turn = endpoint.work is Work.GENERATE
-    echoes = read_echoes(endpoint.protocol, items) if is_turn and items else Echoes()
+    echoes = read_echoes(endpoint.protocol, items) if endpoint.work is Work.GENERATE else Echoes()
     is_background = is_true(fields.background)
     stores = _may_store(endpoint) and (is_background or not is_false(fields.store))
     return RequestFacts(
@@ -126,12 +125,13 @@ def _may_store(endpoint: Endpoint) -> bool:
 
 
 def _conversation(fields: RequestBody) -> tuple[Sequence[Raw], int]:
-    if fields.messages is not None:
-        return fields.messages, len(fields.messages)
-    given = fields.input if isinstance(fields, ResponsesBody) else None
-    if isinstance(given, str):
+    """The items of a conversation, and how many they are; a bare text is one."""
+    if not isinstance(fields, ResponsesBody):
+        items = fields.messages or ()
+        return items, len(items)
+    if isinstance(fields.input, str):
         return (), 1
-    return given or (), len(given or ())
+    return fields.input or (), len(fields.input or ())
 
 
 def _path_ids(endpoint: Endpoint) -> tuple[str, ...]:

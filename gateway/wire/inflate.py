@@ -1,11 +1,15 @@
 """Bounded inflation of gzip and deflate, so that a copy of a compressed body can be read.
 
 Bodies are passed on as they came; only our own copy is inflated. A small body that swells into a huge
-one is a known attack, so both the size and the ratio have a limit, and beyond it we read nothing.
+one is a known attack, so size has a limit, and for what clients send, so has the ratio.
 """
 
 import zlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zlib import _Decompress as _Stream
 
 MAX_INFLATED_BYTES = 64 * 2**20
 MAX_RATIO = 200
@@ -27,49 +31,58 @@ class InflationError(ValueError):
 
 
 class Inflater:
-    """Inflates one body, chunk by chunk."""
+    """Inflates one body, chunk by chunk, up to a limit."""
 
-    def __init__(self, coding: str) -> None:
-        self._coding = coding
-        self._stream = zlib.decompressobj(_ZLIB_WINDOW if coding == "deflate" else _GZIP_WINDOW)
-        self._in_bytes = 0
-        self._out_bytes = 0
+    def __init__(self, coding: str, limit_bytes: int = MAX_INFLATED_BYTES) -> None:
+        self._window = _ZLIB_WINDOW if coding == "deflate" else _GZIP_WINDOW
+        self._stream: _Stream | None = None
+        self._left_bytes = limit_bytes
 
     @property
     def is_complete(self) -> bool:
-        return self._stream.eof
+        return self._stream is not None and self._stream.eof
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
         """What the chunk inflates to, in pieces. Raises InflationError, perhaps after some pieces."""
-        if chunk and self._in_bytes == 0 and self._coding == "deflate" and chunk[0] & 0x0F != 8:
-            # Some servers send deflate without the zlib wrapper that RFC 9110 §8.4.1.2 asks for.
-            self._stream = zlib.decompressobj(_RAW_WINDOW)
-        self._in_bytes += len(chunk)
-        while chunk:
-            piece = self._inflate(chunk)
-            self._out_bytes += len(piece)
-            limit = min(MAX_INFLATED_BYTES, max(_ANY_SIZE_BYTES, MAX_RATIO * self._in_bytes))
-            if self._out_bytes > limit:
+        if not chunk:
+            return
+        stream = self._open(chunk)
+        is_more = True
+        while is_more:
+            piece = _inflate(stream, chunk)
+            yield piece[: self._left_bytes]
+            self._left_bytes -= len(piece)
+            if self._left_bytes < 0:
                 raise InflationError("the body swells beyond the limit")
-            if piece:
-                yield piece
-            chunk = self._stream.unconsumed_tail
+            chunk = stream.unconsumed_tail
+            # A full piece may leave some output behind, even when all input is used.
+            is_more = bool(chunk) or len(piece) == _PIECE_BYTES
 
-    def _inflate(self, chunk: bytes) -> bytes:
-        if self._stream.eof:
-            raise InflationError("bytes follow the end of the compressed body")
-        try:
-            piece = self._stream.decompress(chunk, _PIECE_BYTES)
-        except zlib.error as error:
-            raise InflationError(str(error)) from error
-        if self._stream.unused_data:
-            raise InflationError("bytes follow the end of the compressed body")
-        return piece
+    def _open(self, chunk: bytes) -> "_Stream":
+        """The stream; its first byte tells zlib's wrapper (RFC 1950 §2.2) from bare deflate.
+
+        RFC 9110 §8.4.1.2 asks for the wrapper, but some servers leave it out.
+        """
+        if self._stream is None:
+            is_bare = self._window == _ZLIB_WINDOW and chunk[0] & 0x0F != 8
+            self._stream = zlib.decompressobj(_RAW_WINDOW if is_bare else self._window)
+        return self._stream
+
+
+def _inflate(stream: "_Stream", chunk: bytes) -> bytes:
+    try:
+        piece = stream.decompress(chunk, _PIECE_BYTES)
+    except zlib.error as error:
+        raise InflationError(str(error)) from error
+    if stream.unused_data:
+        raise InflationError("bytes follow the end of the compressed body")
+    return piece
 
 
 def inflate(body: bytes, coding: str) -> bytes:
     """The whole body, inflated. Raises InflationError if it is damaged, cut or too large."""
-    inflater = Inflater(coding)
+    limit_bytes = min(MAX_INFLATED_BYTES, max(_ANY_SIZE_BYTES, MAX_RATIO * len(body)))
+    inflater = Inflater(coding, limit_bytes)
     inflated = b"".join(inflater.feed(body))
     if not inflater.is_complete:
         raise InflationError("the compressed body is cut short")

@@ -5,6 +5,7 @@ not need and never raises, so it can slow or break nothing. What it says does no
 bytes were cut into chunks, except how early it says it.
 """
 
+from collections.abc import Callable
 from typing import Protocol as Interface
 
 from gateway.domain.request import Answer, Protocol, ToolCall, Work
@@ -50,32 +51,32 @@ def observe(
     protocol: Protocol, work: Work, content_type: str, content_encoding: str | None
 ) -> ResponseObserver:
     """An observer for an answer with these header fields; one that sees nothing if we cannot read it."""
-    media_type = content_type.partition(";")[0].strip().lower()
-    observer = _observe_plain(_reader(protocol, work), media_type)
+    observer = _observe_plain(_choose_reader(protocol, work), content_type)
     coding = (content_encoding or "identity").strip().lower()
     if coding == "identity" or isinstance(observer, SilentObserver):
         return observer
     return InflatingObserver(observer, coding) if coding in INFLATABLE else SilentObserver()
 
 
-def _reader(protocol: Protocol, work: Work) -> AnswerReader | None:
+def _choose_reader(protocol: Protocol, work: Work) -> type[AnswerReader] | None:
     match protocol, work:
         case Protocol.CHAT | Protocol.COMPLETIONS, Work.GENERATE:
-            return ChatReader()
+            return ChatReader
         case Protocol.RESPONSES, Work.GENERATE | Work.STATE:
-            return ResponsesReader()
+            return ResponsesReader
         case Protocol.MESSAGES, Work.GENERATE:
-            return MessagesReader()
+            return MessagesReader
         case _:
             return None
 
 
-def _observe_plain(reader: AnswerReader | None, media_type: str) -> ResponseObserver:
-    if reader is None:
-        return SilentObserver()
-    if media_type == "text/event-stream":
-        return StreamObserver(reader)
-    return BodyObserver(reader) if media_type == "application/json" else SilentObserver()
+def _observe_plain(make_reader: type[AnswerReader] | None, content_type: str) -> ResponseObserver:
+    media_type = content_type.partition(";")[0].strip().lower()
+    if make_reader is not None and media_type == "text/event-stream":
+        return StreamObserver(make_reader())
+    if make_reader is not None and media_type == "application/json":
+        return BodyObserver(make_reader)
+    return SilentObserver()
 
 
 class _Observer:
@@ -147,9 +148,9 @@ class StreamObserver(_Observer):
 class BodyObserver(_Observer):
     """Sees one JSON document."""
 
-    def __init__(self, reader: AnswerReader) -> None:
+    def __init__(self, make_reader: Callable[[], AnswerReader]) -> None:
         super().__init__()
-        self._reader = reader
+        self._make_reader = make_reader
         self._pieces: list[bytes] = []
         self._seen_bytes = 0
         self._read_bytes = -1
@@ -178,7 +179,7 @@ class BodyObserver(_Observer):
         self._pieces = [body]
         sighting = Sighting()
         try:
-            self._reader.read_body(body, sighting)
+            self._make_reader().read_body(body, sighting)
         except UNREADABLE:
             return
         self._sighting = sighting

@@ -15,8 +15,8 @@ Chunk = bytes | memoryview
 """A piece of a body to write; a memoryview where copying the client's bytes would be waste."""
 
 _BLANKS = b" \t\n\r"
-_MAX_BLANKS = 1024
-"""More blanks than this in a row, around or inside an empty object, and we leave the body alone."""
+_NEAR_BYTES = 64
+_OPEN, _CLOSE = b"{}"
 
 
 def splice_fields(body: bytes, fields: Mapping[str, str | int]) -> list[Chunk]:
@@ -26,7 +26,7 @@ def splice_fields(body: bytes, fields: Mapping[str, str | int]) -> list[Chunk]:
     """
     brace_at = _rfind_visible(body, len(body))
     before_brace_at = _rfind_visible(body, brace_at)
-    if before_brace_at < 0 or body[brace_at] != _CLOSE or not _opens_object(body):
+    if before_brace_at < 0 or body[brace_at] != _CLOSE or not body.lstrip(_BLANKS).startswith(b"{"):
         raise ValueError("the body is not a JSON object")
     if not fields:
         return [body]
@@ -36,15 +36,9 @@ def splice_fields(body: bytes, fields: Mapping[str, str | int]) -> list[Chunk]:
     return [memoryview(body)[:brace_at], separator + ours]
 
 
-_OPEN, _CLOSE = b"{}"
-
-
-def _opens_object(body: bytes) -> bool:
-    return body[:_MAX_BLANKS].lstrip(_BLANKS).startswith(b"{")
-
-
 def _rfind_visible(body: bytes, end: int) -> int:
-    """Where the last byte before `end` stands that is not a blank; -1 if none is near."""
-    start = max(0, end - _MAX_BLANKS)
-    text = body[start:end].rstrip(_BLANKS)
-    return start + len(text) - 1 if text else -1
+    """Where the last byte before `end` stands that is not a blank; -1 if there is none."""
+    start = max(0, end - _NEAR_BYTES)
+    near = body[start:end].rstrip(_BLANKS)
+    # Only a body with many blanks in a row is copied to be searched.
+    return start + len(near) - 1 if near or end <= 0 else len(body[:end].rstrip(_BLANKS)) - 1
