@@ -17,8 +17,8 @@ AGENTS_DIR = ROOT / ".agents"
 VENV = AGENTS_DIR / "venv"
 
 NPM_PACKAGES = ("@openai/codex@0.169.0", "@anthropic-ai/claude-code@2.1.197")
-# litellm, which mini-swe-agent talks through, imports mcp without declaring it.
-PYTHON_PACKAGES = ("mini-swe-agent==2.4.6", "mcp==1.30.0")
+# mini-swe-agent talks through litellm, which imports mcp without declaring it.
+PYTHON_PACKAGES = ("mini-swe-agent==2.4.6", "litellm==1.106.2", "openai==2.54.0", "mcp==2.3.0")
 
 INSTALL_WITHIN_S = 600.0
 

@@ -46,13 +46,14 @@ def _summary(report: Report) -> list[str]:
     nameless = sum(row.identity != "sent" for row in report.rows)
     prompt, cached = totals["prompt_tokens"], totals["cached_tokens"]
     tools = f"{totals['tool_phases']} tool phases ({totals['tool_s']:.1f} s in tools)"
+    settled = sum(row.replicas == 1 for row in report.rows)
     replicas = ", ".join(f"{name} {count}" for name, count in sorted(report.replicas.items()))
     return [
         f"{recognised} of {runs} agent runs recognised as one session each; {nameless} sent no identity",
         f"{totals['done']} of {runs} agents repaired their file, and its test passes",
         f"{totals['turns']} turns, {tools}, {totals['side_requests']} side requests",
         f"{prompt:,} prompt tokens, {cached:,} of them from the prefix cache ({_percent(cached, prompt)})",
-        f"requests per replica: {replicas}",
+        f"requests per replica: {replicas}; {settled} of {runs} runs stayed on one",
         *_times(totals),
     ]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from demo.errors import DemoError
 
-MARK = "TURNPIKE_DEMO_RUN"
+MARK = "DEMO_RUN"
 STOP_WITHIN_S = 10.0
 
 Process = asyncio.subprocess.Process

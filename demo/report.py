@@ -27,6 +27,8 @@ class Row:
     tool_s: float
     prompt_tokens: int
     cached_tokens: int
+    replicas: int
+    """How many of them the run's turns were spread over."""
     is_done: bool
     """The agent finished, the file is edited, and the test passes."""
 
@@ -93,6 +95,7 @@ def _row(run: AgentRun, runs: Sequence[AgentRun], stories: dict[str, SessionStor
         tool_s=sum(story.tool_s for story in mine),
         prompt_tokens=sum(story.prompt_tokens for story in mine),
         cached_tokens=sum(story.cached_tokens for story in mine),
+        replicas=len({exchange.replica for exchange in run.turns}),
         is_done=run.is_done,
     )
 

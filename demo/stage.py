@@ -56,7 +56,7 @@ async def gateway(
     server = _Server(
         name="the gateway",
         url=f"http://127.0.0.1:{port}",
-        health=f"http://127.0.0.1:{port}/v1/models",
+        health=f"http://127.0.0.1:{control}/turnpike/readyz",
         process=process,
         log=log,
     )

@@ -1,0 +1,88 @@
+"""The demo as a user runs it: real agents, real engines, the real gateway, and nothing left afterwards."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from demo.agents import AGENTS
+from demo.processes import marked
+from tests.prerequisites import require_command
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = [sys.executable, "-m", "demo"]
+
+
+def run_demo(*options, timeout_s, **settings):
+    command = [*DEMO, *options]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=timeout_s, **settings
+    )
+
+
+def mark_of(output):
+    """What the demo's processes are known by: the name of its directory."""
+    return output.partition("run/demo/")[2].split()[0]
+
+
+@pytest.mark.engine
+@pytest.mark.agents
+@pytest.mark.timeout(600)
+def test_every_agent_repairs_its_file_and_is_recognised_as_one_session():
+    require_command("npm", install="Node.js 20 or newer brings it")
+    result = run_demo("--json", timeout_s=570)
+    assert result.returncode == 0, result.stdout + result.stderr
+    totals = json.loads(result.stdout.splitlines()[-1])
+    assert totals["ok"]
+    assert totals["runs"] == totals["recognised"] == totals["done"] == 2 * len(AGENTS)
+    assert totals["turns"] == 4 * totals["runs"]
+    assert totals["tool_phases"] == 3 * totals["runs"]
+    assert 0 < totals["cached_tokens"] < totals["prompt_tokens"]
+    assert totals["added_ms"]["requests"] >= totals["turns"]
+    hidden = [row for row in totals["sessions"] if row["identity"] != "sent"]
+    assert len(hidden) == 4
+    assert all("call-id" in row["recognised_by"] for row in hidden)
+    assert "left behind" not in result.stderr
+    assert marked(mark_of(result.stdout)) == []
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(120)
+def test_an_interrupt_stops_everything():
+    require_command("npm", install="Node.js 20 or newer brings it")
+    demo = subprocess.Popen(DEMO, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with demo:
+        assert demo.stdout is not None
+        output = ""
+        while "starting" not in output:
+            output += demo.stdout.readline()
+        demo.send_signal(signal.SIGINT)
+        _, errors = demo.communicate(timeout=60)
+    assert demo.returncode == 130
+    assert "demo: stopped" in errors
+    assert marked(mark_of(output)) == []
+
+
+def test_without_node_it_is_one_line(tmp_path):
+    result = run_demo(timeout_s=60, env={**os.environ, "PATH": str(tmp_path)})
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("demo: node is not on PATH")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_taken_port_is_one_line():
+    require_command("npm", install="Node.js 20 or newer brings it")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = run_demo("--port", str(port), timeout_s=60)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == (
+        f"demo: port {port} is taken: choose another with --port, or leave it out for a free one\n"
+    )
