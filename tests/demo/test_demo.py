@@ -61,11 +61,29 @@ def test_an_interrupt_stops_everything():
         output = ""
         while "starting" not in output:
             output += demo.stdout.readline()
+        groups = children_of(demo.pid)
+        while len(groups) < 2:
+            groups = children_of(demo.pid)
         demo.send_signal(signal.SIGINT)
         _, errors = demo.communicate(timeout=60)
     assert demo.returncode == 130
     assert "demo: stopped" in errors
     assert marked(mark_of(output)) == []
+    assert not any(is_alive(group) for group in groups)
+
+
+def children_of(pid):
+    table = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    pairs = [tuple(map(int, line.split())) for line in table.splitlines()]
+    return [child for child, parent in pairs if parent == pid]
+
+
+def is_alive(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def test_without_node_it_is_one_line(tmp_path):
