@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from turnpike_vllm.scripted import script, tiny_model
+from turnpike_vllm.scripted.voice import SCRIPT_VARIABLE
 
 PROCESSOR = "turnpike_vllm.scripted.processor:ScriptedReply"
 _STOP_S = 15.0
@@ -52,6 +53,8 @@ class EngineOptions:
     block_size: int = 32
     """Tokens a KV block: the step in which prefixes are cached. A CPU wants a multiple of 32."""
     tool_call_parser: str = "hermes"
+    is_scripted: bool = True
+    """False starts a plain engine, for models that do not generate."""
     extra_args: tuple[str, ...] = ()
     """Further arguments of vLLM's API server, last on its command line (so they win)."""
     extra_env: Mapping[str, str] | None = None
@@ -67,7 +70,7 @@ class EngineOptions:
             *("--max-model-len", str(self.max_model_len), "--block-size", str(self.block_size)),
             *("--enable-auto-tool-choice", "--tool-call-parser", self.tool_call_parser),
             "--enable-prompt-tokens-details",
-            *("--logits-processors", PROCESSOR),
+            *(("--logits-processors", PROCESSOR) if self.is_scripted else ()),
             *(*key, *self.extra_args),
         ]
 
@@ -80,7 +83,7 @@ class EngineOptions:
             "VLLM_CPU_KVCACHE_SPACE": str(self.kv_cache_gib),
             "VLLM_ENABLE_RESPONSES_API_STORE": "1",
             "OMP_NUM_THREADS": "1",
-            "TURNPIKE_SCRIPT": str(script_path),
+            SCRIPT_VARIABLE: str(script_path),
             **(self.extra_env or {}),
         }
 
@@ -217,22 +220,24 @@ def _free_port(host: str) -> int:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ask the process group to end, then make it. Its workers ignore a lost parent for seconds."""
-    for number, patience_s in ((signal.SIGTERM, _STOP_S), (signal.SIGKILL, _STOP_S)):
-        try:
-            os.killpg(process.pid, number)
-        except ProcessLookupError:
+    """Ask the process group to end, then make it. vLLM's children outlive a killed parent."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if not _group_lives(process.pid):
             break
-        until = time.monotonic() + patience_s
-        while time.monotonic() < until and _group_lives(process):
+        os.killpg(process.pid, number)
+        until = time.monotonic() + _STOP_S
+        while time.monotonic() < until and _group_lives(process.pid):
             time.sleep(0.05)
     process.wait(_STOP_S)
 
 
-def _group_lives(process: subprocess.Popen[bytes]) -> bool:
-    process.poll()  # reap it, or it counts as alive
-    try:
-        os.killpg(process.pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def _group_lives(group: int) -> bool:
+    """Whether a process of the group still runs; the dead that nobody has reaped do not count."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its_group = path.read_text().rpartition(")")[2].split()[:3]
+        except OSError:  # it ended while we looked
+            continue
+        if its_group == str(group) and state not in "ZX":
+            return True
+    return False

@@ -139,15 +139,18 @@ def render_hermes(turn: Turn) -> str:
 def renderings(turn: Turn) -> tuple[str, ...]:
     """The turn as hermes text, then the forms that constrained decoding may ask for instead.
 
-    In order: the calls without the text, the calls as the JSON array of
-    ``tool_choice: "required"``, each call's bare arguments (a named tool choice), the bare text.
+    In order: the calls without the text, the same with nothing between them (how vLLM spells
+    ``tool_choice: "required"`` for hermes), the JSON array it asks of other parsers, each call
+    alone and each call's bare arguments (a named tool choice), the bare text.
     """
     forms = [render_hermes(turn)]
     if turn.tool_calls:
         calls = turn.tool_calls
-        forms.append(render_hermes(Turn(tool_calls=calls)))
+        alone = [render_hermes(Turn(tool_calls=(call,))) for call in calls]
+        forms += ["\n".join(alone), "".join(alone)]
         forms.append(_json([{"name": c.name, "parameters": dict(c.arguments)} for c in calls]))
-        forms.extend(_json(dict(call.arguments)) for call in calls)
+        forms += alone
+        forms += [_json(dict(call.arguments)) for call in calls]
         forms.append(turn.text)
     return tuple(dict.fromkeys(form for form in forms if form))
 
