@@ -9,6 +9,8 @@ from collections.abc import Generator
 
 import pytest
 
+pytest_plugins = ["tests.engines"]
+
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 
