@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from demo.errors import DemoError
-from demo.processes import Children, last_lines
+from demo.processes import Children, first_error
 from demo.progress import Say
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,7 +49,7 @@ async def install_agents(children: Children, logs: Path, say: Say) -> None:
 
 
 async def _install_from_npm(children: Children, log: Path) -> None:
-    quiet = ("--no-audit", "--no-fund", "--loglevel=error")
+    quiet = ("--no-audit", "--no-fund", "--loglevel=error", "--fetch-retries=1")
     await _run(children, ["npm", "--prefix", str(AGENTS_DIR), "install", *quiet, *NPM_PACKAGES], log)
 
 
@@ -74,4 +74,4 @@ async def _run(children: Children, argv: list[str | Path], log: Path) -> None:
     finally:
         await children.stop(process)
     if code != 0:
-        raise DemoError(f"installing the agents failed ({last_lines(log)}): see {log}")
+        raise DemoError(f"installing the agents failed ({first_error(log)}): see {log}")

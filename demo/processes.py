@@ -122,7 +122,15 @@ def require_free(port: int) -> int:
 
 def last_lines(log: Path, count: int = 3) -> str:
     """The end of a log, on one line."""
-    if not log.exists():
-        return ""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return " | ".join(lines[-count:])[-400:]
+    return " | ".join(_lines(log)[-count:])[-400:]
+
+
+def first_error(log: Path) -> str:
+    """The first line of a log that speaks of an error; the last line where none does."""
+    lines = _lines(log)
+    return next((line for line in lines if "error" in line.lower()), lines[-1] if lines else "")[:400]
+
+
+def _lines(log: Path) -> list[str]:
+    text = log.read_text(errors="replace") if log.exists() else ""
+    return [line.strip() for line in text.splitlines() if line.strip()]

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from demo.errors import DemoError
-from demo.processes import Children, free_port, last_lines, marked, require_free
+from demo.processes import Children, first_error, free_port, last_lines, marked, require_free
 
 
 @pytest.fixture
@@ -59,3 +59,12 @@ def test_a_taken_port_is_one_line():
 
 def test_a_log_that_is_not_there_has_no_last_lines(tmp_path):
     assert last_lines(tmp_path / "none") == ""
+    assert first_error(tmp_path / "none") == ""
+
+
+def test_the_first_error_of_a_log_is_what_went_wrong(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("fine\n\nnpm error code ECONNREFUSED\nnpm error more\nsee elsewhere\n")
+    assert first_error(log) == "npm error code ECONNREFUSED"
+    log.write_text("fine\ndone\n")
+    assert first_error(log) == "done"
