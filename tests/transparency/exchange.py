@@ -72,7 +72,7 @@ def _dechunk(body: bytes) -> bytes:
 
 
 _IDS = re.compile(
-    rb"\b(chatcmpl-tool|chatcmpl|cmpl|resp|msg|call|fc|rs|embd|score|rerank|toolu|tokn|item)[-_][0-9a-zA-Z-]{6,}"
+    rb"\b(chatcmpl-tool|chatcmpl|cmpl|resp|msg|call|fc|rs|embd|pooling|modelperm|score|rerank|toolu|tokn|item)[-_][0-9a-zA-Z-]{6,}"
 )
 _TIMES = re.compile(rb'"(created|created_at|completed_at)": ?[0-9.]+')
 
