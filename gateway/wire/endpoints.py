@@ -137,7 +137,7 @@ _AMBIGUOUS = re.compile(
     | //                                       # an empty segment; in front, it could name a host
     | [\\\x00-\x20\x7f?\#]                     # backslash, control characters, blanks, delimiters
     | %(?![0-9A-Fa-f]{2})                      # a percent sign that escapes nothing
-    | %(?:[01][0-9A-Fa-f]|7[Ff])               # the same characters, escaped
+    | %(?:[01][0-9A-Fa-f]|7[Ff])               # control characters, escaped
     | %(?:2[35Ee]|3[Ff]|5[Cc])                 # escaped hash, percent, dot, question mark, backslash
     | (?:^|/)\.{1,2}(?:;[^/]*)?(?:/|$)         # dot segments, also with parameters
     """,

@@ -20,6 +20,8 @@ from gateway.wire.sse import EventSplitter, event_data
 MAX_BODY_BYTES = 8 * 2**20
 """A whole answer larger than this is not read."""
 
+_MAX_EARLY_TRIES = 8
+
 
 class ResponseObserver(Interface):
     """Sees one answer. `feed` every chunk in order, then ask for the `answer` once."""
@@ -155,6 +157,7 @@ class BodyObserver(_Observer):
         self._seen_bytes = 0
         self._read_bytes = -1
         """How many bytes had come when we last tried to read the document."""
+        self._tries_left = _MAX_EARLY_TRIES
 
     def feed(self, chunk: bytes) -> None:
         self._seen_bytes += len(chunk)
@@ -163,8 +166,9 @@ class BodyObserver(_Observer):
             self._sighting = Sighting()
             return
         self._pieces.append(chunk)
-        # It may be complete. Each failed try doubles the distance to the next, so tries stay cheap.
-        if chunk.rstrip(b" \t\r\n").endswith(b"}") and self._seen_bytes > 2 * self._read_bytes:
+        # It may be complete. If it hardly ever is, it is read at the end alone.
+        if self._tries_left and chunk.rstrip(b" \t\r\n").endswith(b"}"):
+            self._tries_left -= 1
             self._read()
 
     def answer(self, status: int) -> Answer:

@@ -11,6 +11,7 @@ from gateway.wire.body import ABSENT, read_text_or_id
 from gateway.wire.sighting import ERROR_FINISH, Sighting
 
 _TERMINALS = frozenset({"response.completed", "response.failed", "response.incomplete", "response.cancelled"})
+_UNFINISHED = frozenset({"queued", "in_progress"})
 
 
 class _Item(msgspec.Struct):
@@ -98,7 +99,7 @@ def _read_stored(stored: _Stored, sighting: Sighting) -> None:
     details = stored.incomplete_details
     if details is not None and details.reason is not None:
         sighting.finish_reason = details.reason
-    elif stored.status is not None and stored.status != "in_progress":
+    elif stored.status is not None and stored.status not in _UNFINISHED:
         sighting.finish_reason = stored.status
 
 

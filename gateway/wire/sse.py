@@ -24,7 +24,7 @@ class EventSplitter:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The events that this chunk completes, as blocks for `event_data`."""
-        if self.is_stopped:
+        if self.is_stopped or not chunk:
             return []
         if self._ends_in_cr or b"\r" in chunk:
             chunk = self._normalise(chunk)

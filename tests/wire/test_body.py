@@ -1,0 +1,108 @@
+import msgspec
+import pytest
+from msgspec import Raw
+
+from gateway.wire import body as module
+from gateway.wire.body import (
+    ABSENT,
+    UNREADABLE,
+    ResponsesBody,
+    decode_body,
+    is_false,
+    is_true,
+    read_as,
+    read_text,
+    read_text_or_id,
+)
+
+TEXT = msgspec.json.Decoder(str)
+
+
+def test_fields_are_slices_and_unknown_ones_are_skipped():
+    body = decode_body(
+        b'{"x": [1], "model": "m", "messages": [{"a": 1}, 2], "tools": null}', is_responses=False
+    )
+    assert bytes(body.model) == b'"m"' and body.messages is not None
+    assert [bytes(item) for item in body.messages] == [b'{"a": 1}', b"2"]
+    assert body.tools is None and body.stream is ABSENT
+
+
+def test_input_is_read_for_responses_alone():
+    numbers = b'{"input": [[1, 2], [3]]}'
+    assert not hasattr(decode_body(numbers, is_responses=False), "input")
+    body = decode_body(numbers, is_responses=True)
+    assert isinstance(body, ResponsesBody) and body.input is not None and len(body.input) == 2
+    text = decode_body(b'{"input": "hi"}', is_responses=True)
+    assert isinstance(text, ResponsesBody) and text.input == "hi"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b'{"messages": {}}',
+        b'{"messages": "hi"}',
+        b'{"tools": 3}',
+        b'{"model": "m"} x',
+        b'{"messages": [NaN]}',
+        b'{"model": ' + b"[" * 100_000,
+        b'{"x": ' + b'{"a":' * 100_000,
+        b"\xff\xfe",
+        b"\xef\xbb\xbf{}",
+    ],
+)
+def test_unreadable_bodies(body):
+    with pytest.raises(UNREADABLE):
+        decode_body(body, is_responses=False)
+
+
+def test_millions_of_tiny_items_are_not_read(monkeypatch):
+    monkeypatch.setattr(module, "_MANY_BYTES", 1000)
+    monkeypatch.setattr(module, "_MAX_COMMAS", 10)
+    text = b'{"messages": [' + b'"' + b"x" * 2000 + b'"' + b",1" * 10 + b"]}"
+    messages = decode_body(text, is_responses=False).messages
+    assert messages is not None and len(messages) == 11
+    with pytest.raises(ValueError, match="too many"):
+        decode_body(text.replace(b"]", b",1]"), is_responses=False)
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (ABSENT, None),
+        (Raw(b"null"), None),
+        (Raw(b"3"), None),
+        (Raw(b'{"a": 1}'), None),
+        (Raw(b'"\xff"'), None),
+        (Raw(b'"a\\u00e9"'), "aé"),
+    ],
+)
+def test_text(raw, text):
+    assert read_text(raw) == text
+    assert read_as(TEXT, raw) == text
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (ABSENT, None),
+        (Raw(b'"conv_1"'), "conv_1"),
+        (Raw(b'{"id": "conv_1"}'), "conv_1"),
+        (Raw(b'{"id": 3}'), None),
+        (Raw(b"{}"), None),
+        (Raw(b"[]"), None),
+    ],
+)
+def test_text_or_id(raw, text):
+    assert read_text_or_id(raw) == text
+
+
+def test_flags_are_read_as_leniently_as_engines_read_them():
+    for yes in (b"true", b"1", b'"true"'):
+        assert is_true(Raw(yes)) and not is_false(Raw(yes))
+    for no in (b"false", b"0", b'"false"'):
+        assert is_false(Raw(no)) and not is_true(Raw(no))
+    for neither in (Raw(b"null"), Raw(b"[]"), ABSENT):
+        assert not is_true(neither) and not is_false(neither)

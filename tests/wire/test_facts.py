@@ -1,0 +1,184 @@
+import gzip
+import json
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.request import ExplicitId, Protocol, RequestFacts, Work
+from gateway.wire.endpoints import classify
+from gateway.wire.facts import read_facts
+from tests.wire.shapes import assistant, encode, headers, result, user
+
+CHAT = classify("POST", "/v1/chat/completions")
+RESPONSES = classify("POST", "/v1/responses")
+MESSAGES = classify("POST", "/v1/messages")
+EMBEDDINGS = classify("POST", "/v1/embeddings")
+AUDIO = classify("POST", "/v1/audio/transcriptions")
+
+TURN = {
+    "model": "m",
+    "stream": True,
+    "messages": [user(), assistant("a", "b"), result("a"), result("b")],
+    "tools": [{"type": "function"}, {"type": "function"}],
+    "metadata": None,
+}
+
+
+def facts(endpoint=CHAT, body: Any = None, **fields: str) -> RequestFacts:
+    data = body if isinstance(body, bytes) else encode(body or {})
+    return read_facts(endpoint, headers(**fields), data)
+
+
+def test_a_turn_of_chat():
+    found = facts(CHAT, TURN, X_Turnpike_Session="s1")
+    assert found == RequestFacts(
+        protocol=Protocol.CHAT,
+        work=Work.GENERATE,
+        model="m",
+        stream=True,
+        body_bytes=len(encode(TURN)),
+        message_count=4,
+        tool_count=2,
+        explicit=ExplicitId(schema="x-turnpike-session", session="s1"),
+        echoed_ids=("b", "a"),
+        tool_result_ids=("b", "a"),
+        is_replayable=True,
+    )
+
+
+def test_a_turn_of_messages():
+    block = {"type": "tool_result", "tool_use_id": "a", "content": "x"}
+    found = facts(MESSAGES, {"model": "m", "messages": [{"role": "user", "content": [block]}]})
+    assert found.protocol is Protocol.MESSAGES and found.tool_result_ids == ("a",) and not found.stream
+
+
+def test_state_that_a_response_builds_on():
+    refs = [{"type": "item_reference", "id": "msg_1"}, {"type": "item_reference", "id": "msg_2"}]
+    odd = [
+        {"type": "item_reference"},
+        {"type": "item_reference", "id": 3},
+        {"type": "x", "id": "item_reference"},
+    ]
+    long = {"type": "item_reference", "id": "x" * 600}
+    body = {"previous_response_id": "resp_1", "conversation": {"id": "conv_1"}, "input": [*refs, *odd, long]}
+    assert facts(RESPONSES, body).state_ids == ("resp_1", "conv_1", "msg_2", "msg_1")
+    many = [{"type": "item_reference", "id": f"i{at}"} for at in range(500)]
+    assert facts(RESPONSES, {"input": many}).state_ids[0] == "i499"
+    assert len(facts(RESPONSES, {"input": many}).state_ids) == 64
+    assert facts(RESPONSES, {"previous_response_id": "x" * 300, "conversation": None}).state_ids == ()
+    assert facts(CHAT, {"previous_response_id": "resp_1"}).state_ids == ()
+
+
+def test_state_that_a_path_names():
+    found = facts(classify("GET", "/v1/responses/resp_1"), b"")
+    assert found.state_ids == ("resp_1",) and found.work is Work.STATE
+    assert found.is_readable and found.is_replayable and not found.stores
+    cancel = facts(classify("POST", "/v1/responses/resp_1/cancel"), b"")
+    assert cancel.stores and not cancel.is_replayable
+
+
+def test_messages_are_counted():
+    assert facts(RESPONSES, {"input": "hi"}).message_count == 1
+    assert facts(RESPONSES, {"input": [user(), user()], "messages": []}).message_count == 2
+    assert facts(RESPONSES, {"input": None}).message_count == 0
+    assert facts(CHAT, {"messages": None}).message_count == 0
+    assert facts(EMBEDDINGS, {"input": [[1, 2], 3]}).message_count == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "stores", "is_background"),
+    [
+        ({}, True, False),
+        ({"store": None}, True, False),
+        ({"store": True}, True, False),
+        ({"store": False}, False, False),
+        ({"store": False, "background": True}, True, True),
+    ],
+)
+def test_responses_are_kept_unless_they_say_otherwise(body, stores, is_background):
+    found = facts(RESPONSES, {"input": "hi", **body})
+    assert (found.stores, found.is_background) == (stores, is_background)
+    assert found.is_replayable is not stores
+
+
+def test_chat_keeps_nothing():
+    assert not facts(CHAT, {"store": True}).stores
+    created = facts(classify("POST", "/v1/conversations"), {"items": []})
+    assert created.stores and not created.is_replayable
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, RESPONSES, MESSAGES, EMBEDDINGS])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[]",
+        b"null",
+        b'{"model": "\xff"',
+        b'{"messages": 3, "tools": {}}',
+        b"[" * 100_000,
+        b"\xff\xfe{\0}\0",
+    ],
+)
+def test_unreadable_bodies_are_proxied_plainly(endpoint, body):
+    found = facts(endpoint, body, X_Affinity="s")
+    stores = endpoint is RESPONSES
+    assert found == RequestFacts(
+        protocol=endpoint.protocol,
+        work=endpoint.work,
+        body_bytes=len(body),
+        explicit=ExplicitId(schema="vibe", session="s"),
+        stores=stores,
+        is_replayable=not stores,
+        is_readable=False,
+    )
+
+
+def test_fields_of_other_types_are_lost_alone():
+    found = facts(CHAT, {**TURN, "model": 3, "stream": "yes", "metadata": [], "user": {}})
+    assert found.is_readable and found.model is None and not found.stream and found.echoed_ids == ("b", "a")
+
+
+def test_a_generation_without_a_body_is_unreadable():
+    assert not facts(CHAT, b"").is_readable
+    assert facts(EMBEDDINGS, b"").is_readable
+
+
+@pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("Deflate", zlib.compress)])
+def test_compressed_bodies_are_read_in_a_copy(coding, pack):
+    packed = pack(encode(TURN))
+    found = facts(CHAT, packed, Content_Encoding=coding)
+    assert found.model == "m" and found.body_bytes == len(packed)
+    assert not facts(CHAT, packed[:-9], Content_Encoding=coding).is_readable
+
+
+def test_other_codings_are_not_read():
+    assert not facts(CHAT, TURN, Content_Encoding="zstd").is_readable
+    assert not facts(CHAT, TURN, Content_Encoding="gzip, gzip").is_readable
+    assert facts(CHAT, TURN, Content_Encoding="identity").is_readable
+
+
+def test_the_model_of_a_form():
+    body = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper\r\n--b--\r\n'
+    found = facts(AUDIO, body, Content_Type="Multipart/Form-Data; boundary=b", X_Affinity="s")
+    assert found.model == "whisper" and found.is_readable and found.is_replayable
+    assert found.explicit == ExplicitId(schema="vibe", session="s")
+    assert not facts(AUDIO, b"not json", Content_Type="text/plain").is_readable
+
+
+bodies = st.binary() | st.dictionaries(
+    st.sampled_from(["messages", "input", "model", "tools", "metadata", "conversation"]),
+    st.none() | st.text() | st.lists(st.dictionaries(st.sampled_from(["role", "type", "id"]), st.text())),
+).map(lambda body: json.dumps(body).encode())
+endpoints = st.sampled_from([CHAT, RESPONSES, MESSAGES, EMBEDDINGS, AUDIO])
+names = st.sampled_from([b"Content-Encoding", b"content-type", b"Baggage", b"session_id"])
+values = st.binary() | st.sampled_from([b"gzip", b"deflate", b"multipart/form-data; boundary=x"])
+
+
+@given(endpoints, st.lists(st.tuples(names, values), max_size=3), bodies)
+def test_nothing_that_a_client_sends_raises(endpoint, fields, body):
+    found = read_facts(endpoint, fields, body)
+    assert found.body_bytes == len(body)

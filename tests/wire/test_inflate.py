@@ -1,0 +1,94 @@
+import gzip
+import itertools
+import zlib
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.wire import inflate as module
+from gateway.wire.inflate import INFLATABLE, Inflater, InflationError, inflate
+
+
+def deflate_bare(body: bytes) -> bytes:
+    stream = zlib.compressobj(wbits=-15)
+    return stream.compress(body) + stream.flush()
+
+
+ENCODERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "x-gzip": gzip.compress,
+    "deflate": zlib.compress,
+}
+
+
+def test_every_coding_has_its_encoder_here():
+    assert set(ENCODERS) == INFLATABLE
+
+
+@pytest.mark.parametrize("coding", sorted(ENCODERS))
+@given(body=st.binary())
+def test_round_trip(coding, body):
+    assert inflate(ENCODERS[coding](body), coding) == body
+
+
+@given(st.binary())
+def test_deflate_without_its_wrapper(body):
+    assert inflate(deflate_bare(body), "deflate") == body
+
+
+@given(st.binary(min_size=1), st.lists(st.integers(0, 60)))
+def test_chunks_do_not_matter(body, at):
+    packed = gzip.compress(body * 7)
+    inflater = Inflater("gzip")
+    edges = [0, *sorted(min(a, len(packed)) for a in at), len(packed)]
+    pieces = [piece for a, b in itertools.pairwise(edges) for piece in inflater.feed(packed[a:b])]
+    assert b"".join(pieces) == body * 7 and inflater.is_complete
+
+
+def test_bodies_larger_than_one_piece():
+    for extra in range(-3, 300, 7):
+        body = b"x" * (2 * module._PIECE_BYTES + extra)
+        assert inflate(gzip.compress(body), "gzip") == body
+
+
+@pytest.mark.parametrize(
+    ("packed", "coding"),
+    [
+        (b"no gzip at all", "gzip"),
+        (gzip.compress(b"x" * 99)[:-3], "gzip"),
+        (gzip.compress(b"x") + b"more", "gzip"),
+        (gzip.compress(b"x") + gzip.compress(b"y"), "gzip"),
+        (b"\xffbad", "deflate"),
+        (b"", "gzip"),
+    ],
+)
+def test_damaged_cut_or_trailing_bytes(packed, coding):
+    with pytest.raises(InflationError):
+        inflate(packed, coding)
+
+
+def test_a_bomb_is_not_inflated():
+    bomb = gzip.compress(b"\0" * 8 * 2**20)
+    with pytest.raises(InflationError, match="swells"):
+        inflate(bomb, "gzip")
+
+
+def test_the_size_is_limited_whatever_the_ratio(monkeypatch):
+    monkeypatch.setattr(module, "MAX_INFLATED_BYTES", 100)
+    assert inflate(gzip.compress(b"x" * 100), "gzip") == b"x" * 100
+    with pytest.raises(InflationError, match="swells"):
+        inflate(gzip.compress(b"x" * 101), "gzip")
+
+
+def test_what_fits_the_limit_comes_out_before_the_error():
+    pieces = Inflater("gzip", 10).feed(gzip.compress(b"0123456789abc"))
+    assert next(pieces) == b"0123456789"
+    with pytest.raises(InflationError, match="swells"):
+        next(pieces)
+
+
+def test_nothing_fed_nothing_out():
+    inflater = Inflater("gzip")
+    assert list(inflater.feed(b"")) == [] and not inflater.is_complete

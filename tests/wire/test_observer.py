@@ -1,0 +1,227 @@
+import gzip
+import itertools
+import zlib
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.domain.request import Answer, Protocol, ToolCall, Usage, Work
+from gateway.wire import observer as module
+from gateway.wire.observer import ResponseObserver, SilentObserver, observe
+from tests.wire.shapes import (
+    RESPONSE_USAGE,
+    chat_body,
+    chat_stream,
+    encode,
+    message_body,
+    messages_stream,
+    output_items,
+    response,
+    responses_stream,
+)
+
+STREAM, JSON = "text/event-stream; charset=utf-8", "application/json"
+USAGE = Usage(prompt_tokens=30, cached_tokens=16, output_tokens=7)
+CALLS = (ToolCall("call_a", "ls"), ToolCall("call_b", "cat"))
+SHELL_CALLS = (ToolCall("call_a", "ls"), ToolCall("call_b", "local_shell"))
+STATE_IDS = ("resp_1", "rs_1", "msg_1", "fc_1", "ls_1")
+
+
+def answer(
+    finish_reason: str, calls: tuple[ToolCall, ...] = CALLS, state_ids: tuple[str, ...] = ()
+) -> Answer:
+    return Answer(
+        status=200,
+        tool_calls=calls,
+        state_ids=state_ids,
+        usage=USAGE,
+        finish_reason=finish_reason,
+        has_terminal=True,
+    )
+
+
+RESPONSE = encode(response("completed", output_items(), usage=RESPONSE_USAGE))
+CASES = [
+    (Protocol.CHAT, STREAM, chat_stream(), answer("tool_calls")),
+    (Protocol.CHAT, JSON, chat_body(), answer("tool_calls")),
+    (
+        Protocol.RESPONSES,
+        STREAM,
+        responses_stream(),
+        answer("completed", SHELL_CALLS, (*STATE_IDS, "conv_1")),
+    ),
+    (Protocol.RESPONSES, JSON, RESPONSE, answer("completed", SHELL_CALLS, STATE_IDS)),
+    (Protocol.MESSAGES, STREAM, messages_stream(), answer("tool_use")),
+    (Protocol.MESSAGES, JSON, message_body(), answer("tool_use")),
+]
+PACKERS: dict[str | None, Callable[[bytes], bytes]] = {
+    None: bytes,
+    "identity": bytes,
+    "gzip": gzip.compress,
+    "Deflate": zlib.compress,
+}
+
+
+def watch(observer: ResponseObserver, stream: bytes, at: list[int]) -> Answer:
+    edges = [0, *sorted(min(a, len(stream)) for a in at), len(stream)]
+    for a, b in itertools.pairwise(edges):
+        observer.feed(stream[a:b])
+    return observer.answer(200)
+
+
+@pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)
+@pytest.mark.parametrize("coding", PACKERS)
+@settings(max_examples=25)
+@given(st.data())
+def test_chunks_do_not_matter(protocol, content_type, stream, expected, coding, data):
+    packed = PACKERS[coding](stream)
+    at = data.draw(st.lists(st.integers(0, len(packed)), max_size=12))
+    observer = observe(protocol, Work.GENERATE, content_type, coding)
+    assert watch(observer, packed, at) == expected
+    assert observer.has_first_token and observer.has_terminal
+    assert tuple(observer.tool_calls) == expected.tool_calls
+    assert tuple(observer.state_ids) == expected.state_ids
+
+
+@pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)
+def test_byte_by_byte(protocol, content_type, stream, expected):
+    observer = observe(protocol, Work.GENERATE, content_type, None)
+    assert watch(observer, stream, list(range(len(stream)))) == expected
+
+
+@pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)
+@given(st.data())
+def test_a_cut_answer_tells_what_was_seen_and_no_more(protocol, content_type, stream, expected, data):
+    cut_at = data.draw(st.integers(0, len(stream) - 3))
+    observer = observe(protocol, Work.GENERATE, content_type, None)
+    seen = watch(observer, stream[:cut_at], data.draw(st.lists(st.integers(0, cut_at), max_size=5)))
+    assert expected.tool_calls[: len(seen.tool_calls)] == seen.tool_calls
+    assert set(seen.state_ids) <= set(expected.state_ids)
+    assert not seen.has_terminal
+
+
+@pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)
+def test_errors_mint_nothing(protocol, content_type, stream, expected):
+    observer = observe(protocol, Work.GENERATE, content_type, None)
+    observer.feed(stream)
+    assert observer.answer(400) == Answer(status=400)
+    assert observer.answer(200) == expected
+
+
+@given(
+    st.sampled_from(Protocol),
+    st.sampled_from(Work),
+    st.sampled_from([STREAM, JSON, "text/plain", ""]),
+    st.sampled_from([None, "gzip", "deflate", "br", ""]),
+    st.lists(st.binary() | st.sampled_from([b"data: ", b"{", b"}", b"\n\n", b"[DONE]", b'{"choices":[{}]}'])),
+)
+def test_nothing_that_a_backend_sends_raises(protocol, work, content_type, coding, chunks):
+    observer = observe(protocol, work, content_type, coding)
+    for chunk in chunks:
+        observer.feed(chunk)
+    assert observer.answer(200).status == 200
+
+
+@pytest.mark.parametrize(
+    ("protocol", "work", "content_type", "coding"),
+    [
+        (Protocol.OTHER, Work.GENERATE, JSON, None),
+        (Protocol.MESSAGES, Work.LIGHT, JSON, None),
+        (Protocol.OTHER, Work.POOL, JSON, "gzip"),
+        (Protocol.CHAT, Work.GENERATE, "text/html", None),
+        (Protocol.CHAT, Work.GENERATE, STREAM, "br"),
+        (Protocol.CHAT, Work.GENERATE, STREAM, "gzip, gzip"),
+    ],
+)
+def test_what_we_cannot_read_is_not_watched(protocol, work, content_type, coding):
+    observer = observe(protocol, work, content_type, coding)
+    assert isinstance(observer, SilentObserver)
+    assert watch(observer, chat_stream(), []) == Answer(status=200)
+    assert not observer.has_first_token and not observer.has_terminal
+    assert observer.tool_calls == [] and observer.state_ids == []
+
+
+def test_a_new_conversation():
+    observer = observe(Protocol.RESPONSES, Work.STATE, JSON, None)
+    assert watch(observer, b'{"id": "conv_1", "object": "conversation"}', []).state_ids == ("conv_1",)
+
+
+def test_milestones_come_with_the_event_that_tells_them():
+    observer = observe(Protocol.CHAT, Work.GENERATE, STREAM, None)
+    seen = []
+    for event in chat_stream().split(b"\n\n")[:-1]:
+        observer.feed(event + b"\n\n")
+        seen.append((observer.has_first_token, len(observer.tool_calls), observer.has_terminal))
+    assert [first for first, _, _ in seen] == [False] + [True] * 9
+    assert [calls for _, calls, _ in seen] == [0, 0, 0, 1, 1, 2, 2, 2, 2, 2]
+    assert [last for _, _, last in seen] == [False] * 9 + [True]
+
+
+def test_a_whole_answer_is_read_when_its_last_byte_comes():
+    observer = observe(Protocol.CHAT, Work.GENERATE, JSON, None)
+    body = chat_body()
+    observer.feed(body[:-1])
+    assert not observer.has_first_token
+    observer.feed(body[-1:])
+    assert observer.has_first_token and observer.has_terminal and len(observer.tool_calls) == 2
+    observer.feed(b"\n")
+    assert observer.answer(200) == answer("tool_calls")
+
+
+def test_what_follows_a_whole_answer_spoils_it():
+    observer = observe(Protocol.CHAT, Work.GENERATE, JSON, None)
+    observer.feed(chat_body())
+    observer.feed(b"{}")
+    assert observer.answer(200) == Answer(status=200)
+
+
+def test_failed_tries_are_few(monkeypatch):
+    tries = 0
+
+    def count_and_read(observer: module.BodyObserver) -> None:
+        nonlocal tries
+        tries += 1
+        read(observer)
+
+    read = module.BodyObserver._read
+    monkeypatch.setattr(module.BodyObserver, "_read", count_and_read)
+    observer = observe(Protocol.CHAT, Work.GENERATE, JSON, None)
+    observer.feed(b"[")
+    for _ in range(1000):
+        observer.feed(b"{}")
+        observer.feed(b",")
+    assert tries == module._MAX_EARLY_TRIES
+
+
+def test_a_huge_body_is_given_up(monkeypatch):
+    monkeypatch.setattr(module, "MAX_BODY_BYTES", len(chat_body()))
+    assert watch(observe(Protocol.CHAT, Work.GENERATE, JSON, None), chat_body(), []) == answer("tool_calls")
+    for at in ([], [10], [len(chat_body())]):
+        observer = observe(Protocol.CHAT, Work.GENERATE, JSON, None)
+        assert watch(observer, chat_body() + b" ", at) == Answer(status=200)
+        assert not observer.has_first_token
+
+
+def test_events_that_cannot_be_read_are_passed_over():
+    noise = b": ping\n\ndata: {broken\n\nevent: x\n\ndata: 3\n\n"
+    observer = observe(Protocol.CHAT, Work.GENERATE, STREAM, None)
+    assert watch(observer, noise + chat_stream().replace(b"\n\n", b"\n\n" + noise), []) == answer(
+        "tool_calls"
+    )
+
+
+def test_a_stream_without_its_last_empty_line():
+    assert watch(observe(Protocol.CHAT, Work.GENERATE, STREAM, None), chat_stream()[:-2], []) == answer(
+        "tool_calls"
+    )
+
+
+def test_damaged_compression_ends_the_watch():
+    packed = zlib.compress(chat_stream())
+    observer = observe(Protocol.CHAT, Work.GENERATE, STREAM, "deflate")
+    observer.feed(packed[:-4] + b"xxxx")
+    observer.feed(b"more")
+    assert observer.answer(200).has_terminal in (True, False)
+    assert observer.tool_calls == list(CALLS) or observer.tool_calls == []
