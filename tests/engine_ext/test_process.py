@@ -151,6 +151,12 @@ def test_the_command_line_and_environment_of_an_engine(model: Path) -> None:
     assert environment["PATH"] == os.environ["PATH"]
 
 
+def test_an_engines_sockets_and_temporary_files_go_with_it(model: Path) -> None:
+    environment = EngineOptions(model=model).environment(Path("/x.json"), Path("/gone"))
+    assert environment["TMPDIR"] == environment["VLLM_RPC_BASE_PATH"] == "/gone"
+    assert EngineOptions(model=model).environment(Path("/x.json")).get("VLLM_RPC_BASE_PATH") != "/gone"
+
+
 def test_the_foreground_command_becomes_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "s.json"
     path.write_text(json.dumps(SCRIPTS))

@@ -101,6 +101,7 @@ class Slots:
         )
 
     def step(self, produced: dict[int, int], *, forbid: str = "") -> list[str | None]:
+        self.side.apply_staged_writes()  # as the model runner does in every step
         logits = self.host.logits(len(produced))
         logits[:, ids(forbid)] = float("-inf")
         logits = self.side.apply(logits, self.context(produced))

@@ -44,7 +44,7 @@ class Playback:
     vocabulary: Vocabulary
     constrained: bool = False
     _said: list[int] = field(default_factory=list)
-    _yielded: bool = False
+    """What a constrained request has said on script. Shorter than its position: it has yielded."""
 
     def token_at(self, position: int) -> int:
         """The token of an unconstrained request after ``position`` produced ones."""
@@ -54,7 +54,6 @@ class Playback:
     def resume(self, produced: Sequence[int]) -> None:
         """Take a constrained request up again whose first tokens were produced earlier."""
         self._said = list(produced)
-        self._yielded = bool(produced) and not any(self._fits(r) for r in self.renderings)
 
     def constrained_token_at(self, position: int, is_allowed: Callable[[int], bool]) -> int | None:
         """The token of a constrained request; None leaves the choice to the model.
@@ -63,20 +62,15 @@ class Playback:
         gives the same answer.
         """
         del self._said[position:]
-        if len(self._said) < position:
-            self._yielded = True
-        if not self._yielded:
+        if len(self._said) == position:
             for rendering in self.renderings:
                 token = rendering[position] if position < len(rendering) else self.vocabulary.end
-                if position <= len(rendering) and self._fits(rendering) and is_allowed(token):
+                if self._fits(rendering) and is_allowed(token):
                     self._said.append(token)
                     return token
-            self._yielded = True
         return next((token for token in self.vocabulary.closers if is_allowed(token)), None)
 
     def _fits(self, rendering: Sequence[int]) -> bool:
-        """Whether what was said so far is how this rendering begins (or all of it)."""
-        spoken = [*rendering, self.vocabulary.end]
-        return len(self._said) <= len(spoken) and all(
-            said in (token, UNKNOWN) for said, token in zip(self._said, spoken, strict=False)
-        )
+        """Whether what was said so far is how this rendering begins, or all of it and more."""
+        pairs = zip(self._said, rendering, strict=False)
+        return all(said in (token, UNKNOWN) for said, token in pairs)

@@ -74,8 +74,12 @@ class EngineOptions:
             *(*key, *self.extra_args),
         ]
 
-    def environment(self, script_path: Path) -> dict[str, str]:
-        """The child's environment: offline, no usage reports, one thread per operation."""
+    def environment(self, script_path: Path, folder: Path | None = None) -> dict[str, str]:
+        """The child's environment: offline, no usage reports, one thread per operation.
+
+        Given ``folder``, its temporary files and sockets go there.
+        """
+        temporary = {} if folder is None else {"TMPDIR": str(folder), "VLLM_RPC_BASE_PATH": str(folder)}
         return {
             **os.environ,
             "HF_HUB_OFFLINE": "1",
@@ -84,6 +88,7 @@ class EngineOptions:
             "VLLM_ENABLE_RESPONSES_API_STORE": "1",
             "OMP_NUM_THREADS": "1",
             SCRIPT_VARIABLE: str(script_path),
+            **temporary,
             **(self.extra_env or {}),
         }
 
@@ -123,7 +128,7 @@ class ScriptedEngine:
         with self._log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 self.options.command(model, self.port),
-                env=self.options.environment(self._script_path),
+                env=self.options.environment(self._script_path, Path(self._folder.name)),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
