@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from dataclasses import asdict
 from pathlib import Path
 
 from demo import printing, records, report, stage
@@ -97,7 +98,7 @@ async def _demo(options: argparse.Namespace, name: str, children: Children) -> i
         place = Place(gateway_url=gateway.url, model=stage.MODEL, directory=directory, children=children)
         runs = await run_agents(place, planned, say)
         say("all agents have ended; stopping the gateway and the servers")
-    return _conclude(runs, gateway.stream, options, say)
+    return _conclude(runs, directory, gateway.stream, options, say)
 
 
 def _new_directory(name: str) -> Path:
@@ -111,12 +112,21 @@ def _new_directory(name: str) -> Path:
     return directory
 
 
-def _conclude(runs: list[AgentRun], stream: Path, options: argparse.Namespace, say: Progress) -> int:
+def _conclude(
+    runs: list[AgentRun], directory: Path, stream: Path, options: argparse.Namespace, say: Progress
+) -> int:
     made = report.make(runs, records.read(stream))
+    totals = json.dumps(made.totals() | {"took_s": round(say.elapsed_s, 1)})
+    (directory / "report.json").write_text(totals)
+    with (directory / "requests.jsonl").open("w") as lines:
+        for run in runs:
+            lines.writelines(
+                json.dumps({"run": run.plan.name} | asdict(exchange)) + "\n" for exchange in run.exchanges
+            )
     say("done; nothing is left running\n")
     print(printing.as_text(made))
     if options.json:
-        print(json.dumps(made.totals() | {"took_s": round(say.elapsed_s, 1)}))
+        print(totals)
     return 0 if made.is_good else 1
 
 

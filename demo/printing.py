@@ -1,5 +1,6 @@
 """The report as text, for a terminal of 110 columns."""
 
+import os
 from collections.abc import Sequence
 
 from demo.report import Report, Row
@@ -70,6 +71,7 @@ def _times(totals: dict[str, dict[str, float] | None]) -> list[str]:
                 f"{what}: median {spread['median']:.1f} ms, p99 {spread['p99']:.1f} ms "
                 f"({spread['requests']} requests)"
             )
+    lines.append(f"everything shared {os.cpu_count()} cores: agents, engines, gateway and this program")
     return lines
 
 
