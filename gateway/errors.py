@@ -67,6 +67,8 @@ _ERROR_TYPES: dict[int, tuple[str, str]] = {
 def error_body(protocol: Protocol, refusal: Refusal) -> bytes:
     """The JSON body an SDK of this protocol turns into its own exception."""
     status = http_status(refusal.reason)
+    if refusal.reason is RefusalReason.STATE_NOT_FOUND:
+        return msgspec.json.encode({"error": _vllm_not_found(refusal)})
     openai_type, anthropic_type = _ERROR_TYPES[status]
     body: dict[str, object]
     if protocol is Protocol.MESSAGES:
@@ -81,3 +83,13 @@ def error_body(protocol: Protocol, refusal: Refusal) -> bytes:
             }
         }
     return msgspec.json.encode(body)
+
+
+def _vllm_not_found(refusal: Refusal) -> dict[str, object]:
+    """vLLM's own words, so that nobody can tell a response of another tenant's from none at all."""
+    return {
+        "message": refusal.message,
+        "type": "invalid_request_error",
+        "param": "response_id",
+        "code": http_status(refusal.reason),
+    }

@@ -6,7 +6,10 @@ client reads is told by `on_pause` and `on_resume`, and stops reading from its b
 """
 
 import asyncio
+import contextlib
 import enum
+import socket
+import struct
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, cast
 
@@ -14,6 +17,7 @@ from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.request import Protocol
 from gateway.errors import error_body, http_status
 from gateway.server.request_parser import HttpRequest, RequestParser
+from gateway.wire.endpoints import classify
 from gateway.wire.hop_by_hop import RawHeaders
 
 if TYPE_CHECKING:
@@ -39,6 +43,10 @@ _REASONS: Final = {
     500: b"Internal Server Error", 501: b"Not Implemented", 502: b"Bad Gateway",
     503: b"Service Unavailable", 504: b"Gateway Timeout",
 }  # fmt: skip
+
+
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+"""For SO_LINGER: closing drops what is unsent and resets the connection."""
 
 
 def _nothing() -> None:
@@ -75,15 +83,12 @@ class ClientConnection(asyncio.Protocol):
         peername = transport.get_extra_info("peername")
         self.peer = peername[0] if isinstance(peername, tuple) else "local"
         if not self._listener.connected(self):
-            self.refuse(
-                Protocol.OTHER,
-                Refusal(
-                    reason=RefusalReason.MEMORY_FULL,
-                    message="The gateway has as many connections as it may.",
-                    retry_after_s=5,
-                ),
+            refusal = Refusal(
+                reason=RefusalReason.MEMORY_FULL,
+                message="The gateway has as many connections as it may.",
+                retry_after_s=5,
             )
-            self._close()
+            self._task = self._listener.spawn(self._refuse_and_linger(refusal))
             return
         self._task = self._listener.spawn(self._serve())
 
@@ -94,9 +99,7 @@ class ClientConnection(asyncio.Protocol):
         if not self._parser.is_mid_request:
             self._first_byte = now
         self._parser.feed(data)
-        if self._parser.wants_continue:
-            self._parser.wants_continue = False
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._continue_if_wanted()
         if self._parser.requests or self._parser.refusal is not None:
             if self._current is not None:
                 self.transport.pause_reading()  # a pipelined request waits for its turn
@@ -104,7 +107,12 @@ class ClientConnection(asyncio.Protocol):
                 self._arrival.set_result(None)
 
     def eof_received(self) -> bool:
-        return False  # close: half-closed clients are treated as gone
+        """A half-closed client is treated as gone; it gets what is ready, but no half of a response."""
+        if self._current is not None:
+            self.abort()
+        else:
+            self._close()
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
@@ -150,7 +158,9 @@ class ClientConnection(asyncio.Protocol):
         self.transport.write(b"".join(lines))
 
     def write(self, parts: list[bytes]) -> None:
-        """Sends body bytes, all in one go; never holds any back."""
+        """Sends body bytes, all in one go; never holds any back. To a client that is gone it does nothing."""
+        if self._is_lost:
+            return
         if self._framing is Framing.CHUNKED:
             size = sum(map(len, parts))
             if size:
@@ -193,8 +203,13 @@ class ClientConnection(asyncio.Protocol):
         self.respond(status, headers, error_body(protocol, refusal))
 
     def abort(self) -> None:
-        """Cuts the connection off, so that no client can take what it got for the whole."""
+        """Resets the connection, so that no client can take what it got for the whole."""
         self._must_close = True
+        if self._is_lost:
+            return
+        with contextlib.suppress(OSError):  # the client has reset it already
+            accepted = self.transport.get_extra_info("socket")
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self.transport.abort()
 
     # --- the connection's own task ---------------------------------------------------------------
@@ -210,9 +225,10 @@ class ClientConnection(asyncio.Protocol):
                     self._idle_since = self._listener.now()
                 if self.is_answering:  # the handler stopped half-way
                     self.abort()
-                elif not self._is_lost and self._parser.refusal is None:
+                elif not (self._is_lost or self._parser.requests or self._parser.refusal):
                     self.transport.resume_reading()
-            if self._parser.refusal is not None:
+                    self._continue_if_wanted()
+            if self._parser.refusal is not None and not self._must_close:
                 await self._refuse_and_linger(self._parser.refusal)
         finally:
             self._close()
@@ -227,14 +243,25 @@ class ClientConnection(asyncio.Protocol):
         self._current = self._parser.requests.popleft()
         return self._current
 
+    def _continue_if_wanted(self) -> None:
+        """Asks for a body that the client holds back, unless a response is still on its way."""
+        if self._parser.wants_continue and self._current is None and not self._parser.requests:
+            self._parser.wants_continue = False
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
     async def _refuse_and_linger(self, refusal: Refusal) -> None:
+        """Answers, and reads on for a while: closing on unread bytes would reset the answer away."""
         self._is_discarding = True
         self.transport.resume_reading()
-        self.refuse(Protocol.OTHER, refusal)
+        path = self._parser.refused_target.partition(b"?")[0].decode("latin-1")
+        self.refuse(classify("POST", path).protocol, refusal)
+        if self.transport.can_write_eof() and not self.transport.is_closing():
+            self.transport.write_eof()
         await asyncio.sleep(self._limits.linger_s)
+        self._close()
 
     def _close(self) -> None:
-        if not self._is_lost:
+        if not self._is_lost and self._closing_since is None:
             self._closing_since = self._listener.now()
             self.transport.close()
 
@@ -260,9 +287,10 @@ class ClientConnection(asyncio.Protocol):
                 or (self._parser.is_in_body and now - self._last_read > limits.body_stall_s)
                 or waited > limits.request_timeout_s
             ):
-                self._parser.discard()
-                self._parser.refusal = Refusal(
-                    reason=RefusalReason.REQUEST_TIMEOUT, message="The request did not arrive in time."
+                self._parser.refuse(
+                    Refusal(
+                        reason=RefusalReason.REQUEST_TIMEOUT, message="The request did not arrive in time."
+                    )
                 )
                 if self._arrival is not None and not self._arrival.done():
                     self._arrival.set_result(None)

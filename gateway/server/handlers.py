@@ -93,7 +93,8 @@ class Handlers:
     async def _serve(
         self, client: ClientConnection, request: HttpRequest, path: str, endpoint: Endpoint, tenant: Tenant
     ) -> None:
-        if path == "/v1/models" and self._health.has_several_pools:
+        is_listing = path.rstrip("/") == "/v1/models" and request.method in ("GET", "HEAD")
+        if is_listing and self._health.has_several_pools:
             client.respond(200, [], msgspec.json.encode(self._health.merged_models()))
             return
         facts = read_facts(endpoint, request.headers, request.body)

@@ -44,8 +44,14 @@ class Listener:
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Raises OSError if the address cannot be bound."""
+        handshake_s = None if tls is None else self.limits.head_timeout_s
         self._server = await self.loop.create_server(
-            lambda: ClientConnection(self), host, port, ssl=tls, backlog=_BACKLOG
+            lambda: ClientConnection(self),
+            host,
+            port,
+            ssl=tls,
+            ssl_handshake_timeout=handshake_s,
+            backlog=_BACKLOG,
         )
         self._tasks.spawn(self._sweep())
 

@@ -2,7 +2,8 @@
 
 llhttp (through httptools) does the parsing, in its strict mode. On top of it this module closes the
 gaps through which requests are smuggled, and bounds what a client can make us hold. A body is
-collected whole and later framed anew for the backend, so no framing of a client's ever gets there.
+collected whole and later framed anew for the backend, so no framing of a client's ever gets there;
+neither do its trailer fields, which came after the head had been judged.
 
 Sans-I/O: `feed` takes bytes and appends to `requests`; nothing here touches a socket or a clock.
 """
@@ -29,9 +30,9 @@ class HttpRequest(msgspec.Struct, kw_only=True):
 
 
 class RefusedRequest(Exception):  # noqa: N818 - an outcome, raised only to leave llhttp's callbacks
-    def __init__(self, reason: RefusalReason, message: str) -> None:
+    def __init__(self, reason: RefusalReason, message: str, retry_after_s: int | None = None) -> None:
         super().__init__(message)
-        self.refusal = Refusal(reason=reason, message=message)
+        self.refusal = Refusal(reason=reason, message=message, retry_after_s=retry_after_s)
 
 
 class BufferBudget:
@@ -53,17 +54,24 @@ class BufferBudget:
 
 
 class RequestParser:
-    """Feed it what arrives; take requests from `requests`. After a refusal it is of no further use."""
+    """Feed it what arrives; take requests from `requests`.
+
+    After a refusal it reads no further; the requests before it are whole and stay.
+    """
 
     def __init__(self, limits: HttpLimits, budget: BufferBudget) -> None:
         self._limits = limits
         self._budget = budget
         self.requests: deque[HttpRequest] = deque()
         self.refusal: Refusal | None = None
+        self.refused_target = b""
+        """The target of the refused request, as far as it had been read."""
         self.wants_continue = False
         """The client waits for `100 Continue` before it sends the body. Whoever sends it clears this."""
         self.is_in_head = False
         self.is_in_body = False
+        self._unreported_bytes = 0
+        """Fed since llhttp last told us of anything."""
         self._parser = httptools.HttpRequestParser(self)
         self._reset()
 
@@ -74,31 +82,45 @@ class RequestParser:
     def feed(self, data: bytes) -> None:
         """Never raises: what cannot be accepted sets `refusal`."""
         while data and self.refusal is None:
+            self._unreported_bytes += len(data)
             try:
                 self._parser.feed_data(data)
-                return
+                break
             except httptools.HttpParserUpgrade as upgrade:
-                # `Upgrade: h2c` and the like may be ignored (RFC 9110 §7.8): the request itself has been
-                # read; what follows it is HTTP/1.1 again.
-                data = data[upgrade.args[0] :]
+                data = self._without_upgrade() + data[upgrade.args[0] :]
                 self._parser = httptools.HttpRequestParser(self)
             except httptools.HttpParserCallbackError as error:
                 cause = error.__context__
                 if not isinstance(cause, RefusedRequest):
                     raise
-                self.refusal = cause.refusal
+                self.refuse(cause.refusal)
             except httptools.HttpParserError as error:
-                self.refusal = Refusal(
-                    reason=RefusalReason.MALFORMED_HTTP, message=f"The request is not valid HTTP/1.1: {error}"
-                )
-        if self.refusal is not None:
-            self.discard()
+                self.refuse(_malformed(str(error)).refusal)
+        # llhttp keeps an unfinished field to itself, and skips over a chunk extension, for ever if need be.
+        if self._unreported_bytes > self._limits.max_header_bytes and self.refusal is None:
+            self.refuse(_headers_too_large(self._limits).refusal)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Gives up the unfinished request."""
+        self.refusal, self.refused_target = refusal, self._target
+        self._budget.give_back(self._body_bytes)
+        self._reset()
 
     def discard(self) -> None:
         """Gives back what unfinished and untaken requests hold."""
         self._budget.give_back(self._body_bytes + sum(len(r.body) for r in self.requests))
         self.requests.clear()
         self._reset()
+
+    def _without_upgrade(self) -> bytes:
+        """The head just read, to be read again as if no upgrade had been asked for.
+
+        Upgrades may be ignored (RFC 9110 §7.8), but llhttp takes what follows the head for the other
+        protocol: a body would become a request of its own.
+        """
+        fields = b"".join(b"%s: %s\r\n" % field for field in self._headers if field[0].lower() != b"upgrade")
+        version = self._parser.get_http_version().encode("ascii")
+        return b"%s %s HTTP/%s\r\n%s\r\n" % (self._parser.get_method(), self._target, version, fields)
 
     def _reset(self) -> None:
         self._target = b""
@@ -115,14 +137,18 @@ class RequestParser:
         self.is_in_head = True
 
     def on_url(self, part: bytes) -> None:
+        self._unreported_bytes = 0
         self._target += part
         self._count_header_bytes(len(part))
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._unreported_bytes = 0
         self._count_header_bytes(len(name) + len(value) + 4)
-        self._headers.append((name, value))
+        if self.is_in_head:
+            self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
+        self._unreported_bytes = 0
         self.is_in_head, self.is_in_body = False, True
         _check_head(
             self._parser.get_method(),
@@ -131,22 +157,30 @@ class RequestParser:
             self._parser.get_http_version(),
             self._limits,
         )
-        for name, value in self._headers:
-            if len(name) == 6 and name.lower() == b"expect" and value.lower() == b"100-continue":
-                self.wants_continue = True
+        if self._parser.get_http_version() == "1.1":
+            self.wants_continue = any(
+                len(name) == 6 and name.lower() == b"expect" and value.lower() == b"100-continue"
+                for name, value in self._headers
+            )
 
     def on_body(self, part: bytes) -> None:
+        self._unreported_bytes = 0
         size = len(part)
         if self._body_bytes + size > self._limits.max_body_bytes:
             raise _too_large(self._limits)
         if not self._budget.take(size):
             raise RefusedRequest(
-                RefusalReason.MEMORY_FULL, "The gateway holds as many request bodies as it can."
+                RefusalReason.MEMORY_FULL,
+                "The gateway holds as many request bodies as it can.",
+                retry_after_s=5,
             )
         self._body_bytes += size
         self._body.append(part)
 
     def on_message_complete(self) -> None:
+        self._unreported_bytes = 0
+        if self._parser.should_upgrade():
+            return  # it is read again without
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         request = HttpRequest(
             method=self._parser.get_method().decode("ascii"),
@@ -163,10 +197,7 @@ class RequestParser:
     def _count_header_bytes(self, size: int) -> None:
         self._header_bytes += size
         if self._header_bytes > self._limits.max_header_bytes:
-            raise RefusedRequest(
-                RefusalReason.HEADERS_TOO_LARGE,
-                f"The request's headers exceed {self._limits.max_header_bytes} bytes.",
-            )
+            raise _headers_too_large(self._limits)
 
 
 _CONTENT_LENGTH: Final = b"content-length"
@@ -205,6 +236,12 @@ def _check_head(method: bytes, target: bytes, headers: RawHeaders, version: str,
 
 def _malformed(what: str) -> RefusedRequest:
     return RefusedRequest(RefusalReason.MALFORMED_HTTP, f"The request is not valid HTTP/1.1: {what}.")
+
+
+def _headers_too_large(limits: HttpLimits) -> RefusedRequest:
+    return RefusedRequest(
+        RefusalReason.HEADERS_TOO_LARGE, f"The request's headers exceed {limits.max_header_bytes} bytes."
+    )
 
 
 def _too_large(limits: HttpLimits) -> RefusedRequest:

@@ -23,7 +23,7 @@ class Tenant(msgspec.Struct, frozen=True):
 
 
 def hash_key(key: str) -> str:
-    return _HASH_PREFIX + hashlib.sha256(key.encode()).hexdigest()
+    return _HASH_PREFIX + hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
 
 
 class Tenants:
@@ -69,10 +69,10 @@ def _keys_of(headers: RawHeaders) -> list[str]:
     for name, value in headers:
         match name.lower():
             case b"authorization":
-                scheme, _, key = value.decode("latin-1").partition(" ")
+                scheme, _, key = value.decode(errors="surrogateescape").partition(" ")
                 keys.append(key.strip() if scheme.lower() == "bearer" else "")
             case b"x-api-key" | b"api-key":
-                keys.append(value.decode("latin-1").strip())
+                keys.append(value.decode(errors="surrogateescape").strip())
             case _:
                 pass
     return keys

@@ -4,11 +4,11 @@ Writing happens on a thread of its own, so a slow or full disk never holds up a 
 written is dropped and counted; what is written is whole lines.
 """
 
+import contextlib
 import logging
 import queue
 import threading
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
@@ -28,17 +28,22 @@ class StreamFile:
         self._max_bytes = config.max_bytes
         self._pending: queue.Queue[Record | None] = queue.Queue(config.max_pending)
         self._encoder = msgspec.json.Encoder()
-        self.dropped = 0
-        """Records that are not in the file, for want of room in memory or on the disk."""
-        self._file: BinaryIO = self._path.open("ab")
+        self._crowded_out = 0
+        self._unwritable = 0
+        self._open()
         self._thread = threading.Thread(target=self._write_all, name="stream-file", daemon=True)
         self._thread.start()
+
+    @property
+    def dropped(self) -> int:
+        """Records that are not in the file, for want of room in memory or on the disk."""
+        return self._crowded_out + self._unwritable
 
     def append(self, record: Record) -> None:
         try:
             self._pending.put_nowait(record)
         except queue.Full:
-            self.dropped += 1
+            self._crowded_out += 1
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Writes what is pending, within the time, and closes the file."""
@@ -48,6 +53,8 @@ class StreamFile:
             return
         self._thread.join(timeout_s)
 
+    # --- on the thread ---------------------------------------------------------------------------
+
     def _write_all(self) -> None:
         is_open = True
         while is_open:
@@ -55,20 +62,32 @@ class StreamFile:
             while len(batch) < 1000 and not self._pending.empty():
                 batch.append(self._pending.get())
             is_open = None not in batch
-            lines = b"".join(self._encoder.encode(r) + b"\n" for r in batch if r is not None)
+            lines = [self._encoder.encode(record) + b"\n" for record in batch if record is not None]
             try:
-                self._file = self._rotated(self._file)
-                self._file.write(lines)
-                self._file.flush()
+                self._write(b"".join(lines))
             except OSError as error:
-                if not self.dropped:
+                if not self._unwritable:
                     _log.error("the information stream cannot be written to %s: %s", self._path, error)
-                self.dropped += len(batch)
+                self._unwritable += len(lines)
         self._file.close()
 
-    def _rotated(self, file: BinaryIO) -> BinaryIO:
-        if file.tell() < self._max_bytes:
-            return file
-        file.close()
-        self._path.replace(self._path.with_name(self._path.name + ".1"))
-        return self._path.open("ab")
+    def _write(self, lines: bytes) -> None:
+        """All of it or nothing."""
+        if self._size >= self._max_bytes:
+            self._path.replace(self._path.with_name(self._path.name + ".1"))
+            self._file.close()
+            self._open()
+        rest = memoryview(lines)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            with contextlib.suppress(OSError):  # not everything that is written to can be shortened
+                self._file.truncate(self._size)
+            raise
+        self._size += len(lines)
+
+    def _open(self) -> None:
+        # Unbuffered: a buffer would try again to write what has been counted as dropped.
+        self._file = self._path.open("ab", buffering=0)
+        self._size = self._path.stat().st_size

@@ -47,11 +47,16 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_lost = False
         self._is_head_request = False
         self._keep_alive = False
+        self._has_framing = False
 
     @property
     def is_reusable(self) -> bool:
         return (
-            self._keep_alive and not self._is_busy and not self._is_lost and not self.transport.is_closing()
+            self._keep_alive
+            and not self._is_busy
+            and not self._is_lost
+            and not self.transport.is_closing()
+            and not self.transport.get_write_buffer_size()  # it answered before it had the whole request
         )
 
     def send(self, chunks: list[bytes], *, is_head_request: bool) -> None:
@@ -69,6 +74,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._headers: RawHeaders = []
         self._head_bytes = 0
         self._reason = b""
+        self._has_framing = False
         self.last_read = loop.time()
         self.use_count += 1
         if len(chunks) == 1:
@@ -112,15 +118,21 @@ class UpstreamConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._flush()
-            self._fail(f"sent something that is not HTTP/1.1: {type(error).__name__}")
-            self.abort()
-            return
+            self._keep_alive = False
+            if self._is_busy:
+                self._flush()
+                self._fail(f"sent something that is not HTTP/1.1: {error.__context__ or error}")
+                self.abort()
+                return
+            # The response is whole; what came after it is nobody's.
+        if not self.head.done():
+            self._head_bytes += len(data)
+            if self._head_bytes > _MAX_HEAD_BYTES:
+                self._fail("sent a response head without end")
+                self.abort()
+                return
         self._flush()
-        self._finish_if_complete()
-
-    def _finish_if_complete(self) -> None:
-        """llhttp's callbacks have cleared `_is_busy` if the response is complete."""
+        # llhttp's callbacks have cleared `_is_busy` if the response is complete.
         if not self._is_busy and not self.done.done():
             self.done.set_result(None)
 
@@ -159,20 +171,21 @@ class UpstreamConnection(asyncio.Protocol):
 
     # --- llhttp's callbacks ----------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        self._refuse_surplus()
+
     def on_status(self, part: bytes) -> None:
         self._reason += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value)
-        if self._head_bytes > _MAX_HEAD_BYTES:
-            raise ValueError("response head too large")
-        self._headers.append((name, value))
+        if not self.head.done():  # else it is a trailer field
+            self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if 100 <= status < 200:
             if status == 101:
-                raise ValueError("the replica changed the protocol")
+                raise ValueError("a change of protocol")
             return
         has_length = has_coding = False
         for name, _ in self._headers:
@@ -200,13 +213,19 @@ class UpstreamConnection(asyncio.Protocol):
             self._is_busy = False
 
     def on_body(self, part: bytes) -> None:
+        self._refuse_surplus()
         self._read.append(part)
 
     def on_message_complete(self) -> None:
         if 100 <= self._parser.get_status_code() < 200:
-            self._headers, self._head_bytes, self._reason = [], 0, b""
+            self._headers, self._reason = [], b""
             return
         self._is_busy = False
+
+    def _refuse_surplus(self) -> None:
+        """Bytes after a complete response must not become part of it."""
+        if not self._is_busy:
+            raise ValueError("more than one response")
 
 
 def _look_at(future: "asyncio.Future[ResponseHead] | asyncio.Future[None]") -> None:

@@ -78,12 +78,15 @@ class Replica:
     ) -> UpstreamConnection:
         """Sends a request and waits for the response's head; then the connection's `head` is done.
 
-        A kept connection that the replica closed just as we sent is tried again on a fresh one, if the
-        request `may_repeat`. Raises `ConnectFailed`,
+        A kept connection that the replica closed just as we sent is tried again on a fresh one; a request
+        that must not run twice (`may_repeat`) gets a fresh one to begin with. Raises `ConnectFailed`,
         `AnswerMissing` or `AnswerTimedOut`. Whoever gets the connection gives it back with `release`.
         """
         while True:
-            connection = await self._take()
+            connection = self._take_idle() if may_repeat else None
+            if connection is None:
+                connection = await self._connect()
+            self._busy.add(connection)
             is_first_use = connection.use_count == 0
             try:
                 connection.send(chunks, is_head_request=is_head_request)
@@ -95,7 +98,7 @@ class Replica:
                 raise AnswerTimedOut("the replica did not answer in time") from None
             except AnswerMissing:
                 self.release(connection, reuse=False)
-                if is_first_use or not may_repeat:
+                if is_first_use:
                     raise
             except BaseException:
                 self.release(connection, reuse=False)
@@ -127,14 +130,16 @@ class Replica:
             connection.abort()
         self._idle = []
 
-    async def _take(self) -> UpstreamConnection:
+    def _take_idle(self) -> UpstreamConnection | None:
         oldest = asyncio.get_running_loop().time() - self._config.idle_connection_s
         while self._idle:
             connection = self._idle.pop()
             if connection.is_reusable and connection.idle_since > oldest:
-                self._busy.add(connection)
                 return connection
             connection.abort()
+        return None
+
+    async def _connect(self) -> UpstreamConnection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._config.connect_timeout_s):
@@ -143,5 +148,4 @@ class Replica:
                 )
         except (OSError, TimeoutError) as error:
             raise ConnectFailed(f"no connection: {error}") from error
-        self._busy.add(connection)
         return connection
