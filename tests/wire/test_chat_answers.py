@@ -108,6 +108,12 @@ def test_engines_differ_in_how_they_number_pieces(pieces):
     assert stream(*map(chunk, pieces)).tool_calls == [A, B]
 
 
+def test_a_new_call_does_not_take_the_name_of_the_old_one():
+    first, second = piece(id="call_a", function=named("ls")), piece(id="call_b")
+    assert stream(chunk(first), chunk(second)).tool_calls == [A]
+    assert stream(chunk(first), chunk(second), chunk(piece(function=named("cat")))).tool_calls == [A, B]
+
+
 def test_choices_are_kept_apart():
     other = {"index": 1, "delta": {"tool_calls": [{"index": 0, "id": "call_b", "function": named(None)}]}}
     late = {"index": 1, "delta": {"tool_calls": [{"index": 0, "function": named("cat")}]}}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.domain.request import Answer, Protocol, ToolCall, Usage, Work
 from gateway.wire import observer as module
+from gateway.wire.inflate import Inflater
 from gateway.wire.observer import ResponseObserver, SilentObserver, observe
 from tests.wire.shapes import (
     RESPONSE_USAGE,
@@ -218,10 +219,22 @@ def test_a_stream_without_its_last_empty_line():
     )
 
 
-def test_damaged_compression_ends_the_watch():
-    packed = zlib.compress(chat_stream())
-    observer = observe(Protocol.CHAT, Work.GENERATE, STREAM, "deflate")
-    observer.feed(packed[:-4] + b"xxxx")
-    observer.feed(b"more")
-    assert observer.answer(200).has_terminal in (True, False)
-    assert observer.tool_calls == list(CALLS) or observer.tool_calls == []
+class Recorder(SilentObserver):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = b""
+
+    def feed(self, chunk: bytes) -> None:
+        self.seen += chunk
+
+
+def test_beyond_a_limit_or_a_fault_nothing_more_is_inflated(monkeypatch):
+    monkeypatch.setattr(module, "Inflater", lambda coding: Inflater(coding, 10))
+    packed = gzip.compress(bytes(range(97, 123)))
+    for at in range(len(packed)):
+        recorder = Recorder()
+        observer = module.InflatingObserver(recorder, "gzip")
+        observer.feed(packed[:at])
+        observer.feed(packed[at:])
+        observer.feed(packed)
+        assert recorder.seen == b"abcdefghij"

@@ -41,6 +41,10 @@ def test_chunks_do_not_matter(pieces, data):
     assert split(*cut(stream, at)) == split(stream)
 
 
+def test_a_line_end_may_be_cut_in_two_and_nothing_come_between():
+    assert split(b"data: a\r", b"", b"\ndata: b\r", b"\n\r\n") == [b"a\nb"]
+
+
 def test_an_event_comes_out_with_the_chunk_that_ends_it():
     splitter = EventSplitter()
     assert splitter.feed(b"data: 1\n") == []
