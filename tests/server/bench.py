@@ -43,15 +43,13 @@ def chunk(data: bytes) -> bytes:
 
 
 def answer(body: bytes = CHAT_ANSWER, status: bytes = b"200 OK", headers: bytes = b"") -> bytes:
-    return b"HTTP/1.1 %s\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s" % (
-        status, headers, len(body), body,
-    )  # fmt: skip
+    head = b"HTTP/1.1 %s\r\nContent-Type: application/json\r\n" % status
+    return b"%s%sContent-Length: %d\r\n\r\n%s" % (head, headers, len(body), body)
 
 
 def post(body: bytes = CHAT, path: bytes = b"/v1/chat/completions", headers: bytes = b"") -> bytes:
-    return b"POST %s HTTP/1.1\r\nHost: gw\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s" % (
-        path, headers, len(body), body,
-    )  # fmt: skip
+    head = b"POST %s HTTP/1.1\r\nHost: gw\r\nContent-Type: application/json\r\n" % path
+    return b"%s%sContent-Length: %d\r\n\r\n%s" % (head, headers, len(body), body)
 
 
 def get(path: bytes, headers: bytes = b"") -> bytes:

@@ -1,0 +1,192 @@
+"""Requests that two parsers could read in two ways. None gets to a backend, nor does what follows it."""
+
+import pytest
+
+from tests.server.bench import answer, chunk, eventually, get, post, sends
+
+SECOND = b"GET /smuggled HTTP/1.1\r\nHost: gw\r\n\r\n"
+CHUNKS = b"5\r\nhello\r\n0\r\n\r\n"
+
+
+def posted(
+    *lines: bytes, body: bytes = b"hello", version: bytes = b"1.1", target: bytes = b"/v1/completions"
+):
+    head = b"POST %s HTTP/%s\r\nHost: gw\r\n" % (target, version)
+    return head + b"".join(line + b"\r\n" for line in lines) + b"\r\n" + body
+
+
+def headed(head: bytes) -> bytes:
+    return head.replace(b"\n", b"\r\n") + b"\r\n\r\n"
+
+
+LENGTH, CODING = b"Content-Length: 5", b"Transfer-Encoding: chunked"
+BAD = {
+    "length and coding": posted(LENGTH, CODING, body=CHUNKS),
+    "coding and length": posted(CODING, LENGTH, body=CHUNKS),
+    "two equal lengths": posted(LENGTH, LENGTH),
+    "two lengths": posted(LENGTH, b"Content-Length: 6"),
+    "a list of lengths": posted(b"Content-Length: 5, 5"),
+    "a signed length": posted(b"Content-Length: +5"),
+    "a negative length": posted(b"Content-Length: -5"),
+    "a hexadecimal length": posted(b"Content-Length: 0x5"),
+    "an empty length": posted(b"Content-Length:"),
+    "a length with a space inside": posted(b"Content-Length: 5 0"),
+    "a length in other digits": posted("Content-Length: ٥".encode()),
+    "another coding": posted(b"Transfer-Encoding: xchunked", body=CHUNKS),
+    "chunked, identity": posted(b"Transfer-Encoding: chunked, identity", body=CHUNKS),
+    "gzip, chunked": posted(b"Transfer-Encoding: gzip, chunked", body=CHUNKS),
+    "identity": posted(b"Transfer-Encoding: identity"),
+    "chunked twice": posted(CODING, CODING, body=CHUNKS),
+    "a vertical tab before chunked": posted(b"Transfer-Encoding: \x0bchunked", body=CHUNKS),
+    "a folded coding": posted(b"Transfer-Encoding:", b" chunked", body=CHUNKS),
+    "a folded field": posted(b"X: a", b" b", LENGTH),
+    "a space before the colon": posted(b"Content-Length : 5"),
+    "a space in front of a name": posted(b" X: y", LENGTH),
+    "no colon": posted(b"X", LENGTH),
+    "an empty name": posted(b": y", LENGTH),
+    "line feeds alone": posted(LENGTH).replace(b"\r\n", b"\n"),
+    "one line feed alone": posted(b"X: y\nContent-Length: 5"),
+    "a carriage return in a value": posted(b"X: y\rContent-Length: 5"),
+    "NUL in a value": posted(b"X: y\x00", LENGTH),
+    "NUL in a name": posted(b"X\x00: y", LENGTH),
+    "chunk size overflow": posted(CODING, body=b"1" + b"0" * 17 + b"\r\nhello\r\n0\r\n\r\n"),
+    "a signed chunk size": posted(CODING, body=b"+5\r\nhello\r\n0\r\n\r\n"),
+    "a negative chunk size": posted(CODING, body=b"-5\r\nhello\r\n0\r\n\r\n"),
+    "a prefixed chunk size": posted(CODING, body=b"0x5\r\nhello\r\n0\r\n\r\n"),
+    "a chunk size with a space": posted(CODING, body=b"5 \r\nhello\r\n0\r\n\r\n"),
+    "a chunk longer than its size": posted(CODING, body=b"4\r\nhello\r\n0\r\n\r\n"),
+    "a chunk that ends in a line feed": posted(CODING, body=b"5\r\nhello\n0\r\n\r\n"),
+    "a chunk size that ends in a line feed": posted(CODING, body=b"5\nhello\r\n0\r\n\r\n"),
+    "a line feed in a chunk extension": posted(CODING, body=b"5;a\nb\r\nhello\r\n0\r\n\r\n"),
+    "a coding in HTTP/1.0": posted(CODING, body=CHUNKS, version=b"1.0"),
+    "HTTP/1.2": posted(LENGTH, version=b"1.2"),
+    "HTTP/2.0": posted(LENGTH, version=b"2.0"),
+    "HTTP/0.9": b"GET /\r\n\r\n",
+    "HTTP/2's preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "a TLS hello": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "another server's name": headed(b"GET http://elsewhere/v1/models HTTP/1.1\nHost: gw"),
+    "our own name": headed(b"GET http://gw/v1/models HTTP/1.1\nHost: gw"),
+    "CONNECT": headed(b"CONNECT gw:443 HTTP/1.1\nHost: gw"),
+    "an asterisk": headed(b"GET * HTTP/1.1\nHost: gw"),
+    "two hosts": headed(b"GET /v1/models HTTP/1.1\nHost: gw\nHost: gw"),
+    "no host": headed(b"GET /v1/models HTTP/1.1"),
+    "a control character in the target": headed(b"GET /v1/mod\x01els HTTP/1.1\nHost: gw"),
+    "a raw byte in the target": headed(b"GET /v1/mod\xffels HTTP/1.1\nHost: gw"),
+    "a space in the target": headed(b"GET /v1/mod els HTTP/1.1\nHost: gw"),
+    "a made-up method": headed(b"SMUGGLE /v1/models HTTP/1.1\nHost: gw"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+async def test_it_is_a_400_and_the_end_of_the_connection(start, bad):
+    bench = await start(limits={"linger_s": 0.1})
+    client = await bench.connect()
+    response = await client.ask(bad + SECOND)
+    assert response.status == 400 and response.json()["error"]["code"] == "malformed_http"
+    assert response.get(b"connection") == b"close"
+    assert await client.rest() == (b"", "eof")
+    assert not bench.backend.seen
+
+
+@pytest.mark.parametrize("bad", [BAD["length and coding"], BAD["a signed chunk size"]])
+async def test_byte_by_byte_it_is_the_same(start, bad):
+    bench = await start(limits={"linger_s": 0.1})
+    client = await bench.connect()
+    for byte in bad + SECOND:
+        client.send(bytes([byte]))
+        await client.writer.drain()
+    assert (await client.receive()).status == 400
+    assert not bench.backend.seen
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        b"//v1/models", b"/v1//models", b"/v1/../metrics", b"/v1/./models", b"/v1/%2e%2e/metrics", b"/v1/.%2E/metrics",
+        b"/v1%2fmodels", b"/v1/models/a%2f..%2f..%2f..%2fmetrics", b"/v1/%5c..", b"/v1\\models", b"/v1/%00", b"/v1/%0d%0a",
+        b"/v1/%252e%252e/metrics", b"/v1/%zz", b"/..;/metrics", b"/metrics/..", b"/v1/models/%", b"/v1/a%3fb",
+    ],
+)  # fmt: skip
+async def test_an_ambiguous_path_is_a_400(start, target):
+    bench = await start()
+    client = await bench.connect()
+    assert (await client.ask(get(target))).status == 400
+    assert not bench.backend.seen
+    assert (await client.ask(post())).status == 200  # the framing was clear, so the connection is kept
+
+
+async def test_an_escaped_slash_in_a_models_name_is_not_ambiguous(start):
+    bench = await start()
+    assert (await bench.ask(get(b"/v1/models/org%2Fname"))).status == 200
+    assert bench.backend.seen[0].target == b"/v1/models/org%2Fname"
+
+
+async def test_websocket_is_a_501(start):
+    bench = await start(limits={"linger_s": 0.1})
+    response = await bench.ask(get(b"/v1/realtime", b"Connection: Upgrade\r\nUpgrade: websocket\r\n"))
+    assert response.status == 501 and response.json()["error"]["code"] == "unsupported_upgrade"
+
+
+@pytest.mark.parametrize("coding", [False, True], ids=["length", "chunked"])
+async def test_an_upgrade_is_ignored_and_a_body_stays_a_body(start, coding):
+    """llhttp takes what follows for the other protocol; as HTTP/1.1 it would be a request of its own."""
+    bench = await start()
+    upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    framing = CODING + b"\r\n" if coding else b"Content-Length: %d\r\n" % len(SECOND)
+    body = chunk(SECOND) + b"0\r\n\r\n" if coding else SECOND
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\n%s%s\r\n" % (upgrade, framing)
+    client = await bench.connect()
+    client.send(head)
+    client.send(body + post())
+    assert (await client.receive()).status == (await client.receive()).status == 200
+    first, second = bench.backend.seen
+    assert first.body == SECOND and first.target == b"/v1/completions"
+    assert second.target == b"/v1/chat/completions"
+    for name in (b"connection", b"upgrade", b"http2-settings"):
+        assert first.get(name) is None
+
+
+@pytest.mark.parametrize(
+    "name", [b"authorization", b"content-length", b"host", b"x-api-key", b"content-type", b"Content-Encoding"]
+)
+async def test_connection_does_not_take_away_what_we_judge_by(start, name):
+    bench = await start()
+    fields = (
+        b"Connection: close, %s\r\nAuthorization: Bearer k\r\nX-Api-Key: k\r\nContent-Encoding: x\r\n" % name
+    )
+    await bench.ask(post(headers=fields))
+    seen = bench.backend.seen[0]
+    assert len(seen.all(name)) == 1 and seen.get(b"connection") is None
+
+
+async def test_underscores_are_not_dashes(start):
+    """They are passed on as they are, and nothing that we judge by is read from them."""
+    bench = await start()
+    fields = b"Content_Length: 3\r\nTransfer_Encoding: chunked\r\nX_Turnpike_Session: s\r\nHost_: a\r\n"
+    response = await bench.ask(post(headers=fields))
+    seen = bench.backend.seen[0]
+    assert seen.get(b"content_length") == b"3" and seen.get(b"content-length") == b"%d" % len(seen.body)
+    assert response.get(b"x-turnpike-source") == b"new"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [b"X-Turnpike-Replica", b"x-gateway-destination-endpoint", b"X-SMG-Target-Worker", b"x-worker-url"],
+)
+async def test_a_header_that_names_an_upstream_is_refused(start, name):
+    bench = await start()
+    response = await bench.ask(post(headers=name + b": http://elsewhere\r\n"))
+    assert response.status == 403 and not bench.backend.seen
+
+
+async def test_nothing_of_a_refused_request_is_kept(start):
+    bench = await start(limits={"linger_s": 5.0})
+    client = await bench.connect()
+    client.send(posted(CODING, body=chunk(b"x" * 10_000) + b"nonsense\r\n"))
+    assert (await client.receive()).status == 400
+    await eventually(lambda: bench.gateway.listener.budget.used == 0)
+    bench.backend.script = sends(answer())
+    client.send(SECOND)
+    client.close()
+    await eventually(lambda: bench.gateway.listener.connection_count == 0)
+    assert not bench.backend.seen
