@@ -52,7 +52,9 @@ async def gateway(
     options = [part for url in backends for part in ("--backend", url)]
     options += ["--listen", f"127.0.0.1:{port}", "--control", f"127.0.0.1:{control}", "--stream", str(stream)]
     log = directory / "gateway.log"
-    process = await children.spawn([BIN / "turnpike", "serve", *options], cwd=ROOT, env=os.environ, log=log)
+    # No setting of the caller's own gateway may change this one.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TURNPIKE_")}
+    process = await children.spawn([BIN / "turnpike", "serve", *options], cwd=ROOT, env=env, log=log)
     server = _Server(
         name="the gateway",
         url=f"http://127.0.0.1:{port}",
