@@ -13,7 +13,7 @@ import msgspec
 from gateway.core.commands import Dispatch, Refuse
 from gateway.domain.decision import Refusal, RefusalReason, SessionRef, SessionSource
 from gateway.domain.ids import ReplicaId
-from gateway.domain.request import RequestFacts
+from gateway.domain.request import Protocol, RequestFacts
 from gateway.server.connection import ClientConnection
 from gateway.server.driver import Driver, Ticket
 from gateway.server.outbound import Outbound
@@ -98,6 +98,11 @@ class Handlers:
             client.respond(200, [], msgspec.json.encode(self._health.merged_models()))
             return
         facts = read_facts(endpoint, request.headers, request.body)
+        if self._tenants.are_keys_required and not facts.is_readable and facts.protocol is Protocol.RESPONSES:
+            # Backends read more than we do (NaN, UTF-16): it may name another tenant's response.
+            message = "The body could not be read."
+            client.refuse(endpoint.protocol, Refusal(reason=RefusalReason.MALFORMED_HTTP, message=message))
+            return
         with self._driver.open_ticket(tenant.id, facts) as ticket:
             while True:
                 decision = await ticket.decision()

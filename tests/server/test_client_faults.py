@@ -346,7 +346,8 @@ async def test_http_1_0_knows_no_chunks(start):
 async def test_a_chunked_request_is_framed_anew(start):
     bench = await start()
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: gw\r\nTransfer-Encoding: chunked\r\n\r\n"
-    body = b'5;name="v"\r\n{"mod\r\n3\r\nel"\r\n0008;x\r\n : "m" }\r\n0\r\nX-Late: 1\r\nAuthorization: no\r\n\r\n'
+    body = b'5;name="v"\r\n{"mod\r\n3\r\nel"\r\n0008;x\r\n : "m" }\r\n0\r\n'
+    body += b"X-Late: 1\r\nAuthorization: no\r\n\r\n"
     assert (await bench.ask(head + body)).status == 200
     seen = bench.backend.seen[0]
     assert seen.body == b'{"model" : "m" }' and seen.get(b"content-length") == b"16"

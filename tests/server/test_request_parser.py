@@ -1,0 +1,140 @@
+"""However the bytes are cut, the same requests come out; and no bytes raise."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.config.http_limits import HttpLimits
+from gateway.server.request_parser import BufferBudget, RequestParser
+import itertools
+
+LIMITS = HttpLimits(max_header_bytes=2000, max_body_bytes=5000, max_buffered_bytes=1 << 20)
+
+_names = st.text("ABCabc-_09", min_size=1, max_size=12).map(str.encode)
+_values = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=30).map(str.encode)
+_targets = st.text("abc/%25?=&", max_size=20).map(lambda text: b"/" + text.encode())
+_OWN = {b"host", b"content-length", b"transfer-encoding", b"connection", b"upgrade", b"expect"}
+_fields = st.lists(st.tuples(_names, _values).filter(lambda f: f[0].lower() not in _OWN), max_size=4)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[bytes, tuple]:
+    """A valid request as bytes, and what should be read of it."""
+    method = draw(st.sampled_from([b"GET", b"POST", b"DELETE"]))
+    target, fields, body = draw(_targets), draw(_fields), draw(st.binary(max_size=300))
+    if draw(st.booleans()):
+        fields = [*fields, (b"Connection", b"Upgrade"), (b"Upgrade", b"h2c")]
+    fields = [(b"Host", b"gw"), *fields]
+    if draw(st.booleans()):
+        sizes = draw(st.lists(st.integers(1, 50), max_size=5))
+        framed, rest = b"", body
+        for size in sizes:
+            piece, rest = rest[:size], rest[size:]
+            if piece:
+                framed += b"%x;ext=1\r\n%s\r\n" % (len(piece), piece)
+        if rest:
+            framed += b"%X\r\n%s\r\n" % (len(rest), rest)
+        framed += b"0\r\nTrailer: x\r\n\r\n"
+        fields.append((b"Transfer-Encoding", b"chunked"))
+    else:
+        framed = body
+        fields.append((b"Content-Length", b"%d" % len(body)))
+    head = b"".join(b"%s: %s\r\n" % field for field in fields)
+    kept = [field for field in fields if field[0] != b"Upgrade"]
+    return b"%s %s HTTP/1.1\r\n%s\r\n%s" % (method, target, head, framed), (method, target, kept, body)
+
+
+def cut(data: bytes, cuts: list[int]) -> list[bytes]:
+    places = sorted({0, len(data), *(c % (len(data) + 1) for c in cuts)})
+    return [data[a:b] for a, b in itertools.pairwise(places)]
+
+
+def parse(pieces: list[bytes]) -> RequestParser:
+    parser = RequestParser(LIMITS, BufferBudget(1 << 20))
+    for piece in pieces:
+        parser.feed(piece)
+    return parser
+
+
+def read(parser: RequestParser) -> list[tuple]:
+    return [
+        (r.method.encode(), r.target, [f for f in r.headers if f[0] != b"Upgrade"], r.body)
+        for r in parser.requests
+    ]
+
+
+_cuts = st.lists(st.integers(0, 10_000), max_size=12)
+
+
+@given(st.lists(requests(), min_size=1, max_size=4), _cuts)
+@settings(deadline=None)
+def test_any_split_gives_the_same_requests(wanted, cuts):
+    parser = parse(cut(b"".join(data for data, _ in wanted), cuts))
+    assert parser.refusal is None and not parser.is_mid_request
+    assert read(parser) == [expected for _, expected in wanted]
+    assert parser._budget.used == sum(len(r.body) for r in parser.requests)
+    parser.discard()
+    assert parser._budget.used == 0
+
+
+@given(requests())
+@settings(deadline=None, max_examples=30)
+def test_byte_by_byte_is_a_split_too(wanted):
+    data, expected = wanted
+    assert read(parse([data[i : i + 1] for i in range(len(data))])) == [expected]
+
+
+_noise = st.one_of(
+    st.binary(max_size=200),
+    st.lists(
+        st.sampled_from(
+            [
+                b"GET ",
+                b"POST ",
+                b"/",
+                b" HTTP/1.1\r\n",
+                b"Host: a\r\n",
+                b"\r\n",
+                b"\n",
+                b"Content-Length: 5\r\n",
+                b"Transfer-Encoding: chunked\r\n",
+                b"5\r\nhello\r\n",
+                b"0\r\n\r\n",
+                b"Upgrade: h2c\r\n",
+                b"\x00",
+                b"hello",
+                b"Connection: upgrade\r\n",
+                b"Connection: close\r\n",
+                b"Expect: 100-continue\r\n",
+                b"CONNECT ",
+                b"PRI * HTTP/2.0\r\n",
+            ]
+        ),
+        max_size=30,
+    ).map(b"".join),
+)
+
+
+@given(_noise, _cuts)
+@settings(deadline=None, max_examples=300)
+def test_no_bytes_raise_and_the_budget_balances(noise, cuts):
+    whole, split = parse([noise]), parse(cut(noise, cuts))
+    assert read(whole) == read(split)
+    assert (whole.refusal is None) == (split.refusal is None)
+    for parser in (whole, split):
+        parser.discard()
+        assert parser._budget.used == 0
+
+
+@given(
+    st.sampled_from([b"GET /", b"GET / HTTP/1.1\r\nX: ", b"GET / HTTP/1.1\r\nHost: a\r\n"]),
+    st.integers(1, 700),
+)
+@settings(deadline=None, max_examples=30)
+def test_what_is_held_of_a_head_is_bounded(start, step):
+    parser = parse([start])
+    fed = 0
+    while parser.refusal is None:
+        parser.feed(b"y" * step)
+        fed += step
+        assert fed < 3000 + step
+    assert parser.requests == parser._budget.used or not parser.requests
