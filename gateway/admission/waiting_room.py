@@ -1,28 +1,47 @@
-"""The waiting room: turns in order of arrival, each with a deadline.
+"""The waiting room: turns that wait for a place, in lanes, each turn with a deadline.
 
-Invariants: a turn is in it at most once; deadlines do not decrease from head to tail (every turn waits
-at most the same time), so the first to expire is always at the head.
+Turns that may run on the same replicas wait in the same *lane*. Of a lane only the first turn matters:
+if no replica has room for it, none has room for those behind it. So what a free place costs to fill
+depends on the number of lanes (one per pool, and one per home or failed attempt), never of turns.
+
+Invariants: a turn is in the room at most once; a lane is served in the order in which turns entered it;
+no lane is empty; `body_bytes` is the sum over the turns that are in.
 """
 
+import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
 
 import msgspec
 
-from gateway.domain.ids import PoolId, RequestId
+from gateway.domain.ids import PoolId, ReplicaId, RequestId
+
+
+class Lane(msgspec.Struct, frozen=True, kw_only=True):
+    """Where turns may run; the same for all that wait in it."""
+
+    pool: PoolId
+    home: ReplicaId | None = None
+    """The only replica that may run them, if they depend on state that lives there."""
+    without: frozenset[ReplicaId] = frozenset()
+    """Replicas that were tried already."""
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     request: RequestId
-    pool: PoolId
+    lane: Lane
     body_bytes: int
+    arrived_s: float
     deadline_s: float
 
 
 class WaitingRoom:
     def __init__(self) -> None:
-        self._turns: OrderedDict[RequestId, Waiting] = OrderedDict()
-        self._per_pool: dict[PoolId, int] = {}
+        self._turns: dict[RequestId, Waiting] = {}
+        self._lanes: dict[PoolId, dict[Lane, OrderedDict[RequestId, Waiting]]] = {}
+        self._by_deadline: list[tuple[float, int, Waiting]] = []
+        """A heap. Turns that left stay in it for a while, but never at its head."""
+        self._entries = 0
         self.body_bytes = 0
 
     def __len__(self) -> int:
@@ -31,37 +50,60 @@ class WaitingRoom:
     def __contains__(self, request: RequestId) -> bool:
         return request in self._turns
 
-    def in_pool(self, pool: PoolId) -> int:
-        return self._per_pool.get(pool, 0)
+    def __iter__(self) -> Iterator[Waiting]:
+        return iter(self._turns.values())
+
+    def in_lane(self, lane: Lane) -> int:
+        return len(self._lanes.get(lane.pool, {}).get(lane, ()))
+
+    def first_of_each_lane(self, pool: PoolId) -> list[Waiting]:
+        """The longest waiting turn of each of the pool's lanes, in order of arrival."""
+        lanes = self._lanes.get(pool, {}).values()
+        return sorted((next(iter(lane.values())) for lane in lanes), key=lambda first: first.arrived_s)
+
+    def behind(self, first: Waiting) -> list[Waiting]:
+        """All of a lane, the first included."""
+        return list(self._lanes[first.lane.pool][first.lane].values())
 
     def enter(self, waiting: Waiting) -> None:
         assert waiting.request not in self._turns
         self._turns[waiting.request] = waiting
-        self._per_pool[waiting.pool] = self._per_pool.get(waiting.pool, 0) + 1
+        lanes = self._lanes.setdefault(waiting.lane.pool, {})
+        lanes.setdefault(waiting.lane, OrderedDict())[waiting.request] = waiting
+        self._entries += 1
+        heapq.heappush(self._by_deadline, (waiting.deadline_s, self._entries, waiting))
         self.body_bytes += waiting.body_bytes
 
     def leave(self, request: RequestId) -> Waiting:
         """Takes a turn out. Raises KeyError if it is not in."""
         waiting = self._turns.pop(request)
-        self._per_pool[waiting.pool] -= 1
-        if not self._per_pool[waiting.pool]:
-            del self._per_pool[waiting.pool]
+        lanes = self._lanes[waiting.lane.pool]
+        del lanes[waiting.lane][request]
+        if not lanes[waiting.lane]:
+            del lanes[waiting.lane]
+            if not lanes:
+                del self._lanes[waiting.lane.pool]
         self.body_bytes -= waiting.body_bytes
+        self._drop_left()
         return waiting
 
-    def in_order(self) -> Iterator[Waiting]:
-        """A stable copy, so that turns may leave while it is read."""
-        return iter(tuple(self._turns.values()))
-
-    def expired(self, *, now: float) -> list[RequestId]:
-        expired = []
-        for waiting in self._turns.values():
-            if waiting.deadline_s > now:
-                break
-            expired.append(waiting.request)
-        return expired
+    def first_expired(self, *, now: float) -> RequestId | None:
+        """A turn whose deadline has come, the earliest first; None if there is none."""
+        if not self._by_deadline or self._by_deadline[0][0] > now:
+            return None
+        return self._by_deadline[0][2].request
 
     def next_deadline_s(self) -> float | None:
-        for waiting in self._turns.values():
-            return waiting.deadline_s
-        return None
+        return self._by_deadline[0][0] if self._by_deadline else None
+
+    def _is_in(self, waiting: Waiting) -> bool:
+        return self._turns.get(waiting.request) is waiting
+
+    def _drop_left(self) -> None:
+        """Keeps the heap's head true and its size in proportion."""
+        heap = self._by_deadline
+        while heap and not self._is_in(heap[0][2]):
+            heapq.heappop(heap)
+        if len(heap) > 2 * len(self._turns) + 64:
+            heap[:] = [entry for entry in heap if self._is_in(entry[2])]
+            heapq.heapify(heap)

@@ -39,9 +39,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _refuse_repeats("pools: the name", [pool.name for pool in self.pools])
         _refuse_repeats("tenants: the name", [tenant.name for tenant in self.tenants])
         _refuse_repeats("tenants: the key", [key for tenant in self.tenants for key in tenant.key_hashes])
-        _refuse_repeats("pools.replicas: the url", [r.url for pool in self.pools for r in pool.replicas])
-        names = [r.name for pool in self.pools for r in pool.replicas if r.name is not None]
-        _refuse_repeats("pools.replicas: the name", names)
+        urls = [replica.url.rstrip("/") for pool in self.pools for replica in pool.replicas]
+        _refuse_repeats("pools.replicas: the url", urls)
+        _refuse_repeats("pools.replicas: the name", [name for pool in self.pools for name in pool.names()])
         if self.server.allow_public_without_keys:
             return
         for key, listen, has_keys, remedy in (
@@ -56,6 +56,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def _refuse_repeats(what: str, values: list[str]) -> None:
+    seen: set[str] = set()
     for value in values:
-        if values.count(value) > 1:
+        if value in seen:
             raise ValueError(f"{what} {value!r} is there twice")
+        seen.add(value)

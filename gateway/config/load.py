@@ -1,9 +1,10 @@
 """Reads the settings: defaults, then the TOML file, then the environment, then flags; validated once.
 
-Environment variables are named after the keys: `TURNPIKE_SERVER__LISTEN=0.0.0.0:80` sets `server.listen`.
-Their values are TOML where they can be read as such, else text.
+Environment variables are named after the keys: `TURNPIKE_SERVER__LISTEN=0.0.0.0:80` sets `server.listen`,
+`TURNPIKE_POOLS=[…]` sets a whole section. Their values are TOML where they can be read as such, else text.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,57 +24,73 @@ class ConfigError(Exception):
 
 def load_config(path: str | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> Config:
     """`flags`: dotted key → value, as given on the command line. Raises ConfigError."""
-    source = path or "command line"
     tree = _read_toml(path) if path is not None else {}
-    for key, value in _from_environment(environ).items():
-        _set(tree, key, value, source="environment")
+    origins: dict[str, str] = {}
+    """Where a value comes from, if not from the file."""
+    for key, variable in _from_environment(environ).items():
+        origins[key] = f"environment variable {variable}"
+        _set(tree, key, _as_toml(environ[variable]), source=origins[key])
     for key, value in flags.items():
-        _set(tree, key, value, source="command line")
+        origins[key] = "command line"
+        _set(tree, key, value, source=origins[key])
+    source = path or "settings"
     if "pools" not in tree:
-        raise ConfigError(f"{source}: no backend is given; use --backend URL, or [[pools]] in a file")
+        raise ConfigError(f"{source}: pools: no backend is given; use --backend URL, or [[pools]] in a file")
     try:
         return msgspec.convert(tree, Config)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{source}: {_explain(str(error))}") from None
+        what = _explain(str(error))
+        named = [key for key in origins if re.match(rf"{re.escape(key)}(?![a-z0-9_])", what)]
+        raise ConfigError(f"{origins[max(named, key=len)] if named else source}: {what}") from None
 
 
 def read_api_key(env: str | None, file: str | None, environ: Mapping[str, str]) -> str | None:
     """A replica's key, from where the settings say that it is. Raises ConfigError if it is not there."""
     if env is not None:
-        if env not in environ:
-            raise ConfigError(f"api_key_env: the environment variable {env} is not set")
+        if not environ.get(env, "").strip():
+            raise ConfigError(f"api_key_env: the environment variable {env} is not set, or empty")
         return environ[env].strip()
     if file is not None:
         try:
-            return Path(file).read_text().strip()
+            key = Path(file).read_text(encoding="utf-8").strip()
         except OSError as error:
             raise ConfigError(f"api_key_file: {error.strerror}: {file}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"api_key_file: not a text file: {file}") from None
+        if not key:
+            raise ConfigError(f"api_key_file: the file is empty: {file}")
+        return key
     return None
 
 
 def _read_toml(path: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).read_text())
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Dotted key → the variable that sets it. Variables without `__` that name no section are not ours."""
     found = {}
-    for name, text in environ.items():
-        key = name.removeprefix(_ENV_PREFIX).lower().replace("__", ".")
-        if name.startswith(_ENV_PREFIX) and "." in key and key.partition(".")[0] in _SECTIONS:
-            found[key] = _as_toml(text)
+    for variable in environ:
+        name = variable.removeprefix(_ENV_PREFIX).lower()
+        section, dots, _ = name.partition("__")
+        if variable.startswith(_ENV_PREFIX) and (dots or section in _SECTIONS):
+            if section not in _SECTIONS:
+                raise ConfigError(f"environment variable {variable}: there is no section `{section}`")
+            found[name.replace("__", ".")] = variable
     return found
 
 
 def _as_toml(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        read = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    return read["value"] if len(read) == 1 else text
 
 
 def _set(tree: dict[str, Any], dotted_key: str, value: Any, *, source: str) -> None:
@@ -88,7 +105,9 @@ def _set(tree: dict[str, Any], dotted_key: str, value: Any, *, source: str) -> N
 def _explain(message: str) -> str:
     """msgspec's `Expected … - at `$.server.listen`` with the key in front."""
     what, found, where = message.rpartition(" - at `$")
-    if not found:
-        return message
-    key = where.removesuffix("`").removeprefix(".").replace("[...]", "[]")
-    return f"{key}: {what}"
+    what, key = (what, where.removesuffix("`").removeprefix(".")) if found else (message, "")
+    field = re.fullmatch(r"Object (?:contains (unknown)|missing required) field `(.*)`", what)
+    if field is not None:
+        key = f"{key}.{field[2]}" if key else field[2]
+        what = "there is no such key" if field[1] else "is required"
+    return f"{key}: {what}" if key else what

@@ -9,7 +9,7 @@ from msgspec import Meta
 from gateway.config.http_limits import HttpLimits
 from gateway.config.tenants import KeyHash
 
-_Listen = Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:.]+\]|[^:\s]+):\d{1,5}$")]
+_Listen = Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:.]+\]|[^:\s]+):\d{1,5}\Z")]
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,10 +32,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def __post_init__(self) -> None:
         if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ValueError("server.tls_certificate and server.tls_key go together")
+            raise ValueError("tls_certificate and tls_key go together")
         for name in ("listen", "control"):
             if int(getattr(self, name).rpartition(":")[2]) > 65535:
-                raise ValueError(f"server.{name}: there is no port above 65535")
+                raise ValueError(f"{name} names a port above 65535")
 
 
 def split_listen(listen: str) -> tuple[str, int]:

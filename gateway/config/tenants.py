@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-KeyHash = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}$")]
+KeyHash = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
 """What `turnpike hash-key` prints."""
 
 Trust = Literal["engine-control"]
@@ -13,7 +13,7 @@ Trust = Literal["engine-control"]
 
 
 class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z")]
     key_hashes: Annotated[tuple[KeyHash, ...], Meta(min_length=1)]
     """Several, so that a key can be replaced without a gap."""
     trust: tuple[Trust, ...] = ()

@@ -11,19 +11,27 @@ _Seconds = Annotated[float, Meta(gt=0)]
 class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     url: Annotated[str, Meta(pattern=r"^https?://")]
     """For example `http://gpu-7:8000`; a path in it is put before every request's path."""
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")] | None = None
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")] | None = None
     """Shown to clients in receipts, so not the address; by default the pool's name and a number."""
     api_key_env: str | None = None
     """The environment variable that holds the key to send to this replica."""
     api_key_file: str | None = None
     """The file that holds it."""
 
+    def __post_init__(self) -> None:
+        if self.api_key_env is not None and self.api_key_file is not None:
+            raise ValueError("of api_key_env and api_key_file only one can be meant")
+
 
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")] = "default"
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z")] = "default"
     models: tuple[str, ...] = ()
     """Model names to route here; by default those that the replicas say they serve."""
     replicas: Annotated[tuple[ReplicaConfig, ...], Meta(min_length=1)]
+
+    def names(self) -> list[str]:
+        """The replicas' names, in their order."""
+        return [each.name or f"{self.name}-{number}" for number, each in enumerate(self.replicas)]
 
 
 class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

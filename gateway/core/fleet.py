@@ -40,8 +40,10 @@ class Fleet:
         return self._replicas.get(replica)
 
     def came_up(self, facts: ReplicaFacts) -> bool:
-        """Whether this is news: the replica was unknown or down."""
+        """Whether this is news: the replica was unknown or down. Its pool never changes."""
         state = self._replicas.get(facts.id)
+        if facts.pool not in self._pools or (state is not None and state.facts.pool != facts.pool):
+            raise ValueError(f"replica {facts.id} cannot be in pool {facts.pool}")
         if state is None:
             self._replicas[facts.id] = ReplicaState(facts=facts, is_up=True)
             return True
@@ -69,27 +71,30 @@ class Fleet:
         self, pool: PoolId, *, only: ReplicaId | None, without: Collection[ReplicaId]
     ) -> list[ReplicaLoad]:
         """Replicas of the pool that are up, as far as these limits allow."""
+        states = self._replicas.values() if only is None else [self._replicas[only]]
         return [
             ReplicaLoad(state.facts.id, state.running)
-            for state in self._replicas.values()
-            if state.is_up
-            and state.facts.pool == pool
-            and (only is None or state.facts.id == only)
-            and state.facts.id not in without
+            for state in states
+            if state.is_up and state.facts.pool == pool and state.facts.id not in without
         ]
 
     def pool_for(self, model: str | None) -> PoolId | None:
         """The pool that serves a model; None if no pool does.
 
         With one pool everything goes there, and its backends judge the model's name themselves. A
-        request that names no model goes to the first pool.
+        request that names no model goes to the first pool. While nobody knows what a pool serves,
+        because none of its replicas has said it yet, it may be any model that no other pool serves.
         """
         if model is None or len(self._pools) == 1:
             return next(iter(self._pools))
         for pool in self._pools.values():
             if model in pool.models:
                 return pool.id
+        unread = {pool.id: None for pool in self._pools.values() if not pool.models}
         for state in self._replicas.values():
-            if model in state.facts.models and not self._pools[state.facts.pool].models:
+            if self._pools[state.facts.pool].models or not state.facts.models:
+                continue
+            if model in state.facts.models:
                 return state.facts.pool
-        return None
+            unread.pop(state.facts.pool, None)
+        return next(iter(unread), None)

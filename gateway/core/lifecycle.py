@@ -1,10 +1,10 @@
 """The life of a request, as a table.
 
-Theory of operation. A request is *new* until the brain has decided; then it *waits*, is *submitted* to
-a replica, or is *refused*. A submitted request has had no response head yet: its attempt may fail, and
-then it is submitted elsewhere, waits again, or is refused. Once the head came it is *answering* and
-can only finish, be cut off by the replica, or be left by its client. The last four states are final;
-a request reaches exactly one of them, exactly once, whatever happens.
+Theory of operation. A request is *undecided* when it arrives; the brain decides at once, and it
+*waits*, is *submitted* to a replica, or is *refused*. A submitted request has had no response head yet:
+its attempt may fail, and then it is undecided again. Once the head came it is *answering* and can only
+finish, be cut off by the replica, or be left by its client. The last four states are final; a request
+reaches exactly one of them, exactly once, whatever happens.
 
 Any pair that is not in the table is a bug in a driver or in the brain, and raises `LifecycleError`.
 """
@@ -13,7 +13,7 @@ import enum
 
 
 class State(enum.Enum):
-    NEW = "new"
+    UNDECIDED = "undecided"
     WAITING = "waiting"
     SUBMITTED = "submitted"
     ANSWERING = "answering"
@@ -27,6 +27,7 @@ class Step(enum.Enum):
     WAIT = "wait"
     SUBMIT = "submit"
     REFUSE = "refuse"
+    FAIL = "fail"
     START = "start"
     FINISH = "finish"
     CUT = "cut"
@@ -34,7 +35,7 @@ class Step(enum.Enum):
 
 
 TRANSITIONS: dict[State, dict[Step, State]] = {
-    State.NEW: {
+    State.UNDECIDED: {
         Step.WAIT: State.WAITING,
         Step.SUBMIT: State.SUBMITTED,
         Step.REFUSE: State.REFUSED,
@@ -45,9 +46,7 @@ TRANSITIONS: dict[State, dict[Step, State]] = {
         Step.LEAVE: State.LEFT,
     },
     State.SUBMITTED: {
-        Step.SUBMIT: State.SUBMITTED,  # the attempt failed; another replica
-        Step.WAIT: State.WAITING,  # the attempt failed; no other has room now
-        Step.REFUSE: State.REFUSED,
+        Step.FAIL: State.UNDECIDED,  # submitted elsewhere, waiting again, or refused, before the event ends
         Step.START: State.ANSWERING,
         Step.LEAVE: State.LEFT,
     },
@@ -79,7 +78,7 @@ def advance(state: State, step: Step) -> State:
 
 def as_mermaid() -> str:
     """The table as a Mermaid state diagram, for the documentation."""
-    lines = ["stateDiagram-v2", f"    [*] --> {State.NEW.value}"]
+    lines = ["stateDiagram-v2", f"    [*] --> {State.UNDECIDED.value}"]
     for state, steps in TRANSITIONS.items():
         lines += [f"    {state.value} --> {after.value}: {step.value}" for step, after in steps.items()]
         if not steps:

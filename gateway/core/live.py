@@ -2,7 +2,8 @@
 
 import msgspec
 
-from gateway.core.lifecycle import State, Step, advance
+from gateway.admission.waiting_room import Lane
+from gateway.core.lifecycle import LifecycleError, State, Step, advance
 from gateway.domain.decision import SessionRef
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import RequestFacts
@@ -19,7 +20,7 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     home: ReplicaId | None
     """The only replica that may run it, because the state it builds on lives there."""
     arrived_s: float
-    state: State = State.NEW
+    state: State = State.UNDECIDED
     story: list[Step] = []
     """The steps so far, oldest first; bounded by the number of attempts."""
     replica: ReplicaId | None = None
@@ -35,6 +36,17 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     @property
     def session_id(self) -> SessionId | None:
         return self.session.session if self.session else None
+
+    @property
+    def lane(self) -> Lane:
+        """Where it may run. Requests that are refused at the door have none."""
+        assert self.pool is not None
+        return Lane(pool=self.pool, home=self.home, without=frozenset(self.tried))
+
+    def require(self, state: State) -> None:
+        """Raises `LifecycleError` unless this is its state: for facts that change no state."""
+        if self.state is not state:
+            raise LifecycleError(f"a request that is {self.state.value} is not {state.value}")
 
     def step(self, step: Step) -> None:
         """Raises `LifecycleError` if the table does not allow it."""

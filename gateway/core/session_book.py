@@ -29,6 +29,13 @@ class SessionBook:
                 return home
         return None
 
+    def first_unknown_state(self, tenant: TenantId, facts: RequestFacts) -> str | None:
+        """An id that the request builds on and that this tenant was never seen to be given."""
+        for state_id in facts.state_ids:
+            if self._residence.find(tenant, state_id) is None:
+                return state_id
+        return None
+
     def turn_arrived(
         self, turn: RequestId, tenant: TenantId, facts: RequestFacts, home: Residence | None, *, now: float
     ) -> tuple[SessionRef, list[rec.Record]]:
@@ -39,7 +46,6 @@ class SessionBook:
             out.append(_session_start(session, now=now))
         session.turns += 1
         session.live_turns += 1
-        session.is_final = facts.explicit is not None and facts.explicit.final
         out.append(
             rec.TurnArrived(
                 at_s=now,
@@ -82,6 +88,9 @@ class SessionBook:
             return []
         session.live_turns -= 1
         self.sessions.touch(session, now=now)
+        stated = live.facts.explicit
+        if stated is not None and stated.final and answer is not None and answer.status < 400:
+            session.is_final = True  # a final turn that got no answer will be sent again
         if session.is_final and not session.live_turns:
             return self._end(session, "finished", now=now)
         # A client may act on a tool call from a response that was cut, so any call that was passed on counts.

@@ -13,8 +13,9 @@ Deviations: an id stated by the client names a session together with its thread,
 share their parent's session id become sessions of their own, linked to it by `parent`.
 
 Invariants: every lookup is scoped by tenant; a call id seen in two sessions identifies neither (some
-backends count ids from zero); at most `max_sessions` are kept, and of each at most `max_call_ids`; a
-session with a live turn is never forgotten; forgetting only ever makes a later turn start anew.
+backends count ids from zero), until both have forgotten it; at most `max_sessions` are kept, and of each
+at most `max_call_ids`; a session with a live turn is never forgotten; forgetting only ever makes a later
+turn start anew.
 """
 
 from collections import OrderedDict
@@ -42,7 +43,7 @@ class SessionsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_sessions: Annotated[int, Meta(ge=1)] = 100_000
     max_call_ids: Annotated[int, Meta(ge=1)] = 64
     """Call ids remembered per session, newest first."""
-    idle_s: Annotated[float, Meta(gt=0)] = 3600.0
+    idle_s: Annotated[float, Meta(gt=0, le=30 * 86400)] = 3600.0
     """A session that had no live turn for so long has ended."""
 
 
@@ -60,13 +61,12 @@ class Session(msgspec.Struct, kw_only=True):
     turns: int = 0
     live_turns: int = 0
     is_final: bool = False
-    """The client said that the running turn is its last."""
-    explicit_keys: list["_ExplicitKey"] = []
+    """Somebody said that the session is over; it ends with the last of its live turns."""
+    explicit_key: "_ExplicitKey | None" = None
     call_ids: OrderedDict[str, None] = msgspec.field(default_factory=OrderedDict)
 
 
 _ExplicitKey = tuple[TenantId, str, str, str | None]
-_AMBIGUOUS: Final = SessionId("")
 _EXPIRE_BATCH: Final = 64
 
 
@@ -79,7 +79,8 @@ class Sessions:
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()
         """Least recently seen first."""
         self._by_explicit: dict[_ExplicitKey, SessionId] = {}
-        self._by_call: dict[tuple[TenantId, str], SessionId] = {}
+        self._by_call: dict[tuple[TenantId, str], SessionId | int] = {}
+        """The session that a call id identifies, or how many sessions still know one that identifies none."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -106,17 +107,18 @@ class Sessions:
 
     def learn_call_id(self, session: Session, call_id: str) -> None:
         """A response of this session carried this call id."""
-        key = (session.tenant, call_id)
-        known = self._by_call.get(key)
-        if known is not None and known != session.id:
-            self._by_call[key] = _AMBIGUOUS
-            return
-        self._by_call[key] = session.id
-        session.call_ids[call_id] = None
+        if call_id not in session.call_ids:
+            key = (session.tenant, call_id)
+            known = self._by_call.get(key)
+            if known is None:
+                self._by_call[key] = session.id
+            else:
+                self._by_call[key] = known + 1 if isinstance(known, int) else 2
+            session.call_ids[call_id] = None
         session.call_ids.move_to_end(call_id)
         if len(session.call_ids) > self._config.max_call_ids:
             oldest, _ = session.call_ids.popitem(last=False)
-            self._by_call.pop((session.tenant, oldest), None)
+            self._forget_call_id(session, oldest)
 
     def expire(self, *, now: float) -> list[tuple[Session, str]]:
         """Forgets sessions that idle too long or are too many; returns them with the reason.
@@ -150,26 +152,34 @@ class Sessions:
 
     def forget(self, session: Session) -> None:
         del self._sessions[session.id]
-        for key in session.explicit_keys:
-            self._by_explicit.pop(key, None)
+        if session.explicit_key is not None:
+            del self._by_explicit[session.explicit_key]
         for call_id in session.call_ids:
-            self._by_call.pop((session.tenant, call_id), None)
+            self._forget_call_id(session, call_id)
+
+    def _forget_call_id(self, session: Session, call_id: str) -> None:
+        key = (session.tenant, call_id)
+        known = self._by_call[key]
+        if isinstance(known, int) and known > 1:
+            self._by_call[key] = known - 1
+        else:
+            del self._by_call[key]
 
     def _find(
         self, tenant: TenantId, facts: RequestFacts, state_session: SessionId | None
     ) -> tuple[Session | None, SessionSource]:
         if facts.explicit is not None:
             stated = facts.explicit
-            known = self._by_explicit.get((tenant, stated.schema, stated.session, stated.thread))
-            session = self._sessions.get(known) if known is not None else None
+            key = (tenant, stated.schema, stated.session, stated.thread)
+            session = self._sessions[self._by_explicit[key]] if key in self._by_explicit else None
             is_ours = stated.schema.startswith("x-turnpike")
             return session, SessionSource.TURNPIKE_HEADER if is_ours else SessionSource.CLIENT_ID
         if state_session is not None and (session := self._sessions.get(state_session)) is not None:
             return session, SessionSource.STATE_ID
         for call_id in facts.echoed_ids:
             known = self._by_call.get((tenant, call_id))
-            if known is not None and (session := self._sessions.get(known)) is not None:
-                return session, SessionSource.CALL_ID
+            if isinstance(known, str):
+                return self._sessions[known], SessionSource.CALL_ID
         return None, SessionSource.NEW
 
     def _start(
@@ -187,10 +197,9 @@ class Sessions:
         self._sessions[session.id] = session
         if stated is not None:
             session.schema = stated.schema
-            key = (tenant, stated.schema, stated.session, stated.thread)
-            self._by_explicit[key] = session.id
-            session.explicit_keys.append(key)
-            session.parent = self._parent_of(tenant, stated)
+            session.parent = self._parent_of(tenant, stated)  # looked up first, or it might find itself
+            session.explicit_key = (tenant, stated.schema, stated.session, stated.thread)
+            self._by_explicit[session.explicit_key] = session.id
         return session
 
     def _parent_of(self, tenant: TenantId, stated: ExplicitId) -> SessionId | None:

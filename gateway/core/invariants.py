@@ -1,0 +1,67 @@
+"""Do the brain's books agree with each other? A check of its whole state, for tests and simulations.
+
+It reads everything, so a server does not call it.
+"""
+
+from collections import Counter
+
+from gateway.core.coordinator import Coordinator
+from gateway.core.lifecycle import State
+from gateway.domain.ids import ReplicaId, SessionId
+
+
+def check_books(brain: Coordinator) -> None:
+    """Raises AssertionError, saying what is wrong. To be called between events."""
+    _check_requests(brain)
+    _check_waiting_room(brain)
+    _check_sessions(brain)
+
+
+def _check_requests(brain: Coordinator) -> None:
+    running: Counter[ReplicaId] = Counter()
+    for request, live in brain.live.items():
+        assert live.request == request
+        assert live.state in (State.WAITING, State.SUBMITTED, State.ANSWERING), f"{request} is {live.state}"
+        is_waiting = live.state is State.WAITING
+        assert (request in brain.waiting_room) == is_waiting, f"{request}: the waiting room disagrees"
+        assert (live.replica is None) == is_waiting, f"{request} is {live.state} on {live.replica}"
+        assert len(set(live.tried)) == len(live.tried), f"{request} was sent twice to a replica"
+        assert live.home is None or live.tried in ([], [live.home]), f"{request} left its home"
+        if live.replica is not None:
+            running[live.replica] += 1
+            assert live.tried[-1] == live.replica
+    for state in brain.fleet:
+        here = running[state.facts.id]
+        assert state.running == here, f"{state.facts.id} runs {here}, its book says {state.running}"
+
+
+def _check_waiting_room(brain: Coordinator) -> None:
+    room = brain.waiting_room
+    deadlines = []
+    for waiting in room:
+        assert waiting.request in brain.live, f"{waiting.request} waits but does not live"
+        assert waiting.lane == brain.live[waiting.request].lane, f"{waiting.request} waits in a wrong lane"
+        assert brain.gate.candidates(waiting.lane), f"{waiting.request} waits for nobody"
+        free = brain.gate.with_room(waiting.lane)
+        assert not free, f"{waiting.request} waits though {free} may run it"
+        deadlines.append(waiting.deadline_s)
+    assert room.next_deadline_s() == min(deadlines, default=None)
+    assert room.body_bytes == sum(waiting.body_bytes for waiting in room)
+
+
+def _check_sessions(brain: Coordinator) -> None:
+    book = brain.sessions
+    live_turns: Counter[SessionId] = Counter()
+    for live in brain.live.values():
+        if live.session_id is not None:
+            live_turns[live.session_id] += 1
+            session = book.sessions.get(live.session_id)
+            assert session is not None, f"{live.session_id} was forgotten with a live turn"
+            assert session.tenant == live.tenant, f"{live.request} is in another tenant's session"
+    active = 0
+    for session in book.sessions.newest_first():
+        here = live_turns[session.id]
+        assert session.live_turns == here, f"{session.id} has {here} live turns, not {session.live_turns}"
+        assert here or not session.is_final, f"{session.id} is over and was not ended"
+        active += bool(book.tools.open_calls(session.id))
+    assert active == book.tools.active_sessions, "tools run for a session that is gone"

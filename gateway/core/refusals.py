@@ -1,0 +1,38 @@
+"""The refusals that the brain itself makes, in words for a person. Policies word their own."""
+
+from gateway.core.events import AttemptFailed
+from gateway.domain.decision import Refusal, RefusalReason
+
+
+def draining() -> Refusal:
+    return Refusal(reason=RefusalReason.DRAINING, message="The gateway is shutting down.", retry_after_s=1)
+
+
+def unknown_state(state_id: str) -> Refusal:
+    """The text is vLLM's own not-found: whether another tenant has it is not told."""
+    message = f"Response with id '{state_id}' not found."
+    return Refusal(reason=RefusalReason.STATE_NOT_FOUND, message=message)
+
+
+def unknown_model(model: str | None) -> Refusal:
+    return Refusal(reason=RefusalReason.UNKNOWN_MODEL, message=f"The model `{model}` does not exist.")
+
+
+def waited_too_long(number: int) -> Refusal:
+    """`number`: how many waited too long so far.
+
+    Clients obey `retry-after` to the millisecond; distinct values keep them from coming back together.
+    """
+    message = "All backends were busy for too long."
+    return Refusal(reason=RefusalReason.QUEUE_TIMEOUT, message=message, retry_after_s=1 + number % 29)
+
+
+def attempt_failed(event: AttemptFailed) -> Refusal:
+    """No other replica may be tried, or none is left."""
+    if event.timed_out:
+        reason, what = RefusalReason.UPSTREAM_TIMEOUT, "did not answer in time"
+    elif event.was_sent:
+        reason, what = RefusalReason.UPSTREAM_BROKEN, "failed before it answered"
+    else:
+        reason, what = RefusalReason.UPSTREAM_UNREACHABLE, "could not be reached"
+    return Refusal(reason=reason, message=f"The backend {what}.")

@@ -1,0 +1,169 @@
+"""Scripts for the brain: `play >> event << command`, no sockets, no sleeps.
+
+    play = Playbook(replicas="a b", max_running_per_replica=1)
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> started("r1") >> finished("r1") << nothing
+
+`>>` sends an event, `<<` names the decision that must be next. A decision that nobody expected fails at
+the following event. After every event the brain's books are checked.
+"""
+
+from typing import Any
+
+import msgspec
+
+from gateway.assembly import assemble
+from gateway.config import Config
+from gateway.core import events as ev
+from gateway.core.commands import Dispatch, Emit, Refuse
+from gateway.core.coordinator import Coordinator
+from gateway.core.invariants import check_books
+from gateway.domain.decision import PlacementReason, RefusalReason
+from gateway.domain.fleet import ReplicaFacts
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.records import Record
+from gateway.domain.request import Answer, ExplicitId, Protocol, RequestFacts, ToolCall, Work
+
+_HASH = "sha256:" + "0" * 64
+nothing = None
+
+
+class Playbook:
+    def __init__(
+        self,
+        *,
+        replicas: str = "a",
+        pools: tuple[dict[str, Any], ...] = ({"name": "pool"},),
+        tenants_have_keys: bool = False,
+        max_running_per_replica: int = 256,
+        max_waiting: int = 4096,
+        **sections: Any,
+    ) -> None:
+        limits = {"max_running_per_replica": max_running_per_replica, "max_waiting": max_waiting}
+        settings: dict[str, Any] = {
+            "pools": [
+                {"replicas": [{"url": f"http://{number}"}], **pool} for number, pool in enumerate(pools)
+            ],
+            "admission": limits | sections.pop("admission", {}),
+            **sections,
+        }
+        if tenants_have_keys:
+            settings["tenants"] = [{"name": "t", "key_hashes": [_HASH]}]
+        self.brain: Coordinator = assemble(msgspec.convert(settings, Config), id_prefix="")
+        self.now = 1000.0
+        self.records: list[Record] = []
+        self.decisions: list[Dispatch | Refuse] = []
+        for name in replicas.split():
+            _ = self >> up(name, pool=pools[0]["name"])
+
+    def __rshift__(self, event: ev.Event) -> "Playbook":
+        assert not self.decisions, f"nobody expected {self.decisions}"
+        for command in self.brain.handle(event, now=self.now):
+            if isinstance(command, Emit):
+                self.records.append(command.record)
+            else:
+                self.decisions.append(command)
+        check_books(self.brain)
+        return self
+
+    def __lshift__(self, expected: tuple[Any, ...] | None) -> "Playbook":
+        if expected is None:
+            assert not self.decisions, f"nobody expected {self.decisions}"
+            return self
+        assert self.decisions, f"no decision came, expected {expected}"
+        assert _told(self.decisions.pop(0)) == expected
+        return self
+
+    def later(self, seconds: float) -> "Playbook":
+        """Time passes; the timer fires if it was due."""
+        self.now += seconds
+        due = self.brain.next_deadline_s()
+        return self >> ev.TimerFired() if due is not None and due <= self.now else self
+
+    def take(self) -> Dispatch | Refuse:
+        """The next decision, for a closer look."""
+        return self.decisions.pop(0)
+
+    def seen(self, kind: type[Record]) -> list[Any]:
+        return [record for record in self.records if isinstance(record, kind)]
+
+    @property
+    def session(self) -> Any:
+        """The session that was seen last."""
+        return next(iter(self.brain.sessions.sessions.newest_first()))
+
+
+def _told(command: Dispatch | Refuse) -> tuple[Any, ...]:
+    if isinstance(command, Dispatch):
+        return (command.request, command.placement.replica, command.placement.reason)
+    return (command.request, command.refusal.reason)
+
+
+def dispatch(request: str, *, to: str, because: PlacementReason = PlacementReason.LEAST_LOADED) -> Any:
+    return (request, to, because)
+
+
+def refuse(request: str, reason: RefusalReason) -> Any:
+    return (request, reason)
+
+
+def facts(**fields: Any) -> RequestFacts:
+    fields.setdefault("protocol", Protocol.CHAT)
+    fields.setdefault("work", Work.GENERATE)
+    return RequestFacts(**fields)
+
+
+def stated(session: str, *, schema: str = "codex", **fields: Any) -> ExplicitId:
+    return ExplicitId(schema=schema, session=session, **fields)
+
+
+def arrived(request: str, tenant: str = "t", **fields: Any) -> ev.RequestArrived:
+    return ev.RequestArrived(RequestId(request), TenantId(tenant), facts(**fields))
+
+
+def started(request: str, status: int = 200) -> ev.ResponseStarted:
+    return ev.ResponseStarted(RequestId(request), status)
+
+
+def first_token(request: str) -> ev.FirstTokenSeen:
+    return ev.FirstTokenSeen(RequestId(request))
+
+
+def call_seen(request: str, call_id: str, name: str = "bash") -> ev.ToolCallSeen:
+    return ev.ToolCallSeen(RequestId(request), ToolCall(call_id, name))
+
+
+def state_minted(request: str, state_id: str) -> ev.StateMinted:
+    return ev.StateMinted(RequestId(request), state_id)
+
+
+def answer(*calls: str, status: int = 200, **fields: Any) -> Answer:
+    return Answer(status=status, tool_calls=tuple(ToolCall(call, "bash") for call in calls), **fields)
+
+
+def finished(request: str, *calls: str, status: int = 200, **fields: Any) -> ev.ResponseFinished:
+    return ev.ResponseFinished(RequestId(request), answer(*calls, status=status, **fields))
+
+
+def cut(request: str, *calls: str) -> ev.ResponseCut:
+    return ev.ResponseCut(RequestId(request), answer(*calls), "reset by peer")
+
+
+def left(request: str, seen: Answer | None = None) -> ev.ClientLeft:
+    return ev.ClientLeft(RequestId(request), seen)
+
+
+def failed(request: str, *, was_sent: bool = False, timed_out: bool = False) -> ev.AttemptFailed:
+    return ev.AttemptFailed(RequestId(request), "refused", was_sent, timed_out)
+
+
+def up(replica: str, *, pool: str = "pool", models: tuple[str, ...] = ()) -> ev.ReplicaCameUp:
+    return ev.ReplicaCameUp(ReplicaFacts(id=ReplicaId(replica), pool=PoolId(pool), models=models))
+
+
+def down(replica: str) -> ev.ReplicaWentDown:
+    return ev.ReplicaWentDown(ReplicaId(replica), "does not answer")
+
+
+def session_finished(session: str) -> ev.SessionFinished:
+    return ev.SessionFinished(SessionId(session))

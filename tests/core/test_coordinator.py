@@ -1,0 +1,290 @@
+"""The coordinator: each event's effect, told in decisions and records."""
+
+from typing import Any
+
+import pytest
+
+from gateway.core import events as ev
+from gateway.core.lifecycle import LifecycleError
+from gateway.domain import records as rec
+from gateway.domain.decision import PlacementReason, RefusalReason
+from gateway.domain.request import Work
+from tests.core.playbook import (
+    Playbook,
+    answer,
+    arrived,
+    call_seen,
+    cut,
+    dispatch,
+    down,
+    failed,
+    finished,
+    first_token,
+    left,
+    nothing,
+    refuse,
+    session_finished,
+    started,
+    state_minted,
+    stated,
+    up,
+)
+
+HOME = PlacementReason.STATE_LIVES_THERE
+RETRY = PlacementReason.RETRIED_ELSEWHERE
+
+
+# --- one request ---------------------------------------------------------------------------------
+
+
+def test_a_turn_runs_and_ends():
+    play = Playbook()
+    play >> arrived("r1", body_bytes=7) << dispatch("r1", to="a")
+    play.now += 0.25
+    play >> started("r1") >> first_token("r1") >> first_token("r1")
+    play.now += 0.5
+    play >> finished("r1", finish_reason="stop") << nothing
+    assert [type(record) for record in play.records[1:]] == [
+        rec.SessionStarted,
+        rec.TurnArrived,
+        rec.Routed,
+        rec.GpuSubmit,
+        rec.GpuFirstToken,
+        rec.GpuEnd,
+    ]
+    (first,), (end,) = play.seen(rec.GpuFirstToken), play.seen(rec.GpuEnd)
+    assert first.launch_delay_ms == 250
+    assert (end.outcome, end.duration_ms, end.finish_reason) == ("finished", 750, "stop")
+    assert not play.brain.live
+
+
+@pytest.mark.parametrize(("end", "outcome"), [(cut("r1"), "cut"), (left("r1", answer()), "client_left")])
+def test_an_answer_may_end_badly(end, outcome):
+    play = Playbook()
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> started("r1") >> end << nothing
+    assert play.seen(rec.GpuEnd)[0].outcome == outcome
+    assert not play.brain.live
+
+
+def test_a_client_may_leave_before_the_answer_begins():
+    play = Playbook()
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> left("r1") << nothing
+    assert not play.brain.live
+
+
+def test_requests_that_are_no_turns_have_no_session():
+    play = Playbook()
+    play >> arrived("r1", work=Work.POOL)
+    assert play.take().session is None
+    play >> arrived("r2", is_readable=False)
+    assert play.take().session is None
+    assert len(play.brain.sessions.sessions) == 0
+
+
+# --- what a driver may not do --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        arrived("r1"),
+        first_token("r1"),
+        call_seen("r1", "c1"),
+        state_minted("r1", "resp_1"),
+        finished("r1"),
+        cut("r1"),
+        started("never-arrived"),
+    ],
+)
+def test_events_out_of_turn_are_refused_and_change_nothing(event):
+    play = Playbook()
+    play >> arrived("r1") << dispatch("r1", to="a")
+    with pytest.raises(LifecycleError):
+        play >> event
+    play >> left("r1") << nothing
+
+
+def test_an_attempt_cannot_fail_once_the_answer_began():
+    play = Playbook(replicas="a b")
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> started("r1")
+    with pytest.raises(LifecycleError, match="answering cannot fail"):
+        play >> failed("r1")
+    play >> finished("r1") << nothing
+
+
+# --- at the door ---------------------------------------------------------------------------------
+
+
+def test_a_draining_gateway_takes_nothing_new_and_finishes_the_rest():
+    play = Playbook(max_running_per_replica=1)
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> arrived("r2") >> ev.DrainStarted()
+    play >> arrived("r3") << refuse("r3", RefusalReason.DRAINING)
+    play >> left("r1") << dispatch("r2", to="a")
+
+
+def test_a_model_that_no_pool_serves():
+    play = Playbook(replicas="", pools=({"name": "one", "models": ["m1"]}, {"name": "two", "models": ["m2"]}))
+    play >> up("a", pool="one") >> arrived("r1", model="m3") << refuse("r1", RefusalReason.UNKNOWN_MODEL)
+
+
+def test_no_replica_is_up():
+    play = Playbook(replicas="")
+    play >> arrived("r1") << refuse("r1", RefusalReason.NO_REPLICA)
+
+
+def test_state_that_was_not_seen_being_minted():
+    play = Playbook(tenants_have_keys=True)
+    play >> arrived("r1", state_ids=("resp_x",)) << refuse("r1", RefusalReason.STATE_NOT_FOUND)
+    play = Playbook(tenants_have_keys=False)
+    play >> arrived("r1", state_ids=("resp_x",)) << dispatch("r1", to="a")
+
+
+def test_one_known_state_opens_no_door_to_an_unknown_one():
+    play = Playbook(tenants_have_keys=True)
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> started("r1") >> state_minted("r1", "resp_1") >> finished("r1")
+    play >> arrived("r2", state_ids=("resp_1", "item_x")) << refuse("r2", RefusalReason.STATE_NOT_FOUND)
+    play >> arrived("r3", state_ids=("resp_1",)) << dispatch("r3", to="a", because=HOME)
+    play >> arrived("r4", "other", state_ids=("resp_1",)) << refuse("r4", RefusalReason.STATE_NOT_FOUND)
+
+
+# --- home ----------------------------------------------------------------------------------------
+
+
+def test_state_of_another_pool_leads_there_whatever_the_model():
+    play = Playbook(
+        replicas="a", pools=({"name": "one", "models": ["m1"]}, {"name": "two", "models": ["m2"]})
+    )
+    play >> up("b", pool="two")
+    play >> arrived("r1", model="m2") << dispatch("r1", to="b")
+    play >> started("r1") >> state_minted("r1", "resp_1") >> finished("r1")
+    play >> arrived("r2", model="m1", state_ids=("resp_1",)) << dispatch("r2", to="b", because=HOME)
+
+
+def test_a_request_runs_nowhere_but_at_home():
+    play = Playbook(replicas="a b")
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> started("r1") >> state_minted("r1", "resp_1") >> finished("r1")
+    play >> arrived("r2", state_ids=("resp_1",)) << dispatch("r2", to="a", because=HOME)
+    play >> failed("r2") << refuse("r2", RefusalReason.UPSTREAM_UNREACHABLE)
+    play >> down("a")
+    play >> arrived("r3", state_ids=("resp_1",)) << refuse("r3", RefusalReason.NO_REPLICA)
+
+
+# --- attempts that fail --------------------------------------------------------------------------
+
+
+def test_what_was_not_sent_is_tried_elsewhere():
+    play = Playbook(replicas="a b")
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> failed("r1") << dispatch("r1", to="b", because=RETRY)
+    play >> failed("r1") << refuse("r1", RefusalReason.UPSTREAM_UNREACHABLE)
+    assert [end.outcome for end in play.seen(rec.GpuEnd)] == ["failed", "failed"]
+    assert [submit.attempt for submit in play.seen(rec.GpuSubmit)] == [1, 2]
+
+
+def test_what_was_sent_is_tried_elsewhere_only_if_that_harms_nobody():
+    play = Playbook(replicas="a b")
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> failed("r1", was_sent=True) << refuse("r1", RefusalReason.UPSTREAM_BROKEN)
+    play >> arrived("r2", is_replayable=True) << dispatch("r2", to="b")
+    play >> failed("r2", was_sent=True) << dispatch("r2", to="a", because=RETRY)
+
+
+def test_what_timed_out_is_not_tried_again():
+    play = Playbook(replicas="a b")
+    play >> arrived("r1", is_replayable=True) << dispatch("r1", to="a")
+    play >> failed("r1", was_sent=True, timed_out=True) << refuse("r1", RefusalReason.UPSTREAM_TIMEOUT)
+
+
+def test_attempts_are_bounded():
+    play = Playbook(replicas="a b c", core={"max_attempts": 2})
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> failed("r1") << dispatch("r1", to="b", because=RETRY)
+    play >> failed("r1") << refuse("r1", RefusalReason.UPSTREAM_UNREACHABLE)
+
+
+def test_a_failed_attempt_may_have_to_wait_for_the_next():
+    play = Playbook(replicas="a b", max_running_per_replica=1)
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> arrived("r2") << dispatch("r2", to="b")
+    play >> failed("r1") << nothing
+    play >> left("r2") << dispatch("r1", to="b", because=RETRY)
+
+
+# --- the fleet -----------------------------------------------------------------------------------
+
+
+def test_news_of_a_replica_are_told_once():
+    play = Playbook()
+    play >> up("a") >> down("a") >> down("a") >> down("unknown")
+    assert [change.state for change in play.seen(rec.ReplicaChanged)] == ["up", "down"]
+
+
+def test_nobody_waits_for_a_replica_that_went_down():
+    play = Playbook(max_running_per_replica=1)
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> arrived("r2") << nothing
+    play.now += 3
+    play >> down("a") << refuse("r2", RefusalReason.NO_REPLICA)
+    assert play.seen(rec.Refused)[0].waited_ms == 3000
+    play >> started("r1") >> finished("r1") << nothing
+
+
+# --- time and sessions ---------------------------------------------------------------------------
+
+
+def test_waiting_ends_at_the_deadline_and_clients_come_back_at_different_times():
+    play = Playbook(max_running_per_replica=1, core={"max_wait_s": 5.0})
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> arrived("r2") >> arrived("r3")
+    assert play.brain.next_deadline_s() == play.now + 5
+    play.later(4.9) << nothing
+    play.later(0.1)
+    refused: list[Any] = [play.take(), play.take()]
+    assert [each.refusal.reason for each in refused] == [RefusalReason.QUEUE_TIMEOUT] * 2
+    assert refused[0].refusal.retry_after_s != refused[1].refusal.retry_after_s
+    assert refused[0].waited_s == 5
+
+
+def test_a_client_may_leave_the_waiting_room():
+    play = Playbook(max_running_per_replica=1)
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> arrived("r2") >> left("r2") << nothing
+    assert len(play.brain.waiting_room) == 0
+
+
+def test_sessions_expire_by_the_timer():
+    play = Playbook(sessions={"idle_s": 60})
+    assert play.brain.next_deadline_s() is None
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> started("r1") >> finished("r1")
+    play.later(60)
+    assert play.seen(rec.SessionEnded)[0].reason == "idle"
+    assert play.brain.next_deadline_s() is None
+
+
+def test_a_session_is_ended_by_whoever_may():
+    play = Playbook()
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> started("r1") >> call_seen("r1", "c1") >> finished("r1", "c1")
+    play >> session_finished(play.session.id) << nothing
+    assert play.seen(rec.SessionEnded)[0].reason == "finished"
+    assert [num.active for num in play.seen(rec.ToolNum)] == [1, 0]
+
+
+def test_a_refused_final_turn_does_not_end_its_session():
+    play = Playbook(max_running_per_replica=1, max_waiting=0)
+    final: dict[str, Any] = {"explicit": stated("x", final=True)}
+    play >> arrived("r1", explicit=stated("x")) << dispatch("r1", to="a")
+    play >> arrived("r2", **final) << refuse("r2", RefusalReason.QUEUE_FULL)
+    play >> started("r1") >> finished("r1")
+    play >> arrived("r3", **final) << dispatch("r3", to="a")
+    assert not play.seen(rec.SessionEnded)
+    play >> started("r3") >> finished("r3")
+    (ended,) = play.seen(rec.SessionEnded)
+    assert (ended.reason, ended.turns) == ("finished", 3)
