@@ -207,9 +207,10 @@ class ClientConnection(asyncio.Protocol):
         self._must_close = True
         if self._is_lost:
             return
-        with contextlib.suppress(OSError):  # the client has reset it already
-            accepted = self.transport.get_extra_info("socket")
-            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        accepted = self.transport.get_extra_info("socket")
+        if accepted is not None:
+            with contextlib.suppress(OSError):  # the client has reset it already
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self.transport.abort()
 
     # --- the connection's own task ---------------------------------------------------------------

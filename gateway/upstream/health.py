@@ -59,7 +59,8 @@ class HealthChecks:
 
     def merged_models(self) -> dict[str, Any]:
         """The models of all pools as one OpenAI list; each model once."""
-        models = {model.get("id"): model for found in self._models.values() for model in found}
+        found = [self._models.get(replica, []) for replica in self._replicas]
+        models = {model.get("id"): model for listing in found for model in listing}
         return {"object": "list", "data": list(models.values())}
 
     async def _watch(self, replica: Replica) -> None:

@@ -91,9 +91,8 @@ class Message:
 
 def reset(writer: asyncio.StreamWriter) -> None:
     """Closes with RST instead of FIN."""
-    writer.transport.get_extra_info("socket").setsockopt(
-        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-    )
+    if (sock := writer.transport.get_extra_info("socket")) is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
 
 
@@ -209,7 +208,7 @@ class Backend:
                 await self.script(exchange)
                 if exchange.is_closed:
                     break
-        except (OSError, EOFError):
+        except (OSError, EOFError, RuntimeError):  # the last is uvloop's, for a closed transport
             pass
         finally:
             self._writers.discard(writer)
@@ -345,8 +344,9 @@ class Bench:
     async def _open_pool(self, shape: dict[str, Any], tls: Any) -> dict[str, Any]:
         shape = dict(shape)
         opened = [Backend() for _ in range(shape.pop("backends"))]
+        listing = shape.pop("listing", None)
         for backend in opened:
-            backend.models = shape.pop("listing", backend.models)
+            backend.models = listing or backend.models
             await backend.open(tls)
         self.backends += opened
         extra = shape.pop("replica", {})

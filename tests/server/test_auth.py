@@ -218,10 +218,9 @@ async def test_keys_appear_nowhere(start, tmp_path, caplog, capfd):
         upstream={"stall_timeout_s": 0.2, "head_timeout_s": 1.0},
     )
     bench.may_log_errors = True
-    answers = []
-    for headers in (bearer(ALICE), api_key(BOB), bearer(ALICE) + api_key(BOB)):
-        for path in (b"/v1/chat/completions", b"/v1/messages", b"/sleep", b"//", b"/v1/responses/resp_x"):
-            answers.append(await bench.ask(post(path=path, headers=headers)))
+    paths = (b"/v1/chat/completions", b"/v1/messages", b"/sleep", b"//", b"/v1/responses/resp_x")
+    keys = (bearer(ALICE), api_key(BOB), bearer(ALICE) + api_key(BOB))
+    answers = [await bench.ask(post(path=path, headers=key)) for path in paths for key in keys]
     for script in (sends(b"garbage"), sends(STREAM_HEAD + chunk(DELTA), then="reset"), Exchange.until_left):
         bench.backend.script = script
         client = await bench.connect()

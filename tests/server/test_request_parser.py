@@ -1,11 +1,12 @@
 """However the bytes are cut, the same requests come out; and no bytes raise."""
 
+import itertools
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.config.http_limits import HttpLimits
 from gateway.server.request_parser import BufferBudget, RequestParser
-import itertools
 
 LIMITS = HttpLimits(max_header_bytes=2000, max_body_bytes=5000, max_buffered_bytes=1 << 20)
 

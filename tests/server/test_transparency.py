@@ -1,0 +1,173 @@
+"""What passes through unchanged, and the little that is added."""
+
+import json
+import ssl
+
+import pytest
+import trustme
+
+from tests.server.bench import CHAT, Client, answer, eventually, get, post, sends
+
+
+def listing(*models: str) -> bytes:
+    return json.dumps({"object": "list", "data": [{"id": m, "object": "model"} for m in models]}).encode()
+
+
+async def test_headers_to_the_client_keep_order_case_and_repetitions(start):
+    bench = await start()
+    raw = b"sEt-CoOkIe: a=1\r\nX-Odd:  two  words\r\nSet-Cookie: b=2\r\nDate: then\r\nServer: uvicorn\r\nX-Empty:\r\n"
+    per_hop = (
+        b"Connection: keep-alive, X-Named\r\nX-Named: 1\r\nKeep-Alive: timeout=5\r\nProxy-Connection: x\r\n"
+    )
+    bench.backend.script = sends(answer(headers=raw + per_hop))
+    response = await bench.ask(post())
+    assert [h for h in response.headers if not h[0].startswith(b"x-turnpike")] == [
+        (b"Content-Type", b"application/json"),
+        (b"sEt-CoOkIe", b"a=1"),
+        (b"X-Odd", b"two  words"),
+        (b"Set-Cookie", b"b=2"),
+        (b"Date", b"then"),
+        (b"Server", b"uvicorn"),
+        (b"X-Empty", b""),
+        (b"Content-Length", b"%d" % len(response.body)),
+    ]
+
+
+async def test_headers_to_the_backend_keep_order_case_and_repetitions(start):
+    bench = await start(pools=[{"backends": 1}], hints={"session": False})
+    raw = b"uSeR-aGeNt: odd\r\nCookie: a\r\nX-Turnpike-Session: s1\r\nCookie: b\r\nanthropic-version: 2023-06-01\r\n"
+    per_hop = (
+        b"Connection: X-Named\r\nX-Named: 1\r\nTE: trailers\r\nKeep-Alive: 5\r\nProxy-Authorization: x\r\n"
+    )
+    await bench.ask(post(headers=raw + per_hop))
+    assert bench.backend.seen[0].headers == [
+        (b"Host", b"localhost:%d" % bench.backend.port),
+        (b"Content-Type", b"application/json"),
+        (b"uSeR-aGeNt", b"odd"),
+        (b"Cookie", b"a"),
+        (b"Cookie", b"b"),
+        (b"anthropic-version", b"2023-06-01"),
+        (b"Content-Length", b"%d" % len(CHAT)),
+    ]
+
+
+@pytest.mark.parametrize("version", ["0.30.0", "0.20.0"])
+async def test_a_backend_is_told_the_session_only_if_it_reads_it(start, version):
+    bench = await start()
+    bench.backend.version = b'{"version":"%s"}' % version.encode()
+    bench.gateway._health._facts.clear()
+    bench.gateway._health.check_now("default-0")
+    await eventually(lambda: next(iter(bench.brain.fleet)).facts.abilities.version == version)
+    response = await bench.ask(post())
+    told = bench.backend.seen[0].get(b"x-session-id")
+    assert told == (response.get(b"x-turnpike-session") if version == "0.30.0" else None)
+    await bench.ask(post(headers=b"X-Session-ID: mine\r\n"))
+    assert bench.backend.seen[1].all(b"x-session-id") == [b"mine"]
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+async def test_receipts(start, is_on):
+    bench = await start(server={"receipts": is_on})
+    response = await bench.ask(post())
+    names = [name for name, _ in response.headers if name.startswith(b"x-turnpike-")]
+    assert names == (
+        [b"x-turnpike-" + n for n in (b"request", b"session", b"source", b"replica", b"queue-ms", b"reason")]
+        if is_on
+        else []
+    )
+    if is_on:
+        assert response.get(b"x-turnpike-replica") == b"default-0"
+        assert response.get(b"x-turnpike-reason") == b"least_loaded"
+    light = await bench.ask(get(b"/v1/models"))
+    assert light.get(b"x-turnpike-session") is None
+
+
+async def test_one_pools_models_are_passed_on_byte_for_byte(start):
+    odd = b'{ "data" : [ {"id":"m"} ],\n "object":"list", "extra": 1e3 }'
+    bench = await start(pools=[{"backends": 1, "listing": odd}])
+    bench.backend.script = sends(answer(odd))
+    assert (await bench.ask(get(b"/v1/models"))).body == odd
+
+
+async def test_several_pools_are_told_apart_by_model(start):
+    pools = [
+        {"name": "small", "backends": 1, "listing": listing("tiny", "both")},
+        {"name": "large", "backends": 2, "listing": listing("huge", "both")},
+    ]
+    bench = await start(pools=pools)
+    models = await bench.ask(get(b"/v1/models"))
+    assert [m["id"] for m in models.json()["data"]] == ["tiny", "both", "huge"]
+    head = await bench.ask(b"HEAD /v1/models HTTP/1.1\r\nHost: gw\r\n\r\n")
+    assert head.status == 200 and head.body == b""
+    for model, pool in (("tiny", b"small"), ("huge", b"large"), ("huge", b"large")):
+        response = await bench.ask(post(b'{"model":"%s","messages":[]}' % model.encode()))
+        assert response.status == 200 and response.get(b"x-turnpike-replica").startswith(pool)
+    assert [len(b.seen) for b in bench.backends] == [1, 1, 1]
+    unknown = await bench.ask(post(b'{"model":"none","messages":[]}'))
+    assert unknown.status == 404 and unknown.json()["error"]["code"] == "unknown_model"
+    unknown = await bench.ask(post(b'{"model":"none","messages":[]}', b"/v1/messages"))
+    assert unknown.status == 404 and unknown.json()["error"]["type"] == "not_found_error"
+
+
+async def test_pools_by_configuration_hide_what_else_their_replicas_serve(start):
+    pools = [
+        {"name": "a", "backends": 1, "models": ["public"], "listing": listing("public", "hidden")},
+        {"name": "b", "backends": 1, "listing": listing("other")},
+    ]
+    bench = await start(pools=pools)
+    assert (await bench.ask(post(b'{"model":"public","messages":[]}'))).status == 200
+    assert (await bench.ask(post(b'{"model":"hidden","messages":[]}'))).status == 404
+
+
+async def test_a_prefix_in_the_backends_url(start):
+    bench = await start()
+    replica = bench.gateway._replicas["default-0"]
+    replica.address = type(replica.address).parse(f"{bench.backend.url}/behind/it/")
+    await bench.ask(post())
+    assert bench.backend.seen[0].target == b"/behind/it/v1/chat/completions"
+
+
+async def test_tls_on_both_sides(start, tmp_path):
+    authority = trustme.CA()
+    inside, outside = authority.issue_cert("localhost"), authority.issue_cert("127.0.0.1")
+    for name, blob in (
+        ("ca.pem", authority.cert_pem),
+        ("key.pem", outside.private_key_pem),
+        ("chain.pem", outside.cert_chain_pems[0]),
+    ):
+        blob.write_to_path(str(tmp_path / name))
+    backend_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    inside.configure_cert(backend_tls)
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    bench = await start(
+        backend_tls=backend_tls,
+        server={"tls_certificate": str(tmp_path / "chain.pem"), "tls_key": str(tmp_path / "key.pem")},
+        upstream={"ca_file": str(tmp_path / "ca.pem")},
+    )
+    client = await bench.connect(ssl=trust)
+    for _ in range(2):
+        assert (await client.ask(post())).status == 200
+    assert bench.backend.connections == 1
+    bench.backend.script = sends(answer()[:-4], then="close")
+    client.send(post())
+    cut = await client.receive()
+    assert cut.status == 200 and not cut.is_whole
+    plain = await bench.connect()
+    plain.send(post())
+    data, _ = await plain.rest()
+    assert not data.startswith(b"HTTP/1.1 200")
+
+
+async def test_a_certificate_of_an_unknown_authority_keeps_a_replica_out(start, tmp_path):
+    right, wrong = trustme.CA(), trustme.CA()
+    right.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    right.issue_cert("localhost").configure_cert(tls)
+    bench = await start(backend_tls=tls, upstream={"ca_file": str(tmp_path / "ca.pem")})
+    wrong.issue_cert("localhost").configure_cert(tls)
+    for connection in list(bench.gateway._replicas["default-0"]._idle):
+        connection.abort()
+    assert (await bench.ask(post())).status == 502
+    assert not bench.backend.seen
+    assert Client
