@@ -13,7 +13,7 @@ import uvloop
 from gateway import __version__
 from gateway.config import Config
 from gateway.config.load import ConfigError, load_config
-from gateway.server.app import Gateway
+from gateway.server.app import Gateway, check_references
 from gateway.server.tenants import hash_key
 
 
@@ -91,6 +91,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _check_config(arguments: argparse.Namespace) -> int:
     config = _load(arguments)
+    check_references(config, os.environ)
     replicas = sum(len(pool.replicas) for pool in config.pools)
     print(
         f"ok: {replicas} replica(s) in {len(config.pools)} pool(s), {len(config.tenants)} tenant(s), "

@@ -155,6 +155,12 @@ class Gateway:
                 replica.close_idle(now=now)
 
 
+def check_references(config: Config, environ: Mapping[str, str]) -> None:
+    """Raises what `Gateway` would for files, variables and addresses that the settings name in vain."""
+    _replicas(config, environ, _upstream_tls(config))
+    _server_tls(config.server.tls_certificate, config.server.tls_key)
+
+
 async def _wait(event: asyncio.Event) -> None:
     await event.wait()
 

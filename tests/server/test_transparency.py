@@ -6,7 +6,7 @@ import ssl
 import pytest
 import trustme
 
-from tests.server.bench import CHAT, Client, answer, eventually, get, post, sends
+from tests.server.bench import CHAT, answer, eventually, get, post, sends
 
 
 def listing(*models: str) -> bytes:
@@ -15,7 +15,8 @@ def listing(*models: str) -> bytes:
 
 async def test_headers_to_the_client_keep_order_case_and_repetitions(start):
     bench = await start()
-    raw = b"sEt-CoOkIe: a=1\r\nX-Odd:  two  words\r\nSet-Cookie: b=2\r\nDate: then\r\nServer: uvicorn\r\nX-Empty:\r\n"
+    raw = b"sEt-CoOkIe: a=1\r\nX-Odd:  two  words\r\nSet-Cookie: b=2\r\nDate: then\r\n"
+    raw += b"Server: uvicorn\r\nX-Empty:\r\n"
     per_hop = (
         b"Connection: keep-alive, X-Named\r\nX-Named: 1\r\nKeep-Alive: timeout=5\r\nProxy-Connection: x\r\n"
     )
@@ -35,7 +36,8 @@ async def test_headers_to_the_client_keep_order_case_and_repetitions(start):
 
 async def test_headers_to_the_backend_keep_order_case_and_repetitions(start):
     bench = await start(pools=[{"backends": 1}], hints={"session": False})
-    raw = b"uSeR-aGeNt: odd\r\nCookie: a\r\nX-Turnpike-Session: s1\r\nCookie: b\r\nanthropic-version: 2023-06-01\r\n"
+    raw = b"uSeR-aGeNt: odd\r\nCookie: a\r\nX-Turnpike-Session: s1\r\nCookie: b\r\n"
+    raw += b"anthropic-version: 2023-06-01\r\n"
     per_hop = (
         b"Connection: X-Named\r\nX-Named: 1\r\nTE: trailers\r\nKeep-Alive: 5\r\nProxy-Authorization: x\r\n"
     )
@@ -170,4 +172,14 @@ async def test_a_certificate_of_an_unknown_authority_keeps_a_replica_out(start, 
         connection.abort()
     assert (await bench.ask(post())).status == 502
     assert not bench.backend.seen
-    assert Client
+
+
+async def test_a_full_disk_under_the_stream_does_not_hurt(start):
+    bench = await start(stream={"path": "/dev/full"})
+    bench.may_log_errors = True
+    for _ in range(3):
+        assert (await bench.ask(post())).status == 200
+    await eventually(lambda: bench.gateway._stream.dropped >= 3)
+    metrics = (await bench.control(get(b"/metrics"))).body.decode()
+    dropped = next(line for line in metrics.splitlines() if line.startswith("turnpike_stream_dropped "))
+    assert float(dropped.split()[1]) >= 3

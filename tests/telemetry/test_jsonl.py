@@ -1,0 +1,135 @@
+"""The stream's file: whole lines, bounded, and harmless when the disk is not."""
+
+import json
+import os
+import threading
+
+import pytest
+
+from gateway.config.stream import StreamFileConfig
+from gateway.domain import records as rec
+from gateway.telemetry.jsonl import StreamFile
+
+
+def record(number: int) -> rec.ToolNum:
+    return rec.ToolNum(at_s=float(number), active=number)
+
+
+def numbers(path) -> list[int]:
+    text = path.read_text()
+    assert text == "" or text.endswith("\n")
+    return [json.loads(line)["active"] for line in text.splitlines()]
+
+
+def test_every_record_is_a_line(tmp_path):
+    path = tmp_path / "stream.jsonl"
+    stream = StreamFile(StreamFileConfig(path=str(path)))
+    for number in range(5000):
+        stream.append(record(number))
+    stream.close()
+    assert numbers(path) == list(range(5000)) and stream.dropped == 0
+    assert json.loads(path.read_text().splitlines()[7]) == {"type": "tool_num", "at_s": 7.0, "active": 7}
+
+
+def test_it_is_continued(tmp_path):
+    path = tmp_path / "stream.jsonl"
+    for number in range(3):
+        stream = StreamFile(StreamFileConfig(path=str(path)))
+        stream.append(record(number))
+        stream.close()
+    assert numbers(path) == [0, 1, 2]
+
+
+def test_it_is_rotated(tmp_path):
+    path, older = tmp_path / "stream.jsonl", tmp_path / "stream.jsonl.1"
+    config = StreamFileConfig(path=str(path), max_bytes=4096)
+    for number in range(300):  # a batch each, so that the size is looked at
+        stream = StreamFile(config)
+        stream.append(record(number))
+        stream.close()
+    kept = numbers(older) + numbers(path)
+    assert kept == list(range(300 - len(kept), 300))
+    assert len(kept) < 300 and path.stat().st_size <= older.stat().st_size < 4096 + 100
+
+
+def test_a_full_disk_costs_the_records_and_nothing_else(caplog):
+    stream = StreamFile(StreamFileConfig(path="/dev/full"))
+    for number in range(100):
+        stream.append(record(number))
+    stream.close()
+    assert stream.dropped == 100 and not stream._thread.is_alive()
+    assert len([r for r in caplog.records if "cannot be written" in r.message]) == 1
+
+
+def test_half_a_write_is_taken_back(tmp_path, monkeypatch):
+    path = tmp_path / "stream.jsonl"
+    stream = StreamFile(StreamFileConfig(path=str(path)))
+    stream.append(record(1))
+    while not path.stat().st_size:
+        pass
+
+    class FillsUp:
+        """A disk with room for five more bytes, once."""
+
+        def __init__(self, file) -> None:
+            self.file, self.has_failed, self.has_room = file, threading.Event(), 5
+
+        def write(self, data) -> int:
+            if self.has_failed.is_set():
+                return self.file.write(data)
+            if not self.has_room:
+                self.has_failed.set()
+                raise OSError(28, "No space left on device")
+            self.has_room = 0
+            return self.file.write(bytes(data)[:5])
+
+        def __getattr__(self, name):
+            return getattr(self.file, name)
+
+    stream._file = disk = FillsUp(stream._file)
+    stream.append(record(2))
+    assert disk.has_failed.wait(5)
+    stream.append(record(3))
+    stream.close()
+    assert numbers(path) == [1, 3] and stream.dropped == 1
+
+
+def test_a_pipe_will_do(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    lines: list[str] = []
+
+    def read() -> None:
+        with path.open() as pipe:
+            lines.extend(pipe)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    stream = StreamFile(StreamFileConfig(path=str(path)))
+    stream.append(record(1))
+    stream.close()
+    reader.join(5)
+    assert len(lines) == 1 and stream.dropped == 0
+
+
+def test_too_much_at_once_is_dropped_and_counted(tmp_path):
+    stream = StreamFile(StreamFileConfig(path=str(tmp_path / "s"), max_pending=10))
+    go_on = threading.Event()
+    write = stream._write
+
+    def slow(lines: bytes) -> None:
+        go_on.wait(5)
+        write(lines)
+
+    stream._write = slow
+    for number in range(1000):
+        stream.append(record(number))
+    go_on.set()
+    stream.close()
+    kept = numbers(tmp_path / "s")
+    assert len(kept) + stream.dropped == 1000 and stream.dropped > 900
+
+
+def test_a_file_that_cannot_be_opened_is_said_at_once(tmp_path):
+    with pytest.raises(OSError, match="No such file"):
+        StreamFile(StreamFileConfig(path=str(tmp_path / "none" / "s")))
