@@ -24,6 +24,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tls_certificate: str | None = None
     """PEM file with the certificate chain; clients then speak https."""
     tls_key: str | None = None
+    """PEM file with the certificate's private key."""
     receipts: bool = True
     """Add `x-turnpike-*` headers to responses: session, source, replica, time in the queue, reason."""
     drain_s: Annotated[float, Meta(ge=0)] = 30.0

@@ -25,6 +25,7 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z")] = "default"
+    """Shown in records, and in the names that replicas get by default."""
     models: tuple[str, ...] = ()
     """Model names to route here; by default those that the replicas say they serve."""
     replicas: Annotated[tuple[ReplicaConfig, ...], Meta(min_length=1)]
@@ -36,6 +37,7 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     connect_timeout_s: _Seconds = 5.0
+    """After this long without a connection, another replica is tried."""
     head_timeout_s: _Seconds = 1800.0
     """From sending a request to its response head. Without streaming, that is the whole generation."""
     stall_timeout_s: _Seconds = 600.0
@@ -45,7 +47,9 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_idle_connections: Annotated[int, Meta(ge=0)] = 256
     """Unused connections kept per replica."""
     health_period_s: _Seconds = 2.0
+    """Between two health checks of a replica. A failed request has it checked at once."""
     health_timeout_s: _Seconds = 5.0
+    """A health check that takes longer has failed."""
     failures_until_down: Annotated[int, Meta(ge=1)] = 2
     """Health checks that fail in a row before a replica is taken out."""
     ca_file: str | None = None

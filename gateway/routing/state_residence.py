@@ -19,6 +19,7 @@ from gateway.domain.ids import ReplicaId, SessionId, TenantId
 
 class StateResidenceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_state_ids: Annotated[int, Meta(ge=1)] = 200_000
+    """Ids of stored responses, conversations and items whose replica is remembered."""
 
 
 class Residence(msgspec.Struct, frozen=True):

@@ -41,6 +41,7 @@ CONFIDENCE: Final[dict[SessionSource, float]] = {
 
 class SessionsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_sessions: Annotated[int, Meta(ge=1)] = 100_000
+    """Sessions remembered; beyond it the longest unseen are forgotten."""
     max_call_ids: Annotated[int, Meta(ge=1)] = 64
     """Call ids remembered per session, newest first."""
     idle_s: Annotated[float, Meta(gt=0, le=30 * 86400)] = 3600.0
