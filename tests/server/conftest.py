@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -24,7 +25,7 @@ async def start(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StartBench]:
     monkeypatch.setattr(listener, "_SWEEP_PERIOD_S", 0.05)
     benches: list[Bench] = []
 
-    async def start_bench(**settings: object) -> Bench:
+    async def start_bench(**settings: Any) -> Bench:
         bench = Bench()
         await bench.start(**settings)
         benches.append(bench)

@@ -327,6 +327,18 @@ async def test_surplus_bytes_reach_no_client(start, surplus, is_late, raw):
     assert bench.backend.connections == 2
 
 
+async def test_a_body_where_there_must_be_none_is_dropped(start):
+    bench = await start()
+    bench.backend.script = sends(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\nhello")
+    client = await bench.connect()
+    for _ in range(2):
+        client.send(get(b"/tokens"))
+        assert (await client.receive(is_head=True)).status == 304
+    client.close()
+    assert await client.rest() == (b"", "eof")
+    assert bench.backend.connections == 2
+
+
 async def test_trailer_fields_do_not_become_headers(start):
     bench = await start()
     bench.backend.script = sends(STREAM_HEAD + chunk(DELTA) + b"0\r\nX-Late: yes\r\n\r\n")

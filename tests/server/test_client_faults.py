@@ -128,13 +128,13 @@ async def test_a_half_closed_client_is_gone(start, first):
 # --- not reading ----------------------------------------------------------------------------------
 
 
-async def never_reads(bench) -> socket.socket:
+async def never_reads(bench, request: bytes) -> socket.socket:
     loop = asyncio.get_running_loop()
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.setblocking(False)
     await loop.sock_connect(sock, ("127.0.0.1", bench.gateway.listener.port))
-    await loop.sock_sendall(sock, post())
+    await loop.sock_sendall(sock, request)
     return sock
 
 
@@ -159,7 +159,7 @@ async def test_a_client_that_does_not_read_holds_the_backend_back_and_is_cut(sta
             has_left = True
 
     bench.backend.script = floods
-    sock = await never_reads(bench)
+    sock = await never_reads(bench, post())
     tracemalloc.start()
     try:
         await asyncio.sleep(0.5)
@@ -195,9 +195,15 @@ async def test_a_client_that_reads_again_gets_everything(start):
 
 async def test_a_client_that_does_not_read_the_end_of_a_response_is_cut(start):
     bench = await start(limits={"client_stall_s": 0.3, "keep_alive_s": 0.2})
-    bench.backend.script = sends(answer(b"x" * (8 << 20)))
-    sock = await never_reads(bench)
-    await eventually(lambda: bench.backend.seen)
+    bench.backend.script = sends(answer(b"x" * (16 << 20)))
+    loop = asyncio.get_running_loop()
+    sock = await never_reads(bench, b"")
+    await eventually(lambda: bench.gateway.listener.connection_count == 1)
+    connection = next(iter(bench.gateway.listener._connections))
+    connection.transport.set_write_buffer_limits(high=1 << 30)  # all of it waits in the gateway
+    await loop.sock_sendall(sock, post())
+    await eventually(lambda: connection._closing_since is not None)
+    assert connection.is_idle and connection.transport.get_write_buffer_size()
     await eventually(lambda: bench.gateway.listener.connection_count == 0)
     sock.close()
 

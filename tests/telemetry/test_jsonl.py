@@ -86,7 +86,8 @@ def test_half_a_write_is_taken_back(tmp_path, monkeypatch):
         def __getattr__(self, name):
             return getattr(self.file, name)
 
-    stream._file = disk = FillsUp(stream._file)
+    disk = FillsUp(stream._file)
+    monkeypatch.setattr(stream, "_file", disk)
     stream.append(record(2))
     assert disk.has_failed.wait(5)
     stream.append(record(3))
@@ -112,7 +113,7 @@ def test_a_pipe_will_do(tmp_path):
     assert len(lines) == 1 and stream.dropped == 0
 
 
-def test_too_much_at_once_is_dropped_and_counted(tmp_path):
+def test_too_much_at_once_is_dropped_and_counted(tmp_path, monkeypatch):
     stream = StreamFile(StreamFileConfig(path=str(tmp_path / "s"), max_pending=10))
     go_on = threading.Event()
     write = stream._write
@@ -121,7 +122,7 @@ def test_too_much_at_once_is_dropped_and_counted(tmp_path):
         go_on.wait(5)
         write(lines)
 
-    stream._write = slow
+    monkeypatch.setattr(stream, "_write", slow)
     for number in range(1000):
         stream.append(record(number))
     go_on.set()

@@ -1,33 +1,44 @@
 """The Prometheus text: every record that counts, under closed labels."""
 
+from typing import Any
+
 from gateway.core.snapshot import ReplicaView, Snapshot
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource
+from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Protocol, Usage
 from gateway.telemetry.metrics import Metrics
 
 ONE = ReplicaView(
-    id="r0", pool="default", is_up=True, running=2, engine="vllm", version="0.30", models=("m",)
+    id=ReplicaId("r0"),
+    pool=PoolId("default"),
+    is_up=True,
+    running=2,
+    engine="vllm",
+    version="0.30",
+    models=("m",),
 )
 NOW = Snapshot(at_s=1.0, replicas=(ONE,), sessions=(), session_count=3, running=2, waiting=1, active_tools=1)
 
 
 def test_records_are_counted():
     metrics = Metrics(lambda: NOW, lambda: 5)
-    turn = {"at_s": 1.0, "turn": "r-1", "session": "s-secret"}
+    turn: dict[str, Any] = {"at_s": 1.0, "turn": "r-1", "session": "s-secret"}
+    alice: dict[str, Any] = {"tenant": "alice"}
+    there: dict[str, Any] = {**turn, "replica": "r0"}
     metrics.count(
         rec.TurnArrived(
-            **turn, tenant="alice", protocol=Protocol.CHAT, model="client's text", source=SessionSource.NEW,
+            **turn, **alice, protocol=Protocol.CHAT, model="client's text", source=SessionSource.NEW,
             confidence=0.5, body_bytes=1, message_count=1, tool_count=0,
         )
     )  # fmt: skip
-    metrics.count(rec.Routed(**turn, replica="r0", reason=PlacementReason.LEAST_LOADED, waited_ms=1500.0))
-    metrics.count(rec.GpuFirstToken(**turn, replica="r0", launch_delay_ms=20.0))
+    metrics.count(rec.Routed(**there, reason=PlacementReason.LEAST_LOADED, waited_ms=1500.0))
+    metrics.count(rec.GpuFirstToken(**there, launch_delay_ms=20.0))
     usage = Usage(prompt_tokens=10, cached_tokens=4, output_tokens=2)
-    end = {"status": 200, "usage": usage, "finish_reason": "stop", "duration_ms": 1.0}
-    metrics.count(rec.GpuEnd(**turn, replica="r0", outcome="finished", **end))
-    metrics.count(rec.ToolEnd(at_s=1.0, session="s-secret", turn="r-1", names=("bash",), duration_ms=2000.0))
-    metrics.count(rec.Refused(**turn, tenant="alice", reason=RefusalReason.QUEUE_FULL, waited_ms=0.0))
+    end: dict[str, Any] = {"status": 200, "usage": usage, "finish_reason": "stop", "duration_ms": 1.0}
+    metrics.count(rec.GpuEnd(**there, outcome="finished", **end))
+    metrics.count(rec.ToolEnd(**turn, names=("bash",), duration_ms=2000.0))
+    metrics.count(rec.Refused(**turn, **alice, reason=RefusalReason.QUEUE_FULL, waited_ms=0.0))
     text = metrics.render().decode()
     for line in (
         'turnpike_turns_total{protocol="chat",source="new"} 1.0',

@@ -1,0 +1,42 @@
+"""The end: what runs or waits is finished, within its time."""
+
+import asyncio
+
+from tests.server.bench import CHAT, DELTA, STREAM_HEAD, chunk, eventually, post, sends
+from tests.server.test_queue import Gate
+
+
+async def test_what_runs_and_what_waits_is_finished(start):
+    bench = await start(admission={"max_running_per_replica": 1})
+    bench.backend.script = gate = Gate()
+    running, waiting, idle, late = [await bench.connect() for _ in range(4)]
+    running.send(post())
+    await eventually(lambda: bench.backend.seen)
+    waiting.send(post())
+    await eventually(lambda: len(bench.brain.waiting_room) == 1)
+    late.send(post()[:-1])
+    await eventually(lambda: bench.gateway.listener.budget.used == 3 * len(CHAT) - 1)
+    draining = asyncio.create_task(bench.gateway.drain())
+    assert await idle.rest() == (b"", "eof")
+    late.send(post()[-1:])  # it was being sent when the drain began, so it is answered, but not served
+    refused = await late.receive()
+    assert refused.status == 503 and refused.json()["error"]["code"] == "draining"
+    gate.passes.release()
+    gate.passes.release()
+    for client in (running, waiting):
+        response = await client.receive()
+        assert response.status == 200 and response.get(b"connection") == b"close"
+        assert await client.rest() == (b"", "eof")
+    await asyncio.wait_for(draining, 5)
+
+
+async def test_what_takes_too_long_is_cut(start):
+    bench = await start(server={"drain_s": 0.2})
+    bench.backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
+    client = await bench.connect()
+    client.send(post())
+    await client.reader.readuntil(DELTA)
+    await bench.gateway.drain()
+    assert bench.gateway.listener.connection_count == 1
+    await bench.gateway.stop()
+    assert (await client.rest())[1] == "reset"
