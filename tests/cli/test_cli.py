@@ -1,6 +1,7 @@
 """The `turnpike` command, as a process."""
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -14,20 +15,37 @@ import time
 
 import pytest
 
+from gateway.__main__ import main
 from gateway.server.tenants import hash_key
 
 PATIENCE_S = 20.0
 
 
-def run(*arguments: str, stdin: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "gateway", *arguments],
-        input=stdin,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
-        env={**_clean_environment(), **environ},
+        env=_clean_environment(),
     )
+
+
+@pytest.fixture
+def turnpike(monkeypatch, capsys):
+    """Runs the command within this process, where starting another one shows nothing more."""
+
+    def run_here(*arguments: str, stdin: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+        for name in os.environ:
+            if name.startswith("TURNPIKE_"):
+                monkeypatch.delenv(name)
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        status = main(list(arguments))
+        return subprocess.CompletedProcess(arguments, status, *capsys.readouterr())
+
+    return run_here
 
 
 def _clean_environment() -> dict[str, str]:
@@ -170,13 +188,13 @@ def test_a_port_that_is_taken(flag):
     assert str(address.rpartition(":")[2]) in result.stderr
 
 
-def test_check_config_says_what_it_found(tmp_path):
+def test_check_config_says_what_it_found(turnpike, tmp_path):
     path = tmp_path / "turnpike.toml"
     path.write_text(
         f'[[pools]]\nname = "p"\n[[pools.replicas]]\nurl = "http://a:1"\n[[pools.replicas]]\nurl = "http://b:1"\n'
         f'[[tenants]]\nname = "t"\nkey_hashes = ["{hash_key("k")}"]\n[server]\nlisten = "0.0.0.0:80"\n'
     )
-    result = run("check-config", str(path))
+    result = turnpike("check-config", str(path))
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == (
         "ok: 2 replica(s) in 1 pool(s), 1 tenant(s), listening on 0.0.0.0:80, control on 127.0.0.1:8081\n"
@@ -198,16 +216,16 @@ def test_check_config_says_what_it_found(tmp_path):
         ('[server]\ntls_key = "k"\n', ["--backend", "http://a:1"], "go together"),
     ],
 )
-def test_check_config_says_what_is_wrong(tmp_path, text, flags, said):
+def test_check_config_says_what_is_wrong(turnpike, tmp_path, text, flags, said):
     path = tmp_path / "turnpike.toml"
     path.write_text(text)
-    result = run("check-config", str(path), *flags)
+    result = turnpike("check-config", str(path), *flags)
     assert result.returncode == 1 and result.stdout == ""
     assert len(result.stderr.splitlines()) == 1 and result.stderr.startswith("turnpike: ")
     assert said.format(path=path) in result.stderr
 
 
-def test_check_config_looks_at_what_the_settings_point_to(tmp_path):
+def test_check_config_looks_at_what_the_settings_point_to(turnpike, tmp_path):
     path = tmp_path / "turnpike.toml"
     pools = '[[pools]]\n[[pools.replicas]]\nurl = "http://user:pw@a:1"\n'
     for text, said in (
@@ -216,27 +234,27 @@ def test_check_config_looks_at_what_the_settings_point_to(tmp_path):
         (pools.replace("user:pw@", "") + 'api_key_file = "/none"\n', "/none"),
     ):
         path.write_text(text)
-        result = run("check-config", str(path))
+        result = turnpike("check-config", str(path))
         assert result.returncode == 1 and said in result.stderr
         assert len(result.stderr.splitlines()) == 1
 
 
-def test_the_environment_and_the_flags_overrule_the_file(tmp_path):
+def test_the_environment_and_the_flags_overrule_the_file(turnpike, tmp_path):
     path = tmp_path / "turnpike.toml"
     path.write_text('[server]\nlisten = "127.0.0.1:1"\ncontrol = "127.0.0.1:1"\n')
-    result = run(
+    result = turnpike(
         "check-config", "--config", str(path), "--backend", "http://a:1", "--control", "127.0.0.1:3",
         TURNPIKE_SERVER__LISTEN="127.0.0.1:2", TURNPIKE_SERVER__CONTROL="127.0.0.1:2",
     )  # fmt: skip
     assert "listening on 127.0.0.1:2, control on 127.0.0.1:3" in result.stdout
 
 
-def test_hash_key():
-    assert run("hash-key", stdin="tp-secret\n").stdout == hash_key("tp-secret") + "\n"
-    made = run("hash-key", "--generate").stdout.splitlines()
+def test_hash_key(turnpike):
+    assert turnpike("hash-key", stdin="tp-secret\n").stdout == hash_key("tp-secret") + "\n"
+    made = turnpike("hash-key", "--generate").stdout.splitlines()
     key, hashed = (line.split()[1] for line in made)
     assert hash_key(key) == hashed and key.startswith("tp-")
-    empty = run("hash-key", stdin="\n")
+    empty = turnpike("hash-key", stdin="\n")
     assert empty.returncode == 1 and empty.stderr == "turnpike: the key is empty\n"
 
 
