@@ -9,6 +9,7 @@ or anywhere but at its home if it has one.
 """
 
 from collections.abc import Mapping
+from typing import assert_never
 
 from gateway.admission.controller import AdmissionPolicy, Offer
 from gateway.admission.waiting_room import Lane, Waiting, WaitingRoom
@@ -63,14 +64,18 @@ class Gate:
             waiting=len(self.waiting_room),
             waiting_bytes=self.waiting_room.body_bytes,
         )
-        match self._admission.decide(offer, now=now):
+        decision = self._admission.decide(offer, now=now)
+        match decision:
             case Admit():
                 self._submit(live, [c for c in candidates if self._admission.has_room(c)], now=now)
-            case Wait() as wait:
-                self._park(live, wait, now=now)
-            case Refusal() as refusal:
-                return refusal
-        return None
+                return None
+            case Wait():
+                self._park(live, decision, now=now)
+                return None
+            case Refusal():
+                return decision
+            case _:
+                assert_never(decision)
 
     def candidates(self, lane: Lane) -> list[ReplicaLoad]:
         """Replicas that are up and may run what waits in this lane, with or without room."""

@@ -71,7 +71,8 @@ class Playbook:
             assert not self.decisions, f"nobody expected {self.decisions}"
             return self
         assert self.decisions, f"no decision came, expected {expected}"
-        assert _told(self.decisions.pop(0)) == expected
+        told = _told(self.decisions.pop(0))
+        assert told == expected, f"{told} came, expected {expected}"
         return self
 
     def later(self, seconds: float) -> "Playbook":

@@ -1,0 +1,68 @@
+"""The settings as a whole: what must not be there twice, who may listen where."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gateway.config import Config
+
+KEY = "sha256:" + "a" * 64
+OTHER_KEY = "sha256:" + "b" * 64
+POOL = {"replicas": [{"url": "http://a:8000"}]}
+
+
+def config(**sections) -> Config:
+    return msgspec.convert({"pools": [POOL], **sections}, Config)
+
+
+def tenant(name: str, key: str) -> dict:
+    return {"name": name, "key_hashes": [key]}
+
+
+def test_one_backend_is_enough():
+    assert config().pools[0].names() == ["default-0"]
+
+
+@pytest.mark.parametrize(
+    ("sections", "complaint"),
+    [
+        ({"pools": []}, "at least one backend"),
+        ({"pools": [POOL, {"replicas": [{"url": "http://b:1"}]}]}, "pools: the name 'default'"),
+        ({"pools": [POOL, {**POOL, "name": "two"}]}, "the url 'http://a:8000'"),
+        ({"pools": [{"replicas": [{"url": "http://a"}, {"url": "http://a/"}]}]}, "the url 'http://a'"),
+        (
+            {"pools": [{"replicas": [{"url": "http://a", "name": "x"}, {"url": "http://b", "name": "x"}]}]},
+            "pools.replicas: the name 'x'",
+        ),
+        (
+            {"pools": [{"replicas": [{"url": "http://a"}, {"url": "http://b", "name": "default-0"}]}]},
+            "pools.replicas: the name 'default-0'",
+        ),
+        ({"tenants": [tenant("a", KEY), tenant("a", OTHER_KEY)]}, "tenants: the name 'a'"),
+        ({"tenants": [tenant("a", KEY), tenant("b", KEY)]}, "tenants: the key"),
+    ],
+)
+def test_nothing_is_there_twice(sections, complaint):
+    with pytest.raises(msgspec.ValidationError, match=re.escape(complaint)):
+        config(**sections)
+
+
+def test_the_public_needs_a_key():
+    listen, control = {"listen": "0.0.0.0:80"}, {"control": "10.0.0.1:81"}
+    with pytest.raises(msgspec.ValidationError, match=r"server\.listen: 0\.0\.0\.0:80 is reachable"):
+        config(server=listen)
+    with pytest.raises(msgspec.ValidationError, match=r"server\.control: 10\.0\.0\.1:81 is reachable"):
+        config(server=control, tenants=[tenant("a", KEY)])
+    config(server=listen, tenants=[tenant("a", KEY)])
+    config(server={**control, "control_key_hashes": [KEY]})
+    config(server={**listen, **control, "allow_public_without_keys": True})
+
+
+def test_the_settings_of_the_containers_can_be_read():
+    from gateway.config.load import load_config
+
+    path = Path(__file__).resolve().parents[2] / "docker" / "turnpike.toml"
+    flags = {"server.allow_public_without_keys": True}
+    assert len(load_config(str(path), {}, flags).pools[0].replicas) == 2

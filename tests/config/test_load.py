@@ -1,0 +1,157 @@
+"""Reading the settings: what wins, and what is said when they are wrong."""
+
+import re
+
+import pytest
+
+from gateway.config.load import ConfigError, load_config, read_api_key
+
+POOLS = '[[pools]]\nreplicas = [{ url = "http://a:8000" }]\n'
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str | bytes) -> str:
+        path = tmp_path / "turnpike.toml"
+        path.write_bytes(text if isinstance(text, bytes) else (POOLS + text).encode())
+        return str(path)
+
+    return write
+
+
+def complaint(path=None, environ=None, flags=None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, environ or {}, flags or {})
+    return str(caught.value)
+
+
+# --- what wins -----------------------------------------------------------------------------------
+
+
+def test_defaults_then_file_then_environment_then_flags(write):
+    path = write('[server]\nlisten = "127.0.0.1:1"\n')
+    environ = {"TURNPIKE_SERVER__LISTEN": "127.0.0.1:2"}
+    flags = {"server.listen": "127.0.0.1:3"}
+    assert load_config(write(""), {}, {}).server.listen == "127.0.0.1:8080"
+    path = write('[server]\nlisten = "127.0.0.1:1"\n')
+    assert load_config(path, {}, {}).server.listen == "127.0.0.1:1"
+    assert load_config(path, environ, {}).server.listen == "127.0.0.1:2"
+    assert load_config(path, environ, flags).server.listen == "127.0.0.1:3"
+
+
+def test_no_file_is_needed():
+    flags = {"pools": [{"replicas": [{"url": "http://a:8000"}]}]}
+    assert load_config(None, {}, flags).pools[0].replicas[0].url == "http://a:8000"
+
+
+def test_the_environment_speaks_toml_where_it_can():
+    environ = {
+        "TURNPIKE_POOLS": '[{ replicas = [{ url = "http://a:8000" }] }]',
+        "TURNPIKE_SERVER__RECEIPTS": "false",
+        "TURNPIKE_SERVER__LIMITS__MAX_BODY_BYTES": "1_000",
+        "TURNPIKE_STREAM__PATH": "a = 1\nb = 2",
+        "TURNPIKE_CONFIG": "of somebody else",
+        "PATH": "/bin",
+    }
+    config = load_config(None, environ, {})
+    assert config.server.receipts is False
+    assert config.server.limits.max_body_bytes == 1000
+    assert config.stream.path == "a = 1\nb = 2"
+    assert load_config(None, environ | {"TURNPIKE_STREAM__PATH": "1\nb = 2"}, {}).stream.path == "1\nb = 2"
+
+
+def test_a_file_is_utf8_whatever_the_locale(write):
+    assert load_config(write('[stream]\npath = "ström"\n'), {}, {}).stream.path == "ström"
+
+
+# --- what is said --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[server]\nlisen = "127.0.0.1:1"\n', "server.lisen: there is no such key"),
+        ("[servr]\n", "servr: there is no such key"),
+        ("[core]\nmax_attempts = 0\n", "core.max_attempts: Expected `int` >= 1"),
+        ('[core]\nmax_wait_s = "long"\n', "core.max_wait_s: Expected `float`, got `str`"),
+        ("[sessions]\nidle_s = inf\n", "sessions.idle_s: Expected `float` <= "),
+        ("[sessions]\nidle_s = nan\n", "sessions.idle_s: Expected `float`"),
+        ('[server]\nlisten = "nowhere"\n', "server.listen: Expected `str` matching regex"),
+        ('[server]\nlisten = "localhost:99999"\n', "server: listen names a port above 65535"),
+        ('[server]\ntls_key = "key.pem"\n', "server: tls_certificate and tls_key go together"),
+        ('[server]\nlisten = "0.0.0.0:80"\n', "server.listen: 0.0.0.0:80 is reachable from elsewhere"),
+        ('[[tenants]]\nname = "a"\nkey_hashes = ["secret"]\n', "tenants[0].key_hashes[0]: Expected"),
+        ('[[tenants]]\nname = "a"\n', "tenants[0].key_hashes: is required"),
+        ('[[tenants]]\nname = "a\\n"\nkey_hashes = []\n', "tenants[0].name: Expected"),
+        ('[hints]\ncache_salt_secret = "short"\n', "hints.cache_salt_secret: Expected `str` of length >= 16"),
+        ('[[pools]]\nreplicas = [{ url = "ftp://a" }]\n', "pools[1].replicas[0].url: Expected"),
+    ],
+)
+def test_it_names_the_file_and_the_key(write, text, said):
+    path = write(text)
+    assert complaint(path).startswith(f"{path}: {said}")
+
+
+def test_it_names_where_a_value_came_from_if_not_from_the_file(write):
+    path = write("")
+    environ = {"TURNPIKE_CORE__MAX_ATTEMPTS": "0"}
+    said = complaint(path, environ)
+    assert said.startswith("environment variable TURNPIKE_CORE__MAX_ATTEMPTS: core.max_attempts: Expected")
+    assert complaint(path, environ, {"core.max_attempts": 99}).startswith("command line: core.max_attempts")
+    public = complaint(path, {"TURNPIKE_SERVER__LISTEN": "0.0.0.0:80"})
+    assert public.startswith("environment variable TURNPIKE_SERVER__LISTEN: server.listen: 0.0.0.0:80")
+    elsewhere = complaint(write("[core]\nmax_attempts = 0\n"), {"TURNPIKE_CORE__MAX_WAIT_S": "5"})
+    assert elsewhere.startswith(path)
+
+
+def test_a_typo_in_the_environment_is_not_passed_over(write):
+    assert complaint(write(""), {"TURNPIKE_SEVER__LISTEN": "x"}) == (
+        "environment variable TURNPIKE_SEVER__LISTEN: there is no section `sever`"
+    )
+    assert "server.lisen: there is no such key" in complaint(write(""), {"TURNPIKE_SERVER__LISEN": "x"})
+
+
+def test_a_section_is_no_value(write):
+    path = write('[server]\nlisten = "127.0.0.1:1"\n')
+    said = complaint(path, {}, {"server.listen.host": "x"})
+    assert said == "command line: server.listen.host: listen is not a section"
+
+
+def test_no_backend(tmp_path):
+    assert complaint() == "settings: pools: no backend is given; use --backend URL, or [[pools]] in a file"
+    path = tmp_path / "empty.toml"
+    path.write_text("")
+    assert complaint(str(path)).startswith(f"{path}: pools: no backend")
+
+
+def test_files_that_cannot_be_read(write, tmp_path):
+    assert complaint(str(tmp_path / "missing.toml")).endswith("missing.toml: No such file or directory")
+    assert "line 1" in complaint(write(b"= 1"))
+    assert "utf-8" in complaint(write(b"\xff"))
+
+
+# --- keys of replicas ----------------------------------------------------------------------------
+
+
+def test_a_replica_may_need_no_key():
+    assert read_api_key(None, None, {}) is None
+
+
+def test_a_key_from_the_environment():
+    assert read_api_key("KEY", None, {"KEY": " secret\n"}) == "secret"
+    for environ in ({}, {"KEY": " "}):
+        with pytest.raises(ConfigError, match="api_key_env: the environment variable KEY is not set"):
+            read_api_key("KEY", None, environ)
+
+
+def test_a_key_from_a_file(tmp_path):
+    path = tmp_path / "key"
+    path.write_text("secret\n")
+    assert read_api_key(None, str(path), {}) == "secret"
+    for content, said in ((b"\n", "the file is empty"), (b"\xff", "not a text file")):
+        path.write_bytes(content)
+        with pytest.raises(ConfigError, match=f"api_key_file: {said}: {re.escape(str(path))}"):
+            read_api_key(None, str(path), {})
+    path.unlink()
+    with pytest.raises(ConfigError, match="api_key_file: No such file"):
+        read_api_key(None, str(path), {})

@@ -1,0 +1,92 @@
+"""The fleet: who is up, what each runs, which pool serves a model."""
+
+import pytest
+
+from gateway.core.fleet import Fleet, PoolFacts
+from gateway.domain.fleet import Abilities, ReplicaFacts, ReplicaLoad
+from gateway.domain.ids import PoolId, ReplicaId
+
+ONE, TWO = PoolId("one"), PoolId("two")
+A, B, C = ReplicaId("a"), ReplicaId("b"), ReplicaId("c")
+
+
+def replica(name: ReplicaId, pool: PoolId = ONE, *models: str) -> ReplicaFacts:
+    return ReplicaFacts(id=name, pool=pool, models=models)
+
+
+def two_pools(one: tuple[str, ...] = (), two: tuple[str, ...] = ()) -> Fleet:
+    return Fleet([PoolFacts(ONE, one), PoolFacts(TWO, two)])
+
+
+def test_a_fleet_needs_a_pool():
+    with pytest.raises(ValueError, match="needs a pool"):
+        Fleet([])
+
+
+def test_news_is_what_was_not_known():
+    fleet = two_pools()
+    assert not fleet.went_down(A)
+    assert fleet.came_up(replica(A))
+    assert not fleet.came_up(replica(A, ONE, "m"))
+    assert fleet.went_down(A) and not fleet.went_down(A)
+    assert fleet.came_up(replica(A))
+    assert [state.facts.id for state in fleet] == [A]
+
+
+def test_facts_may_change_but_not_the_pool():
+    fleet = two_pools()
+    fleet.came_up(replica(A))
+    fleet.came_up(ReplicaFacts(id=A, pool=ONE, abilities=Abilities(engine="vllm")))
+    assert fleet.abilities(A).engine == "vllm"
+    with pytest.raises(ValueError, match="cannot be in pool two"):
+        fleet.came_up(replica(A, TWO))
+    with pytest.raises(ValueError, match="cannot be in pool three"):
+        fleet.came_up(replica(B, PoolId("three")))
+
+
+def test_candidates_are_up_in_the_pool_and_not_left_out():
+    fleet = two_pools()
+    for facts in (replica(A), replica(B), replica(C, TWO)):
+        fleet.came_up(facts)
+    fleet.submitted(A)
+    assert fleet.candidates(ONE, only=None, without=()) == [ReplicaLoad(A, 1), ReplicaLoad(B, 0)]
+    assert fleet.candidates(ONE, only=B, without=()) == [ReplicaLoad(B, 0)]
+    assert fleet.candidates(ONE, only=C, without=()) == []
+    assert fleet.candidates(ONE, only=None, without=(A, B)) == []
+    fleet.went_down(A)
+    assert fleet.candidates(ONE, only=A, without=()) == []
+
+
+def test_what_runs_is_counted_also_while_the_replica_is_down():
+    fleet = two_pools()
+    fleet.came_up(replica(A))
+    fleet.submitted(A)
+    fleet.submitted(A)
+    fleet.went_down(A)
+    fleet.ended(A)
+    state = fleet.get(A)
+    assert state is not None and state.running == 1
+
+
+def test_one_pool_serves_whatever_is_asked():
+    fleet = Fleet([PoolFacts(ONE, ("m1",))])
+    assert fleet.pool_for("anything") == fleet.pool_for(None) == ONE
+
+
+def test_several_pools_serve_what_is_configured_else_what_their_replicas_say():
+    fleet = two_pools(one=("m1",))
+    fleet.came_up(replica(A, ONE, "m3"))
+    fleet.came_up(replica(B, TWO, "m1", "m2"))
+    assert fleet.pool_for(None) == ONE
+    assert fleet.pool_for("m1") == ONE
+    assert fleet.pool_for("m2") == TWO
+    assert fleet.pool_for("m3") is None, "the settings say that pool one serves m1 only"
+
+
+def test_a_pool_that_has_not_spoken_yet_may_serve_any_model():
+    fleet = two_pools(one=("m1",))
+    assert fleet.pool_for("m2") == TWO
+    fleet.came_up(replica(B, TWO))
+    assert fleet.pool_for("m2") == TWO
+    fleet.came_up(replica(B, TWO, "m3"))
+    assert fleet.pool_for("m2") is None

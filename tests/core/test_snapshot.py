@@ -1,0 +1,30 @@
+"""The snapshot: what a person sees of the brain."""
+
+from gateway.core import snapshot
+from gateway.core.snapshot import take_snapshot
+from tests.core.playbook import Playbook, arrived, call_seen, down, finished, started, stated
+
+
+def test_it_counts_and_shows_each_phase(monkeypatch):
+    play = Playbook(replicas="a b", max_running_per_replica=1)
+    play >> down("b")
+    play >> arrived("r1", explicit=stated("tool"))
+    play.take()
+    play >> started("r1") >> call_seen("r1", "c1") >> finished("r1", "c1")
+    play >> arrived("r2", explicit=stated("idle"))
+    play.take()
+    play >> started("r2") >> finished("r2")
+    play >> arrived("r3", explicit=stated("busy"))
+    play.take()
+    play >> arrived("r4", explicit=stated("waits"))
+    seen = take_snapshot(play.brain, now=play.now)
+    assert (seen.running, seen.waiting, seen.active_tools, seen.session_count) == (1, 1, 1, 4)
+    assert {view.id: (view.is_up, view.running) for view in seen.replicas} == {
+        "a": (True, 1),
+        "b": (False, 0),
+    }
+    assert [view.phase for view in seen.sessions] == ["generating", "generating", "idle", "tool"]
+    assert seen.sessions[-1].open_tools == ("bash",)
+
+    monkeypatch.setattr(snapshot, "MAX_SESSIONS", 2)
+    assert len(take_snapshot(play.brain, now=play.now).sessions) == 2, "bounded, the newest first"

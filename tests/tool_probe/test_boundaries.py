@@ -1,0 +1,66 @@
+"""Tool boundaries: which calls are open, since when, and for how many sessions."""
+
+from gateway.domain.ids import RequestId, SessionId
+from gateway.domain.request import ToolCall
+from gateway.tool_probe.boundaries import ClosedCalls, ToolBoundaries, ToolBoundariesConfig
+
+S, OTHER, R = SessionId("s"), SessionId("other"), RequestId("r")
+
+
+def tools(max_open_calls: int = 10) -> ToolBoundaries:
+    return ToolBoundaries(ToolBoundariesConfig(max_open_calls=max_open_calls))
+
+
+def calls(*ids: str) -> list[ToolCall]:
+    return [ToolCall(each, f"tool-{each}") for each in ids]
+
+
+def test_calls_open_with_a_response_and_close_with_their_results():
+    probe = tools()
+    assert probe.opened(S, R, calls("1", "2"), now=10.0) == ("tool-1", "tool-2")
+    assert probe.active_sessions == 1
+    assert probe.results_came(S, ["2", "1", "1", "unknown"], now=12.5) == ClosedCalls(
+        ("tool-2", "tool-1"), 2.5
+    )
+    assert probe.active_sessions == 0 and probe.open_calls(S) == ()
+
+
+def test_parallel_calls_may_close_one_by_one():
+    probe = tools()
+    probe.opened(S, R, calls("1", "2"), now=0.0)
+    assert probe.results_came(S, ["1"], now=1.0) == ClosedCalls(("tool-1",), 1.0)
+    assert probe.active_sessions == 1
+    assert [call.name for call in probe.open_calls(S)] == ["tool-2"]
+
+
+def test_nothing_opens_and_nothing_closes():
+    probe = tools()
+    assert probe.opened(S, R, [], now=0.0) == ()
+    assert probe.results_came(S, ["1"], now=0.0) is None
+    probe.opened(S, R, calls("1"), now=0.0)
+    assert probe.results_came(S, ["unknown"], now=0.0) is None
+    assert probe.results_came(OTHER, ["1"], now=0.0) is None
+    assert probe.active_sessions == 1
+
+
+def test_a_call_that_is_open_does_not_open_again():
+    probe = tools()
+    probe.opened(S, R, calls("1"), now=0.0)
+    assert probe.opened(S, R, calls("1", "2"), now=5.0) == ("tool-2",)
+    assert probe.results_came(S, ["1"], now=6.0) == ClosedCalls(("tool-1",), 6.0)
+
+
+def test_open_calls_are_bounded_the_newest_are_kept():
+    probe = tools(max_open_calls=2)
+    assert probe.opened(S, R, calls("1", "2", "3"), now=0.0) == ("tool-2", "tool-3")
+    probe.opened(S, R, calls("4"), now=0.0)
+    assert [call.name for call in probe.open_calls(S)] == ["tool-3", "tool-4"]
+    assert probe.results_came(S, ["1", "2"], now=1.0) is None
+
+
+def test_a_session_that_ends_takes_its_calls_along():
+    probe = tools()
+    probe.opened(S, R, calls("1"), now=0.0)
+    probe.forget(S)
+    probe.forget(OTHER)
+    assert probe.active_sessions == 0
