@@ -27,8 +27,8 @@ SKIPS_MODULE = 'import pytest\npytest.skip("no such library", allow_module_level
 def suite(tmp_path: Path) -> Path:
     (tmp_path / "tests").mkdir()
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for name in ("conftest.py", "prerequisites.py"):
-        shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
+    shutil.copy(ROOT / "tests" / "prerequisites.py", tmp_path / "tests")
+    shutil.copy(ROOT / "tests" / "ci_skips.py", tmp_path / "tests" / "conftest.py")
     return tmp_path
 
 
