@@ -100,6 +100,8 @@ def test_it_names_where_a_value_came_from_if_not_from_the_file(write):
     assert complaint(path, environ, {"core.max_attempts": 99}).startswith("command line: core.max_attempts")
     public = complaint(path, {"TURNPIKE_SERVER__LISTEN": "0.0.0.0:80"})
     assert public.startswith("environment variable TURNPIKE_SERVER__LISTEN: server.listen: 0.0.0.0:80")
+    similar = {"TURNPIKE_SERVER__CONTROL": "127.0.0.1:1"}
+    assert complaint(write('[server]\ncontrol_key_hashes = ["x"]\n'), similar).startswith(path)
     elsewhere = complaint(write("[core]\nmax_attempts = 0\n"), {"TURNPIKE_CORE__MAX_WAIT_S": "5"})
     assert elsewhere.startswith(path)
 
