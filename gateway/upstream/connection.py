@@ -172,7 +172,8 @@ class UpstreamConnection(asyncio.Protocol):
     # --- llhttp's callbacks ----------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._refuse_surplus()
+        if not self._is_busy:  # what follows a complete response must not become part of it
+            raise ValueError("more than one response")
 
     def on_status(self, part: bytes) -> None:
         self._reason += part
@@ -213,7 +214,6 @@ class UpstreamConnection(asyncio.Protocol):
             self._is_busy = False
 
     def on_body(self, part: bytes) -> None:
-        self._refuse_surplus()
         self._read.append(part)
 
     def on_message_complete(self) -> None:
@@ -221,11 +221,6 @@ class UpstreamConnection(asyncio.Protocol):
             self._headers, self._reason = [], b""
             return
         self._is_busy = False
-
-    def _refuse_surplus(self) -> None:
-        """Bytes after a complete response must not become part of it."""
-        if not self._is_busy:
-            raise ValueError("more than one response")
 
 
 def _look_at(future: "asyncio.Future[ResponseHead] | asyncio.Future[None]") -> None:

@@ -327,14 +327,23 @@ async def test_surplus_bytes_reach_no_client(start, surplus, is_late, raw):
     assert bench.backend.connections == 2
 
 
-async def test_a_body_where_there_must_be_none_is_dropped(start):
+@pytest.mark.parametrize(
+    ("method", "status"),
+    [
+        (b"GET", b"304 Not Modified"),
+        (b"GET", b"204 No Content"),
+        (b"HEAD", b"200 OK"),
+        (b"HEAD", b"304 Not Modified"),
+    ],
+)
+async def test_a_body_where_there_must_be_none_is_dropped(start, method, status):
     bench = await start()
-    bench.backend.script = sends(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\nhello")
+    bench.backend.script = sends(b"HTTP/1.1 %s\r\nContent-Length: 5\r\n\r\nhello" % status)
     client = await bench.connect()
     for _ in range(2):
-        client.send(get(b"/tokens"))
-        assert (await client.receive(is_head=True)).status == 304
-    client.close()
+        client.send(get(b"/tokens").replace(b"GET", method))
+        assert (await client.receive(is_head=True)).first_line == b"HTTP/1.1 " + status
+    client.writer.write_eof()
     assert await client.rest() == (b"", "eof")
     assert bench.backend.connections == 2
 
