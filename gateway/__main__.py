@@ -4,6 +4,7 @@ import argparse
 import getpass
 import logging
 import os
+import resource
 import secrets
 import sys
 from typing import Any
@@ -81,12 +82,21 @@ def _load(arguments: argparse.Namespace) -> Config:
 
 def _serve(arguments: argparse.Namespace) -> int:
     config = _load(arguments)
+    _allow_open_files(2 * config.server.limits.max_connections + 1024)
 
     async def run() -> None:
         await Gateway(config, os.environ).run()
 
     uvloop.run(run())
     return 0
+
+
+def _allow_open_files(wanted: int) -> None:
+    """Each client connection may need another one upstream; the usual limit of 1024 ends that early."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def _check_config(arguments: argparse.Namespace) -> int:

@@ -18,6 +18,7 @@ from gateway.core.snapshot import Snapshot, take_snapshot
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.records import Record
 from gateway.server.control import ControlPlane
+from gateway.server.door import Door
 from gateway.server.driver import Driver, SteadyClock
 from gateway.server.handlers import Handlers
 from gateway.server.listener import Listener
@@ -58,13 +59,15 @@ class Gateway:
         tenants = Tenants(config.tenants)
         self._handlers = Handlers(
             self.driver,
-            tenants,
             self._replicas,
             self._health,
             Outbound(config.hints, are_keys_required=tenants.are_keys_required),
+            are_keys_required=tenants.are_keys_required,
             with_receipts=config.server.receipts,
         )
-        self.listener = Listener(self._handlers, config.server.limits, now=asyncio.get_running_loop().time)
+        self.listener = Listener(
+            self._handlers, Door(tenants), config.server.limits, now=asyncio.get_running_loop().time
+        )
         self._control: web.AppRunner | None = None
         self.control_port = 0
 
@@ -170,8 +173,8 @@ def _replicas(
 ) -> dict[ReplicaId, Replica]:
     replicas = {}
     for pool in config.pools:
-        for number, each in enumerate(pool.replicas):
-            replica = ReplicaId(each.name or f"{pool.name}-{number}")
+        for name, each in zip(pool.names(), pool.replicas, strict=True):
+            replica = ReplicaId(name)
             address = Address.parse(each.url)
             replicas[replica] = Replica(
                 replica,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, cast
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.request import Protocol
 from gateway.errors import error_body, http_status
+from gateway.server.door import Visitor
 from gateway.server.request_parser import HttpRequest, RequestParser
 from gateway.wire.endpoints import classify
 from gateway.wire.hop_by_hop import RawHeaders
@@ -57,7 +58,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, listener: "Listener") -> None:
         self._listener = listener
         self._limits = listener.limits
-        self._parser = RequestParser(listener.limits, listener.budget)
+        self._parser = RequestParser(listener.limits, listener.budget, self._judge)
         self._arrival: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._current: HttpRequest | None = None
@@ -105,6 +106,9 @@ class ClientConnection(asyncio.Protocol):
                 self.transport.pause_reading()  # a pipelined request waits for its turn
             if self._arrival is not None and not self._arrival.done():
                 self._arrival.set_result(None)
+
+    def _judge(self, method: str, target: bytes, headers: RawHeaders) -> Visitor | Refusal:
+        return self._listener.door.judge(method, target, headers, self.peer)
 
     def eof_received(self) -> bool:
         """A half-closed client is treated as gone; it gets what is ready, but no half of a response."""
@@ -186,6 +190,7 @@ class ClientConnection(asyncio.Protocol):
         is_head = self._current is not None and self._current.method == "HEAD"
         if self._current is None:  # refused before there was a request
             lines = b"".join(b"%s: %s\r\n" % field for field in fields)
+            body = b"" if self._parser.refused_method == "HEAD" else body
             self.transport.write(b"%s\r\n%sConnection: close\r\n\r\n%s" % (head, lines, body))
             return
         self.start_response(head, fields, Framing.NONE if is_head else Framing.LENGTH)

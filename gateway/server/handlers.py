@@ -1,12 +1,13 @@
 """ONE request, from top to bottom.
 
-Who sent it? → What is it? → Tell the brain, await its decision → send it to that replica → pass the
-answer on. Leaving the ticket's `with` block ends the request in the books, however it is left.
+The door has let it in. What does it say? → Tell the brain, await its decision → send it to that
+replica → pass the answer on. Leaving the ticket's `with` block ends the request in the books, however
+it is left.
 """
 
 import logging
 from collections.abc import Mapping
-from typing import Final
+from urllib.parse import unquote
 
 import msgspec
 
@@ -19,12 +20,12 @@ from gateway.server.driver import Driver, Ticket
 from gateway.server.outbound import Outbound
 from gateway.server.relay import Relay
 from gateway.server.request_parser import HttpRequest
-from gateway.server.tenants import Tenant, Tenants
+from gateway.server.tenants import Tenant
 from gateway.upstream.connection import UpstreamConnection
-from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed
+from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
-from gateway.wire.endpoints import Endpoint, classify, is_ambiguous_path
+from gateway.wire.endpoints import Endpoint
 from gateway.wire.facts import read_facts
 from gateway.wire.headers import get_header
 from gateway.wire.hop_by_hop import RawHeaders
@@ -32,16 +33,7 @@ from gateway.wire.observer import observe
 
 _log = logging.getLogger(__name__)
 
-_NAMES_AN_UPSTREAM: Final = frozenset(
-    (
-        b"x-turnpike-replica",
-        b"x-gateway-destination-endpoint",
-        b"x-smg-target-worker",
-        b"x-worker-url",
-        b"x-upstream-url",
-    )
-)
-"""Headers by which other gateways let a client pick the backend. Nothing a client sends does so here."""
+_MODELS = "/v1/models/"
 
 
 class Handlers:
@@ -50,32 +42,25 @@ class Handlers:
     def __init__(
         self,
         driver: Driver,
-        tenants: Tenants,
         replicas: Mapping[ReplicaId, Replica],
         health: HealthChecks,
         outbound: Outbound,
         *,
+        are_keys_required: bool,
         with_receipts: bool,
     ) -> None:
         self._driver = driver
-        self._tenants = tenants
         self._replicas = replicas
         self._health = health
         self._outbound = outbound
+        self._are_keys_required = are_keys_required
         self._with_receipts = with_receipts
         self._relays: dict[Relay, tuple[Replica, UpstreamConnection]] = {}
 
     async def __call__(self, client: ClientConnection, request: HttpRequest) -> None:
-        path = request.target.partition(b"?")[0].decode("latin-1")
-        endpoint = classify(request.method, path)
-        tenant = self._tenants.authenticate(request.headers, client.peer)
-        refusal = _refuse_at_the_door(request, path, endpoint, tenant)
-        if refusal is not None:
-            client.refuse(endpoint.protocol, refusal)
-            return
-        assert tenant is not None
+        endpoint = request.visitor.endpoint
         try:
-            await self._serve(client, request, path, endpoint, tenant)
+            await self._serve(client, request, request.visitor.path, endpoint, request.visitor.tenant)
         except Exception:  # noqa: BLE001 - a bug of ours costs one request, never the process
             _log.exception("a request to %s failed inside the gateway", endpoint.name)
             if client.is_answering:
@@ -98,7 +83,9 @@ class Handlers:
             client.respond(200, [], msgspec.json.encode(self._health.merged_models()))
             return
         facts = read_facts(endpoint, request.headers, request.body)
-        if self._tenants.are_keys_required and not facts.is_readable and facts.protocol is Protocol.RESPONSES:
+        if path.startswith(_MODELS):
+            facts = msgspec.structs.replace(facts, model=unquote(path.removeprefix(_MODELS)))
+        if self._are_keys_required and not facts.is_readable and facts.protocol is Protocol.RESPONSES:
             # Backends read more than we do (NaN, UTF-16): it may name another tenant's response.
             message = "The body could not be read."
             client.refuse(endpoint.protocol, Refusal(reason=RefusalReason.MALFORMED_HTTP, message=message))
@@ -140,8 +127,11 @@ class Handlers:
             return await replica.exchange(
                 chunks, is_head_request=request.method == "HEAD", may_repeat=facts.is_replayable
             )
-        except ConnectFailed as error:
+        except ConnectTimedOut as error:
             self._health.check_now(replica.id)
+            ticket.attempt_failed(str(error), was_sent=False, timed_out=False)
+        except ConnectFailed as error:
+            self._health.suspect(replica.id, str(error))
             ticket.attempt_failed(str(error), was_sent=False, timed_out=False)
         except AnswerTimedOut as error:
             ticket.attempt_failed(str(error), was_sent=True, timed_out=True)
@@ -193,23 +183,3 @@ class Handlers:
         receipts.append((b"x-turnpike-queue-ms", b"%.1f" % (decision.waited_s * 1e3)))
         receipts.append((b"x-turnpike-reason", reason.encode("ascii")))
         return receipts
-
-
-def _refuse_at_the_door(
-    request: HttpRequest, path: str, endpoint: Endpoint, tenant: Tenant | None
-) -> Refusal | None:
-    """What never gets as far as the brain, because of who sent it or what it asks for."""
-    if is_ambiguous_path(path):
-        message = "The path could be read in more than one way."
-        return Refusal(reason=RefusalReason.MALFORMED_HTTP, message=message)
-    if tenant is None:
-        message = "A valid API key is required: Authorization: Bearer KEY, or x-api-key."
-        return Refusal(reason=RefusalReason.UNAUTHENTICATED, message=message)
-    if endpoint.is_control and not tenant.may_control_engines:
-        message = "This path controls the engine; your key may not."
-        return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
-    for name, _ in request.headers:
-        if name.lower() in _NAMES_AN_UPSTREAM:
-            message = f"The header {name.decode('latin-1')} is not accepted: the gateway chooses the backend."
-            return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
-    return None

@@ -8,6 +8,7 @@ from typing import Any
 
 from gateway.config.http_limits import HttpLimits
 from gateway.server.connection import ClientConnection, Handler
+from gateway.server.door import Door
 from gateway.server.request_parser import BufferBudget
 from gateway.server.tasks import TaskGroup
 
@@ -18,8 +19,9 @@ _BACKLOG = 4096
 class Listener:
     """Serves `handler` on one address. Start it with `open`, end it with `drain` and then `close`."""
 
-    def __init__(self, handler: Handler, limits: HttpLimits, *, now: Callable[[], float]) -> None:
+    def __init__(self, handler: Handler, door: Door, limits: HttpLimits, *, now: Callable[[], float]) -> None:
         self.handler = handler
+        self.door = door
         self.limits = limits
         self.now = now
         self.budget = BufferBudget(limits.max_buffered_bytes)

@@ -1,14 +1,15 @@
 """From bytes of one client connection to requests: HTTP/1.1 read strictly, within limits.
 
 llhttp (through httptools) does the parsing, in its strict mode. On top of it this module closes the
-gaps through which requests are smuggled, and bounds what a client can make us hold. A body is
-collected whole and later framed anew for the backend, so no framing of a client's ever gets there;
+gaps through which requests are smuggled, asks the door, and bounds what a client can make us hold. A
+body is collected whole and later framed anew for the backend, so no framing of a client's ever gets there;
 neither do its trailer fields, which came after the head had been judged.
 
 Sans-I/O: `feed` takes bytes and appends to `requests`; nothing here touches a socket or a clock.
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 import httptools
@@ -16,6 +17,7 @@ import msgspec
 
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.decision import Refusal, RefusalReason
+from gateway.server.door import Visitor
 from gateway.wire.hop_by_hop import RawHeaders
 
 
@@ -27,12 +29,17 @@ class HttpRequest(msgspec.Struct, kw_only=True):
     body: bytes
     is_http_1_0: bool
     keep_alive: bool
+    visitor: Visitor
+
+
+Judge = Callable[[str, bytes, RawHeaders], Visitor | Refusal]
+"""Decides on method, target and headers whether a request may go on."""
 
 
 class RefusedRequest(Exception):  # noqa: N818 - an outcome, raised only to leave llhttp's callbacks
-    def __init__(self, reason: RefusalReason, message: str, retry_after_s: int | None = None) -> None:
-        super().__init__(message)
-        self.refusal = Refusal(reason=reason, message=message, retry_after_s=retry_after_s)
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
 
 
 class BufferBudget:
@@ -59,13 +66,17 @@ class RequestParser:
     After a refusal it reads no further; the requests before it are whole and stay.
     """
 
-    def __init__(self, limits: HttpLimits, budget: BufferBudget) -> None:
+    def __init__(self, limits: HttpLimits, budget: BufferBudget, judge: Judge) -> None:
         self._limits = limits
         self._budget = budget
+        self._judge = judge
+        self._visitor: Visitor
         self.requests: deque[HttpRequest] = deque()
         self.refusal: Refusal | None = None
         self.refused_target = b""
         """The target of the refused request, as far as it had been read."""
+        self.refused_method = ""
+        """Its method, if its head had been read."""
         self.wants_continue = False
         """The client waits for `100 Continue` before it sends the body. Whoever sends it clears this."""
         self.is_in_head = False
@@ -103,6 +114,8 @@ class RequestParser:
     def refuse(self, refusal: Refusal) -> None:
         """Gives up the unfinished request."""
         self.refusal, self.refused_target = refusal, self._target
+        if self.is_in_body:
+            self.refused_method = self._parser.get_method().decode("ascii")
         self._budget.give_back(self._body_bytes)
         self._reset()
 
@@ -150,14 +163,13 @@ class RequestParser:
     def on_headers_complete(self) -> None:
         self._unreported_bytes = 0
         self.is_in_head, self.is_in_body = False, True
-        _check_head(
-            self._parser.get_method(),
-            self._target,
-            self._headers,
-            self._parser.get_http_version(),
-            self._limits,
-        )
-        if self._parser.get_http_version() == "1.1":
+        method, version = self._parser.get_method(), self._parser.get_http_version()
+        _check_head(method, self._target, self._headers, version, self._limits)
+        judged = self._judge(method.decode("ascii"), self._target, self._headers)
+        if isinstance(judged, Refusal):
+            raise RefusedRequest(judged)
+        self._visitor = judged
+        if version == "1.1":
             self.wants_continue = any(
                 len(name) == 6 and name.lower() == b"expect" and value.lower() == b"100-continue"
                 for name, value in self._headers
@@ -169,11 +181,8 @@ class RequestParser:
         if self._body_bytes + size > self._limits.max_body_bytes:
             raise _too_large(self._limits)
         if not self._budget.take(size):
-            raise RefusedRequest(
-                RefusalReason.MEMORY_FULL,
-                "The gateway holds as many request bodies as it can.",
-                retry_after_s=5,
-            )
+            message = "The gateway holds as many request bodies as it can."
+            raise RefusedRequest(Refusal(reason=RefusalReason.MEMORY_FULL, message=message, retry_after_s=5))
         self._body_bytes += size
         self._body.append(part)
 
@@ -189,6 +198,7 @@ class RequestParser:
             body=body,
             is_http_1_0=self._parser.get_http_version() == "1.0",
             keep_alive=self._parser.should_keep_alive(),
+            visitor=self._visitor,
         )
         self._reset()  # what the body holds of the budget is the request's now
         self.wants_continue = False
@@ -222,7 +232,7 @@ def _check_head(method: bytes, target: bytes, headers: RawHeaders, version: str,
                 if value.lower() != b"chunked":
                     raise _malformed("the only transfer coding is chunked")
             case b"upgrade" if value.lower() == b"websocket":
-                raise RefusedRequest(RefusalReason.UNSUPPORTED_UPGRADE, "WebSocket is not supported.")
+                raise _refused(RefusalReason.UNSUPPORTED_UPGRADE, "WebSocket is not supported.")
     if version not in ("1.0", "1.1"):
         raise _malformed("only HTTP/1.0 and HTTP/1.1 are spoken here")
     if hosts > 1 or (hosts == 0 and version == "1.1"):
@@ -234,17 +244,21 @@ def _check_head(method: bytes, target: bytes, headers: RawHeaders, version: str,
         raise _malformed("the request target must be a path")
 
 
+def _refused(reason: RefusalReason, message: str) -> RefusedRequest:
+    return RefusedRequest(Refusal(reason=reason, message=message))
+
+
 def _malformed(what: str) -> RefusedRequest:
-    return RefusedRequest(RefusalReason.MALFORMED_HTTP, f"The request is not valid HTTP/1.1: {what}.")
+    return _refused(RefusalReason.MALFORMED_HTTP, f"The request is not valid HTTP/1.1: {what}.")
 
 
 def _headers_too_large(limits: HttpLimits) -> RefusedRequest:
-    return RefusedRequest(
+    return _refused(
         RefusalReason.HEADERS_TOO_LARGE, f"The request's headers exceed {limits.max_header_bytes} bytes."
     )
 
 
 def _too_large(limits: HttpLimits) -> RefusedRequest:
-    return RefusedRequest(
+    return _refused(
         RefusalReason.BODY_TOO_LARGE, f"The request's body exceeds {limits.max_body_bytes} bytes."
     )

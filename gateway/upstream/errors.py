@@ -16,6 +16,10 @@ class ConnectFailed(UpstreamError):  # noqa: N818 - names of states of affairs r
     pass
 
 
+class ConnectTimedOut(ConnectFailed):
+    pass
+
+
 class AnswerMissing(UpstreamError):  # noqa: N818
     pass
 

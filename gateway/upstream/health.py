@@ -57,6 +57,13 @@ class HealthChecks:
         """A request to it has just failed."""
         self._wake[replica].set()
 
+    def suspect(self, replica: ReplicaId, why: str) -> None:
+        """It cannot be reached. It is out at once, until a check finds it healthy; else it would look idle
+        and draw in every request that waits."""
+        if self._facts.pop(replica, None) is not None:
+            self._on_down(replica, why)
+        self.check_now(replica)
+
     def merged_models(self) -> dict[str, Any]:
         """The models of all pools as one OpenAI list; each model once."""
         found = [self._models.get(replica, []) for replica in self._replicas]

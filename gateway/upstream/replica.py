@@ -9,7 +9,7 @@ import msgspec
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.upstream.connection import UpstreamConnection
-from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed
+from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -146,6 +146,8 @@ class Replica:
                 _, connection = await loop.create_connection(
                     UpstreamConnection, self.address.host, self.address.port, ssl=self._tls
                 )
-        except (OSError, TimeoutError) as error:
+        except TimeoutError:
+            raise ConnectTimedOut("no connection in time") from None
+        except OSError as error:
             raise ConnectFailed(f"no connection: {error}") from error
         return connection

@@ -242,3 +242,22 @@ async def test_keys_appear_nowhere(start, tmp_path, caplog, capfd):
     assert "alice" in output  # the tenant's name may
     for key in (ALICE, BOB, OPS, BACKEND_KEY, CONTROL_KEY):
         assert key not in output and key.encode("utf-8").decode("latin-1") not in output
+
+
+async def test_nothing_is_held_for_a_client_without_a_key(start):
+    """It is turned away on its head: the body of which it has sent a part is thrown away."""
+    bench = await start(tenants=TENANTS, limits={"linger_s": 0.2})
+    client = await bench.connect()
+    client.send(post(b"x" * 50_000)[:-10_000])
+    assert (await client.receive()).status == 401
+    assert bench.gateway.listener.budget.used == 0
+    assert not bench.backend.seen
+    assert (await bench.ask(post(headers=bearer(ALICE)))).status == 200
+
+
+async def test_a_refused_head_request_gets_no_body(start):
+    bench = await start(tenants=TENANTS, limits={"linger_s": 0.1})
+    client = await bench.connect()
+    client.send(b"HEAD / HTTP/1.1\r\nHost: gw\r\n\r\n")
+    received, _ = await client.rest()
+    assert received.startswith(b"HTTP/1.1 401 ") and received.endswith(b"\r\n\r\n")

@@ -64,6 +64,17 @@ async def test_a_refused_connection_goes_elsewhere_whatever_the_request(start, r
     assert len(bench.backends[1].seen) == 2
 
 
+async def test_a_replica_that_refused_is_out_at_once(start):
+    """Else it looks idle, and draws in every request that waits."""
+    bench = await start(replicas=2)
+    await bench.backends[0].close()
+    while all(state.is_up for state in bench.brain.fleet):
+        assert (await bench.ask(post())).status == 200
+    later = [await bench.ask(post()) for _ in range(4)]
+    assert {response.get(b"x-turnpike-reason") for response in later} == {b"least_loaded"}, "nobody met it"
+    assert {response.get(b"x-turnpike-replica") for response in later} == {b"default-1"}
+
+
 async def test_silence_before_the_head_is_a_504(start):
     bench = await start(replicas=2, upstream={"head_timeout_s": 0.2})
     for backend in bench.backends:

@@ -1,0 +1,59 @@
+"""The door: what is turned away because of who asks or what for, on the head of the request alone.
+
+It is asked before a byte of the body is held, so nobody without a key can make the gateway hold any.
+"""
+
+from typing import Final
+
+import msgspec
+
+from gateway.domain.decision import Refusal, RefusalReason
+from gateway.server.tenants import Tenant, Tenants
+from gateway.wire.endpoints import Endpoint, classify, is_ambiguous_path
+from gateway.wire.hop_by_hop import RawHeaders
+
+_NAMES_AN_UPSTREAM: Final = frozenset(
+    (
+        b"x-turnpike-replica",
+        b"x-gateway-destination-endpoint",
+        b"x-smg-target-worker",
+        b"x-worker-url",
+        b"x-upstream-url",
+    )
+)
+"""Headers by which other gateways let a client pick the backend. Nothing a client sends does so here."""
+
+
+class Visitor(msgspec.Struct, frozen=True):
+    """Who came in, and what for."""
+
+    tenant: Tenant
+    path: str
+    """Without the query, as received."""
+    endpoint: Endpoint
+
+
+class Door:
+    def __init__(self, tenants: Tenants) -> None:
+        self._tenants = tenants
+
+    def judge(self, method: str, target: bytes, headers: RawHeaders, peer: str) -> Visitor | Refusal:
+        """`peer`: the client's address, which is the tenant's name where no key is asked for."""
+        path = target.partition(b"?")[0].decode("latin-1")
+        if path != "*" and is_ambiguous_path(path):
+            message = "The path could be read in more than one way."
+            return Refusal(reason=RefusalReason.MALFORMED_HTTP, message=message)
+        tenant = self._tenants.authenticate(headers, peer)
+        if tenant is None:
+            message = "A valid API key is required: Authorization: Bearer KEY, or x-api-key."
+            return Refusal(reason=RefusalReason.UNAUTHENTICATED, message=message)
+        endpoint = classify(method, path)
+        if endpoint.is_control and not tenant.may_control_engines:
+            message = "This path controls the engine; your key may not."
+            return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
+        for name, _ in headers:
+            if name.lower() in _NAMES_AN_UPSTREAM:
+                text = name.decode("latin-1")
+                message = f"The header {text} is not accepted: the gateway chooses the backend."
+                return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
+        return Visitor(tenant, path, endpoint)
