@@ -1,0 +1,203 @@
+"""The gateways under test, started as a user would, each alone on the same core.
+
+The Rust routers come from PyPI, into an environment of their own; nginx is used if it is installed. Each
+router runs twice: as it comes, with its own defaults for everything (policy `cache_aware`, log level
+`info`, for both), and lean, with what costs it least (`round_robin`, no log of requests). What they log
+goes to a file.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.conversations import MODEL
+from benchmarks.processes import ROOT, BenchmarkError, Pinning, free_port, on_cpus
+
+PACKAGES: Final = ("smg==1.13.0", "vllm-router==0.1.17")
+"""Fixed, so that two runs compare; raise them to what a user would get today."""
+LEAN: Final = {
+    "smg": ("--policy", "round_robin", "--log-level", "warn"),
+    "vllm-router": ("--policy", "round_robin", "--log-level", "warning"),
+}
+_ENVIRONMENT: Final = ROOT / ".cache/peers"
+_READY_WITHIN_S: Final = 60.0
+
+_NGINX_CONFIG: Final = """
+daemon off; master_process off; worker_processes 1; pid {directory}/nginx.pid;
+events {{ worker_connections 4096; }}
+http {{
+  access_log off; client_max_body_size 64m; client_body_buffer_size 1m; keepalive_requests 1000000;
+  client_body_temp_path {directory}/b; proxy_temp_path {directory}/p; fastcgi_temp_path {directory}/f;
+  uwsgi_temp_path {directory}/u; scgi_temp_path {directory}/s;
+  upstream backend {{ server {backend}; keepalive 128; keepalive_requests 1000000; }}
+  server {{
+    listen 127.0.0.1:{port} backlog=4096;
+    location / {{
+      proxy_pass http://backend; proxy_http_version 1.1; proxy_set_header Connection "";
+      proxy_buffering off; proxy_request_buffering off;
+    }}
+  }}
+}}
+"""
+
+
+class Gateway(msgspec.Struct, kw_only=True):
+    """Something that requests are sent to, and what it runs as."""
+
+    name: str
+    port: int
+    is_rust_peer: bool = False
+    process: subprocess.Popen[bytes] | None = None
+    control_port: int = 0
+    """Turnpike's control plane."""
+
+
+def install_rust_peers() -> None:
+    """Once; does nothing when they are there. Raises BenchmarkError if that is impossible."""
+    stamp = _ENVIRONMENT / "installed"
+    if stamp.exists() and stamp.read_text() == "\n".join(PACKAGES):
+        return
+    print(
+        f"installing {' and '.join(PACKAGES)} from PyPI into {_ENVIRONMENT.relative_to(ROOT)}",
+        file=sys.stderr,
+    )
+    for command in (
+        [sys.executable, "-m", "venv", "--clear", str(_ENVIRONMENT)],
+        [str(_ENVIRONMENT / "bin/python"), "-m", "pip", "install", "--quiet",
+         "--disable-pip-version-check", *PACKAGES],
+    ):  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise BenchmarkError(f"the Rust peers cannot be installed, so there are no ratios: {last}")
+    stamp.write_text("\n".join(PACKAGES))
+
+
+def has_nginx() -> bool:
+    return _nginx() is not None
+
+
+def nginx_version() -> str:
+    found = _nginx()
+    if found is None:
+        return "not installed"
+    return subprocess.run([found, "-v"], capture_output=True, text=True).stderr.strip().rpartition("/")[2]
+
+
+def _nginx() -> str | None:
+    return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+
+
+@contextmanager
+def turnpike(
+    backends: list[int], pinning: Pinning, directory: Path, *, tool: tuple[str, ...] = ()
+) -> Iterator[Gateway]:
+    """All inference on, every record written to the information stream's file; settings are the defaults.
+
+    `tool`: a command to run it under, such as a profiler.
+    """
+    port, control = free_port(), free_port()
+    stream = directory / "turnpike.jsonl"
+    stream.unlink(missing_ok=True)
+    command = [*tool, sys.executable, "-m", "gateway", "serve", "--stream", str(stream),
+               "--listen", f"127.0.0.1:{port}", "--control", f"127.0.0.1:{control}"]  # fmt: skip
+    for backend in backends:
+        command += ["--backend", f"http://127.0.0.1:{backend}"]
+    with _running("turnpike", command, port, pinning, directory) as process:
+        yield Gateway(name="turnpike", port=port, process=process, control_port=control)
+
+
+@contextmanager
+def rust_peer(
+    package: str, backend: int, pinning: Pinning, directory: Path, *, is_lean: bool = False, suffix: str = ""
+) -> Iterator[Gateway]:
+    """`package`: a key of `LEAN`."""
+    port, metrics = free_port(), free_port()
+    name = f"{package}{' lean' if is_lean else ''}{suffix}"
+    launch = ["smg", "launch"] if package == "smg" else [package]
+    command = [str(_ENVIRONMENT / "bin" / launch[0]), *launch[1:], "--host", "127.0.0.1", "--port", str(port),
+               "--prometheus-port", str(metrics), "--worker-urls", f"http://127.0.0.1:{backend}",
+               *(LEAN[package] if is_lean else ())]  # fmt: skip
+    with _running(name, command, port, pinning, directory) as process:
+        yield Gateway(name=name, port=port, process=process, is_rust_peer=True)
+
+
+def recognised_share(gateway: Gateway) -> float:
+    """Of Turnpike's turns, those whose session was found by a tool call id that came back."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.control_port}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    turns = [line for line in lines if line.startswith("turnpike_turns_total{")]
+    count = {line: float(line.rpartition(" ")[2]) for line in turns}
+    recognised = sum(number for line, number in count.items() if 'source="call-id"' in line)
+    return recognised / max(1.0, sum(count.values()))
+
+
+@contextmanager
+def nginx(backend: int, pinning: Pinning, directory: Path) -> Iterator[Gateway]:
+    """The limit: a relay in C that reads nothing. Buffering off in both directions."""
+    binary = _nginx()
+    assert binary is not None
+    port = free_port()
+    config = directory / "nginx.conf"
+    config.write_text(_NGINX_CONFIG.format(directory=directory, port=port, backend=f"127.0.0.1:{backend}"))
+    command = [binary, "-p", str(directory), "-c", str(config), "-e", "stderr"]
+    with _running("nginx", command, port, pinning, directory) as process:
+        yield Gateway(name="nginx", port=port, process=process)
+
+
+@contextmanager
+def _running(
+    name: str, command: list[str], port: int, pinning: Pinning, directory: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The process, once it answers a request; it ends with the block."""
+    log = directory / f"{name.replace(' ', '-')}.log"
+    # Pinned before it starts, so that a runtime which counts the cores counts one.
+    with log.open("wb") as written, on_cpus(pinning.gateway):
+        process = subprocess.Popen(command, cwd=ROOT, stdout=written, stderr=written, env=_environment())
+    try:
+        _wait_until_ready(name, process, port, log)
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_until_ready(name: str, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    body = b'{"model":"%s","messages":[{"role":"user","content":"hi"}],"stream":false}' % MODEL.encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/chat/completions", body, {"Content-Type": "application/json"}
+    )
+    deadline = time.monotonic() + _READY_WITHIN_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(request, timeout=5) as answer:
+                answer.read()
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    lines = log.read_text(errors="replace").strip().splitlines()[-3:]
+    raise BenchmarkError(f"{name} did not become ready: {' | '.join(lines) or 'it said nothing'}")
+
+
+def _environment() -> dict[str, str]:
+    """The caller's, without what would change a gateway's settings or send its traffic elsewhere."""
+    proxies = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+    return {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith("TURNPIKE_") and key.lower() not in proxies
+    }

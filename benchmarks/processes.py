@@ -1,0 +1,108 @@
+"""Processes and cores: where each runs, and what it has used."""
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+class BenchmarkError(Exception):
+    """Something that is needed is missing; the message says what, in one line."""
+
+
+class Pinning(msgspec.Struct, frozen=True, kw_only=True):
+    """Which cores the gateway under test has, and which everything else."""
+
+    gateway: frozenset[int]
+    others: frozenset[int]
+
+    @classmethod
+    def of_this_machine(cls) -> "Pinning":
+        """One core for the gateway, the rest for the others; with a single core, no separation."""
+        cores = sorted(os.sched_getaffinity(0))
+        return cls(gateway=frozenset(cores[:1]), others=frozenset(cores[1:] or cores))
+
+    def lifted(self) -> "Pinning":
+        """The gateway may run anywhere."""
+        return Pinning(gateway=self.gateway | self.others, others=self.others)
+
+    def __str__(self) -> str:
+        others = ", ".join(map(str, sorted(self.others)))
+        return f"gateway on core {min(self.gateway)}, load and upstream on core {others}"
+
+
+@contextmanager
+def on_cpus(cores: frozenset[int]) -> Iterator[None]:
+    """Processes started in this block may run there only; so does this one meanwhile."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def free_port() -> int:
+    """A port that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def upstream(
+    pinning: Pinning, *, engines: int = 1, events: int = 64, interval_ms: float = 0
+) -> Iterator[list[int]]:
+    """The fast upstream in a process of its own; yields the ports of its engines."""
+    command = [sys.executable, "-m", "benchmarks.fast_upstream", "--engines", str(engines),
+               "--events", str(events), "--interval-ms", str(interval_ms)]  # fmt: skip
+    with on_cpus(pinning.others):
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        ports = [int(port) for port in process.stdout.readline().split()]
+        if len(ports) != engines:
+            raise BenchmarkError("the upstream did not start")
+        yield ports
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+
+
+def cpu_seconds(pid: int) -> float:
+    """Used by a process, all its threads, in user and in kernel mode."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def resident_mib(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise BenchmarkError(f"process {pid} is gone")
+
+
+def machine() -> str:
+    names = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
+             if line.startswith("model name")]  # fmt: skip
+    return f"{len(names)} × {names[0] if names else platform.machine()}, Linux {platform.release()}"
+
+
+def revision() -> str:
+    """Of this checkout, if it is one."""
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
+    )
+    return done.stdout.strip() or "no git"

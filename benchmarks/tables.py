@@ -1,0 +1,95 @@
+"""What the rounds amount to: each gateway's figures, the ratio that counts, and who was faster."""
+
+from typing import Final
+
+from benchmarks.shapes import Measured, Shape
+from benchmarks.verdict import Figure, Spread, Verdict, ratios
+
+Results = dict[str, dict[str, list[Measured]]]
+"""Shape → gateway → one measurement for each round."""
+
+OURS: Final = "turnpike"
+AS_THEY_COME: Final = ("smg", "vllm-router")
+LEAN: Final = ("smg lean", "vllm-router lean")
+
+
+def judge(shape: Shape, rounds: dict[str, list[Measured]], verdict: Verdict) -> list[str]:
+    """Adds the shape's figures to the verdict, and returns what is to be said of them."""
+    lines = []
+    for kind, names in (("", AS_THEY_COME), ("_lean", LEAN)):
+        rival = fastest(shape, rounds, names)
+        ratio = None if rival is None else ratios(values(rounds[OURS]), values(rounds[rival]))
+        name, value = f"{shape.name}_ratio{kind}", None if ratio is None else ratio.median
+        if kind:
+            figure = verdict.tell(name, value)
+        elif shape.is_time:
+            figure = verdict.at_most(name, value, shape.bound)
+        else:
+            figure = verdict.at_least(name, value, shape.bound)
+        lines.append(_sentence(rival, ratio, figure))
+    for name, measured in rounds.items():
+        verdict.tell(f"{shape.name}.{name}", Spread.of(values(measured)).median)
+        if name != "upstream itself":
+            verdict.tell(f"{shape.name}.{name}.cpu_us", Spread.of([m.cpu_us for m in measured]).median)
+    return [*lines, *_losses(shape, rounds)]
+
+
+def fastest(shape: Shape, rounds: dict[str, list[Measured]], names: tuple[str, ...]) -> str | None:
+    """By the median of the rounds; one whose answers were not all right is no rival."""
+    medians = {
+        name: Spread.of(values(rounds[name])).median
+        for name in names
+        if name in rounds and not any(m.failures for m in rounds[name]) and all(values(rounds[name]))
+    }
+    if not medians:
+        return None
+    best = min if shape.is_time else max
+    return best(medians, key=lambda name: medians[name])
+
+
+def values(measured: list[Measured]) -> list[float]:
+    return [each.value for each in measured]
+
+
+def print_shape(shape: Shape, rounds: dict[str, list[Measured]], lines: list[str]) -> None:
+    print(f"\n{shape.title}")
+    print(f"  {'':<24}{shape.unit:>10} [lowest–highest]     CPU/answer  core  strangers")
+    for name, measured in rounds.items():
+        spread = Spread.of(values(measured))
+        cells = f"{_number(spread.median):>10} [{_number(spread.low)}–{_number(spread.high)}]"
+        if any(each.core_share for each in measured):
+            cpu = Spread.of([each.cpu_us for each in measured]).median
+            core = Spread.of([each.core_share for each in measured]).median
+            strangers = Spread.of([each.strangers_share for each in measured]).median
+            cells = f"{cells:<34}{cpu:>7.0f} µs {core:>5.0%} {strangers:>6.0%}"
+        failures = sum(each.failures for each in measured)
+        first = next((each.first_failure for each in measured if each.first_failure), "")
+        print(f"  {name:<24}{cells}{f'  {failures} FAILED: {first}' if failures else ''}")
+    for line in lines:
+        print(f"  {line}")
+
+
+def _sentence(rival: str | None, ratio: Spread | None, figure: Figure) -> str:
+    if rival is None or ratio is None:
+        return "no ratio: no Rust router answered everything right"
+    text = f"turnpike ÷ {rival}: {ratio.median:.2f} [{ratio.low:.2f}–{ratio.high:.2f}]"
+    if figure.target is None:
+        return f"{text} (for information)"
+    return f"{text}, target {figure.target}: {'holds' if figure.ok else 'MISSED'}"
+
+
+def _losses(shape: Shape, rounds: dict[str, list[Measured]]) -> list[str]:
+    ours = Spread.of(values(rounds[OURS])).median
+    ahead = []
+    for name, measured in rounds.items():
+        theirs = Spread.of(values(measured)).median
+        if name == OURS or not ours or not theirs:
+            continue
+        factor = ours / theirs if shape.is_time else theirs / ours
+        if factor > 1:
+            ahead.append(f"{name} ({factor:.1f}×)")
+    return [f"faster than turnpike: {', '.join(ahead) or 'nothing'}"]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

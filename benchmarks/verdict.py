@@ -1,0 +1,76 @@
+"""Figures against their targets: what holds, what does not, and what is only told."""
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    value: float | None
+    """None if it could not be measured; then a target does not hold."""
+    target: str | None
+    """None if the figure is only told."""
+    ok: bool
+
+
+class Verdict:
+    """Collects figures by name."""
+
+    def __init__(self) -> None:
+        self.figures: dict[str, Figure] = {}
+
+    def at_least(self, name: str, value: float | None, bound: float) -> Figure:
+        return self._add(name, value, f">= {bound:g}", value is not None and value >= bound)
+
+    def at_most(self, name: str, value: float | None, bound: float) -> Figure:
+        return self._add(name, value, f"<= {bound:g}", value is not None and value <= bound)
+
+    def tell(self, name: str, value: float | None) -> Figure:
+        """Without a target."""
+        return self._add(name, value, None, True)
+
+    @property
+    def missed(self) -> list[str]:
+        return [name for name, figure in self.figures.items() if not figure.ok]
+
+    @property
+    def exit_status(self) -> int:
+        return 1 if self.missed else 0
+
+    def as_json(self) -> str:
+        """One line: name → {value, target, ok}."""
+        return json.dumps(msgspec.to_builtins(self.figures))
+
+    def _add(self, name: str, value: float | None, target: str | None, ok: bool) -> Figure:
+        if name in self.figures:
+            raise ValueError(f"{name} is there twice")
+        figure = Figure(value=None if value is None else float(f"{value:.4g}"), target=target, ok=ok)
+        self.figures[name] = figure
+        return figure
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Of the rounds: the median, and between which values they lay."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        return cls(statistics.median(values), min(values), max(values))
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread | None:
+    """Ours ÷ theirs, round by round: what disturbed one round disturbed both. None if theirs was nothing."""
+    if len(ours) != len(theirs) or not ours or not all(theirs):
+        return None
+    return Spread.of([our / their for our, their in zip(ours, theirs, strict=True)])
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that so many per cent of them do not exceed."""
+    return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]

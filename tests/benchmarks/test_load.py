@@ -1,0 +1,174 @@
+"""The upstream and the load, against each other and against servers that do wrong."""
+
+import asyncio
+import http.client
+import json
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from benchmarks.answers import find_call_id
+from benchmarks.conversations import CALL_ID_PREFIX, Conversation
+from benchmarks.fast_upstream import VLLM_VERSION, serve
+from benchmarks.load import Outcome, drive, is_right, is_right_stream
+
+EVENTS = 8
+
+
+def agents(count: int = 1, *, turns: int = 1, stream: bool = False) -> list[Conversation]:
+    rng = random.Random(7)
+    return [
+        Conversation(rng, first_bytes=3000, turn_bytes=400, turns=turns, stream=stream) for _ in range(count)
+    ]
+
+
+def body_of(request: list[bytes | memoryview]) -> dict:
+    head, _, body = b"".join(request).partition(b"\r\n\r\n")
+    assert b"Content-Length: %d" % len(body) in head
+    return json.loads(body)
+
+
+async def closed(server: asyncio.Server) -> None:
+    server.close()
+    await asyncio.sleep(0.05)  # its connections learn that their clients are gone
+
+
+@pytest_asyncio.fixture
+async def port() -> AsyncIterator[int]:
+    [server] = await serve(1, EVENTS, 0.0)
+    yield server.sockets[0].getsockname()[1]
+    await closed(server)
+
+
+def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    """With somebody else's HTTP client."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request(method, path, body)
+    answer = connection.getresponse()
+    found = answer.status, answer.read()
+    connection.close()
+    return found
+
+
+def test_a_conversation_grows_and_brings_the_id_back():
+    [agent] = agents(turns=3)
+    first = body_of(agent.request(None))
+    call_id = CALL_ID_PREFIX + b"ab" * 16
+    second = body_of(agent.request(call_id))
+    assert len(second["messages"]) == len(first["messages"]) + 2
+    assert second["messages"][:-2] == first["messages"]
+    call, result = second["messages"][-2:]
+    assert call["tool_calls"][0]["id"] == result["tool_call_id"] == call_id.decode()
+    assert (call["role"], result["role"]) == ("assistant", "tool")
+    body_of(agent.request(call_id))
+    assert body_of(agent.request(None))["messages"] == first["messages"]  # and then it starts over
+
+
+def test_a_conversation_of_one_turn_stays_as_small():
+    [agent] = agents(stream=True)
+    first, second = body_of(agent.request(None)), body_of(agent.request(CALL_ID_PREFIX + b"c" * 32))
+    assert first["stream"] is True
+    assert len(json.dumps(first)) == len(json.dumps(second))
+    assert first["messages"][:-2] == second["messages"][:-2]
+    assert first["messages"][-1] != second["messages"][-1]
+
+
+async def test_the_upstream_answers_what_gateways_ask(port):
+    assert await asyncio.to_thread(ask, port, "GET", "/health") == (200, b"")
+    _, version = await asyncio.to_thread(ask, port, "GET", "/version")
+    assert json.loads(version) == {"version": VLLM_VERSION}
+    _, models = await asyncio.to_thread(ask, port, "GET", "/v1/models")
+    assert [model["id"] for model in json.loads(models)["data"]] == ["bench-model"]
+    status, _ = await asyncio.to_thread(ask, port, "POST", "/tokenize", b"{}")
+    assert status == 404
+
+
+async def test_every_answer_has_a_call_of_its_own(port):
+    body = b"".join(agents()[0].request(None)[1:])
+    answers = [await asyncio.to_thread(ask, port, "POST", "/v1/chat/completions", body) for _ in range(2)]
+    ids = []
+    for status, answer in answers:
+        [choice] = json.loads(answer)["choices"]
+        [call] = choice["message"]["tool_calls"]
+        assert status == 200
+        assert find_call_id(answer) == call["id"].encode()
+        ids.append(call["id"])
+    assert ids[0] != ids[1]
+
+
+async def test_a_stream_has_its_events_and_its_end(port):
+    body = b"".join(agents(stream=True)[0].request(None)[1:])
+    status, stream = await asyncio.to_thread(ask, port, "POST", "/v1/chat/completions", body)
+    *events, end, nothing = stream.split(b"\n\n")
+    assert (status, len(events), end, nothing) == (200, EVENTS, b"data: [DONE]", b"")
+    deltas = [json.loads(event.removeprefix(b"data: "))["choices"][0] for event in events]
+    assert deltas[-3]["delta"]["tool_calls"][0]["id"].encode() == find_call_id(stream)
+    assert deltas[-1]["finish_reason"] == "tool_calls"
+
+
+async def test_a_paced_upstream_gives_all_streams_an_event_in_each_step():
+    interval_s = 0.02
+    [server] = await serve(1, EVENTS, interval_s)
+    outcome = await drive(
+        server.sockets[0].getsockname()[1],
+        agents(4, stream=True),
+        is_right_stream(EVENTS),
+        warm_up_s=0.0,
+        seconds=0.1,
+    )
+    await closed(server)
+    assert outcome.failures == 0
+    assert outcome.events <= 4 * 6
+    assert min(outcome.latencies_ms, default=1e3) >= (EVENTS - 1) * interval_s * 1e3
+
+
+async def measured(port: int, check, *, stream: bool = False) -> Outcome:
+    return await drive(port, agents(3, turns=2, stream=stream), check, warm_up_s=0.0, seconds=0.1)
+
+
+async def test_the_load_counts_whole_answers(port):
+    outcome = await measured(port, is_right)
+    assert outcome.failures == 0
+    assert outcome.answers == len(outcome.latencies_ms) > 0
+    assert outcome.events == 0
+    assert all(latency > 0 for latency in outcome.latencies_ms)
+
+
+async def test_the_load_counts_streams_and_their_events(port):
+    outcome = await measured(port, is_right_stream(EVENTS), stream=True)
+    assert outcome.failures == 0
+    assert outcome.answers > 0
+    # Those that were under way at the end count by their events alone.
+    assert 0 <= outcome.events - outcome.answers * EVENTS <= 3 * EVENTS
+
+
+async def test_a_stream_with_too_few_events_is_a_failure(port):
+    outcome = await measured(port, is_right_stream(EVENTS + 1), stream=True)
+    assert (outcome.answers, outcome.latencies_ms) == (0, [])
+    assert outcome.failures > 0
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b"HTTP/1.1 500 Oops\r\nContent-Length: 2\r\n\r\n{}", "status 500"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "status 200"),  # without the tool call
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", "the connection was closed"),
+        (b"nonsense\r\n\r\n", "not HTTP"),
+    ],
+)
+async def test_a_wrong_answer_is_a_failure(answer, says):
+    async def serve_wrongly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1 << 16)
+        writer.write(answer)
+        await asyncio.sleep(0.01)
+        writer.close()
+
+    server = await asyncio.start_server(serve_wrongly, "127.0.0.1", 0)
+    outcome = await measured(server.sockets[0].getsockname()[1], is_right)
+    await closed(server)
+    assert outcome.answers == 0
+    assert outcome.failures >= 3
+    assert says in outcome.first_failure

@@ -1,0 +1,91 @@
+import json
+
+import pytest
+
+from benchmarks.shapes import SHAPES, Measured
+from benchmarks.tables import fastest, judge
+from benchmarks.verdict import Spread, Verdict, percentile, ratios
+
+C1, C32, *_ = SHAPES
+
+
+def rounds(*values: float, failures: int = 0) -> list[Measured]:
+    return [
+        Measured(
+            value=value,
+            cpu_us=100.0,
+            core_share=1.0,
+            strangers_share=0.0,
+            answers=10,
+            failures=failures,
+            first_failure="",
+        )
+        for value in values
+    ]
+
+
+def test_a_bound_itself_holds():
+    verdict = Verdict()
+    verdict.at_least("speed", 1.5, 1.5)
+    verdict.at_most("memory", 250, 250)
+    assert verdict.exit_status == 0
+
+
+@pytest.mark.parametrize("value", [1.49, None])
+def test_what_is_missed_or_was_not_measured_fails(value):
+    verdict = Verdict()
+    verdict.tell("told", None)
+    assert not verdict.at_least("speed", value, 1.5).ok
+    assert verdict.exit_status == 1
+    assert verdict.missed == ["speed"]
+    assert json.loads(verdict.as_json()) == {
+        "told": {"value": None, "target": None, "ok": True},
+        "speed": {"value": value, "target": ">= 1.5", "ok": False},
+    }
+
+
+def test_a_figure_is_given_once():
+    verdict = Verdict()
+    verdict.tell("x", 1.0)
+    with pytest.raises(ValueError, match="twice"):
+        verdict.tell("x", 2.0)
+
+
+def test_ratios_are_taken_round_by_round():
+    # The machine was twice as slow in the second round; the ratio is the same.
+    assert ratios([20.0, 10.0, 30.0], [10.0, 5.0, 10.0]) == Spread(2.0, 2.0, 3.0)
+    assert ratios([1.0], [0.0]) is None
+    assert ratios([], []) is None
+
+
+def test_percentiles():
+    assert percentile([3.0, 1.0, 2.0], 50) == 2.0
+    assert percentile(list(range(1, 101)), 99) == 99
+    assert percentile([7.0], 99) == 7.0
+
+
+def test_the_fastest_rival_is_the_one_that_counts():
+    results = {"turnpike": rounds(30, 30), "smg": rounds(10, 10), "vllm-router": rounds(25, 25)}
+    verdict = Verdict()
+    lines = judge(C32, results, verdict)
+    figure = verdict.figures["json_2kb_c32_ratio"]
+    assert (figure.value, figure.ok) == (1.2, False)
+    assert lines[0] == "turnpike ÷ vllm-router: 1.20 [1.20–1.20], target >= 1.5: MISSED"
+
+
+def test_of_times_the_shortest_is_the_fastest():
+    results = {"turnpike": rounds(0.5), "smg": rounds(1.0), "vllm-router": rounds(2.0), "nginx": rounds(0.1)}
+    verdict = Verdict()
+    lines = judge(C1, results, verdict)
+    assert verdict.figures["json_2kb_c1_ratio"].value == 0.5
+    assert verdict.exit_status == 0
+    assert lines[-1] == "faster than turnpike: nginx (5.0×)"
+
+
+def test_a_rival_that_gave_wrong_answers_is_none():
+    results = {"turnpike": rounds(30), "smg": rounds(10), "vllm-router": rounds(99, failures=1)}
+    assert fastest(C32, results, ("smg", "vllm-router")) == "smg"
+    del results["smg"]
+    verdict = Verdict()
+    judge(C32, results, verdict)
+    assert verdict.missed == ["json_2kb_c32_ratio"]
