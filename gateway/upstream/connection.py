@@ -11,7 +11,7 @@ from typing import Final, cast
 import httptools
 import msgspec
 
-from gateway.upstream.errors import AnswerCut, AnswerMissing
+from gateway.upstream.errors import AnswerCut, AnswerMissing, AnswerTimedOut
 from gateway.wire.hop_by_hop import RawHeaders
 
 Sink = Callable[[list[bytes]], None]
@@ -81,6 +81,11 @@ class UpstreamConnection(asyncio.Protocol):
             self.transport.write(chunks[0])
         else:
             self.transport.writelines(chunks)
+
+    def give_up_on_head(self) -> None:
+        """The head took too long; whoever awaits it gets `AnswerTimedOut`."""
+        if not self.head.done():
+            self.head.set_exception(AnswerTimedOut("the replica did not answer in time"))
 
     def set_sink(self, sink: Sink) -> None:
         self._sink = sink

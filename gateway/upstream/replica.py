@@ -82,27 +82,28 @@ class Replica:
         that must not run twice (`may_repeat`) gets a fresh one to begin with. Raises `ConnectFailed`,
         `AnswerMissing` or `AnswerTimedOut`. Whoever gets the connection gives it back with `release`.
         """
+        loop = asyncio.get_running_loop()
         while True:
             connection = self._take_idle() if may_repeat else None
             if connection is None:
                 connection = await self._connect()
             self._busy.add(connection)
             is_first_use = connection.use_count == 0
+            # A bare timer: `asyncio.timeout` would cost every request several times as much.
+            timer = loop.call_later(self._config.head_timeout_s, connection.give_up_on_head)
             try:
                 connection.send(chunks, is_head_request=is_head_request)
-                async with asyncio.timeout(self._config.head_timeout_s):
-                    await asyncio.shield(connection.head)
+                await connection.head
                 return connection
-            except TimeoutError:
+            except AnswerMissing as missing:
                 self.release(connection, reuse=False)
-                raise AnswerTimedOut("the replica did not answer in time") from None
-            except AnswerMissing:
-                self.release(connection, reuse=False)
-                if is_first_use:
+                if is_first_use or isinstance(missing, AnswerTimedOut):
                     raise
             except BaseException:
                 self.release(connection, reuse=False)
                 raise
+            finally:
+                timer.cancel()
 
     def release(self, connection: UpstreamConnection, *, reuse: bool) -> None:
         """Ends the use of a connection: kept for the next request, or closed at once."""
