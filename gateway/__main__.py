@@ -14,8 +14,10 @@ import uvloop
 from gateway import __version__
 from gateway.config import Config
 from gateway.config.load import ConfigError, load_config
+from gateway.evaluation.cli import add_eval
 from gateway.server.app import Gateway, check_references
 from gateway.server.tenants import hash_key
+from gateway.workload.cli import add_workload
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -47,6 +49,9 @@ def _parser() -> argparse.ArgumentParser:
     hashing = commands.add_parser("hash-key", help="print the hash of an API key, for key_hashes")
     hashing.add_argument("--generate", action="store_true", help="make a new key, and print it too")
     hashing.set_defaults(command=_hash_key)
+
+    add_eval(commands)
+    add_workload(commands)
     return parser
 
 

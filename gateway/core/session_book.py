@@ -6,6 +6,7 @@ Invariants: `live_turns` of a session is the number of its requests in the coord
 ends takes its open tool calls with it; every `session_start` is followed by at most one `session_end`.
 """
 
+from gateway.core.lifecycle import State
 from gateway.core.live import LiveRequest
 from gateway.domain import records as rec
 from gateway.domain.decision import SessionRef
@@ -14,6 +15,7 @@ from gateway.domain.request import Answer, RequestFacts, ToolCall
 from gateway.routing.state_residence import Residence, StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
 from gateway.workflow.sessions import Session, Sessions
+from gateway.workflow.turns import Outcome
 
 
 class SessionBook:
@@ -40,12 +42,10 @@ class SessionBook:
         self, turn: RequestId, tenant: TenantId, facts: RequestFacts, home: Residence | None, *, now: float
     ) -> tuple[SessionRef, list[rec.Record]]:
         """Finds or starts the turn's session, and closes the tool calls whose results it brings."""
-        session, ref = self.sessions.identify(tenant, facts, home.session if home else None, now=now)
+        session, ref = self.sessions.arrived(turn, tenant, facts, home.session if home else None, now=now)
         out: list[rec.Record] = []
-        if session.turns == 0:
+        if session.turns == 1:
             out.append(_session_start(session, now=now))
-        session.turns += 1
-        session.live_turns += 1
         out.append(
             rec.TurnArrived(
                 at_s=now,
@@ -59,6 +59,9 @@ class SessionBook:
                 body_bytes=facts.body_bytes,
                 message_count=facts.message_count,
                 tool_count=facts.tool_count,
+                thread=ref.thread,
+                edge=ref.edge,
+                parent=ref.parent,
             )
         )
         closed = self.tools.results_came(session.id, facts.tool_result_ids, now=now)
@@ -73,23 +76,24 @@ class SessionBook:
         return ref, out
 
     def call_minted(self, live: LiveRequest, call: ToolCall) -> None:
-        if (session := self._session_of(live)) is not None:
-            self.sessions.learn_call_id(session, call.id)
+        self.sessions.learn_id(live.request, call.id, is_call=True)
 
     def state_minted(self, live: LiveRequest, state_id: str) -> None:
         assert live.replica is not None
-        session = live.session.session if live.session else None
-        self._residence.learn(live.tenant, state_id, Residence(live.replica, session))
+        self._residence.learn(live.tenant, state_id, Residence(live.replica, live.session_id))
+        self.sessions.learn_id(live.request, state_id, is_call=False)
 
     def turn_ended(self, live: LiveRequest, answer: Answer | None, *, now: float) -> list[rec.Record]:
         """The turn is over, however it ended; `answer` is what was passed on of its response."""
         session = self._session_of(live)
         if session is None:
             return []
-        session.live_turns -= 1
-        self.sessions.touch(session, now=now)
+        for call in answer.tool_calls if answer is not None and answer.status < 400 else ():
+            self.sessions.learn_id(live.request, call.id, is_call=True)
+        self.sessions.ended(live.request, answer, _outcome(live, answer), now=now)
         stated = live.facts.explicit
-        if stated is not None and stated.final and answer is not None and answer.status < 400:
+        is_final = stated is not None and stated.final and stated.parent is None  # of the whole run
+        if is_final and answer is not None and answer.status < 400:
             session.is_final = True  # a final turn that got no answer will be sent again
         if session.is_final and not session.live_turns:
             return self._end(session, "finished", now=now)
@@ -136,6 +140,19 @@ class SessionBook:
 
     def _tool_num(self, *, now: float) -> rec.ToolNum:
         return rec.ToolNum(at_s=now, active=self.tools.active_sessions)
+
+
+def _outcome(live: LiveRequest, answer: Answer | None) -> Outcome:
+    """How far the client got with this answer."""
+    if answer is None or answer.status >= 400:
+        return Outcome.FAILED
+    if answer.has_terminal:
+        return Outcome.ANSWERED  # a close behind the last event is no departure
+    if live.state is State.LEFT or live.state is State.CUT:
+        return Outcome.CUT
+    # It ended cleanly, but in the middle: some clients take what they have, others ask again.
+    has_content = bool(answer.tool_calls) or answer.utterance.text != 0
+    return Outcome.CUT if has_content else Outcome.ANSWERED
 
 
 def _session_start(session: Session, *, now: float) -> rec.SessionStarted:

@@ -4,7 +4,7 @@ import enum
 
 import msgspec
 
-from gateway.domain.ids import ReplicaId, SessionId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
 
 
 class RefusalReason(enum.Enum):
@@ -79,9 +79,40 @@ class SessionSource(enum.Enum):
     """`previous_response_id`, `conversation` or an item reference that we saw being minted."""
     CALL_ID = "call-id"
     """A tool call id that we saw being minted came back."""
+    ECHO = "echo"
+    """A conversation that we know, with our own answer behind it, came back."""
+    PREFIX = "prefix"
+    """A conversation that we know came back; what stands behind it is not what we answered."""
+    RETRY = "retry"
+    """The same request again, after an attempt that failed."""
+    QUOTE = "quote"
+    """A new conversation quotes one that we know: a sub-agent's task, a summary, an earlier answer."""
+    ADJACENT = "adjacent"
+    """A new conversation of the only program at work, at once after it had its answer."""
     NEW = "new"
     NONE = "none"
     """Not a turn: the request belongs to no session."""
+
+
+class Edge(enum.Enum):
+    """How a turn follows from the one it builds on (its lineage)."""
+
+    OPENS = "opens"
+    """It builds on none that we know."""
+    CONTINUES = "continues"
+    RETRIES = "retries"
+    FORKS = "forks"
+    """Its parent was continued before, and that continuation still runs: a second branch, a new thread."""
+    REWINDS = "rewinds"
+    """Its parent was continued before, and that continuation rests: it is taken back."""
+    COMPACTS = "compacts"
+    """A new window of the same conversation: a summary stands for what was said."""
+    SERVES = "serves"
+    """A side request (title, summary, commit message) on behalf of the thread."""
+    SPAWNED = "spawned"
+    """A sub-agent, started by a tool call of its parent."""
+    QUOTES = "quotes"
+    """Another conversation of the same run, which was handed an answer of its parent."""
 
 
 class SessionRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,3 +122,7 @@ class SessionRef(msgspec.Struct, frozen=True, kw_only=True):
     source: SessionSource
     confidence: float
     """Probability that the session is the right one, 0 to 1."""
+    thread: ThreadId = ThreadId("")
+    edge: Edge = Edge.OPENS
+    parent: RequestId | None = None
+    """The turn that this one follows."""

@@ -8,6 +8,9 @@ TenantId = NewType("TenantId", str)
 SessionId = NewType("SessionId", str)
 """One agent run, as the brain names it (`s-…`). Unique within a gateway process group."""
 
+ThreadId = NewType("ThreadId", str)
+"""One conversation of a session (`s-….1`): a main agent, a sub-agent, a task."""
+
 RequestId = NewType("RequestId", str)
 """One proxied HTTP request (`r-…`). A generating request is a *turn* of its session."""
 

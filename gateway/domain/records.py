@@ -14,8 +14,8 @@ per replica it was sent to; every `gpu_submit` is followed by exactly one `gpu_e
 
 import msgspec
 
-from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource, WaitReason
-from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.decision import Edge, PlacementReason, RefusalReason, SessionSource, WaitReason
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Protocol, Usage
 
 
@@ -51,6 +51,11 @@ class TurnArrived(_Record, frozen=True, kw_only=True, tag="turn_arrive"):
     body_bytes: int
     message_count: int
     tool_count: int
+    thread: ThreadId | None = None
+    """The conversation of the session that the turn belongs to."""
+    edge: Edge = Edge.OPENS
+    parent: RequestId | None = None
+    """The turn that this one follows, in the way that `edge` says."""
 
 
 class TurnWaited(_Record, frozen=True, kw_only=True, tag="turn_wait"):

@@ -41,6 +41,41 @@ class ExplicitId(msgspec.Struct, frozen=True, kw_only=True):
     """The client says that the session ends with this turn."""
 
 
+class AssistantBlock(msgspec.Struct, frozen=True):
+    """What a response may have left behind in a conversation: a run of items of the model's, to its end."""
+
+    at: int
+    """How many positions of the chain precede it."""
+    text: int
+    """Hash of its text; 0 if it has none."""
+    has_calls: bool = False
+
+
+class Transcript(msgspec.Struct, frozen=True, kw_only=True):
+    """What identity needs of a conversation: hashes of its canonical content, never the content.
+
+    System and developer messages, tools and reasoning are no part of the chain: they change in the middle
+    of a session, and thousands of sessions share them.
+    """
+
+    chain: tuple[int, ...] = ()
+    """After each item, the hash of all items so far, oldest first; the newest `MAX_POSITIONS`."""
+    blocks: tuple[AssistantBlock, ...] = ()
+    """Newest first; a bounded number."""
+    newest_at: int = 0
+    """Where the newest run of items of the model's begins."""
+    body: int = 0
+    """Equal for two requests that ask for the same answer, streamed or not."""
+    agent: int = 0
+    """Hash of the system prompt and the tools: what kind of agent speaks."""
+    asked: tuple[int, ...] = ()
+    """Marks of what was said last, after the newest assistant block: for others to be recognised by."""
+    new_probes: frozenset[int] = frozenset()
+    """Every mark that the texts after the newest assistant block could carry."""
+    old_probes: frozenset[int] = frozenset()
+    """The same of the texts before: a history that somebody wrote earlier."""
+
+
 class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The few fields of a request that decisions are made from."""
 
@@ -58,6 +93,12 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     a backend minted, if the client is telling the truth."""
     tool_result_ids: tuple[str, ...] = ()
     """Call ids whose results this request brings."""
+    transcript: Transcript = Transcript()
+    attempt: int | None = None
+    """How often the client's transport sent this before, if it says so; the application above it may ask
+    again from 0."""
+    client: int = 0
+    """Hash of the client software's name, as it gives it; 0 if it gives none."""
     state_ids: tuple[str, ...] = ()
     """Ids of things a replica stores that this request builds on (`previous_response_id`,
     `conversation`, item references) or names in its path."""
@@ -77,6 +118,17 @@ class ToolCall(msgspec.Struct, frozen=True):
     name: str
 
 
+class Utterance(msgspec.Struct, frozen=True, kw_only=True):
+    """What a response said, as hashes (`Transcript` explains them)."""
+
+    text: int = 0
+    """Hash of its text; 0 if it has none."""
+    said: tuple[int, ...] = ()
+    """Marks of its text."""
+    handed: tuple[tuple[int, ...], ...] = ()
+    """Marks of each text in the arguments of its tool calls: what a sub-agent may be told."""
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Token counts as the backend reported them; None where it did not."""
 
@@ -90,9 +142,12 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     status: int
     tool_calls: tuple[ToolCall, ...] = ()
+    utterance: Utterance = Utterance()
     state_ids: tuple[str, ...] = ()
     """Ids under which the replica may have stored something (response, conversation, items)."""
     usage: Usage = Usage()
     finish_reason: str | None = None
     has_terminal: bool = False
     """The protocol's own end of the answer was seen."""
+    retry_after_s: float | None = None
+    """How long the client was told to wait before it asks again."""

@@ -22,6 +22,8 @@ class RequestBody(msgspec.Struct):
     stream: Raw = ABSENT
     tools: list[Raw] | None = None
     messages: list[Raw] | None = None
+    system: Raw = ABSENT
+    instructions: Raw = ABSENT
     store: Raw = ABSENT
     background: Raw = ABSENT
     previous_response_id: Raw = ABSENT

@@ -9,8 +9,9 @@ call, and a piece is a call as soon as its id and name are known.
 import msgspec
 from msgspec import Raw
 
-from gateway.wire.body import ABSENT
+from gateway.wire.body import ABSENT, read_as, read_text
 from gateway.wire.sighting import ERROR_FINISH, MAX_CALLS, Sighting
+from gateway.wire.sse import event_data
 
 _DONE = b"[DONE]"
 _MAX_DONE_BYTES = 64
@@ -20,6 +21,12 @@ _NOTHING = frozenset({b"", b"null", b'""', b"[]", b"{}"})
 
 class _Function(msgspec.Struct):
     name: str | None = None
+    arguments: Raw = ABSENT
+    input: Raw = ABSENT
+
+
+class _Part(msgspec.Struct):
+    text: str | None = None
 
 
 class _Call(msgspec.Struct):
@@ -33,12 +40,12 @@ class _Delta(msgspec.Struct):
     """A streamed delta, or a whole message."""
 
     tool_calls: list[_Call] | None = None
+    content: Raw = ABSENT
 
 
 class _FirstDelta(_Delta):
     """The same, as long as we look for the first token."""
 
-    content: Raw = ABSENT
     reasoning: Raw = ABSENT
     reasoning_content: Raw = ABSENT
     refusal: Raw = ABSENT
@@ -50,11 +57,25 @@ class _Choice(msgspec.Struct):
     delta: _Delta | None = None
     message: _Delta | None = None
     finish_reason: str | None = None
+    text: Raw = ABSENT
 
 
 class _FirstChoice(msgspec.Struct):
     delta: _FirstDelta | None = None
     text: Raw = ABSENT
+
+
+class _Text(msgspec.Struct):
+    content: str | None = None
+
+
+class _TextChoice(msgspec.Struct):
+    delta: _Text | None = None
+    text: str | None = None
+
+
+class _TextCompletion(msgspec.Struct):
+    choices: list[_TextChoice] | None = None
 
 
 class _PromptDetails(msgspec.Struct):
@@ -79,6 +100,8 @@ class _FirstCompletion(msgspec.Struct):
 
 _COMPLETION = msgspec.json.Decoder(_Completion)
 _FIRST = msgspec.json.Decoder(_FirstCompletion)
+_PARTS = msgspec.json.Decoder(list[_Part])
+_TEXTS = msgspec.json.Decoder(_TextCompletion)
 
 
 class ChatReader:
@@ -97,6 +120,11 @@ class ChatReader:
             and b'"error"' not in block
         )
 
+    def read_dull(self, block: bytes, sighting: Sighting) -> None:
+        found = read_as(_TEXTS, event_data(block))
+        for choice in (found and found.choices) or ():
+            sighting.add_text(choice.delta.content if choice.delta else choice.text)
+
     def read_event(self, data: bytes, sighting: Sighting) -> None:
         if data.strip() == _DONE:
             sighting.has_terminal = True
@@ -112,6 +140,8 @@ class ChatReader:
     def _read(self, completion: _Completion, sighting: Sighting) -> None:
         for choice in completion.choices or ():
             message = choice.delta or choice.message
+            if not choice.index:  # of several answers to one question, a client goes on with the first
+                sighting.add_text(read_said(choice.text if message is None else message.content))
             if message is not None and message.tool_calls:
                 for call in message.tool_calls:
                     self._read_call(choice.index or 0, call, sighting)
@@ -132,6 +162,16 @@ class ChatReader:
         if len(self._open_calls) < MAX_CALLS or place in self._open_calls:
             self._open_calls[place] = (call_id, name)
         sighting.add_call(call_id, name)
+        for piece in (function.arguments, function.input):
+            sighting.add_arguments((place, call_id), read_text(piece))
+
+
+def read_said(content: Raw) -> str | None:
+    """The text of a message: text, or a list of parts."""
+    text = read_text(content)
+    if text is not None or content is ABSENT:
+        return text
+    return "".join(part.text or "" for part in read_as(_PARTS, content) or ())
 
 
 def _has_content(choice: _FirstChoice) -> bool:

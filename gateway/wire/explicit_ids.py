@@ -103,6 +103,10 @@ SCHEMAS: tuple[_Schema, ...] = (
 )
 
 
+WEAK_SCHEMAS = frozenset(schema.name for schema in SCHEMAS if schema.is_weak)
+"""Fields that applications also fill with constants."""
+
+
 def _places(schema: _Schema) -> tuple[str, ...]:
     final = () if schema.final is None else (schema.final,)
     return schema.session + schema.thread + schema.parent + final

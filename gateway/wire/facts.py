@@ -6,12 +6,13 @@ might have understood. The body itself is never rewritten here.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw
 
 from gateway.domain.ids import is_well_formed_id
-from gateway.domain.request import Protocol, RequestFacts, Work
+from gateway.domain.request import Protocol, RequestFacts, Transcript, Work
 from gateway.wire.body import (
     ABSENT,
     UNREADABLE,
@@ -30,12 +31,24 @@ from gateway.wire.explicit_ids import IDENTITY_HEADERS, read_explicit_id
 from gateway.wire.form import read_form_field
 from gateway.wire.headers import Headers, select_headers
 from gateway.wire.inflate import INFLATABLE, inflate
+from gateway.wire.marks import hash_text
+from gateway.wire.transcript import TranscriptReader
 
-_WANTED_HEADERS = IDENTITY_HEADERS | {b"content-encoding", b"content-type"}
+_ATTEMPT = b"x-stainless-retry-count"
+_WANTED_HEADERS = IDENTITY_HEADERS | {b"content-encoding", b"content-type", b"user-agent", _ATTEMPT}
+_TRANSCRIPTS = TranscriptReader()
+"""One for the process: sessions of the same agent share their first messages."""
 
 _MAX_STATE_IDS = 64
 _MAX_REFERENCE_BYTES = 512
 """An item reference is an id and a type; longer items need not be looked at."""
+
+
+class _Client(NamedTuple):
+    """What a client's transport says of itself."""
+
+    software: str
+    attempt: str
 
 
 def read_facts(endpoint: Endpoint, headers: Headers, body: bytes) -> RequestFacts:
@@ -43,12 +56,13 @@ def read_facts(endpoint: Endpoint, headers: Headers, body: bytes) -> RequestFact
     selected = select_headers(headers, _WANTED_HEADERS)
     content_type = selected.pop("content-type", "")
     coding = selected.pop("content-encoding", "").lower()
+    client = _Client(selected.pop("user-agent", ""), selected.pop(_ATTEMPT.decode(), ""))
     try:
         plain = _plain_body(coding, body)
         if content_type.lower().startswith("multipart/form-data"):
             return _form_facts(endpoint, selected, content_type, plain, len(body))
         fields = _decode(endpoint, plain)
-        return _facts(endpoint, selected, fields, len(body))
+        return _facts(endpoint, selected, fields, len(body), client)
     except UNREADABLE:
         return RequestFacts(
             protocol=endpoint.protocol,
@@ -78,10 +92,11 @@ def _decode(endpoint: Endpoint, body: bytes) -> RequestBody:
 
 
 def _facts(
-    endpoint: Endpoint, selected: dict[str, str], fields: RequestBody, body_bytes: int
+    endpoint: Endpoint, selected: dict[str, str], fields: RequestBody, body_bytes: int, client: _Client
 ) -> RequestFacts:
     items, message_count = _conversation(fields)
-    echoes = read_echoes(endpoint.protocol, items) if endpoint.work is Work.GENERATE else Echoes()
+    is_turn = endpoint.work is Work.GENERATE
+    echoes = read_echoes(endpoint.protocol, items) if is_turn else Echoes()
     is_background = is_true(fields.background)
     stores = _may_store(endpoint) and (is_background or not is_false(fields.store))
     return RequestFacts(
@@ -95,6 +110,9 @@ def _facts(
         explicit=read_explicit_id(selected, fields),
         echoed_ids=echoes.echoed_ids,
         tool_result_ids=echoes.tool_result_ids,
+        transcript=_TRANSCRIPTS.read(fields, items) if is_turn else Transcript(),
+        attempt=int(client.attempt) if client.attempt.isdecimal() and len(client.attempt) < 5 else None,
+        client=hash_text(client.software) if client.software else 0,
         state_ids=_state_ids(endpoint, fields, items),
         stores=stores,
         is_background=is_background,

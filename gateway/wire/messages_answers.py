@@ -4,7 +4,9 @@ Prompt tokens are counted in three parts there: read from the cache, written to 
 """
 
 import msgspec
+from msgspec import Raw
 
+from gateway.wire.body import ABSENT
 from gateway.wire.sighting import ERROR_FINISH, Sighting
 
 
@@ -19,6 +21,8 @@ class _Block(msgspec.Struct):
     type: str | None = None
     id: str | None = None
     name: str | None = None
+    text: str | None = None
+    input: Raw = ABSENT
 
 
 class _Message(msgspec.Struct):
@@ -30,16 +34,20 @@ class _Message(msgspec.Struct):
 
 class _Delta(msgspec.Struct):
     stop_reason: str | None = None
+    text: str | None = None
+    partial_json: str | None = None
 
 
 class _Event(msgspec.Struct):
     type: str | None = None
     message: _Message | None = None
+    index: int | None = None
     content_block: _Block | None = None
     delta: _Delta | None = None
     usage: _Usage | None = None
 
 
+_NO_INPUT = frozenset({b"", b"{}", b"null"})
 _EVENT = msgspec.json.Decoder(_Event)
 _MESSAGE = msgspec.json.Decoder(_Message)
 
@@ -53,11 +61,17 @@ class MessagesReader:
     def is_dull(self, block: bytes) -> bool:
         return False
 
+    def read_dull(self, block: bytes, sighting: Sighting) -> None:
+        """Nothing is dull here."""
+
     def read_event(self, data: bytes, sighting: Sighting) -> None:
         event = _EVENT.decode(data)
         match event.type:
             case "content_block_delta":
                 sighting.has_first_token = True
+                if event.delta is not None:
+                    sighting.add_text(event.delta.text)
+                    sighting.add_arguments(event.index, event.delta.partial_json)
             case "content_block_start" if event.content_block is not None:
                 self._read_block(event.content_block, sighting)
             case "message_start" if event.message is not None:
@@ -85,6 +99,11 @@ class MessagesReader:
         if block.type is not None and block.type.endswith("tool_use"):
             sighting.has_first_token = True
             sighting.add_call(block.id, block.name)
+            if bytes(block.input) not in _NO_INPUT:  # streamed, it begins empty and grows
+                sighting.add_arguments(block.id, bytes(block.input).decode())
+        elif block.type == "text":
+            if block.text:
+                sighting.add_text(block.text + "\n")
 
     def _read_stop(self, stop_reason: str | None, sighting: Sighting) -> None:
         if stop_reason is not None:

@@ -128,7 +128,9 @@ class StreamObserver(_Observer):
 
     def feed(self, chunk: bytes) -> None:
         for block in self._splitter.feed(chunk):
-            if not (self._sighting.has_first_token and self._reader.is_dull(block)):
+            if self._sighting.has_first_token and self._reader.is_dull(block):
+                self._reader.read_dull(block, self._sighting)
+            else:
                 self._read(block)
 
     def answer(self, status: int) -> Answer:

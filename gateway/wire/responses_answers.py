@@ -7,7 +7,8 @@ give an item another id the second time, and clients echo either one, so all ids
 import msgspec
 from msgspec import Raw
 
-from gateway.wire.body import ABSENT, read_text_or_id
+from gateway.wire.body import ABSENT, read_text, read_text_or_id
+from gateway.wire.chat_answers import read_said
 from gateway.wire.sighting import ERROR_FINISH, Sighting
 
 _TERMINALS = frozenset({"response.completed", "response.failed", "response.incomplete", "response.cancelled"})
@@ -19,6 +20,9 @@ class _Item(msgspec.Struct):
     id: str | None = None
     call_id: str | None = None
     name: str | None = None
+    content: Raw = ABSENT
+    arguments: Raw = ABSENT
+    input: Raw = ABSENT
 
 
 class _InputDetails(msgspec.Struct):
@@ -64,6 +68,9 @@ class ResponsesReader:
     def is_dull(self, block: bytes) -> bool:
         return False
 
+    def read_dull(self, block: bytes, sighting: Sighting) -> None:
+        """Nothing is dull here."""
+
     def read_event(self, data: bytes, sighting: Sighting) -> None:
         event = _EVENT.decode(data)
         kind = event.type or ""
@@ -72,6 +79,8 @@ class ResponsesReader:
             return
         if event.item is not None and kind.startswith("response.output_item."):
             _read_item(event.item, sighting)
+            if kind == "response.output_item.done":
+                _read_content(event.item, sighting)
         if event.response is not None:
             _read_stored(event.response, sighting)
         if kind in _TERMINALS:
@@ -90,8 +99,11 @@ def _read_stored(stored: _Stored, sighting: Sighting) -> None:
         return
     sighting.add_state_id(stored.id)
     sighting.add_state_id(read_text_or_id(stored.conversation))
+    was_said = sighting.has_said  # streamed before
     for item in stored.output or ():
         _read_item(item, sighting)
+        if not was_said:
+            _read_content(item, sighting)
     for item in stored.data or ():
         sighting.add_state_id(item.id)
     if stored.usage is not None:
@@ -109,6 +121,14 @@ def _read_item(item: _Item, sighting: Sighting) -> None:
         sighting.has_first_token = True
         # Calls of built-in tools (local_shell_call, computer_call) are named by their type alone.
         sighting.add_call(item.call_id, item.name or item.type.removesuffix("_call"))
+
+
+def _read_content(item: _Item, sighting: Sighting) -> None:
+    if item.type == "message":
+        sighting.add_text(read_said(item.content))
+    elif item.call_id is not None:
+        for piece in (item.arguments, item.input):
+            sighting.add_arguments(item.call_id, read_text(piece))
 
 
 def _read_usage(usage: _Usage, sighting: Sighting) -> None:

@@ -3,10 +3,15 @@
 from typing import Protocol as Interface
 
 from gateway.domain.ids import is_well_formed_id
-from gateway.domain.request import Answer, ToolCall, Usage
+from gateway.domain.request import Answer, ToolCall, Usage, Utterance
+from gateway.wire.items import THOUGHT, argument_texts, canonical_arguments
+from gateway.wire.marks import leave_marks, text_hash
 
 MAX_CALLS = 1024
 MAX_STATE_IDS = 1024
+MAX_CHARS = 2**20
+"""A response that says more is not recognised by what it says."""
+MAX_HANDED = 16
 
 ERROR_FINISH = "error"
 """The finish reason of an answer that began well and then reported an error in its body."""
@@ -24,6 +29,9 @@ class Sighting:
         self._call_ids: set[str] = set()
         self.state_ids: list[str] = []
         self._known_state_ids: set[str] = set()
+        self._said: list[str] = []
+        self._arguments: dict[object, list[str]] = {}
+        self._chars_left = MAX_CHARS
 
     def add_call(self, call_id: str | None, name: str | None) -> None:
         """A tool call, as soon as both are known; told again, it is not counted again."""
@@ -40,6 +48,24 @@ class Sighting:
             self._known_state_ids.add(state_id)
             self.state_ids.append(state_id)
 
+    def add_text(self, text: str | None) -> None:
+        """A piece of what the response says to its reader."""
+        if text:
+            self._chars_left -= len(text)
+            if self._chars_left >= 0:
+                self._said.append(text)
+
+    def add_arguments(self, call: object, piece: str | None) -> None:
+        """A piece of the arguments of a call, whatever the protocol tells calls apart by."""
+        if piece and (call in self._arguments or len(self._arguments) < MAX_CALLS):
+            self._chars_left -= len(piece)
+            if self._chars_left >= 0:
+                self._arguments.setdefault(call, []).append(piece)
+
+    @property
+    def has_said(self) -> bool:
+        return bool(self._said or self._arguments)
+
     def merge_usage(self, prompt: int | None, cached: int | None, output: int | None) -> None:
         """Later counts replace earlier ones, number by number: streams repeat them as they grow."""
         old = self.usage
@@ -53,11 +79,24 @@ class Sighting:
         return Answer(
             status=status,
             tool_calls=tuple(self.tool_calls),
+            utterance=self._utterance(),
             state_ids=tuple(self.state_ids),
             usage=self.usage,
             finish_reason=self.finish_reason,
             has_terminal=self.has_terminal,
         )
+
+    def _utterance(self) -> Utterance:
+        if self._chars_left < 0:
+            return Utterance()
+        text = THOUGHT.sub("", "".join(self._said))
+        handed = {
+            marks: None
+            for pieces in self._arguments.values()
+            for argument in argument_texts(canonical_arguments("".join(pieces)))
+            if (marks := leave_marks(argument))
+        }
+        return Utterance(text=text_hash(text), said=leave_marks(text), handed=tuple(handed)[:MAX_HANDED])
 
 
 class AnswerReader(Interface):
@@ -69,6 +108,9 @@ class AnswerReader(Interface):
         Cheap, and certain: no quote stands unescaped inside a JSON string, so a field's name in quotes
         is a field's name. False is always right.
         """
+
+    def read_dull(self, block: bytes, sighting: Sighting) -> None:
+        """What a dull event says after all: a piece of text."""
 
     def read_event(self, data: bytes, sighting: Sighting) -> None:
         """One event of a stream."""

@@ -1,21 +1,24 @@
-"""Session identity: which session does this turn belong to, and how sure are we?
+"""Session identity: which run and which conversation does this turn belong to, and how sure are we?
 
 Source: ours (DESIGN: "Session identity"). The first hit wins:
 
 1. an id the client states (a header or body field of a known convention), scoped by tenant;
-2. protocol state: `previous_response_id`, `conversation` or an item reference that we saw being minted;
-3. a tool call id that we saw in a response comes back in a request;
-4. otherwise the turn starts a new session.
+2. a failed attempt that this request repeats;
+3. protocol state or a call id that we minted and that comes back (`ancestry.py`);
+4. our own answer behind a conversation that we know, or that answer alone (`ancestry.py`);
+5. a quote of what a run said, was asked, or handed to a tool (`quotes.py`);
+6. otherwise the turn starts a new session.
 
 Symbols: —
 
-Deviations: an id stated by the client names a session together with its thread, so sub-agents that
-share their parent's session id become sessions of their own, linked to it by `parent`.
+Deviations: a *session* is the whole agent run, what admission counts: a main conversation, sub-agents, side
+requests, what came after a compaction. Each conversation is a *thread* of it. An id that a client states
+names the run; one under which unrelated conversations run at the same time names a group of runs, and its
+members are told apart by content.
 
-Invariants: every lookup is scoped by tenant; a call id seen in two sessions identifies neither (some
-backends count ids from zero), until both have forgotten it; at most `max_sessions` are kept, and of each
-at most `max_call_ids`; a session with a live turn is never forgotten; forgetting only ever makes a later
-turn start anew.
+Invariants: every lookup is scoped by tenant; turns of two stated ids never meet; at most `max_sessions`
+are kept, and of each at most `max_turns`; a session with a live turn is never forgotten; forgetting only
+ever makes a later turn start anew.
 """
 
 from collections import OrderedDict
@@ -25,50 +28,33 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from gateway.domain.decision import SessionRef, SessionSource
-from gateway.domain.ids import SessionId, TenantId
-from gateway.domain.request import ExplicitId, RequestFacts
+from gateway.domain.decision import Edge, SessionRef
+from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.request import Answer, ExplicitId, RequestFacts
+from gateway.wire.marks import hash_text
+from gateway.workflow.identity import identify
+from gateway.workflow.inference import Identity
+from gateway.workflow.traces import Traces
+from gateway.workflow.turns import ExplicitKey, Outcome, Session, Thread, Turn, read_turn
 
-CONFIDENCE: Final[dict[SessionSource, float]] = {
-    SessionSource.TURNPIKE_HEADER: 1.0,
-    SessionSource.CLIENT_ID: 0.98,
-    SessionSource.STATE_ID: 0.99,
-    SessionSource.CALL_ID: 0.99,
-    # Nothing linked it to an earlier turn; it may still continue one that we could not recognise.
-    SessionSource.NEW: 0.5,
-}
+__all__ = ["Session", "Sessions", "SessionsConfig"]
 
 
 class SessionsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_sessions: Annotated[int, Meta(ge=1)] = 100_000
     """Sessions remembered; beyond it the longest unseen are forgotten."""
+    max_turns: Annotated[int, Meta(ge=2)] = 48
+    """Turns remembered per session, newest first."""
     max_call_ids: Annotated[int, Meta(ge=1)] = 64
-    """Call ids remembered per session, newest first."""
+    """Minted ids remembered per turn, newest first."""
     idle_s: Annotated[float, Meta(gt=0, le=30 * 86400)] = 3600.0
     """A session that had no live turn for so long has ended."""
 
 
-class Session(msgspec.Struct, kw_only=True):
-    """One agent run. Changed only by `Sessions` and the coordinator."""
-
-    id: SessionId
-    tenant: TenantId
-    source: SessionSource
-    confidence: float
-    started_s: float
-    last_seen_s: float
-    schema: str | None = None
-    parent: SessionId | None = None
-    turns: int = 0
-    live_turns: int = 0
-    is_final: bool = False
-    """Somebody said that the session is over; it ends with the last of its live turns."""
-    explicit_key: "_ExplicitKey | None" = None
-    call_ids: OrderedDict[str, None] = msgspec.field(default_factory=OrderedDict)
-
-
-_ExplicitKey = tuple[TenantId, str, str, str | None]
 _EXPIRE_BATCH: Final = 64
+_MAX_NAMED: Final = 256
+_QUOTABLE_TURNS: Final = 6
+"""Per session; older turns can be continued, but are not recognised by quotes any more."""
 
 
 class Sessions:
@@ -79,9 +65,9 @@ class Sessions:
         self._count = 0
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()
         """Least recently seen first."""
-        self._by_explicit: dict[_ExplicitKey, SessionId] = {}
-        self._by_call: dict[tuple[TenantId, str], SessionId | int] = {}
-        """The session that a call id identifies, or how many sessions still know one that identifies none."""
+        self._by_explicit: dict[ExplicitKey, SessionId] = {}
+        self._traces: dict[TenantId, Traces] = {}
+        self._live: dict[RequestId, Turn] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -93,33 +79,82 @@ class Sessions:
     def get(self, session: SessionId) -> Session | None:
         return self._sessions.get(session)
 
-    def identify(
-        self, tenant: TenantId, facts: RequestFacts, state_session: SessionId | None, *, now: float
+    def find_explicit(self, key: ExplicitKey) -> Session | None:
+        known = self._by_explicit.get(key)
+        return None if known is None else self._sessions[known]
+
+    def arrived(
+        self,
+        request: RequestId,
+        tenant: TenantId,
+        facts: RequestFacts,
+        state_session: SessionId | None = None,
+        *,
+        now: float,
     ) -> tuple[Session, SessionRef]:
         """The session of a turn that arrived now; a new one if nothing links it to an earlier turn.
 
         `state_session` is the session that minted the state this turn builds on, if that is known.
         """
-        session, source = self._find(tenant, facts, state_session)
-        if session is None:
-            session = self._start(tenant, facts.explicit, source, now=now)
+        traces = self._traces.setdefault(tenant, Traces())
+        known = self._sessions.get(state_session) if state_session is not None else None
+        found = identify(self, traces, tenant, facts, known, now=now)
+        session = found.session or self._start(tenant, facts.explicit, found, now=now)
+        thread = found.thread or self._branch(session, facts, found)
+        turn = read_turn(request, facts, thread, now=now)
+        self._place(turn, found, facts)
+        session.log.append(turn)
+        session.turns += 1
+        session.live_turns += 1
+        traces.add_arrival(turn)
+        if facts.attempt:
+            traces.counting.add(facts.client)
+        if session.turns == 1:
+            session.opened = turn.asked
+            if not turn.offers_tools and not facts.transcript.blocks:
+                traces.add_title(turn, facts.transcript.new_probes)
+        self._live[request] = turn
+        self._trim(session, traces)
         self.touch(session, now=now)
-        return session, SessionRef(session=session.id, source=source, confidence=CONFIDENCE[source])
+        return session, SessionRef(
+            session=session.id,
+            source=found.source,
+            confidence=found.confidence,
+            thread=thread.id,
+            edge=found.edge,
+            parent=found.parent.request if found.parent else None,
+        )
 
-    def learn_call_id(self, session: Session, call_id: str) -> None:
-        """A response of this session carried this call id."""
-        if call_id not in session.call_ids:
-            key = (session.tenant, call_id)
-            known = self._by_call.get(key)
-            if known is None:
-                self._by_call[key] = session.id
-            else:
-                self._by_call[key] = known + 1 if isinstance(known, int) else 2
-            session.call_ids[call_id] = None
-        session.call_ids.move_to_end(call_id)
-        if len(session.call_ids) > self._config.max_call_ids:
-            oldest, _ = session.call_ids.popitem(last=False)
-            self._forget_call_id(session, oldest)
+    def learn_id(self, request: RequestId, minted: str, *, is_call: bool) -> None:
+        """An answer carried this id: of a call, or of something that is stored."""
+        turn = self._live.get(request)
+        if turn is None:
+            return
+        key = hash_text(minted)
+        if key not in turn.minted:
+            traces = self._traces[turn.session.tenant]
+            turn.minted = (*turn.minted, key)
+            turn.calls += is_call
+            traces.add_minted(turn, key)
+            if len(turn.minted) > self._config.max_call_ids:
+                traces.remove_minted(turn, turn.minted[:1])
+                turn.minted = turn.minted[1:]
+
+    def ended(self, request: RequestId, answer: Answer | None, outcome: Outcome, *, now: float) -> None:
+        """The turn is over; `answer` is what was passed on of its response."""
+        turn = self._live.pop(request, None)
+        if turn is None:
+            return
+        session = turn.session
+        session.live_turns -= 1
+        turn.outcome, turn.ended_s = outcome, now
+        if answer is not None and answer.retry_after_s is not None:
+            turn.due_s = now + answer.retry_after_s
+        if answer is not None and answer.status < 400:
+            turn.text = answer.utterance.text
+            turn.said, turn.handed = answer.utterance.said, answer.utterance.handed
+            self._traces[session.tenant].add_answer(turn)
+        self.touch(session, now=now)
 
     def expire(self, *, now: float) -> list[tuple[Session, str]]:
         """Forgets sessions that idle too long or are too many; returns them with the reason.
@@ -153,65 +188,78 @@ class Sessions:
 
     def forget(self, session: Session) -> None:
         del self._sessions[session.id]
-        if session.explicit_key is not None:
-            del self._by_explicit[session.explicit_key]
-        for call_id in session.call_ids:
-            self._forget_call_id(session, call_id)
+        for key in session.explicit_keys:
+            if self._by_explicit.get(key) == session.id:
+                del self._by_explicit[key]
+        traces = self._traces[session.tenant]
+        for turn in session.log:
+            traces.remove(turn)
+        if not traces:
+            del self._traces[session.tenant]
 
-    def _forget_call_id(self, session: Session, call_id: str) -> None:
-        key = (session.tenant, call_id)
-        known = self._by_call[key]
-        if isinstance(known, int) and known > 1:
-            self._by_call[key] = known - 1
-        else:
-            del self._by_call[key]
-
-    def _find(
-        self, tenant: TenantId, facts: RequestFacts, state_session: SessionId | None
-    ) -> tuple[Session | None, SessionSource]:
-        if facts.explicit is not None:
-            stated = facts.explicit
-            key = (tenant, stated.schema, stated.session, stated.thread)
-            session = self._sessions[self._by_explicit[key]] if key in self._by_explicit else None
-            is_ours = stated.schema.startswith("x-turnpike")
-            return session, SessionSource.TURNPIKE_HEADER if is_ours else SessionSource.CLIENT_ID
-        if state_session is not None and (session := self._sessions.get(state_session)) is not None:
-            return session, SessionSource.STATE_ID
-        for call_id in facts.echoed_ids:
-            known = self._by_call.get((tenant, call_id))
-            if isinstance(known, str):
-                return self._sessions[known], SessionSource.CALL_ID
-        return None, SessionSource.NEW
-
-    def _start(
-        self, tenant: TenantId, stated: ExplicitId | None, source: SessionSource, *, now: float
-    ) -> Session:
+    def _start(self, tenant: TenantId, stated: ExplicitId | None, found: Identity, *, now: float) -> Session:
         self._count += 1
         session = Session(
             id=SessionId(f"s-{self._id_prefix}{self._count:x}"),
             tenant=tenant,
-            source=source,
-            confidence=CONFIDENCE[source],
+            source=found.source,
+            confidence=found.confidence,
             started_s=now,
             last_seen_s=now,
+            schema=stated.schema if stated else None,
+            group=found.group,
+            parent=found.origin,
         )
         self._sessions[session.id] = session
-        if stated is not None:
-            session.schema = stated.schema
-            session.parent = self._parent_of(tenant, stated)  # looked up first, or it might find itself
-            session.explicit_key = (tenant, stated.schema, stated.session, stated.thread)
-            self._by_explicit[session.explicit_key] = session.id
+        if found.key is not None and found.group is None:
+            session.explicit_keys.append(found.key)
+            self._by_explicit[found.key] = session.id
         return session
 
-    def _parent_of(self, tenant: TenantId, stated: ExplicitId) -> SessionId | None:
-        """The session that spawned this one: named by its thread or session, else the thread's session."""
-        candidates: list[_ExplicitKey] = []
-        if stated.parent is not None:
-            candidates.append((tenant, stated.schema, stated.session, stated.parent))
-            candidates.append((tenant, stated.schema, stated.parent, None))
-        if stated.thread is not None:
-            candidates.append((tenant, stated.schema, stated.session, None))
-        for key in candidates:
-            if (parent := self._by_explicit.get(key)) is not None:
-                return parent
-        return None
+    def _branch(self, session: Session, facts: RequestFacts, found: Identity) -> Thread:
+        session.thread_count += 1
+        thread = Thread(
+            id=ThreadId(f"{session.id}.{session.thread_count}"),
+            session=session,
+            name=found.name,
+            agent=facts.transcript.agent,
+            is_unexplained=found.is_unexplained,
+        )
+        if session.thread_count == 1:
+            session.main = thread
+        if found.name is not None:
+            session.named[found.name] = thread
+            if len(session.named) > _MAX_NAMED:
+                del session.named[next(iter(session.named))]
+        if found.key is not None and found.group is None and found.key not in session.explicit_keys:
+            session.explicit_keys.append(found.key)  # a sub-agent's own id, of a run that we know
+            self._by_explicit[found.key] = session.id
+        return thread
+
+    def _place(self, turn: Turn, found: Identity, facts: RequestFacts) -> None:
+        """Books what this turn means for the ones before it."""
+        thread, parent = turn.thread, found.parent
+        turn.is_side = found.edge is Edge.SERVES
+        turn.is_opening = parent is None or found.edge in (Edge.SPAWNED, Edge.QUOTES, Edge.SERVES)
+        if parent is not None and found.edge is Edge.RETRIES:
+            parent.retried_by = turn
+            turn.is_opening, turn.is_side = parent.is_opening, parent.is_side
+        elif parent is not None and found.edge is Edge.SPAWNED:
+            parent.spawned += 1
+        elif parent is not None and turn.is_side:
+            parent.is_served = True
+        elif parent is not None and found.edge is not Edge.QUOTES:
+            parent.is_answered = True
+            parent.next = turn
+        if not turn.is_side:
+            thread.tip = turn
+            thread.agent = facts.transcript.agent
+
+    def _trim(self, session: Session, traces: Traces) -> None:
+        log = session.log
+        if len(log) > _QUOTABLE_TURNS:
+            traces.remove_marks(log[-_QUOTABLE_TURNS - 1])
+        if len(log) > self._config.max_turns:
+            at = next((at for at, turn in enumerate(log) if turn.thread.tip is not turn), 0)
+            if log[at].outcome is not Outcome.LIVE:
+                traces.remove(log.pop(at))

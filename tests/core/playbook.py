@@ -139,6 +139,8 @@ def state_minted(request: str, state_id: str) -> ev.StateMinted:
 
 
 def answer(*calls: str, status: int = 200, **fields: Any) -> Answer:
+    """A complete one, unless it says otherwise."""
+    fields.setdefault("has_terminal", True)
     return Answer(status=status, tool_calls=tuple(ToolCall(call, "bash") for call in calls), **fields)
 
 
@@ -147,7 +149,7 @@ def finished(request: str, *calls: str, status: int = 200, **fields: Any) -> ev.
 
 
 def cut(request: str, *calls: str) -> ev.ResponseCut:
-    return ev.ResponseCut(RequestId(request), answer(*calls), "reset by peer")
+    return ev.ResponseCut(RequestId(request), answer(*calls, has_terminal=False), "reset by peer")
 
 
 def left(request: str, seen: Answer | None = None) -> ev.ClientLeft:

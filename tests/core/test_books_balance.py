@@ -82,7 +82,7 @@ class Books(RuleBasedStateMachine):
             max_running_per_replica=MAX_RUNNING,
             max_waiting=MAX_WAITING,
             admission={"max_waiting_bytes": MAX_BYTES},
-            sessions={"max_sessions": MAX_SESSIONS, "max_call_ids": 2, "idle_s": 40},
+            sessions={"max_sessions": MAX_SESSIONS, "max_turns": 3, "max_call_ids": 2, "idle_s": 40},
             tools={"max_open_calls": 2},
             state={"max_state_ids": 6},
             core={"max_wait_s": 10},
@@ -280,7 +280,9 @@ class Books(RuleBasedStateMachine):
         assert len(sessions.sessions) <= max(MAX_SESSIONS, live_sessions + 1) or live_sessions
         assert len(self.brain.waiting_room) <= MAX_WAITING
         assert self.brain.waiting_room.body_bytes <= MAX_BYTES
-        assert all(len(s.call_ids) <= 2 for s in sessions.sessions.newest_first())
+        for session in sessions.sessions.newest_first():
+            assert len(session.log) <= max(3, session.live_turns + 1)
+            assert all(len(turn.minted) <= 2 for turn in session.log)
         assert len(sessions._residence) <= 6
 
     def teardown(self):
@@ -297,7 +299,9 @@ class Books(RuleBasedStateMachine):
         assert self.brain.waiting_room.body_bytes == 0
         assert not self.brain.waiting_room._lanes and not self.brain.waiting_room._by_deadline
         assert all(state.running == 0 for state in self.brain.fleet)
-        assert len(sessions) == 0 and not sessions._by_call and not sessions._by_explicit
+        assert (
+            len(sessions) == 0 and not sessions._traces and not sessions._by_explicit and not sessions._live
+        )
         assert self.brain.sessions.tools.active_sessions == 0 and not self.brain.sessions.tools._open
         assert self.brain.next_deadline_s() is None
         assert all(known.open_submits == 0 for known in self.known.values())

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gateway.domain.request import ExplicitId, Protocol, RequestFacts, Work
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
+from gateway.wire.marks import hash_text
 from tests.wire.shapes import assistant, encode, headers, result, user
 
 CHAT = classify("POST", "/v1/chat/completions")
@@ -33,7 +34,8 @@ def facts(endpoint=CHAT, body: Any = None, **fields: str) -> RequestFacts:
 
 
 def test_a_turn_of_chat():
-    found = facts(CHAT, TURN, X_Turnpike_Session="s1")
+    found = facts(CHAT, TURN, X_Turnpike_Session="s1", User_Agent="a/1", X_Stainless_Retry_Count="2")
+    assert len(found.transcript.chain) == 4
     assert found == RequestFacts(
         protocol=Protocol.CHAT,
         work=Work.GENERATE,
@@ -45,8 +47,17 @@ def test_a_turn_of_chat():
         explicit=ExplicitId(schema="x-turnpike-session", session="s1"),
         echoed_ids=("b", "a"),
         tool_result_ids=("b", "a"),
+        transcript=found.transcript,
+        attempt=2,
+        client=hash_text("a/1"),
         is_replayable=True,
     )
+
+
+@pytest.mark.parametrize("count", ["", "-1", "x", "123456"])
+def test_what_is_no_count_counts_nothing(count):
+    found = facts(CHAT, TURN, X_Stainless_Retry_Count=count)
+    assert found.attempt is None and found.client == 0
 
 
 def test_a_turn_of_messages():

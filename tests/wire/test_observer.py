@@ -1,15 +1,19 @@
 import gzip
 import itertools
+import json
 import zlib
 from collections.abc import Callable
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.domain.request import Answer, Protocol, ToolCall, Usage, Work
+from gateway.domain.request import Answer, Protocol, ToolCall, Usage, Utterance, Work
 from gateway.wire import observer as module
 from gateway.wire.inflate import Inflater
+from gateway.wire.marks import leave_marks, text_hash
 from gateway.wire.observer import ResponseObserver, SilentObserver, observe
 from tests.wire.shapes import (
     RESPONSE_USAGE,
@@ -21,6 +25,7 @@ from tests.wire.shapes import (
     output_items,
     response,
     responses_stream,
+    sse,
 )
 
 STREAM, JSON = "text/event-stream; charset=utf-8", "application/json"
@@ -69,7 +74,12 @@ def watch(observer: ResponseObserver, stream: bytes, at: list[int]) -> Answer:
     edges = [0, *sorted(min(a, len(stream)) for a in at), len(stream)]
     for a, b in itertools.pairwise(edges):
         observer.feed(stream[a:b])
-    return observer.answer(200)
+    return plain(observer.answer(200))
+
+
+def plain(answer: Answer) -> Answer:
+    """Without what was said, which has tests of its own."""
+    return msgspec.structs.replace(answer, utterance=Utterance())
 
 
 @pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)
@@ -108,7 +118,7 @@ def test_errors_mint_nothing(protocol, content_type, stream, expected):
     observer = observe(protocol, Work.GENERATE, content_type, None)
     observer.feed(stream)
     assert observer.answer(400) == Answer(status=400)
-    assert observer.answer(200) == expected
+    assert plain(observer.answer(200)) == expected
 
 
 @given(
@@ -217,6 +227,117 @@ def test_a_stream_without_its_last_empty_line():
     assert watch(observe(Protocol.CHAT, Work.GENERATE, STREAM, None), chat_stream()[:-2], []) == answer(
         "tool_calls"
     )
+
+
+@pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)
+@given(st.data())
+def test_what_was_said_does_not_depend_on_chunks(protocol, content_type, stream, expected, data):
+    at = data.draw(st.lists(st.integers(0, len(stream)), max_size=12))
+    observer = observe(protocol, Work.GENERATE, content_type, None)
+    for a, b in itertools.pairwise([0, *sorted(at), len(stream)]):
+        observer.feed(stream[a:b])
+    whole = observe(protocol, Work.GENERATE, content_type, None)
+    whole.feed(stream)
+    said = observer.answer(200).utterance
+    assert said == whole.answer(200).utterance
+
+
+TASK: dict[str, Any] = {"prompt": "SUBTASK: list the files and report", "n": [1, {"x": "of all the files"}]}
+SAID = "I will look at it now, and report."
+
+
+def _responses_events() -> list[dict]:
+    text = {"type": "output_text", "text": SAID}
+    items = [
+        {"type": "message", "id": "m", "role": "assistant", "content": [text]},
+        {"type": "function_call", "id": "f", "call_id": "c", "name": "f", "arguments": json.dumps(TASK)},
+        {
+            "type": "custom_tool_call",
+            "id": "g",
+            "call_id": "d",
+            "name": "g",
+            "input": "a plain long text here",
+        },
+    ]
+    done = [{"type": "response.output_item.done", "item": item} for item in items]
+    return [*done, {"type": "response.completed", "response": {"id": "r", "output": items}}]
+
+
+def _chat_message(arguments: str) -> dict:
+    function = {"index": 0, "id": "c", "function": {"name": "f", "arguments": arguments}}
+    custom = {"index": 1, "id": "d", "custom": {"name": "g", "input": "a plain long text here"}}
+    return {"content": [{"type": "text", "text": SAID}], "tool_calls": [function, custom]}
+
+
+def _blocks(task: dict) -> list[dict]:
+    return [
+        {"type": "thinking", "thinking": "Hm."},
+        {"type": "text", "text": SAID},
+        {"type": "tool_use", "id": "c", "name": "f", "input": task},
+        {"type": "tool_use", "id": "d", "name": "g", "input": {"x": "a plain long text here"}},
+    ]
+
+
+def _messages_events() -> list[dict]:
+    def delta(index: int, **fields) -> dict:
+        return {"type": "content_block_delta", "index": index, "delta": fields}
+
+    arguments = json.dumps(TASK)
+    starts = [
+        {"type": "content_block_start", "index": at, "content_block": {**block, "text": "", "input": {}}}
+        for at, block in enumerate(_blocks({}))
+    ]
+    pieces = [delta(2, partial_json=arguments[:20]), delta(2, partial_json=arguments[20:])]
+    pieces += [delta(1, text=SAID[:9]), delta(1, text=SAID[9:]), {"type": "content_block_delta", "index": 1}]
+    return [*starts, *pieces, delta(3, partial_json=json.dumps({"x": "a plain long text here"}))]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "content_type", "stream"),
+    [
+        (Protocol.RESPONSES, STREAM, sse(_responses_events(), named=True)),
+        (Protocol.RESPONSES, JSON, encode(_responses_events()[-1]["response"])),
+        (Protocol.CHAT, JSON, encode({"choices": [{"message": _chat_message(json.dumps(TASK))}]})),
+        (
+            Protocol.CHAT,
+            STREAM,
+            sse([{"choices": [{"delta": _chat_message(json.dumps(TASK))}]}], named=False),
+        ),
+        (Protocol.MESSAGES, JSON, encode({"type": "message", "content": _blocks(TASK)})),
+        (Protocol.MESSAGES, STREAM, sse(_messages_events(), named=True)),
+    ],
+)
+def test_what_was_said_and_handed_to_tools(protocol, content_type, stream):
+    observer = observe(protocol, Work.GENERATE, content_type, None)
+    observer.feed(stream)
+    said = observer.answer(200).utterance
+    assert said.text == text_hash(SAID) and said.said == leave_marks(SAID)
+    assert set(said.handed) == {
+        leave_marks(text) for text in (TASK["prompt"], "of all the files", "a plain long text here")
+    }
+
+
+def test_the_first_of_several_answers_is_the_one():
+    choices = [{"index": 1, "text": "No, not at all."}, {"index": 0, "text": "Yes, of course."}]
+    observer = observe(Protocol.COMPLETIONS, Work.GENERATE, JSON, None)
+    observer.feed(encode({"choices": choices}))
+    assert observer.answer(200).utterance.text == text_hash("Yes, of course.")
+
+
+def test_dull_events_say_their_text():
+    events = [
+        {"choices": [{"index": 0, "delta": {"content": piece, "padding": "x" * 64}, "finish_reason": None}]}
+        for piece in ("It is ", "sunny ", "in Paris ", "today, ", "so they say.")
+    ]
+    texts = [{"choices": [{"index": 0, "text": piece, "padding": "x" * 64}]} for piece in ("It is ", "sunny")]
+    observer = observe(Protocol.CHAT, Work.GENERATE, STREAM, None)
+    observer.feed(sse(events, named=False) + b"data: " + b"x" * 80 + b"\n\n")
+    said = observer.answer(200).utterance
+    assert said.text == text_hash("It is sunny in Paris today, so they say.")
+    assert said.said == leave_marks("It is sunny in Paris today so they say")
+    observer = observe(Protocol.COMPLETIONS, Work.GENERATE, STREAM, None)
+    observer.feed(sse(texts, named=False))
+    assert observer.answer(200).utterance.text == text_hash("It is sunny")
 
 
 class Recorder(SilentObserver):

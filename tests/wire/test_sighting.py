@@ -1,7 +1,8 @@
 import pytest
 
-from gateway.domain.request import Answer, ToolCall, Usage
+from gateway.domain.request import Answer, ToolCall, Usage, Utterance
 from gateway.wire import sighting as module
+from gateway.wire.marks import text_hash
 from gateway.wire.sighting import Sighting
 
 
@@ -59,3 +60,29 @@ def test_the_answer_says_all_that_was_seen():
         finish_reason="stop",
         has_terminal=True,
     )
+
+
+def test_what_is_said_without_end_is_not_recognised(monkeypatch):
+    monkeypatch.setattr(module, "MAX_CHARS", 20)
+    sighting = Sighting()
+    sighting.add_text("It is sunny.")
+    assert sighting.has_said and sighting.answer(200).utterance.text == text_hash("It is sunny.")
+    sighting.add_arguments("c", '"It will be sunny"')
+    assert sighting.answer(200).utterance == Utterance()
+
+
+def test_what_is_handed_is_bounded(monkeypatch):
+    monkeypatch.setattr(module, "MAX_CALLS", 2)
+    monkeypatch.setattr(module, "MAX_HANDED", 1)
+    sighting = Sighting()
+    for call in "abc":
+        sighting.add_arguments(call, f'"do the task {call}{call} now"')
+    sighting.add_arguments("a", None)
+    assert len(sighting._arguments) == 2 and len(sighting.answer(200).utterance.handed) == 1
+
+
+def test_thoughts_are_not_said():
+    sighting = Sighting()
+    for piece in ("<think>Hm,\n", "is it?</think>", "", "It is."):
+        sighting.add_text(piece)
+    assert sighting.answer(200).utterance.text == text_hash("It is.")

@@ -1,187 +1,221 @@
-"""Session identity: which turns belong together, and how little is enough to forget them."""
+"""The books of sessions: what is kept, for how long, and that forgetting is graceful."""
 
-import pytest
+import gc
+import json
+import tracemalloc
+from typing import Any
 
-from gateway.domain.decision import SessionSource
-from gateway.domain.ids import SessionId, TenantId
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.domain.decision import Edge, SessionSource
+from gateway.domain.ids import RequestId, TenantId
+from gateway.domain.request import RequestFacts, Utterance
+from gateway.wire.endpoints import classify
+from gateway.wire.facts import read_facts
+from gateway.wire.marks import leave_marks
 from gateway.workflow.sessions import Sessions, SessionsConfig
-from tests.core.playbook import facts, stated
+from gateway.workflow.turns import Outcome
+from tests.core.playbook import answer, facts, stated
+from tests.workflow.world import World, call, result, said, user
 
 T, OTHER = TenantId("t"), TenantId("other")
+FIX = user("Please fix the bug in the parser")
 
 
-def sessions(**settings) -> Sessions:
-    return Sessions(SessionsConfig(**settings), id_prefix="p")
+class Book:
+    """Sessions without a brain around them."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.sessions = Sessions(SessionsConfig(**settings), id_prefix="p")
+        self.count = 0
+
+    def turn(self, *, tenant=T, now=0.0, ends=True, **fields):
+        self.count += 1
+        request = RequestId(f"r{self.count}")
+        session, ref = self.sessions.arrived(request, tenant, facts(**fields), now=now)
+        if ends:
+            self.sessions.ended(request, answer(), Outcome.ANSWERED, now=now)
+        return session, ref
 
 
-def turn(book, *, tenant=T, state_session=None, now=0.0, **fields):
-    return book.identify(tenant, facts(**fields), state_session, now=now)
+def test_sessions_and_threads_are_named():
+    book = Book()
+    session, ref = book.turn()
+    assert ref.session == session.id == "s-p1" and ref.thread == "s-p1.1" and ref.edge is Edge.OPENS
+    assert ref.source is SessionSource.NEW and ref.confidence == 0.5
+    assert list(book.sessions.newest_first()) == [session] and book.sessions.get(session.id) is session
 
 
-def explicit(book, session, *, tenant=T, now=0.0, **fields):
-    return turn(book, tenant=tenant, now=now, explicit=stated(session, **fields))[0]
+def test_what_never_arrived_neither_learns_nor_ends():
+    book = Book()
+    book.sessions.learn_id(RequestId("r9"), "call_x", is_call=True)
+    book.sessions.ended(RequestId("r9"), None, Outcome.FAILED, now=0)
+    assert len(book.sessions) == 0
 
 
-# --- who is this ---------------------------------------------------------------------------------
+def test_ids_of_an_answer_are_bounded_the_oldest_go_first():
+    book = Book(max_call_ids=2)
+    session, _ = book.turn(ends=False)
+    for name in ("a", "b", "a", "c"):
+        book.sessions.learn_id(RequestId("r1"), f"call_{name}{'x' * 12}", is_call=True)
+    assert session.call_ids == 2 and session.log[0].calls == 3
+    known = [book.turn(echoed_ids=(f"call_{name}{'x' * 12}",))[0] is session for name in "abc"]
+    assert known == [False, True, True]
 
 
-def test_a_turn_that_nothing_links_starts_a_session():
-    book = sessions()
-    first, ref = turn(book)
-    second, _ = turn(book)
-    assert first is not second
-    assert ref.session == first.id == "s-p1" and ref.source is SessionSource.NEW and ref.confidence < 1
+def test_turns_are_bounded_the_newest_of_each_thread_stay():
+    world = World(max_turns=4)
+    main = world.ask([FIX], session_id="s", thread_id="main")
+    world.answer(main, "Step 0.", call("call_maaaaaaaaaaain"))
+    for at in range(9):
+        world.answer(world.ask([user(f"Step {at}")], session_id="s", thread_id="sub"), f"Answer number {at}.")
+    session = world.sessions.get(main.session)
+    assert [turn.thread.name for turn in session.log] == ["main", "sub", "sub", "sub"]
+    history = [FIX, said("Step 0.", call("call_maaaaaaaaaaain")), result("call_maaaaaaaaaaain")]
+    assert world.ask(history).thread == main.thread
 
 
-@pytest.mark.parametrize(
-    ("schema", "source"),
-    [("codex", SessionSource.CLIENT_ID), ("x-turnpike-session", SessionSource.TURNPIKE_HEADER)],
-)
-def test_a_stated_id_names_the_session(schema, source):
-    book = sessions()
-    first, _ = turn(book, explicit=stated("x", schema=schema))
-    again, ref = turn(book, explicit=stated("x", schema=schema))
-    assert again is first and ref.source is source
-
-
-def test_ids_of_other_tenants_schemas_and_threads_are_other_sessions():
-    book = sessions()
-    found = [
-        explicit(book, "x"),
-        explicit(book, "x", tenant=OTHER),
-        explicit(book, "x", schema="claude-code"),
-        explicit(book, "x", thread="sub"),
-        explicit(book, "y"),
-    ]
-    assert len({session.id for session in found}) == 5
-
-
-def test_what_the_client_states_wins_over_what_it_echoes():
-    book = sessions()
-    minted, _ = turn(book)
-    book.learn_call_id(minted, "c1")
-    other, ref = turn(book, explicit=stated("x"), echoed_ids=("c1",), state_session=minted.id)
-    assert other is not minted and ref.source is SessionSource.CLIENT_ID
-
-
-def test_state_wins_over_calls():
-    book = sessions()
-    one, two = turn(book)[0], turn(book)[0]
-    book.learn_call_id(one, "c1")
-    found, ref = turn(book, echoed_ids=("c1",), state_session=two.id)
-    assert found is two and ref.source is SessionSource.STATE_ID
-    found, ref = turn(book, echoed_ids=("c1",), state_session=SessionId("forgotten"))
-    assert found is one and ref.source is SessionSource.CALL_ID
-
-
-def test_call_ids_come_back_within_their_tenant_only():
-    book = sessions()
-    minted, _ = turn(book)
-    book.learn_call_id(minted, "c1")
-    assert turn(book, echoed_ids=("unknown", "c1"))[0] is minted
-    assert turn(book, tenant=OTHER, echoed_ids=("c1",))[1].source is SessionSource.NEW
-
-
-# --- call ids that are not unique ----------------------------------------------------------------
-
-
-def test_a_call_id_of_two_sessions_identifies_neither():
-    book = sessions()
-    one, two = turn(book)[0], turn(book)[0]
-    for session in (one, two, two):
-        book.learn_call_id(session, "call_0")
-    assert turn(book, echoed_ids=("call_0",))[1].source is SessionSource.NEW
-
-
-def test_it_stays_so_while_one_of_them_remembers_it():
-    book = sessions()
-    one, two, three, four = (turn(book)[0] for _ in range(4))
-    for session in (one, two, three):
-        book.learn_call_id(session, "call_0")
-    book.forget(one)
-    book.forget(two)
-    book.learn_call_id(four, "call_0")
-    assert turn(book, echoed_ids=("call_0",))[1].source is SessionSource.NEW, "it may mean three or four"
-    book.forget(three)
-    book.forget(four)
-    fresh, _ = turn(book)
-    book.learn_call_id(fresh, "call_0")
-    assert turn(book, echoed_ids=("call_0",))[0] is fresh
-
-
-def test_call_ids_are_bounded_the_oldest_go_first():
-    book = sessions(max_call_ids=2)
-    session, _ = turn(book)
-    for call in ("c1", "c2", "c1", "c3"):
-        book.learn_call_id(session, call)
-    assert list(session.call_ids) == ["c1", "c3"]
-    assert turn(book, echoed_ids=("c2",))[0] is not session
-    assert turn(book, echoed_ids=("c1",))[0] is session
-
-
-# --- parents -------------------------------------------------------------------------------------
-
-
-def test_a_thread_is_a_child_of_its_session():
-    book = sessions()
-    main = explicit(book, "x")
-    assert explicit(book, "x", thread="sub").parent == main.id
-
-
-def test_a_parent_is_named_by_thread_before_session():
-    book = sessions()
-    explicit(book, "x")
-    thread = explicit(book, "x", thread="one")
-    other = explicit(book, "y")
-    assert explicit(book, "x", thread="two", parent="one").parent == thread.id
-    assert explicit(book, "z", parent="y").parent == other.id
-    assert explicit(book, "w", parent="unknown").parent is None
-
-
-def test_nobody_is_their_own_parent():
-    book = sessions()
-    assert explicit(book, "x", parent="x").parent is None
-    assert explicit(book, "x", thread="sub", parent="sub").parent == explicit(book, "x").id
-
-
-# --- forgetting ----------------------------------------------------------------------------------
+def test_threads_that_clients_name_are_bounded(monkeypatch):
+    monkeypatch.setattr("gateway.workflow.sessions._MAX_NAMED", 2)
+    world = World()
+    for name in "abcd":
+        world.ask([FIX], session_id="s", thread_id=name)
+    session = world.sessions.get(world.play.session.id)
+    assert list(session.named) == ["c", "d"] and session.thread_count == 4
 
 
 def test_an_idle_session_is_forgotten_and_with_it_all_that_led_to_it():
-    book = sessions(idle_s=60)
-    session = explicit(book, "x")
-    book.learn_call_id(session, "c1")
-    assert book.next_expiry_s() == 60
-    assert book.expire(now=59.9) == []
-    assert book.expire(now=60) == [(session, "idle")]
-    assert len(book) == 0 and book.get(session.id) is None and book.next_expiry_s() is None
-    assert not book._by_call and not book._by_explicit
-    assert explicit(book, "x") is not session
+    world = World(idle_s=60)
+    messages, turn = world.talk([FIX], ("Step 0.", call("call_aaaaaaaaaaaa")), x_session_id="s")
+    world.answer(turn, "It is all done now, as you wished.")
+    world.answer(world.ask([user("A title of it, please")], tools=None, tenant="other"), "Titles are nice.")
+    world.play.later(61)
+    sessions = world.sessions
+    assert len(sessions) == 0 and not sessions._traces and not sessions._by_explicit and not sessions._live
+    assert sessions.next_expiry_s() is None
+    again = world.ask([*messages, said("It is all done now, as you wished."), user("Go")])
+    assert again.source is SessionSource.NEW and again.session != turn.session
 
 
 def test_too_many_sessions_the_least_recently_seen_go():
-    book = sessions(max_sessions=2)
-    one, two, three = (turn(book)[0] for _ in range(3))
-    book.touch(one, now=1)
-    assert book.expire(now=1) == [(two, "evicted")]
-    assert list(book.newest_first()) == [one, three]
+    book = Book(max_sessions=2)
+    one, two, three = (book.turn()[0] for _ in range(3))
+    book.sessions.touch(one, now=1)
+    assert book.sessions.expire(now=1) == [(two, "evicted")]
+    assert list(book.sessions.newest_first()) == [one, three]
 
 
 def test_a_session_with_a_live_turn_is_never_forgotten():
-    book = sessions(idle_s=60, max_sessions=1)
-    one, two = turn(book)[0], turn(book)[0]
-    one.live_turns = two.live_turns = 1
-    assert book.expire(now=100) == []
-    assert book.next_expiry_s() == 160
-    one.live_turns = 0
-    assert book.expire(now=100) == [(one, "evicted")]
+    book = Book(idle_s=60, max_sessions=1)
+    one, two = book.turn(ends=False)[0], book.turn(ends=False)[0]
+    assert book.sessions.expire(now=100) == []
+    assert book.sessions.next_expiry_s() == 160
+    book.sessions.ended(RequestId("r1"), None, Outcome.FAILED, now=100)
+    book.sessions.touch(two, now=101)
+    assert book.sessions.expire(now=101) == [(one, "evicted")]
 
 
 def test_forgetting_many_takes_several_goes():
-    book = sessions(idle_s=1)
+    book = Book(idle_s=1)
     for _ in range(100):
-        turn(book)
-    assert len(book.expire(now=5)) == 64
-    due = book.next_expiry_s()
+        book.turn()
+    assert len(book.sessions.expire(now=5)) == 64
+    due = book.sessions.next_expiry_s()
     assert due is not None and due <= 5
-    assert len(book.expire(now=5)) == 36
+    assert len(book.sessions.expire(now=5)) == 36
+
+
+def test_an_id_that_another_session_took_over_is_not_taken_from_it():
+    book = Book()
+    first, _ = book.turn(explicit=stated("x"))
+    key = first.explicit_keys[0]
+    second, _ = book.turn(explicit=stated("y"))
+    book.sessions._by_explicit[key] = second.id
+    book.sessions.forget(first)
+    assert book.sessions.find_explicit(key) is second
+
+
+def test_a_parent_that_its_client_names_is_remembered():
+    world = World()
+    world.ask([FIX], x_session_id="ses_1")
+    child = world.ask([FIX], x_session_id="ses_2", x_parent_session_id="ses_1")
+    assert list(world.sessions.get(child.session).named) == ["ses_2"]
+
+
+TASKS = st.sampled_from(["Fix the first bug", "Fix the second bug", "Write the documentation"])
+TENANTS = st.sampled_from(["a", "b"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_however_runs_interleave_tenants_are_never_merged(data):
+    """Runs of several tenants, with the same tasks and the same answers: only minted ids differ."""
+    world = World()
+    runs: list[dict[str, Any]] = [
+        {"tenant": data.draw(TENANTS), "task": data.draw(TASKS), "turns": 0, "seen": []}
+        for _ in range(data.draw(st.integers(2, 5)))
+    ]
+    for run in runs:
+        run["history"] = [user(run["task"])]
+    for at in data.draw(st.lists(st.integers(0, len(runs) - 1), min_size=4, max_size=20)):
+        run = runs[at]
+        turn = world.ask(run["history"], tenant=run["tenant"])
+        run["seen"].append(turn.session)
+        if data.draw(st.integers(0, 4)) == 0:
+            continue  # it never ends, and is never continued
+        made = call(f"call_{at}_{run['turns']}_aaaaaaaa")
+        world.answer(turn, "Step.", made)
+        run["turns"] += 1
+        run["history"] = [*run["history"], said("Step.", made), result(made["id"])]
+    owners: dict[str, set[str]] = {}
+    for run in runs:
+        for session in run["seen"]:
+            owners.setdefault(session, set()).add(run["tenant"])
+    assert all(len(tenants) == 1 for tenants in owners.values()), "two tenants in one session"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=16))
+def test_sessions_with_ids_of_their_own_are_never_mixed(order):
+    world = World()
+    histories = {at: [FIX] for at in range(4)}
+    found: dict[int, set[Any]] = {}
+    for at in order:
+        made = call(f"call_{at}_{len(histories[at])}_aaaaaaaa")
+        turn = world.ask(histories[at])
+        world.answer(turn, "Step.", made)
+        histories[at] = [*histories[at], said("Step.", made), result(made["id"])]
+        found.setdefault(at, set()).add(turn.session)
+    assert all(len(sessions) == 1 for sessions in found.values())
+    assert len(set().union(*found.values())) == len(found)
+
+
+def test_a_session_takes_less_than_ten_kilobytes():
+    """Of a few hundred; benchmarks/identity.py measures a hundred thousand."""
+    sessions, count = Sessions(SessionsConfig(), id_prefix=""), 300
+    steps = [[read(at, step) for step in range(9)] for at in range(count)]
+    gc.collect()
+    tracemalloc.start()
+    for at in range(count):
+        for step, found in enumerate(steps[at]):
+            request = RequestId(f"{at}.{step}")
+            sessions.arrived(request, T, found, now=float(at))
+            sessions.learn_id(request, f"call_{at}_{step}_aaaaaa", is_call=True)
+            spoken = Utterance(
+                text=hash((at, step)), said=leave_marks(f"I will take step {step} for {at} now")
+            )
+            sessions.ended(request, answer(utterance=spoken), Outcome.ANSWERED, now=float(at))
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(sessions) == count and size / count < 10_000
+
+
+def read(at: int, steps: int) -> RequestFacts:
+    """The request for one more step of a session."""
+    messages = [user(f"Please fix bug number {at} in the parser, and then report what you did")]
+    for step in range(steps):
+        made = call(f"call_{at}_{step}_aaaaaa", x=f"do it {at} {step}")
+        messages += [said(f"I will take step {step} for {at} now", made), result(made["id"])]
+    body = json.dumps({"model": "m", "messages": messages}).encode()
+    return read_facts(classify("POST", "/v1/chat/completions"), [], body)

@@ -1,0 +1,100 @@
+"""`turnpike eval sessions FILE...`: how right session inference is on recorded traffic."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gateway.evaluation.metrics import Score, Scores, score
+from gateway.evaluation.recording import read_recording
+from gateway.evaluation.replay import replay
+from gateway.wire.explicit_ids import IDENTITY_BODY_FIELDS, IDENTITY_HEADERS
+
+_COLUMNS = ("turns", "pairwise_f1", "thread_f1", "link_f1", "retry_f1", "ambiguous")
+
+
+def add_eval(commands: Any) -> None:
+    """The `eval` command, below the `turnpike` command's."""
+    evaluate = commands.add_parser("eval", help="measure inference on recorded traffic")
+    subjects = evaluate.add_subparsers(required=True, metavar="SUBJECT")
+    sessions = subjects.add_parser("sessions", help="which turns belong together")
+    sessions.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help=".jsonl, .jsonl.gz or .jsonl.xz"
+    )
+    sessions.add_argument("--strip-ids", action="store_true", help="hide every id that clients state")
+    sessions.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    sessions.set_defaults(command=_sessions)
+
+
+def evaluate_sessions(files: list[Path], *, strip_ids: bool) -> dict[str, Any]:
+    """The report: macro-averaged over the files, and each file's own."""
+    per_client: dict[str, Any] = {}
+    for path in files:
+        exchanges = read_recording(path)
+        name = exchanges[0].truth.client if exchanges else path.name
+        while name in per_client:
+            name += "'"
+        per_client[name] = _row(score(replay(exchanges, without_ids=strip_ids)))
+    report: dict[str, Any] = {"strip_ids": strip_ids, "clients": len(per_client)}
+    if strip_ids:
+        report["hidden"] = hidden()
+    keys = [key for key in next(iter(per_client.values()), {}) if key not in ("turns", "ambiguous")]
+    for key in keys:
+        known = [row[key] for row in per_client.values() if row[key] is not None]
+        report[key] = round(sum(known) / len(known), 6) if known else None
+    for key in ("turns", "ambiguous"):
+        report[key] = sum(row[key] for row in per_client.values())
+    return {**report, "per_client": per_client}
+
+
+def hidden() -> dict[str, list[str]]:
+    """What `--strip-ids` takes out of every request."""
+    return {
+        "headers": sorted(name.decode() for name in IDENTITY_HEADERS),
+        "body_fields": sorted(IDENTITY_BODY_FIELDS),
+    }
+
+
+def _row(scores: Scores) -> dict[str, Any]:
+    row: dict[str, Any] = {"turns": scores.turns}
+    for name, found in (
+        ("pairwise", scores.sessions),
+        ("thread", scores.threads),
+        ("link", scores.links),
+        ("retry", scores.retries),
+    ):
+        row |= _figures(name, found)
+    row["ambiguous"] = scores.ambiguous
+    return row
+
+
+def _figures(name: str, found: Score) -> dict[str, float | None]:
+    """None where the recording has nothing to find and nothing was found."""
+    if not found.true and not found.found:
+        return {f"{name}_precision": None, f"{name}_recall": None, f"{name}_f1": None}
+    return {
+        f"{name}_precision": round(found.precision, 6),
+        f"{name}_recall": round(found.recall, 6),
+        f"{name}_f1": round(found.f1, 6),
+    }
+
+
+def _sessions(arguments: argparse.Namespace) -> int:
+    report = evaluate_sessions(arguments.files, strip_ids=arguments.strip_ids)
+    if arguments.json:
+        print(msgspec.json.encode(report).decode())
+        return 0
+    if arguments.strip_ids:
+        for kind, names in hidden().items():
+            print(f"hidden {kind}: {', '.join(names)}")
+    print(f"{'client':<20}" + "".join(f"{column:>14}" for column in _COLUMNS))
+    for name, row in {**report["per_client"], "all (macro)": report}.items():
+        print(f"{name:<20}" + "".join(f"{_cell(row[column]):>14}" for column in _COLUMNS))
+    return 0
+
+
+def _cell(value: float | int | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,125 @@
+"""Replays recorded exchanges through the brain, as the server would have seen them happen.
+
+Every exchange becomes the events that a driver sends: it arrives at `t`, its head comes at `t_first_byte`,
+its calls and its end at `t_end`. Exchanges interleave as they did. All of them are one tenant's, which is
+the hardest case: nothing but identity keeps them apart.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from gateway.assembly import assemble
+from gateway.config import Config
+from gateway.core import events as ev
+from gateway.core.commands import Dispatch, Emit, Refuse
+from gateway.core.coordinator import Coordinator
+from gateway.domain.fleet import ReplicaFacts
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
+from gateway.domain.records import TurnArrived
+from gateway.domain.request import Answer
+from gateway.evaluation.recording import Exchange
+from gateway.wire.facts import read_facts
+
+_TENANT: Final = TenantId("recorded")
+_SETTINGS: Final = {
+    "pools": [{"name": "pool", "replicas": [{"url": "http://recorded"}]}],
+    "admission": {"max_running_per_replica": 100_000},
+}
+
+_ARRIVES, _ENDS = 1, 0
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """Where inference put one exchange."""
+
+    number: int
+    exchange: Exchange
+    session: str
+    thread: str
+    edge: str
+    source: str
+    confidence: float
+    parent: int | None
+    """The number of the exchange that it follows."""
+
+
+def replay(exchanges: Sequence[Exchange], *, without_ids: bool) -> list[Placed]:
+    """Where every turn was put, in order of arrival."""
+    return _Replay(exchanges, without_ids).run()
+
+
+class _Replay:
+    def __init__(self, exchanges: Sequence[Exchange], without_ids: bool) -> None:
+        self._exchanges = exchanges
+        self._without_ids = without_ids
+        config = msgspec.convert(_SETTINGS, Config)
+        self._brain: Coordinator = assemble(config, id_prefix="")
+        facts = ReplicaFacts(id=ReplicaId("a"), pool=PoolId("pool"), models=())
+        self._brain.handle(ev.ReplicaCameUp(facts), now=exchanges[0].t if exchanges else 0.0)
+        self._placed: dict[int, Placed] = {}
+
+    def run(self) -> list[Placed]:
+        moments = []
+        for number, exchange in enumerate(self._exchanges):
+            end = exchange.t_end if exchange.t_end is not None else exchange.t
+            moments.append((exchange.t, _ARRIVES, number))
+            moments.append((max(exchange.t, end), _ENDS if end > exchange.t else _ARRIVES + 1, number))
+        for now, kind, number in sorted(moments):
+            if kind == _ARRIVES:
+                self._arrive(number, now)
+            else:
+                self._end(number, now)
+        return [self._placed[number] for number in sorted(self._placed)]
+
+    def _arrive(self, number: int, now: float) -> None:
+        exchange = self._exchanges[number]
+        headers = exchange.header_lines(without_ids=self._without_ids)
+        body = exchange.body_bytes(without_ids=self._without_ids)
+        facts = read_facts(exchange.endpoint, headers, body)
+        self._send(ev.RequestArrived(_request(number), _TENANT, facts), now)
+
+    def _end(self, number: int, now: float) -> None:
+        exchange, request = self._exchanges[number], _request(number)
+        if request not in self._brain.live:
+            return
+        answer = exchange.answer()
+        if exchange.has_left_early or exchange.status == 0:
+            self._send(ev.ClientLeft(request, None), now)
+            return
+        self._send(ev.ResponseStarted(request, answer.status), now)
+        if answer.status < 400:
+            for call in answer.tool_calls:
+                self._send(ev.ToolCallSeen(request, call), now)
+            for state in answer.state_ids:
+                self._send(ev.StateMinted(request, state), now)
+        self._send(_last_event(exchange, request, answer), now)
+
+    def _send(self, event: ev.Event, now: float) -> None:
+        for command in self._brain.handle(event, now=now):
+            match command:
+                case Emit(TurnArrived() as turn) if turn.session is not None:
+                    number = int(turn.turn)
+                    self._placed[number] = Placed(
+                        number=number,
+                        exchange=self._exchanges[number],
+                        session=turn.session,
+                        thread=turn.thread or "",
+                        edge=turn.edge.value,
+                        source=turn.source.value,
+                        confidence=turn.confidence,
+                        parent=int(turn.parent) if turn.parent is not None else None,
+                    )
+                case Emit() | Dispatch() | Refuse():
+                    pass
+
+
+def _last_event(exchange: Exchange, request: RequestId, answer: Answer) -> ev.Event:
+    if exchange.cut_after:
+        return ev.ResponseCut(request, answer, "recorded")
+    return ev.ResponseFinished(request, answer)
+
+
+def _request(number: int) -> RequestId:
+    return RequestId(str(number))

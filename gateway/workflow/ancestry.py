@@ -1,0 +1,176 @@
+"""Which turn does this request follow? From what came back: ids, echoes, the conversation itself.
+
+Source: ours (DESIGN: "Session identity" 2 to 5). From strong to weak: a retry of a failed attempt; an id
+that we saw being minted; the longest conversation that we know *and our own answer behind it*; that answer
+alone; the conversation alone.
+
+Symbols: —
+
+Deviations: a prefix that several conversations share (a fleet's boilerplate, two clients with one prompt)
+needs no list of boilerplate: the prefix alone links only to a turn that itself was linked, and otherwise
+the answer behind it must be the one that we gave.
+
+Invariants: nothing is changed here; where two sessions fit equally well, one that nobody continued yet is
+taken, and the answer says that it was a choice.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from gateway.domain.decision import SessionSource
+from gateway.domain.request import AssistantBlock, RequestFacts
+from gateway.workflow.traces import Traces, holders
+from gateway.workflow.turns import Outcome, Turn
+
+MAX_SHORT_ID: Final = 12
+"""Ids this short are counters (`call_0`, `functions.bash:0`) more often than not."""
+
+PUNCTUAL_S: Final = 0.1
+"""Clients come back when they were told to: none earlier, most within 50 ms."""
+UNTOLD_S: Final = 0.5
+OBEYED_S: Final = 30.0
+"""Longer waits than this are ignored by some."""
+
+Within = Callable[[Turn], bool]
+"""Whether a turn may be the parent at all (its session's stated identity does not forbid it)."""
+
+
+class Link(NamedTuple):
+    turn: Turn
+    source: SessionSource
+    is_choice: bool = False
+    """Another session would have fitted as well."""
+
+
+def find_retried(traces: Traces, facts: RequestFacts, within: Within, *, now: float) -> Link | None:
+    """The failed attempt that this request repeats. Identical requests that did not fail are no retries."""
+    failed = [
+        turn
+        for turn in holders(traces.bodies, facts.transcript.body)
+        if turn.has_failed and turn.next is None and turn.retried_by is None and within(turn)
+        if _may_repeat(turn, facts, bool(facts.attempt) or facts.client in traces.counting, now=now)
+    ]
+    if not failed:
+        return None
+    best = min(failed, key=lambda turn: (_earliness(turn, now=now), -turn.ended_s))
+    return Link(best, SessionSource.RETRY, len(_sessions(failed)) > 1)
+
+
+def _may_repeat(turn: Turn, facts: RequestFacts, is_counting: bool, *, now: float) -> bool:
+    if turn.due_s is not None and now < turn.due_s - PUNCTUAL_S and turn.due_s - turn.ended_s <= OBEYED_S:
+        return False
+    if facts.attempt is None or turn.attempt is None or not is_counting:
+        return True
+    if facts.attempt == 0 and turn.outcome is Outcome.FAILED:
+        # A transport that counts would have counted; unless it gave up, and the application asks anew.
+        return not turn.is_opening or turn.attempt > 0
+    return facts.attempt in (0, turn.attempt + 1)
+
+
+def _earliness(turn: Turn, *, now: float) -> float:
+    """How far from the moment at which its client was told to come; a moment that was not told is late."""
+    return abs(now - turn.due_s) if turn.due_s is not None else UNTOLD_S
+
+
+def find_parent(traces: Traces, facts: RequestFacts, minted: Sequence[int], within: Within) -> Link | None:
+    """The turn whose conversation this request goes on with."""
+    return (
+        _by_minted_id(traces, facts, minted, within)
+        or _by_conversation(traces, facts, within)
+        or _by_echo(traces, facts, within)
+    )
+
+
+def _by_minted_id(traces: Traces, facts: RequestFacts, minted: Sequence[int], within: Within) -> Link | None:
+    best: list[Turn] = []
+    for known in minted:  # newest first
+        best = [turn for turn in holders(traces.minted, known) if within(turn)]
+        if best:
+            break
+    else:
+        return None
+    chain = facts.transcript.chain
+    positions = {facts.transcript.agent, *chain[:-1]}
+    if _have_short_ids(facts) or len(_sessions(best)) > 1:
+        best = [turn for turn in best if turn.tail in positions]
+    if len(_sessions(best)) != 1:
+        return None  # the same counters in the same conversations: the answers may tell
+    source = SessionSource.STATE_ID if facts.state_ids else SessionSource.CALL_ID
+    turn = max(best, key=lambda turn: turn.arrived_s)
+    # Answers without calls may have followed the one that made these.
+    answered = {chain[block.at - 1] for block in facts.transcript.blocks if block.at}
+    while (after := turn.successor) is not None and after.tail in answered and not after.has_failed:
+        turn = after
+    return Link(turn, source)
+
+
+def _have_short_ids(facts: RequestFacts) -> bool:
+    return not facts.state_ids and all(len(text) <= MAX_SHORT_ID for text in facts.echoed_ids)
+
+
+def _by_conversation(traces: Traces, facts: RequestFacts, within: Within) -> Link | None:
+    """The longest known conversation in front of one of the request's answers."""
+    script = facts.transcript
+    for block in script.blocks:
+        tail = script.chain[block.at - 1] if block.at else script.agent
+        is_newest = block.at >= script.newest_at
+        known = [turn for turn in holders(traces.tails, tail) if within(turn)]
+        exact = [turn for turn in known if _agrees(turn, block, facts, is_newest=is_newest)]
+        link = _oldest(exact, SessionSource.ECHO)
+        if link is not None and (is_newest or not link.is_choice):
+            return link
+        loose = _loosely(known)
+        if loose is not None:
+            return loose
+    return None
+
+
+def _agrees(turn: Turn, block: AssistantBlock, facts: RequestFacts, *, is_newest: bool) -> bool:
+    """Whether this is what the turn was answered."""
+    if turn.text != block.text or (turn.calls > 0) != block.has_calls:
+        return False
+    if block.has_calls and is_newest:
+        # Unknown ids are somebody else's, unless they are no ids at all.
+        return not turn.minted or _have_short_ids(facts)
+    return turn.outcome is not Outcome.LIVE and (block.text != 0 or block.has_calls)
+
+
+def _loosely(known: Sequence[Turn]) -> Link | None:
+    """What stands behind the conversation is not what we answered: the client edited it."""
+    fits = [
+        turn
+        for turn in known
+        if turn.next is None
+        and turn.outcome is not Outcome.LIVE
+        and (not turn.is_opening or turn.outcome is Outcome.CUT)
+        and not turn.calls
+    ]
+    return Link(fits[0], SessionSource.PREFIX) if len(fits) == 1 else None
+
+
+def _by_echo(traces: Traces, facts: RequestFacts, within: Within) -> Link | None:
+    """Our newest answer alone: the conversation before it was cut off or rewritten."""
+    if not facts.transcript.blocks:
+        return None
+    known = [
+        turn
+        for turn in holders(traces.texts, facts.transcript.blocks[0].text)
+        if within(turn) and turn.said and not turn.calls
+    ]
+    if len(_sessions(known)) != 1:
+        return None
+    return Link(max(known, key=lambda turn: turn.arrived_s), SessionSource.ECHO)
+
+
+def _oldest(turns: Sequence[Turn], source: SessionSource) -> Link | None:
+    """The oldest that nobody continued, for of equals the first to answer is the first to go on."""
+    if not turns:
+        return None
+    free = [turn for turn in turns if turn.next is None]
+    if not free:
+        return Link(max(turns, key=lambda turn: turn.last_s), source, len(_sessions(turns)) > 1)
+    return Link(min(free, key=lambda turn: turn.last_s), source, len(_sessions(free)) > 1)
+
+
+def _sessions(turns: Sequence[Turn]) -> set[int]:
+    return {id(turn.session) for turn in turns}

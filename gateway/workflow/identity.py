@@ -1,0 +1,184 @@
+"""The ladder: one turn's facts in, its session, thread and place in the lineage out.
+
+Source: ours (DESIGN: "Session identity"). Ids that the client states come first; content says where in the
+stated run a turn belongs, and everything where nothing is stated.
+
+Symbols: —
+
+Deviations: an id under which conversations run that nothing explains is no session: a field that
+applications also fill with constants, at once; a harness's own id, when they run at the same time.
+
+Invariants: nothing is changed here, but that a session may turn out to be a member of a group. A turn never
+leaves the run that its client states, unless that is a group.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, Protocol
+
+from gateway.domain.decision import Edge, SessionSource
+from gateway.domain.ids import TenantId
+from gateway.domain.request import ExplicitId, RequestFacts
+from gateway.wire.explicit_ids import TURNPIKE_SCHEMA, WEAK_SCHEMAS
+from gateway.workflow.inference import CONFIDENCE, Identity, anybody, infer
+from gateway.workflow.quotes import QUIET_S, find_neighbour
+from gateway.workflow.traces import Traces
+from gateway.workflow.turns import ExplicitKey, Outcome, Session, Thread
+
+_MAX_LOOKED_AT: Final = 8
+_INTERLEAVED_S: Final = 60.0
+
+
+class Book(Protocol):
+    """What the ladder asks the books of sessions."""
+
+    def find_explicit(self, key: ExplicitKey) -> Session | None: ...
+
+    def newest_first(self) -> Iterator[Session]: ...
+
+
+def identify(
+    book: Book,
+    traces: Traces,
+    tenant: TenantId,
+    facts: RequestFacts,
+    state_session: Session | None,
+    *,
+    now: float,
+) -> Identity:
+    """Where a turn belongs. `state_session`: who minted the state that it builds on, if known."""
+    stated = facts.explicit
+    if stated is None:
+        found = infer(traces, facts, anybody, now=now)
+        if found.session is None and state_session is not None:
+            found = Identity(
+                source=SessionSource.STATE_ID,
+                confidence=CONFIDENCE[SessionSource.STATE_ID],
+                session=state_session,
+                thread=state_session.main,
+                edge=Edge.CONTINUES,
+                parent=state_session.main.tip,
+            )
+        return found if found.session is not None else _by_time(book, tenant, facts, now=now)
+    key = (tenant, stated.schema, stated.session)
+    session = book.find_explicit(key)
+    if session is None:
+        return _introduce(book, key, stated)
+    if session.group is not None:
+        return _among(traces, facts, session, now=now)
+    return _stated(traces, facts, stated, key, session, now=now)
+
+
+def _by_time(book: Book, tenant: TenantId, facts: RequestFacts, *, now: float) -> Identity:
+    active: list[Session] = []
+    for session in islice(book.newest_first(), _MAX_LOOKED_AT):
+        if now - session.last_seen_s > QUIET_S or len(active) > 1:
+            break
+        if session.tenant == tenant and session.log and session.log[-1].client == facts.client:
+            active.append(session)
+    turn = find_neighbour(active, facts, now=now)
+    if turn is None:
+        return Identity()
+    is_side = facts.tool_count == 0 and turn.offers_tools
+    return Identity(
+        source=SessionSource.ADJACENT,
+        confidence=CONFIDENCE[SessionSource.ADJACENT],
+        session=turn.session,
+        thread=turn.thread if is_side else None,
+        edge=Edge.SERVES if is_side else Edge.QUOTES,
+        parent=turn,
+    )
+
+
+# --- stated ids -----------------------------------------------------------------------------------
+
+
+def _source(stated: ExplicitId) -> SessionSource:
+    return SessionSource.TURNPIKE_HEADER if stated.schema == TURNPIKE_SCHEMA else SessionSource.CLIENT_ID
+
+
+def _introduce(book: Book, key: ExplicitKey, stated: ExplicitId) -> Identity:
+    """An id seen for the first time: a run of its own, or a sub-agent of the run that it names."""
+    source = _source(stated)
+    found = Identity(source=source, confidence=CONFIDENCE[source], key=key, name=stated.thread)
+    if stated.parent is not None and stated.parent != stated.session:
+        run = book.find_explicit((key[0], key[1], stated.parent))
+        if run is not None and run.group is None:
+            found.session, found.edge, found.parent = run, Edge.SPAWNED, run.main.tip
+            found.name = stated.thread or stated.session
+    return found
+
+
+def _stated(
+    traces: Traces, facts: RequestFacts, stated: ExplicitId, key: ExplicitKey, session: Session, *, now: float
+) -> Identity:
+    """A turn of a run that is known by its id; content says where in the run."""
+    is_alias = session.explicit_keys[0] != key
+    name = stated.thread or (stated.session if is_alias else None)
+    thread = session.main if name is None or name == session.main.name else session.named.get(name)
+    found = infer(traces, facts, lambda turn: turn.session is session, now=now)
+    found.source = _source(stated)
+    found.confidence = CONFIDENCE[found.source]
+    found.key, found.name = key, name
+    if name is not None:
+        return _in_named_thread(found, thread, session)
+    if found.session is not None:
+        _notice_interleaving(found, session, now=now)
+        return found
+    found.session = session
+    main = session.main.tip
+    if facts.tool_count == 0 or main is None or not main.offers_tools:
+        found.thread = session.main
+        found.edge = Edge.SERVES if facts.tool_count == 0 else Edge.CONTINUES
+        found.parent = main
+        return found
+    if main.has_open_calls:
+        found.edge, found.parent = Edge.SPAWNED, main
+        return found
+    is_weak = stated.schema in WEAK_SCHEMAS
+    if stated.schema != TURNPIKE_SCHEMA and (is_weak or main.outcome is Outcome.LIVE):
+        return _new_member(session, stated.session)
+    found.is_unexplained = stated.schema != TURNPIKE_SCHEMA
+    return found
+
+
+def _in_named_thread(found: Identity, thread: Thread | None, session: Session) -> Identity:
+    """The client says which conversation it is; content may only say what came before."""
+    is_elsewhere = found.thread is not thread
+    found.session, found.thread = session, thread
+    if thread is None:
+        found.edge = Edge.SPAWNED
+        found.parent = found.parent or session.main.tip
+    elif is_elsewhere or found.parent is None:
+        found.edge, found.parent = Edge.CONTINUES, thread.tip
+    return found
+
+
+def _notice_interleaving(found: Identity, session: Session, *, now: float) -> None:
+    """A conversation that nothing explains ran beside this one: the id names a group."""
+    if found.thread is None or found.edge in (Edge.SERVES, Edge.RETRIES):
+        return
+    for turn in reversed(session.log):
+        other = turn.thread
+        if other is found.thread or not (other.is_unexplained or found.thread.is_unexplained):
+            continue
+        before = found.parent.arrived_s if found.parent else 0.0
+        if turn.arrived_s > before and now - turn.last_s < _INTERLEAVED_S and not turn.is_side:
+            session.group = session.explicit_keys[0][2]
+            return
+
+
+def _among(traces: Traces, facts: RequestFacts, group: Session, *, now: float) -> Identity:
+    """A turn under an id that several runs share: content decides which of them it is."""
+    name = group.group
+    found = infer(traces, facts, lambda turn: turn.session.group == name, now=now)
+    if found.session is None or (found.thread is not None and found.thread.is_unexplained):
+        return _new_member(group, name, found)
+    return found
+
+
+def _new_member(group: Session, name: str | None, found: Identity | None = None) -> Identity:
+    group.group = name
+    if found is None:
+        return Identity(group=name)
+    return Identity(group=name, parent=found.parent, edge=found.edge)

@@ -1,0 +1,117 @@
+"""What content says of a turn: the evidence of `ancestry.py` and `quotes.py`, weighed.
+
+Source: ours (DESIGN: "Session identity" 2 to 6).
+
+Symbols: —
+
+Deviations: —
+
+Invariants: nothing is changed here. Confidence grows with the evidence: ids that we minted, the whole
+conversation, its answer, a quote, the moment.
+"""
+
+from typing import Final
+
+import msgspec
+
+from gateway.domain.decision import Edge, SessionSource
+from gateway.domain.ids import SessionId
+from gateway.domain.request import RequestFacts
+from gateway.wire.marks import hash_text
+from gateway.workflow.ancestry import Within, find_parent, find_retried
+from gateway.workflow.quotes import find_quote, thread_for
+from gateway.workflow.traces import Traces
+from gateway.workflow.turns import ExplicitKey, Outcome, Session, Thread, Turn
+
+CONFIDENCE: Final[dict[SessionSource, float]] = {
+    SessionSource.TURNPIKE_HEADER: 1.0,
+    SessionSource.CLIENT_ID: 0.98,
+    SessionSource.STATE_ID: 0.99,
+    SessionSource.CALL_ID: 0.99,
+    # The conversation and the answer to it: only a copy of both, elsewhere, would mislead us.
+    SessionSource.ECHO: 0.95,
+    # The very same bytes after a failure; only twins that failed together could be mistaken.
+    SessionSource.RETRY: 0.95,
+    SessionSource.PREFIX: 0.8,
+    SessionSource.QUOTE: 0.8,
+    SessionSource.ADJACENT: 0.6,
+    # Nothing linked it to an earlier turn; it may still continue one that we could not recognise.
+    SessionSource.NEW: 0.5,
+}
+CHOICE: Final = 0.6
+"""At most so sure where another session would have fitted as well."""
+
+
+class Identity(msgspec.Struct, kw_only=True):
+    """What a turn was found to be."""
+
+    source: SessionSource = SessionSource.NEW
+    confidence: float = CONFIDENCE[SessionSource.NEW]
+    session: Session | None = None
+    """None: a new one."""
+    thread: Thread | None = None
+    """None: a new one."""
+    edge: Edge = Edge.OPENS
+    parent: Turn | None = None
+    key: ExplicitKey | None = None
+    """The stated id that shall lead here from now on."""
+    name: str | None = None
+    """How the client names the thread."""
+    group: str | None = None
+    origin: SessionId | None = None
+    """The session that a new one comes from."""
+    is_unexplained: bool = False
+
+
+def anybody(turn: Turn) -> bool:
+    return True
+
+
+def infer(traces: Traces, facts: RequestFacts, within: Within, *, now: float) -> Identity:
+    retried = find_retried(traces, facts, within, now=now)
+    if retried is not None:
+        thread, confidence = retried.turn.thread, CONFIDENCE[SessionSource.RETRY]
+        return Identity(
+            source=SessionSource.RETRY,
+            confidence=min(confidence, CHOICE) if retried.is_choice else confidence,
+            session=thread.session,
+            thread=thread,
+            edge=Edge.RETRIES,
+            parent=retried.turn,
+        )
+    minted = [hash_text(text) for text in (*facts.state_ids, *facts.echoed_ids)]
+    link = find_parent(traces, facts, minted, within)
+    if link is not None:
+        edge = _edge_after(link.turn, facts)
+        confidence = CONFIDENCE[link.source]
+        return Identity(
+            source=link.source,
+            confidence=min(confidence, CHOICE) if link.is_choice else confidence,
+            session=link.turn.session,
+            thread=None if edge is Edge.FORKS else link.turn.thread,
+            edge=edge,
+            parent=link.turn,
+        )
+    quote = find_quote(traces, facts, within, now=now)
+    if quote is not None:
+        return Identity(
+            source=SessionSource.QUOTE,
+            confidence=CONFIDENCE[SessionSource.QUOTE],
+            session=quote.turn.session,
+            thread=thread_for(quote, quote.turn.session),
+            edge=quote.edge,
+            parent=None if quote.edge is Edge.OPENS else quote.turn,
+        )
+    return Identity()
+
+
+def _edge_after(parent: Turn, facts: RequestFacts) -> Edge:
+    """What it means that this request goes on from that turn."""
+    if parent.offers_tools and facts.tool_count == 0:
+        return Edge.SERVES
+    after = parent.successor
+    if after is None or after.has_failed:
+        return Edge.CONTINUES
+    tip = parent.thread.tip
+    is_running = tip is not None and (tip.outcome is Outcome.LIVE or tip.has_open_calls)
+    return Edge.FORKS if is_running else Edge.REWINDS

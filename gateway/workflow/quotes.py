@@ -1,0 +1,220 @@
+"""Conversations that begin by quoting another one: sub-agents, next tasks, summaries, side requests.
+
+Source: ours (CLIENTS: rules 8, 10 to 12). A request that follows no turn that we know may still belong to a
+run that we know, because it says what that run's model or user said.
+
+Symbols: —
+
+Deviations: —
+
+Invariants: nothing is changed here. A quote that turns of several sessions could have left names the one
+that spoke last, if it did so clearly later than the others; otherwise it names nobody.
+"""
+
+from typing import Final, NamedTuple
+
+from gateway.domain.decision import Edge
+from gateway.domain.request import RequestFacts
+from gateway.workflow.ancestry import Within
+from gateway.workflow.traces import Traces, holders
+from gateway.workflow.turns import Outcome, Session, Thread, Turn
+
+SIDE_S: Final = 2.0
+"""A side request about a prompt alone goes with it: it comes while the prompt is answered."""
+TITLE_S: Final = 30.0
+"""So long may an agent take from asking for a title to its first turn."""
+SPAWN_S: Final = 30.0
+_MAX_QUESTIONS: Final = 3
+CLEARLY: Final = 5.0
+"""Times as long ago: what makes one of two equal sources the likelier one."""
+FRESH_S: Final = 2.0
+
+
+class Quote(NamedTuple):
+    turn: Turn
+    edge: Edge
+
+
+class _Hits:
+    """How much of one turn's words was found."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self.new: set[int] = set()
+        self.old: set[int] = set()
+
+    def is_handed(self) -> bool:
+        return any(_is_most(self.new, marks) for marks in self.turn.handed)
+
+    @property
+    def said(self) -> float:
+        """How much of its answer, 0 to 1; 0 if too little to mean anything."""
+        marks = self.turn.said
+        return sum(mark in self.new for mark in marks) / len(marks) if _is_most(self.new, marks) else 0.0
+
+    def is_asked(self) -> bool:
+        return _is_most(self.new, self.turn.asked)
+
+    def is_history(self) -> bool:
+        """A prompt alone would not do: others have it, too."""
+        return _is_most(self.old, self.turn.said)
+
+
+def find_quote(traces: Traces, facts: RequestFacts, within: Within, *, now: float) -> Quote | None:
+    """The turn that a new conversation quotes, and what that makes of it."""
+    found = _search(traces, facts, within)
+    spawners = [h.turn for h in found if h.is_handed() and _may_spawn(h.turn, facts, now=now)]
+    if spawners:
+        return Quote(min(spawners, key=lambda turn: (turn.spawned, -turn.last_s)), Edge.SPAWNED)
+    most = max((h.said for h in found), default=0.0)
+    if most and (turn := _latest([h.turn for h in found if h.said == most], now=now)) is not None:
+        return Quote(turn, _edge_of_answer(turn, facts))
+    if (turn := _latest(_likeliest([h for h in found if h.is_history()]), now=now)) is not None:
+        return Quote(turn, Edge.CONTINUES)
+    by_prompt = _by_prompt([h.turn for h in found if h.is_asked()], facts, now=now)
+    return (
+        by_prompt or _by_title(traces, facts, within, now=now) or _by_opening(traces, facts, within, now=now)
+    )
+
+
+def _may_spawn(turn: Turn, facts: RequestFacts, *, now: float) -> bool:
+    """Its calls run, or ran a moment ago: some tools start an agent and return at once."""
+    is_running = turn.has_open_calls or (turn.calls > 0 and now - turn.ended_s <= SPAWN_S)
+    return is_running and turn.spawned < turn.calls and not _is_same_kind(turn.session, facts)
+
+
+def _is_same_kind(session: Session, facts: RequestFacts) -> bool:
+    """It opens as that session did: what it quotes is the boilerplate of both."""
+    is_same_agent = facts.transcript.agent == session.main.agent
+    return is_same_agent and _is_most(facts.transcript.new_probes, session.opened)
+
+
+def _likeliest(found: list[_Hits]) -> list[Turn]:
+    """The turns of the sessions of whose history most was found; side requests only repeat it."""
+    marks: dict[int, set[int]] = {}
+    for hits in found:
+        if not hits.turn.is_side:
+            marks.setdefault(id(hits.turn.session), set()).update(hits.old)
+    most = max(map(len, marks.values()), default=0)
+    return [hits.turn for hits in found if len(marks.get(id(hits.turn.session), ())) == most]
+
+
+def _search(traces: Traces, facts: RequestFacts, within: Within) -> list[_Hits]:
+    script = facts.transcript
+    found: dict[int, _Hits] = {}
+    for probes, is_new in ((script.new_probes, True), (script.old_probes, False)):
+        for mark in probes & traces.marks.keys():
+            for turn in holders(traces.marks, mark):
+                if within(turn) and turn.client == facts.client:
+                    hits = found.setdefault(id(turn), _Hits(turn))
+                    (hits.new if is_new else hits.old).add(mark)
+    return list(found.values())
+
+
+def _is_most(hits: set[int] | frozenset[int], marks: tuple[int, ...]) -> bool:
+    """All of a short text, half of a long one: quotes are shortened."""
+    return bool(marks) and 2 * sum(mark in hits for mark in marks) >= len(marks) + (len(marks) < 4)
+
+
+def _edge_of_answer(turn: Turn, facts: RequestFacts) -> Edge:
+    if facts.tool_count == 0 and turn.session.main.tip is not None and turn.session.main.tip.offers_tools:
+        return Edge.SERVES
+    thread = turn.thread
+    is_same_agent = facts.transcript.agent == thread.session.main.agent
+    is_summary = facts.tool_count > 0 and (turn.is_side or not turn.is_opening)
+    return Edge.COMPACTS if (is_same_agent and not turn.is_opening) or is_summary else Edge.QUOTES
+
+
+def _by_prompt(asked: list[Turn], facts: RequestFacts, *, now: float) -> Quote | None:
+    """A side request about a prompt comes while the prompt is answered."""
+    together = [
+        turn
+        for turn in asked
+        if facts.tool_count == 0 and turn.offers_tools and now - turn.arrived_s <= SIDE_S
+        if turn.thread.tip is turn and not _has_asked_before(turn.session, facts)
+    ]
+    return Quote(min(together, key=lambda turn: turn.arrived_s), Edge.SERVES) if together else None
+
+
+def _by_title(traces: Traces, facts: RequestFacts, within: Within, *, now: float) -> Quote | None:
+    """Or it comes before: then the session is there already, when its first turn arrives."""
+    traces.drop_titles(before_s=now - TITLE_S)
+    if facts.tool_count == 0 or facts.transcript.blocks:
+        return None
+    for turn, probes in traces.titles:
+        is_free = turn.session.turns == 1 and turn.client == facts.client and within(turn)
+        if is_free and _is_most(probes, facts.transcript.asked):
+            return Quote(turn, Edge.OPENS)
+    return None
+
+
+def _by_opening(traces: Traces, facts: RequestFacts, within: Within, *, now: float) -> Quote | None:
+    """A conversation that we know, and a question about it instead of its answer: a side request."""
+    if facts.tool_count:
+        return None
+    for tail in reversed(facts.transcript.chain[-_MAX_QUESTIONS - 1 : -1]):
+        known = [t for t in holders(traces.tails, tail) if t.offers_tools and within(t)]
+        if (turn := _latest(known, now=now)) is not None:
+            return Quote(turn, Edge.SERVES)
+    return None
+
+
+def _has_asked_before(session: Session, facts: RequestFacts) -> bool:
+    """A run does not begin the same conversation twice; another one with the same prompt does."""
+    return any(turn.body == facts.transcript.body and not turn.has_failed for turn in session.log)
+
+
+def _latest(turns: list[Turn], *, now: float) -> Turn | None:
+    """The turn of the only session, or of the one that spoke clearly last.
+
+    Twins, which were asked the very same, cannot be told apart by any rule: the last one must do.
+    """
+    turns = [turn for turn in turns if not turn.is_served] or turns
+    newest: dict[int, Turn] = {}
+    for turn in turns:
+        known = newest.get(id(turn.session))
+        if known is None or turn.last_s >= known.last_s:
+            newest[id(turn.session)] = turn
+    if not newest:
+        return None
+    first, *others = sorted(newest.values(), key=lambda turn: -turn.last_s)
+    rivals = [turn for turn in others if turn.body != first.body]
+    age = now - first.last_s
+    if rivals and (age > FRESH_S or now - rivals[0].last_s < CLEARLY * max(age, 0.1)):
+        return None
+    return first
+
+
+def find_neighbour(sessions: list[Session], facts: RequestFacts, *, now: float) -> Turn | None:
+    """The turn of the only program at work, if this request comes at once after its answer.
+
+    Steps of one program follow each other within milliseconds, and no second program starts so fast. Only
+    for conversations without tools on one side: two agents with tools are two runs until something says
+    otherwise. A second conversation of the same kind is a second run.
+    """
+    if len(sessions) != 1 or _has_asked_before(sessions[0], facts):
+        return None
+    for turn in reversed(sessions[0].log):
+        within_s = WORKING_S if turn.has_open_calls else ADJACENT_S
+        is_step = turn.outcome is Outcome.ANSWERED and 0 <= now - turn.ended_s <= within_s
+        is_other_kind = turn.agent != facts.transcript.agent and turn.client == facts.client
+        have_tools = turn.offers_tools and facts.tool_count > 0
+        if is_step and is_other_kind and not have_tools:
+            return turn
+    return None
+
+
+ADJACENT_S: Final = 0.25
+WORKING_S: Final = 2.0
+"""The same while its tools run: who works on their results may ask for a summary first."""
+QUIET_S: Final = 2.0
+"""A program is the only one at work if no other was seen for so long."""
+
+
+def thread_for(quote: Quote, session: Session) -> Thread | None:
+    """The thread that a quoting request joins; None for a new one."""
+    if quote.edge in (Edge.SERVES, Edge.CONTINUES, Edge.OPENS):
+        return quote.turn.thread
+    if quote.edge is Edge.COMPACTS:
+        return session.main if quote.turn.is_side else quote.turn.thread
+    return None

@@ -1,0 +1,154 @@
+"""What is remembered of a session: its threads, and the newest of their turns.
+
+Invariants: hashes only, never content; everything here is bounded per session by `Sessions`.
+"""
+
+import enum
+
+import msgspec
+
+from gateway.domain.decision import SessionSource
+from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.request import RequestFacts
+
+ExplicitKey = tuple[TenantId, str, str]
+"""Tenant, schema, the session as the client names it."""
+
+
+class Outcome(enum.Enum):
+    LIVE = "live"
+    ANSWERED = "answered"
+    CUT = "cut"
+    """An answer began and broke off, or its reader left: what came of it may have been used."""
+    FAILED = "failed"
+
+
+class Turn(msgspec.Struct, kw_only=True, eq=False):
+    """One request and its answer."""
+
+    request: RequestId
+    thread: "Thread"
+    arrived_s: float
+    tail: int
+    """Hash of the conversation that was sent; of the agent where nothing was."""
+    body: int
+    agent: int
+    client: int
+    offers_tools: bool
+    is_opening: bool
+    """It built on no turn that we know."""
+    is_side: bool
+    asked: tuple[int, ...]
+    outcome: Outcome = Outcome.LIVE
+    ended_s: float = 0.0
+    text: int = 0
+    said: tuple[int, ...] = ()
+    handed: tuple[tuple[int, ...], ...] = ()
+    minted: tuple[int, ...] = ()
+    """Hashes of the ids that its answer minted, oldest first."""
+    calls: int = 0
+    is_answered: bool = False
+    """The results of its calls came, or its session moved on without them."""
+    next: "Turn | None" = None
+    """The newest turn of its thread that continues it."""
+    retried_by: "Turn | None" = None
+    attempt: int | None = None
+    due_s: float | None = None
+    """When its client was told to ask again."""
+    is_served: bool = False
+    """A side request about its answer was made."""
+    spawned: int = 0
+    """Sub-agents that were recognised by its calls."""
+
+    @property
+    def session(self) -> "Session":
+        return self.thread.session
+
+    @property
+    def successor(self) -> "Turn | None":
+        """The turn that continues it, or the newest attempt at that."""
+        turn = self.next
+        while turn is not None and turn.retried_by is not None:
+            turn = turn.retried_by
+        return turn
+
+    @property
+    def has_open_calls(self) -> bool:
+        return self.calls > 0 and not self.is_answered
+
+    @property
+    def has_failed(self) -> bool:
+        return self.outcome in (Outcome.FAILED, Outcome.CUT)
+
+    @property
+    def last_s(self) -> float:
+        return max(self.arrived_s, self.ended_s)
+
+
+class Thread(msgspec.Struct, kw_only=True, eq=False):
+    """One conversation: turns that follow one another."""
+
+    id: ThreadId
+    session: "Session"
+    name: str | None = None
+    """As the client names it, if it does."""
+    tip: Turn | None = None
+    """The newest turn of the conversation itself, side requests left out."""
+    opening: int = 0
+    """The tail of its first turn."""
+    agent: int = 0
+    is_unexplained: bool = False
+    """It began under its session's stated id, and nothing that the session did explains it."""
+
+
+class Session(msgspec.Struct, kw_only=True, eq=False):
+    """One agent run. Changed only by `Sessions` and the session book."""
+
+    id: SessionId
+    tenant: TenantId
+    source: SessionSource
+    confidence: float
+    started_s: float
+    last_seen_s: float
+    schema: str | None = None
+    group: str | None = None
+    """The id that its client shares with other runs, where it does not tell them apart."""
+    parent: SessionId | None = None
+    turns: int = 0
+    live_turns: int = 0
+    is_final: bool = False
+    """Somebody said that the session is over; it ends with the last of its live turns."""
+    explicit_keys: list[ExplicitKey] = []
+    main: Thread = msgspec.UNSET  # type: ignore[assignment]
+    """Its first thread."""
+    thread_count: int = 0
+    opened: tuple[int, ...] = ()
+    """What its first turn asked: the marks of its opening."""
+    named: dict[str, Thread] = {}
+    """Threads that the client names."""
+    log: list[Turn] = []
+    """The turns that are remembered, oldest first."""
+
+    @property
+    def call_ids(self) -> int:
+        """How many minted ids are remembered."""
+        return sum(len(turn.minted) for turn in self.log)
+
+
+def read_turn(request: RequestId, facts: RequestFacts, thread: Thread, *, now: float) -> Turn:
+    """A turn that has just arrived."""
+    script = facts.transcript
+    return Turn(
+        request=request,
+        thread=thread,
+        arrived_s=now,
+        tail=script.chain[-1] if script.chain else script.agent,
+        body=script.body,
+        agent=script.agent,
+        client=facts.client,
+        offers_tools=facts.tool_count > 0,
+        is_opening=True,
+        is_side=False,
+        asked=script.asked,
+        attempt=facts.attempt,
+    )

@@ -1,0 +1,161 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.wire.items import (
+    ASSISTANT,
+    NOTHING,
+    SYSTEM,
+    TOOL,
+    USER,
+    Item,
+    argument_texts,
+    canonical_arguments,
+    read_item,
+    read_texts,
+)
+from gateway.wire.marks import text_hash
+from tests.wire.shapes import assistant, call, raws, result, user
+
+
+def read(item: Any) -> Item:
+    return read_item(raws([item])[0])
+
+
+USE = {"type": "tool_use", "id": "a", "name": "f", "input": {"x": 1}}
+FUNCTION = {"type": "function_call", "call_id": "a", "name": "f", "arguments": '{"x": 1}'}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        # parts and plain text, cache marks, names, nulls, white space
+        (user("Hi  you"), {"role": "user", "content": [{"type": "text", "text": "Hi you\n"}]}),
+        (user(), {**user(), "name": "me", "cache_control": {"type": "ephemeral"}}),
+        (
+            user("Hi"),
+            {"role": "user", "content": [{"type": "input_text", "text": "Hi", "cache_control": {}}]},
+        ),
+        (assistant(), {**assistant(), "tool_calls": None, "refusal": None, "provider_specific_fields": {}}),
+        # reasoning, as a field, a block, or a tag
+        (assistant(text="Yes."), {**assistant(text="Yes."), "reasoning_content": "Hm.", "reasoning": "Hm."}),
+        (assistant(text="Yes."), assistant(text="<think>Hm,\nwell</think>Yes.")),
+        (
+            {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm."}, USE]},
+            {"role": "assistant", "content": [{**USE, "cache_control": {"type": "ephemeral"}}]},
+        ),
+        # arguments serialised anew, indexes
+        (
+            assistant("a"),
+            {
+                **assistant(),
+                "tool_calls": [
+                    {**call("a"), "index": 0, "function": {"name": "ls", "arguments": '{"path":"."}'}}
+                ],
+            },
+        ),
+        (FUNCTION, {**FUNCTION, "id": "fc_1", "status": "completed", "arguments": '{"x":1}'}),
+        (result("a"), {**result("a"), "name": "ls", "content": [{"type": "text", "text": "ok"}]}),
+    ],
+)
+def test_what_clients_rewrite_makes_no_difference(one, other):
+    assert read(one) == read(other) and read(one).hash
+
+
+DIFFERENT = [
+    user("Hi"),
+    user("Ho"),
+    assistant(text="Hi"),
+    assistant("a", text="Hi"),
+    assistant("b", text="Hi"),
+    assistant("a", "b", text="Hi"),
+    {
+        "role": "assistant",
+        "content": "Hi",
+        "tool_calls": [{"id": "a", "custom": {"name": "f", "input": "x"}}],
+    },
+    {"role": "system", "content": "Hi"},
+    result("a"),
+    result("b"),
+    FUNCTION,
+    {**FUNCTION, "arguments": '{"x": 2}'},
+    {"type": "function_call_output", "call_id": "a", "output": "Hi"},
+    {"type": "local_shell_call", "call_id": "a", "action": {"command": ["ls"]}},
+    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:1"}}]},
+    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:2"}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "ok"}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "no"}]},
+    {"role": "assistant", "content": [{**USE, "id": "u"}]},
+]
+
+
+def test_what_matters_makes_a_difference():
+    assert len({read(item).hash for item in DIFFERENT}) == len(DIFFERENT)
+
+
+@pytest.mark.parametrize(
+    ("item", "kind"),
+    [
+        (user(), USER),
+        (assistant(), ASSISTANT),
+        (result("a"), TOOL),
+        ({"role": "developer", "content": "x"}, SYSTEM),
+        (FUNCTION, ASSISTANT),
+        ({"type": "custom_tool_call_output", "call_id": "a", "output": [{"text": "x"}]}, TOOL),
+        ({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "x"}]}, TOOL),
+        ({"type": "reasoning", "summary": []}, NOTHING),
+        ({"type": "item_reference", "id": "x"}, NOTHING),
+        ({"role": ["user"]}, NOTHING),
+        ({"role": "user", "content": ["Hi", 3, {"type": 3}]}, USER),
+        ({"role": "assistant", "tool_calls": [3, {"function": 3}]}, ASSISTANT),
+        (3, NOTHING),
+        (None, NOTHING),
+    ],
+)
+def test_kinds(item, kind):
+    assert read(item).kind == kind
+
+
+def test_what_the_answer_said_and_whether_it_called():
+    assert read(assistant("a", text="Hi")) == Item(
+        ASSISTANT, read(assistant("a", text="Hi")).hash, text_hash("Hi"), True
+    )
+    assert not read(assistant(text="Hi")).has_calls and read(FUNCTION).text == 0
+
+
+def test_items_that_cannot_be_read():
+    assert read_item(raws([{}])[0]).kind == NOTHING
+    assert read_item(b"{" * 5).kind == NOTHING  # type: ignore[arg-type]
+
+
+def test_texts_that_somebody_wrote():
+    mixed = [{"type": "tool_result", "content": "hidden"}, {"type": "text", "text": "seen"}]
+    assert read_texts(raws([{"role": "user", "content": mixed}])[0]) == ["seen"]
+    assert read_texts(raws([result("a")])[0]) == []
+
+
+def test_arguments():
+    assert canonical_arguments('{"a": 1}') == {"a": 1} == canonical_arguments({"a": 1})
+    assert canonical_arguments(" {broken ") == "{broken"
+    nested: Any = {"a": ["x", 1, {"b": "y"}], "c": None}
+    assert argument_texts(nested) == ["x", "y"]
+    for _ in range(20):
+        nested = [nested]
+    assert argument_texts(nested) == []
+
+
+names = st.sampled_from(["role", "type", "content", "tool_calls", "function", "arguments", "text", "output"])
+words = st.sampled_from(["tool", "assistant", "user", "function_call", "tool_use", "tool_result", "image"])
+json_values = st.recursive(
+    st.none() | st.integers() | st.text(max_size=4) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(json_values)
+def test_any_item(item):
+    assert read(item) == read(item)
+    read_texts(raws([item])[0])
