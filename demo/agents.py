@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.install import AGENTS_DIR, VENV
+from demo.install import KIT
 
 API_KEY = "demo-key"
 """One key for every run, so that the gateway cannot tell runs apart by their tenant."""
@@ -42,13 +42,9 @@ def environment(agent: Agent, launch: Launch) -> dict[str, str]:
     return kept | quiet | local | agent.env(launch)
 
 
-def _node_bin(name: str) -> Path:
-    return AGENTS_DIR / "node_modules/.bin" / name
-
-
 def _mini_swe_agent_argv(launch: Launch) -> list[str | Path]:
     unattended: list[str | Path] = ["-y", "--exit-immediately", "-o", launch.home / "trajectory.json"]
-    return [VENV / "bin/mini", "-m", f"openai/{launch.model}", *unattended, "-t", launch.prompt]
+    return [KIT.venv / "bin/mini", "-m", f"openai/{launch.model}", *unattended, "-t", launch.prompt]
 
 
 def _mini_swe_agent_env(launch: Launch) -> dict[str, str]:
@@ -63,7 +59,7 @@ def _mini_swe_agent_env(launch: Launch) -> dict[str, str]:
 
 def _claude_code_argv(launch: Launch) -> list[str | Path]:
     unattended = ["--dangerously-skip-permissions", "--output-format", "stream-json", "--verbose"]
-    return [_node_bin("claude"), "-p", launch.prompt, *unattended, "--model", launch.model]
+    return [KIT.node_program("claude"), "-p", launch.prompt, *unattended, "--model", launch.model]
 
 
 def _claude_code_env(launch: Launch) -> dict[str, str]:
@@ -87,7 +83,7 @@ def _codex_argv(launch: Launch) -> list[str | Path]:
     ]
     unattended = ["--dangerously-bypass-approvals-and-sandbox", "--skip-git-repo-check", "--json"]
     chosen = [part for setting in settings for part in ("-c", setting)]
-    return [_node_bin("codex"), "exec", *unattended, *chosen, "-m", launch.model, launch.prompt]
+    return [KIT.node_program("codex"), "exec", *unattended, *chosen, "-m", launch.model, launch.prompt]
 
 
 def _codex_env(launch: Launch) -> dict[str, str]:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from demo.errors import DemoError
@@ -14,11 +15,31 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 """Where `make setup` put the programs of this environment."""
 AGENTS_DIR = ROOT / ".agents"
-VENV = AGENTS_DIR / "venv"
 
-NPM_PACKAGES = ("@openai/codex@0.169.0", "@anthropic-ai/claude-code@2.1.197")
-# mini-swe-agent talks through litellm, which imports mcp without declaring it.
-PYTHON_PACKAGES = ("mini-swe-agent==2.4.6", "litellm==1.106.2", "openai==2.54.0", "mcp==2.3.0")
+
+@dataclass(frozen=True, kw_only=True)
+class Kit:
+    """Programs that are installed together, at pinned versions, into a directory of their own."""
+
+    directory: Path
+    npm: tuple[str, ...] = ()
+    python: tuple[str, ...] = ()
+
+    @property
+    def venv(self) -> Path:
+        return self.directory / "venv"
+
+    def node_program(self, name: str) -> Path:
+        return self.directory / "node_modules/.bin" / name
+
+
+KIT = Kit(
+    directory=AGENTS_DIR,
+    npm=("@openai/codex@0.169.0", "@anthropic-ai/claude-code@2.1.197"),
+    # mini-swe-agent talks through litellm, which imports mcp without declaring it.
+    python=("mini-swe-agent==2.4.6", "litellm==1.106.2", "openai==2.54.0", "mcp==2.3.0"),
+)
+"""The agents of the demo."""
 
 INSTALL_WITHIN_S = 600.0
 
@@ -32,35 +53,37 @@ def require_node() -> None:
             )
 
 
-async def install_agents(children: Children, logs: Path, say: Say) -> None:
+async def install_agents(children: Children, logs: Path, say: Say, kit: Kit = KIT) -> None:
     """Brings every agent to its pinned version; does nothing, at once, where that is already so."""
-    stamp = AGENTS_DIR / "installed"
-    wanted = "\n".join((*NPM_PACKAGES, *PYTHON_PACKAGES))
+    stamp = kit.directory / "installed"
+    wanted = "\n".join((*kit.npm, *kit.python))
     if stamp.exists() and stamp.read_text() == wanted:
         say("agents are installed")
         return
-    say("installing the agents into .agents (once; about a minute)")
-    AGENTS_DIR.mkdir(exist_ok=True)
+    say(f"installing the agents into {kit.directory.relative_to(ROOT)} (once; about a minute)")
+    kit.directory.mkdir(parents=True, exist_ok=True)
     async with asyncio.TaskGroup() as installs:
-        installs.create_task(_install_from_npm(children, logs / "install-npm.log"))
-        installs.create_task(_install_from_pypi(children, logs / "install-python.log"))
+        if kit.npm:
+            installs.create_task(_install_from_npm(kit, children, logs / "install-npm.log"))
+        if kit.python:
+            installs.create_task(_install_from_pypi(kit, children, logs / "install-python.log"))
     stamp.write_text(wanted)
-    say(f"installed {', '.join((*NPM_PACKAGES, PYTHON_PACKAGES[0]))}")
+    say(f"installed {', '.join((*kit.npm, *kit.python[:1]))}")
 
 
-async def _install_from_npm(children: Children, log: Path) -> None:
+async def _install_from_npm(kit: Kit, children: Children, log: Path) -> None:
     quiet = ("--no-audit", "--no-fund", "--loglevel=error", "--fetch-retries=1")
-    await _run(children, ["npm", "--prefix", str(AGENTS_DIR), "install", *quiet, *NPM_PACKAGES], log)
+    await _run(children, ["npm", "--prefix", kit.directory, "install", *quiet, *kit.npm], log)
 
 
-async def _install_from_pypi(children: Children, log: Path) -> None:
+async def _install_from_pypi(kit: Kit, children: Children, log: Path) -> None:
     uv = BIN / "uv"
     if not uv.exists():
         raise DemoError(f"{uv} is missing: run `make setup`, which installs it")
-    await _run(children, [uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, VENV], log)
-    await _run(
-        children, [uv, "pip", "install", "--quiet", "--python", VENV / "bin/python", *PYTHON_PACKAGES], log
-    )
+    python = kit.venv / "bin/python"
+    for_this = ("--quiet", "--python")
+    await _run(children, [uv, "venv", "--allow-existing", *for_this, sys.executable, kit.venv], log)
+    await _run(children, [uv, "pip", "install", *for_this, python, *kit.python], log)
 
 
 async def _run(children: Children, argv: list[str | Path], log: Path) -> None:
