@@ -10,7 +10,7 @@ import contextlib
 import enum
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from gateway.domain.decision import Refusal, RefusalReason
@@ -64,6 +64,8 @@ class ClientConnection(asyncio.Protocol):
         self._current: HttpRequest | None = None
         self._framing: Framing | None = None
         """Of the response that is being sent; None between responses."""
+        self._held_head = b""
+        """The head of that response, while it has not been sent."""
         self._is_discarding = False
         self._is_lost = False
         self._must_close = False
@@ -145,7 +147,10 @@ class ClientConnection(asyncio.Protocol):
         return self._current is None and not self._parser.is_mid_request
 
     def start_response(self, status_line: bytes, headers: RawHeaders, framing: Framing) -> None:
-        """Sends the head. `headers` holds end-to-end fields only, Content-Length included."""
+        """Sends the head, with the first of the body or at the latest by `flush_head`: one write, not two.
+
+        `headers` holds end-to-end fields only, Content-Length included.
+        """
         assert self._framing is None and self._current is not None
         lines = [status_line, b"\r\n"]
         for name, value in headers:
@@ -159,25 +164,34 @@ class ClientConnection(asyncio.Protocol):
             lines.append(b"Connection: keep-alive\r\n")
         lines.append(b"\r\n")
         self._framing = framing
-        self.transport.write(b"".join(lines))
+        self._held_head = b"".join(lines)
+
+    def flush_head(self) -> None:
+        """Sends the head now, if no body has come to go with it."""
+        head, self._held_head = self._held_head, b""
+        if head and not self._is_lost:
+            self.transport.write(head)
 
     def write(self, parts: list[bytes]) -> None:
         """Sends body bytes, all in one go; never holds any back. To a client that is gone it does nothing."""
         if self._is_lost:
             return
+        head, self._held_head = self._held_head, b""
         if self._framing is Framing.CHUNKED:
             size = sum(map(len, parts))
-            if size:
-                self.transport.write(b"".join((b"%x\r\n" % size, *parts, b"\r\n")))
-        elif self._framing is not Framing.NONE:
-            self.transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+            framed: Sequence[bytes] = (b"%x\r\n" % size, *parts, b"\r\n") if size else ()
+        else:
+            framed = parts if self._framing is not Framing.NONE else ()
+        if data := b"".join((head, *framed)):
+            self.transport.write(data)
 
     def end_response(self) -> None:
         """The body is complete."""
         assert self._framing is not None
         if self._framing is Framing.CHUNKED:
-            self.transport.write(b"0\r\n\r\n")
+            self._held_head += b"0\r\n\r\n"
         self._framing = None
+        self.flush_head()
 
     def respond(self, status: int, headers: RawHeaders, body: bytes) -> None:
         """Sends a whole response of the gateway's own."""

@@ -59,6 +59,7 @@ class Relay:
         client.on_pause, client.on_resume = self._pause, self._resume
         try:
             upstream.set_sink(self._pump)
+            client.flush_head()
             await upstream.done
         except AnswerCut as cut:
             self._ticket.cut(self.answer(), str(cut))

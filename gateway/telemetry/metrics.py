@@ -5,6 +5,7 @@ Labels are reasons, outcomes, sources and replicas: small closed sets. Never a s
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -42,27 +43,31 @@ class Metrics:
         # Looking up a child takes longer than counting; the sets of labels are small and closed.
         self._turns, self._ends = cache(turns.labels), cache(ends.labels)
         self._first_token, self._tokens = cache(first_token.labels), cache(tokens.labels)
+        self._counters: dict[type[rec.Record], Callable[[Any], None]] = {
+            rec.TurnArrived: lambda r: self._turns(r.protocol.value, r.source.value).inc(),
+            rec.Routed: lambda r: self._queue.observe(r.waited_ms / 1e3),
+            rec.GpuFirstToken: lambda r: self._first_token(r.replica).observe(r.launch_delay_ms / 1e3),
+            rec.GpuEnd: self._count_end,
+            rec.ToolEnd: lambda r: self._tools.observe(r.duration_ms / 1e3),
+            rec.Refused: lambda r: self._refusals.labels(r.reason.value).inc(),
+        }
         registry.register(_Gauges(snapshot, dropped_records))
 
     def count(self, record: rec.Record) -> None:
-        match record:
-            case rec.TurnArrived():
-                self._turns(record.protocol.value, record.source.value).inc()
-            case rec.Routed():
-                self._queue.observe(record.waited_ms / 1e3)
-            case rec.GpuFirstToken():
-                self._first_token(record.replica).observe(record.launch_delay_ms / 1e3)
-            case rec.GpuEnd():
-                self._ends(record.replica, record.outcome).inc()
-                self._tokens("prompt").inc(record.usage.prompt_tokens or 0)
-                self._tokens("cached").inc(record.usage.cached_tokens or 0)
-                self._tokens("output").inc(record.usage.output_tokens or 0)
-            case rec.ToolEnd():
-                self._tools.observe(record.duration_ms / 1e3)
-            case rec.Refused():
-                self._refusals.labels(record.reason.value).inc()
-            case _:
-                pass
+        counter = self._counters.get(type(record))
+        if counter is not None:
+            counter(record)
+
+    def _count_end(self, record: rec.GpuEnd) -> None:
+        self._ends(record.replica, record.outcome).inc()
+        usage = record.usage
+        for kind, count in (
+            ("prompt", usage.prompt_tokens),
+            ("cached", usage.cached_tokens),
+            ("output", usage.output_tokens),
+        ):
+            if count:
+                self._tokens(kind).inc(count)
 
     def render(self) -> bytes:
         """The Prometheus text format."""
