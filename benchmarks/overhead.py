@@ -19,6 +19,7 @@ import contextlib
 import os
 import random
 import resource
+import signal
 import sys
 import tempfile
 from importlib.metadata import version
@@ -31,9 +32,18 @@ import msgspec
 from benchmarks import peers
 from benchmarks.open_streams import STREAMS, measure_open_streams
 from benchmarks.peers import Gateway
-from benchmarks.processes import ROOT, BenchmarkError, Pinning, machine, on_cpus, revision, upstream
+from benchmarks.processes import (
+    ROOT,
+    BenchmarkError,
+    Pinning,
+    interpreter,
+    machine,
+    on_cpus,
+    revision,
+    upstream,
+)
 from benchmarks.shapes import SHAPES, conversations, measure
-from benchmarks.tables import Results, judge, print_shape
+from benchmarks.tables import Results, disturbed, judge, print_shape
 from benchmarks.verdict import Verdict
 
 MISSING = 2
@@ -58,6 +68,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print nothing but the JSON object")
     parser.add_argument("--seed", type=int, default=1, help="of the conversations (default: 1)")
     options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all that runs is ended
     quiet = open(os.devnull, "w") if options.json else contextlib.nullcontext(sys.stdout)  # noqa: SIM115
     try:
         with quiet as out, contextlib.redirect_stdout(out):
@@ -81,6 +92,10 @@ def run(plan: Plan, seed: int) -> Verdict:
         results = _all_rounds(plan, seed, pinning, Path(name), verdict)
         for shape in SHAPES:
             print_shape(shape, results[shape.name], judge(shape, results[shape.name], verdict))
+        times, of = disturbed(results)
+        verdict.tell("disturbed_share", times / of)
+        if times:
+            print(f"\nNOT QUIET: in {times} of {of} measurements, others used the gateway's core noticeably")
         _open_streams(plan, seed, pinning, Path(name), verdict)
     print(f"load average at the end: {_load()}")
     print(f"missed: {', '.join(verdict.missed) or 'nothing'}")
@@ -149,7 +164,7 @@ def _open_streams(plan: Plan, seed: int, pinning: Pinning, directory: Path, verd
 def _print_circumstances(plan: Plan, seed: int, pinning: Pinning) -> None:
     ours = ", ".join(f"{name} {version(name)}" for name in ("uvloop", "httptools", "msgspec"))
     theirs = ", ".join(each.replace("==", " ") for each in peers.PACKAGES)
-    print(f"turnpike {version('turnpike-gateway')} ({revision()}), Python {sys.version.split()[0]}, {ours}")
+    print(f"turnpike {version('turnpike-gateway')} ({revision()}), {interpreter()}, {ours}")
     print(f"peers: {theirs}, nginx {peers.nginx_version()}; the Rust routers as they come (policy")
     print("cache_aware, log level info), and lean (policy round_robin, requests not logged)")
     print(f"machine: {machine()}; load average {_load()}")

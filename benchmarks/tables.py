@@ -1,12 +1,25 @@
-"""What the rounds amount to: each gateway's figures, the ratio that counts, and who was faster."""
+"""What the rounds amount to: each gateway's figures, the ratio that counts, and who was faster.
 
-from typing import Final
+Beside the ratio of what clients saw stands the ratio of answers for the same processor time
+(`…_per_cpu`): on a machine with other work, that one still says something.
+"""
+
+from typing import Final, NamedTuple
 
 from benchmarks.shapes import Measured, Shape
 from benchmarks.verdict import Figure, Spread, Verdict, ratios
 
 Results = dict[str, dict[str, list[Measured]]]
 """Shape → gateway → one measurement for each round."""
+
+NOTICEABLE_SHARE: Final = 0.1
+
+
+class Disturbed(NamedTuple):
+    times: int
+    of: int
+    """Measurements in all."""
+
 
 OURS: Final = "turnpike"
 AS_THEY_COME: Final = ("smg", "vllm-router")
@@ -27,11 +40,22 @@ def judge(shape: Shape, rounds: dict[str, list[Measured]], verdict: Verdict) -> 
         else:
             figure = verdict.at_least(name, value, shape.bound)
         lines.append(_sentence(rival, ratio, figure))
+        if rival is not None:
+            processor = ratios([m.cpu_us for m in rounds[rival]], [m.cpu_us for m in rounds[OURS]])
+            verdict.tell(f"{name}_per_cpu", None if processor is None else processor.median)
     for name, measured in rounds.items():
         verdict.tell(f"{shape.name}.{name}", Spread.of(values(measured)).median)
         if name != "upstream itself":
             verdict.tell(f"{shape.name}.{name}.cpu_us", Spread.of([m.cpu_us for m in measured]).median)
     return [*lines, *_losses(shape, rounds)]
+
+
+def disturbed(results: Results) -> Disturbed:
+    """How often strangers took a noticeable part of the gateway's core. It should be never."""
+    shares = [
+        each.strangers_share for rounds in results.values() for seen in rounds.values() for each in seen
+    ]
+    return Disturbed(times=sum(share > NOTICEABLE_SHARE for share in shares), of=len(shares))
 
 
 def fastest(shape: Shape, rounds: dict[str, list[Measured]], names: tuple[str, ...]) -> str | None:

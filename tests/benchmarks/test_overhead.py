@@ -1,8 +1,19 @@
 import json
+import signal
+from collections.abc import Iterator
+
+import pytest
 
 from benchmarks import overhead, peers
 from benchmarks.processes import BenchmarkError, Pinning
 from benchmarks.verdict import Verdict
+
+
+@pytest.fixture(autouse=True)
+def same_signals() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def test_without_the_rust_peers_there_is_one_line_and_status_2(monkeypatch, capsys):

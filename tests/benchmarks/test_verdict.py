@@ -3,19 +3,19 @@ import json
 import pytest
 
 from benchmarks.shapes import SHAPES, Measured
-from benchmarks.tables import fastest, judge
+from benchmarks.tables import disturbed, fastest, judge
 from benchmarks.verdict import Spread, Verdict, percentile, ratios
 
 C1, C32, *_ = SHAPES
 
 
-def rounds(*values: float, failures: int = 0) -> list[Measured]:
+def rounds(*values: float, failures: int = 0, strangers_share: float = 0.0) -> list[Measured]:
     return [
         Measured(
             value=value,
             cpu_us=100.0,
             core_share=1.0,
-            strangers_share=0.0,
+            strangers_share=strangers_share,
             answers=10,
             failures=failures,
             first_failure="",
@@ -70,6 +70,7 @@ def test_the_fastest_rival_is_the_one_that_counts():
     lines = judge(C32, results, verdict)
     figure = verdict.figures["json_2kb_c32_ratio"]
     assert (figure.value, figure.ok) == (1.2, False)
+    assert verdict.figures["json_2kb_c32_ratio_per_cpu"].value == 1.0
     assert lines[0] == "turnpike ÷ vllm-router: 1.20 [1.20–1.20], target >= 1.5: MISSED"
 
 
@@ -89,3 +90,8 @@ def test_a_rival_that_gave_wrong_answers_is_none():
     verdict = Verdict()
     judge(C32, results, verdict)
     assert verdict.missed == ["json_2kb_c32_ratio"]
+
+
+def test_it_is_told_when_the_machine_was_not_quiet():
+    results = {"one": {"turnpike": rounds(1, 2, strangers_share=0.05), "smg": rounds(1, strangers_share=0.3)}}
+    assert disturbed(results) == (1, 3)
