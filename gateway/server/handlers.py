@@ -174,6 +174,8 @@ class Handlers:
         receipts = [(b"x-turnpike-request", decision.request.encode("ascii"))]
         if session is not None:
             receipts.append((b"x-turnpike-session", session.session.encode("ascii")))
+            receipts.append((b"x-turnpike-thread", session.thread.encode("ascii")))
+            receipts.append((b"x-turnpike-confidence", b"%.2f" % session.confidence))
         receipts.append((b"x-turnpike-source", source.value.encode("ascii")))
         if isinstance(decision, Dispatch):
             receipts.append((b"x-turnpike-replica", decision.placement.replica.encode("ascii")))
