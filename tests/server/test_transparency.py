@@ -72,11 +72,8 @@ async def test_receipts(start, is_on):
     bench = await start(server={"receipts": is_on})
     response = await bench.ask(post())
     names = [name for name, _ in response.headers if name.startswith(b"x-turnpike-")]
-    assert names == (
-        [b"x-turnpike-" + n for n in (b"request", b"session", b"source", b"replica", b"queue-ms", b"reason")]
-        if is_on
-        else []
-    )
+    told = b"request session thread confidence source replica queue-ms reason".split()
+    assert names == ([b"x-turnpike-" + name for name in told] if is_on else [])
     if is_on:
         assert response.get(b"x-turnpike-replica") == b"default-0"
         assert response.get(b"x-turnpike-reason") == b"least_loaded"
