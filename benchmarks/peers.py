@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.conversations import MODEL
-from benchmarks.processes import ROOT, BenchmarkError, Pinning, free_port, on_cpus
+from benchmarks.processes import ROOT, BenchmarkError, Pinning, end_with_parent, free_port, on_cpus
 
 PACKAGES: Final = ("smg==1.13.0", "vllm-router==0.1.17")
 """Fixed, so that two runs compare; raise them to what a user would get today."""
@@ -164,7 +164,14 @@ def _running(
     log = directory / f"{name.replace(' ', '-')}.log"
     # Pinned before it starts, so that a runtime which counts the cores counts one.
     with log.open("wb") as written, on_cpus(pinning.gateway):
-        process = subprocess.Popen(command, cwd=ROOT, stdout=written, stderr=written, env=_environment())
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=written,
+            stderr=written,
+            env=_environment(),
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - there are no threads
+        )
     try:
         _wait_until_ready(name, process, port, log)
         yield process

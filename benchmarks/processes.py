@@ -1,7 +1,9 @@
 """Processes and cores: where each runs, and what it has used."""
 
+import ctypes
 import os
 import platform
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +16,8 @@ from typing import Final
 import msgspec
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+_LIBC: Final = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG: Final = 1
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -53,6 +57,11 @@ def on_cpus(cores: frozenset[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
+def end_with_parent() -> None:
+    """For `preexec_fn`: the kernel ends the child when this process ends, however that comes about."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 def free_port() -> int:
     """A port that nobody listens on at the moment."""
     with socket.socket() as probe:
@@ -69,7 +78,13 @@ def upstream(
     command = [sys.executable, "-m", "benchmarks.fast_upstream", "--engines", str(engines),
                "--events", str(events), "--interval-ms", str(interval_ms)]  # fmt: skip
     with on_cpus(pinning.others):
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - there are no threads
+        )
     assert process.stdout is not None
     try:
         ports = [int(port) for port in process.stdout.readline().split()]
