@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test check fast demo format clean
+.PHONY: help setup test nightly check fast demo format clean
 
 bin := .venv/bin
 # Checked where they exist.
@@ -15,8 +15,11 @@ help:  ## show this list
 setup:  ## prepare .venv: the gateway, its tools, a real vLLM for the CPU
 	@tools/setup.sh
 
-test: setup  ## all tests, against a real vLLM and real agents too (minutes)
-	$(bin)/python -m pytest $(pytest_args)
+test: setup  ## all tests but the nightly ones, against a real vLLM and real agents too (minutes)
+	$(bin)/python -m pytest -m "not nightly" $(pytest_args)
+
+nightly: setup  ## every agent and framework, with a backend that refuses or dies (many minutes)
+	$(bin)/python -m pytest -m nightly $(pytest_args)
 
 check: setup  ## format, lint, types, import contracts, fast tests (under a minute)
 	$(bin)/ruff format --check .

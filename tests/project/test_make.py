@@ -1,6 +1,7 @@
 """`make`, `.ci/run` and the scripts: what they would run, without running it."""
 
 import os
+import shlex
 
 import pytest
 
@@ -23,14 +24,15 @@ def test_help_is_the_default_and_lists_every_target():
     assert [line.split()[1] for line in shown.splitlines()] == phony
 
 
-@pytest.mark.parametrize("target", ["test", "check", "demo", "format", "fast"])
+@pytest.mark.parametrize("target", ["test", "nightly", "check", "demo", "format", "fast"])
 def test_every_target_sets_up_first(target: str):
     assert dry_run(target).splitlines()[0] == "tools/setup.sh"
 
 
-def test_make_test_leaves_no_test_out():
-    command = dry_run("test").splitlines()[-1].split()
-    assert command == [".venv/bin/python", "-m", "pytest"]
+def test_make_test_and_make_nightly_leave_no_test_out():
+    pytest_words = [".venv/bin/python", "-m", "pytest", "-m"]
+    assert shlex.split(dry_run("test").splitlines()[-1]) == [*pytest_words, "not nightly"]
+    assert shlex.split(dry_run("nightly").splitlines()[-1]) == [*pytest_words, "nightly"]
     assert "-m" not in " ".join(PYPROJECT["tool"]["pytest"]["ini_options"]["addopts"]).split()
 
 
@@ -58,4 +60,4 @@ def test_pytest_is_strict():
     assert options["filterwarnings"][0] == "error"
     assert options["xfail_strict"] is True
     assert {"--strict-markers", "--strict-config"} <= set(options["addopts"])
-    assert [marker.split(":")[0] for marker in options["markers"]] == ["engine", "agents", "slow"]
+    assert [marker.split(":")[0] for marker in options["markers"]] == ["engine", "agents", "slow", "nightly"]

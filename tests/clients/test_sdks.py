@@ -1,0 +1,161 @@
+"""The SDKs of OpenAI and Anthropic, unmodified: two turns with a tool between them, and faults on the way."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anthropic
+import httpx2
+import openai
+import pytest
+
+from tests.clients.dialogue import Dialogue, Said, arguments
+from tests.clients.faults import Cut, Refuse, in_turn, pass_all
+from tests.clients.sdks import Chat, Messages, Responses
+from tests.clients.site import Site
+from tests.engines import Fleet
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(60)]
+
+LOOKING, ANSWER = "I look that up.", "It costs 12, which is what I was told."
+PROMPT = "What is the price of a pear? [[script:price]]"
+SCRIPTS = {
+    "scripts": {
+        "price": {
+            "turns": [
+                {"text": LOOKING, "tool_calls": [{"name": "lookup", "arguments": {"item": "pear ✓"}}]},
+                {"text": ANSWER},
+            ]
+        }
+    }
+}
+FINISHES = {
+    Chat: ("tool_calls", "stop"),
+    Responses: ("completed", "completed"),
+    Messages: ("tool_use", "end_turn"),
+}
+every_api = pytest.mark.parametrize("api", FINISHES)
+sync_or_async = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+whole_or_streamed = pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
+
+
+@pytest.fixture(autouse=True)
+def script(fleet: Fleet, site: Site) -> Iterator[None]:
+    fleet.play(SCRIPTS)
+    site.faults.play(pass_all)
+    yield
+    site.assert_books_balance()
+
+
+@asynccontextmanager
+async def client_of(api: type[Dialogue], site: Site, *, is_async: bool, **options: Any) -> AsyncIterator[Any]:
+    if api is Messages:
+        kind: Any = anthropic.AsyncAnthropic if is_async else anthropic.Anthropic
+        client = kind(base_url=site.url, api_key="any", **options)
+    else:
+        kind = openai.AsyncOpenAI if is_async else openai.OpenAI
+        client = kind(base_url=f"{site.url}/v1", api_key="any", **options)
+    try:
+        yield client
+    finally:
+        closed = client.close()
+        if is_async:
+            await closed
+
+
+def session_ids(site: Site) -> set[str]:
+    return {session["id"] for session in site.snapshot()["sessions"]}
+
+
+def assert_said(said: Said, api: type[Dialogue], turn: int) -> None:
+    assert said.text.strip() == (LOOKING, ANSWER)[turn]
+    assert said.finish == FINISHES[api][turn]
+    assert said.input_tokens > 50 and said.output_tokens > 3
+    assert [(call.name, arguments(call)) for call in said.calls] == [("lookup", {"item": "pear ✓"})][turn:]
+
+
+async def two_turns(dialogue: Dialogue) -> tuple[Said, Said]:
+    first = await dialogue.ask()
+    assert_said(first, type(dialogue), 0)
+    dialogue.tell(first.calls[0], "12")
+    second = await dialogue.ask()
+    assert_said(second, type(dialogue), 1)
+    return first, second
+
+
+@every_api
+@sync_or_async
+@whole_or_streamed
+async def test_a_conversation_is_as_it_would_be_without_the_gateway(
+    site: Site, api: type[Dialogue], is_async: bool, streams: bool
+) -> None:
+    async with client_of(api, site, is_async=is_async) as client:
+        first, second = await two_turns(api(client, PROMPT, streams=streams))
+    assert (second.session, second.source) == (first.session, "call-id")
+
+
+@every_api
+async def test_conversations_with_the_same_words_are_told_apart(site: Site, api: type[Dialogue]) -> None:
+    async with client_of(api, site, is_async=True) as client:
+        pairs = await asyncio.gather(*(two_turns(api(client, PROMPT, streams=True)) for _ in range(4)))
+    assert all(first.session == second.session for first, second in pairs)
+    assert len({first.session for first, _ in pairs}) == 4
+
+
+@every_api
+@sync_or_async
+async def test_a_503_is_asked_again_by_the_sdk_itself(
+    site: Site, api: type[Dialogue], is_async: bool
+) -> None:
+    async with client_of(api, site, is_async=is_async) as client:
+        dialogue = api(client, PROMPT, streams=is_async)
+        first = await dialogue.ask()
+        dialogue.tell(first.calls[0], "12")
+        site.faults.play(in_turn(Refuse()))
+        second = await dialogue.ask()
+    assert_said(second, api, 1)
+    assert second.session == first.session
+    refused, answered = site.faults.asked
+    assert [refused.fate, answered.fate] == [Refuse(), None]
+    assert refused.body == answered.body
+    retries = [asked.headers["x-stainless-retry-count"] for asked in (refused, answered)]
+    assert retries == ["0", "1"]
+
+
+@every_api
+async def test_a_503_at_the_start_does_not_make_a_second_session(site: Site, api: type[Dialogue]) -> None:
+    before = session_ids(site)
+    async with client_of(api, site, is_async=True) as client:
+        site.faults.play(in_turn(Refuse()))
+        first, _ = await two_turns(api(client, PROMPT, streams=True))
+    assert site.faults.faults == [Refuse()]
+    assert session_ids(site) - before <= {first.session}
+
+
+@every_api
+@sync_or_async
+@pytest.mark.parametrize("after_events", [1, 3])
+async def test_a_backend_that_dies_in_its_answer_is_an_error_to_the_sdk(
+    site: Site, api: type[Dialogue], is_async: bool, after_events: int
+) -> None:
+    async with client_of(api, site, is_async=is_async) as client:
+        dialogue = api(client, PROMPT, streams=True)
+        site.faults.play(in_turn(Cut(after_events)))
+        with pytest.raises((openai.APIConnectionError, httpx2.TransportError)):
+            await dialogue.ask()
+        assert site.faults.faults == [Cut(after_events)]
+        assert len(site.faults.asked) == 1, "a stream that has begun is not asked for again"
+        assert len(dialogue.history) == 1, "nothing was taken for an answer"
+        site.assert_books_balance()
+        await two_turns(dialogue)
+
+
+@every_api
+@sync_or_async
+async def test_half_an_answer_is_asked_for_again(site: Site, api: type[Dialogue], is_async: bool) -> None:
+    async with client_of(api, site, is_async=is_async) as client:
+        site.faults.play(in_turn(Cut()))
+        await two_turns(api(client, PROMPT, streams=False))
+    assert site.faults.faults == [Cut()]
+    assert len(site.faults.asked) == 3
