@@ -95,14 +95,18 @@ class SessionBook:
         is_final = stated is not None and stated.final and stated.parent is None  # of the whole run
         if is_final and answer is not None and answer.status < 400:
             session.is_final = True  # a final turn that got no answer will be sent again
+        out: list[rec.Record] = []
         if session.is_final and not session.live_turns:
-            return self._end(session, "finished", now=now)
-        # A client may act on a tool call from a response that was cut, so any call that was passed on counts.
-        names = self.tools.opened(session.id, live.request, answer.tool_calls, now=now) if answer else ()
-        if not names:
-            return []
-        start = rec.ToolStart(at_s=now, session=session.id, turn=live.request, names=names)
-        return [start, self._tool_num(now=now)]
+            out += self._end(session, "finished", now=now)
+        else:
+            # A client may act on a call from a response that was cut: any that was passed on counts.
+            names = self.tools.opened(session.id, live.request, answer.tool_calls, now=now) if answer else ()
+            if names:
+                out.append(rec.ToolStart(at_s=now, session=session.id, turn=live.request, names=names))
+                out.append(self._tool_num(now=now))
+        if self.sessions.are_too_many:  # the last live turn of one of them may just have ended
+            out += self.expire(now=now)
+        return out
 
     def finish(self, session_id: SessionId, *, now: float) -> list[rec.Record]:
         """Ends a session, at once or with its last live turn. An unknown session is no error."""

@@ -44,8 +44,8 @@ class ExplicitId(msgspec.Struct, frozen=True, kw_only=True):
 class AssistantBlock(msgspec.Struct, frozen=True):
     """What a response may have left behind in a conversation: a run of items of the model's, to its end."""
 
-    at: int
-    """How many positions of the chain precede it."""
+    tail: int
+    """Hash of the conversation before it; 0 if there is none."""
     text: int
     """Hash of its text; 0 if it has none."""
     has_calls: bool = False
@@ -54,16 +54,18 @@ class AssistantBlock(msgspec.Struct, frozen=True):
 class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """What identity needs of a conversation: hashes of its canonical content, never the content.
 
-    System and developer messages, tools and reasoning are no part of the chain: they change in the middle
-    of a session, and thousands of sessions share them.
+    System and developer messages, tools and reasoning are no part of it: they change in the middle of a
+    session, and thousands of sessions share them.
     """
 
-    chain: tuple[int, ...] = ()
-    """After each item, the hash of all items so far, oldest first; the newest `MAX_POSITIONS`."""
+    tail: int = 0
+    """Hash of the whole conversation; 0 if it is empty."""
+    recent: tuple[int, ...] = ()
+    """The same without its last item, without its last two, and so on: the few newest."""
     blocks: tuple[AssistantBlock, ...] = ()
     """Newest first; a bounded number."""
-    newest_at: int = 0
-    """Where the newest run of items of the model's begins."""
+    newest_run: int = 0
+    """How many of the blocks belong to the newest run of items of the model's."""
     body: int = 0
     """Equal for two requests that ask for the same answer, streamed or not."""
     agent: int = 0

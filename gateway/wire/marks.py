@@ -17,7 +17,7 @@ from xxhash import xxh3_64_intdigest
 
 WINDOW: Final = 5
 """Words. Four in a row are boilerplate more often than not."""
-MAX_MARKS: Final = 6
+MAX_MARKS: Final = 4
 MAX_WORDS: Final = 1500
 """Words of one text that are looked at: half from its head, half from its tail."""
 _MAX_CHARS: Final = 16 * MAX_WORDS

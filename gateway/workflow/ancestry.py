@@ -89,16 +89,14 @@ def _by_minted_id(traces: Traces, facts: RequestFacts, minted: Sequence[int], wi
             break
     else:
         return None
-    chain = facts.transcript.chain
-    positions = {facts.transcript.agent, *chain[:-1]}
-    if _have_short_ids(facts) or len(_sessions(best)) > 1:
-        best = [turn for turn in best if turn.tail in positions]
+    answered = {block.tail or facts.transcript.agent for block in facts.transcript.blocks}
+    if answered and (_have_short_ids(facts) or len(_sessions(best)) > 1):
+        best = [turn for turn in best if turn.tail in answered]
     if len(_sessions(best)) != 1:
         return None  # the same counters in the same conversations: the answers may tell
     source = SessionSource.STATE_ID if facts.state_ids else SessionSource.CALL_ID
     turn = max(best, key=lambda turn: turn.arrived_s)
     # Answers without calls may have followed the one that made these.
-    answered = {chain[block.at - 1] for block in facts.transcript.blocks if block.at}
     while (after := turn.successor) is not None and after.tail in answered and not after.has_failed:
         turn = after
     return Link(turn, source)
@@ -111,10 +109,9 @@ def _have_short_ids(facts: RequestFacts) -> bool:
 def _by_conversation(traces: Traces, facts: RequestFacts, within: Within) -> Link | None:
     """The longest known conversation in front of one of the request's answers."""
     script = facts.transcript
-    for block in script.blocks:
-        tail = script.chain[block.at - 1] if block.at else script.agent
-        is_newest = block.at >= script.newest_at
-        known = [turn for turn in holders(traces.tails, tail) if within(turn)]
+    for at, block in enumerate(script.blocks):
+        is_newest = at < script.newest_run
+        known = [turn for turn in holders(traces.tails, block.tail or script.agent) if within(turn)]
         exact = [turn for turn in known if _agrees(turn, block, facts, is_newest=is_newest)]
         link = _oldest(exact, SessionSource.ECHO)
         if link is not None and (is_newest or not link.is_choice):
@@ -153,9 +150,7 @@ def _by_echo(traces: Traces, facts: RequestFacts, within: Within) -> Link | None
     if not facts.transcript.blocks:
         return None
     known = [
-        turn
-        for turn in holders(traces.texts, facts.transcript.blocks[0].text)
-        if within(turn) and turn.said and not turn.calls
+        turn for turn in holders(traces.texts, facts.transcript.blocks[0].text) if within(turn) and turn.said
     ]
     if len(_sessions(known)) != 1:
         return None

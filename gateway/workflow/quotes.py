@@ -152,7 +152,7 @@ def _by_opening(traces: Traces, facts: RequestFacts, within: Within, *, now: flo
     """A conversation that we know, and a question about it instead of its answer: a side request."""
     if facts.tool_count:
         return None
-    for tail in reversed(facts.transcript.chain[-_MAX_QUESTIONS - 1 : -1]):
+    for tail in facts.transcript.recent[:_MAX_QUESTIONS]:
         known = [t for t in holders(traces.tails, tail) if t.offers_tools and within(t)]
         if (turn := _latest(known, now=now)) is not None:
             return Quote(turn, Edge.SERVES)

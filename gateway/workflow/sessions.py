@@ -53,8 +53,8 @@ class SessionsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 _EXPIRE_BATCH: Final = 64
 _MAX_NAMED: Final = 256
-_QUOTABLE_TURNS: Final = 6
-"""Per session; older turns can be continued, but are not recognised by quotes any more."""
+_QUOTABLE_TURNS: Final = 2
+"""Per thread; older turns can be continued, but are not recognised by quotes any more."""
 
 
 class Sessions:
@@ -100,6 +100,7 @@ class Sessions:
         known = self._sessions.get(state_session) if state_session is not None else None
         found = identify(self, traces, tenant, facts, known, now=now)
         session = found.session or self._start(tenant, facts.explicit, found, now=now)
+        traces.sessions += session.turns == 0
         thread = found.thread or self._branch(session, facts, found)
         turn = read_turn(request, facts, thread, now=now)
         self._place(turn, found, facts)
@@ -114,7 +115,7 @@ class Sessions:
             if not turn.offers_tools and not facts.transcript.blocks:
                 traces.add_title(turn, facts.transcript.new_probes)
         self._live[request] = turn
-        self._trim(session, traces)
+        self._age(session, traces)
         self.touch(session, now=now)
         return session, SessionRef(
             session=session.id,
@@ -153,8 +154,14 @@ class Sessions:
         if answer is not None and answer.status < 400:
             turn.text = answer.utterance.text
             turn.said, turn.handed = answer.utterance.said, answer.utterance.handed
-            self._traces[session.tenant].add_answer(turn)
+        traces = self._traces[session.tenant]
+        traces.add_answer(turn)
+        self._trim(session, traces)
         self.touch(session, now=now)
+
+    @property
+    def are_too_many(self) -> bool:
+        return len(self._sessions) > self._config.max_sessions
 
     def expire(self, *, now: float) -> list[tuple[Session, str]]:
         """Forgets sessions that idle too long or are too many; returns them with the reason.
@@ -164,7 +171,7 @@ class Sessions:
         gone: list[tuple[Session, str]] = []
         for _ in range(min(_EXPIRE_BATCH, len(self._sessions))):
             oldest = next(iter(self._sessions.values()))
-            if len(self._sessions) > self._config.max_sessions:
+            if self.are_too_many:
                 reason = "evicted"
             elif oldest.last_seen_s + self._config.idle_s <= now:
                 reason = "idle"
@@ -194,7 +201,8 @@ class Sessions:
         traces = self._traces[session.tenant]
         for turn in session.log:
             traces.remove(turn)
-        if not traces:
+        traces.sessions -= 1
+        if not traces.sessions:
             del self._traces[session.tenant]
 
     def _start(self, tenant: TenantId, stated: ExplicitId | None, found: Identity, *, now: float) -> Session:
@@ -255,11 +263,20 @@ class Sessions:
             thread.tip = turn
             thread.agent = facts.transcript.agent
 
+    def _age(self, session: Session, traces: Traces) -> None:
+        """A turn came; older ones are forgotten, first what they said."""
+        quotable = session.log[-1].thread.quotable
+        quotable.append(session.log[-1])
+        if len(quotable) > _QUOTABLE_TURNS:
+            traces.remove_marks(quotable.pop(0))
+        self._trim(session, traces)
+
     def _trim(self, session: Session, traces: Traces) -> None:
-        log = session.log
-        if len(log) > _QUOTABLE_TURNS:
-            traces.remove_marks(log[-_QUOTABLE_TURNS - 1])
-        if len(log) > self._config.max_turns:
-            at = next((at for at, turn in enumerate(log) if turn.thread.tip is not turn), 0)
-            if log[at].outcome is not Outcome.LIVE:
-                traces.remove(log.pop(at))
+        """The newest turn of each thread is forgotten last, one that lives never."""
+        while len(session.log) > self._config.max_turns:
+            over = [turn for turn in session.log if turn.outcome is not Outcome.LIVE]
+            if not over:
+                return
+            oldest = next((turn for turn in over if turn.thread.tip is not turn), over[0])
+            session.log.remove(oldest)
+            traces.remove(oldest)

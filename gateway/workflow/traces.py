@@ -19,6 +19,8 @@ class Traces:
     """Of one tenant. What two tenants say alike never meets."""
 
     def __init__(self) -> None:
+        self.sessions = 0
+        """Those that leave traces here."""
         self.tails: _Holders = {}
         self.bodies: _Holders = {}
         self.minted: _Holders = {}
@@ -29,9 +31,6 @@ class Traces:
         self.titles: list[tuple[Turn, frozenset[int]]] = []
         """Conversations that may be side requests of sessions yet to come, with all that they say."""
 
-    def __bool__(self) -> bool:
-        return bool(self.tails or self.bodies or self.minted or self.texts or self.marks)
-
     def add_arrival(self, turn: Turn) -> None:
         _add(self.tails, turn.tail, turn)
         _add(self.bodies, turn.body, turn)
@@ -39,7 +38,10 @@ class Traces:
             _add(self.marks, mark, turn)
 
     def add_answer(self, turn: Turn) -> None:
-        if turn.text:
+        """What was answered can only be repeated by a new request; what failed may be asked again."""
+        if not turn.has_failed:
+            _remove(self.bodies, turn.body, turn)
+        if turn.text and not turn.calls:  # calls are recognised by their ids
             _add(self.texts, turn.text, turn)
         for mark in _answer_marks(turn):
             _add(self.marks, mark, turn)

@@ -97,6 +97,8 @@ class Thread(msgspec.Struct, kw_only=True, eq=False):
     opening: int = 0
     """The tail of its first turn."""
     agent: int = 0
+    quotable: list[Turn] = []
+    """Its newest turns, which are recognised by what they say."""
     is_unexplained: bool = False
     """It began under its session's stated id, and nothing that the session did explains it."""
 
@@ -138,14 +140,16 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
 def read_turn(request: RequestId, facts: RequestFacts, thread: Thread, *, now: float) -> Turn:
     """A turn that has just arrived."""
     script = facts.transcript
+    before = thread.tip
     return Turn(
         request=request,
         thread=thread,
         arrived_s=now,
-        tail=script.chain[-1] if script.chain else script.agent,
+        tail=script.tail or script.agent,
         body=script.body,
-        agent=script.agent,
-        client=facts.client,
+        # One number for all turns of a thread, not equal ones: it is a matter of memory.
+        agent=before.agent if before is not None and before.agent == script.agent else script.agent,
+        client=before.client if before is not None and before.client == facts.client else facts.client,
         offers_tools=facts.tool_count > 0,
         is_opening=True,
         is_side=False,

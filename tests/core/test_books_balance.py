@@ -281,7 +281,7 @@ class Books(RuleBasedStateMachine):
         assert len(self.brain.waiting_room) <= MAX_WAITING
         assert self.brain.waiting_room.body_bytes <= MAX_BYTES
         for session in sessions.sessions.newest_first():
-            assert len(session.log) <= max(3, session.live_turns + 1)
+            assert len(session.log) <= max(3, session.live_turns)
             assert all(len(turn.minted) <= 2 for turn in session.log)
         assert len(sessions._residence) <= 6
 

@@ -1,8 +1,10 @@
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec import Raw
 
-from gateway.domain.request import Transcript
+from gateway.domain.request import AssistantBlock, Transcript
 from gateway.wire import items
 from gateway.wire import transcript as module
 from gateway.wire.body import ResponsesBody, decode_body
@@ -25,44 +27,50 @@ def responses(value: Any, **fields: Any) -> Transcript:
     return TranscriptReader().read(body, () if isinstance(body.input, str) else body.input or ())
 
 
+def tail(*messages: Any) -> int:
+    return chat(*messages).tail
+
+
 def test_a_conversation_grows_at_its_end():
     first = chat(SYSTEM, user("Hi"))
     second = chat({"role": "system", "content": "Other."}, user("Hi"), assistant("a"), result("a"))
-    assert second.chain[: len(first.chain)] == first.chain and len(second.chain) == 3
-    assert chat(user("Ho"), assistant("a"), result("a")).chain[-1] != second.chain[-1]
-    assert first.agent != second.agent
+    assert second.blocks[0].tail == first.tail == second.recent[1] and first.recent == (0,)
+    assert tail(user("Ho"), assistant("a"), result("a")) != second.tail
+    assert first.agent != second.agent and chat(SYSTEM).tail == 0
 
 
 def test_where_the_answers_stand():
     script = chat(SYSTEM, user("Hi"), assistant("a"), result("a"), assistant(text="Done."), user("More"))
-    assert [(b.at, b.text, b.has_calls) for b in script.blocks] == [
-        (3, text_hash("Done."), False),
-        (1, text_hash("Step."), True),
-    ]
-    assert script.newest_at == 3
-    assert chat(user()).blocks == () and chat(user()).newest_at == 0
+    assert script.blocks == (
+        AssistantBlock(tail(user("Hi"), assistant("a"), result("a")), text_hash("Done."), False),
+        AssistantBlock(tail(user("Hi")), text_hash("Step."), True),
+    )
+    assert script.newest_run == 1
+    assert chat(user()).blocks == () and chat(user()).newest_run == 0
+    assert chat(assistant()).blocks[0].tail == 0
 
 
 def test_answers_in_a_row_begin_at_each_of_them():
     script = chat(user("Hi"), assistant(text="One."), assistant(text="Two."))
-    assert [b.at for b in script.blocks] == [2, 1] and script.newest_at == 1
+    assert [b.tail for b in script.blocks] == [tail(user("Hi"), assistant(text="One.")), tail(user("Hi"))]
+    assert script.newest_run == 2
     assert script.blocks[0].text == text_hash("Two.") != script.blocks[1].text
     many = chat(user(), *[assistant(text=f"{at}.") for at in range(30)])
-    assert len(many.blocks) == module._MAX_RUN
+    assert len(many.blocks) == many.newest_run == module._MAX_RUN
 
 
 def test_items_of_one_answer_are_one_block():
     call = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
     said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Hm."}]}
     script = responses([user("Hi"), {"type": "reasoning"}, said, call, call])
-    assert [(b.at, b.text, b.has_calls) for b in script.blocks] == [(1, text_hash("Hm."), True)]
+    assert script.blocks == (AssistantBlock(tail(user("Hi")), text_hash("Hm."), True),)
     assert responses([user("Hi"), call, said]).blocks[-1].text == text_hash("Hm.")
 
 
 def test_a_bare_input_is_a_user_message():
-    assert responses("Hi there, how are you?").chain == chat(user("Hi there, how are you?")).chain
+    assert responses("Hi there, how are you?").tail == tail(user("Hi there, how are you?"))
     assert responses("Hi there, how are you?").asked == leave_marks("Hi there, how are you?")
-    assert responses(None).chain == ()
+    assert responses(None).tail == 0
 
 
 def test_the_same_request_streamed_or_not():
@@ -97,11 +105,56 @@ def test_new_texts_and_old_ones():
 def test_what_only_a_system_prompt_says():
     system = "You are in a role play game with these roles"
     script = chat({"role": "system", "content": system})
-    assert script.chain == () and set(leave_marks(system)) <= script.new_probes
+    assert script.tail == 0 and set(leave_marks(system)) <= script.new_probes
     assert not set(leave_marks(system)) & chat({"role": "system", "content": system}, user()).new_probes
 
 
-def test_items_are_decoded_once(monkeypatch):
+def test_a_history_with_calls_is_known_by_their_ids_or_not_at_all():
+    text = "Please list all of the files here"
+    assert chat(user(text), assistant("a", text=text), result("a")).old_probes == frozenset()
+    assert chat(user(text), assistant(text="Ok."), user("More")).old_probes
+
+
+GROWING = [
+    SYSTEM,
+    user("Fix it"),
+    *[
+        item
+        for at in range(9)
+        for item in (assistant(f"c{at}", text=f"{at}."), result(f"c{at}"), user(f"u{at}"))
+    ],
+    assistant(text="One."),
+    assistant(text="Two."),
+    user("More"),
+]
+
+
+def fresh(messages: list[Any]) -> Transcript:
+    return chat(*messages, reader=TranscriptReader())
+
+
+def test_checkpoints_make_no_difference():
+    reader = TranscriptReader()
+    for end in range(1, len(GROWING) + 1):
+        assert chat(*GROWING[:end], reader=reader) == fresh(GROWING[:end])
+    for end in (5, 17, len(GROWING)):  # rewound, and marked anew near the end
+        marked = [*GROWING[:end]]
+        marked[-1] = {**marked[-1], "cache_control": {"type": "ephemeral"}}
+        assert chat(*marked, reader=reader) == fresh(marked)
+
+
+@given(
+    st.lists(
+        st.sampled_from([user("a"), user("b"), assistant(text="c"), assistant("d"), result("d"), SYSTEM])
+    )
+)
+def test_checkpoints_make_no_difference_whatever_is_said(messages):
+    reader = TranscriptReader()
+    for end in range(len(messages) + 1):
+        assert chat(*messages[:end], reader=reader) == fresh(messages[:end])
+
+
+def test_only_what_is_new_is_decoded(monkeypatch):
     decoded = []
 
     def read_item(raw: Raw) -> Item:
@@ -109,21 +162,18 @@ def test_items_are_decoded_once(monkeypatch):
         return items.read_item(raw)
 
     monkeypatch.setattr(module, "read_item", read_item)
-    reader = TranscriptReader(max_known=4)
-    chat(user("a"), user("b"), reader=reader)
-    chat(user("a"), user("b"), user("c"), reader=reader)
-    assert len(decoded) == 3
-    for at in range(20):
-        chat(user(f"x{at}"), reader=reader)
-    assert len(reader._known) + len(reader._older) <= 4
-    chat(user("a"), reader=reader)
-    assert len(decoded) == 24
+    reader = TranscriptReader()
+    chat(*GROWING[:-3], reader=reader)
+    reader._items = module._Memory(1000)
+    decoded.clear()
+    chat(*GROWING[:-3], assistant(text="Hm."), user("Ok"), reader=reader)
+    assert len(decoded) < len(GROWING) - 10, "two new ones, the system prompt, and what is quoted"
 
 
-def test_long_conversations_are_known_by_their_newest_part(monkeypatch):
-    monkeypatch.setattr(module, "MAX_POSITIONS", 4)
-    monkeypatch.setattr(module, "MAX_BLOCKS", 3)
-    turns = [item for at in range(5) for item in (user(f"u{at}"), assistant(text=f"a{at}"))]
-    script = chat(*turns, user("last"))
-    assert len(script.chain) == 4 and [block.at for block in script.blocks] == [2, 0]
-    assert script.newest_at == 2
+def test_what_is_remembered_is_bounded_and_what_is_used_stays():
+    memory: module._Memory[str] = module._Memory(4)
+    memory.put(0, "used")
+    for key in range(1, 20):
+        memory.put(key, "x")
+        assert memory.get(0) == "used" and len(memory) <= 4
+    assert memory.get(1) is None

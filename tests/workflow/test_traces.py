@@ -1,6 +1,6 @@
 from gateway.workflow import traces as module
 from gateway.workflow.traces import Traces, holders
-from gateway.workflow.turns import Turn
+from gateway.workflow.turns import Outcome, Turn
 from tests.workflow.test_turns import turn
 
 
@@ -8,10 +8,15 @@ def full(traces: Traces, number: int) -> Turn:
     one = turn(tail=1, body=2, asked=(3, number))
     one.text, one.said, one.handed, one.minted = 4, (5, 3), ((6, number),), (7, number)
     traces.add_arrival(one)
+    one.outcome = Outcome.CUT
     traces.add_answer(one)
     for minted in one.minted:
         traces.add_minted(one, minted)
     return one
+
+
+def is_empty(traces: Traces) -> bool:
+    return not (traces.tails or traces.bodies or traces.minted or traces.texts or traces.marks)
 
 
 def test_every_trace_leads_back_and_every_way_is_removed():
@@ -24,9 +29,9 @@ def test_every_trace_leads_back_and_every_way_is_removed():
     traces.remove(two)
     assert list(holders(traces.tails, 1)) == [one, three] and holders(traces.marks, 20) == ()
     traces.remove(one)
-    assert traces and list(holders(traces.tails, 1)) == [three]
+    assert list(holders(traces.tails, 1)) == [three]
     traces.remove(three)
-    assert not traces
+    assert is_empty(traces)
 
 
 def test_a_shared_trace_leads_to_the_newest(monkeypatch):
@@ -36,7 +41,7 @@ def test_a_shared_trace_leads_to_the_newest(monkeypatch):
     assert list(holders(traces.tails, 1)) == [two, three]
     for old in (one, two, three):
         traces.remove(old)
-    assert not traces
+    assert is_empty(traces)
 
 
 def test_quotes_may_be_forgotten_alone():
@@ -58,3 +63,12 @@ def test_titles_are_few_and_short_lived(monkeypatch):
     assert [title[0] for title in traces.titles] == turns[2:]
     traces.remove(turns[2])
     assert traces.titles == []
+
+
+def test_what_was_answered_is_not_asked_again_nor_known_by_its_text_if_it_called():
+    traces = Traces()
+    one = turn(tail=1, body=2)
+    traces.add_arrival(one)
+    one.outcome, one.text, one.calls = Outcome.ANSWERED, 4, 1
+    traces.add_answer(one)
+    assert not traces.bodies and not traces.texts and traces.tails

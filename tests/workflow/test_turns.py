@@ -63,5 +63,5 @@ def test_a_conversation_without_messages_ends_in_its_agent():
     thread = turn().thread
     read = read_turn(RequestId("r"), facts(transcript=Transcript(agent=5)), thread, now=2.0)
     assert (read.tail, read.agent, read.arrived_s) == (5, 5, 2.0)
-    assert read_turn(RequestId("r"), facts(transcript=Transcript(chain=(7, 8))), thread, now=0).tail == 8
+    assert read_turn(RequestId("r"), facts(transcript=Transcript(tail=8)), thread, now=0).tail == 8
     assert read.session is thread.session and read.session.call_ids == 0

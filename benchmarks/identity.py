@@ -1,0 +1,162 @@
+"""Session identity: memory per live session, and what identifying a request costs beyond parsing it.
+
+Run with `python -m benchmarks.identity [--quick] [--json]`. Sessions of nine turns, each turn with a call
+and a result, are told to the real books, without a brain or sockets around them; then, beside all of them,
+sessions of two sizes go on for a while. The cost of a request is `read_facts` plus the books' `arrived`,
+less the decoding of the same body, which any gateway that reads the model's name has to do; in CPU time,
+so that it does not depend on who else uses the machine.
+"""
+
+import argparse
+import gc
+import json
+import os
+import platform
+import random
+import statistics
+import sys
+import time
+from typing import Any, Final
+
+from benchmarks.verdict import Verdict
+from gateway.domain.ids import RequestId, TenantId
+from gateway.domain.request import Answer, RequestFacts, Utterance
+from gateway.wire.body import decode_body
+from gateway.wire.endpoints import classify
+from gateway.wire.facts import read_facts
+from gateway.wire.marks import hash_text, leave_marks
+from gateway.workflow.sessions import Sessions, SessionsConfig
+from gateway.workflow.turns import Outcome
+
+SEED: Final = 7
+TURNS: Final = 9
+TENANTS: Final = 50
+CHAT: Final = classify("POST", "/v1/chat/completions")
+AGENT: Final = [(b"user-agent", b"bench/1")]
+_WORDS: Final = "parser file test read write bug the a fix line error path token value return list".split()
+
+
+class Bench:
+    def __init__(self, sessions: int) -> None:
+        self.rng = random.Random(SEED)
+        self.books = Sessions(SessionsConfig(max_sessions=10**6), id_prefix="")
+        self.sessions = sessions
+        self.count = 0
+        self.now = 0.0
+
+    def words(self, count: int) -> str:
+        return " ".join(self.rng.choices(_WORDS, k=count))
+
+    def step(self, name: str, step: int, words: int) -> list[dict[str, Any]]:
+        """A call and its result."""
+        function = {"name": "bash", "arguments": json.dumps({"cmd": self.words(4), "why": self.words(9)})}
+        call = {"id": f"call_{name}_{step}_{'a' * 8}", "type": "function", "function": function}
+        return [
+            {"role": "assistant", "content": f"{self.words(12)} {name} {step}", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": self.words(words)},
+        ]
+
+    def opening(self, name: str) -> list[dict[str, Any]]:
+        system = {"role": "system", "content": "You are a coding agent, and you are careful."}
+        return [system, {"role": "user", "content": f"{self.words(24)} {name}"}]
+
+    def take(self, facts: RequestFacts, tenant: TenantId, answer: dict[str, Any]) -> float:
+        """A turn arrives and is answered; returns the seconds that its identification took."""
+        self.count += 1
+        self.now += 0.001
+        request = RequestId(str(self.count))
+        start = time.thread_time()
+        self.books.arrived(request, tenant, facts, now=self.now)
+        took = time.thread_time() - start
+        call = answer["tool_calls"][0]
+        self.books.learn_id(request, call["id"], is_call=True)
+        arguments = json.loads(call["function"]["arguments"])
+        spoken = Utterance(
+            text=hash_text(answer["content"]),
+            said=leave_marks(answer["content"]),
+            handed=tuple(marks for text in arguments.values() if (marks := leave_marks(text))),
+        )
+        seen = Answer(status=200, utterance=spoken, has_terminal=True)
+        self.books.ended(request, seen, Outcome.ANSWERED, now=self.now)
+        return took
+
+    def fill(self) -> None:
+        """So many sessions, all of them alive."""
+        for number in range(self.sessions):
+            name, tenant = f"s{number}", TenantId(f"t{number % TENANTS}")
+            messages = self.opening(name)
+            for step in range(TURNS):
+                added = self.step(name, step, 6)
+                self.take(read_facts(CHAT, AGENT, encode(messages)), tenant, added[0])
+                messages += added
+
+    def go_on(self, size: int, requests: int) -> tuple[list[float], list[float]]:
+        """Identification beyond parsing, in milliseconds: of requests that continue, of such that open."""
+        continued: list[float] = []
+        opened: list[float] = []
+        for number in range(requests // 20):
+            name, tenant = f"x{size}-{number}", TenantId(f"t{number % TENANTS}")
+            messages = self.opening(name)
+            while len(encode(messages)) < size - 20 * 60:
+                messages += self.step(name, len(messages), max(6, size // 3000))
+            for step in range(20):
+                body = encode(messages)
+                added = self.step(name, 10**6 + step, 3)
+                (continued if step else opened).append(self._cost(body, tenant, added[0]))
+                messages += added
+        return continued, opened
+
+    def _cost(self, body: bytes, tenant: TenantId, answer: dict[str, Any]) -> float:
+        parse = []
+        for _ in range(3):
+            start = time.thread_time()
+            decode_body(body, is_responses=False)
+            parse.append(time.thread_time() - start)
+        start = time.thread_time()
+        facts = read_facts(CHAT, AGENT, body)
+        read = time.thread_time() - start
+        return (read - min(parse) + self.take(facts, tenant, answer)) * 1e3
+
+
+def encode(messages: list[dict[str, Any]]) -> bytes:
+    return json.dumps({"model": "m", "messages": messages}).encode()
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="What session identity costs.")
+    parser.add_argument("--quick", action="store_true", help="5,000 sessions instead of 100,000")
+    parser.add_argument("--json", action="store_true", help="print the last line alone")
+    arguments = parser.parse_args()
+    bench, verdict = Bench(5_000 if arguments.quick else 100_000), Verdict()
+    tell = (lambda *_: None) if arguments.json else print
+    tell(f"seed {SEED}, Python {platform.python_version()}, {bench.sessions} sessions of {TURNS} turns")
+    for number in range(60_000):  # what is remembered of items, however many sessions there are
+        read_facts(CHAT, AGENT, encode([{"role": "user", "content": f"{number}"}]))
+    gc.collect()
+    before = resident_bytes()
+    bench.fill()
+    gc.collect()
+    verdict.at_most("bytes_per_session", (resident_bytes() - before) / bench.sessions, 10_000)
+    gc.freeze()
+    for name, size, bound in (("2kb", 2_000, 0.3), ("400kb", 400_000, 1.0)):
+        continued, opened = bench.go_on(size, 1_000 if arguments.quick else 4_000)
+        verdict.tell(f"identify_{name}_p50_ms", statistics.median(continued))
+        verdict.at_most(f"identify_{name}_p99_ms", quantile(continued, 0.99), bound)
+        verdict.tell(f"identify_{name}_unseen_p99_ms", quantile(opened, 0.99))
+    for name, figure in verdict.figures.items():
+        tell(f"{name:<32}{figure.value:>12g}   {figure.target or '':<12}{'' if figure.ok else 'MISSED'}")
+    print(verdict.as_json())
+    return verdict.exit_status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
