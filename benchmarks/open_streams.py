@@ -20,7 +20,7 @@ import uvloop
 
 from benchmarks.conversations import Conversation
 from benchmarks.peers import turnpike
-from benchmarks.processes import Pinning, on_cpus, upstream
+from benchmarks.processes import Pinning, on_cpus, upstream, used_so_far
 from benchmarks.verdict import percentile
 from benchmarks.watch import Watched, result_of, start_watching
 
@@ -47,6 +47,10 @@ class Report(msgspec.Struct, kw_only=True):
     gap_max_ms: float
     failures: int
     events: int
+    core_share: float
+    """Of the time, how much the gateway ran."""
+    strangers_share: float
+    """And how much its core ran something else, which shows as lag."""
 
 
 class OpenStream(asyncio.Protocol):
@@ -108,8 +112,13 @@ def measure_open_streams(seed: int, pinning: Pinning, directory: Path, *, second
         pid, control = gateway.process.pid, gateway.control_port
         time.sleep(1.0)  # the gateway looks at its replicas first
         usual_ms = statistics.median(result_of(start_watching(pid, control, _BASELINE_S)).probe_ms)
+        core = min(pinning.gateway)
+        before = used_so_far(pid, core)
         streams, watching = uvloop.run(_run(gateway.port, agents, events, pid, control, seconds))
-        return _report(streams, result_of(watching), usual_ms)
+        after = used_so_far(pid, core)
+        wall_s, cpu_s, busy_s = (new - old for new, old in zip(after, before, strict=True))
+        shares = cpu_s / wall_s, max(0.0, busy_s - cpu_s) / wall_s
+        return _report(streams, result_of(watching), usual_ms, shares)
 
 
 async def _run(
@@ -130,7 +139,9 @@ async def _run(
     return streams, watching
 
 
-def _report(streams: list[OpenStream], watched: Watched, usual_ms: float) -> Report:
+def _report(
+    streams: list[OpenStream], watched: Watched, usual_ms: float, shares: tuple[float, float]
+) -> Report:
     third = max(1, min(60, len(watched.rss_mib) // 3))
     first, last = statistics.mean(watched.rss_mib[:third]), statistics.mean(watched.rss_mib[-third:])
     lags = [max(0.0, probe - usual_ms) for probe in watched.probe_ms]
@@ -148,4 +159,6 @@ def _report(streams: list[OpenStream], watched: Watched, usual_ms: float) -> Rep
         gap_max_ms=max(gaps),
         failures=sum(not stream.is_whole for stream in streams),
         events=sum(stream.events for stream in streams),
+        core_share=shares[0],
+        strangers_share=shares[1],
     )

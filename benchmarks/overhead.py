@@ -153,6 +153,8 @@ def _open_streams(plan: Plan, seed: int, pinning: Pinning, directory: Path, verd
         "gap between events, max (ms)": verdict.tell("open_streams_gap_max_ms", seen.gap_max_ms),
         "streams that were not whole": verdict.at_most("open_streams_failures", seen.failures, 0),
         "events": verdict.tell("open_streams_events", seen.events),
+        "share of the core": verdict.tell("open_streams_core_share", seen.core_share),
+        "… that strangers had": verdict.tell("open_streams_strangers_share", seen.strangers_share),
     }
     for what, figure in figures.items():
         held = (

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ import msgspec
 ROOT: Final = Path(__file__).resolve().parents[1]
 _LIBC: Final = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG: Final = 1
-TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 class BenchmarkError(Exception):
@@ -100,7 +101,18 @@ def upstream(
 def cpu_seconds(pid: int) -> float:
     """Used by a process, all its threads, in user and in kernel mode."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def used_so_far(pid: int | None, core: int) -> tuple[float, float, float]:
+    """The time, the seconds that the process has run, and those that the core has been busy."""
+    busy = 0.0
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *ticks = line.split()
+        if name == f"cpu{core}":
+            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, ticks[:8])
+            busy = (user + nice + system + irq + softirq + steal) / _TICKS_PER_S
+    return time.perf_counter(), 0.0 if pid is None else cpu_seconds(pid), busy
 
 
 def resident_mib(pid: int) -> float:

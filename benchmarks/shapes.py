@@ -6,8 +6,6 @@ much of the gateway's core went to strangers: on a shared machine that tells wha
 
 import random
 import statistics
-import time
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -16,7 +14,7 @@ import uvloop
 from benchmarks.conversations import Conversation
 from benchmarks.load import drive, is_right, is_right_stream
 from benchmarks.peers import Gateway
-from benchmarks.processes import TICKS_PER_S, Pinning, cpu_seconds
+from benchmarks.processes import Pinning, used_so_far
 
 EVENTS: Final = 64
 _GROWING_TURNS: Final = 64
@@ -96,9 +94,9 @@ def measure(
     check = is_right_stream(shape.events) if shape.events else is_right
     pid = gateway.process.pid if gateway.process is not None else None
     core = min(pinning.gateway)
-    before = _now_used(pid, core)
+    before = used_so_far(pid, core)
     outcome = uvloop.run(drive(gateway.port, agents, check, warm_up_s=seconds * 0.25, seconds=seconds))
-    wall_s, cpu_s, busy_s = (after - then for after, then in zip(_now_used(pid, core), before, strict=True))
+    wall_s, cpu_s, busy_s = (after - then for after, then in zip(used_so_far(pid, core), before, strict=True))
     if shape.is_time:
         value = statistics.median(outcome.latencies_ms) if outcome.latencies_ms else 0.0
     else:
@@ -114,14 +112,3 @@ def measure(
         failures=outcome.failures,
         first_failure=outcome.first_failure,
     )
-
-
-def _now_used(pid: int | None, core: int) -> tuple[float, float, float]:
-    """The time, the seconds that the process has run, and those that the core has been busy."""
-    busy = 0.0
-    for line in Path("/proc/stat").read_text().splitlines():
-        name, *ticks = line.split()
-        if name == f"cpu{core}":
-            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, ticks[:8])
-            busy = (user + nice + system + irq + softirq + steal) / TICKS_PER_S
-    return time.perf_counter(), 0.0 if pid is None else cpu_seconds(pid), busy
