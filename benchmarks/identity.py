@@ -21,10 +21,12 @@ from typing import Any, Final
 from benchmarks.verdict import Verdict
 from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.request import Answer, RequestFacts, Utterance
+from gateway.wire import facts
 from gateway.wire.body import decode_body
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
 from gateway.wire.marks import hash_text, leave_marks
+from gateway.wire.transcript import TranscriptReader
 from gateway.workflow.sessions import Sessions, SessionsConfig
 from gateway.workflow.turns import Outcome
 
@@ -60,13 +62,13 @@ class Bench:
         system = {"role": "system", "content": "You are a coding agent, and you are careful."}
         return [system, {"role": "user", "content": f"{self.words(24)} {name}"}]
 
-    def take(self, facts: RequestFacts, tenant: TenantId, answer: dict[str, Any]) -> float:
+    def take(self, found: RequestFacts, tenant: TenantId, answer: dict[str, Any]) -> float:
         """A turn arrives and is answered; returns the seconds that its identification took."""
         self.count += 1
         self.now += 0.001
         request = RequestId(str(self.count))
         start = time.thread_time()
-        self.books.arrived(request, tenant, facts, now=self.now)
+        self.books.arrived(request, tenant, found, now=self.now)
         took = time.thread_time() - start
         call = answer["tool_calls"][0]
         self.books.learn_id(request, call["id"], is_call=True)
@@ -97,8 +99,11 @@ class Bench:
         for number in range(requests // 20):
             name, tenant = f"x{size}-{number}", TenantId(f"t{number % TENANTS}")
             messages = self.opening(name)
-            while len(encode(messages)) < size - 20 * 60:
-                messages += self.step(name, len(messages), max(6, size // 3000))
+            length = len(encode(messages))
+            while length < size - 20 * 60:
+                added = self.step(name, len(messages), max(6, size // 3000))
+                length += len(encode(added))
+                messages += added
             for step in range(20):
                 body = encode(messages)
                 added = self.step(name, 10**6 + step, 3)
@@ -113,9 +118,9 @@ class Bench:
             decode_body(body, is_responses=False)
             parse.append(time.thread_time() - start)
         start = time.thread_time()
-        facts = read_facts(CHAT, AGENT, body)
+        found = read_facts(CHAT, AGENT, body)
         read = time.thread_time() - start
-        return (read - min(parse) + self.take(facts, tenant, answer)) * 1e3
+        return (read - min(parse) + self.take(found, tenant, answer)) * 1e3
 
 
 def encode(messages: list[dict[str, Any]]) -> bytes:
@@ -139,11 +144,12 @@ def main() -> int:
     bench, verdict = Bench(5_000 if arguments.quick else 100_000), Verdict()
     tell = (lambda *_: None) if arguments.json else print
     tell(f"seed {SEED}, Python {platform.python_version()}, {bench.sessions} sessions of {TURNS} turns")
-    for number in range(60_000):  # what is remembered of items, however many sessions there are
-        read_facts(CHAT, AGENT, encode([{"role": "user", "content": f"{number}"}]))
     gc.collect()
     before = resident_bytes()
+    # What is remembered of items does not grow with the sessions; it is left out of their account.
+    facts.TRANSCRIPTS, remembering = TranscriptReader(max_known=1000), facts.TRANSCRIPTS
     bench.fill()
+    facts.TRANSCRIPTS = remembering
     gc.collect()
     verdict.at_most("bytes_per_session", (resident_bytes() - before) / bench.sessions, 10_000)
     gc.freeze()

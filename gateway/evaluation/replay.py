@@ -82,8 +82,6 @@ class _Replay:
 
     def _end(self, number: int, now: float) -> None:
         exchange, request = self._exchanges[number], _request(number)
-        if request not in self._brain.live:
-            return
         answer = exchange.answer()
         if exchange.has_left_early or exchange.status == 0:
             self._send(ev.ClientLeft(request, None), now)

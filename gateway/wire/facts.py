@@ -36,7 +36,7 @@ from gateway.wire.transcript import TranscriptReader
 
 _ATTEMPT = b"x-stainless-retry-count"
 _WANTED_HEADERS = IDENTITY_HEADERS | {b"content-encoding", b"content-type", b"user-agent", _ATTEMPT}
-_TRANSCRIPTS = TranscriptReader()
+TRANSCRIPTS = TranscriptReader()
 """One for the process: sessions of the same agent share their first messages."""
 
 _MAX_STATE_IDS = 64
@@ -110,7 +110,7 @@ def _facts(
         explicit=read_explicit_id(selected, fields),
         echoed_ids=echoes.echoed_ids,
         tool_result_ids=echoes.tool_result_ids,
-        transcript=_TRANSCRIPTS.read(fields, items) if is_turn else Transcript(),
+        transcript=TRANSCRIPTS.read(fields, items) if is_turn else Transcript(),
         attempt=int(client.attempt) if client.attempt.isdecimal() and len(client.attempt) < 5 else None,
         client=hash_text(client.software) if client.software else 0,
         state_ids=_state_ids(endpoint, fields, items),

@@ -43,6 +43,12 @@ def test_without_ids_it_says_what_is_hidden(files, capsys):
     assert report["pairwise_f1"] < 1, "nothing but the ids told two's sub-agents"
 
 
+def test_a_table_for_people(files, capsys):
+    assert main(["eval", "sessions", str(files[1])]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["client", "two", "all"] and "1.0000" in lines[1]
+
+
 def test_names_are_kept_apart_and_nothing_is_no_fault(files, tmp_path):
     empty = tmp_path / "empty.jsonl"
     empty.write_text("")

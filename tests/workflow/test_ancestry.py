@@ -60,6 +60,15 @@ def test_counters_as_ids_need_the_conversation_too():
     assert stranger.session not in (first_again.session, second_again.session)
 
 
+def test_a_counter_of_one_session_is_no_id_either():
+    world = World()
+    world.talk([FIX], ("Step 0.", call("call_0")))
+    stranger = [user("Write the documentation"), said("Hm.", call("call_0")), result("call_0")]
+    assert world.ask(stranger).source is SessionSource.NEW
+    alone = world.ask([result("call_0")])
+    assert alone.source is SessionSource.CALL_ID, "no conversation says otherwise"
+
+
 def test_counters_in_one_conversation_are_told_apart_by_the_answer():
     world = World()
     for text in ("Let me look around.", "I shall read the parser."):
@@ -113,6 +122,15 @@ def test_an_opener_with_an_answer_that_nobody_gave_is_nobodys():
     world.answer(world.ask([FIX]), "I will rewrite it in Rust.")
     turn = world.ask([FIX, said("No, I shall not do that."), user("Go on")])
     assert turn.source is SessionSource.NEW
+
+
+def test_a_chat_may_be_taken_back():
+    world = World()
+    first = world.ask([FIX])
+    world.answer(first, "It is fixed now.")
+    world.answer(world.ask([FIX, said("It is fixed now."), user("Thanks")]), "Not at all.")
+    again = world.ask([FIX, said("It is fixed now."), user("Is it, really?")])
+    assert (again.parent, again.edge, again.thread) == (first.turn, Edge.REWINDS, first.thread)
 
 
 def test_an_answer_alone_is_recognised_when_its_history_was_cut_off():
@@ -171,12 +189,14 @@ def test_an_answer_to_an_empty_conversation_is_known_by_its_agent():
 # --- retries ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["refuse", "leave", "cut"])
+@pytest.mark.parametrize("how", ["refuse", "leave", "cut", "cut at once"])
 def test_the_same_request_after_a_failure_is_a_retry(how):
     world = World()
     first = world.ask([FIX])
     if how == "cut":
         world.answer(first, "Step", cut=True)
+    elif how == "cut at once":
+        world.answer(first, None, cut=True)
     else:
         getattr(world, how)(first)
     turn = world.ask([FIX], body={"stream": True})

@@ -141,6 +141,22 @@ def test_a_history_that_was_rewritten_is_recognised_by_what_is_left():
     assert (resumed.session, resumed.edge) == (first.session, Edge.CONTINUES)
 
 
+def test_the_session_of_which_most_is_left_is_the_one():
+    world = World()
+    for name in ("first", "second"):
+        turn = world.ask([user(f"Please write the {name} poem for me")], tools=None)
+        world.answer(turn, "I have written it down, as you said.")
+        prompt = "Title of: I have written it down, as you said."
+        side = world.ask([user(prompt)], tools=None, system="You write titles.", after=0.1)
+        world.answer(side, "I have written it down, too, you know.")
+    history = [
+        user("> Please write the first poem for me"),
+        said("[..] I have written it down, as you said. [..]"),
+        user("Another"),
+    ]
+    assert world.ask(history, tools=None, after=60).session == "s-1"
+
+
 # --- compaction ------------------------------------------------------------------------------------
 
 
@@ -264,6 +280,13 @@ def test_who_is_no_neighbour(how):
     world = World()
     first = step(world, "the planner", 60)
     assert step(world, how.pop("name", "the writer"), **how).session != first.session
+
+
+def test_a_second_conversation_of_the_same_kind_is_a_second_run():
+    world = World()
+    first = step(world, "the planner", 60)
+    second = world.ask([user("Go elsewhere")], system="You are the planner.", tools=None, after=0.05)
+    assert second.session != first.session
 
 
 def test_two_programs_have_no_neighbours():

@@ -76,6 +76,14 @@ def test_turns_are_bounded_the_newest_of_each_thread_stay():
     assert world.ask(history).thread == main.thread
 
 
+def test_live_turns_are_kept_however_many():
+    book = Book(max_turns=2)
+    session = [book.turn(explicit=stated("x"), ends=False)[0] for _ in range(3)][-1]
+    assert len(session.log) == 3
+    book.sessions.ended(RequestId("r1"), answer(), Outcome.ANSWERED, now=0)
+    assert [turn.request for turn in session.log] == ["r2", "r3"]
+
+
 def test_threads_that_clients_name_are_bounded(monkeypatch):
     monkeypatch.setattr("gateway.workflow.sessions._MAX_NAMED", 2)
     world = World()

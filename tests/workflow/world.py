@@ -95,7 +95,12 @@ class World:
         self.play.now += after
         if state is not None:
             items = [
-                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+                {
+                    "type": "message",
+                    "id": f"msg_of_{state}",
+                    "role": "assistant",
+                    "content": [{"type": "output_text", "text": text}],
+                }
             ]
             body: dict[str, Any] = {"id": state, "status": "completed", "output": items}
             observer = observe(Protocol.RESPONSES, Work.GENERATE, "application/json", None)
