@@ -204,6 +204,7 @@ class Sessions:
         traces.sessions -= 1
         if not traces.sessions:
             del self._traces[session.tenant]
+        session.dissolve()
 
     def _start(self, tenant: TenantId, stated: ExplicitId | None, found: Identity, *, now: float) -> Session:
         self._count += 1

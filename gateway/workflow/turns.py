@@ -131,6 +131,19 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
     log: list[Turn] = []
     """The turns that are remembered, oldest first."""
 
+    def dissolve(self) -> None:
+        """Lets go of everything, so that it dies at once.
+
+        A session's parts know one another; left to the garbage collector, the dead ones would have it walk
+        over all the living, for longer the more there are.
+        """
+        for thread in {turn.thread for turn in self.log} | {self.main, *self.named.values()}:
+            thread.tip = None
+            thread.quotable = []
+        self.main = msgspec.UNSET  # type: ignore[assignment]
+        self.named = {}
+        self.log = []
+
     @property
     def call_ids(self) -> int:
         """How many minted ids are remembered."""

@@ -227,3 +227,17 @@ def read(at: int, steps: int) -> RequestFacts:
         messages += [said(f"I will take step {step} for {at} now", made), result(made["id"])]
     body = json.dumps({"model": "m", "messages": messages}).encode()
     return read_facts(classify("POST", "/v1/chat/completions"), [], body)
+
+
+def test_a_forgotten_session_dies_without_the_garbage_collector():
+    """Whose full collections would walk over all the living sessions."""
+    book = Book(idle_s=10)
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(50):
+            book.turn(now=0.0, echoed_ids=(f"call-{number}",))
+        assert len(book.sessions.expire(now=100.0)) == 50
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
