@@ -93,7 +93,7 @@ class Responses(Dialogue):
         )
 
     async def _streamed(self, events: Any) -> Said:
-        said, text = Said(), ""
+        said, text, self._output = Said(), "", []
         async for event in each(events):
             if event.type == "response.output_text.delta":
                 text += event.delta

@@ -115,7 +115,7 @@ async def test_a_503_is_asked_again_by_the_sdk_itself(
         site.faults.play(in_turn(Refuse()))
         second = await dialogue.ask()
     assert_said(second, api, 1)
-    assert second.session == first.session
+    assert (second.session, second.source) == (first.session, "retry")
     refused, answered = site.faults.asked
     assert [refused.fate, answered.fate] == [Refuse(), None]
     assert refused.body == answered.body
@@ -130,6 +130,7 @@ async def test_a_503_at_the_start_does_not_make_a_second_session(site: Site, api
         site.faults.play(in_turn(Refuse()))
         first, _ = await two_turns(api(client, PROMPT, streams=True))
     assert site.faults.faults == [Refuse()]
+    assert first.source == "retry"
     assert session_ids(site) - before <= {first.session}
 
 
