@@ -9,8 +9,8 @@ from gateway.wire.marks import leave_marks, text_hash
 
 MAX_CALLS = 1024
 MAX_STATE_IDS = 1024
-MAX_CHARS = 2**20
-"""A response that says more is not recognised by what it says."""
+MAX_SAID_BYTES = 2**18
+"""A response that says more, calls' arguments included, is not recognised by what it says."""
 MAX_HANDED = 16
 
 ERROR_FINISH = "error"
@@ -29,9 +29,10 @@ class Sighting:
         self._call_ids: set[str] = set()
         self.state_ids: list[str] = []
         self._known_state_ids: set[str] = set()
-        self._said: list[str] = []
-        self._arguments: dict[object, list[str]] = {}
-        self._chars_left = MAX_CHARS
+        # Not lists of pieces: a stream has one for each token, and a small string takes 60 bytes.
+        self._said = bytearray()
+        self._arguments: dict[object, bytearray] = {}
+        self._bytes_left = MAX_SAID_BYTES
 
     def add_call(self, call_id: str | None, name: str | None) -> None:
         """A tool call, as soon as both are known; told again, it is not counted again."""
@@ -51,16 +52,12 @@ class Sighting:
     def add_text(self, text: str | None) -> None:
         """A piece of what the response says to its reader."""
         if text:
-            self._chars_left -= len(text)
-            if self._chars_left >= 0:
-                self._said.append(text)
+            self._said += self._within_bounds(text)
 
     def add_arguments(self, call: object, piece: str | None) -> None:
         """A piece of the arguments of a call, whatever the protocol tells calls apart by."""
         if piece and (call in self._arguments or len(self._arguments) < MAX_CALLS):
-            self._chars_left -= len(piece)
-            if self._chars_left >= 0:
-                self._arguments.setdefault(call, []).append(piece)
+            self._arguments.setdefault(call, bytearray()).extend(self._within_bounds(piece))
 
     @property
     def has_said(self) -> bool:
@@ -86,17 +83,31 @@ class Sighting:
             has_terminal=self.has_terminal,
         )
 
+    def _within_bounds(self, text: str) -> bytes:
+        """The bytes to keep of a piece; none from the moment at which it is too much."""
+        piece = text.encode("utf-8", "surrogatepass")
+        self._bytes_left -= len(piece)
+        if self._bytes_left >= 0:
+            return piece
+        self._said.clear()
+        self._arguments.clear()
+        return b""
+
     def _utterance(self) -> Utterance:
-        if self._chars_left < 0:
+        if self._bytes_left < 0:
             return Utterance()
-        text = THOUGHT.sub("", "".join(self._said))
+        text = THOUGHT.sub("", _text(self._said))
         handed = {
             marks: None
             for pieces in self._arguments.values()
-            for argument in argument_texts(canonical_arguments("".join(pieces)))
+            for argument in argument_texts(canonical_arguments(_text(pieces)))
             if (marks := leave_marks(argument))
         }
         return Utterance(text=text_hash(text), said=leave_marks(text), handed=tuple(handed)[:MAX_HANDED])
+
+
+def _text(pieces: bytearray) -> str:
+    return pieces.decode("utf-8", "surrogatepass")
 
 
 class AnswerReader(Interface):

@@ -1,3 +1,5 @@
+import tracemalloc
+
 import pytest
 
 from gateway.domain.request import Answer, ToolCall, Usage, Utterance
@@ -63,12 +65,26 @@ def test_the_answer_says_all_that_was_seen():
 
 
 def test_what_is_said_without_end_is_not_recognised(monkeypatch):
-    monkeypatch.setattr(module, "MAX_CHARS", 20)
+    monkeypatch.setattr(module, "MAX_SAID_BYTES", 20)
     sighting = Sighting()
     sighting.add_text("It is sunny.")
     assert sighting.has_said and sighting.answer(200).utterance.text == text_hash("It is sunny.")
     sighting.add_arguments("c", '"It will be sunny"')
     assert sighting.answer(200).utterance == Utterance()
+
+
+def test_a_long_stream_of_tokens_takes_the_memory_of_its_text():
+    """Not of an object for each of them: thousands of streams are open at once."""
+    tracemalloc.start()
+    try:
+        sighting = Sighting()
+        for number in range(20_000):
+            sighting.add_text(f" t{number % 1000}")
+            sighting.add_arguments("c", f"{number % 1000},")
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sighting.has_said and used < 2 * module.MAX_SAID_BYTES
 
 
 def test_what_is_handed_is_bounded(monkeypatch):
