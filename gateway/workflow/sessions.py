@@ -153,7 +153,9 @@ class Sessions:
             turn.due_s = now + answer.retry_after_s
         if answer is not None and answer.status < 400:
             turn.text = answer.utterance.text
-            turn.said, turn.handed = answer.utterance.said, answer.utterance.handed
+            # What stands beside calls is a remark; what others quote is an answer, or what a call hands over.
+            turn.said = () if turn.calls else answer.utterance.said
+            turn.handed = answer.utterance.handed
         traces = self._traces[session.tenant]
         traces.add_answer(turn)
         self._trim(session, traces)
