@@ -23,6 +23,7 @@ from gateway.domain import records as rec
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import PoolId, RequestId
 from gateway.domain.request import Answer, RequestFacts, Work
+from gateway.errors import http_status
 from gateway.routing.placement import PlacementPolicy
 from gateway.routing.state_residence import Residence
 
@@ -178,7 +179,8 @@ class Coordinator:
         self._out.append(
             Refuse(request=live.request, refusal=refusal, session=live.session, waited_s=live.waited_s)
         )
-        self._forget(live, None, now=now)
+        told = Answer(status=http_status(refusal.reason), retry_after_s=refusal.retry_after_s)
+        self._forget(live, told, now=now)
 
     def _forget(self, live: LiveRequest, answer: Answer | None, *, now: float) -> None:
         del self.live[live.request]

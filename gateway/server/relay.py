@@ -8,11 +8,14 @@ success.
 
 import asyncio
 
+import msgspec
+
 from gateway.domain.request import Answer
 from gateway.server.connection import ClientConnection, Framing
 from gateway.server.driver import Ticket
 from gateway.upstream.connection import ResponseHead, UpstreamConnection
 from gateway.upstream.errors import AnswerCut
+from gateway.wire.headers import get_header
 from gateway.wire.hop_by_hop import RawHeaders, end_to_end
 from gateway.wire.observer import ResponseObserver
 
@@ -43,6 +46,8 @@ class Relay:
         """What has been seen so far, and told to the brain."""
         answer = self._observer.answer(self._head.status)
         self._tell()
+        if self._head.status >= 400 and (wait_s := _retry_after_s(self._head.headers)) is not None:
+            answer = msgspec.structs.replace(answer, retry_after_s=wait_s)
         return answer
 
     @property
@@ -115,6 +120,12 @@ class Relay:
     def _resume(self) -> None:
         self._is_paused = False
         self._upstream.resume()
+
+
+def _retry_after_s(headers: RawHeaders) -> float | None:
+    """When the client was told to come again; it will, to the millisecond. Dates are left unread."""
+    text = get_header(headers, b"retry-after")
+    return float(text) if text is not None and text.isdecimal() and len(text) < 7 else None
 
 
 def _nothing() -> None:

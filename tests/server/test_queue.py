@@ -2,7 +2,9 @@
 
 import asyncio
 
-from tests.server.bench import PATIENCE_S, Exchange, answer, eventually, get, post
+import pytest
+
+from tests.server.bench import PATIENCE_S, Exchange, answer, eventually, get, post, sends
 
 
 class Gate:
@@ -65,3 +67,22 @@ async def test_waiting_too_long_is_a_503_each_with_its_own_retry_after(start):
     assert all(float(r.get(b"x-turnpike-queue-ms")) >= 290 for r in responses)
     gate.passes.release()
     assert (await first.receive()).status == 200
+
+
+@pytest.mark.parametrize("is_ours", [False, True], ids=["the backend's", "ours"])
+async def test_a_client_that_was_told_when_to_come_again_is_expected_then(start, is_ours):
+    """Of several failed twins, the one that is due is retried."""
+    admission = {"max_waiting": 0, "max_running_per_replica": 1} if is_ours else {}
+    bench = await start(admission=admission)
+    if is_ours:
+        bench.backend.script = Exchange.until_left
+        busy = await bench.connect()
+        busy.send(post())
+        await eventually(lambda: bench.backend.seen)
+    else:
+        bench.backend.script = sends(b"HTTP/1.1 429 No\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n")
+    response = await bench.ask(post(b'{"messages": [{"role": "user", "content": "Another."}]}'))
+    turn = next(bench.brain.sessions.sessions.newest_first()).log[-1]
+    assert turn.due_s - turn.ended_s == pytest.approx(int(response.get(b"retry-after")), abs=0.01)
+    if is_ours:
+        busy.reset()
