@@ -6,7 +6,7 @@ Symbols: *active tools* → `active_sessions`.
 
 Deviations: MARS instruments the agent; we infer. A call opens when the response that carries it ends
 (its client may start the tool earlier, while decoding goes on) and closes when a request brings its
-result. A call that nobody answers (a final `finish` tool, a killed agent) expires.
+result. A call that nobody answers (a final `finish` tool, a killed agent) stays open until its session ends.
 
 Invariants: a call is open at most once; at most `max_open_calls` per session are kept, newest first;
 `active_sessions` counts exactly the sessions that have an open call.
