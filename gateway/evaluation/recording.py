@@ -18,7 +18,7 @@ import msgspec
 from gateway.domain.request import Answer, Protocol, Work
 from gateway.wire.endpoints import Endpoint, classify
 from gateway.wire.explicit_ids import IDENTITY_BODY_FIELDS, IDENTITY_HEADERS
-from gateway.wire.headers import Headers
+from gateway.wire.headers import RawHeaders
 from gateway.wire.observer import observe
 
 
@@ -75,7 +75,7 @@ class Exchange(msgspec.Struct):
         value = self.fault.get("retry_after") if isinstance(self.fault, dict) else None
         return float(value) if isinstance(value, int | float) else None
 
-    def header_lines(self, *, without_ids: bool) -> Headers:
+    def header_lines(self, *, without_ids: bool) -> RawHeaders:
         pairs: Iterable[Sequence[Any]] = (
             self.headers.items() if isinstance(self.headers, dict) else self.headers or ()
         )

@@ -19,7 +19,7 @@ from gateway.errors import error_body, http_status
 from gateway.server.door import Visitor
 from gateway.server.request_parser import HttpRequest, RequestParser
 from gateway.wire.endpoints import classify
-from gateway.wire.hop_by_hop import RawHeaders
+from gateway.wire.headers import RawHeaders
 
 if TYPE_CHECKING:
     from gateway.server.listener import Listener

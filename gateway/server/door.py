@@ -10,7 +10,7 @@ import msgspec
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.server.tenants import Tenant, Tenants
 from gateway.wire.endpoints import Endpoint, classify, is_ambiguous_path
-from gateway.wire.hop_by_hop import RawHeaders
+from gateway.wire.headers import RawHeaders
 
 _NAMES_AN_UPSTREAM: Final = frozenset(
     (

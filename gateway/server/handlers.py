@@ -27,8 +27,7 @@ from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.facts import read_facts
-from gateway.wire.headers import get_header
-from gateway.wire.hop_by_hop import RawHeaders
+from gateway.wire.headers import RawHeaders, get_header
 from gateway.wire.observer import observe
 
 _log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from gateway.upstream.replica import Replica
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.headers import get_header
 from gateway.wire.hop_by_hop import end_to_end
-from gateway.wire.splice import splice_fields
+from gateway.wire.splice import Chunk, splice_fields
 
 _REFRAMED: Final = frozenset((b"host", b"content-length", b"expect"))
 _FOR_US_ALONE: Final = b"x-turnpike-"
@@ -42,7 +42,7 @@ class Outbound:
         tenant: TenantId,
         *,
         is_readable: bool,
-    ) -> list[bytes]:
+    ) -> list[Chunk]:
         """Head and body, to be written in order."""
         body = self._body(request, endpoint, abilities, tenant, is_readable=is_readable)
         address = replica.address
@@ -75,13 +75,13 @@ class Outbound:
         tenant: TenantId,
         *,
         is_readable: bool,
-    ) -> list[bytes]:
+    ) -> list[Chunk]:
         secret = self._hints.cache_salt_secret
         wants_salt = secret is not None and abilities.cache_salt and endpoint.work is Work.GENERATE
         if wants_salt and is_readable and get_header(request.headers, b"content-encoding") is None:
             assert secret is not None
             salt = hmac.digest(secret.encode(), tenant.encode(), hashlib.sha256).hex()
-            return [bytes(chunk) for chunk in splice_fields(request.body, {"cache_salt": salt})]
+            return splice_fields(request.body, {"cache_salt": salt})
         return [request.body] if request.body else []
 
 

@@ -15,8 +15,8 @@ from gateway.server.connection import ClientConnection, Framing
 from gateway.server.driver import Ticket
 from gateway.upstream.connection import ResponseHead, UpstreamConnection
 from gateway.upstream.errors import AnswerCut
-from gateway.wire.headers import get_header
-from gateway.wire.hop_by_hop import RawHeaders, end_to_end
+from gateway.wire.headers import RawHeaders, get_header
+from gateway.wire.hop_by_hop import end_to_end
 from gateway.wire.observer import ResponseObserver
 
 

@@ -10,7 +10,6 @@ Sans-I/O: `feed` takes bytes and appends to `requests`; nothing here touches a s
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
 
 import httptools
 import msgspec
@@ -18,7 +17,7 @@ import msgspec
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.server.door import Visitor
-from gateway.wire.hop_by_hop import RawHeaders
+from gateway.wire.headers import RawHeaders
 
 
 class HttpRequest(msgspec.Struct, kw_only=True):
@@ -208,10 +207,6 @@ class RequestParser:
         self._header_bytes += size
         if self._header_bytes > self._limits.max_header_bytes:
             raise _headers_too_large(self._limits)
-
-
-_CONTENT_LENGTH: Final = b"content-length"
-_TRANSFER_ENCODING: Final = b"transfer-encoding"
 
 
 def _check_head(method: bytes, target: bytes, headers: RawHeaders, version: str, limits: HttpLimits) -> None:

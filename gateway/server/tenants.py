@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.config.tenants import TenantConfig
 from gateway.domain.ids import TenantId
-from gateway.wire.hop_by_hop import RawHeaders
+from gateway.wire.headers import RawHeaders
 
 _HASH_PREFIX: Final = "sha256:"
 

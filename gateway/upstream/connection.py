@@ -12,7 +12,8 @@ import httptools
 import msgspec
 
 from gateway.upstream.errors import AnswerCut, AnswerMissing, AnswerTimedOut
-from gateway.wire.hop_by_hop import RawHeaders
+from gateway.wire.headers import RawHeaders
+from gateway.wire.splice import Chunk
 
 Sink = Callable[[list[bytes]], None]
 """Takes the body bytes of one read, in order."""
@@ -59,7 +60,7 @@ class UpstreamConnection(asyncio.Protocol):
             and not self.transport.get_write_buffer_size()  # it answered before it had the whole request
         )
 
-    def send(self, chunks: list[bytes], *, is_head_request: bool) -> None:
+    def send(self, chunks: list[Chunk], *, is_head_request: bool) -> None:
         """Sends one request; `chunks` are its head and body."""
         loop = asyncio.get_running_loop()
         self.head = loop.create_future()

@@ -10,6 +10,7 @@ from gateway.config.upstream import UpstreamConfig
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut
+from gateway.wire.splice import Chunk
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -74,7 +75,7 @@ class Replica:
         return len(self._busy)
 
     async def exchange(
-        self, chunks: list[bytes], *, is_head_request: bool, may_repeat: bool
+        self, chunks: list[Chunk], *, is_head_request: bool, may_repeat: bool
     ) -> UpstreamConnection:
         """Sends a request and waits for the response's head; then the connection's `head` is done.
 

@@ -29,7 +29,7 @@ from gateway.wire.echoes import Echoes, read_echoes
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.explicit_ids import IDENTITY_HEADERS, read_explicit_id
 from gateway.wire.form import read_form_field
-from gateway.wire.headers import Headers, select_headers
+from gateway.wire.headers import RawHeaders, select_headers
 from gateway.wire.inflate import INFLATABLE, inflate
 from gateway.wire.marks import hash_text
 from gateway.wire.transcript import TranscriptReader
@@ -51,7 +51,7 @@ class _Client(NamedTuple):
     attempt: str
 
 
-def read_facts(endpoint: Endpoint, headers: Headers, body: bytes) -> RequestFacts:
+def read_facts(endpoint: Endpoint, headers: RawHeaders, body: bytes) -> RequestFacts:
     """The facts of a request whose body is complete."""
     selected = select_headers(headers, _WANTED_HEADERS)
     content_type = selected.pop("content-type", "")

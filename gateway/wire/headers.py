@@ -1,10 +1,10 @@
 """Header fields as they were received: order and case kept, looked up without regard to case."""
 
-Headers = list[tuple[bytes, bytes]]
+RawHeaders = list[tuple[bytes, bytes]]
 """The raw list, so that it can be sent on byte for byte."""
 
 
-def get_header(headers: Headers, lower_name: bytes) -> str | None:
+def get_header(headers: RawHeaders, lower_name: bytes) -> str | None:
     """The first field of that name (given in lower case), as Latin-1 text without outer blanks."""
     for name, value in headers:
         if len(name) == len(lower_name) and name.lower() == lower_name:
@@ -12,7 +12,7 @@ def get_header(headers: Headers, lower_name: bytes) -> str | None:
     return None
 
 
-def select_headers(headers: Headers, lower_names: frozenset[bytes]) -> dict[str, str]:
+def select_headers(headers: RawHeaders, lower_names: frozenset[bytes]) -> dict[str, str]:
     """Those fields whose lower-case name is wanted, in one pass; the first of each name wins."""
     selected: dict[str, str] = {}
     for name, value in headers:

@@ -6,8 +6,7 @@ Source: RFC 9110 §7.6.1 (Connection), RFC 9112 §6 (message framing is per hop)
 from collections.abc import Iterable
 from typing import Final
 
-RawHeaders = list[tuple[bytes, bytes]]
-"""Fields as received: order, case and repetitions kept."""
+from gateway.wire.headers import RawHeaders
 
 _PER_HOP: Final = frozenset(
     (

@@ -11,7 +11,7 @@ from gateway.server.door import Visitor
 from gateway.server.request_parser import BufferBudget, RequestParser
 from gateway.server.tenants import Tenant
 from gateway.wire.endpoints import classify
-from gateway.wire.hop_by_hop import RawHeaders
+from gateway.wire.headers import RawHeaders
 
 LIMITS = HttpLimits(max_header_bytes=2000, max_body_bytes=5000, max_buffered_bytes=1 << 20)
 

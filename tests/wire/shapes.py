@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from gateway.wire.headers import Headers
+from gateway.wire.headers import RawHeaders
 
 
 def encode(value: Any) -> bytes:
@@ -18,7 +18,7 @@ def raws(items: Iterable[Any]) -> list[Raw]:
     return msgspec.json.decode(encode(list(items)), type=list[Raw])
 
 
-def headers(**fields: str) -> Headers:
+def headers(**fields: str) -> RawHeaders:
     return [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in fields.items()]
 
 
