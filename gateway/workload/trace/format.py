@@ -4,12 +4,13 @@ A session is one agent run: threads (the main conversation, and sub-agents) of t
 in time but `arrival_s`: what happens after that follows from how long each turn and each tool takes where the
 workload is run.
 
-Prompts are described by what they share. A turn's first `prefix_tokens` are the first tokens of another turn's
-prompt with that turn's output behind it; or, where a thread opens, of a text that other sessions open with,
-too. All the rest is content that stands nowhere else.
+Prompts are described by what they share. A turn's first `prefix_tokens` are the first tokens of another
+turn's prompt with that turn's output behind it; or, where a thread opens and refers to no turn, of a text that
+others open with, too. All the rest is content that stands nowhere else.
 
-Invariants (`check`): a turn refers only to turns before it in its own list of threads; a prefix is no longer
-than what it is a prefix of, nor than the prompt; every thread but the first is started by exactly one tool.
+Invariants (`check`): a turn refers only to turns of threads before its own, or before it in its own; a prefix
+is no longer than what it is a prefix of, nor than the prompt; a thread opens with a shared text or with a
+turn's, never both; every thread but the first is started by exactly one tool, of a thread before it.
 """
 
 from enum import Enum
@@ -136,6 +137,8 @@ def check(session: Session) -> None:
             raise ValueError(f"session {session.id!r}, thread {number}: shares more than its first prompt")
         if thread.shared_tokens and thread.shared_key is None:
             raise ValueError(f"session {session.id!r}, thread {number}: shares a text without a key")
+        if thread.shared_tokens and thread.turns[0].prefix_of is not None:
+            raise ValueError(f"session {session.id!r}, thread {number}: opens with two texts")
     if started[0] or any(count != 1 for count in started[1:]):
         raise ValueError(f"session {session.id!r}: every thread but the first is started by one tool")
 
