@@ -1,0 +1,307 @@
+"""The contract between a gateway and the engine: what may be said about a session, and how.
+
+Standard library only; a gateway imports this module and nothing else of the plugin. A hint is a
+JSON object:
+
+    {"v": 1, "session": "s-4f1c", "thread": "s-4f1c.1", "seq": 17, "class": "reactive", "retain_s": 6.5}
+
+It travels in a request's ``vllm_xargs`` under `XARGS_KEY` (as a JSON string), as an action of a ``kv_hints``
+envelope (`ACTION_TYPE`), or in ``POST /turnpike/hints`` while no request of the session is in flight.
+
+What a reader may rely on:
+
+* Every time is a duration in seconds from receipt; no clock of the sender appears.
+* ``seq`` grows with every hint about a thread. A hint that is not newer than the last one is stale; the order
+  in which hints arrive does not matter, nor that one arrives twice.
+* `parse` never raises. What it does not understand is a `Refusal`, which the engine counts and ignores.
+* Fields left out keep what was said before. A wrong field refuses the whole hint.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum, IntEnum
+from typing import Any, Final, Self
+
+VERSION: Final = 1
+XARGS_KEY: Final = "turnpike"
+"""The key of ``vllm_xargs``; its value is a JSON string, because nested objects are refused there."""
+ACTION_TYPE: Final = "turnpike.session"
+ACTION_VERSION: Final = str(VERSION)
+
+MAX_TEXT: Final = 16_384
+"""Characters of one hint."""
+MAX_HINTS: Final = 256
+"""Hints of one ``POST``."""
+MAX_ID: Final = 256
+MAX_TAGS: Final = 1_024
+MAX_SECONDS: Final = 3_600.0
+BANDS: Final = 8
+"""Bands are 0 (first) to 7; nothing said means `DEFAULT_BAND`."""
+DEFAULT_BAND: Final = 3
+_MAX_COUNT: Final = 1 << 53
+
+
+class Refusal(Enum):
+    """Why a hint is not followed. The value is the counter's label."""
+
+    MALFORMED = "malformed"
+    UNKNOWN = "unknown"
+    """Another version, another action, or a field that this version does not have."""
+    STALE = "stale"
+    """Not newer than what is known about the thread. Found by whoever keeps the sequence."""
+
+
+class ServiceClass(IntEnum):
+    """Who waits for the answer. The order is the order of service."""
+
+    REACTIVE = 0
+    """Somebody does."""
+    PROACTIVE = 1
+    """Nobody does: background work."""
+
+
+class Tag(IntEnum):
+    """What a stretch of a prompt is, in the order in which it may be forgotten."""
+
+    RESPONSE = 0
+    """A *final* answer. One that calls a tool is context of the next turn, and no RESPONSE."""
+    TOOL_OUTPUT = 1
+    USER_QUERY = 2
+    SYSTEM_PROMPT = 3
+    PARTIAL_PREFILL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """A message ends here."""
+
+    tag: Tag
+    """What the message is."""
+    upto: float
+    """Where it ends, as a share of the prompt's characters (0 to 1): the sender need not tokenize."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hint:
+    """What a gateway says about one thread of a session. ``None``: nothing new."""
+
+    session: str
+    seq: int
+    thread: str = ""
+    """The conversation within the session; what is retained is retained by thread."""
+    turn: int | None = None
+    parent: str | None = None
+    """The session that this one was spawned by or forked from."""
+    service: ServiceClass | None = None
+    band: int | None = None
+    """Coarse urgency within the class: 0 first."""
+    attained: int | None = None
+    """Tokens of service that the session got lately, here or elsewhere: a moved session keeps its level."""
+    age_s: float | None = None
+    """How long ago the session's task began."""
+    retain_s: float | None = None
+    """How long to hold the thread's KV after its turn ends, or from now if none runs. 0 lets go."""
+    reuse: float | None = None
+    """How likely the held state is used again."""
+    tags: tuple[Boundary, ...] = ()
+    is_final: bool = False
+    """The turn that this request answers is the task's last: its output will not be a prompt."""
+    is_superseded: bool = False
+    """What older turns of the thread left is no prefix of what comes."""
+    is_finished: bool = False
+    """The session is over."""
+    prefetch_in_s: float | None = None
+    """When the next turn is expected."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As `parse` reads it; fields that say nothing are left out."""
+        said: dict[str, Any] = {"v": VERSION}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:
+                said[_WIRE_NAMES.get(field.name, field.name)] = value
+        if self.service is not None:
+            said["class"] = self.service.name.lower()
+        if self.tags:
+            said["tags"] = [[each.tag.name.lower(), each.upto] for each in self.tags]
+        return said
+
+    def as_json(self) -> str:
+        return json.dumps(self.as_dict(), separators=(",", ":"))
+
+    def as_action(self, action_id: str) -> dict[str, Any]:
+        """An action for a ``kv_hints`` envelope."""
+        return {
+            "action_id": action_id,
+            "action_type": ACTION_TYPE,
+            "action_version": ACTION_VERSION,
+            "payload": self.as_dict(),
+        }
+
+
+_WIRE_NAMES: Final = {
+    "service": "class",
+    "is_final": "final",
+    "is_superseded": "superseded",
+    "is_finished": "finish",
+}
+
+
+def parse(raw: object) -> Hint | Refusal:
+    """Read one hint: JSON text, or an object that JSON text became."""
+    if isinstance(raw, str | bytes):
+        if len(raw) > MAX_TEXT:
+            return Refusal.MALFORMED
+        try:
+            raw = json.loads(raw)
+        except (ValueError, RecursionError):
+            return Refusal.MALFORMED
+    if not isinstance(raw, Mapping):
+        return Refusal.MALFORMED
+    if raw.get("v") != VERSION or isinstance(raw.get("v"), bool):
+        return Refusal.UNKNOWN if "v" in raw else Refusal.MALFORMED
+    if not _FIELDS.issuperset(raw):
+        return Refusal.UNKNOWN
+    try:
+        return _Reader(raw).hint()
+    except _WrongFieldError:
+        return Refusal.MALFORMED
+
+
+def parse_many(raw: object) -> list[Hint | Refusal]:
+    """Read the body of ``POST /turnpike/hints``: one hint, or ``{"hints": [...]}``."""
+    if isinstance(raw, Mapping) and set(raw) == {"hints"}:
+        several = raw["hints"]
+        if not isinstance(several, list) or len(several) > MAX_HINTS:
+            return [Refusal.MALFORMED]
+        return [parse(each) for each in several]
+    return [parse(raw)]
+
+
+def parse_actions(actions: object) -> list[Hint | Refusal]:
+    """Read the actions of a ``kv_hints`` envelope that are ours; others are none of our business."""
+    found: list[Hint | Refusal] = []
+    for action in actions if isinstance(actions, list | tuple) else ():
+        if getattr(action, "action_type", None) != ACTION_TYPE or len(found) == MAX_HINTS:
+            continue
+        if getattr(action, "action_version", None) == ACTION_VERSION:
+            found.append(parse(getattr(action, "payload", None)))
+        else:
+            found.append(Refusal.UNKNOWN)
+    return found
+
+
+class _WrongFieldError(ValueError):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    raw: Mapping[str, Any]
+
+    def hint(self) -> Hint:
+        session, seq = self.identifier("session"), self.count("seq")
+        if session is None or seq is None:
+            raise _WrongFieldError
+        return Hint(
+            session=session,
+            seq=seq,
+            thread=self.identifier("thread") or "",
+            turn=self.count("turn"),
+            parent=self.identifier("parent"),
+            service=self.service(),
+            band=self.count("band", BANDS - 1),
+            attained=self.count("attained"),
+            age_s=self.number("age_s", 1e9),
+            retain_s=self.number("retain_s", MAX_SECONDS),
+            reuse=self.number("reuse", 1.0),
+            tags=self.tags(),
+            is_final=self.flag("final"),
+            is_superseded=self.flag("superseded"),
+            is_finished=self.flag("finish"),
+            prefetch_in_s=self.number("prefetch_in_s", MAX_SECONDS),
+        )
+
+    def identifier(self, name: str) -> str | None:
+        value = self.raw.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, str) or not 0 < len(value) <= MAX_ID or not value.isprintable():
+            raise _WrongFieldError
+        return value
+
+    def count(self, name: str, most: int = _MAX_COUNT) -> int | None:
+        value = self.raw.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+            raise _WrongFieldError
+        return value
+
+    def number(self, name: str, most: float) -> float | None:
+        value = self.raw.get(name)
+        return None if value is None else _within(value, most)
+
+    def flag(self, name: str) -> bool:
+        value = self.raw.get(name, False)
+        if not isinstance(value, bool):
+            raise _WrongFieldError
+        return value
+
+    def service(self) -> ServiceClass | None:
+        value = self.raw.get("class")
+        if value is None:
+            return None
+        if not isinstance(value, str) or value not in _CLASSES:
+            raise _WrongFieldError
+        return _CLASSES[value]
+
+    def tags(self) -> tuple[Boundary, ...]:
+        value = self.raw.get("tags", ())
+        if not isinstance(value, list | tuple) or len(value) > MAX_TAGS:
+            raise _WrongFieldError
+        found: list[Boundary] = []
+        for each in value:
+            if not isinstance(each, list | tuple) or len(each) != 2:
+                raise _WrongFieldError
+            name, upto = each
+            if not isinstance(name, str) or name not in _TAGS:
+                raise _WrongFieldError
+            found.append(Boundary(_TAGS[name], _within(upto, 1.0)))
+            if len(found) > 1 and found[-1].upto < found[-2].upto:
+                raise _WrongFieldError
+        return tuple(found)
+
+
+def _within(value: object, most: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise _WrongFieldError  # NaN compares false
+    return float(value)
+
+
+_CLASSES: Final = {each.name.lower(): each for each in ServiceClass}
+_TAGS: Final = {each.name.lower(): each for each in Tag}
+_FIELDS: Final = frozenset({"v", *(_WIRE_NAMES.get(each.name, each.name) for each in fields(Hint))})
+
+
+@dataclass(slots=True)
+class Sequence:
+    """The last hint that was followed, of each of a bounded number of threads; the oldest are forgotten."""
+
+    max_threads: int
+    _last: dict[tuple[str, str], int]
+
+    @classmethod
+    def of(cls, max_threads: int) -> Self:
+        return cls(max_threads, {})
+
+    def is_newer(self, hint: Hint) -> bool:
+        """Whether the hint says something new; if so, it is the last one from now on."""
+        thread = (hint.session, hint.thread)
+        last = self._last.pop(thread, -1)
+        newer = hint.seq > last
+        self._last[thread] = max(hint.seq, last)
+        if len(self._last) > self.max_threads:
+            del self._last[next(iter(self._last))]
+        return newer

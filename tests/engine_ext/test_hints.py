@@ -1,0 +1,145 @@
+"""The contract: what is understood, what is refused, that nothing makes a reader fail."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnpike_vllm import hints
+from turnpike_vllm.hints import Boundary, Hint, Refusal, Sequence, ServiceClass, Tag, parse
+
+FULL = Hint(
+    session="s-1",
+    seq=7,
+    thread="s-1.2",
+    turn=3,
+    parent="s-0",
+    service=ServiceClass.PROACTIVE,
+    band=2,
+    attained=4096,
+    age_s=12.5,
+    retain_s=6.0,
+    reuse=0.9,
+    tags=(Boundary(Tag.SYSTEM_PROMPT, 0.4), Boundary(Tag.TOOL_OUTPUT, 1.0)),
+    is_final=True,
+    is_superseded=True,
+    is_finished=True,
+    prefetch_in_s=2.0,
+)
+
+
+def said(**more: Any) -> dict[str, Any]:
+    return {"v": 1, "session": "s", "seq": 1, **more}
+
+
+def test_a_full_hint_comes_back_as_it_was_sent() -> None:
+    assert parse(FULL.as_json()) == FULL
+    assert parse(FULL.as_dict()) == FULL
+    assert set(FULL.as_dict()) == hints._FIELDS
+
+
+def test_what_is_not_said_is_left_out() -> None:
+    assert Hint(session="s", seq=0).as_dict() == {"v": 1, "session": "s", "seq": 0}
+    assert parse('{"v":1,"session":"s","seq":0}') == Hint(session="s", seq=0)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        None,
+        3,
+        "",
+        "{",
+        "[1]",
+        b"\xff",
+        "[" * 20_000,
+        {"session": "s", "seq": 1},
+        {"v": 1, "seq": 1},
+        {"v": 1, "session": "s"},
+        said(session=""),
+        said(session="x" * 257),
+        said(session="a\nb"),
+        said(session=5),
+        said(thread=""),
+        said(seq=-1),
+        said(seq=True),
+        said(seq=1.0),
+        said(seq=1 << 60),
+        said(band=8),
+        said(retain_s=-0.1),
+        said(retain_s=float("nan")),
+        said(retain_s=float("inf")),
+        said(retain_s="6"),
+        said(reuse=1.01),
+        said(**{"class": "urgent"}),
+        said(**{"class": 1}),
+        said(final=1),
+        said(finish="yes"),
+        said(tags="response"),
+        said(tags=[["response"]]),
+        said(tags=[["nothing", 0.1]]),
+        said(tags=[["response", 2]]),
+        said(tags=[[1, 0.2]]),
+        said(tags=[["response", 0.5], ["user_query", 0.4]]),
+        said(tags=[["response", 0.5]] * 1025),
+        json.dumps(said(parent="x" * 20_000)),
+    ],
+)
+def test_malformed(raw: object) -> None:
+    assert parse(raw) is Refusal.MALFORMED
+
+
+@pytest.mark.parametrize("raw", [said(v=2), said(v="1"), said(v=True), said(colour="red")])
+def test_unknown(raw: object) -> None:
+    assert parse(raw) is Refusal.UNKNOWN
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(sorted(hints._FIELDS)), JSON)
+    | st.text(max_size=60)
+    | st.binary(max_size=60)
+)
+def test_nothing_makes_a_reader_fail(raw: Any) -> None:
+    assert isinstance(parse(raw), Hint | Refusal)
+    assert isinstance(parse(said(**raw) if isinstance(raw, dict) and "v" not in raw else raw), Hint | Refusal)
+
+
+def test_several_at_once() -> None:
+    assert hints.parse_many({"hints": [said(), {}]}) == [Hint(session="s", seq=1), Refusal.MALFORMED]
+    assert hints.parse_many(said()) == [Hint(session="s", seq=1)]
+    assert hints.parse_many({"hints": {}}) == [Refusal.MALFORMED]
+    assert hints.parse_many({"hints": [said()] * 257}) == [Refusal.MALFORMED]
+
+
+def test_actions_of_an_envelope() -> None:
+    ours = SimpleNamespace(**Hint(session="s", seq=1).as_action("a"))
+    newer = SimpleNamespace(action_type=hints.ACTION_TYPE, action_version="2", payload={})
+    others = SimpleNamespace(action_type="somebody.else", action_version="1", payload={})
+    assert hints.parse_actions([others, ours, newer]) == [Hint(session="s", seq=1), Refusal.UNKNOWN]
+    assert hints.parse_actions(None) == []
+
+
+def test_only_newer_hints_say_something() -> None:
+    sequence = Sequence.of(2)
+    heard = [sequence.is_newer(Hint(session="s", seq=seq)) for seq in (3, 3, 1, 4)]
+    assert heard == [True, False, False, True]
+    assert sequence.is_newer(Hint(session="s", seq=1, thread="other"))
+
+
+def test_sequences_are_forgotten_oldest_first() -> None:
+    sequence = Sequence.of(2)
+    for name in ("a", "b", "a", "c"):
+        sequence.is_newer(Hint(session=name, seq=5))
+    assert len(sequence._last) == 2
+    assert not sequence.is_newer(Hint(session="a", seq=5))
+    assert sequence.is_newer(Hint(session="b", seq=5))
