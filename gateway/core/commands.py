@@ -27,10 +27,5 @@ class Refuse(msgspec.Struct, frozen=True, kw_only=True):
     waited_s: float
 
 
-class Emit(msgspec.Struct, frozen=True):
-    """Append a record to the information stream."""
-
-    record: Record
-
-
-Command = Dispatch | Refuse | Emit
+Command = Dispatch | Refuse | Record
+"""A record is to be appended to the information stream."""

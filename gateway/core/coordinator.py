@@ -81,10 +81,12 @@ class Coordinator:
         due = (self.waiting_room.next_deadline_s(), self.sessions.next_expiry_s())
         return min((d for d in due if d is not None), default=None)
 
-    def _take_in(self, event: ev.Event, *, now: float) -> None:
+    def _take_in(self, event: ev.Event, *, now: float) -> None:  # noqa: C901 - one case for each event
         match event:
             case ev.RequestArrived():
                 self._arrived(event, now=now)
+            case ev.AnsweredAtOnce():
+                self._answered_at_once(event, now=now)
             case ev.ResponseStarted():
                 self._known(event.request).step(Step.START)
             case ev.FirstTokenSeen():
@@ -194,6 +196,15 @@ class Coordinator:
         assert live.replica is not None
         live.saw_first_token = True
         self._stream.first_token(live, live.replica, now=now)
+
+    def _answered_at_once(self, event: ev.AnsweredAtOnce, *, now: float) -> None:
+        live = self._known(event.request)
+        live.step(Step.START)
+        if event.has_first_token:
+            self._first_token(live, now=now)
+        for state_id in event.answer.state_ids:
+            self.sessions.state_minted(live, state_id)
+        self._answer_ended(live, Step.FINISH, event.answer, now=now)
 
     def _answer_ended(self, live: LiveRequest, step: Step, answer: Answer, *, now: float) -> None:
         live.step(step)

@@ -40,6 +40,14 @@ class StateMinted(msgspec.Struct, frozen=True):
     state_id: str
 
 
+class AnsweredAtOnce(msgspec.Struct, frozen=True):
+    """`ResponseStarted`, what was seen, and `ResponseFinished`, in one: the whole response came together."""
+
+    request: RequestId
+    answer: Answer
+    has_first_token: bool
+
+
 class ResponseFinished(msgspec.Struct, frozen=True):
     """The whole response was passed on."""
 
@@ -105,6 +113,7 @@ RequestEvent = (
     | FirstTokenSeen
     | ToolCallSeen
     | StateMinted
+    | AnsweredAtOnce
     | ResponseFinished
     | ResponseCut
     | AttemptFailed

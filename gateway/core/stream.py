@@ -3,9 +3,7 @@
 The coordinator says what happened; this says it in the words of `domain/records.py`.
 """
 
-from collections.abc import Iterable
-
-from gateway.core.commands import Command, Emit
+from gateway.core.commands import Command
 from gateway.core.live import LiveRequest
 from gateway.domain import records as rec
 from gateway.domain.decision import Placement, Refusal, Wait
@@ -17,13 +15,8 @@ GPU_WORK = frozenset({Work.GENERATE, Work.POOL})
 
 class Stream:
     def __init__(self, out: list[Command]) -> None:
-        self._out = out
-
-    def append(self, record: rec.Record) -> None:
-        self._out.append(Emit(record))
-
-    def extend(self, found: Iterable[rec.Record]) -> None:
-        self._out.extend(Emit(record) for record in found)
+        self.append = out.append
+        self.extend = out.extend
 
     def waited(self, live: LiveRequest, wait: Wait, waiting: int, *, now: float) -> None:
         self.append(

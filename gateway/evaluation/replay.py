@@ -13,7 +13,6 @@ import msgspec
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core import events as ev
-from gateway.core.commands import Dispatch, Emit, Refuse
 from gateway.core.coordinator import Coordinator
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
@@ -96,21 +95,18 @@ class _Replay:
 
     def _send(self, event: ev.Event, now: float) -> None:
         for command in self._brain.handle(event, now=now):
-            match command:
-                case Emit(TurnArrived() as turn) if turn.session is not None:
-                    number = int(turn.turn)
-                    self._placed[number] = Placed(
-                        number=number,
-                        exchange=self._exchanges[number],
-                        session=turn.session,
-                        thread=turn.thread or "",
-                        edge=turn.edge.value,
-                        source=turn.source.value,
-                        confidence=turn.confidence,
-                        parent=int(turn.parent) if turn.parent is not None else None,
-                    )
-                case Emit() | Dispatch() | Refuse():
-                    pass
+            if isinstance(command, TurnArrived) and command.session is not None:
+                number = int(command.turn)
+                self._placed[number] = Placed(
+                    number=number,
+                    exchange=self._exchanges[number],
+                    session=command.session,
+                    thread=command.thread or "",
+                    edge=command.edge.value,
+                    source=command.source.value,
+                    confidence=command.confidence,
+                    parent=int(command.parent) if command.parent is not None else None,
+                )
 
 
 def _last_event(exchange: Exchange, request: RequestId, answer: Answer) -> ev.Event:

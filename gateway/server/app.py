@@ -46,7 +46,7 @@ class Gateway:
         self._metrics = Metrics(self.snapshot, lambda: self._stream.dropped if self._stream else 0)
         prefix = secrets.token_hex(3)
         coordinator = assemble(config, id_prefix=prefix)
-        self.driver = Driver(coordinator, clock=self._clock, id_prefix=prefix, on_record=self._on_record)
+        self.driver = Driver(coordinator, clock=self._clock, id_prefix=prefix, on_records=self._on_records)
         tls = _upstream_tls(config)
         self._replicas = _replicas(config, environ, tls)
         self._health = HealthChecks(
@@ -143,10 +143,11 @@ class Gateway:
         finally:
             await self.stop()
 
-    def _on_record(self, record: Record) -> None:
-        self._metrics.count(record)
+    def _on_records(self, records: list[Record]) -> None:
+        for record in records:
+            self._metrics.count(record)
         if self._stream is not None:
-            self._stream.append(record)
+            self._stream.extend(records)
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -155,7 +156,7 @@ class Gateway:
             now = loop.time()
             self._handlers.sweep(now)
             for replica in self._replicas.values():
-                replica.close_idle(now=now)
+                replica.sweep(now=now)
 
 
 def check_references(config: Config, environ: Mapping[str, str]) -> None:

@@ -1,8 +1,8 @@
 """One client connection: bytes in become requests for the handler, its answer goes out as bytes.
 
-A connection runs one task, which takes one request after the other. If the client leaves, the task is
-cancelled; that is how a handler learns of it. Writing never waits: a relay that writes more than the
-client reads is told by `on_pause` and `on_resume`, and stops reading from its backend.
+One request is handled after the other, in the call that brought its last byte as far as that goes. If
+the client leaves, the handler is cancelled; that is how it learns of it. Writing never waits: a relay that
+writes more than the client reads is told by `on_pause` and `on_resume`, and stops reading from its backend.
 """
 
 import asyncio
@@ -10,21 +10,22 @@ import contextlib
 import enum
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.request import Protocol
 from gateway.errors import error_body, http_status
 from gateway.server.door import Visitor
 from gateway.server.request_parser import HttpRequest, RequestParser
+from gateway.upstream.moments import Run
 from gateway.wire.endpoints import classify
 from gateway.wire.headers import RawHeaders
 
 if TYPE_CHECKING:
     from gateway.server.listener import Listener
 
-Handler = Callable[["ClientConnection", HttpRequest], Awaitable[None]]
+Handler = Callable[["ClientConnection", HttpRequest], Coroutine[Any, Any, None]]
 
 
 class Framing(enum.Enum):
@@ -38,20 +39,9 @@ class Framing(enum.Enum):
     """HTTP/1.0 without a length: the connection closes."""
 
 
-_REASONS: Final = {
-    400: b"Bad Request", 401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found",
-    408: b"Request Timeout", 413: b"Content Too Large", 431: b"Request Header Fields Too Large",
-    500: b"Internal Server Error", 501: b"Not Implemented", 502: b"Bad Gateway",
-    503: b"Service Unavailable", 504: b"Gateway Timeout",
-}  # fmt: skip
-
-
+_CHUNKED: Final = Framing.CHUNKED
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 """For SO_LINGER: closing drops what is unsent and resets the connection."""
-
-
-def _nothing() -> None:
-    pass
 
 
 class ClientConnection(asyncio.Protocol):
@@ -59,15 +49,18 @@ class ClientConnection(asyncio.Protocol):
         self._listener = listener
         self._limits = listener.limits
         self._parser = RequestParser(listener.limits, listener.budget, self._judge)
-        self._arrival: asyncio.Future[None] | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._run: Run | None = None
+        """The handler of the current request."""
         self._current: HttpRequest | None = None
+        self._is_serving = False
+        self._is_answering = False
         self._framing: Framing | None = None
         """Of the response that is being sent; None between responses."""
         self._held_head = b""
         """The head of that response, while it has not been sent."""
         self._is_discarding = False
         self._is_lost = False
+        self._is_reading = True
         self._must_close = False
         now = listener.now()
         self._idle_since = self._last_read = self._first_byte = now
@@ -76,8 +69,8 @@ class ClientConnection(asyncio.Protocol):
         self.peer = ""
         """The client's address, without the port."""
         self.transport: asyncio.Transport
-        self.on_pause: Callable[[], None] = _nothing
-        self.on_resume: Callable[[], None] = _nothing
+        self.on_pause: Callable[[], None] | None = None
+        self.on_resume: Callable[[], None] | None = None
 
     # --- from the transport ----------------------------------------------------------------------
 
@@ -86,28 +79,27 @@ class ClientConnection(asyncio.Protocol):
         peername = transport.get_extra_info("peername")
         self.peer = peername[0] if isinstance(peername, tuple) else "local"
         if not self._listener.connected(self):
-            refusal = Refusal(
-                reason=RefusalReason.MEMORY_FULL,
-                message="The gateway has as many connections as it may.",
-                retry_after_s=5,
+            message = "The gateway has as many connections as it may."
+            self._refuse_and_linger(
+                Refusal(reason=RefusalReason.MEMORY_FULL, message=message, retry_after_s=5)
             )
-            self._task = self._listener.spawn(self._refuse_and_linger(refusal))
-            return
-        self._task = self._listener.spawn(self._serve())
 
     def data_received(self, data: bytes) -> None:
         if self._is_discarding:
             return
+        parser = self._parser
         now = self._last_read = self._listener.now()
-        if not self._parser.is_mid_request:
+        if not parser.is_mid_request:
             self._first_byte = now
-        self._parser.feed(data)
-        self._continue_if_wanted()
-        if self._parser.requests or self._parser.refusal is not None:
+        parser.feed(data)
+        if parser.wants_continue:
+            self._continue_if_wanted()
+        if parser.requests or parser.refusal is not None:
             if self._current is not None:
+                self._is_reading = False
                 self.transport.pause_reading()  # a pipelined request waits for its turn
-            if self._arrival is not None and not self._arrival.done():
-                self._arrival.set_result(None)
+            else:
+                self._serve()
 
     def _judge(self, method: str, target: bytes, headers: RawHeaders) -> Visitor | Refusal:
         return self._listener.door.judge(method, target, headers, self.peer)
@@ -124,47 +116,108 @@ class ClientConnection(asyncio.Protocol):
         self._is_lost = True
         self._listener.disconnected(self)
         self._parser.discard()
-        if self._task is not None:
-            self._task.cancel()
+        if self._run is not None:
+            self._run.cancel()
 
     def pause_writing(self) -> None:
         self._paused_since = self._listener.now()
-        self.on_pause()
+        if self.on_pause is not None:
+            self.on_pause()
 
     def resume_writing(self) -> None:
         self._paused_since = None
-        self.on_resume()
+        if self.on_resume is not None:
+            self.on_resume()
+
+    # --- one request after the other -------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Handles what has come, until a handler has to wait. A loop: handlers may end at once."""
+        self._is_serving = True
+        while self._parser.requests and not self._must_close:
+            self._current = request = self._parser.requests.popleft()
+            self._run = run = Run(self._listener.handler(self, request), self._request_over)
+            run.go_on()
+            if self._current is not None:
+                break
+        self._is_serving = False
+        if self._current is None:
+            self._rest()
+
+    def _request_over(self) -> None:
+        assert self._current is not None
+        self._listener.budget.give_back(len(self._current.body))
+        self._current = self._run = None
+        self._is_answering = False
+        self._idle_since = self._listener.now()
+        if self._framing is not None:  # the handler stopped half-way
+            self.abort()
+        if not self._is_serving:
+            self._serve()
+
+    def _rest(self) -> None:
+        """Nothing is left to be handled."""
+        if self._is_lost:
+            return
+        if self._must_close:
+            self._close()
+        elif self._parser.refusal is not None:
+            self._refuse_and_linger(self._parser.refusal)
+        elif self._listener.is_draining:
+            self._close()
+        else:
+            self._read_on()
+            self._continue_if_wanted()
+
+    def _read_on(self) -> None:
+        if not self._is_reading:
+            self._is_reading = True
+            self.transport.resume_reading()
+
+    def _continue_if_wanted(self) -> None:
+        """Asks for a body that the client holds back, unless a response is still on its way."""
+        if self._parser.wants_continue and self._current is None and not self._parser.requests:
+            self._parser.wants_continue = False
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _refuse_and_linger(self, refusal: Refusal) -> None:
+        """Answers, and reads on for a while: closing on unread bytes would reset the answer away."""
+        self._is_discarding = True
+        self._read_on()
+        path = self._parser.refused_target.partition(b"?")[0].decode("latin-1")
+        self.refuse(classify("POST", path).protocol, refusal)
+        if self.transport.can_write_eof() and not self.transport.is_closing():
+            self.transport.write_eof()
+        self._listener.loop.call_later(self._limits.linger_s, self._close)
+
+    def _close(self) -> None:
+        if not self._is_lost and self._closing_since is None:
+            self._closing_since = self._listener.now()
+            self.transport.close()
 
     # --- the handler's side ----------------------------------------------------------------------
 
     @property
     def is_answering(self) -> bool:
-        """A response head was sent and its body is not complete."""
-        return self._framing is not None
+        """The response to the current request was begun; it may be complete."""
+        return self._is_answering
 
-    @property
-    def is_idle(self) -> bool:
-        return self._current is None and not self._parser.is_mid_request
-
-    def start_response(self, status_line: bytes, headers: RawHeaders, framing: Framing) -> None:
+    def start_response(self, lines: bytes, framing: Framing) -> None:
         """Sends the head, with the first of the body or at the latest by `flush_head`: one write, not two.
 
-        `headers` holds end-to-end fields only, Content-Length included.
+        `lines`: the status line and end-to-end fields only, Content-Length included.
         """
         assert self._framing is None and self._current is not None
-        lines = [status_line, b"\r\n"]
-        for name, value in headers:
-            lines += (name, b": ", value, b"\r\n")
-        if framing is Framing.CHUNKED:
-            lines.append(b"Transfer-Encoding: chunked\r\n")
-        if framing is Framing.CLOSE or not self._current.keep_alive or self._listener.is_draining:
+        head = self._current.head
+        if framing is _CHUNKED:
+            lines += b"Transfer-Encoding: chunked\r\n"
+        if not head.keep_alive or self._listener.is_draining or framing is Framing.CLOSE:
             self._must_close = True
-            lines.append(b"Connection: close\r\n")
-        elif self._current.is_http_1_0:
-            lines.append(b"Connection: keep-alive\r\n")
-        lines.append(b"\r\n")
-        self._framing = framing
-        self._held_head = b"".join(lines)
+            lines += b"Connection: close\r\n"
+        elif head.is_http_1_0:
+            lines += b"Connection: keep-alive\r\n"
+        self._framing, self._is_answering = framing, True
+        self._held_head = lines + b"\r\n"
 
     def flush_head(self) -> None:
         """Sends the head now, if no body has come to go with it."""
@@ -172,54 +225,47 @@ class ClientConnection(asyncio.Protocol):
         if head and not self._is_lost:
             self.transport.write(head)
 
-    def write(self, parts: list[bytes]) -> None:
+    def write(self, parts: list[bytes], *, is_last: bool = False) -> None:
         """Sends body bytes, all in one go; never holds any back. To a client that is gone it does nothing."""
+        framing, head = self._framing, self._held_head
+        self._held_head = b""
+        if is_last:
+            self._framing = None
         if self._is_lost:
             return
-        head, self._held_head = self._held_head, b""
-        if self._framing is Framing.CHUNKED:
+        if framing is _CHUNKED:
             size = sum(map(len, parts))
-            framed: Sequence[bytes] = (b"%x\r\n" % size, *parts, b"\r\n") if size else ()
+            start = b"%s%x\r\n" % (head, size) if size else head
+            end = (b"\r\n0\r\n\r\n" if size else b"0\r\n\r\n") if is_last else b"\r\n" if size else b""
+            data = b"".join((start, *parts, end))
+        elif framing is not Framing.NONE:
+            data = b"".join((head, *parts))
         else:
-            framed = parts if self._framing is not Framing.NONE else ()
-        if data := b"".join((head, *framed)):
+            data = head
+        if data:
             self.transport.write(data)
 
-    def end_response(self) -> None:
-        """The body is complete."""
-        assert self._framing is not None
-        if self._framing is Framing.CHUNKED:
-            self._held_head += b"0\r\n\r\n"
-        self._framing = None
-        self.flush_head()
-
-    def respond(self, status: int, headers: RawHeaders, body: bytes) -> None:
-        """Sends a whole response of the gateway's own."""
-        head = b"HTTP/1.1 %d %s" % (status, _REASONS.get(status, b"OK"))
-        fields = [
-            *headers,
-            (b"Content-Type", b"application/json"),
-            (b"Content-Length", b"%d" % len(body)),
-        ]
-        is_head = self._current is not None and self._current.method == "HEAD"
+    def respond(self, status: int, lines: bytes, body: bytes) -> None:
+        """Sends a whole response of the gateway's own; `lines`: its header lines beyond the usual."""
+        lines = b"HTTP/1.1 %d %s\r\n%sContent-Type: application/json\r\nContent-Length: %d\r\n" % (
+            status, _REASONS.get(status, b"OK"), lines, len(body)
+        )  # fmt: skip
         if self._current is None:  # refused before there was a request
-            lines = b"".join(b"%s: %s\r\n" % field for field in fields)
             body = b"" if self._parser.refused_method == "HEAD" else body
-            self.transport.write(b"%s\r\n%sConnection: close\r\n\r\n%s" % (head, lines, body))
+            self.transport.write(b"%sConnection: close\r\n\r\n%s" % (lines, body))
             return
-        self.start_response(head, fields, Framing.NONE if is_head else Framing.LENGTH)
-        self.write([body])
-        self.end_response()
+        is_head = self._current.head.method == "HEAD"
+        self.start_response(lines, Framing.NONE if is_head else Framing.LENGTH)
+        self.write([body], is_last=True)
 
-    def refuse(self, protocol: Protocol, refusal: Refusal, receipts: RawHeaders | None = None) -> None:
-        """Answers with a refusal in the protocol's own shape."""
-        headers = list(receipts or ())
+    def refuse(self, protocol: Protocol, refusal: Refusal, lines: bytes = b"") -> None:
+        """Answers with a refusal in the protocol's own shape; `lines`: header lines to go with it."""
         if refusal.retry_after_s is not None:
-            headers.append((b"Retry-After", b"%d" % refusal.retry_after_s))
+            lines += b"Retry-After: %d\r\n" % refusal.retry_after_s
         status = http_status(refusal.reason)
         if status == 401:
-            headers.append((b"WWW-Authenticate", b"Bearer"))
-        self.respond(status, headers, error_body(protocol, refusal))
+            lines += b"WWW-Authenticate: Bearer\r\n"
+        self.respond(status, lines, error_body(protocol, refusal))
 
     def abort(self) -> None:
         """Resets the connection, so that no client can take what it got for the whole."""
@@ -232,63 +278,16 @@ class ClientConnection(asyncio.Protocol):
                 accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self.transport.abort()
 
-    # --- the connection's own task ---------------------------------------------------------------
+    # --- the listener's side ---------------------------------------------------------------------
 
-    async def _serve(self) -> None:
-        try:
-            while not self._must_close and (request := await self._next_request()) is not None:
-                try:
-                    await self._listener.handler(self, request)
-                finally:
-                    self._listener.budget.give_back(len(request.body))
-                    self._current = None
-                    self._idle_since = self._listener.now()
-                if self.is_answering:  # the handler stopped half-way
-                    self.abort()
-                elif not (self._is_lost or self._parser.requests or self._parser.refusal):
-                    self.transport.resume_reading()
-                    self._continue_if_wanted()
-            if self._parser.refusal is not None and not self._must_close:
-                await self._refuse_and_linger(self._parser.refusal)
-        finally:
-            self._close()
-
-    async def _next_request(self) -> HttpRequest | None:
-        """The next request; None if the connection is to be closed."""
-        while not self._parser.requests:
-            if self._parser.refusal is not None or self._listener.is_draining:
-                return None
-            self._arrival = self._listener.loop.create_future()
-            await self._arrival
-        self._current = self._parser.requests.popleft()
-        return self._current
-
-    def _continue_if_wanted(self) -> None:
-        """Asks for a body that the client holds back, unless a response is still on its way."""
-        if self._parser.wants_continue and self._current is None and not self._parser.requests:
-            self._parser.wants_continue = False
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    async def _refuse_and_linger(self, refusal: Refusal) -> None:
-        """Answers, and reads on for a while: closing on unread bytes would reset the answer away."""
-        self._is_discarding = True
-        self.transport.resume_reading()
-        path = self._parser.refused_target.partition(b"?")[0].decode("latin-1")
-        self.refuse(classify("POST", path).protocol, refusal)
-        if self.transport.can_write_eof() and not self.transport.is_closing():
-            self.transport.write_eof()
-        await asyncio.sleep(self._limits.linger_s)
-        self._close()
-
-    def _close(self) -> None:
-        if not self._is_lost and self._closing_since is None:
-            self._closing_since = self._listener.now()
-            self.transport.close()
+    @property
+    def is_idle(self) -> bool:
+        return self._current is None and not self._parser.is_mid_request
 
     def drain(self) -> None:
         """No further request is taken; an idle connection closes now."""
-        if self._arrival is not None and not self._arrival.done() and self.is_idle:
-            self._arrival.set_result(None)
+        if self.is_idle and not self._is_discarding:
+            self._close()
 
     def check_timeouts(self, now: float) -> None:
         """Called about once a second."""
@@ -307,12 +306,16 @@ class ClientConnection(asyncio.Protocol):
                 or (self._parser.is_in_body and now - self._last_read > limits.body_stall_s)
                 or waited > limits.request_timeout_s
             ):
-                self._parser.refuse(
-                    Refusal(
-                        reason=RefusalReason.REQUEST_TIMEOUT, message="The request did not arrive in time."
-                    )
-                )
-                if self._arrival is not None and not self._arrival.done():
-                    self._arrival.set_result(None)
+                message = "The request did not arrive in time."
+                self._parser.refuse(Refusal(reason=RefusalReason.REQUEST_TIMEOUT, message=message))
+                self._serve()
         elif now - max(self._idle_since, self._last_read) > limits.keep_alive_s:
             self._close()
+
+
+_REASONS: Final = {
+    400: b"Bad Request", 401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found",
+    408: b"Request Timeout", 413: b"Content Too Large", 431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error", 501: b"Not Implemented", 502: b"Bad Gateway",
+    503: b"Service Unavailable", 504: b"Gateway Timeout",
+}  # fmt: skip

@@ -10,14 +10,14 @@ import itertools
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import assert_never
 
 from gateway.core import events as ev
-from gateway.core.commands import Command, Dispatch, Emit, Refuse
+from gateway.core.commands import Dispatch, Refuse
 from gateway.core.coordinator import Coordinator
 from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, RequestFacts, ToolCall
+from gateway.upstream.moments import Moment
 
 
 class SteadyClock:
@@ -37,22 +37,23 @@ class Driver:
         *,
         clock: Callable[[], float],
         id_prefix: str,
-        on_record: Callable[[Record], None] | None,
+        on_records: Callable[[list[Record]], None],
     ) -> None:
         self.coordinator = coordinator
         self._clock = clock
         self._loop = asyncio.get_running_loop()
+        self.call_soon = self._loop.call_soon
         self._id_prefix = id_prefix
         self._numbers = itertools.count(1)
-        self._on_record = on_record
+        self._on_records = on_records
         self._tickets: dict[RequestId, Ticket] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_due_s: float | None = None
+        self._timer_due_s = 0.0
 
     def open_ticket(self, tenant: TenantId, facts: RequestFacts) -> "Ticket":
         """Tells the brain of a request. The ticket must be closed; it is a context manager."""
         request = RequestId(f"r-{self._id_prefix}{next(self._numbers):x}")
-        ticket = Ticket(self, request, self._loop)
+        ticket = Ticket(self, request)
         self._tickets[request] = ticket
         try:
             self.send(ev.RequestArrived(request, tenant, facts))
@@ -62,9 +63,17 @@ class Driver:
         return ticket
 
     def send(self, event: ev.Event) -> None:
+        records: list[Record] = []
         for command in self.coordinator.handle(event, now=self._clock()):
-            self._carry_out(command)
-        self._rearm()
+            if isinstance(command, Dispatch | Refuse):
+                self._tickets[command.request].decide(command)
+            else:
+                records.append(command)
+        if records:
+            self._on_records(records)
+        # A timer that fires early only asks again; what may be due sooner than it is a turn that waits.
+        if self._timer is None or self.coordinator.waiting_room:
+            self._rearm()
 
     def close_ticket(self, ticket: "Ticket") -> None:
         self._tickets.pop(ticket.request, None)
@@ -73,45 +82,28 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _carry_out(self, command: Command) -> None:
-        match command:
-            case Emit():
-                if self._on_record is not None:
-                    self._on_record(command.record)
-            case Dispatch() | Refuse():
-                self._tickets[command.request].decide(command)
-            case _:
-                assert_never(command)
-
     def _rearm(self) -> None:
         due_s = self.coordinator.next_deadline_s()
-        if due_s == self._timer_due_s:
-            return
-        # A timer that fires early only asks again, so one that is due sooner than needed may stay.
-        if due_s is not None and self._timer_due_s is not None and self._timer_due_s <= due_s:
+        if due_s is None or (self._timer is not None and self._timer_due_s <= due_s):
             return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         self._timer_due_s = due_s
-        if due_s is not None:
-            delay_s = max(due_s - self._clock(), 0.001)
-            self._timer = self._loop.call_later(delay_s, self._timer_fired)
+        self._timer = self._loop.call_later(max(due_s - self._clock(), 0.001), self._timer_fired)
 
     def _timer_fired(self) -> None:
-        self._timer = self._timer_due_s = None
+        self._timer = None
         self.send(ev.TimerFired())
 
 
 class Ticket:
     """One request's line to the brain, as a context manager: leaving it unfinished means *client left*."""
 
-    def __init__(self, driver: Driver, request: RequestId, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, driver: Driver, request: RequestId) -> None:
         self.request = request
         self._driver = driver
-        self._loop = loop
         self._decided: Dispatch | Refuse | None = None
-        self._waiter: asyncio.Future[None] | None = None
+        self._waits: Moment | None = None
         self.is_over = False
         self.seen: Callable[[], Answer] | None = None
         """What has been seen of the answer, for the case that the client leaves."""
@@ -129,8 +121,8 @@ class Ticket:
     async def decision(self) -> Dispatch | Refuse:
         """The brain's next decision. After `Refuse` the ticket is over."""
         if self._decided is None:
-            self._waiter = self._loop.create_future()
-            await self._waiter
+            self._waits = Moment()
+            await self._waits
         assert self._decided is not None
         decided, self._decided = self._decided, None
         return decided
@@ -140,8 +132,9 @@ class Ticket:
         self._decided = command
         if isinstance(command, Refuse):
             self.is_over = True
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self._waits is not None:
+            # Not on the spot: the brain is in the midst of an event.
+            self._driver.call_soon(self._waits.come)
 
     def attempt_failed(self, why: str, *, was_sent: bool, timed_out: bool) -> None:
         self._driver.send(ev.AttemptFailed(self.request, why, was_sent, timed_out))
@@ -158,12 +151,15 @@ class Ticket:
     def state_minted(self, state_id: str) -> None:
         self._driver.send(ev.StateMinted(self.request, state_id))
 
+    def answered_at_once(self, answer: Answer, *, has_first_token: bool) -> None:
+        self._end(ev.AnsweredAtOnce(self.request, answer, has_first_token))
+
     def finished(self, answer: Answer) -> None:
         self._end(ev.ResponseFinished(self.request, answer))
 
     def cut(self, answer: Answer, why: str) -> None:
         self._end(ev.ResponseCut(self.request, answer, why))
 
-    def _end(self, event: ev.ResponseFinished | ev.ResponseCut | ev.ClientLeft) -> None:
+    def _end(self, event: ev.AnsweredAtOnce | ev.ResponseFinished | ev.ResponseCut | ev.ClientLeft) -> None:
         self.is_over = True
         self._driver.send(event)

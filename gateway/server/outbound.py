@@ -12,13 +12,11 @@ from typing import Final
 from gateway.config.hints import HintsConfig
 from gateway.domain.decision import SessionRef
 from gateway.domain.fleet import Abilities
-from gateway.domain.ids import TenantId
 from gateway.domain.request import Work
+from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
 from gateway.server.tenants import CREDENTIAL_HEADERS
 from gateway.upstream.replica import Replica
-from gateway.wire.endpoints import Endpoint
-from gateway.wire.headers import get_header
 from gateway.wire.hop_by_hop import end_to_end
 from gateway.wire.splice import Chunk, splice_fields
 
@@ -35,54 +33,48 @@ class Outbound:
     def chunks(
         self,
         request: HttpRequest,
-        endpoint: Endpoint,
         replica: Replica,
         abilities: Abilities,
         session: SessionRef | None,
-        tenant: TenantId,
         *,
         is_readable: bool,
     ) -> list[Chunk]:
         """Head and body, to be written in order."""
-        body = self._body(request, endpoint, abilities, tenant, is_readable=is_readable)
-        address = replica.address
-        target = address.prefix + request.target
-        lines = [b"%s %s HTTP/1.1\r\n" % (request.method.encode("ascii"), target)]
-        lines.append(b"Host: %s\r\n" % address.authority)
-        drop = _REFRAMED
-        if self._are_keys_required or replica.api_key is not None:
-            drop |= CREDENTIAL_HEADERS
-        for name, value in end_to_end(request.headers, drop):
-            if not name.lower().startswith(_FOR_US_ALONE):
-                lines += (name, b": ", value, b"\r\n")
-        if replica.api_key is not None:
-            lines.append(b"Authorization: Bearer %s\r\n" % replica.api_key.encode("latin-1"))
-        is_told = abilities.session_header and self._hints.session
-        if session is not None and is_told and get_header(request.headers, b"x-session-id") is None:
-            lines.append(b"X-Session-ID: %s\r\n" % session.session.encode("ascii"))
-        if body or request.method in _METHODS_WITH_BODY:
-            lines.append(b"Content-Length: %d\r\n" % sum(map(len, body)))
-        lines.append(b"\r\n")
+        head, key = request.head, replica.api_key
+        body = self._body(request, abilities, is_readable=is_readable)
+        with_credentials = key is None and not self._are_keys_required
+        fields = head.passed_on.get(with_credentials)
+        if fields is None:
+            fields = head.passed_on[with_credentials] = _fields(head, with_credentials=with_credentials)
+        first = replica.address.first_line(head.method, head.target)
+        ours = b"" if key is None else b"Authorization: Bearer %s\r\n" % key.encode("latin-1")
+        is_told = session is not None and abilities.session_header and self._hints.session
+        if is_told and session is not None and "x-session-id" not in head.facts.stated:
+            ours += b"X-Session-ID: %s\r\n" % session.session.encode("ascii")
+        if body or head.method in _METHODS_WITH_BODY:
+            ours += b"Content-Length: %d\r\n" % sum(map(len, body))
         if len(body) == 1 and len(body[0]) < _COPY_BELOW:
-            return [b"".join((*lines, body[0]))]
-        return [b"".join(lines), *body]
+            return [b"%s%s%s\r\n%s" % (first, fields, ours, body[0])]
+        return [b"%s%s%s\r\n" % (first, fields, ours), *body]
 
-    def _body(
-        self,
-        request: HttpRequest,
-        endpoint: Endpoint,
-        abilities: Abilities,
-        tenant: TenantId,
-        *,
-        is_readable: bool,
-    ) -> list[Chunk]:
+    def _body(self, request: HttpRequest, abilities: Abilities, *, is_readable: bool) -> list[Chunk]:
         secret = self._hints.cache_salt_secret
-        wants_salt = secret is not None and abilities.cache_salt and endpoint.work is Work.GENERATE
-        if wants_salt and is_readable and get_header(request.headers, b"content-encoding") is None:
-            assert secret is not None
+        if secret is None or not abilities.cache_salt or not is_readable:
+            return [request.body] if request.body else []
+        head = request.head
+        if head.visitor.endpoint.work is Work.GENERATE and not head.facts.coding:
+            tenant = head.visitor.tenant.id
             salt = hmac.digest(secret.encode(), tenant.encode(), hashlib.sha256).hex()
             return splice_fields(request.body, {"cache_salt": salt})
         return [request.body] if request.body else []
+
+
+def _fields(head: RequestHead, *, with_credentials: bool) -> bytes:
+    drop = _REFRAMED if with_credentials else _REFRAMED | CREDENTIAL_HEADERS
+    passed_on = end_to_end(head.headers, drop)
+    return b"".join(
+        [b"%s: %s\r\n" % field for field in passed_on if not field[0].lower().startswith(_FOR_US_ALONE)]
+    )
 
 
 _COPY_BELOW: Final = 16 << 10

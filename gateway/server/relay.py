@@ -13,10 +13,9 @@ import msgspec
 from gateway.domain.request import Answer
 from gateway.server.connection import ClientConnection, Framing
 from gateway.server.driver import Ticket
-from gateway.upstream.connection import ResponseHead, UpstreamConnection
+from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerCut
-from gateway.wire.headers import RawHeaders, get_header
-from gateway.wire.hop_by_hop import end_to_end
+from gateway.upstream.response_head import ResponseHead
 from gateway.wire.observer import ResponseObserver
 
 
@@ -40,70 +39,74 @@ class Relay:
         self._saw_first_token = False
         self._told_calls = 0
         self._told_states = 0
-        ticket.seen = self.answer
-
-    def answer(self) -> Answer:
-        """What has been seen so far, and told to the brain."""
-        answer = self._observer.answer(self._head.status)
-        self._tell()
-        if self._head.status >= 400 and (wait_s := _retry_after_s(self._head.headers)) is not None:
-            answer = msgspec.structs.replace(answer, retry_after_s=wait_s)
-        return answer
 
     @property
     def is_waiting_for_replica(self) -> bool:
-        return not self._is_paused and not self._upstream.done.done()
+        return not self._is_paused and not self._upstream.done.has_come
 
-    async def run(self, receipts: RawHeaders, *, is_http_1_0: bool) -> bool:
+    def pass_whole(self, parts: list[bytes]) -> None:
+        """All of the response has come: these are the parts of its body."""
+        self._client.write(parts, is_last=True)
+        self._feed(parts)
+        answer = self._answer()
+        has_first_token = self._observer.has_first_token and self._head.status < 400
+        self._ticket.answered_at_once(answer, has_first_token=has_first_token)
+
+    async def run(self) -> bool:
         """Passes the response on to its end. Whether the replica's connection is fit for reuse."""
         client, upstream = self._client, self._upstream
         self._ticket.response_started(self._head.status)
-        status_line = b"HTTP/1.1 %d %s" % (self._head.status, self._head.reason)
-        headers = [*end_to_end(self._head.headers), *receipts]
-        client.start_response(status_line, headers, self._framing(is_http_1_0))
+        self._ticket.seen = self._told_answer
         client.on_pause, client.on_resume = self._pause, self._resume
         try:
             upstream.set_sink(self._pump)
             client.flush_head()
             await upstream.done
         except AnswerCut as cut:
-            self._ticket.cut(self.answer(), str(cut))
+            self._ticket.cut(self._told_answer(), str(cut))
             client.abort()
             return False
         except asyncio.CancelledError:
             if self._observer.has_terminal:  # it left with the whole answer in hand
-                self._ticket.finished(self.answer())
+                self._ticket.finished(self._told_answer())
             raise
         finally:
-            client.on_pause = client.on_resume = _nothing
-        client.end_response()
-        self._ticket.finished(self.answer())
+            client.on_pause = client.on_resume = None
+        self._ticket.finished(self._told_answer())
         return True
 
     def give_up(self) -> None:
         """The replica has been silent for too long."""
-        if not self._upstream.done.done():
-            self._upstream.done.set_exception(AnswerCut("the replica stopped sending"))
+        self._upstream.done.fail(AnswerCut("the replica stopped sending"))
 
-    def _framing(self, is_http_1_0: bool) -> Framing:
-        if self._head.is_empty:
-            return Framing.NONE
-        if self._head.has_length:
-            return Framing.LENGTH
-        return Framing.CLOSE if is_http_1_0 else Framing.CHUNKED
+    def _pump(self, parts: list[bytes], is_last: bool) -> None:
+        self._client.write(parts, is_last=is_last)
+        self._feed(parts)
+        self._tell()
 
-    def _pump(self, parts: list[bytes]) -> None:
-        self._client.write(parts)
+    def _feed(self, parts: list[bytes]) -> None:
         # One chunk a read: the observer's work is per call more than per byte.
         self._observer.feed(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def _told_answer(self) -> Answer:
+        """What has been seen so far, and told to the brain."""
+        answer = self._answer()
         self._tell()
+        return answer
+
+    def _answer(self) -> Answer:
+        head = self._head
+        answer = self._observer.answer(head.status)
+        if head.status >= 400 and (wait_s := _seconds(head.retry_after)) is not None:
+            answer = msgspec.structs.replace(answer, retry_after_s=wait_s)
+        return answer
 
     def _tell(self) -> None:
         """Milestones that are new since the last time."""
         observer = self._observer
         if self._head.status >= 400:
             return
-        if observer.has_first_token and not self._saw_first_token:
+        if not self._saw_first_token and observer.has_first_token:
             self._saw_first_token = True
             self._ticket.first_token_seen()
         while self._told_calls < len(observer.tool_calls):
@@ -122,11 +125,15 @@ class Relay:
         self._upstream.resume()
 
 
-def _retry_after_s(headers: RawHeaders) -> float | None:
+def framing_of(head: ResponseHead, *, is_http_1_0: bool) -> Framing:
+    if head.is_empty:
+        return Framing.NONE
+    if head.has_length:
+        return Framing.LENGTH
+    return Framing.CLOSE if is_http_1_0 else Framing.CHUNKED
+
+
+def _seconds(retry_after: str | None) -> float | None:
     """When the client was told to come again; it will, to the millisecond. Dates are left unread."""
-    text = get_header(headers, b"retry-after")
-    return float(text) if text is not None and text.isdecimal() and len(text) < 7 else None
-
-
-def _nothing() -> None:
-    pass
+    is_number = retry_after is not None and retry_after.isdecimal() and len(retry_after) < 7
+    return float(retry_after) if is_number and retry_after is not None else None

@@ -17,28 +17,26 @@ import msgspec
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.server.door import Visitor
+from gateway.server.request_head import (
+    RefusedRequest,
+    RequestHead,
+    check_head,
+    headers_too_large,
+    malformed,
+    too_large,
+)
+from gateway.wire.facts import read_header_facts
 from gateway.wire.headers import RawHeaders
+from gateway.wire.known_head import KnownHead, know_message
 
 
-class HttpRequest(msgspec.Struct, kw_only=True):
-    method: str
-    target: bytes
-    """Path and query as received."""
-    headers: RawHeaders
+class HttpRequest(msgspec.Struct):
+    head: RequestHead
     body: bytes
-    is_http_1_0: bool
-    keep_alive: bool
-    visitor: Visitor
 
 
 Judge = Callable[[str, bytes, RawHeaders], Visitor | Refusal]
 """Decides on method, target and headers whether a request may go on."""
-
-
-class RefusedRequest(Exception):  # noqa: N818 - an outcome, raised only to leave llhttp's callbacks
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
 
 
 class BufferBudget:
@@ -82,6 +80,8 @@ class RequestParser:
         self.is_in_body = False
         self._unreported_bytes = 0
         """Fed since llhttp last told us of anything."""
+        self._last: tuple[KnownHead, RequestHead] | None = None
+        """To know the next request by."""
         self._parser = httptools.HttpRequestParser(self)
         self._reset()
 
@@ -91,6 +91,28 @@ class RequestParser:
 
     def feed(self, data: bytes) -> None:
         """Never raises: what cannot be accepted sets `refusal`."""
+        is_between = not (self.is_in_head or self.is_in_body or self._unreported_bytes)
+        if is_between and self._last is not None and self._recognise(data, *self._last):
+            return
+        before = len(self.requests)
+        self._read(data)
+        if is_between and not self.is_mid_request and len(self.requests) == before + 1:
+            request = self.requests[-1]
+            known = know_message(data, len(request.body))
+            self._last = (known, request.head) if known is not None and request.head.keep_alive else None
+
+    def _recognise(self, data: bytes, known: KnownHead, head: RequestHead) -> bool:
+        """Whether this is one whole request with the head of the last one, and may be held."""
+        body = known.body_of(data)
+        if body is None or self.refusal is not None:
+            return False
+        size = len(body)
+        if size > self._limits.max_body_bytes or not self._budget.take(size):
+            return False
+        self.requests.append(HttpRequest(head, body))
+        return True
+
+    def _read(self, data: bytes) -> None:
         while data and self.refusal is None:
             self._unreported_bytes += len(data)
             try:
@@ -105,10 +127,10 @@ class RequestParser:
                     raise
                 self.refuse(cause.refusal)
             except httptools.HttpParserError as error:
-                self.refuse(_malformed(str(error)).refusal)
+                self.refuse(malformed(str(error)).refusal)
         # llhttp keeps an unfinished field to itself, and skips over a chunk extension, for ever if need be.
         if self._unreported_bytes > self._limits.max_header_bytes and self.refusal is None:
-            self.refuse(_headers_too_large(self._limits).refusal)
+            self.refuse(headers_too_large(self._limits).refusal)
 
     def refuse(self, refusal: Refusal) -> None:
         """Gives up the unfinished request."""
@@ -163,7 +185,7 @@ class RequestParser:
         self._unreported_bytes = 0
         self.is_in_head, self.is_in_body = False, True
         method, version = self._parser.get_method(), self._parser.get_http_version()
-        _check_head(method, self._target, self._headers, version, self._limits)
+        check_head(method, self._target, self._headers, version, self._limits)
         judged = self._judge(method.decode("ascii"), self._target, self._headers)
         if isinstance(judged, Refusal):
             raise RefusedRequest(judged)
@@ -178,7 +200,7 @@ class RequestParser:
         self._unreported_bytes = 0
         size = len(part)
         if self._body_bytes + size > self._limits.max_body_bytes:
-            raise _too_large(self._limits)
+            raise too_large(self._limits)
         if not self._budget.take(size):
             message = "The gateway holds as many request bodies as it can."
             raise RefusedRequest(Refusal(reason=RefusalReason.MEMORY_FULL, message=message, retry_after_s=5))
@@ -190,70 +212,22 @@ class RequestParser:
         if self._parser.should_upgrade():
             return  # it is read again without
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        request = HttpRequest(
+        head = RequestHead(
             method=self._parser.get_method().decode("ascii"),
             target=self._target,
             headers=self._headers,
-            body=body,
             is_http_1_0=self._parser.get_http_version() == "1.0",
             keep_alive=self._parser.should_keep_alive(),
             visitor=self._visitor,
+            facts=read_header_facts(self._headers),
         )
         self._reset()  # what the body holds of the budget is the request's now
         self.wants_continue = False
-        self.requests.append(request)
+        if not head.keep_alive:
+            self._last = None  # nothing that follows is a request
+        self.requests.append(HttpRequest(head, body))
 
     def _count_header_bytes(self, size: int) -> None:
         self._header_bytes += size
         if self._header_bytes > self._limits.max_header_bytes:
-            raise _headers_too_large(self._limits)
-
-
-def _check_head(method: bytes, target: bytes, headers: RawHeaders, version: str, limits: HttpLimits) -> None:
-    """Raises `RefusedRequest` for a head that two parsers could read in two ways, or that asks too much."""
-    hosts = lengths = codings = 0
-    for name, value in headers:
-        match name.lower():
-            case b"host":
-                hosts += 1
-            case b"content-length":
-                lengths += 1
-                if not value.isdigit():
-                    raise _malformed("Content-Length is not a number")
-                if len(value) > 18 or int(value) > limits.max_body_bytes:
-                    raise _too_large(limits)
-            case b"transfer-encoding":
-                codings += 1
-                if value.lower() != b"chunked":
-                    raise _malformed("the only transfer coding is chunked")
-            case b"upgrade" if value.lower() == b"websocket":
-                raise _refused(RefusalReason.UNSUPPORTED_UPGRADE, "WebSocket is not supported.")
-    if version not in ("1.0", "1.1"):
-        raise _malformed("only HTTP/1.0 and HTTP/1.1 are spoken here")
-    if hosts > 1 or (hosts == 0 and version == "1.1"):
-        raise _malformed("exactly one Host is required")
-    if lengths > 1 or codings > 1 or (lengths and codings) or (codings and version == "1.0"):
-        raise _malformed("the length of the body is ambiguous")
-    if method == b"CONNECT" or not (target.startswith(b"/") or (method == b"OPTIONS" and target == b"*")):
-        # An absolute target names a server; which server answers is not the client's to say.
-        raise _malformed("the request target must be a path")
-
-
-def _refused(reason: RefusalReason, message: str) -> RefusedRequest:
-    return RefusedRequest(Refusal(reason=reason, message=message))
-
-
-def _malformed(what: str) -> RefusedRequest:
-    return _refused(RefusalReason.MALFORMED_HTTP, f"The request is not valid HTTP/1.1: {what}.")
-
-
-def _headers_too_large(limits: HttpLimits) -> RefusedRequest:
-    return _refused(
-        RefusalReason.HEADERS_TOO_LARGE, f"The request's headers exceed {limits.max_header_bytes} bytes."
-    )
-
-
-def _too_large(limits: HttpLimits) -> RefusedRequest:
-    return _refused(
-        RefusalReason.BODY_TOO_LARGE, f"The request's body exceeds {limits.max_body_bytes} bytes."
-    )
+            raise headers_too_large(self._limits)

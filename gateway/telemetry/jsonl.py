@@ -23,7 +23,7 @@ _BATCH: Final = 1000
 
 
 class StreamFile:
-    """Appends records. `append` never blocks and never raises."""
+    """Appends records. `extend` never blocks and never raises."""
 
     def __init__(self, config: StreamFileConfig) -> None:
         """Raises OSError if the file cannot be opened."""
@@ -45,11 +45,11 @@ class StreamFile:
         """Records that are not in the file, for want of room in memory or on the disk."""
         return self._crowded_out + self._unwritable
 
-    def append(self, record: Record) -> None:
-        if len(self._pending) < self._max_pending:
-            self._pending.append(record)
+    def extend(self, records: list[Record]) -> None:
+        if len(self._pending) + len(records) <= self._max_pending:
+            self._pending += records
         else:
-            self._crowded_out += 1
+            self._crowded_out += len(records)
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Writes what is pending, within the time, and closes the file."""
@@ -68,7 +68,7 @@ class StreamFile:
         while self._pending:
             batch = [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]
             try:
-                self._write(b"".join(self._encoder.encode(record) + b"\n" for record in batch))
+                self._write(self._encoder.encode_lines(batch))
             except OSError as error:
                 if not self._unwritable:
                     _log.error("the information stream cannot be written to %s: %s", self._path, error)

@@ -1,7 +1,7 @@
 """One connection to a replica: sends a request, and hands on its response as it is read.
 
 Every read is handed on before the next one: `data_received` parses, collects the body bytes of that
-read, and gives them to `sink` before it returns.
+read, and gives them to `sink` before it returns. Whoever waits for the head or the end goes on last.
 """
 
 import asyncio
@@ -9,42 +9,42 @@ from collections.abc import Callable
 from typing import Final, cast
 
 import httptools
-import msgspec
 
 from gateway.upstream.errors import AnswerCut, AnswerMissing, AnswerTimedOut
+from gateway.upstream.moments import Moment
+from gateway.upstream.response_head import LastResponse, ResponseHead, read_head, remember
 from gateway.wire.headers import RawHeaders
 from gateway.wire.splice import Chunk
 
-Sink = Callable[[list[bytes]], None]
-"""Takes the body bytes of one read, in order."""
+Sink = Callable[[list[bytes], bool], None]
+"""Takes the body bytes of one read, in order, and whether they are the last."""
 
 _MAX_HEAD_BYTES: Final = 256 << 10
 
 
-class ResponseHead(msgspec.Struct, kw_only=True):
-    status: int
-    reason: bytes
-    headers: RawHeaders
-    has_length: bool
-    is_empty: bool
-    """No body follows, whatever the headers say (HEAD, 204, 304)."""
-
-
 class UpstreamConnection(asyncio.Protocol):
-    """Use: `send`, await `head`, set `sink` (bytes that came before are given to it), await `done`."""
+    """Use: `send`, await `head_came`, then `take_whole`, or else set the sink and await `done`."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
         self.idle_since = 0.0
+        self.sent_at = 0.0
         self.last_read = 0.0
         self.use_count = 0
-        self.head: asyncio.Future[ResponseHead]
-        self.done: asyncio.Future[None]
-        """Ends with the body, or raises `AnswerCut`."""
+        self.head: ResponseHead | None = None
+        self.head_came = self.done = Moment()
+        """`head_came` fails with `AnswerMissing`; `done`, the end of the body, with `AnswerCut`."""
+        self._now = asyncio.get_running_loop().time
+        self._parser = httptools.HttpResponseParser(self)
+        self._last: LastResponse | None = None
+        """To know the next response by."""
         self._sink: Sink | None = None
-        self._early: list[bytes] = []
         self._read: list[bytes] = []
+        """Body bytes that the sink has not had."""
+        self._received = 0
+        """Bytes of this response so far; until its head has come."""
         self._is_busy = False
+        self._is_whole = False
         self._is_lost = False
         self._is_head_request = False
         self._keep_alive = False
@@ -62,21 +62,16 @@ class UpstreamConnection(asyncio.Protocol):
 
     def send(self, chunks: list[Chunk], *, is_head_request: bool) -> None:
         """Sends one request; `chunks` are its head and body."""
-        loop = asyncio.get_running_loop()
-        self.head = loop.create_future()
-        self.done = loop.create_future()
-        # Whoever sees `head` fail never looks at `done`, and asyncio would complain of that.
-        self.done.add_done_callback(_look_at)
-        self._parser = httptools.HttpResponseParser(self)
+        self.head = None
+        self.head_came, self.done = Moment(), Moment()
         self._is_head_request = is_head_request
-        self._is_busy = True
+        self._is_busy, self._is_whole = True, False
         self._sink = None
-        self._early = []
+        self._read = []
         self._headers: RawHeaders = []
-        self._head_bytes = 0
+        self._received = 0
         self._reason = b""
-        self._has_framing = False
-        self.last_read = loop.time()
+        self.sent_at = self.last_read = self._now()
         self.use_count += 1
         if len(chunks) == 1:
             self.transport.write(chunks[0])
@@ -85,16 +80,17 @@ class UpstreamConnection(asyncio.Protocol):
 
     def give_up_on_head(self) -> None:
         """The head took too long; whoever awaits it gets `AnswerTimedOut`."""
-        if not self.head.done():
-            self.head.set_exception(AnswerTimedOut("the replica did not answer in time"))
+        self.head_came.fail(AnswerTimedOut("the replica did not answer in time"))
+
+    def take_whole(self) -> list[bytes] | None:
+        """The body, if all of it came with the head; for whom no sink is needed."""
+        return self._read if self._is_whole else None
 
     def set_sink(self, sink: Sink) -> None:
+        """The bytes that came before are given to it at once."""
         self._sink = sink
-        if self._early:
-            early, self._early = self._early, []
-            sink(early)
-        if self._is_busy and not self._is_lost:
-            self.transport.resume_reading()
+        if self._read:
+            self._flush(sink)
 
     def pause(self) -> None:
         if not self._is_lost:
@@ -102,7 +98,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def resume(self) -> None:
         if not self._is_lost:
-            self.last_read = asyncio.get_running_loop().time()
+            self.last_read = self._now()
             self.transport.resume_reading()
 
     def abort(self) -> None:
@@ -120,38 +116,18 @@ class UpstreamConnection(asyncio.Protocol):
         if not self._is_busy:
             self.abort()  # a response nobody asked for
             return
-        self.last_read = asyncio.get_running_loop().time()
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._keep_alive = False
-            if self._is_busy:
-                self._flush()
-                self._fail(f"sent something that is not HTTP/1.1: {error.__context__ or error}")
-                self.abort()
-                return
-            # The response is whole; what came after it is nobody's.
-        if not self.head.done():
-            self._head_bytes += len(data)
-            if self._head_bytes > _MAX_HEAD_BYTES:
-                self._fail("sent a response head without end")
-                self.abort()
-                return
-        self._flush()
-        # llhttp's callbacks have cleared `_is_busy` if the response is complete.
-        if not self._is_busy and not self.done.done():
-            self.done.set_result(None)
-
-    def _flush(self) -> None:
-        if not self._read:
+        self.last_read = self._now()
+        if (self._received or not self._recognise(data)) and not self._feed(data):
             return
-        parts, self._read = self._read, []
+        head_came, done, is_over = self.head_came, self.done, not self._is_busy
         if self._sink is not None:
-            self._sink(parts)
-        else:  # the handler has not taken the head yet; it will, in this turn of the loop
-            self._early += parts
-            if self._is_busy:
-                self.transport.pause_reading()
+            if self._read or is_over:
+                self._flush(self._sink)
+        elif self.head is not None:
+            head_came.come()  # whoever waited has taken the whole or set the sink when this returns
+        # From here on the connection may serve another request.
+        if is_over:
+            done.come()
 
     def eof_received(self) -> bool:
         return False
@@ -160,20 +136,62 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_lost = True
         if not self._is_busy:
             return
-        if self.head.done() and not self._has_framing and exc is None:
-            self._is_busy = False  # the body ends with the connection
-            self.done.set_result(None)
+        if self.head is not None and not self._has_framing and exc is None:
+            self._end()  # the body ends with the connection
+            if self._sink is not None:
+                self._flush(self._sink)
+            self.done.come()
         else:
             self._fail("closed the connection")
 
+    def _recognise(self, data: bytes) -> bool:
+        """Whether this is a whole response with the head of the last one."""
+        if self._last is None or self._is_head_request:
+            return False
+        found = self._last.read(data)
+        if found is None:
+            return False
+        self.head = found[0]
+        self._read.append(found[1])
+        self._end()
+        return True
+
+    def _feed(self, data: bytes) -> bool:
+        """False if this was not a part of a response."""
+        is_first = not self._received
+        self._received += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._keep_alive = False
+            if self._is_busy:
+                self._fail(f"sent something that is not HTTP/1.1: {error.__context__ or error}")
+                return False
+            # The response is whole; what came after it is nobody's.
+        if self.head is None and self._received > _MAX_HEAD_BYTES:
+            self._fail("sent a response head without end")
+            return False
+        if is_first and self._is_whole and self._keep_alive and self.head is not None:
+            self._last = remember(data, self.head, sum(map(len, self._read)))
+        return True
+
+    def _flush(self, sink: Sink) -> None:
+        parts, self._read = self._read, []
+        sink(parts, self._is_whole)
+
+    def _end(self) -> None:
+        self._is_busy, self._is_whole = False, True
+
     def _fail(self, what: str) -> None:
         self._is_busy = False
-        self._keep_alive = False
-        if not self.head.done():
-            self.head.set_exception(AnswerMissing(f"the replica {what}"))
-            self.head.add_done_callback(_look_at)
-        if not self.done.done():
-            self.done.set_exception(AnswerCut(f"the replica {what}"))
+        self.abort()
+        if self.head is None:
+            self.head_came.fail(AnswerMissing(f"the replica {what}"))
+            return
+        if self._read and self._sink is not None:
+            self._flush(self._sink)
+        self.done.fail(AnswerCut(f"the replica {what}"))
+        self.head_came.come()
 
     # --- llhttp's callbacks ----------------------------------------------------------------------
 
@@ -185,7 +203,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._reason += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.head.done():  # else it is a trailer field
+        if self.head is None:  # else it is a trailer field
             self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -194,30 +212,14 @@ class UpstreamConnection(asyncio.Protocol):
             if status == 101:
                 raise ValueError("a change of protocol")
             return
-        has_length = has_coding = False
-        for name, _ in self._headers:
-            match name.lower():
-                case b"content-length":
-                    has_length = True
-                case b"transfer-encoding":
-                    has_coding = True
-                case _:
-                    pass
+        names = [name.lower() for name, _ in self._headers]
+        has_length = b"content-length" in names
         is_empty = self._is_head_request or status in (204, 304)
-        self._has_framing = has_length or has_coding or is_empty
+        self._has_framing = has_length or is_empty or b"transfer-encoding" in names
         self._keep_alive = self._parser.should_keep_alive() and not self._is_head_request
-        if not self.head.done():
-            self.head.set_result(
-                ResponseHead(
-                    status=status,
-                    reason=self._reason,
-                    headers=self._headers,
-                    has_length=has_length,
-                    is_empty=is_empty,
-                )
-            )
+        self.head = read_head(status, self._reason, self._headers, has_length=has_length, is_empty=is_empty)
         if is_empty:
-            self._is_busy = False
+            self._end()
 
     def on_body(self, part: bytes) -> None:
         self._read.append(part)
@@ -225,10 +227,5 @@ class UpstreamConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if 100 <= self._parser.get_status_code() < 200:
             self._headers, self._reason = [], b""
-            return
-        self._is_busy = False
-
-
-def _look_at(future: "asyncio.Future[ResponseHead] | asyncio.Future[None]") -> None:
-    if not future.cancelled():
-        future.exception()
+        else:
+            self._end()

@@ -25,6 +25,12 @@ class Address(msgspec.Struct, frozen=True):
     """The URL's path, put before every request's path; without a trailing slash."""
     is_tls: bool
 
+    def first_line(self, method: str, target: bytes) -> bytes:
+        """The request line for this server, and its Host."""
+        return b"%s %s%s HTTP/1.1\r\nHost: %s\r\n" % (
+            method.encode("ascii"), self.prefix, target, self.authority
+        )  # fmt: skip
+
     @classmethod
     def parse(cls, url: str) -> "Address":
         """Raises ValueError, with a sentence for a person, if it is not an http(s) URL of a server."""
@@ -77,34 +83,26 @@ class Replica:
     async def exchange(
         self, chunks: list[Chunk], *, is_head_request: bool, may_repeat: bool
     ) -> UpstreamConnection:
-        """Sends a request and waits for the response's head; then the connection's `head` is done.
+        """Sends a request and waits for the response's head; then the connection's `head` is there.
 
         A kept connection that the replica closed just as we sent is tried again on a fresh one; a request
         that must not run twice (`may_repeat`) gets a fresh one to begin with. Raises `ConnectFailed`,
         `AnswerMissing` or `AnswerTimedOut`. Whoever gets the connection gives it back with `release`.
         """
-        loop = asyncio.get_running_loop()
         while True:
-            connection = self._take_idle() if may_repeat else None
-            if connection is None:
-                connection = await self._connect()
+            connection = (self._take_idle() if may_repeat else None) or await self._connect()
             self._busy.add(connection)
-            is_first_use = connection.use_count == 0
-            # A bare timer: `asyncio.timeout` would cost every request several times as much.
-            timer = loop.call_later(self._config.head_timeout_s, connection.give_up_on_head)
             try:
                 connection.send(chunks, is_head_request=is_head_request)
-                await connection.head
+                await connection.head_came
                 return connection
             except AnswerMissing as missing:
                 self.release(connection, reuse=False)
-                if is_first_use or isinstance(missing, AnswerTimedOut):
+                if connection.use_count == 1 or isinstance(missing, AnswerTimedOut):
                     raise
             except BaseException:
                 self.release(connection, reuse=False)
                 raise
-            finally:
-                timer.cancel()
 
     def release(self, connection: UpstreamConnection, *, reuse: bool) -> None:
         """Ends the use of a connection: kept for the next request, or closed at once."""
@@ -115,8 +113,11 @@ class Replica:
         else:
             connection.abort()
 
-    def close_idle(self, *, now: float) -> None:
-        """Closes connections unused for too long; called about once a second."""
+    def sweep(self, *, now: float) -> None:
+        """Gives up on heads that do not come, closes connections unused for too long; once a second."""
+        for connection in tuple(self._busy):
+            if connection.head is None and now - connection.sent_at > self._config.head_timeout_s:
+                connection.give_up_on_head()
         oldest_kept = now - self._config.idle_connection_s
         kept = [c for c in self._idle if c.is_reusable and c.idle_since > oldest_kept]
         for connection in self._idle:
@@ -136,16 +137,25 @@ class Replica:
         oldest = asyncio.get_running_loop().time() - self._config.idle_connection_s
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_reusable and connection.idle_since > oldest:
+            if connection.idle_since > oldest and connection.is_reusable:
                 return connection
             connection.abort()
         return None
 
     async def _connect(self) -> UpstreamConnection:
-        loop = asyncio.get_running_loop()
+        """In a task of its own: the waiting coroutine is none, and a timeout needs one."""
+        connecting = asyncio.get_running_loop().create_task(self._open())
+        try:
+            return await connecting
+        except asyncio.CancelledError:
+            connecting.add_done_callback(_drop)
+            connecting.cancel()
+            raise
+
+    async def _open(self) -> UpstreamConnection:
         try:
             async with asyncio.timeout(self._config.connect_timeout_s):
-                _, connection = await loop.create_connection(
+                _, connection = await asyncio.get_running_loop().create_connection(
                     UpstreamConnection, self.address.host, self.address.port, ssl=self._tls
                 )
         except TimeoutError:
@@ -153,3 +163,9 @@ class Replica:
         except OSError as error:
             raise ConnectFailed(f"no connection: {error}") from error
         return connection
+
+
+def _drop(connecting: asyncio.Task[UpstreamConnection]) -> None:
+    """Whoever asked for this connection is gone."""
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().abort()

@@ -6,7 +6,6 @@ might have understood. The body itself is never rewritten here.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 from msgspec import Raw
@@ -25,7 +24,7 @@ from gateway.wire.body import (
     read_text,
     read_text_or_id,
 )
-from gateway.wire.echoes import Echoes, read_echoes
+from gateway.wire.echoes import NO_ECHOES
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.explicit_ids import IDENTITY_HEADERS, read_explicit_id
 from gateway.wire.form import read_form_field
@@ -39,36 +38,58 @@ _WANTED_HEADERS = IDENTITY_HEADERS | {b"content-encoding", b"content-type", b"us
 TRANSCRIPTS = TranscriptReader()
 """One for the process: sessions of the same agent share their first messages."""
 
+_NO_CONVERSATION = (Transcript(), NO_ECHOES)
 _MAX_STATE_IDS = 64
+_REFERENCE_TYPE = b"item_reference"
 _MAX_REFERENCE_BYTES = 512
 """An item reference is an id and a type; longer items need not be looked at."""
 
 
-class _Client(NamedTuple):
-    """What a client's transport says of itself."""
+class HeaderFacts(msgspec.Struct, frozen=True):
+    """What a request's header fields say; requests with the same fields may share it."""
 
-    software: str
-    attempt: str
+    stated: dict[str, str]
+    """Those that may tell a session, by lower-case name."""
+    content_type: str
+    is_form: bool
+    coding: str
+    client: int
+    attempt: int | None
+
+
+def read_header_facts(headers: RawHeaders) -> HeaderFacts:
+    selected = select_headers(headers, _WANTED_HEADERS)
+    content_type = selected.pop("content-type", "")
+    coding = selected.pop("content-encoding", "").lower()
+    software, attempt = selected.pop("user-agent", ""), selected.pop(_ATTEMPT.decode(), "")
+    return HeaderFacts(
+        stated=selected,
+        content_type=content_type,
+        is_form=content_type.lower().startswith("multipart/form-data"),
+        coding=coding,
+        client=hash_text(software) if software else 0,
+        attempt=int(attempt) if attempt.isdecimal() and len(attempt) < 5 else None,
+    )
 
 
 def read_facts(endpoint: Endpoint, headers: RawHeaders, body: bytes) -> RequestFacts:
     """The facts of a request whose body is complete."""
-    selected = select_headers(headers, _WANTED_HEADERS)
-    content_type = selected.pop("content-type", "")
-    coding = selected.pop("content-encoding", "").lower()
-    client = _Client(selected.pop("user-agent", ""), selected.pop(_ATTEMPT.decode(), ""))
+    return read_body_facts(endpoint, read_header_facts(headers), body)
+
+
+def read_body_facts(endpoint: Endpoint, fields: HeaderFacts, body: bytes) -> RequestFacts:
+    """The same, where the header fields have been read before."""
     try:
-        plain = _plain_body(coding, body)
-        if content_type.lower().startswith("multipart/form-data"):
-            return _form_facts(endpoint, selected, content_type, plain, len(body))
-        fields = _decode(endpoint, plain)
-        return _facts(endpoint, selected, fields, len(body), client)
+        plain = body if fields.coding in _PLAIN else _inflated(fields.coding, body)
+        if fields.is_form:
+            return _form_facts(endpoint, fields, plain, len(body))
+        return _facts(endpoint, fields, _decode(endpoint, plain), plain, len(body))
     except UNREADABLE:
         return RequestFacts(
             protocol=endpoint.protocol,
             work=endpoint.work,
             body_bytes=len(body),
-            explicit=read_explicit_id(selected, None),
+            explicit=read_explicit_id(fields.stated, None),
             state_ids=_path_ids(endpoint),
             # Whether it stores is not known, so it must be assumed.
             stores=_may_store(endpoint),
@@ -77,9 +98,10 @@ def read_facts(endpoint: Endpoint, headers: RawHeaders, body: bytes) -> RequestF
         )
 
 
-def _plain_body(coding: str, body: bytes) -> bytes:
-    if coding in ("", "identity"):
-        return body
+_PLAIN = frozenset({"", "identity"})
+
+
+def _inflated(coding: str, body: bytes) -> bytes:
     if coding in INFLATABLE:
         return inflate(body, coding)
     raise ValueError(f"unknown content coding {coding!r}")
@@ -92,11 +114,11 @@ def _decode(endpoint: Endpoint, body: bytes) -> RequestBody:
 
 
 def _facts(
-    endpoint: Endpoint, selected: dict[str, str], fields: RequestBody, body_bytes: int, client: _Client
+    endpoint: Endpoint, header: HeaderFacts, fields: RequestBody, plain: bytes, body_bytes: int
 ) -> RequestFacts:
     items, message_count = _conversation(fields)
     is_turn = endpoint.work is Work.GENERATE
-    echoes = read_echoes(endpoint.protocol, items) if is_turn else Echoes()
+    transcript, echoes = TRANSCRIPTS.read(fields, items) if is_turn else _NO_CONVERSATION
     is_background = is_true(fields.background)
     stores = _may_store(endpoint) and (is_background or not is_false(fields.store))
     return RequestFacts(
@@ -107,28 +129,26 @@ def _facts(
         body_bytes=body_bytes,
         message_count=message_count,
         tool_count=len(fields.tools or ()),
-        explicit=read_explicit_id(selected, fields),
+        explicit=read_explicit_id(header.stated, fields),
         echoed_ids=echoes.echoed_ids,
         tool_result_ids=echoes.tool_result_ids,
-        transcript=TRANSCRIPTS.read(fields, items) if is_turn else Transcript(),
-        attempt=int(client.attempt) if client.attempt.isdecimal() and len(client.attempt) < 5 else None,
-        client=hash_text(client.software) if client.software else 0,
-        state_ids=_state_ids(endpoint, fields, items),
+        transcript=transcript,
+        attempt=header.attempt,
+        client=header.client,
+        state_ids=_state_ids(endpoint, fields, items, plain),
         stores=stores,
         is_background=is_background,
         is_replayable=endpoint.is_replayable and not stores,
     )
 
 
-def _form_facts(
-    endpoint: Endpoint, selected: dict[str, str], content_type: str, body: bytes, body_bytes: int
-) -> RequestFacts:
+def _form_facts(endpoint: Endpoint, header: HeaderFacts, body: bytes, body_bytes: int) -> RequestFacts:
     return RequestFacts(
         protocol=endpoint.protocol,
         work=endpoint.work,
-        model=read_form_field(content_type, body, "model"),
+        model=read_form_field(header.content_type, body, "model"),
         body_bytes=body_bytes,
-        explicit=read_explicit_id(selected, None),
+        explicit=read_explicit_id(header.stated, None),
         state_ids=_path_ids(endpoint),
         stores=_may_store(endpoint),
         is_replayable=endpoint.is_replayable and not _may_store(endpoint),
@@ -164,12 +184,14 @@ class _Reference(msgspec.Struct):
 _REFERENCE = msgspec.json.Decoder(_Reference)
 
 
-def _state_ids(endpoint: Endpoint, fields: RequestBody, items: Sequence[Raw]) -> tuple[str, ...]:
+def _state_ids(
+    endpoint: Endpoint, fields: RequestBody, items: Sequence[Raw], plain: bytes
+) -> tuple[str, ...]:
     if endpoint.protocol is not Protocol.RESPONSES:
         return _path_ids(endpoint)
     stated = [read_text(fields.previous_response_id), read_text_or_id(fields.conversation)]
     ids = [text for text in stated if text is not None]
-    ids += _references(items)
+    ids += _references(items) if _REFERENCE_TYPE in plain else ()
     ids += _path_ids(endpoint)
     return tuple(text for text in dict.fromkeys(ids) if is_well_formed_id(text))
 
@@ -178,7 +200,7 @@ def _references(items: Sequence[Raw]) -> list[str]:
     """The ids of items that stand for stored ones, newest first."""
     ids: list[str] = []
     for raw in reversed(items):
-        if len(memoryview(raw)) > _MAX_REFERENCE_BYTES or b"item_reference" not in bytes(raw):
+        if len(memoryview(raw)) > _MAX_REFERENCE_BYTES or _REFERENCE_TYPE not in bytes(raw):
             continue
         reference = read_as(_REFERENCE, raw)
         text = None if reference is None else read_text(reference.id)

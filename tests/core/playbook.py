@@ -15,7 +15,7 @@ import msgspec
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core import events as ev
-from gateway.core.commands import Dispatch, Emit, Refuse
+from gateway.core.commands import Dispatch, Refuse
 from gateway.core.coordinator import Coordinator
 from gateway.core.invariants import check_books
 from gateway.domain.decision import PlacementReason, RefusalReason
@@ -59,10 +59,10 @@ class Playbook:
     def __rshift__(self, event: ev.Event) -> "Playbook":
         assert not self.decisions, f"nobody expected {self.decisions}"
         for command in self.brain.handle(event, now=self.now):
-            if isinstance(command, Emit):
-                self.records.append(command.record)
-            else:
+            if isinstance(command, Dispatch | Refuse):
                 self.decisions.append(command)
+            else:
+                self.records.append(command)
         check_books(self.brain)
         return self
 
@@ -146,6 +146,11 @@ def answer(*calls: str, status: int = 200, **fields: Any) -> Answer:
 
 def finished(request: str, *calls: str, status: int = 200, **fields: Any) -> ev.ResponseFinished:
     return ev.ResponseFinished(RequestId(request), answer(*calls, status=status, **fields))
+
+
+def at_once(request: str, *calls: str, status: int = 200, **fields: Any) -> ev.AnsweredAtOnce:
+    seen = answer(*calls, status=status, **fields)
+    return ev.AnsweredAtOnce(RequestId(request), seen, has_first_token=status < 400)
 
 
 def cut(request: str, *calls: str) -> ev.ResponseCut:

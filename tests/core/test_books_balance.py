@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 )
 
 from gateway.core import events as ev
-from gateway.core.commands import Dispatch, Emit, Refuse
+from gateway.core.commands import Dispatch, Refuse
 from gateway.core.invariants import check_books
 from gateway.domain import records as rec
 from gateway.domain.request import Work
@@ -102,14 +102,14 @@ class Books(RuleBasedStateMachine):
         commands = self.brain.handle(event, now=self.play.now)
         for command in commands:
             match command:
-                case Emit():
-                    self.saw_record(command.record)
                 case Dispatch():
                     self.saw_dispatch(command)
                 case Refuse():
                     known = self.known[command.request]
                     assert known.phase in ("undecided", "waiting", "failed"), known
                     known.phase = "over"
+                case record:
+                    self.saw_record(record)
         check_books(self.brain)
 
     def saw_dispatch(self, command):

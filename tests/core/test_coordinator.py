@@ -7,12 +7,13 @@ import pytest
 from gateway.core import events as ev
 from gateway.core.lifecycle import LifecycleError
 from gateway.domain import records as rec
-from gateway.domain.decision import PlacementReason, RefusalReason
+from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource
 from gateway.domain.request import Work
 from tests.core.playbook import (
     Playbook,
     answer,
     arrived,
+    at_once,
     call_seen,
     cut,
     dispatch,
@@ -288,3 +289,32 @@ def test_a_refused_final_turn_does_not_end_its_session():
     play >> started("r3") >> finished("r3")
     (ended,) = play.seen(rec.SessionEnded)
     assert (ended.reason, ended.turns) == ("finished", 3)
+
+
+def test_an_answer_that_came_at_once_leaves_the_same_records_as_one_that_came_bit_by_bit():
+    def told(*events):
+        play = Playbook()
+        play >> arrived("r1")
+        play.take()
+        for event in events:
+            play >> event
+        play >> arrived("r2", tool_result_ids=("c1",), echoed_ids=("c1",), state_ids=("s1",))
+        session = play.take().session
+        assert session is not None and session.source in (SessionSource.CALL_ID, SessionSource.STATE_ID)
+        return play.records
+
+    seen: dict[str, Any] = {"state_ids": ("s1",), "finish_reason": "tool_calls"}
+    slowly = told(
+        started("r1"), first_token("r1"), call_seen("r1", "c1"), state_minted("r1", "s1"),
+        finished("r1", "c1", **seen),
+    )  # fmt: skip
+    assert told(at_once("r1", "c1", **seen)) == slowly
+
+
+def test_an_answer_cannot_come_at_once_after_it_began():
+    play = Playbook()
+    play >> arrived("r1")
+    play.take()
+    play >> started("r1")
+    with pytest.raises(LifecycleError):
+        _ = play >> at_once("r1")

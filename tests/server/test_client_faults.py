@@ -28,14 +28,13 @@ from tests.server.bench import (
 def outcomes(bench) -> list[str]:
     """Follows the information stream from now on: how attempts end."""
     ended: list[str] = []
-    inner = bench.gateway.driver._on_record
+    inner = bench.gateway.driver._on_records
 
-    def on_record(record):
-        if isinstance(record, rec.GpuEnd):
-            ended.append(record.outcome)
-        inner(record)
+    def on_records(records):
+        ended.extend(record.outcome for record in records if isinstance(record, rec.GpuEnd))
+        inner(records)
 
-    bench.gateway.driver._on_record = on_record
+    bench.gateway.driver._on_records = on_records
     return ended
 
 

@@ -68,7 +68,7 @@ def parse(pieces: list[bytes]) -> RequestParser:
 
 def read(parser: RequestParser) -> list[tuple]:
     return [
-        (r.method.encode(), r.target, [f for f in r.headers if f[0] != b"Upgrade"], r.body)
+        (r.head.method.encode(), r.head.target, [f for f in r.head.headers if f[0] != b"Upgrade"], r.body)
         for r in parser.requests
     ]
 

@@ -25,7 +25,7 @@ def test_every_record_is_a_line(tmp_path):
     path = tmp_path / "stream.jsonl"
     stream = StreamFile(StreamFileConfig(path=str(path)))
     for number in range(5000):
-        stream.append(record(number))
+        stream.extend([record(number)])
     stream.close()
     assert numbers(path) == list(range(5000)) and stream.dropped == 0
     assert json.loads(path.read_text().splitlines()[7]) == {"type": "tool_num", "at_s": 7.0, "active": 7}
@@ -35,7 +35,7 @@ def test_it_is_continued(tmp_path):
     path = tmp_path / "stream.jsonl"
     for number in range(3):
         stream = StreamFile(StreamFileConfig(path=str(path)))
-        stream.append(record(number))
+        stream.extend([record(number)])
         stream.close()
     assert numbers(path) == [0, 1, 2]
 
@@ -45,7 +45,7 @@ def test_it_is_rotated(tmp_path):
     config = StreamFileConfig(path=str(path), max_bytes=4096)
     for number in range(300):  # a batch each, so that the size is looked at
         stream = StreamFile(config)
-        stream.append(record(number))
+        stream.extend([record(number)])
         stream.close()
     kept = numbers(older) + numbers(path)
     assert kept == list(range(300 - len(kept), 300))
@@ -55,7 +55,7 @@ def test_it_is_rotated(tmp_path):
 def test_a_full_disk_costs_the_records_and_nothing_else(caplog):
     stream = StreamFile(StreamFileConfig(path="/dev/full"))
     for number in range(100):
-        stream.append(record(number))
+        stream.extend([record(number)])
     stream.close()
     assert stream.dropped == 100 and not stream._thread.is_alive()
     assert len([r for r in caplog.records if "cannot be written" in r.message]) == 1
@@ -64,7 +64,7 @@ def test_a_full_disk_costs_the_records_and_nothing_else(caplog):
 def test_half_a_write_is_taken_back(tmp_path, monkeypatch):
     path = tmp_path / "stream.jsonl"
     stream = StreamFile(StreamFileConfig(path=str(path)))
-    stream.append(record(1))
+    stream.extend([record(1)])
     while not path.stat().st_size:
         pass
 
@@ -88,9 +88,9 @@ def test_half_a_write_is_taken_back(tmp_path, monkeypatch):
 
     disk = FillsUp(stream._file)
     monkeypatch.setattr(stream, "_file", disk)
-    stream.append(record(2))
+    stream.extend([record(2)])
     assert disk.has_failed.wait(5)
-    stream.append(record(3))
+    stream.extend([record(3)])
     stream.close()
     assert numbers(path) == [1, 3] and stream.dropped == 1
 
@@ -107,7 +107,7 @@ def test_a_pipe_will_do(tmp_path):
     reader = threading.Thread(target=read)
     reader.start()
     stream = StreamFile(StreamFileConfig(path=str(path)))
-    stream.append(record(1))
+    stream.extend([record(1)])
     stream.close()
     reader.join(5)
     assert len(lines) == 1 and stream.dropped == 0
@@ -124,7 +124,7 @@ def test_too_much_at_once_is_dropped_and_counted(tmp_path, monkeypatch):
 
     monkeypatch.setattr(stream, "_write", slow)
     for number in range(1000):
-        stream.append(record(number))
+        stream.extend([record(number)])
     go_on.set()
     stream.close()
     kept = numbers(tmp_path / "s")

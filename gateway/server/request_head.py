@@ -1,0 +1,79 @@
+"""A request's head: what was read of it, and whether two parsers could read it in two ways."""
+
+import msgspec
+
+from gateway.config.http_limits import HttpLimits
+from gateway.domain.decision import Refusal, RefusalReason
+from gateway.server.door import Visitor
+from gateway.wire.facts import HeaderFacts
+from gateway.wire.headers import RawHeaders
+
+
+class RequestHead(msgspec.Struct, kw_only=True, eq=False):
+    """Requests of one connection that begin alike share it, and with it what was made of it."""
+
+    method: str
+    target: bytes
+    """Path and query as received."""
+    headers: RawHeaders
+    """As received; but the Content-Length, if any, is that of the first request that began so."""
+    is_http_1_0: bool
+    keep_alive: bool
+    visitor: Visitor
+    facts: HeaderFacts
+    passed_on: dict[bool, bytes] = {}
+    """What `outbound` made of the fields: with the client's credentials, and without."""
+
+
+class RefusedRequest(Exception):  # noqa: N818 - an outcome, raised only to leave llhttp's callbacks
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+def check_head(method: bytes, target: bytes, headers: RawHeaders, version: str, limits: HttpLimits) -> None:
+    """Raises `RefusedRequest` for a head that two parsers could read in two ways, or that asks too much."""
+    hosts = lengths = codings = 0
+    for name, value in headers:
+        match name.lower():
+            case b"host":
+                hosts += 1
+            case b"content-length":
+                lengths += 1
+                if not value.isdigit():
+                    raise malformed("Content-Length is not a number")
+                if len(value) > 18 or int(value) > limits.max_body_bytes:
+                    raise too_large(limits)
+            case b"transfer-encoding":
+                codings += 1
+                if value.lower() != b"chunked":
+                    raise malformed("the only transfer coding is chunked")
+            case b"upgrade" if value.lower() == b"websocket":
+                raise refused(RefusalReason.UNSUPPORTED_UPGRADE, "WebSocket is not supported.")
+    if version not in ("1.0", "1.1"):
+        raise malformed("only HTTP/1.0 and HTTP/1.1 are spoken here")
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
+        raise malformed("exactly one Host is required")
+    if lengths > 1 or codings > 1 or (lengths and codings) or (codings and version == "1.0"):
+        raise malformed("the length of the body is ambiguous")
+    if method == b"CONNECT" or not (target.startswith(b"/") or (method == b"OPTIONS" and target == b"*")):
+        # An absolute target names a server; which server answers is not the client's to say.
+        raise malformed("the request target must be a path")
+
+
+def refused(reason: RefusalReason, message: str) -> RefusedRequest:
+    return RefusedRequest(Refusal(reason=reason, message=message))
+
+
+def malformed(what: str) -> RefusedRequest:
+    return refused(RefusalReason.MALFORMED_HTTP, f"The request is not valid HTTP/1.1: {what}.")
+
+
+def headers_too_large(limits: HttpLimits) -> RefusedRequest:
+    return refused(
+        RefusalReason.HEADERS_TOO_LARGE, f"The request's headers exceed {limits.max_header_bytes} bytes."
+    )
+
+
+def too_large(limits: HttpLimits) -> RefusedRequest:
+    return refused(RefusalReason.BODY_TOO_LARGE, f"The request's body exceeds {limits.max_body_bytes} bytes.")

@@ -1,0 +1,84 @@
+"""Coroutines without tasks: one that waits goes on within the very call that brings what it waits for.
+
+A task of asyncio's takes a turn of the event loop for every step, which costs a small request several
+times what its step does. So a handler waits for *moments*, and is *run* by hand.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any
+
+
+class Moment:
+    """Comes once, or fails once; what is told after that is not heard. One coroutine may await it."""
+
+    __slots__ = ("_error", "has_come", "resume")
+
+    def __init__(self) -> None:
+        self.has_come = False
+        self.resume: Callable[[], None] | None = None
+        """Set by whoever runs the coroutine that waits."""
+        self._error: BaseException | None = None
+
+    def come(self) -> None:
+        """Whoever waits goes on now, before this returns: to be called last, with all books in order."""
+        if not self.has_come:
+            self.has_come = True
+            if self.resume is not None:
+                self.resume()
+
+    def fail(self, error: BaseException) -> None:
+        """Whoever waits gets the error, as with `come`."""
+        if not self.has_come:
+            self._error = error
+            self.come()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if not self.has_come:
+            yield self
+        if self._error is not None:
+            raise self._error
+
+
+class Run:
+    """Runs a coroutine that awaits moments, or futures of asyncio's. It may use nothing that needs a task."""
+
+    __slots__ = ("_awaited", "_coroutine", "_on_end")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], on_end: Callable[[], None]) -> None:
+        """`on_end` is called once, when the coroutine has ended in whatever way."""
+        self._coroutine = coroutine
+        self._on_end = on_end
+        self._awaited: Any = None
+
+    def go_on(self) -> None:
+        """Starts it, and later takes it from one wait to the next. Raises what it raises."""
+        self._step(self._coroutine.send, None)
+
+    def cancel(self) -> None:
+        """Raises `CancelledError` where it waits."""
+        if isinstance(self._awaited, Moment):
+            self._awaited.resume = None
+        self._awaited = None
+        with contextlib.suppress(asyncio.CancelledError):
+            self._step(self._coroutine.throw, asyncio.CancelledError())
+
+    def _step(self, step: Callable[[Any], Any], argument: object) -> None:
+        try:
+            awaited = self._awaited = step(argument)
+        except StopIteration:
+            self._on_end()
+        except BaseException:
+            self._on_end()
+            raise
+        else:
+            if type(awaited) is Moment:
+                awaited.resume = self.go_on
+            else:
+                awaited._asyncio_future_blocking = False  # noqa: SLF001 - as a task does it
+                awaited.add_done_callback(self._future_done)
+
+    def _future_done(self, future: "asyncio.Future[Any]") -> None:
+        if self._awaited is future:  # else it was cancelled meanwhile
+            self.go_on()

@@ -1,0 +1,64 @@
+"""A response's head: what the client gets of it, and the few fields that we look at ourselves."""
+
+import msgspec
+
+from gateway.wire.headers import RawHeaders, get_header
+from gateway.wire.hop_by_hop import end_to_end
+from gateway.wire.known_head import KnownHead, around_length, know_message
+
+
+class ResponseHead(msgspec.Struct):
+    status: int
+    start: bytes
+    """The status line and the end-to-end fields as the client gets them, without the empty line."""
+    content_type: str
+    content_encoding: str | None
+    retry_after: str | None
+    has_length: bool
+    is_empty: bool
+    """No body follows, whatever the headers say (HEAD, 204, 304)."""
+
+
+def read_head(
+    status: int, reason: bytes, headers: RawHeaders, *, has_length: bool, is_empty: bool
+) -> ResponseHead:
+    fields = b"".join([b"%s: %s\r\n" % field for field in end_to_end(headers)])
+    return ResponseHead(
+        status=status,
+        start=b"HTTP/1.1 %d %s\r\n%s" % (status, reason, fields),
+        content_type=get_header(headers, b"content-type") or "",
+        content_encoding=get_header(headers, b"content-encoding"),
+        retry_after=get_header(headers, b"retry-after"),
+        has_length=has_length,
+        is_empty=is_empty,
+    )
+
+
+class LastResponse:
+    """A response that was whole in one read, for the next one to be known by."""
+
+    __slots__ = ("_head", "_raw", "_start")
+
+    def __init__(self, head: ResponseHead, raw: KnownHead, start: KnownHead) -> None:
+        self._head, self._raw, self._start = head, raw, start
+
+    def read(self, data: bytes) -> tuple[ResponseHead, bytes] | None:
+        """Head and body of another one like it."""
+        body = self._raw.body_of(data)
+        if body is None:
+            return None
+        last = self._head
+        start = self._start.with_length(len(body))
+        head = ResponseHead(
+            last.status, start, last.content_type, last.content_encoding, last.retry_after, True, False
+        )
+        return head, body
+
+
+def remember(data: bytes, head: ResponseHead, body_bytes: int) -> LastResponse | None:
+    """`data`: all of the response. None if the next one had better be read in any case."""
+    if not head.has_length or head.is_empty:
+        return None
+    raw = know_message(data, body_bytes)
+    start = around_length(head.start, body_bytes)
+    return LastResponse(head, raw, start) if raw is not None and start is not None else None

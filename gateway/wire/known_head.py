@@ -1,0 +1,55 @@
+"""Knowing the head of a message again: equal to one that was read, but for the digits of its length.
+
+On one connection heads hardly differ, so most need not be read. What is known again is exactly one whole
+message: the bytes of the head are those that a strict parser took, the length says in plain decimal what
+follows, and nothing else follows. So nothing gets in that the parser would have read otherwise.
+"""
+
+import re
+from typing import Final
+
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: ?(0|[1-9]\d{0,14})\r\n", re.IGNORECASE)
+_LENGTHS: Final = re.compile(rb"\r\ncontent-length[^\r\n]*", re.IGNORECASE)
+_UNUSUAL: Final = re.compile(rb"\r\n(?:transfer-encoding|upgrade|expect)[^\r\n]*:", re.IGNORECASE)
+_MAX_BYTES: Final = 8192
+_MAX_DIGITS: Final = 15
+
+
+class KnownHead:
+    """The bytes before and after the digits."""
+
+    __slots__ = ("_after", "_before")
+
+    def __init__(self, before: bytes, after: bytes) -> None:
+        self._before, self._after = before, after
+
+    def body_of(self, data: bytes) -> bytes | None:
+        """The body, if these bytes are one whole message with such a head, and nothing besides."""
+        before, after = self._before, self._after
+        if not data.startswith(before):
+            return None
+        at = len(before)
+        end = data.find(b"\r", at, at + _MAX_DIGITS + 1)
+        if not data.startswith(after, end):
+            return None
+        body = data[end + len(after) :]
+        return body if data[at:end] == b"%d" % len(body) else None
+
+    def with_length(self, length: int) -> bytes:
+        return b"%s%d%s" % (self._before, length, self._after)
+
+
+def know_message(message: bytes, body_bytes: int) -> KnownHead | None:
+    """For one whole message, as a parser has read it. None if such heads had better be read each time."""
+    head = message[: len(message) - body_bytes]
+    if len(head) > _MAX_BYTES or head.find(b"\r\n\r\n") != len(head) - 4 or _UNUSUAL.search(head):
+        return None
+    return around_length(head, body_bytes)
+
+
+def around_length(lines: bytes, length: int) -> KnownHead | None:
+    """The same for some of its lines; None unless exactly one of them is a Content-Length, and says that."""
+    found = _LENGTH.search(lines)
+    if found is None or found[1] != b"%d" % length or len(_LENGTHS.findall(lines)) != 1:
+        return None
+    return KnownHead(lines[: found.start(1)], lines[found.end(1) :])

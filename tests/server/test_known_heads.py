@@ -1,0 +1,221 @@
+"""Requests that begin like the last one on their connection are not parsed again; nobody can tell."""
+
+import asyncio
+
+import pytest
+
+from gateway.server.tenants import hash_key
+from tests.server.bench import CHAT, answer, chunk, eventually, post, sends
+from tests.server.test_smuggling import BAD, LENGTH, SECOND, posted
+
+TENANTS = [
+    {"name": "alice", "key_hashes": [hash_key("key-a")]},
+    {"name": "bob", "key_hashes": [hash_key("key-b")]},
+]
+
+
+def bodies(bench):
+    return [request.body for request in bench.backend.seen]
+
+
+async def test_every_request_gets_its_own_body_and_length(start):
+    bench = await start()
+    client = await bench.connect()
+    sizes = [1, 10, 9, 100, 1000, 12345, 2]
+    for size in sizes:
+        assert (await client.ask(post(b'"%s"' % (b"x" * size)))).status == 200
+    assert [len(body) - 2 for body in bodies(bench)] == sizes
+    for seen in bench.backend.seen:
+        assert seen.all(b"content-length") == [b"%d" % len(seen.body)]
+        first = bench.backend.seen[0].head
+        assert seen.head == first.replace(b"Content-Length: 3", b"Content-Length: %d" % len(seen.body))
+
+
+async def test_a_head_is_parsed_once(start, monkeypatch):
+    bench = await start()
+    client = await bench.connect()
+    await client.ask(post())
+    connection = next(iter(bench.gateway.listener._connections))
+
+    def read(data):
+        raise AssertionError("it was parsed")
+
+    monkeypatch.setattr(connection._parser, "_read", read)
+    assert (await client.ask(post(b'{"model":"m"}'))).status == 200
+
+
+async def test_another_header_is_another_request(start):
+    """Whatever changes in the head, nothing of the last request's is left."""
+    bench = await start()
+    client = await bench.connect()
+    variants = [b"X-A: 1\r\n", b"X-A: 2\r\n", b"", b"X-B: 1\r\nX-A: 1\r\n", b"x-a: 1\r\n"]
+    for fields in variants * 2:
+        await client.ask(post(headers=fields))
+        await client.ask(post(headers=fields))
+    for number, seen in enumerate(bench.backend.seen):
+        wanted = variants[number // 2 % len(variants)]
+        lines = [line + b"\r\n" for line in seen.head.split(b"\r\n") if line[:2].lower() == b"x-"
+                 and not line.lower().startswith(b"x-session")]  # fmt: skip
+        assert b"".join(lines) == wanted
+
+
+async def test_sessions_are_read_from_every_head(start):
+    bench = await start()
+    client = await bench.connect()
+    told = []
+    for name in (b"one", b"one", b"two", b"two", b"one"):
+        response = await client.ask(post(headers=b"x-turnpike-session: %s\r\n" % name))
+        told.append(response.get(b"x-turnpike-session"))
+    assert told[0] == told[1] == told[4] != told[2] == told[3]
+
+
+async def test_a_key_is_judged_whenever_it_changes(start):
+    bench = await start(tenants=TENANTS, limits={"linger_s": 0.1})
+    client = await bench.connect()
+    sessions = []
+    for key in (b"key-a", b"key-a", b"key-b", b"key-b", b"key-a"):
+        response = await client.ask(post(headers=b"Authorization: Bearer %s\r\nsession-id: s\r\n" % key))
+        assert response.status == 200
+        sessions.append(response.get(b"x-turnpike-session"))
+    assert sessions[0] == sessions[1] == sessions[4] != sessions[2] == sessions[3]
+    assert all(seen.get(b"authorization") is None for seen in bench.backend.seen)
+    count = len(bench.backend.seen)
+    assert (await client.ask(post(headers=b"Authorization: Bearer key-x\r\nsession-id: s\r\n"))).status == 401
+    assert len(bench.backend.seen) == count
+
+
+async def test_connections_know_nothing_of_each_other(start):
+    bench = await start(tenants=TENANTS)
+    first, second = await bench.connect(), await bench.connect()
+    with_key = post(headers=b"Authorization: Bearer key-a\r\n")
+    assert (await first.ask(with_key)).status == (await first.ask(with_key)).status == 200
+    assert (await second.ask(post())).status == 401
+
+
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+async def test_nothing_is_smuggled_behind_a_known_head(start, bad):
+    bench = await start(limits={"linger_s": 0.1})
+    client = await bench.connect()
+    good = posted(LENGTH)
+    assert (await client.ask(good)).status == (await client.ask(good)).status == 200
+    response = await client.ask(bad + SECOND)
+    assert response.status == 400 and response.get(b"connection") == b"close"
+    assert await client.rest() == (b"", "eof")
+    assert bodies(bench) == [b"hello", b"hello"]
+
+
+async def test_bytes_behind_a_body_are_the_next_request(start):
+    bench = await start()
+    client = await bench.connect()
+    for _ in range(3):
+        client.send(post() + post(b'{"model":"n"}') + post())
+        for _ in range(3):
+            assert (await client.receive()).status == 200
+    assert bodies(bench) == [CHAT, b'{"model":"n"}', CHAT] * 3
+
+
+@pytest.mark.parametrize("end", [1, 60, -60, -30, -1], ids=str)
+async def test_a_known_head_may_come_in_pieces(start, end):
+    bench = await start()
+    client = await bench.connect()
+    await client.ask(post())
+    for _ in range(2):
+        client.send(post()[:end])
+        await asyncio.sleep(0.02)
+        assert (await client.ask(post()[end:])).status == 200
+        assert (await client.ask(post())).status == 200
+    assert bodies(bench) == [CHAT] * 5
+
+
+async def test_blank_lines_between_requests(start):
+    """llhttp skips them; what was learned with them would be learned wrong."""
+    bench = await start()
+    client = await bench.connect()
+    for data in (post() + b"\r\n", post(), b"\r\n" + post(), post(b'{"model":"n"}')):
+        assert (await client.ask(data)).status == 200
+    assert bodies(bench) == [CHAT, CHAT, CHAT, b'{"model":"n"}']
+
+
+async def test_the_limits_hold_for_known_heads(start):
+    bench = await start(limits={"max_body_bytes": 1000, "linger_s": 0.1})
+    client = await bench.connect()
+    for size in (900, 1000 - 2):
+        assert (await client.ask(post(b'"%s"' % (b"x" * size)[:size]))).status == 200
+    response = await client.ask(post(b'"%s"' % (b"x" * 999)))
+    assert response.status == 413
+
+
+async def test_after_close_nothing_is_a_request(start):
+    bench = await start()
+    client = await bench.connect()
+    await client.ask(post())
+    await client.ask(post())
+    client.send(post(headers=b"Connection: close\r\n") + post())
+    assert (await client.receive()).get(b"connection") == b"close"
+    assert await client.rest() == (b"", "eof")
+    assert len(bench.backend.seen) == 3
+
+
+# --- answers that begin alike --------------------------------------------------------------------
+
+
+async def test_every_answer_keeps_its_own_body_and_head(start):
+    bench = await start()
+    client = await bench.connect()
+    for body, fields in ((b"{}", b""), (b'{"a":1}', b""), (b"{}", b"X-A: 1\r\n"), (b'[1,2]', b"X-A: 1\r\n"),
+                         (b"{}", b"X-A: 2\r\n"), (b"", b"X-A: 2\r\n"), (b"{ }", b"")):  # fmt: skip
+        bench.backend.script = sends(answer(body, headers=fields))
+        for _ in range(2):
+            response = await client.ask(post())
+            assert response.body == body
+            assert response.get(b"x-a") == (fields[5:6] or None)
+            assert response.head.startswith(answer(body, headers=fields).removesuffix(b"\r\n" + body))
+    assert bench.backend.connections == 1
+
+
+async def test_an_error_after_answers_is_an_error(start):
+    bench = await start()
+    client = await bench.connect()
+    for status in (b"200 OK", b"200 OK", b"429 Slow down", b"429 Slow down", b"200 OK", b"200 Fine"):
+        bench.backend.script = sends(answer(b'{"x":1}', status))
+        assert (await client.ask(post())).first_line == b"HTTP/1.1 " + status
+
+
+@pytest.mark.parametrize("extra", [b"x", answer(b"{}")], ids=["bytes", "an answer"])
+async def test_bytes_behind_a_known_answer_reach_nobody(start, extra):
+    bench = await start()
+    client = await bench.connect()
+    assert (await client.ask(post())).status == (await client.ask(post())).status == 200
+    bench.backend.script = sends(answer(b"{ }") + extra)
+    assert (await client.ask(post())).body == b"{ }"
+    bench.backend.script = sends(answer(b"[]"))
+    assert (await client.ask(post())).body == b"[]"
+    assert bench.backend.connections == 2
+
+
+async def test_a_known_answer_cut_short_is_cut(start):
+    bench = await start()
+    client = await bench.connect()
+    assert (await client.ask(post())).status == (await client.ask(post())).status == 200
+    bench.backend.script = sends(answer()[:-1], then="close")
+    assert not (await client.ask(post())).is_whole
+
+
+async def test_a_stream_after_answers_and_answers_after_a_stream(start):
+    bench = await start()
+    client = await bench.connect()
+    stream = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for data in (answer(), answer(), stream + chunk(b"{ }") + b"0\r\n\r\n", answer(), answer()):
+        bench.backend.script = sends(data)
+        assert (await client.ask(post())).status == 200
+    assert bench.backend.connections == 1
+
+
+async def test_head_requests_have_no_body_however_well_known_the_answer(start):
+    bench = await start()
+    client = await bench.connect()
+    await client.ask(post())
+    bench.backend.script = sends(answer().partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
+    response = await client.ask(b"HEAD /v1/models HTTP/1.1\r\nHost: gw\r\n\r\n")
+    assert response.status == 200 and response.body == b""
+    await eventually(bench.is_quiet)

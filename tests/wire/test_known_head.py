@@ -1,0 +1,100 @@
+"""A head is known again only if a strict parser has read the very same bytes, length apart."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.wire.known_head import KnownHead, around_length, know_message
+
+BEFORE, AFTER = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: ", b"\r\nX: y\r\n\r\n"
+
+
+def message(body: bytes, length: bytes | None = None, before: bytes = BEFORE, after: bytes = AFTER) -> bytes:
+    return before + (b"%d" % len(body) if length is None else length) + after + body
+
+
+def known(data: bytes, body_bytes: int) -> KnownHead:
+    found = know_message(data, body_bytes)
+    assert found is not None
+    return found
+
+
+KNOWN = known(message(b"hello"), 5)
+
+
+@pytest.mark.parametrize("body", [b"", b"x", b"hello", b"x" * 100_000, b"\r\n\r\n", BEFORE])
+def test_another_body_is_found(body):
+    assert KNOWN.body_of(message(body)) == body
+    assert KNOWN.with_length(len(body)) + body == message(body)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        BEFORE,
+        BEFORE + b"5",
+        message(b"hello")[:-1],
+        message(b"hello") + b"G",
+        message(b"hello") + message(b"hello"),
+        message(b"hello", b"05"),
+        message(b"hello", b"+5"),
+        message(b"hello", b" 5"),
+        message(b"hello", b"5 "),
+        message(b"hello", b"0x5"),
+        message(b"hello", b"5, 5"),
+        message(b"hello", b"5\r\nContent-Length: 5"),
+        message(b"hello", b"5\r\nTransfer-Encoding: chunked"),
+        message(b"hello", b"5\nX: y"),
+        message(b"hello", b""),
+        message(b"", b""),
+        message(b"hello", "\u0665".encode()),
+        message(b"hello", b"4"),
+        message(b"hello", b"6"),
+        message(b"hello", b"1" * 30),
+        message(b"hello", before=BEFORE.lower()),
+        message(b"hello", before=BEFORE.replace(b"POST", b"GET")),
+        message(b"hello", after=b"\r\nX: z\r\n\r\n"),
+        message(b"hello", after=b"\r\nX: y\r\nZ: z\r\n\r\n"),
+        message(b"hello", after=b"\r\nX: y\r\n"),
+    ],
+)
+def test_what_is_not_one_whole_message_with_that_head_is_not_known(data):
+    assert KNOWN.body_of(data) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        message(b"hello") + b"\r\n",  # what follows would be taken for a part of the head
+        b"\r\n\r\n" + message(b"hello"),
+        b"HTTP/1.1 100 Continue\r\n\r\n" + message(b"hello"),
+        message(b"hello", b"05"),
+        message(b"hello", b"4"),
+        message(b"hello", b"5\r\nContent-Length: 5"),
+        message(b"hello", b"5\r\ncontent-length-x: 5"),
+        message(b"hello", after=b"\r\nTransfer-Encoding: chunked\r\n\r\n"),
+        message(b"hello", after=b"\r\nTransfer-Encoding : chunked\r\n\r\n"),
+        message(b"hello", after=b"\r\nUpgrade: h2c\r\n\r\n"),
+        message(b"hello", after=b"\r\nExpect: 100-continue\r\n\r\n"),
+        message(b"hello", after=b"\r\nX: %s\r\n\r\n" % (b"y" * 10_000)),
+        b"POST / HTTP/1.1\r\nHost: a\r\n\r\nhello",
+        b"POST / HTTP/1.1\r\nX: a\r\n Content-Length: 5\r\n\r\nhello",
+    ],
+)
+def test_such_heads_are_read_each_time(data):
+    assert know_message(data, 5) is None
+
+
+def test_lines_without_the_end_of_the_head():
+    lines = around_length(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nX: y\r\n", 5)
+    assert lines is not None and lines.with_length(12) == b"HTTP/1.1 200 OK\r\ncontent-length: 12\r\nX: y\r\n"
+
+
+@given(st.binary(max_size=60), st.integers(0, 60), st.integers(0, 60))
+def test_no_edit_of_a_message_is_taken_for_another_length(noise, at, cut):
+    """Whatever stands there, what is known again has the head's bytes and a plain length that fits."""
+    data = message(b"hello")
+    edited = data[:at] + noise + data[at + cut :]
+    body = KNOWN.body_of(edited)
+    assert body is None or edited == message(body)
