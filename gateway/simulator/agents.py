@@ -1,0 +1,217 @@
+"""Agents: they play the sessions of a workload against the gateway.
+
+An agent asks, waits for the whole answer, runs the tools that it asks for on its host, pauses as long as the
+workload says, and asks again. A tool that starts a sub-agent ends with it, unless it was sent off to run on
+its own. The calls of a conversation's last answer are made, but nobody waits for what they do, so only
+those that start a sub-agent are played.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+import msgspec
+
+from gateway.domain.ids import SessionId, TenantId
+from gateway.domain.request import ExplicitId, RequestFacts, ToolCall, Work
+from gateway.domain.request import Protocol as Wire
+from gateway.simulator.driver import Call
+from gateway.simulator.hosts import ToolHost
+from gateway.simulator.kernel import Kernel
+from gateway.wire.explicit_ids import TURNPIKE_SCHEMA
+from gateway.workload.trace.content import ContentChain
+from gateway.workload.trace.format import ServiceClass, Session, Tool, TurnRef
+
+_BYTES_PER_TOKEN: Final = 4
+_MAIN: Final = "0"
+
+
+class Audience(Protocol):
+    """Who wants to know how a session goes."""
+
+    def turn_answered(self, call: Call) -> None: ...
+
+    def session_over(self, agent: "Agent") -> None: ...
+
+
+class Gateway(Protocol):
+    """Whom agents call."""
+
+    def call(self, call: Call) -> None:
+        """The call's caller is told how it ends."""
+        ...
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """What agents act on; the same for all of a simulation."""
+
+    kernel: Kernel
+    gateway: Gateway
+    content: ContentChain
+    audience: Audience
+
+
+class Agent:
+    """One session."""
+
+    def __init__(self, session: Session, host: ToolHost, stage: Stage) -> None:
+        self.session = session
+        self.host = host
+        self.stage = stage
+        self.turns = 0
+        """That were answered."""
+        self.failed = False
+        self.final_first_token_s = 0.0
+        self.end_s = 0.0
+        self.known_as: SessionId | None = None
+        self._live_threads = 0
+        self._was_ended_by_id = False
+
+    def start(self) -> None:
+        self.run_thread(0, None)
+
+    def run_thread(self, number: int, ended: Callable[[], None] | None) -> None:
+        self._live_threads += 1
+        _Conversation(self, number, ended).start()
+
+    def is_final(self, ref: TurnRef) -> bool:
+        """Whether the client knows that the run ends with this turn."""
+        thread = self.session.threads[ref.thread]
+        if ref.thread != 0 or ref.turn != len(thread.turns) - 1 or self._live_threads > 1:
+            return False
+        return all(tool.starts_thread is None for tool in thread.turns[ref.turn].tools)
+
+    def answered(self, call: Call) -> None:
+        self.turns += 1
+        self.known_as = call.known_as
+        explicit = call.facts.explicit
+        self._was_ended_by_id = explicit is not None and explicit.final
+        if call.ref.thread == 0:
+            self.final_first_token_s, self.end_s = call.first_token_s, self.stage.kernel.now
+        self.stage.audience.turn_answered(call)
+
+    def gave_up(self) -> None:
+        """A call was refused too often: no conversation of the session asks anything more."""
+        if not self.failed:
+            self.failed = True
+            self.final_first_token_s = self.end_s = self.stage.kernel.now
+
+    def thread_ended(self, ended: Callable[[], None] | None) -> None:
+        if ended is not None:
+            ended()
+        self._live_threads -= 1
+        if self._live_threads == 0:
+            self.stage.content.forget(self.session.id)
+            self.stage.audience.session_over(self)
+
+    @property
+    def must_be_finished(self) -> bool:
+        """Whether the gateway has yet to be told that the run is over. One that fails tells nobody."""
+        return not (self.failed or self._was_ended_by_id) and self.known_as is not None
+
+
+class _Conversation:
+    """One thread of a session: one call at a time."""
+
+    def __init__(self, agent: Agent, number: int, ended: Callable[[], None] | None) -> None:
+        self._agent = agent
+        self._kernel = agent.stage.kernel
+        self._number = number
+        self._thread = agent.session.threads[number]
+        self._ended = ended
+        self._at = 0
+        self._open_tools = 0
+        self._calls: tuple[ToolCall, ...] = ()
+        """Of the last answer."""
+
+    def start(self) -> None:
+        self._kernel.after(self._thread.turns[0].pause_s, self._ask)
+
+    def answered(self, call: Call) -> None:
+        """As `Caller`."""
+        self._agent.answered(call)
+        turn = self._thread.turns[self._at]
+        is_last = self._at == len(self._thread.turns) - 1
+        self._at += 1
+        self._calls = call.tool_calls
+        self._open_tools = 1  # this moment: no tool may be the last before all have begun
+        for tool in turn.tools:
+            if not is_last:
+                self._open_tools += 1
+                self._begin(tool, self._tool_ended)
+            elif tool.starts_thread is not None:
+                self._agent.run_thread(tool.starts_thread, None)
+        if is_last:
+            self._agent.thread_ended(self._ended)
+        else:
+            self._tool_ended()
+
+    def gave_up(self, call: Call) -> None:
+        """As `Caller`."""
+        self._agent.gave_up()
+        self._agent.thread_ended(self._ended)
+
+    def _begin(self, tool: Tool, done: Callable[[], None]) -> None:
+        run = partial(self._agent.host.run, tool.duration_s, tool.cpu_cores, done)
+        if tool.starts_thread is None:
+            run()
+        elif tool.is_detached:
+            self._agent.run_thread(tool.starts_thread, None)
+            run()
+        else:
+            self._agent.run_thread(tool.starts_thread, run)
+
+    def _tool_ended(self) -> None:
+        self._open_tools -= 1
+        if self._open_tools == 0 and not self._agent.failed:
+            self._kernel.after(self._thread.turns[self._at].pause_s, self._ask)
+        elif self._open_tools == 0:
+            self._agent.thread_ended(self._ended)
+
+    def _ask(self) -> None:
+        agent, session = self._agent, self._agent.session
+        if agent.failed:  # in another of its conversations
+            agent.thread_ended(self._ended)
+            return
+        ref = TurnRef(self._number, self._at)
+        turn = self._thread.turns[self._at]
+        results = tuple(call.id for call in self._calls)
+        facts = RequestFacts(
+            protocol=Wire.CHAT,
+            work=Work.GENERATE,
+            stream=True,
+            body_bytes=_BYTES_PER_TOKEN * turn.input_tokens,
+            message_count=2 * self._at + 2,
+            tool_count=1,
+            explicit=ExplicitId(
+                schema=TURNPIKE_SCHEMA,
+                session=session.id,
+                thread=str(self._number),
+                parent=_MAIN if self._number else None,
+                final=agent.is_final(ref),
+            ),
+            echoed_ids=results,
+            tool_result_ids=results,
+            is_background=session.service_class is ServiceClass.PROACTIVE,
+            is_replayable=True,
+        )
+        calls = tuple(
+            ToolCall(f"{session.id}/{self._number}.{self._at}.{number}", tool.name)
+            for number, tool in enumerate(turn.tools)
+        )
+        agent.stage.gateway.call(
+            Call(
+                session=session,
+                ref=ref,
+                tenant=TenantId(session.tenant),
+                facts=facts,
+                keys=partial(self._keys, ref),
+                tool_calls=calls,
+                caller=self,
+            )
+        )
+
+    def _keys(self, ref: TurnRef) -> list[bytes]:
+        content = self._agent.stage.content.begin(self._agent.session, ref)
+        content.extend(self._thread.turns[ref.turn].output_tokens)
+        return content.keys

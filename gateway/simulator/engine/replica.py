@@ -1,0 +1,243 @@
+"""One replica: an engine loop around vLLM's scheduler, on the virtual clock.
+
+The loop is that of vLLM's engine core, one step after the other: schedule, compute, take in what was
+computed. Computing takes the time that the cost model says, and its result is that every request that is not
+in the middle of its prompt has one more token.
+
+Deviation: live, vLLM schedules the next step while one computes, so that a request that arrives waits for
+up to one step more than here.
+
+Between steps that matter the loop takes *stretches* (`stretch.py`). One is only planned when it begins, and
+carried out as far as it came when it ends or something happens to this replica: a turn arrives, somebody
+looks. So planning far ahead costs nothing.
+"""
+
+from bisect import bisect_left, bisect_right
+from typing import Any
+
+import msgspec
+from vllm.v1.outputs import ModelRunnerOutput
+
+from gateway.cost.roofline import Batch, context_product
+from gateway.domain.ids import ReplicaId
+from gateway.simulator.engine.options import EngineOptions, EngineSpec, SchedulingPolicy
+from gateway.simulator.engine.policy import overridden
+from gateway.simulator.engine.scheduler import build_request, build_scheduler
+from gateway.simulator.engine.steps import StepTimes
+from gateway.simulator.engine.stretch import advance, limit
+from gateway.simulator.engine.turn import EngineTurn, TurnListener
+from gateway.simulator.kernel import Alarm, Kernel
+
+
+class _Work(msgspec.Struct, eq=False):
+    """A turn in the engine."""
+
+    turn: EngineTurn
+    request: Any
+    cached_tokens: int | None = None
+    """None until it runs."""
+    has_token: bool = False
+
+
+class EngineCounts(msgspec.Struct):
+    """What an engine did so far."""
+
+    steps: int = 0
+    scheduled_steps: int = 0
+    computed_tokens: int = 0
+    busy_s: float = 0.0
+    prompt_tokens: int = 0
+    """Of turns that began to run."""
+    cached_tokens: int = 0
+
+
+class ReplicaEngine:
+    def __init__(
+        self, spec: EngineSpec, options: EngineOptions, *, kernel: Kernel, listener: TurnListener, seed: str
+    ) -> None:
+        self.name: ReplicaId = spec.name
+        self.scheduler = build_scheduler(spec, options)
+        self.counts = EngineCounts()
+        self._kernel = kernel
+        self._listener = listener
+        self._options = options
+        self._block_size = options.block_size
+        self._kv_blocks = spec.kv_blocks - 1  # vLLM keeps one for itself
+        self._times = StepTimes(spec.profile, noise=spec.noise, seed=seed)
+        self._token_budget = spec.profile.chunk_tokens
+        self._pool = self.scheduler.kv_cache_manager.block_pool
+        self._policy = options.policy() if options.policy is not None else None
+        self._has_priorities = overridden(self._policy, "priority")
+        self._work: dict[int, _Work] = {}
+        self._alarm: Alarm | None = None
+        """At the end of the step or stretch that is going on, or where one begins; None while idle."""
+        self._ends: list[float] = []
+        """When each step of the stretch ends that is going on; empty if none is."""
+        self._taken = 0
+        """Of these: how many have been carried out."""
+        self._began_s = 0.0
+        self._is_head_refused = False
+        """The scheduler's last pass left somebody waiting, and nothing has changed for them since."""
+
+    # --- what others ask ---------------------------------------------------------------------------
+
+    def submit(self, turn: EngineTurn) -> None:
+        """Takes a turn in. It is scheduled with the step that begins next."""
+        now = self._kernel.now
+        priority = self._policy.priority(turn, now=now) if self._policy and self._has_priorities else 0
+        request = build_request(turn, block_size=self._block_size, priority=priority)
+        self._work[turn.number] = _Work(turn, request)
+        self.scheduler.add_request(request)
+        if self._alarm is None:
+            self._alarm = self._kernel.at(now, self._begin)
+            return
+        if self._options.scheduling_policy is not SchedulingPolicy.FCFS:
+            self._is_head_refused = False  # this one may be let in before those who wait
+        if self._ends and not self._is_head_refused:
+            self._cut()
+
+    @property
+    def running(self) -> int:
+        return len(self.scheduler.running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._work) - self.running
+
+    @property
+    def turns(self) -> int:
+        """That are in the engine."""
+        return len(self._work)
+
+    def settle(self) -> None:
+        """Carries out the steps that are over, so that the books are those of now."""
+        if self._ends:
+            self._carry_out(bisect_right(self._ends, self._kernel.now))
+
+    def kv_used(self) -> float:
+        """Share of the KV blocks that are held."""
+        free: int = self._pool.get_num_free_blocks()
+        return 1.0 - free / self._kv_blocks
+
+    # --- the loop ----------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """A step begins, if there is something to do."""
+        self._alarm = None
+        if self._options.takes_stretches and self._begin_stretch():
+            return
+        scheduler = self.scheduler
+        out = scheduler.schedule()
+        if not out.total_num_scheduled_tokens:
+            return
+        self._is_head_refused = (
+            bool(scheduler.waiting)
+            and not out.preempted_req_ids
+            and out.total_num_scheduled_tokens < self._token_budget
+        )
+        for new in out.scheduled_new_reqs:
+            self._runs_first(self._work[new.req_id], new.num_computed_tokens)
+        time_s = self._time_of(out)
+        self.counts.steps += 1
+        self.counts.scheduled_steps += 1
+        self.counts.computed_tokens += out.total_num_scheduled_tokens
+        self.counts.busy_s += time_s
+        self._alarm = self._kernel.after(time_s, self._end, out)
+
+    def _runs_first(self, work: _Work, cached_tokens: int) -> None:
+        if work.cached_tokens is None:
+            work.cached_tokens = cached_tokens
+            self.counts.prompt_tokens += work.turn.turn.input_tokens
+            self.counts.cached_tokens += cached_tokens
+
+    def _time_of(self, out: Any) -> float:
+        new_tokens = context = 0
+        products = 0.0
+        work = self._work
+        for number, tokens in out.num_scheduled_tokens.items():
+            request = work[number].request
+            before = request.num_computed_tokens - tokens
+            if tokens == 1 and before >= request.num_prompt_tokens:
+                context += before
+            else:
+                products += context_product(tokens, before)
+            new_tokens += tokens
+        if not products:
+            return self._times.decode_s(new_tokens, context)
+        batch = Batch(new_tokens=new_tokens, prefill_context_products=products, decode_context_tokens=context)
+        return self._times.mixed_s(batch)
+
+    def _end(self, out: Any) -> None:
+        """A step is over: tells who has a first token, who has the last, and begins the next one."""
+        work = self._work
+        numbers = list(out.num_scheduled_tokens)
+        batch = [work[number] for number in numbers]
+        sampled = [[] if each.request.is_prefill_chunk else [0] for each in batch]
+        computed = ModelRunnerOutput(
+            req_ids=numbers,
+            req_id_to_index={number: index for index, number in enumerate(numbers)},
+            sampled_token_ids=sampled,
+        )
+        self.scheduler.update_from_output(out, computed)
+        for each, tokens in zip(batch, sampled, strict=True):
+            if not tokens:
+                continue
+            if not each.has_token:
+                each.has_token = True
+                self._listener.first_token(each.turn)
+            if each.request.is_finished():
+                self._is_head_refused = False
+                self._finished(each)
+        self._begin()
+
+    def _finished(self, work: _Work) -> None:
+        del self._work[work.turn.number]
+        assert work.cached_tokens is not None
+        self._listener.finished(
+            work.turn, cached_tokens=work.cached_tokens, preemptions=work.request.num_preemptions
+        )
+
+    # --- stretches ---------------------------------------------------------------------------------
+
+    def _begin_stretch(self) -> bool:
+        scheduler = self.scheduler
+        running = scheduler.running
+        if not running or (len(self._work) > len(running) and not self._is_head_refused):
+            return False
+        steps = limit(running, self._pool.get_num_free_blocks(), self._block_size)
+        if steps < 1:
+            return False
+        context = sum(request.num_computed_tokens for request in running)
+        self._began_s = self._kernel.now
+        self._ends = self._times.stretch(self._began_s, len(running), context, steps)
+        self._taken = 0
+        self._alarm = self._kernel.at(self._ends[-1], self._end_stretch)
+        return True
+
+    def _end_stretch(self) -> None:
+        self._carry_out(len(self._ends))
+        self._ends = []
+        self._begin()
+
+    def _cut(self) -> None:
+        """The stretch ends with the step that is going on."""
+        assert self._alarm is not None
+        steps = bisect_left(self._ends, self._kernel.now) + 1
+        if steps < len(self._ends):
+            del self._ends[steps:]
+            self._alarm.call_off()
+            self._alarm = self._kernel.at(self._ends[-1], self._end_stretch)
+
+    def _carry_out(self, steps: int) -> None:
+        """The first so many steps of the stretch are over."""
+        more = steps - self._taken
+        if not more:
+            return
+        advance(self.scheduler, more, self._block_size)
+        self._times.took(more)
+        ended_s = self._ends[steps - 1]
+        self.counts.steps += more
+        self.counts.computed_tokens += more * len(self.scheduler.running)
+        self.counts.busy_s += ended_s - self._began_s
+        self._began_s = ended_s
+        self._taken = steps

@@ -1,0 +1,37 @@
+"""What a replica is asked, and what it tells."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from gateway.workload.trace.format import Session, Turn, TurnRef
+
+
+class EngineTurn(msgspec.Struct, kw_only=True, eq=False):
+    """One turn, as an engine gets it. Policies may read all of it; only oracles should look ahead."""
+
+    number: int
+    """Of the attempt: unique in a simulation, rising."""
+    session: Session
+    ref: TurnRef
+    keys: Sequence[bytes]
+    """Of the full blocks of prompt and output."""
+    submitted_s: float
+
+    @property
+    def turn(self) -> Turn:
+        return self.session.threads[self.ref.thread].turns[self.ref.turn]
+
+    @property
+    def is_last(self) -> bool:
+        """Of its conversation."""
+        return self.ref.turn == len(self.session.threads[self.ref.thread].turns) - 1
+
+
+class TurnListener(Protocol):
+    """Who sent a turn to an engine. Called at the time when it happens."""
+
+    def first_token(self, turn: EngineTurn) -> None: ...
+
+    def finished(self, turn: EngineTurn, *, cached_tokens: int, preemptions: int) -> None: ...
