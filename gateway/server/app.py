@@ -144,8 +144,7 @@ class Gateway:
             await self.stop()
 
     def _on_records(self, records: list[Record]) -> None:
-        for record in records:
-            self._metrics.count(record)
+        self._metrics.count(records)
         if self._stream is not None:
             self._stream.extend(records)
 

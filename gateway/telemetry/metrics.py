@@ -1,86 +1,117 @@
 """Prometheus metrics, counted from the information stream and read from the snapshot.
 
 Labels are reasons, outcomes, sources and replicas: small closed sets. Never a session, never a client's text.
+Counting is a plain addition; what Prometheus wants to read is made when it asks.
 """
 
-from collections.abc import Callable, Iterator
-from functools import cache
-from typing import Any
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.core.snapshot import Snapshot
 from gateway.domain import records as rec
+from gateway.domain.decision import RefusalReason, SessionSource
+from gateway.domain.ids import ReplicaId
+from gateway.domain.request import Protocol
 
-_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+_SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
 
-class Metrics:
+class _Spread:
+    """How often a duration fell between which bounds."""
+
+    __slots__ = ("counts", "total_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_SECONDS) + 1)
+        self.total_s = 0.0
+
+    def add_ms(self, ms: float) -> None:
+        seconds = ms / 1e3
+        self.counts[bisect_left(_SECONDS, seconds)] += 1
+        self.total_s += seconds
+
+
+class Metrics(Collector):
     def __init__(self, snapshot: Callable[[], Snapshot], dropped_records: Callable[[], int]) -> None:
-        self._registry = CollectorRegistry()
-        registry = self._registry
-        turns = Counter("turnpike_turns", "Turns that arrived", ["protocol", "source"], registry=registry)
-        ends = Counter(
-            "turnpike_attempts", "Requests sent to a replica, by how they ended", ["replica", "outcome"],
-            registry=registry,
-        )  # fmt: skip
-        self._refusals = Counter(
-            "turnpike_refusals", "Requests the gateway refused", ["reason"], registry=registry
-        )
-        self._queue = Histogram(
-            "turnpike_queue_seconds", "Time in the waiting room", buckets=_SECONDS, registry=registry
-        )
-        first_token = Histogram(
-            "turnpike_launch_delay_seconds", "From submission to the first token", ["replica"],
-            buckets=_SECONDS, registry=registry,
-        )  # fmt: skip
-        self._tools = Histogram(
-            "turnpike_tool_phase_seconds", "Duration of tool phases", buckets=_SECONDS, registry=registry
-        )
-        tokens = Counter("turnpike_tokens", "Tokens as backends reported them", ["kind"], registry=registry)
-        # Looking up a child takes longer than counting; the sets of labels are small and closed.
-        self._turns, self._ends = cache(turns.labels), cache(ends.labels)
-        self._first_token, self._tokens = cache(first_token.labels), cache(tokens.labels)
+        self._snapshot = snapshot
+        self._dropped_records = dropped_records
+        self._turns: Counter[tuple[Protocol, SessionSource]] = Counter()
+        self._ends: Counter[tuple[ReplicaId, str]] = Counter()
+        self._refusals: Counter[RefusalReason] = Counter()
+        self._tokens: Counter[str] = Counter()
+        self._queue, self._tools = _Spread(), _Spread()
+        self._first_token: dict[ReplicaId, _Spread] = defaultdict(_Spread)
         self._counters: dict[type[rec.Record], Callable[[Any], None]] = {
-            rec.TurnArrived: lambda r: self._turns(r.protocol.value, r.source.value).inc(),
-            rec.Routed: lambda r: self._queue.observe(r.waited_ms / 1e3),
-            rec.GpuFirstToken: lambda r: self._first_token(r.replica).observe(r.launch_delay_ms / 1e3),
+            rec.TurnArrived: self._count_turn,
+            rec.Routed: lambda record: self._queue.add_ms(record.waited_ms),
+            rec.GpuFirstToken: lambda record: self._first_token[record.replica].add_ms(
+                record.launch_delay_ms
+            ),
             rec.GpuEnd: self._count_end,
-            rec.ToolEnd: lambda r: self._tools.observe(r.duration_ms / 1e3),
-            rec.Refused: lambda r: self._refusals.labels(r.reason.value).inc(),
+            rec.ToolEnd: lambda record: self._tools.add_ms(record.duration_ms),
+            rec.Refused: self._count_refusal,
         }
-        registry.register(_Gauges(snapshot, dropped_records))
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
 
-    def count(self, record: rec.Record) -> None:
-        counter = self._counters.get(type(record))
-        if counter is not None:
-            counter(record)
-
-    def _count_end(self, record: rec.GpuEnd) -> None:
-        self._ends(record.replica, record.outcome).inc()
-        usage = record.usage
-        for kind, count in (
-            ("prompt", usage.prompt_tokens),
-            ("cached", usage.cached_tokens),
-            ("output", usage.output_tokens),
-        ):
-            if count:
-                self._tokens(kind).inc(count)
+    def count(self, records: Iterable[rec.Record]) -> None:
+        for record in records:
+            counter = self._counters.get(type(record))
+            if counter is not None:
+                counter(record)
 
     def render(self) -> bytes:
         """The Prometheus text format."""
         return generate_latest(self._registry)
 
+    def _count_turn(self, record: rec.TurnArrived) -> None:
+        self._turns[record.protocol, record.source] += 1
 
-class _Gauges(Collector):
-    def __init__(self, snapshot: Callable[[], Snapshot], dropped_records: Callable[[], int]) -> None:
-        self._snapshot = snapshot
-        self._dropped_records = dropped_records
+    def _count_end(self, record: rec.GpuEnd) -> None:
+        self._ends[record.replica, record.outcome] += 1
+        tokens, usage = self._tokens, record.usage
+        tokens["prompt"] += usage.prompt_tokens or 0
+        tokens["cached"] += usage.cached_tokens or 0
+        tokens["output"] += usage.output_tokens or 0
+
+    def _count_refusal(self, record: rec.Refused) -> None:
+        self._refusals[record.reason] += 1
 
     def collect(self) -> Iterator[Metric]:
-        now = self._snapshot()
+        turns = CounterMetricFamily("turnpike_turns", "Turns that arrived", labels=["protocol", "source"])
+        for (protocol, source), count in self._turns.items():
+            turns.add_metric([protocol.value, source.value], count)
+        ends = CounterMetricFamily(
+            "turnpike_attempts",
+            "Requests sent to a replica, by how they ended",
+            labels=["replica", "outcome"],
+        )
+        for (replica, outcome), count in self._ends.items():
+            ends.add_metric([replica, outcome], count)
+        refusals = CounterMetricFamily("turnpike_refusals", "Requests the gateway refused", labels=["reason"])
+        for reason, count in self._refusals.items():
+            refusals.add_metric([reason.value], count)
+        tokens = CounterMetricFamily("turnpike_tokens", "Tokens as backends reported them", labels=["kind"])
+        for kind, count in self._tokens.items():
+            tokens.add_metric([kind], count)
+        yield from (turns, ends, refusals, tokens)
+        yield _histogram("turnpike_queue_seconds", "Time in the waiting room", {(): self._queue})
+        yield _histogram(
+            "turnpike_launch_delay_seconds",
+            "From submission to the first token",
+            {(replica,): spread for replica, spread in self._first_token.items()},
+            ["replica"],
+        )
+        yield _histogram("turnpike_tool_phase_seconds", "Duration of tool phases", {(): self._tools})
+        yield from self._gauges(self._snapshot())
+
+    def _gauges(self, now: Snapshot) -> Iterator[Metric]:
         yield GaugeMetricFamily("turnpike_sessions", "Sessions known", now.session_count)
         yield GaugeMetricFamily("turnpike_running", "Requests on replicas", now.running)
         yield GaugeMetricFamily("turnpike_waiting", "Turns in the waiting room", now.waiting)
@@ -95,3 +126,17 @@ class _Gauges(Collector):
             running.add_metric([replica.id], replica.running)
         yield is_up
         yield running
+
+
+def _histogram(
+    name: str, help_text: str, spreads: dict[tuple[str, ...], _Spread], labels: list[str] | None = None
+) -> Metric:
+    family = HistogramMetricFamily(name, help_text, labels=labels or [])
+    bounds = [*(str(float(bound)) for bound in _SECONDS), "+Inf"]
+    for values, spread in spreads.items():
+        below, buckets = 0, []
+        for bound, count in zip(bounds, spread.counts, strict=True):
+            below += count
+            buckets.append((bound, float(below)))
+        family.add_metric(list(values), buckets, spread.total_s)
+    return family

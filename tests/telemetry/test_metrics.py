@@ -26,26 +26,33 @@ def test_records_are_counted():
     turn: dict[str, Any] = {"at_s": 1.0, "turn": "r-1", "session": "s-secret"}
     alice: dict[str, Any] = {"tenant": "alice"}
     there: dict[str, Any] = {**turn, "replica": "r0"}
-    metrics.count(
+    usage = Usage(prompt_tokens=10, cached_tokens=4, output_tokens=2)
+    end: dict[str, Any] = {"status": 200, "usage": usage, "finish_reason": "stop", "duration_ms": 1.0}
+    seen: list[rec.Record] = [
         rec.TurnArrived(
             **turn, **alice, protocol=Protocol.CHAT, model="client's text", source=SessionSource.NEW,
             confidence=0.5, body_bytes=1, message_count=1, tool_count=0,
-        )
-    )  # fmt: skip
-    metrics.count(rec.Routed(**there, reason=PlacementReason.LEAST_LOADED, waited_ms=1500.0))
-    metrics.count(rec.GpuFirstToken(**there, launch_delay_ms=20.0))
-    usage = Usage(prompt_tokens=10, cached_tokens=4, output_tokens=2)
-    end: dict[str, Any] = {"status": 200, "usage": usage, "finish_reason": "stop", "duration_ms": 1.0}
-    metrics.count(rec.GpuEnd(**there, outcome="finished", **end))
-    metrics.count(rec.ToolEnd(**turn, names=("bash",), duration_ms=2000.0))
-    metrics.count(rec.Refused(**turn, **alice, reason=RefusalReason.QUEUE_FULL, waited_ms=0.0))
+        ),
+        rec.Routed(**there, reason=PlacementReason.LEAST_LOADED, waited_ms=1500.0),
+        rec.GpuFirstToken(**there, launch_delay_ms=20.0),
+        rec.GpuFirstToken(**there, launch_delay_ms=30.0),
+        rec.GpuEnd(**there, outcome="finished", **end),
+        rec.ToolEnd(**turn, names=("bash",), duration_ms=2000.0),
+        rec.Refused(**turn, **alice, reason=RefusalReason.QUEUE_FULL, waited_ms=0.0),
+    ]  # fmt: skip
+    metrics.count(seen)
     text = metrics.render().decode()
     for line in (
         'turnpike_turns_total{protocol="chat",source="new"} 1.0',
         'turnpike_attempts_total{outcome="finished",replica="r0"} 1.0',
         'turnpike_refusals_total{reason="queue_full"} 1.0',
         "turnpike_queue_seconds_sum 1.5",
-        'turnpike_launch_delay_seconds_bucket{le="0.03",replica="r0"} 1.0',
+        'turnpike_launch_delay_seconds_bucket{le="0.01",replica="r0"} 0.0',
+        'turnpike_launch_delay_seconds_bucket{le="0.03",replica="r0"} 2.0',
+        'turnpike_launch_delay_seconds_bucket{le="+Inf",replica="r0"} 2.0',
+        'turnpike_launch_delay_seconds_count{replica="r0"} 2.0',
+        'turnpike_queue_seconds_bucket{le="1.0"} 0.0',
+        'turnpike_queue_seconds_bucket{le="3.0"} 1.0',
         "turnpike_tool_phase_seconds_sum 2.0",
         'turnpike_tokens_total{kind="prompt"} 10.0',
         'turnpike_tokens_total{kind="cached"} 4.0',
