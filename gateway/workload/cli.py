@@ -1,4 +1,4 @@
-"""`turnpike workload import KIND SRC -o FILE`: a recorded corpus, as exchanges."""
+"""`turnpike workload`: recorded corpora, as exchanges or as workloads."""
 
 import argparse
 import sys
@@ -16,6 +16,8 @@ from gateway.workload.recorded import recorded
 from gateway.workload.sessions import Importer, rng_of, selected
 from gateway.workload.swe_agent import swe_agent
 from gateway.workload.tau_bench import tau_bench
+from gateway.workload.trace.cli import add_workload_options, given_workload_options, import_workload
+from gateway.workload.trace.kinds import CORPORA
 
 IMPORTERS: Final[dict[str, Importer]] = {
     "openai-http": openai_http,
@@ -25,31 +27,44 @@ IMPORTERS: Final[dict[str, Importer]] = {
     "swe-agent": swe_agent,
 }
 AT_ONCE: Final = 8
+EXCHANGES: Final = "exchanges"
+WORKLOAD: Final = "workload"
 
 
 def add_workload(commands: Any) -> None:
     """The `workload` command, below the `turnpike` command's."""
-    workload = commands.add_parser("workload", help="recorded workloads")
+    workload = commands.add_parser("workload", help="recorded and composed workloads")
     actions = workload.add_subparsers(required=True, metavar="ACTION")
-    reading = actions.add_parser("import", help="turn a recorded corpus into exchanges, one a line")
-    reading.add_argument("kind", choices=["exchanges", *IMPORTERS], metavar="KIND", help=_kinds())
+    reading = actions.add_parser("import", help="turn a recorded corpus into exchanges or a workload")
+    kinds = list(dict.fromkeys([EXCHANGES, *IMPORTERS, *CORPORA]))
+    reading.add_argument("kind", choices=kinds, metavar="KIND", help=_kinds())
+    reading.add_argument(
+        "--as",
+        dest="form",
+        choices=[EXCHANGES, WORKLOAD],
+        help="what to write, for a KIND that can be either (default: exchanges)",
+    )
     reading.add_argument("source", metavar="SRC", help="a file (plain, .gz, .xz), a tar archive, a folder")
     reading.add_argument("-o", "--output", required=True, metavar="FILE", help=".jsonl, .jsonl.gz, .jsonl.xz")
-    reading.add_argument("--match", default="*", metavar="GLOB", help="only sessions of such a name")
+    reading.add_argument("--match", metavar="GLOB", help="only sessions of such a name")
     reading.add_argument("--limit", type=_positive, metavar="N", help="at most so many sessions")
-    reading.add_argument("--seed", type=int, default=0, metavar="N", help="of what is composed (default 0)")
-    reading.add_argument(
+    reading.add_argument("--seed", type=int, metavar="N", help="of what is composed (default 0)")
+    reading.add_argument_group("for exchanges").add_argument(
         "--sessions-at-once",
         type=_positive,
-        default=AT_ONCE,
         metavar="N",
-        help=f"how many sessions are at work at any moment (default {AT_ONCE}); not for exchanges",
+        help=f"how many sessions are at work at any moment (default {AT_ONCE}); not for KIND exchanges",
     )
+    add_workload_options(reading)
     reading.set_defaults(command=_import)
 
 
 def _kinds() -> str:
-    return "one of: " + ", ".join(["exchanges", *IMPORTERS])
+    """By what they write (docs/exchanges.md, docs/workloads.md)."""
+    return (
+        f"written as exchanges: {', '.join([EXCHANGES, *IMPORTERS])}; "
+        f"as a workload: {', '.join(CORPORA)}; what is in both lists is exchanges unless --as says otherwise"
+    )
 
 
 def _positive(text: str) -> int:
@@ -60,7 +75,34 @@ def _positive(text: str) -> int:
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    problems, sessions = Problems(), set[str]()
+    problems = Problems()
+    written = import_workload if _form(arguments) == WORKLOAD else _import_exchanges
+    what = written(arguments, problems)
+    for problem in problems.shown:
+        print(f"turnpike: {problem}", file=sys.stderr)
+    if not what:
+        raise ValueError(f"{arguments.source}: nothing to import ({problems.count} malformed record(s))")
+    left_out = f"; {problems.count} malformed record(s) left out" if problems.count else ""
+    print(f"{arguments.output}: {what}{left_out}")
+    return 0
+
+
+def _form(arguments: argparse.Namespace) -> str:
+    """What is to be written. Raises ValueError where the options do not fit it."""
+    is_either = arguments.kind in IMPORTERS and arguments.kind in CORPORA
+    own = WORKLOAD if arguments.kind not in IMPORTERS and arguments.kind != EXCHANGES else EXCHANGES
+    form: str = arguments.form or own
+    if form != own and not is_either:
+        raise ValueError(f"{arguments.kind} is written as {own} only")
+    if form == EXCHANGES and (given := given_workload_options(arguments)):
+        raise ValueError(f"for workloads only: {', '.join(given)}")
+    if form == WORKLOAD and arguments.sessions_at_once is not None:
+        raise ValueError("for exchanges only: sessions_at_once")
+    return form
+
+
+def _import_exchanges(arguments: argparse.Namespace, problems: Problems) -> str:
+    sessions = set[str]()
 
     def lines() -> Iterator[bytes]:
         for exchange in _exchanges(arguments, problems):
@@ -68,22 +110,17 @@ def _import(arguments: argparse.Namespace) -> int:
             yield write_exchange(exchange)
 
     count = write_whole(arguments.output, lines())
-    for problem in problems.shown:
-        print(f"turnpike: {problem}", file=sys.stderr)
-    if not count:
-        raise ValueError(f"{arguments.source}: nothing to import ({problems.count} malformed record(s))")
-    left_out = f"; {problems.count} malformed record(s) left out" if problems.count else ""
-    print(f"{arguments.output}: {count} exchange(s) of {len(sessions)} session(s){left_out}")
-    return 0
+    return f"{count} exchange(s) of {len(sessions)} session(s)" if count else ""
 
 
 def _exchanges(arguments: argparse.Namespace, problems: Problems) -> Iterator[Exchange]:
-    source, match, limit = members(arguments.source), arguments.match, arguments.limit
-    if arguments.kind == "exchanges":
+    source, match, limit = members(arguments.source), arguments.match or "*", arguments.limit
+    if arguments.kind == EXCHANGES:
         return recorded(source, problems, match=match, limit=limit)
-    sessions = IMPORTERS[arguments.kind](source, problems, arguments.seed)
+    seed = arguments.seed or 0
+    sessions = IMPORTERS[arguments.kind](source, problems, seed)
     return interleave(
         selected(sessions, match=match, limit=limit),
-        rng=rng_of(arguments.seed, "arrivals"),
-        at_once=arguments.sessions_at_once,
+        rng=rng_of(seed, "arrivals"),
+        at_once=arguments.sessions_at_once or AT_ONCE,
     )

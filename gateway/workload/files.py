@@ -17,7 +17,7 @@ from typing import IO, Final
 
 from gateway.workload.records import Member
 
-_ENDINGS: Final = frozenset({".jsonl", ".json", ".traj", ".gz", ".xz", ".tar", ".tgz"})
+_ENDINGS: Final = frozenset({".jsonl", ".json", ".traj", ".csv", ".gz", ".xz", ".tar", ".tgz"})
 _ARCHIVES: Final = (".tar", ".tar.gz", ".tar.xz", ".tgz")
 
 

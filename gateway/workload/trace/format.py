@@ -5,8 +5,8 @@ in time but `arrival_s`: what happens after that follows from how long each turn
 workload is run.
 
 Prompts are described by what they share. A turn's first `prefix_tokens` are the first tokens of another
-turn's prompt with that turn's output behind it; or, where a thread opens and refers to no turn, of a text that
-others open with, too. All the rest is content that stands nowhere else.
+turn's prompt with that turn's output behind it; or, where a thread opens and refers to no turn, of a text
+that others open with, too. All the rest is content that stands nowhere else.
 
 Invariants (`check`): a turn refers only to turns of threads before its own, or before it in its own; a prefix
 is no longer than what it is a prefix of, nor than the prompt; a thread opens with a shared text or with a
@@ -37,7 +37,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
     name: str
     duration_s: Seconds = 0.0
-    """On a host with nothing else to do. A tool that starts a thread lasts as long as that, in addition."""
+    """On a host with nothing else to do. A tool that starts a thread lasts as long as that, and then so long
+    in addition."""
     cpu_cores: Annotated[float, Meta(ge=0)] = 0.0
     """What it asks of its host while it runs; 0 for waiting on others (a network, a person)."""
     starts_thread: int | None = None
@@ -111,7 +112,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     """What was selected, cut, scaled or drawn, with every number."""
 
 
-class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """First line of the file."""
 
     turnpike_workload: int = VERSION
