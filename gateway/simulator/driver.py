@@ -13,10 +13,10 @@ from msgspec import Meta
 
 from gateway.core import events as ev
 from gateway.core.commands import Command, Dispatch, Refuse
-from gateway.core.coordinator import Coordinator
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
+from gateway.simulator.brain import Brain
 from gateway.simulator.engine.turn import EngineTurn
 from gateway.simulator.kernel import Alarm, Kernel
 from gateway.workload.trace.format import Session, TurnRef
@@ -45,6 +45,7 @@ class Call(msgspec.Struct, kw_only=True, eq=False):
     caller: "Caller"
     arrived_s: float = 0.0
     dispatched_s: float = 0.0
+    began_s: float = 0.0
     first_token_s: float = 0.0
     replica: ReplicaId = ReplicaId("")
     known_as: SessionId | None = None
@@ -71,13 +72,13 @@ class Driver:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        brain: Brain,
         *,
         kernel: Kernel,
         client: ClientConfig,
         on_record: Callable[[Record], None] | None,
     ) -> None:
-        self.coordinator = coordinator
+        self.brain = brain
         self.engines: Mapping[ReplicaId, Engine] = {}
         """To be set before the first call."""
         self.refusals = 0
@@ -103,7 +104,7 @@ class Driver:
         self._ask(call)
 
     def send(self, event: ev.Event) -> None:
-        for command in self.coordinator.handle(event, now=self._kernel.now):
+        for command in self.brain.handle(event, now=self._kernel.now):
             self._carry_out(command)
         self._rearm()
 
@@ -132,7 +133,9 @@ class Driver:
 
     def first_token(self, turn: EngineTurn) -> None:
         request = self._running[turn.number]
-        self._calls[request].first_token_s = self._kernel.now
+        call = self._calls[request]
+        assert turn.began_s is not None
+        call.began_s, call.first_token_s = turn.began_s, self._kernel.now
         self.send(ev.ResponseStarted(request, 200))
         self.send(ev.FirstTokenSeen(request))
 
@@ -184,7 +187,7 @@ class Driver:
         self.engines[call.replica].submit(turn)
 
     def _rearm(self) -> None:
-        due_s = self.coordinator.next_deadline_s()
+        due_s = self.brain.next_deadline_s()
         if self._timer is not None:
             # A timer that fires early only asks again, so one that is due sooner than needed may stay.
             if due_s is not None and self._timer.time_s <= due_s:

@@ -25,6 +25,8 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     arrival_s: float
     waited_s: float
     """Until a replica got it: in the gateway, and between refusals."""
+    began_s: float
+    """When the engine first ran it."""
     first_token_s: float
     end_s: float
     prompt_tokens: int

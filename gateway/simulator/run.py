@@ -15,6 +15,7 @@ from gateway.cost.profile import Profile
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import PoolId
 from gateway.simulator.agents import Agent, Stage
+from gateway.simulator.brain import Brain
 from gateway.simulator.conservation import check_end
 from gateway.simulator.driver import Call, ClientConfig, Driver
 from gateway.simulator.engine import build_engines
@@ -48,7 +49,7 @@ def stock_coordinator(fleet: FleetSpec) -> Coordinator:
 def simulate(
     sessions: Iterable[Session],
     fleet: FleetSpec,
-    make_coordinator: Callable[[FleetSpec], Coordinator] = stock_coordinator,
+    make_brain: Callable[[FleetSpec], Brain] = stock_coordinator,
     *,
     options: EngineOptions | None = None,
     client: ClientConfig | None = None,
@@ -60,7 +61,7 @@ def simulate(
 ) -> Totals:
     """Plays the sessions, in the order of their arrival, until the last of them is over.
 
-    `sessions` is read as they arrive, and nothing is kept of those that are over. The coordinator's pool is
+    `sessions` is read as they arrive, and nothing is kept of those that are over. A brain's only pool is
     `POOL`. With `isolated` given, what it has learned is used, and kept for the next simulation.
 
     Raises SimulatorError for what cannot be simulated, ConservationError if anything was lost on the way.
@@ -68,7 +69,7 @@ def simulate(
     run = _Run(
         iter(sessions),
         fleet,
-        make_coordinator(fleet),
+        make_brain(fleet),
         options or EngineOptions(),
         client or ClientConfig(),
         seed,
@@ -92,7 +93,7 @@ class _Run:
         self,
         sessions: Iterator[Session],
         fleet: FleetSpec,
-        brain: Coordinator,
+        brain: Brain,
         options: EngineOptions,
         client: ClientConfig,
         seed: int,
@@ -145,7 +146,7 @@ class _Run:
         if self._live:
             raise ConservationError(f"nothing more happens, and {self._live} sessions are not over")
         self._total()
-        check_end(self._totals, self._engines, self._driver.coordinator, len(self._driver))
+        check_end(self._totals, self._engines, self._driver.brain, len(self._driver))
         return self._totals
 
     # --- arrivals ----------------------------------------------------------------------------------
@@ -194,6 +195,7 @@ class _Run:
                 replica=call.replica,
                 arrival_s=call.arrived_s,
                 waited_s=call.dispatched_s - call.arrived_s,
+                began_s=call.began_s,
                 first_token_s=call.first_token_s,
                 end_s=self._kernel.now,
                 prompt_tokens=turn.input_tokens,

@@ -146,7 +146,8 @@ class ReplicaEngine:
 
     def _runs_first(self, work: _Work, cached_tokens: int) -> None:
         if work.cached_tokens is None:
-            work.cached_tokens = cached_tokens
+            work.cached_tokens = work.turn.cached_tokens = cached_tokens
+            work.turn.began_s = self._kernel.now
             self.counts.prompt_tokens += work.turn.turn.input_tokens
             self.counts.cached_tokens += cached_tokens
 

@@ -18,6 +18,10 @@ class EngineTurn(msgspec.Struct, kw_only=True, eq=False):
     keys: Sequence[bytes]
     """Of the full blocks of prompt and output."""
     submitted_s: float
+    began_s: float | None = None
+    """When it first ran; set by the engine."""
+    cached_tokens: int = 0
+    """Of its prompt, when it first ran; set by the engine."""
 
     @property
     def turn(self) -> Turn:
