@@ -45,12 +45,12 @@ def context_product(new_tokens: float, cached_tokens: float) -> float:
     return new_tokens * (cached_tokens + new_tokens / 2)
 
 
-def weight_bytes_read(profile: Profile, tokens: int) -> float:
+def weight_bytes_read(profile: Profile, tokens: float) -> float:
     """By a step of so many tokens."""
     model = profile.model
     if model.experts == 0:
         return model.dense_weight_bytes
-    untouched = (1 - model.experts_per_token / model.experts) ** tokens
+    untouched: float = (1 - model.experts_per_token / model.experts) ** tokens
     return model.dense_weight_bytes + model.expert_weight_bytes * (1 - untouched)
 
 

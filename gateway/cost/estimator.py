@@ -1,0 +1,220 @@
+"""How long will this turn take on that replica: until its first token, and until its end?
+
+Source: Agent.xpu, §4.2 (predictive annotation: TTFT of a task, TPOT of a batch, from the roofline) and
+Appendix B.
+
+Symbols: TTFT → `Prediction.first_token`; TPOT → the decode fit's prediction; W, Q, P_eff, B_eff as in
+`roofline.py`.
+
+Deviations: the paper measures kernels offline and finds their times stable. Here the roofline only says
+what a turn's time consists of, in seconds as the profile believes: launching, matrix products, attention,
+waiting for prefills ahead, sharing steps with rows that decode, reading the prompt. How much of each the
+replica really takes is fitted online to launch delays and decode rates (`fit.py`), so a profile that is
+wrong, or a guess because nothing is known of the server, costs some tens of observations. Error bars are
+not the model's own: they are what its predictions lately turned out to be off by (`spread.py`).
+
+Invariants: memory is constant; predictions are positive, and p10 ≤ p90; predicting changes nothing.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from gateway.cost.fit import DecayingFit
+from gateway.cost.profile import Hardware, Model, Profile
+from gateway.cost.roofline import Turn, context_product, weight_bytes_read
+from gateway.cost.spread import Spread
+
+UNKNOWN: Final = Profile(
+    hardware=Hardware(
+        name="unknown",
+        peak_flops=300e12,
+        memory_bytes_per_s=2e12,
+        memory_bytes=80e9,
+        host_link_bytes_per_s=25e9,
+        source="a guess, until observed",
+    ),
+    model=Model(
+        name="unknown",
+        active_parameters=8e9,
+        dense_weight_bytes=16e9,
+        kv_bytes_per_token=131_072,
+        attention_flops_per_context_token=524_288,
+        source="a guess, until observed",
+    ),
+)
+"""Of a server about which nothing is known."""
+
+_READING_S: Final = 1e-6
+"""For each token of a prompt, cached or not: parsing, template, tokenizer, hashes of blocks."""
+_FIRST_TOKEN_BELIEF: Final = (1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+_DECODE_BELIEF: Final = (1.0, 1.0, 1.0, 1.0, 0.0, 0.0)
+_TRIED: Final = 4.0
+_GUESSED: Final = 30.0
+"""Error bars to either side before there is experience: with a profile, and without."""
+_FIRST_OUTPUT_TOKENS: Final = 200.0
+_OUTPUTS: Final = 50
+"""Turns over which their usual output is averaged."""
+_LEAST_S: Final = 1e-6
+
+
+class TurnWork(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn asks of a replica; guesses, until the engine reports its usage."""
+
+    new_tokens: float
+    """Of the prompt, without what is cached there."""
+    cached_tokens: float = 0.0
+    output_tokens: float | None = None
+    """None: as long as turns usually are."""
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What else the replica is doing. `InFlight` keeps account of it."""
+
+    decoding: int = 0
+    """Turns that have had their first token."""
+    decoding_context_tokens: float = 0.0
+    queued_tokens: float = 0.0
+    """New tokens of the turns that wait for their first one."""
+    queued_products: float = 0.0
+    """Σ of their `context_product`."""
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    seconds: float
+    p10_s: float
+    p90_s: float
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    work: TurnWork
+    load: Load
+    first_token: Estimate
+    completion: Estimate
+    prefill_s: float
+    """Until the first token, had the turn the replica to itself."""
+
+
+class Estimator:
+    """Of one replica."""
+
+    def __init__(self, profile: Profile | None = None) -> None:
+        self._profile = profile or UNKNOWN
+        trust, untried = (0.5, _TRIED) if profile is not None else (0.0, _GUESSED)
+        self._first_token = DecayingFit(_FIRST_TOKEN_BELIEF, trust=trust)
+        self._per_token = DecayingFit(_DECODE_BELIEF, trust=trust)
+        self._first_token_spread = Spread(untried)
+        self._completion_spreads = {True: Spread(untried), False: Spread(untried)}
+        """By whether the length of the output was known."""
+        self._log_output = math.log(_FIRST_OUTPUT_TOKENS)
+        self._outputs = 0
+
+    @property
+    def observations(self) -> int:
+        """First tokens seen."""
+        return self._first_token.observations
+
+    @property
+    def usual_output_tokens(self) -> float:
+        return math.exp(self._log_output)
+
+    def predict(self, work: TurnWork, load: Load) -> Prediction:
+        first_s = self._first_token_s(work, load)
+        decoded = (self.usual_output_tokens if work.output_tokens is None else work.output_tokens) - 1
+        rest_s = max(0.0, decoded) * max(_LEAST_S, self._per_token.predict(self._decode_features(work, load)))
+        return Prediction(
+            work=work,
+            load=load,
+            first_token=_estimate(first_s, self._first_token_spread),
+            completion=_estimate(first_s + rest_s, self._completion_spreads[work.output_tokens is not None]),
+            prefill_s=self._first_token_s(work, Load()),
+        )
+
+    def isolated_task_s(self, turns: Iterable[Turn], gaps_s: Iterable[float] = ()) -> float:
+        """A session that has this replica to itself, as observed so far: for deadlines and goodput."""
+        return sum(gaps_s) + sum(
+            self.predict(
+                TurnWork(
+                    new_tokens=turn.new_tokens,
+                    cached_tokens=turn.cached_tokens,
+                    output_tokens=turn.output_tokens,
+                ),
+                Load(),
+            ).completion.seconds
+            for turn in turns
+        )
+
+    def observe_first_token(
+        self, prediction: Prediction, launch_delay_s: float, actual: TurnWork | None = None
+    ) -> None:
+        """The turn had its first token so long after it was sent. `actual`: as usage has it, once known."""
+        launch_delay_s = max(_LEAST_S, launch_delay_s)
+        self._first_token_spread.observe(launch_delay_s / prediction.first_token.seconds)
+        features = self._first_token_features(actual or prediction.work, prediction.load)
+        self._first_token.observe(features, launch_delay_s)
+
+    def observe_end(
+        self,
+        prediction: Prediction,
+        *,
+        duration_s: float,
+        output_tokens: int,
+        first_token_s: float | None = None,
+        actual: TurnWork | None = None,
+    ) -> None:
+        """The turn ended so long after it was sent; `first_token_s` is None if nobody saw the first token."""
+        knew = prediction.work.output_tokens is not None
+        self._completion_spreads[knew].observe(max(_LEAST_S, duration_s) / prediction.completion.seconds)
+        if output_tokens < 1:
+            return
+        self._outputs += 1
+        self._log_output += (math.log(output_tokens) - self._log_output) / min(self._outputs, _OUTPUTS)
+        if first_token_s is not None and output_tokens > 1 and duration_s > first_token_s:
+            features = self._decode_features(actual or prediction.work, prediction.load)
+            self._per_token.observe(features, (duration_s - first_token_s) / (output_tokens - 1))
+
+    def _first_token_s(self, work: TurnWork, load: Load) -> float:
+        return max(_LEAST_S, self._first_token.predict(self._first_token_features(work, load)))
+
+    def _first_token_features(self, work: TurnWork, load: Load) -> tuple[float, ...]:
+        profile, model = self._profile, self._profile.model
+        new = max(1.0, work.new_tokens)  # the last token of a prompt is always computed
+        steps = 1 + (new + load.queued_tokens) / profile.chunk_tokens
+        token_s = 2 * model.active_parameters / profile.flops_per_s
+        product_s = model.attention_flops_per_context_token / profile.flops_per_s
+        read_s = model.kv_bytes_per_token * load.decoding_context_tokens / profile.bytes_per_s
+        weights_s = weight_bytes_read(profile, new) / profile.bytes_per_s
+        under_way_s = 0.0
+        if load.decoding:  # half a step on average, until the next one begins
+            decoding_weights_s = weight_bytes_read(profile, load.decoding) / profile.bytes_per_s
+            under_way_s = (profile.step_overhead_s + decoding_weights_s + read_s) / 2
+        return (
+            profile.step_overhead_s * steps,
+            max(token_s * new, weights_s),
+            token_s * new,  # believed to be in the line before; there for a profile wrong about its knee
+            product_s * context_product(new, work.cached_tokens),
+            token_s * load.queued_tokens + product_s * load.queued_products,
+            under_way_s,
+            read_s * steps,
+            _READING_S * (new + work.cached_tokens),
+        )
+
+    def _decode_features(self, work: TurnWork, load: Load) -> tuple[float, ...]:
+        """For each token."""
+        profile, model = self._profile, self._profile.model
+        read_s = model.kv_bytes_per_token / profile.bytes_per_s
+        return (
+            profile.step_overhead_s,
+            weight_bytes_read(profile, load.decoding + 1) / profile.bytes_per_s,
+            read_s * (work.new_tokens + work.cached_tokens),
+            read_s * load.decoding_context_tokens,
+            profile.step_overhead_s * load.decoding,  # rows are believed to cost what they read, and no more
+            2 * model.active_parameters * load.queued_tokens / profile.flops_per_s / _FIRST_OUTPUT_TOKENS,
+        )
+
+
+def _estimate(seconds: float, spread: Spread) -> Estimate:
+    low, high = spread.bars()
+    return Estimate(seconds, seconds * low, seconds * high)

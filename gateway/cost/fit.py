@@ -1,0 +1,111 @@
+"""A linear fit that starts from a belief, follows what is observed, and forgets: seconds = Σ θ · x.
+
+Features are in seconds, as the belief has them, so a coefficient says how wrong the belief is about its
+feature. Errors count relative to the prediction: a short wait weighs as much as a long one.
+
+Invariants: memory and time of an observation are constant; no coefficient is negative; a single observation
+that nothing resembles moves the fit by no more than one at the edge of what is usual; a feature that was
+never there keeps its belief, times what is wrong about the belief as a whole.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+MEMORY: Final = 100
+"""Observations after which an old one counts 1/e."""
+BELIEF: Final = 0.02
+"""What the belief counts, as a share of all that is remembered."""
+UNUSUAL: Final = 1.5
+"""Errors beyond so many usual ones count as if they were that large (Huber)."""
+CHANGED: Final = 8.0
+"""Errors to one side, each less one usual error and at most two, sum up to this: the replica has changed."""
+KEPT: Final = 0.02
+"""Of what was remembered, when it has."""
+SETTLING: Final = 10
+"""Observations before anything is called unusual."""
+_SWEEPS: Final = 3
+_TINY: Final = 1e-12
+
+
+class DecayingFit:
+    def __init__(self, belief: Sequence[float], *, trust: float) -> None:
+        """`belief`: the coefficients to start from; `trust`: what they count at first, in observations."""
+        self._belief = tuple(belief)
+        self._trust = trust
+        size = len(self._belief)
+        self._products = [[0.0] * size for _ in range(size)]
+        """Σ w x xᵀ, of features relative to the prediction."""
+        self._targets = [0.0] * size
+        """Σ w x y, likewise."""
+        self._usual_error = 0.0
+        self._settling = SETTLING
+        """Observations to come that are not called unusual."""
+        self._late = self._early = 0.0
+        """Sums of errors to either side (CUSUM)."""
+        self._last_scale = 1.0
+        self.coefficients = list(self._belief)
+        self.observations = 0
+
+    def predict(self, features: Sequence[float]) -> float:
+        return sum(c * x for c, x in zip(self.coefficients, features, strict=True))
+
+    def observe(self, features: Sequence[float], seconds: float) -> None:
+        predicted = max(self.predict(features), _TINY)
+        weight = self._weight(math.log(seconds / predicted))
+        keep = KEPT if self._has_changed() else 1 - 1 / MEMORY
+        # By the mean of both: by the prediction alone, one that is far too long would hardly be corrected.
+        unit = math.sqrt(predicted * seconds)
+        x, y = [feature / unit for feature in features], seconds / unit
+        for i, row in enumerate(self._products):
+            scaled = weight * x[i]
+            self._targets[i] = keep * self._targets[i] + scaled * y
+            row[:] = [keep * old + scaled * other for old, other in zip(row, x, strict=True)]
+        self.observations += 1
+        self._solve()
+
+    def _weight(self, error: float) -> float:
+        limit = UNUSUAL * self._usual_error
+        if self._settling or abs(error) <= limit:
+            self._settling = max(0, self._settling - 1)
+            weight, counted = 1.0, abs(error)
+        else:
+            weight, counted = limit / abs(error), 2 * limit  # so that it grows, should all become unusual
+        if not self._settling and self._usual_error > _TINY:
+            relative = max(-2.0, min(2.0, error / self._usual_error))
+            self._late = max(0.0, self._late + relative - 1)
+            self._early = max(0.0, self._early - relative - 1)
+        self._usual_error += (counted - self._usual_error) / min(self.observations + 1, 30)
+        return weight
+
+    def _has_changed(self) -> bool:
+        if max(self._late, self._early) < CHANGED:
+            return False
+        self._late = self._early = 0.0
+        self._settling = SETTLING
+        return True
+
+    def _solve(self) -> None:
+        """Coordinate descent from where the last one ended, moved along with the belief as a whole."""
+        scale, before = self._scale(), self._last_scale
+        self._last_scale = scale
+        theta = self.coefficients
+        theta[:] = [coefficient * scale / before for coefficient in theta]
+        for _ in range(_SWEEPS):
+            for i, row in enumerate(self._products):
+                own = row[i]
+                centre = scale * self._belief[i]
+                if own <= _TINY:
+                    theta[i] = centre
+                    continue
+                rest = self._targets[i] - sum(map(float.__mul__, row, theta)) + own * theta[i]
+                theta[i] = max(0.0, (rest + BELIEF * own * centre) / (own * (1 + BELIEF)))
+
+    def _scale(self) -> float:
+        """How wrong the belief is as a whole: the one factor for it that fits best."""
+        told = sum(b * t for b, t in zip(self._belief, self._targets, strict=True))
+        believed = sum(
+            b * sum(map(float.__mul__, row, self._belief))
+            for b, row in zip(self._belief, self._products, strict=True)
+        )
+        return (told + self._trust) / (believed + self._trust) if believed > _TINY else 1.0

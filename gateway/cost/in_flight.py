@@ -1,0 +1,85 @@
+"""What a replica is doing, from what was sent to it and what came back: the load that a turn meets.
+
+Prefills are served in the order in which they were sent; of the first of them, what should be done by now
+is taken off.
+
+Invariants: a turn is in at most once; with nobody in, the load is nothing.
+"""
+
+from collections.abc import Hashable
+
+import msgspec
+
+from gateway.cost.estimator import Load, Prediction
+from gateway.cost.roofline import context_product
+
+
+class _Turn(msgspec.Struct, frozen=True):
+    prediction: Prediction
+    product: float
+    sent_s: float
+
+    @property
+    def context_tokens(self) -> float:
+        return self.prediction.work.new_tokens + self.prediction.work.cached_tokens
+
+
+class InFlight:
+    """Of one replica; turns are named by whoever asks."""
+
+    def __init__(self) -> None:
+        self._prefilling: dict[Hashable, _Turn] = {}
+        self._decoding: dict[Hashable, _Turn] = {}
+        self._last_first_token_s = float("-inf")
+        self._queued_tokens = self._queued_products = self._context_tokens = 0.0
+
+    def __len__(self) -> int:
+        return len(self._prefilling) + len(self._decoding)
+
+    def load(self, *, now: float) -> Load:
+        tokens, products = self._queued_tokens, self._queued_products
+        if self._prefilling:
+            head = next(iter(self._prefilling.values()))
+            busy_s = now - max(head.sent_s, self._last_first_token_s)
+            done = min(1.0, max(0.0, busy_s / head.prediction.prefill_s))
+            tokens = max(0.0, tokens - done * head.prediction.work.new_tokens)
+            products = max(0.0, products - done * head.product)
+        return Load(
+            decoding=len(self._decoding),
+            decoding_context_tokens=self._context_tokens,
+            queued_tokens=tokens,
+            queued_products=products,
+        )
+
+    def sent(self, turn: Hashable, prediction: Prediction, *, now: float) -> None:
+        assert turn not in self._prefilling and turn not in self._decoding
+        work = prediction.work
+        added = _Turn(prediction, context_product(work.new_tokens, work.cached_tokens), now)
+        self._prefilling[turn] = added
+        self._queued_tokens += work.new_tokens
+        self._queued_products += added.product
+
+    def first_token(self, turn: Hashable, *, now: float) -> None:
+        """Of a turn that is in. Once told, further calls change nothing."""
+        if turn not in self._decoding:
+            started = self._leave_queue(turn)
+            self._decoding[turn] = started
+            self._context_tokens += started.context_tokens
+            self._last_first_token_s = now
+
+    def ended(self, turn: Hashable) -> None:
+        """However it ended."""
+        if turn in self._prefilling:
+            self._leave_queue(turn)
+            return
+        self._context_tokens -= self._decoding.pop(turn).context_tokens
+        if not self._decoding:
+            self._context_tokens = 0.0  # sums of fractions do not come back to nothing by themselves
+
+    def _leave_queue(self, turn: Hashable) -> _Turn:
+        left = self._prefilling.pop(turn)
+        self._queued_tokens -= left.prediction.work.new_tokens
+        self._queued_products -= left.product
+        if not self._prefilling:
+            self._queued_tokens = self._queued_products = 0.0
+        return left

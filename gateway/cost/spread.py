@@ -1,0 +1,37 @@
+"""How far predictions are off: the quantiles of what happened ÷ what was predicted, lately.
+
+The quantiles are the conformal ones: of n ratios the ⌈0.9 (n + 1)⌉-th smallest, so that the next one lies
+within the bars eight times in ten, whatever the distribution, as long as it changes slowly.
+
+Invariant: `_sorted` holds the same ratios as `_recent`, at most `WINDOW`.
+"""
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from typing import Final
+
+WINDOW: Final = 128
+_TAIL: Final = 0.1
+
+
+class Spread:
+    def __init__(self, untried: float) -> None:
+        """`untried`: the factor to either side, until there is experience."""
+        self._untried = untried
+        self._recent: deque[float] = deque()
+        self._sorted: list[float] = []
+
+    def observe(self, ratio: float) -> None:
+        self._recent.append(ratio)
+        insort(self._sorted, ratio)
+        if len(self._recent) > WINDOW:
+            del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
+
+    def bars(self) -> tuple[float, float]:
+        """The factors of p10 and p90."""
+        count = len(self._sorted)
+        rank = math.ceil((1 - _TAIL) * (count + 1))
+        if rank > count:
+            return 1 / self._untried, self._untried
+        return self._sorted[count - rank], self._sorted[rank - 1]

@@ -1,0 +1,104 @@
+"""An estimator and its account of the load, fed from the synthetic engine as a gateway would feed them."""
+
+import math
+import random
+import statistics
+from dataclasses import dataclass, field
+
+from gateway.cost.estimator import Estimate, Estimator, Prediction, TurnWork
+from gateway.cost.in_flight import InFlight
+from gateway.cost.profile import Profile
+from tests.cost.engine import Engine, Served, Traffic
+
+
+@dataclass
+class Record:
+    predicted_s: list[float] = field(default_factory=list)
+    low_s: list[float] = field(default_factory=list)
+    high_s: list[float] = field(default_factory=list)
+    happened_s: list[float] = field(default_factory=list)
+    queued: list[bool] = field(default_factory=list)
+    """Whether prefills of others were ahead."""
+
+    def error(self, start: int, end: int | None = None) -> float:
+        """Median of the absolute relative error."""
+        return statistics.median(
+            abs(p / h - 1)
+            for p, h in zip(self.predicted_s[start:end], self.happened_s[start:end], strict=True)
+        )
+
+    def coverage(self, start: int) -> float:
+        """Share of what happened that lay within the bars."""
+        within = [
+            low <= happened <= high
+            for low, happened, high in zip(self.low_s, self.happened_s, self.high_s, strict=True)
+        ][start:]
+        return sum(within) / len(within)
+
+
+def watch(
+    truth: Profile,
+    believed: Profile | None,
+    *,
+    sessions: int,
+    turns: int,
+    seed: int,
+    noise: float = 0.15,
+    guess_error: float = 0.0,
+    knows_output: bool = True,
+    traffic: Traffic | None = None,
+) -> tuple[Record, Record, Estimator]:
+    """First tokens and completions, predicted before the turn was sent."""
+    rng = random.Random(seed)
+    traffic = traffic or Traffic(sessions, rng)
+    engine = Engine(truth, traffic, noise=noise, rng=rng)
+    guessing = random.Random(seed + 1)
+    estimator, in_flight = Estimator(believed), InFlight()
+    sent: dict[int, tuple[Prediction, Served]] = {}
+    first, completion = Record(), Record()
+    for kind, now, turn in engine.run():
+        key = id(turn)
+        if kind == "sent":
+            new = (turn.prompt_tokens - turn.believed_cached_tokens) * math.exp(
+                guessing.gauss(0, guess_error)
+            )
+            output = turn.output_tokens if knows_output else None
+            work = TurnWork(new_tokens=new, cached_tokens=turn.believed_cached_tokens, output_tokens=output)
+            prediction = estimator.predict(work, in_flight.load(now=now))
+            in_flight.sent(key, prediction, now=now)
+            sent[key] = prediction, turn  # the turn is kept, so that no other gets its id
+            continue
+        prediction = sent[key][0]
+        actual = TurnWork(
+            new_tokens=turn.prompt_tokens - turn.cached_tokens,
+            cached_tokens=turn.cached_tokens,
+            output_tokens=turn.output_tokens,
+        )
+        since_s = now - turn.arrived_s
+        if kind == "first":
+            in_flight.first_token(key, now=now)
+            first.queued.append(prediction.load.queued_tokens > 0)
+            _note(first, prediction.first_token, since_s)
+            estimator.observe_first_token(prediction, since_s, actual)
+        else:
+            in_flight.ended(key)
+            assert turn.first_token_s is not None
+            _note(completion, prediction.completion, since_s)
+            estimator.observe_end(
+                prediction,
+                duration_s=since_s,
+                output_tokens=turn.output_tokens,
+                first_token_s=turn.first_token_s - turn.arrived_s,
+                actual=actual,
+            )
+            del sent[key]
+        if len(completion.happened_s) == turns:
+            break
+    return first, completion, estimator
+
+
+def _note(record: Record, estimate: Estimate, happened_s: float) -> None:
+    record.predicted_s.append(estimate.seconds)
+    record.low_s.append(estimate.p10_s)
+    record.high_s.append(estimate.p90_s)
+    record.happened_s.append(happened_s)
