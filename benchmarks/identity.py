@@ -20,12 +20,12 @@ from typing import Any, Final
 
 from benchmarks.verdict import Verdict
 from gateway.domain.ids import RequestId, TenantId
-from gateway.domain.request import Answer, RequestFacts, Utterance
+from gateway.domain.request import RequestFacts
 from gateway.wire import facts
 from gateway.wire.body import decode_body
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
-from gateway.wire.marks import hash_text, leave_marks
+from gateway.wire.sighting import Sighting
 from gateway.wire.transcript import TranscriptReader
 from gateway.workflow.sessions import Sessions, SessionsConfig
 from gateway.workflow.turns import Outcome
@@ -72,14 +72,11 @@ class Bench:
         took = time.thread_time() - start
         call = answer["tool_calls"][0]
         self.books.learn_id(request, call["id"], is_call=True)
-        arguments = json.loads(call["function"]["arguments"])
-        spoken = Utterance(
-            text=hash_text(answer["content"]),
-            said=leave_marks(answer["content"]),
-            handed=tuple(marks for text in arguments.values() if (marks := leave_marks(text))),
-        )
-        seen = Answer(status=200, utterance=spoken, has_terminal=True)
-        self.books.ended(request, seen, Outcome.ANSWERED, now=self.now)
+        sighting = Sighting()
+        sighting.add_text(answer["content"])
+        sighting.add_arguments(0, call["function"]["arguments"])
+        sighting.has_terminal = True
+        self.books.ended(request, sighting.answer(200), Outcome.ANSWERED, now=self.now)
         return took
 
     def fill(self) -> None:

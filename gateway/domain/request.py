@@ -51,6 +51,47 @@ class AssistantBlock(msgspec.Struct, frozen=True):
     has_calls: bool = False
 
 
+class Words:
+    """What a conversation says in words, as marks (`Transcript` explains them); these are of no words.
+
+    Marks cost more than all the rest, and hardly any turn is found by them: who has words makes marks of
+    them when they are asked for.
+    """
+
+    __slots__ = ()
+
+    @property
+    def size(self) -> int:
+        """How many bytes it keeps until its marks are read."""
+        return 0
+
+    def prompt(self) -> "Words":
+        """What was asked, and nothing else: it may be kept for longer than the conversation."""
+        return self
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def new_probes(self) -> frozenset[int]:
+        return frozenset()
+
+    @property
+    def old_probes(self) -> frozenset[int]:
+        return frozenset()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Words) and self._marks == other._marks
+
+    def __hash__(self) -> int:
+        return hash(self._marks)
+
+    @property
+    def _marks(self) -> tuple[object, ...]:
+        return self.asked, self.new_probes, self.old_probes
+
+
 class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """What identity needs of a conversation: hashes of its canonical content, never the content.
 
@@ -70,12 +111,22 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """Equal for two requests that ask for the same answer, streamed or not."""
     agent: int = 0
     """Hash of the system prompt and the tools: what kind of agent speaks."""
-    asked: tuple[int, ...] = ()
-    """Marks of what was said last, after the newest assistant block: for others to be recognised by."""
-    new_probes: frozenset[int] = frozenset()
-    """Every mark that the texts after the newest assistant block could carry."""
-    old_probes: frozenset[int] = frozenset()
-    """The same of the texts before: a history that somebody wrote earlier."""
+    words: Words = Words()
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """Marks of what was said last, after the newest assistant block: for others to be recognised by."""
+        return self.words.asked
+
+    @property
+    def new_probes(self) -> frozenset[int]:
+        """Every mark that the texts after the newest assistant block could carry."""
+        return self.words.new_probes
+
+    @property
+    def old_probes(self) -> frozenset[int]:
+        """The same of the texts before: a history that somebody wrote earlier."""
+        return self.words.old_probes
 
 
 class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,15 +171,39 @@ class ToolCall(msgspec.Struct, frozen=True):
     name: str
 
 
-class Utterance(msgspec.Struct, frozen=True, kw_only=True):
+class Utterance:
     """What a response said, as hashes (`Transcript` explains them)."""
 
-    text: int = 0
-    """Hash of its text; 0 if it has none."""
-    said: tuple[int, ...] = ()
-    """Marks of its text."""
-    handed: tuple[tuple[int, ...], ...] = ()
-    """Marks of each text in the arguments of its tool calls: what a sub-agent may be told."""
+    __slots__ = ("text",)
+
+    def __init__(self, *, text: int = 0) -> None:
+        self.text = text
+        """Hash of its text; 0 if it has none."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes it keeps until its marks are read."""
+        return 0
+
+    @property
+    def said(self) -> tuple[int, ...]:
+        """Marks of its text."""
+        return ()
+
+    @property
+    def handed(self) -> tuple[tuple[int, ...], ...]:
+        """Marks of each text in the arguments of its tool calls: what a sub-agent may be told."""
+        return ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Utterance) and self._hashes == other._hashes
+
+    def __hash__(self) -> int:
+        return hash(self._hashes)
+
+    @property
+    def _hashes(self) -> tuple[object, ...]:
+        return self.text, self.said, self.handed
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -107,6 +107,14 @@ WEAK_SCHEMAS = frozenset(schema.name for schema in SCHEMAS if schema.is_weak)
 """Fields that applications also fill with constants."""
 
 
+_RANKS = {
+    place: tuple(rank for rank, schema in enumerate(SCHEMAS) if place in schema.session)
+    for schema in SCHEMAS
+    for place in schema.session
+}
+"""Where the schemas stand in the table that have a session id in this place."""
+
+
 def _places(schema: _Schema) -> tuple[str, ...]:
     final = () if schema.final is None else (schema.final,)
     return schema.session + schema.thread + schema.parent + final
@@ -132,11 +140,13 @@ _FLAGS = frozenset({"1", "true", "yes"})
 
 def read_explicit_id(headers: Mapping[str, str], body: RequestBody | None) -> ExplicitId | None:
     """The identity that a request states in its headers (by lower-case name) or in its body."""
-    values = _collect(headers, body)
-    if not values:
+    if not headers and (body is None or _has_no_id(body)):
         return None
+    values = _collect(headers, body)
     is_weak_hidden = body is not None and read_text(body.previous_response_id) is not None
-    for schema in SCHEMAS:
+    ranks = {rank for place in values for rank in _RANKS.get(place, ())}
+    for rank in sorted(ranks):
+        schema = SCHEMAS[rank]
         session = _first(values, schema.session)
         if session is None or (schema.is_weak and is_weak_hidden):
             continue
@@ -149,6 +159,20 @@ def read_explicit_id(headers: Mapping[str, str], body: RequestBody | None) -> Ex
             final=schema.final is not None and values.get(schema.final, "").lower() in _FLAGS,
         )
     return None
+
+
+def _has_no_id(body: RequestBody) -> bool:
+    return (
+        body.prompt_cache_key is ABSENT
+        and body.metadata is ABSENT
+        and body.session_id is ABSENT
+        and body.conversation is ABSENT
+        and body.vllm_xargs is ABSENT
+        and body.program_id is ABSENT
+        and body.job_id is ABSENT
+        and body.agent_hint is ABSENT
+        and body.session_params is ABSENT
+    )
 
 
 def _first(values: Mapping[str, str], places: tuple[str, ...]) -> str | None:
@@ -166,7 +190,7 @@ def _collect(headers: Mapping[str, str], body: RequestBody | None) -> dict[str, 
         _add_fields(values, "x-codex-turn-metadata", values["x-codex-turn-metadata"])
     if "baggage" in values:
         _add_baggage(values, values["baggage"])
-    if body is not None:
+    if body is not None and not _has_no_id(body):
         _collect_body(values, body)
     return values
 

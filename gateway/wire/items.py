@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_64_intdigest
 
+from gateway.domain.ids import is_well_formed_id
 from gateway.wire.body import UNREADABLE
 from gateway.wire.marks import text_hash
 
@@ -20,11 +21,17 @@ USER: Final = 1
 ASSISTANT: Final = 2
 TOOL: Final = 3
 NOTHING: Final = 4
-"""Reasoning, references, and what we do not know: no part of a conversation's content."""
+"""What we do not know."""
+ASIDE: Final = 5
+"""Reasoning, references: the model's, but no part of a conversation's content."""
 
 _ROLES: Final = {"system": SYSTEM, "developer": SYSTEM, "user": USER, "assistant": ASSISTANT, "tool": TOOL}
-THOUGHT: Final = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
+_THOUGHT: Final = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
 """Reasoning that a template left in the text; clients cut it out before they echo it."""
+_CALLS_AS_TEXT: Final = "Calling tools:"
+_CALL_AS_TEXT: Final = re.compile(r"\{'id': '([!-&(-\[\]-~]{1,256})', 'type': 'function'")
+"""smolagents rewrites tool calls into the assistant's text, as Python literals."""
+_OBSERVATION: Final = "Observation:"
 _MAX_DEPTH: Final = 8
 
 
@@ -36,62 +43,87 @@ class Item(NamedTuple):
     text: int
     """Hash of its text alone; 0 if it has none."""
     has_calls: bool = False
+    ids: tuple[str, ...] = ()
+    """Of the calls that it makes, or whose results it brings."""
+    is_observation: bool = False
+    """Results as plain text, which belong to calls as plain text."""
 
 
 _DECODER: Final = msgspec.json.Decoder()
+_CANONICAL: Final = msgspec.json.Encoder(order="sorted")
 _NO_ITEM: Final = Item(NOTHING, 0, 0)
+_ASIDE: Final = Item(ASIDE, 0, 0)
 
 
 def read_item(raw: Raw) -> Item:
     """What an item says. Never raises: what cannot be read is nothing."""
-    content = _decode(raw)
-    kind, texts, calls = _understand(content)
-    if kind == NOTHING:
+    try:
+        content = _DECODER.decode(raw)
+    except UNREADABLE:
         return _NO_ITEM
-    return _item(kind, texts, calls)
+    kind, texts, calls, ids = _understand(content)
+    return _ASIDE if kind == ASIDE else _NO_ITEM if kind == NOTHING else _item(kind, texts, calls, ids)
 
 
 def user_item(text: str) -> Item:
     """The item that a bare text stands for."""
-    return _item(USER, [text], [])
+    return _item(USER, [text], [], [])
 
 
-def _item(kind: int, texts: list[str], calls: list[Any]) -> Item:
-    said = THOUGHT.sub("", "\n".join(texts)) if kind == ASSISTANT else "\n".join(texts)
+def _item(kind: int, texts: list[str], calls: list[Any], ids: list[Any]) -> Item:
+    said = texts[0] if len(texts) == 1 else "\n".join(texts)
+    is_observation = False
+    if kind == ASSISTANT:
+        if not ids and _CALLS_AS_TEXT in said:
+            ids = _CALL_AS_TEXT.findall(said)
+        said = without_thought(said)
+    elif kind == USER:
+        is_observation = said.startswith(_OBSERVATION)
     text = text_hash(said)
-    canonical = msgspec.json.encode((kind, text, calls), order="sorted")
-    return Item(kind, xxh3_64_intdigest(canonical), text, bool(calls))
+    known = tuple([text for text in ids if isinstance(text, str) and is_well_formed_id(text)]) if ids else ()
+    if not calls:
+        return Item(kind, hash((kind, text)), text, False, known, is_observation)
+    content = xxh3_64_intdigest(_CANONICAL.encode((kind, text, calls)))
+    return Item(kind, content, text, True, known, is_observation)
 
 
-def read_texts(raw: Raw) -> list[str]:
+def without_thought(text: str) -> str:
+    return _THOUGHT.sub("", text) if "<think" in text else text
+
+
+def read_texts(raw: Raw | bytes) -> list[str]:
     """The texts of an item, without tool results: what a person or a program wrote."""
-    kind, texts, _ = _understand(_decode(raw))
+    try:
+        content = _DECODER.decode(raw)
+    except UNREADABLE:
+        return []
+    kind, texts, _, _ = _understand(content)
     return texts if kind in (USER, ASSISTANT, SYSTEM) else []
 
 
-def _decode(raw: Raw) -> Any:
-    try:
-        return _DECODER.decode(raw)
-    except UNREADABLE:
-        return None
-
-
-def _understand(item: Any) -> tuple[int, list[str], list[Any]]:
-    """Kind, texts, and the calls and results as plain values."""
+def _understand(item: Any) -> tuple[int, list[str], list[Any], list[Any]]:
+    """Kind, texts, the calls and results as plain values, and their ids."""
     if not isinstance(item, dict):
-        return NOTHING, [], []
+        return NOTHING, [], [], []
     kind = item.get("type")
     if isinstance(kind, str) and kind.endswith("_call"):
         arguments = item.get("arguments", item.get("input", item.get("action")))
-        return ASSISTANT, [], [[item.get("call_id"), item.get("name"), canonical_arguments(arguments)]]
+        call_id = item.get("call_id")
+        return ASSISTANT, [], [[call_id, item.get("name"), canonical_arguments(arguments)]], [call_id]
     if isinstance(kind, str) and kind.endswith("_output"):
-        return TOOL, _texts(item.get("output"), []), [item.get("call_id")]
+        call_id = item.get("call_id")
+        return TOOL, _texts(item.get("output"), [], []), [call_id], [call_id]
     role = item.get("role")
+    if role is None and isinstance(kind, str) and kind not in ("", "message"):
+        return ASIDE, [], [], []
     found = _ROLES.get(role, NOTHING) if isinstance(role, str) else NOTHING
     calls: list[Any] = []
-    texts = _texts(item.get("content"), calls)
+    ids: list[Any] = []
+    content = item.get("content")
+    texts = [content] if isinstance(content, str) else _texts(content, calls, ids)
     if found == TOOL:
         calls.append(item.get("tool_call_id"))
+        ids.append(item.get("tool_call_id"))
     if found == USER and calls and not texts:
         found = TOOL
     for call in item.get("tool_calls") or () if found == ASSISTANT else ():
@@ -100,10 +132,11 @@ def _understand(item: Any) -> tuple[int, list[str], list[Any]]:
             if isinstance(function, dict):
                 arguments = canonical_arguments(function.get("arguments", function.get("input")))
                 calls.append([call.get("id"), function.get("name"), arguments])
-    return found, texts, calls
+                ids.append(call.get("id"))
+    return found, texts, calls, ids
 
 
-def _texts(content: Any, calls: list[Any]) -> list[str]:
+def _texts(content: Any, calls: list[Any], ids: list[Any]) -> list[str]:
     """The texts in a content; calls and results found between them are put into `calls`."""
     if isinstance(content, str):
         return [content]
@@ -112,20 +145,21 @@ def _texts(content: Any, calls: list[Any]) -> list[str]:
         if isinstance(part, str):
             texts.append(part)
         elif isinstance(part, dict):
-            _read_part(part, texts, calls)
+            _read_part(part, texts, calls, ids)
     return texts
 
 
-def _read_part(part: dict[str, Any], texts: list[str], calls: list[Any]) -> None:
+def _read_part(part: dict[str, Any], texts: list[str], calls: list[Any], ids: list[Any]) -> None:
     kind = part.get("type")
     text = part.get("text")
     if isinstance(text, str):
         texts.append(text)
     elif isinstance(kind, str) and kind.endswith("tool_use"):
         calls.append([part.get("id"), part.get("name"), part.get("input")])
+        ids.append(part.get("id"))
     elif isinstance(kind, str) and kind.endswith("tool_result"):
-        inner: list[Any] = []
-        calls.append([part.get("tool_use_id"), _texts(part.get("content"), inner)])
+        calls.append([part.get("tool_use_id"), _texts(part.get("content"), [], [])])
+        ids.append(part.get("tool_use_id"))
     elif isinstance(kind, str) and ("image" in kind or "file" in kind or "audio" in kind):
         calls.append({name: value for name, value in part.items() if name != "cache_control"})
 
@@ -135,7 +169,7 @@ def canonical_arguments(arguments: Any) -> Any:
     if not isinstance(arguments, str):
         return arguments
     try:
-        return msgspec.json.decode(arguments)
+        return _DECODER.decode(arguments)
     except UNREADABLE:
         return arguments.strip()
 

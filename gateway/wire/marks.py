@@ -6,7 +6,10 @@ line ends), so texts are compared as runs of words. A text *leaves* a few marks;
 marks that it could contain.
 
 A text of five words or more leaves windows of five words, evenly spread. A shorter one leaves itself, and
-is only found at the end of a line, where quotes of one phrase stand; a single word is nobody's mark.
+is only found as the end of a line, where quotes of one phrase stand; a single word is nobody's mark.
+
+Of a long text, the head and the tail are looked at. Few characters separate words, so texts are cut into
+words as bytes: several times as fast as a regular expression.
 """
 
 import re
@@ -18,19 +21,26 @@ from xxhash import xxh3_64_intdigest
 WINDOW: Final = 5
 """Words. Four in a row are boilerplate more often than not."""
 MAX_MARKS: Final = 4
-MAX_WORDS: Final = 1500
-"""Words of one text that are looked at: half from its head, half from its tail."""
-_MAX_CHARS: Final = 16 * MAX_WORDS
+MAX_CHARS: Final = 9000
+"""Characters of one text that are looked at: half from its head, half from its tail."""
 _MIN_SHORT_CHARS: Final = 8
 _MAX_LINES: Final = 200
+_MAX_LINE_CHARS: Final = 80
+_FEW_BYTES: Final = 600
+_WINDOW_BYTES: Final = 160
+"""Five words hardly ever take more."""
 
 _WORD: Final = re.compile(r"\w+")
+_BLANKS: Final = b"\t\n\v\f\r\x1c\x1d\x1e\x1f "
+_WORDS_AND_BLANKS: Final = bytes(
+    at if at == ord("_") or chr(at).isalnum() else 32 for at in range(128)
+) + bytes(range(128, 256))
 
 
 def text_hash(text: str) -> int:
     """Equal for texts that differ in white space alone; 0 for a text without any other."""
-    plain = " ".join(text.split())
-    return hash_text(plain) if plain else 0
+    plain = text.encode("utf-8", "replace").translate(None, _BLANKS)
+    return xxh3_64_intdigest(plain) if plain else 0
 
 
 def hash_text(text: str) -> int:
@@ -39,26 +49,29 @@ def hash_text(text: str) -> int:
 
 def leave_marks(text: str) -> tuple[int, ...]:
     """The marks by which this text can be recognised, at most `MAX_MARKS`; none if it is too short."""
-    words = _words(text)
+    plain = _plain(_clip(text))
+    if len(plain) > _FEW_BYTES:
+        return _spread(plain)
+    words = plain.split()
     count = len(words) - WINDOW + 1
     if count < 1:
-        phrase = " ".join(words)
-        is_mark = len(words) > 1 and len(phrase) >= _MIN_SHORT_CHARS
-        return (hash_text(phrase),) if is_mark else ()
+        is_mark = len(words) > 1 and sum(map(len, words)) + len(words) - 1 >= _MIN_SHORT_CHARS
+        return (_mark(words),) if is_mark else ()
     kept = min(count, MAX_MARKS)
     starts = {round(at * (count - 1) / max(1, kept - 1)) for at in range(kept)}
-    return tuple(hash_text(" ".join(words[at : at + WINDOW])) for at in sorted(starts))
+    return tuple(_mark(words[at : at + WINDOW]) for at in sorted(starts))
 
 
-def probe(texts: Iterable[str], *, max_words: int = MAX_WORDS) -> frozenset[int]:
-    """Every mark that these texts could contain, as far as `max_words` go."""
+def probe(texts: Iterable[str], *, max_chars: int = MAX_CHARS) -> frozenset[int]:
+    """Every mark that these texts could contain, as far as `max_chars` go."""
     found: list[int] = []
     for text in texts:
-        words = _words(text)[: max_words + WINDOW]
-        max_words -= len(words)
-        found += [hash_text(" ".join(words[at : at + WINDOW])) for at in range(len(words) - WINDOW + 1)]
-        found += _line_ends(text)
-        if max_words <= 0:
+        clipped = _clip(text)[: max(max_chars, _WINDOW_BYTES)]
+        max_chars -= len(clipped)
+        words = list(map(xxh3_64_intdigest, _plain(clipped).split()))
+        found += map(hash, zip(words, words[1:], words[2:], words[3:], words[4:], strict=False))
+        found += _line_ends(clipped)
+        if max_chars <= 0:
             break
     return frozenset(found)
 
@@ -66,21 +79,34 @@ def probe(texts: Iterable[str], *, max_words: int = MAX_WORDS) -> frozenset[int]
 def _line_ends(text: str) -> list[int]:
     """The last two, three and four words of every line."""
     found = []
-    for line in _clip(text).splitlines()[:_MAX_LINES]:
-        words = _WORD.findall(line[-80:])
-        lengths = range(2, min(WINDOW, len(words) + 1))
-        found += [hash_text(" ".join(words[-length:])) for length in lengths]
+    for line in text.splitlines()[:_MAX_LINES]:
+        words = list(map(xxh3_64_intdigest, _plain(line[-_MAX_LINE_CHARS:]).split()[-WINDOW + 1 :]))
+        found += [hash(tuple(words[-length:])) for length in range(2, len(words) + 1)]
     return found
 
 
-def _words(text: str) -> list[str]:
-    words = _WORD.findall(_clip(text))
-    if len(words) <= MAX_WORDS:
-        return words
-    return words[: MAX_WORDS // 2] + words[-MAX_WORDS // 2 :]
+def _mark(words: list[bytes]) -> int:
+    return hash(tuple(map(xxh3_64_intdigest, words)))
+
+
+def _spread(plain: bytes) -> tuple[int, ...]:
+    """Evenly spread windows, found without looking at what is between them."""
+    last = plain[-_WINDOW_BYTES:].split()[1:][-WINDOW:]
+    windows = [plain[:_WINDOW_BYTES].split()[:-1][:WINDOW]]
+    for at in range(1, MAX_MARKS - 1):
+        start = at * (len(plain) - _WINDOW_BYTES) // (MAX_MARKS - 1)
+        windows.append(plain[start : start + _WINDOW_BYTES].split()[1:-1][:WINDOW])
+    return tuple(dict.fromkeys(_mark(words) for words in (*windows, last) if len(words) == WINDOW))
+
+
+def _plain(text: str) -> bytes:
+    """The words of a text, with nothing but blanks between them."""
+    if text.isascii():
+        return text.encode().translate(_WORDS_AND_BLANKS)
+    return " ".join(_WORD.findall(text)).encode("utf-8", "replace")
 
 
 def _clip(text: str) -> str:
-    if len(text) <= _MAX_CHARS:
+    if len(text) <= MAX_CHARS:
         return text
-    return text[: _MAX_CHARS // 2] + "\n" + text[-_MAX_CHARS // 2 :]
+    return text[: MAX_CHARS // 2] + "\n" + text[-MAX_CHARS // 2 :]

@@ -4,14 +4,14 @@ from typing import Protocol as Interface
 
 from gateway.domain.ids import is_well_formed_id
 from gateway.domain.request import Answer, ToolCall, Usage, Utterance
-from gateway.wire.items import THOUGHT, argument_texts, canonical_arguments
-from gateway.wire.marks import leave_marks, text_hash
+from gateway.wire.items import without_thought
+from gateway.wire.marks import text_hash
+from gateway.wire.wording import SpokenWords
 
 MAX_CALLS = 1024
 MAX_STATE_IDS = 1024
 MAX_SAID_BYTES = 2**18
 """A response that says more, calls' arguments included, is not recognised by what it says."""
-MAX_HANDED = 16
 
 ERROR_FINISH = "error"
 """The finish reason of an answer that began well and then reported an error in its body."""
@@ -96,18 +96,10 @@ class Sighting:
     def _utterance(self) -> Utterance:
         if self._bytes_left < 0:
             return Utterance()
-        text = THOUGHT.sub("", _text(self._said))
-        handed = {
-            marks: None
-            for pieces in self._arguments.values()
-            for argument in argument_texts(canonical_arguments(_text(pieces)))
-            if (marks := leave_marks(argument))
-        }
-        return Utterance(text=text_hash(text), said=leave_marks(text), handed=tuple(handed)[:MAX_HANDED])
-
-
-def _text(pieces: bytearray) -> str:
-    return pieces.decode("utf-8", "surrogatepass")
+        spoken = without_thought(self._said.decode("utf-8", "surrogatepass"))
+        return SpokenWords(
+            text=text_hash(spoken), spoken=spoken, arguments=tuple(map(bytes, self._arguments.values()))
+        )
 
 
 class AnswerReader(Interface):

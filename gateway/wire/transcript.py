@@ -7,15 +7,17 @@ items before it.
 """
 
 from collections.abc import Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from msgspec import Raw
 from xxhash import xxh3_64_intdigest
 
 from gateway.domain.request import AssistantBlock, Transcript
 from gateway.wire.body import RequestBody, ResponsesBody
-from gateway.wire.items import ASSISTANT, NOTHING, SYSTEM, TOOL, USER, Item, read_item, read_texts, user_item
-from gateway.wire.marks import MAX_WORDS, leave_marks, probe
+from gateway.wire.echoes import MAX_ITEMS, NO_ECHOES, Echoes, read_echoes
+from gateway.wire.items import ASIDE, ASSISTANT, SYSTEM, TOOL, USER, Item, read_item, user_item
+from gateway.wire.memory import Memory
+from gateway.wire.wording import InputWords, Marked, RequestWords
 
 MAX_BLOCKS: Final = 8
 MAX_RECENT: Final = 4
@@ -23,20 +25,17 @@ _MAX_RAW: Final = 4
 """Items whose very bytes tell two bodies apart; for the others, what they say is enough."""
 _BACK: Final = 4
 """How far before the end marks are still moved about."""
-_MAX_TEXTS: Final = 8
 _MAX_SYSTEM: Final = 4
-_OLD_WORDS: Final = 600
-"""A history is probed less than an opening: most are recognised without it."""
 _MAX_RUN: Final = 8
 _ENDS: Final = (USER, TOOL)
 """What stands between two answers of the model."""
 _MAX_KNOWN: Final = 50_000
+_MAX_TRIED: Final = 256
+"""Places at which a checkpoint is looked for. A conversation that grew by more is read as if it were new."""
+_STRIDE: Final = 64
 _MASK: Final = 2**64 - 1
 _STEP: Final = 0x9E3779B97F4A7C15
 """Odd, so that no item is lost from the polynomial."""
-
-
-T = TypeVar("T")
 
 
 class _Checkpoint(NamedTuple):
@@ -46,60 +45,80 @@ class _Checkpoint(NamedTuple):
     recent: tuple[int, ...] = ()
     blocks: tuple[AssistantBlock, ...] = ()
     run: int = 0
+    called: int = 0
+    """How many of its items there are up to the newest that makes a call."""
+    said: int = 0
+    """The same, up to the newest of the model's."""
+    asked: int = 0
+    """The same, up to the newest that a user wrote behind that; 0 if none is."""
+
+
+_EMPTY: Final = _Checkpoint()
 
 
 class TranscriptReader:
     """Reads conversations; remembers what they looked like underneath."""
 
     def __init__(self, max_known: int = _MAX_KNOWN) -> None:
-        self._items: _Memory[Item] = _Memory(max_known)
-        self._checkpoints: _Memory[_Checkpoint] = _Memory(max_known)
+        self._items: Memory[Item] = Memory(max_known)
+        self._checkpoints: Memory[_Checkpoint] = Memory(max_known)
+        self._agents: Memory[int] = Memory(max_known)
+        self._marked = Marked()
 
-    def read(self, fields: RequestBody, items: Sequence[Raw]) -> Transcript:
-        raws = [xxh3_64_intdigest(memoryview(raw)) for raw in items]
+    def read(self, fields: RequestBody, items: Sequence[Raw]) -> tuple[Transcript, Echoes]:
+        raws = list(map(xxh3_64_intdigest, items))
         agent = self._agent(fields, items, raws)
-        opening = fields.input if isinstance(fields, ResponsesBody) else None
-        if isinstance(opening, str):
-            found = _follow(_Checkpoint(), [user_item(opening)])
-            new, old = [opening], list[str]()
+        if isinstance(fields, ResponsesBody) and isinstance(fields.input, str):
+            found = _follow(_EMPTY, [user_item(fields.input)], 0)
+            words: RequestWords | InputWords = InputWords(fields.input)
+            echoes = NO_ECHOES
         else:
             found = self._resume(items, raws)
-            new, old = self._texts(items, raws)
-        return Transcript(
+            words = RequestWords(items, raws, found.asked, self._item, self._marked)
+            echoes = self._echoes(items, raws, found) if found.called else NO_ECHOES
+        transcript = Transcript(
             tail=found.tail,
             recent=found.recent,
             blocks=found.blocks,
             newest_run=found.run,
-            body=_combine([agent, len(raws), *raws[-_MAX_RAW:], found.tail]),
+            body=hash((agent, len(raws), *raws[-_MAX_RAW:], found.tail)),
             agent=agent,
-            asked=leave_marks(new[0]) if new else (),
-            new_probes=probe(new, max_words=_OLD_WORDS if found.blocks else MAX_WORDS),
-            old_probes=probe(old, max_words=_OLD_WORDS) if old else frozenset(),
+            words=words,
         )
+        return transcript, echoes
+
+    def _echoes(self, items: Sequence[Raw], raws: Sequence[int], found: _Checkpoint) -> Echoes:
+        """Of the items behind the model's newest, and of those from its newest calls on."""
+        end = len(raws)
+        tail = range(end - 1, max(found.said - 2, end - MAX_ITEMS - 1, -1), -1)
+        newest = [self._item(raws[at], items[at]) for at in tail]
+        before = min(found.called, found.said - 1)
+        block = range(before - 1, max(-1, before - MAX_ITEMS), -1)
+        return read_echoes(newest, (self._item(raws[at], items[at]) for at in block))
 
     def _resume(self, items: Sequence[Raw], raws: Sequence[int]) -> _Checkpoint:
         """The whole conversation, from the newest checkpoint on."""
-        prefixes = []
-        prefix = 0
-        for raw in raws:
-            prefix = (prefix * _STEP + raw) & _MASK
-            prefixes.append(prefix)
-        state, at = _Checkpoint(), len(raws)
-        while at > 0:
-            known = self._checkpoints.get(prefixes[at - 1])
+        count = len(raws)
+        prefixes = _Prefixes(raws)
+        state, at = _EMPTY, 0
+        for end in range(count, max(0, count - _MAX_TRIED), -1):
+            known = self._checkpoints.get(prefixes.hash(end))
             if known is not None:
-                state = known
+                state, at = known, end
                 break
-            at -= 1
-        read = [self._item(raws[place], items[place]) for place in range(at, len(raws))]
-        before = len(raws) - _BACK - at
-        cut = next((place for place in range(before, 0, -1) if read[place - 1].kind in _ENDS), 0)
+        if at == count:
+            return state
+        read = [self._item(raws[place], items[place]) for place in range(at, count)]
+        before = count - _BACK - at
+        cut = 0
+        if before > 0:
+            cut = next((place for place in range(before, 0, -1) if read[place - 1].kind in _ENDS), 0)
         if cut:
-            state = _follow(state, read[:cut])
-            self._checkpoints.put(prefixes[at + cut - 1], state)
-        found = _follow(state, read[cut:])
-        if read and read[-1].kind in _ENDS:
-            self._checkpoints.put(prefixes[-1], found)
+            state = _follow(state, read[:cut], at)
+            self._checkpoints.put(prefixes.hash(at + cut), state)
+        found = _follow(state, read[cut:], at + cut)
+        if read[-1].kind in _ENDS:
+            self._checkpoints.put(prefixes.hash(count), found)
         return found
 
     def _item(self, key: int, raw: Raw) -> Item:
@@ -109,109 +128,77 @@ class TranscriptReader:
             self._items.put(key, item)
         return item
 
-    def _texts(self, items: Sequence[Raw], raws: Sequence[int]) -> tuple[list[str], list[str]]:
-        """What was written after the newest answer, and before its end; both newest first."""
-        new: list[int] = []
-        last_at = 0
-        for at in range(len(raws) - 1, -1, -1):
-            item = self._item(raws[at], items[at])
-            if item.kind == ASSISTANT:
-                last_at = at + 1
-                break
-            if item.kind == USER and item.text and len(new) < _MAX_TEXTS:
-                new.append(at)
-        if not new and last_at == 0:  # some agents say everything in the system prompt
-            new = list(range(len(raws) - 1, -1, -1))
-        old = self._written(items, raws, last_at)
-        # The newest text is what was asked; what stands before it is preamble more often than not.
-        return (
-            [text for at in new[:_MAX_TEXTS] for text in reversed(read_texts(items[at]))],
-            [text for at in old for text in reversed(read_texts(items[at]))],
-        )
-
-    def _written(self, items: Sequence[Raw], raws: Sequence[int], before: int) -> list[int]:
-        """Items with texts before this one, newest first; none if the newest made calls.
-
-        For then the ids of its calls are known, or nothing is.
-        """
-        found: list[int] = []
-        for at in range(before - 1, -1, -1):
-            item = self._item(raws[at], items[at])
-            if item.has_calls and at == before - 1:
-                break
-            if item.kind in (USER, ASSISTANT) and item.text:
-                found.append(at)
-                if len(found) == _MAX_TEXTS:
-                    break
-        return found
-
     def _agent(self, fields: RequestBody, items: Sequence[Raw], raws: Sequence[int]) -> int:
-        first = [self._item(raws[at], items[at]) for at in range(min(_MAX_SYSTEM, len(raws)))]
-        parts = [
-            xxh3_64_intdigest(memoryview(fields.system)),
-            xxh3_64_intdigest(memoryview(fields.instructions)),
-        ]
-        parts += [item.hash for item in first if item.kind == SYSTEM]
-        parts += [xxh3_64_intdigest(memoryview(tool)) for tool in fields.tools or ()]
-        return _combine(parts)
+        stated = (
+            xxh3_64_intdigest(fields.system),
+            xxh3_64_intdigest(fields.instructions),
+            *map(xxh3_64_intdigest, fields.tools or ()),
+        )
+        key = hash((stated, *raws[:_MAX_SYSTEM]))
+        agent = self._agents.get(key)
+        if agent is None:
+            first = [self._item(raws[at], items[at]) for at in range(min(_MAX_SYSTEM, len(raws)))]
+            agent = hash((stated, *(item.hash for item in first if item.kind == SYSTEM)))
+            self._agents.put(key, agent)
+        return agent
 
 
-class _Memory(Generic[T]):
-    """Remembers what was used lately: at least the newer half of `size`."""
+class _Prefixes:
+    """A hash of the first items, however many; the ends of long conversations share the work."""
 
-    def __init__(self, size: int) -> None:
-        self._half = size // 2
-        self._newer: dict[int, T] = {}
-        self._older: dict[int, T] = {}
+    def __init__(self, raws: Sequence[int]) -> None:
+        self._raws = raws
+        self._base, self._start = 0, 0
 
-    def __len__(self) -> int:
-        return len(self._newer) + len(self._older)
-
-    def get(self, key: int) -> T | None:
-        known = self._newer.get(key)
-        if known is None:
-            known = self._older.get(key)
-            if known is not None:
-                self.put(key, known)
-        return known
-
-    def put(self, key: int, value: T) -> None:
-        if len(self._newer) >= self._half:
-            self._older, self._newer = self._newer, {}
-        self._newer[key] = value
+    def hash(self, end: int) -> int:
+        start = end // _STRIDE * _STRIDE
+        if start != self._start:
+            self._base, self._start = hash(tuple(self._raws[:start])), start
+        return hash((self._base, start, *self._raws[start:end]))
 
 
-def _follow(state: _Checkpoint, items: Sequence[Item]) -> _Checkpoint:
-    """The conversation after these items.
+def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoint:
+    """The conversation after these items; `count` stand before them.
 
     Several answers may stand in a row, so a block begins at each item of a run that has a text; all of them
     reach to the end of the run.
     """
-    tail, recent, run = state.tail, list(reversed(state.recent)), state.run
-    blocks: list[AssistantBlock] = list(reversed(state.blocks))
+    tail, recent, blocks, run, called, said, asked = state
     open_blocks: list[_Open] = []
-    for item in items:
-        if item.kind in (NOTHING, SYSTEM):
-            continue
-        if item.kind != ASSISTANT:
-            blocks += [block.close() for block in open_blocks]
-            open_blocks.clear()
-        else:
+    for place, item in enumerate(items, count + 1):
+        kind = item.kind
+        if item.ids:
+            called = place
+        if kind == ASSISTANT:
+            said, asked = place, 0
             for block in open_blocks:
                 block.add(item)
             if not open_blocks or (item.text and len(open_blocks) < _MAX_RUN):
                 open_blocks.append(_Open(tail, item))
             run = len(open_blocks)
-        recent.append(tail)
+        elif kind in _ENDS:
+            asked = place if kind == USER and item.text else asked
+            if open_blocks:
+                blocks = _close(open_blocks, blocks)
+                open_blocks = []
+        else:
+            said = place if kind == ASIDE else said
+            continue
+        recent = (tail, *recent[: MAX_RECENT - 1])
         tail = (tail * _STEP + item.hash) & _MASK
-    blocks += [block.close() for block in open_blocks]
-    return _Checkpoint(
-        tail, tuple(recent[: -MAX_RECENT - 1 : -1]), tuple(blocks[: -MAX_BLOCKS - 1 : -1]), run
-    )
+    if open_blocks:
+        blocks = _close(open_blocks, blocks)
+    return _Checkpoint(tail, recent, blocks, run, called, said, asked)
+
+
+def _close(open_blocks: list["_Open"], blocks: tuple[AssistantBlock, ...]) -> tuple[AssistantBlock, ...]:
+    return (*[block.close() for block in reversed(open_blocks)], *blocks)[:MAX_BLOCKS]
 
 
 class _Open:
     """A block that may still grow."""
+
+    __slots__ = ("has_calls", "tail", "texts")
 
     def __init__(self, tail: int, item: Item) -> None:
         self.tail = tail
@@ -223,12 +210,5 @@ class _Open:
         self.has_calls = self.has_calls or item.has_calls
 
     def close(self) -> AssistantBlock:
-        text = self.texts[0] if len(self.texts) == 1 else _combine(self.texts)
+        text = self.texts[0] if len(self.texts) == 1 else hash(tuple(self.texts)) if self.texts else 0
         return AssistantBlock(self.tail, text, self.has_calls)
-
-
-def _combine(parts: Sequence[int]) -> int:
-    total = 0
-    for part in parts:
-        total = (total * _STEP + part) & _MASK
-    return total

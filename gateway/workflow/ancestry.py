@@ -44,9 +44,12 @@ class Link(NamedTuple):
 
 def find_retried(traces: Traces, facts: RequestFacts, within: Within, *, now: float) -> Link | None:
     """The failed attempt that this request repeats. Identical requests that did not fail are no retries."""
+    same = holders(traces.bodies, facts.transcript.body)
+    if not same:
+        return None
     failed = [
         turn
-        for turn in holders(traces.bodies, facts.transcript.body)
+        for turn in same
         if turn.has_failed and turn.next is None and turn.retried_by is None and within(turn)
         if _may_repeat(turn, facts, bool(facts.attempt) or facts.client in traces.counting, now=now)
     ]
@@ -89,12 +92,14 @@ def _by_minted_id(traces: Traces, facts: RequestFacts, minted: Sequence[int], wi
             break
     else:
         return None
+    source = SessionSource.STATE_ID if facts.state_ids else SessionSource.CALL_ID
+    if len(best) == 1 and best[0].next is None and not _have_short_ids(facts):
+        return Link(best[0], source)
     answered = {block.tail or facts.transcript.agent for block in facts.transcript.blocks}
     if answered and (_have_short_ids(facts) or len(_sessions(best)) > 1):
         best = [turn for turn in best if turn.tail in answered]
     if len(_sessions(best)) != 1:
         return None  # the same counters in the same conversations: the answers may tell
-    source = SessionSource.STATE_ID if facts.state_ids else SessionSource.CALL_ID
     turn = max(best, key=lambda turn: turn.arrived_s)
     # Answers without calls may have followed the one that made these.
     while (after := turn.successor) is not None and after.tail in answered and not after.has_failed:
@@ -149,9 +154,10 @@ def _by_echo(traces: Traces, facts: RequestFacts, within: Within) -> Link | None
     """Our newest answer alone: the conversation before it was cut off or rewritten."""
     if not facts.transcript.blocks:
         return None
-    known = [
-        turn for turn in holders(traces.texts, facts.transcript.blocks[0].text) if within(turn) and turn.said
-    ]
+    known = holders(traces.texts, facts.transcript.blocks[0].text)
+    if known:
+        traces.read_words()
+        known = [turn for turn in known if turn.said and within(turn)]
     if len(_sessions(known)) != 1:
         return None
     return Link(max(known, key=lambda turn: turn.arrived_s), SessionSource.ECHO)

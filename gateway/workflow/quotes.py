@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from gateway.domain.decision import Edge
 from gateway.domain.request import RequestFacts
 from gateway.workflow.ancestry import Within
-from gateway.workflow.traces import Traces, holders
+from gateway.workflow.traces import Holders, Traces, holders
 from gateway.workflow.turns import Outcome, Session, Thread, Turn
 
 SIDE_S: Final = 2.0
@@ -62,6 +62,8 @@ class _Hits:
 
 def find_quote(traces: Traces, facts: RequestFacts, within: Within, *, now: float) -> Quote | None:
     """The turn that a new conversation quotes, and what that makes of it."""
+    if traces.is_worn(facts.transcript.body):
+        return _by_title(traces, facts, within, now=now)
     found = _search(traces, facts, within)
     spawners = [h.turn for h in found if h.is_handed() and _may_spawn(h.turn, facts, now=now)]
     if spawners:
@@ -100,15 +102,26 @@ def _likeliest(found: list[_Hits]) -> list[Turn]:
 
 
 def _search(traces: Traces, facts: RequestFacts, within: Within) -> list[_Hits]:
+    """The turns that share words with the request."""
     script = facts.transcript
+    traces.read_words()
     found: dict[int, _Hits] = {}
-    for probes, is_new in ((script.new_probes, True), (script.old_probes, False)):
-        for mark in probes & traces.marks.keys():
-            for turn in holders(traces.marks, mark):
-                if within(turn) and turn.client == facts.client:
+
+    def look(index: Holders, probes: frozenset[int], *, is_new: bool) -> None:
+        for mark in probes & index.keys():
+            for turn in holders(index, mark):
+                if turn.client == facts.client and within(turn):
                     hits = found.setdefault(id(turn), _Hits(turn))
                     (hits.new if is_new else hits.old).add(mark)
-    return list(found.values())
+
+    look(traces.marks, script.new_probes, is_new=True)
+    if facts.tool_count == 0:  # only a side request is made of another's prompt
+        look(traces.asked, script.new_probes, is_new=True)
+    if script.old_probes:
+        look(traces.marks, script.old_probes, is_new=False)
+        look(traces.asked, script.old_probes, is_new=False)
+    # Sets have no order of their own.
+    return sorted(found.values(), key=lambda hits: hits.turn.arrived_s)
 
 
 def _is_most(hits: set[int] | frozenset[int], marks: tuple[int, ...]) -> bool:

@@ -28,13 +28,13 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from gateway.domain.decision import Edge, SessionRef
+from gateway.domain.decision import Edge, SessionRef, SessionSource
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
-from gateway.domain.request import Answer, ExplicitId, RequestFacts
+from gateway.domain.request import Answer, ExplicitId, RequestFacts, Utterance
 from gateway.wire.marks import hash_text
 from gateway.workflow.identity import identify
 from gateway.workflow.inference import Identity
-from gateway.workflow.traces import Traces
+from gateway.workflow.traces import Traces, Unread
 from gateway.workflow.turns import ExplicitKey, Outcome, Session, Thread, Turn, read_turn
 
 __all__ = ["Session", "Sessions", "SessionsConfig"]
@@ -51,6 +51,7 @@ class SessionsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """A session that had no live turn for so long has ended."""
 
 
+NO_UTTERANCE: Final = Utterance()
 _EXPIRE_BATCH: Final = 64
 _MAX_NAMED: Final = 256
 _QUOTABLE_TURNS: Final = 2
@@ -68,6 +69,7 @@ class Sessions:
         self._by_explicit: dict[ExplicitKey, SessionId] = {}
         self._traces: dict[TenantId, Traces] = {}
         self._live: dict[RequestId, Turn] = {}
+        self._unread = Unread()
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -96,7 +98,7 @@ class Sessions:
 
         `state_session` is the session that minted the state this turn builds on, if that is known.
         """
-        traces = self._traces.setdefault(tenant, Traces())
+        traces = self._traces.get(tenant) or self._traces.setdefault(tenant, Traces(self._unread))
         known = self._sessions.get(state_session) if state_session is not None else None
         found = identify(self, traces, tenant, facts, known, now=now)
         session = found.session or self._start(tenant, facts.explicit, found, now=now)
@@ -107,13 +109,15 @@ class Sessions:
         session.log.append(turn)
         session.turns += 1
         session.live_turns += 1
-        traces.add_arrival(turn)
+        traces.add_arrival(turn, facts.transcript.words.prompt())
         if facts.attempt:
             traces.counting.add(facts.client)
         if session.turns == 1:
-            session.opened = turn.asked
-            if not turn.offers_tools and not facts.transcript.blocks:
+            session.opened = facts.transcript.asked if turn.offers_tools else ()
+            if not turn.offers_tools and not facts.transcript.blocks and not traces.is_worn(turn.body):
                 traces.add_title(turn, facts.transcript.new_probes)
+            if found.source is SessionSource.NEW:
+                traces.add_fruitless(turn.body)
         self._live[request] = turn
         self._age(session, traces)
         self.touch(session, now=now)
@@ -151,13 +155,10 @@ class Sessions:
         turn.outcome, turn.ended_s = outcome, now
         if answer is not None and answer.retry_after_s is not None:
             turn.due_s = now + answer.retry_after_s
-        if answer is not None and answer.status < 400:
-            turn.text = answer.utterance.text
-            # What stands beside calls is a remark; what others quote is an answer, or what a call hands over.
-            turn.said = () if turn.calls else answer.utterance.said
-            turn.handed = answer.utterance.handed
+        utterance = answer.utterance if answer is not None and answer.status < 400 else NO_UTTERANCE
+        turn.text = utterance.text
         traces = self._traces[session.tenant]
-        traces.add_answer(turn)
+        traces.add_answer(turn, utterance)
         self._trim(session, traces)
         self.touch(session, now=now)
 

@@ -1,50 +1,76 @@
 """The traces that turns leave, by which later turns find them: one index per tenant.
 
 Invariants: a key leads to at most `MAX_HOLDERS` turns, the newest; a trace that more turns share leads to
-those, and that it is shared can be seen; removing a turn removes every way to it.
+those, and that it is shared can be seen; removing a turn removes every way to it. Marks are read when
+somebody searches: until then, a bounded number of turns keep their words.
 """
 
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from gateway.domain.request import Utterance, Words
+from gateway.wire.memory import Memory
 from gateway.workflow.turns import Turn
 
 MAX_HOLDERS: Final = 8
 MAX_TITLES: Final = 32
+MAX_UNREAD: Final = 4 * 2**20
+"""Bytes of words that wait for somebody to search, over all tenants."""
+MAX_WAITING: Final = 128
+"""Turns of one tenant whose words wait; reading them all at once takes two milliseconds."""
+MAX_KEPT: Final = 4096
+"""Bytes of words that one turn keeps; of more, marks are made at once."""
+WORN: Final = 32
+"""A body that opened so many conversations in vain quotes nobody."""
+_MAX_FRUITLESS: Final = 1024
 
-_Holders = dict[int, Turn | list[Turn]]
+Holders = dict[int, Turn | list[Turn]]
+
+
+class Unread:
+    """How many bytes of words are kept."""
+
+    def __init__(self) -> None:
+        self.size = 0
 
 
 class Traces:
     """Of one tenant. What two tenants say alike never meets."""
 
-    def __init__(self) -> None:
+    def __init__(self, unread: Unread | None = None) -> None:
         self.sessions = 0
         """Those that leave traces here."""
-        self.tails: _Holders = {}
-        self.bodies: _Holders = {}
-        self.minted: _Holders = {}
-        self.texts: _Holders = {}
-        self.marks: _Holders = {}
+        self.tails: Holders = {}
+        self.bodies: Holders = {}
+        self.minted: Holders = {}
+        self.texts: Holders = {}
+        self.asked: Holders = {}
+        self.marks: Holders = {}
+        """Of answers, and of what was handed to tools. These two are complete after `read_words`."""
         self.counting: set[int] = set()
         """Client software whose transport says how often it asked."""
         self.titles: list[tuple[Turn, frozenset[int]]] = []
         """Conversations that may be side requests of sessions yet to come, with all that they say."""
+        self._fruitless: Memory[int] = Memory(_MAX_FRUITLESS)
+        self._unread = unread or Unread()
+        self._waiting: dict[int, tuple[Turn, int]] = {}
+        """Turns with words that nobody needed yet, and how many bytes these are; oldest first."""
 
-    def add_arrival(self, turn: Turn) -> None:
+    def add_arrival(self, turn: Turn, words: Words) -> None:
+        """`words`: what it says, as long as it is not known whether anybody needs the marks of it."""
         _add(self.tails, turn.tail, turn)
         _add(self.bodies, turn.body, turn)
-        for mark in turn.asked:
-            _add(self.marks, mark, turn)
+        turn.words = words
+        self._keep(turn, words.size)
 
-    def add_answer(self, turn: Turn) -> None:
+    def add_answer(self, turn: Turn, utterance: Utterance) -> None:
         """What was answered can only be repeated by a new request; what failed may be asked again."""
         if not turn.has_failed:
             _remove(self.bodies, turn.body, turn)
         if turn.text and not turn.calls:  # calls are recognised by their ids
             _add(self.texts, turn.text, turn)
-        for mark in _answer_marks(turn):
-            _add(self.marks, mark, turn)
+        turn.utterance = utterance
+        self._keep(turn, utterance.size)
 
     def add_minted(self, turn: Turn, minted: int) -> None:
         _add(self.minted, minted, turn)
@@ -58,15 +84,35 @@ class Traces:
         while self.titles and self.titles[0][0].arrived_s < before_s:
             del self.titles[0]
 
+    def add_fruitless(self, body: int) -> None:
+        """A conversation that opened with this quoted nobody."""
+        self._fruitless.put(body, (self._fruitless.get(body) or 0) + 1)
+
+    def is_worn(self, body: int) -> bool:
+        """Whether a body opened so many conversations in vain that one more is like the others."""
+        return (self._fruitless.get(body) or 0) >= WORN
+
+    def read_words(self) -> None:
+        """From now on all marks are there."""
+        while self._waiting:
+            self._read_oldest()
+
     def remove_marks(self, turn: Turn) -> None:
         """The turn can no longer be recognised by a quote; forgets what it said, too."""
-        for mark in {*turn.asked, *_answer_marks(turn)}:
+        known = self._waiting.pop(id(turn), None)
+        if known is not None:
+            self._unread.size -= known[1]
+        turn.words = turn.utterance = None
+        for mark in turn.asked:
+            _remove(self.asked, mark, turn)
+        for mark in _answer_marks(turn):
             _remove(self.marks, mark, turn)
         turn.asked = turn.said = ()
         turn.handed = ()
 
     def remove(self, turn: Turn) -> None:
-        self.titles = [title for title in self.titles if title[0] is not turn]
+        if self.titles:
+            self.titles = [title for title in self.titles if title[0] is not turn]
         self.remove_marks(turn)
         _remove(self.tails, turn.tail, turn)
         _remove(self.bodies, turn.body, turn)
@@ -77,8 +123,45 @@ class Traces:
         for minted in ids:
             _remove(self.minted, minted, turn)
 
+    def _keep(self, turn: Turn, size: int) -> None:
+        """Until somebody searches; or not, if that were too much."""
+        known = self._waiting.get(id(turn))
+        if known is not None:
+            self._waiting[id(turn)] = turn, known[1] + size
+        elif 0 < size <= MAX_KEPT:
+            self._waiting[id(turn)] = turn, size
+        else:
+            self._read(turn)
+            return
+        self._unread.size += size
+        while self._waiting and (self._unread.size > MAX_UNREAD or len(self._waiting) > MAX_WAITING):
+            self._read_oldest(drops_worn=True)
 
-def holders(index: _Holders, key: int) -> tuple[Turn, ...] | list[Turn]:
+    def _read_oldest(self, *, drops_worn: bool = False) -> None:
+        key = next(iter(self._waiting))
+        turn, size = self._waiting.pop(key)
+        self._unread.size -= size
+        if drops_worn and self.is_worn(turn.body):
+            turn.words = turn.utterance = None  # nobody could say which of so many is quoted
+        else:
+            self._read(turn)
+
+    def _read(self, turn: Turn) -> None:
+        words, utterance = turn.words, turn.utterance
+        turn.words = turn.utterance = None
+        if words is not None:
+            turn.asked = words.asked
+            for mark in turn.asked:
+                _add(self.asked, mark, turn)
+        if utterance is not None:
+            # What stands beside calls is a remark; what others quote is an answer, or what a call hands over.
+            turn.said = () if turn.calls else utterance.said
+            turn.handed = utterance.handed
+            for mark in _answer_marks(turn):
+                _add(self.marks, mark, turn)
+
+
+def holders(index: Holders, key: int) -> tuple[Turn, ...] | list[Turn]:
     """The turns that left this trace, oldest first."""
     found = index.get(key)
     if found is None:
@@ -92,7 +175,7 @@ def _answer_marks(turn: Turn) -> Iterator[int]:
         yield from marks
 
 
-def _add(index: _Holders, key: int, turn: Turn) -> None:
+def _add(index: Holders, key: int, turn: Turn) -> None:
     found = index.get(key)
     if found is None:
         index[key] = turn
@@ -105,7 +188,7 @@ def _add(index: _Holders, key: int, turn: Turn) -> None:
         index[key] = [found, turn]
 
 
-def _remove(index: _Holders, key: int, turn: Turn) -> None:
+def _remove(index: Holders, key: int, turn: Turn) -> None:
     found = index.get(key)
     if found is turn:
         del index[key]

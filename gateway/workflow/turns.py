@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.domain.decision import SessionSource
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
-from gateway.domain.request import RequestFacts
+from gateway.domain.request import RequestFacts, Utterance, Words
 
 ExplicitKey = tuple[TenantId, str, str]
 """Tenant, schema, the session as the client names it."""
@@ -38,10 +38,14 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     is_opening: bool
     """It built on no turn that we know."""
     is_side: bool
-    asked: tuple[int, ...]
+    words: Words | None = None
+    """What it asked, while nobody needed the marks of it."""
+    asked: tuple[int, ...] = ()
     outcome: Outcome = Outcome.LIVE
     ended_s: float = 0.0
     text: int = 0
+    utterance: Utterance | None = None
+    """Its answer, while nobody needed the marks of it."""
     said: tuple[int, ...] = ()
     handed: tuple[tuple[int, ...], ...] = ()
     minted: tuple[int, ...] = ()
@@ -166,6 +170,5 @@ def read_turn(request: RequestId, facts: RequestFacts, thread: Thread, *, now: f
         offers_tools=facts.tool_count > 0,
         is_opening=True,
         is_side=False,
-        asked=script.asked,
         attempt=facts.attempt,
     )

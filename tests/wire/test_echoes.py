@@ -4,17 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.request import Protocol
-from gateway.wire.echoes import MAX_IDS, MAX_ITEMS, Echoes, read_echoes
-from tests.wire.shapes import assistant, raws, result, user
+from gateway.wire.body import ResponsesBody, decode_body
+from gateway.wire.echoes import MAX_IDS, MAX_ITEMS, Echoes
+from gateway.wire.transcript import TranscriptReader
+from tests.wire.shapes import assistant, encode, result, user
 
 
-def read(protocol: Protocol, items: list[Any]) -> Echoes:
-    return read_echoes(protocol, raws(items))
+def read(items: list[Any]) -> Echoes:
+    body = decode_body(encode({"input": items}), is_responses=True)
+    assert isinstance(body, ResponsesBody) and isinstance(body.input, list)
+    return TranscriptReader().read(body, body.input)[1]
 
 
 def chat(*items: Any) -> Echoes:
-    return read(Protocol.CHAT, [{"role": "system", "content": "Be good."}, *items])
+    return read([{"role": "system", "content": "Be good."}, *items])
 
 
 def test_parallel_results_of_the_newest_calls():
@@ -42,12 +45,7 @@ def test_attempts_merged_into_one_history_are_one_block():
 def test_nothing_was_called():
     assert chat(user()) == Echoes()
     assert chat(user(), assistant(), user()) == Echoes()
-    assert read(Protocol.CHAT, []) == Echoes()
-
-
-def test_only_conversations_have_echoes():
-    assert read(Protocol.COMPLETIONS, [assistant("a"), result("a")]) == Echoes()
-    assert read(Protocol.OTHER, [assistant("a"), result("a")]) == Echoes()
+    assert read([]) == Echoes()
 
 
 def smol(*call_ids: str) -> dict[str, Any]:
@@ -82,9 +80,9 @@ def claude_result(*call_ids: str) -> dict[str, Any]:
 
 def test_messages():
     items = [user(), claude("old"), claude_result("old"), claude("a", "b"), claude_result("b", "a")]
-    assert read(Protocol.MESSAGES, items) == Echoes(("a", "b"), ("a", "b"))
+    assert read(items) == Echoes(("a", "b"), ("a", "b"))
     said = {"role": "assistant", "content": "Done."}
-    assert read(Protocol.MESSAGES, [*items, said, user()]) == Echoes(("b", "a"), ())
+    assert read([*items, said, user()]) == Echoes(("b", "a"), ())
 
 
 def fc(call_id: str) -> dict[str, Any]:
@@ -100,18 +98,16 @@ def test_responses():
     said = {"type": "message", "role": "assistant", "content": []}
     shell = {"type": "local_shell_call", "call_id": "c", "action": {}}
     first = [user(), reasoning, said, fc("a"), fc("b"), fco("a"), fco("b")]
-    assert read(Protocol.RESPONSES, first) == Echoes(("b", "a"), ("b", "a"))
+    assert read(first) == Echoes(("b", "a"), ("b", "a"))
     second = [*first, reasoning, shell, fco("c", "local_shell_call_output")]
-    assert read(Protocol.RESPONSES, second) == Echoes(("c",), ("c",))
-    assert read(Protocol.RESPONSES, [*second, said, user()]) == Echoes(("c",), ())
+    assert read(second) == Echoes(("c",), ("c",))
+    assert read([*second, said, user()]) == Echoes(("c",), ())
 
 
 def test_responses_that_bring_the_results_alone():
-    assert read(Protocol.RESPONSES, [fco("a"), fco("b", "custom_tool_call_output")]) == Echoes(
-        ("b", "a"), ("b", "a")
-    )
+    assert read([fco("a"), fco("b", "custom_tool_call_output")]) == Echoes(("b", "a"), ("b", "a"))
     reference = {"type": "item_reference", "id": "fc_1"}
-    assert read(Protocol.RESPONSES, [user(), reference, fco("a")]) == Echoes(("a",), ("a",))
+    assert read([user(), reference, fco("a")]) == Echoes(("a",), ("a",))
 
 
 ODD: list[Any] = [
@@ -127,9 +123,8 @@ ODD: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("protocol", [Protocol.CHAT, Protocol.MESSAGES, Protocol.RESPONSES])
-def test_odd_items_are_passed_over(protocol):
-    assert read(protocol, ODD) == Echoes()
+def test_odd_items_are_passed_over():
+    assert read(ODD) == Echoes()
 
 
 def test_odd_items_do_not_hide_the_others():
@@ -151,9 +146,9 @@ def test_how_many_ids_we_keep():
     many = [f"c{i}" for i in range(2 * MAX_IDS)]
     echoes = chat(assistant(*many), *map(result, many))
     assert len(echoes.echoed_ids) <= MAX_IDS and echoes.tool_result_ids[0] == many[-1]
-    in_one_message = read(Protocol.MESSAGES, [claude(*many), claude_result(*many)])
+    in_one_message = read([claude(*many), claude_result(*many)])
     assert len(in_one_message.echoed_ids) == len(in_one_message.tool_result_ids) == MAX_IDS
-    flood = read(Protocol.MESSAGES, [claude("x"), *[claude_result(*many[i : i + 200]) for i in (0, 200)]])
+    flood = read([claude("x"), *[claude_result(*many[i : i + 200]) for i in (0, 200)]])
     assert len(flood.tool_result_ids) == MAX_IDS
 
 
@@ -166,7 +161,7 @@ json_values = st.recursive(
 )
 
 
-@given(st.sampled_from(Protocol), st.lists(json_values, max_size=5))
-def test_any_items(protocol, items):
-    echoes = read(protocol, items)
+@given(st.lists(json_values, max_size=5))
+def test_any_items(items):
+    echoes = read(items)
     assert set(echoes.tool_result_ids) <= set(echoes.echoed_ids)

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.wire.items import (
+    ASIDE,
     ASSISTANT,
     NOTHING,
     SYSTEM,
@@ -105,8 +106,8 @@ def test_what_matters_makes_a_difference():
         (FUNCTION, ASSISTANT),
         ({"type": "custom_tool_call_output", "call_id": "a", "output": [{"text": "x"}]}, TOOL),
         ({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "x"}]}, TOOL),
-        ({"type": "reasoning", "summary": []}, NOTHING),
-        ({"type": "item_reference", "id": "x"}, NOTHING),
+        ({"type": "reasoning", "summary": []}, ASIDE),
+        ({"type": "item_reference", "id": "x"}, ASIDE),
         ({"role": ["user"]}, NOTHING),
         ({"role": "user", "content": ["Hi", 3, {"type": 3}]}, USER),
         ({"role": "assistant", "tool_calls": [3, {"function": 3}]}, ASSISTANT),
@@ -120,7 +121,7 @@ def test_kinds(item, kind):
 
 def test_what_the_answer_said_and_whether_it_called():
     assert read(assistant("a", text="Hi")) == Item(
-        ASSISTANT, read(assistant("a", text="Hi")).hash, text_hash("Hi"), True
+        ASSISTANT, read(assistant("a", text="Hi")).hash, text_hash("Hi"), True, ("a",)
     )
     assert not read(assistant(text="Hi")).has_calls and read(FUNCTION).text == 0
 

@@ -10,6 +10,7 @@ from gateway.wire import transcript as module
 from gateway.wire.body import ResponsesBody, decode_body
 from gateway.wire.items import Item
 from gateway.wire.marks import leave_marks, text_hash
+from gateway.wire.memory import Memory
 from gateway.wire.transcript import TranscriptReader
 from tests.wire.shapes import assistant, encode, result, user
 
@@ -18,13 +19,13 @@ SYSTEM = {"role": "system", "content": "Be good."}
 
 def chat(*messages: Any, reader: TranscriptReader | None = None, **fields: Any) -> Transcript:
     body = decode_body(encode({"messages": list(messages), **fields}), is_responses=False)
-    return (reader or TranscriptReader()).read(body, body.messages or ())
+    return (reader or TranscriptReader()).read(body, body.messages or ())[0]
 
 
 def responses(value: Any, **fields: Any) -> Transcript:
     body = decode_body(encode({"input": value, **fields}), is_responses=True)
     assert isinstance(body, ResponsesBody)
-    return TranscriptReader().read(body, () if isinstance(body.input, str) else body.input or ())
+    return TranscriptReader().read(body, () if isinstance(body.input, str) else body.input or ())[0]
 
 
 def tail(*messages: Any) -> int:
@@ -164,16 +165,7 @@ def test_only_what_is_new_is_decoded(monkeypatch):
     monkeypatch.setattr(module, "read_item", read_item)
     reader = TranscriptReader()
     chat(*GROWING[:-3], reader=reader)
-    reader._items = module._Memory(1000)
+    reader._items = Memory(1000)
     decoded.clear()
     chat(*GROWING[:-3], assistant(text="Hm."), user("Ok"), reader=reader)
     assert len(decoded) < len(GROWING) - 10, "two new ones, the system prompt, and what is quoted"
-
-
-def test_what_is_remembered_is_bounded_and_what_is_used_stays():
-    memory: module._Memory[str] = module._Memory(4)
-    memory.put(0, "used")
-    for key in range(1, 20):
-        memory.put(key, "x")
-        assert memory.get(0) == "used" and len(memory) <= 4
-    assert memory.get(1) is None

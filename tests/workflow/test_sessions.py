@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from gateway.domain.decision import Edge, SessionSource
 from gateway.domain.ids import RequestId, TenantId
-from gateway.domain.request import RequestFacts, Utterance
+from gateway.domain.request import RequestFacts
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
-from gateway.wire.marks import leave_marks
+from gateway.wire.wording import SpokenWords
 from gateway.workflow.sessions import Sessions, SessionsConfig
 from gateway.workflow.turns import Outcome
 from tests.core.playbook import answer, facts, stated
@@ -210,9 +210,8 @@ def test_a_session_takes_less_than_ten_kilobytes():
             request = RequestId(f"{at}.{step}")
             sessions.arrived(request, T, found, now=float(at))
             sessions.learn_id(request, f"call_{at}_{step}_aaaaaa", is_call=True)
-            spoken = Utterance(
-                text=hash((at, step)), said=leave_marks(f"I will take step {step} for {at} now")
-            )
+            text = f"I will take step {step} for {at} now"
+            spoken = SpokenWords(text=hash((at, step)), spoken=text, arguments=())
             sessions.ended(request, answer(utterance=spoken), Outcome.ANSWERED, now=float(at))
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -1,30 +1,64 @@
+import pytest
+
+from gateway.domain.request import Utterance, Words
 from gateway.workflow import traces as module
-from gateway.workflow.traces import Traces, holders
+from gateway.workflow.traces import WORN, Traces, Unread, holders
 from gateway.workflow.turns import Outcome, Turn
 from tests.workflow.test_turns import turn
 
 
+class Asked(Words):
+    def __init__(self, *asked: int, size: int = 9) -> None:
+        self.read, self._asked, self._size = 0, asked, size
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        self.read += 1
+        return self._asked
+
+
+class Spoken(Utterance):
+    size = 9
+    said = (5, 3)
+
+    def __init__(self, *handed: int) -> None:
+        super().__init__(text=4)
+        self._handed = handed
+
+    @property
+    def handed(self) -> tuple[tuple[int, ...], ...]:
+        return (self._handed,)
+
+
 def full(traces: Traces, number: int) -> Turn:
-    one = turn(tail=1, body=2, asked=(3, number))
-    one.text, one.said, one.handed, one.minted = 4, (5, 3), ((6, number),), (7, number)
-    traces.add_arrival(one)
+    one = turn(tail=1, body=2)
+    one.text, one.minted = 4, (7, number)
+    traces.add_arrival(one, Asked(3, number))
     one.outcome = Outcome.CUT
-    traces.add_answer(one)
+    traces.add_answer(one, Spoken(6, number))
     for minted in one.minted:
         traces.add_minted(one, minted)
     return one
 
 
 def is_empty(traces: Traces) -> bool:
-    return not (traces.tails or traces.bodies or traces.minted or traces.texts or traces.marks)
+    indexes = (traces.tails, traces.bodies, traces.minted, traces.texts, traces.marks, traces.asked)
+    return not any(indexes) and not traces._waiting and not traces._unread.size
 
 
 def test_every_trace_leads_back_and_every_way_is_removed():
     traces = Traces()
     one, two, three = (full(traces, number) for number in (10, 20, 30))
+    assert not traces.marks and not traces.asked, "nobody searches"
+    traces.read_words()
     for index, key in ((traces.tails, 1), (traces.bodies, 2), (traces.texts, 4), (traces.minted, 7)):
         assert list(holders(index, key)) == [one, two, three]
-    assert list(holders(traces.marks, 3)) == [one, two, three] and holders(traces.marks, 99) == ()
+    assert list(holders(traces.marks, 3)) == list(holders(traces.asked, 3)) == [one, two, three]
+    assert holders(traces.marks, 99) == ()
     assert list(holders(traces.marks, 20)) == [two]
     traces.remove(two)
     assert list(holders(traces.tails, 1)) == [one, three] and holders(traces.marks, 20) == ()
@@ -47,8 +81,10 @@ def test_a_shared_trace_leads_to_the_newest(monkeypatch):
 def test_quotes_may_be_forgotten_alone():
     traces = Traces()
     one = full(traces, 10)
+    traces.read_words()
+    assert traces.marks and traces.asked
     traces.remove_marks(one)
-    assert not traces.marks and list(holders(traces.tails, 1)) == [one]
+    assert not traces.marks and not traces.asked and list(holders(traces.tails, 1)) == [one]
     assert one.asked == one.said == () and one.handed == ()
 
 
@@ -68,7 +104,55 @@ def test_titles_are_few_and_short_lived(monkeypatch):
 def test_what_was_answered_is_not_asked_again_nor_known_by_its_text_if_it_called():
     traces = Traces()
     one = turn(tail=1, body=2)
-    traces.add_arrival(one)
+    traces.add_arrival(one, Words())
     one.outcome, one.text, one.calls = Outcome.ANSWERED, 4, 1
-    traces.add_answer(one)
+    traces.add_answer(one, Utterance())
     assert not traces.bodies and not traces.texts and traces.tails
+
+
+@pytest.mark.parametrize(("limit", "value"), [("MAX_WAITING", 2), ("MAX_UNREAD", 20)])
+def test_words_that_wait_are_bounded_and_the_oldest_are_read(monkeypatch, limit, value):
+    monkeypatch.setattr(module, limit, value)
+    traces = Traces()
+    words = [Asked(at) for at in range(4)]
+    for one in words:
+        traces.add_arrival(turn(), one)
+    assert [one.read for one in words] == [1, 1, 0, 0] and list(traces.asked) == [0, 1]
+
+
+def test_tenants_share_the_memory_for_words(monkeypatch):
+    monkeypatch.setattr(module, "MAX_UNREAD", 20)
+    unread = Unread()
+    one, other = Traces(unread), Traces(unread)
+    one.add_arrival(turn(), Asked(1, size=15))
+    other.add_arrival(turn(), Asked(2, size=15))
+    assert not one.asked and list(other.asked) == [2] and unread.size == 15
+
+
+def test_long_words_are_read_at_once():
+    traces = Traces()
+    traces.add_arrival(turn(), Asked(1, size=10**6))
+    assert list(traces.asked) == [1]
+
+
+def test_words_are_read_once_and_forgotten_with_their_turn():
+    traces, words, others = Traces(), Asked(1), Asked(2)
+    one, other = turn(), turn()
+    traces.add_arrival(one, words)
+    traces.add_arrival(other, others)
+    traces.remove_marks(other)
+    traces.read_words()
+    traces.read_words()
+    assert (words.read, others.read) == (1, 0) and list(traces.asked) == [1]
+
+
+def test_words_that_thousands_say_are_dropped_unread(monkeypatch):
+    monkeypatch.setattr(module, "MAX_WAITING", 1)
+    traces = Traces()
+    for _ in range(WORN):
+        assert not traces.is_worn(2)
+        traces.add_fruitless(2)
+    words = [Asked(at) for at in range(3)]
+    for one in words:
+        traces.add_arrival(turn(body=2), one)
+    assert traces.is_worn(2) and [one.read for one in words] == [0, 0, 0] and not traces.asked

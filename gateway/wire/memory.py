@@ -1,0 +1,30 @@
+"""A bounded memory that keeps what is used."""
+
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Memory(Generic[T]):
+    """Remembers what was used lately: at least the newer half of `size`."""
+
+    def __init__(self, size: int) -> None:
+        self._half = size // 2
+        self._newer: dict[int, T] = {}
+        self._older: dict[int, T] = {}
+
+    def __len__(self) -> int:
+        return len(self._newer) + len(self._older)
+
+    def get(self, key: int) -> T | None:
+        known = self._newer.get(key)
+        if known is None:
+            known = self._older.get(key)
+            if known is not None:
+                self.put(key, known)
+        return known
+
+    def put(self, key: int, value: T) -> None:
+        if len(self._newer) >= self._half:
+            self._older, self._newer = self._newer, {}
+        self._newer[key] = value

@@ -1,0 +1,227 @@
+"""Words that become marks when somebody searches for a quote, and not before.
+
+Most turns are found by an id or by the conversation before them; nobody ever asks for their words. So a
+request keeps its raw items for as long as its turn is being identified, and an answer its text, until marks
+are wanted. Marks that were made lately are remembered: clients ask again, and load generators ask the very
+same all day.
+
+Invariant: whoever looks sees the same marks, whether they are read now or later.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from msgspec import Raw
+
+from gateway.domain.request import Utterance, Words
+from gateway.wire.items import ASSISTANT, USER, Item, argument_texts, canonical_arguments, read_texts
+from gateway.wire.marks import MAX_CHARS, leave_marks, probe
+from gateway.wire.memory import Memory
+
+MAX_HANDED: Final = 16
+_OVERHEAD: Final = 300
+"""Bytes that keeping takes, beside the words."""
+_OLD_CHARS: Final = 3600
+"""A history is probed less than an opening: most are recognised without it."""
+_MAX_TEXTS: Final = 8
+_MAX_REMEMBERED: Final = 64
+
+
+_NO_WORDS: Final = Words()
+
+
+class _Texts(NamedTuple):
+    """Where the texts stand, all newest first."""
+
+    new: list[int]
+    """After the newest answer."""
+    old: list[int]
+    """Before its end."""
+    is_opening: bool
+
+
+class Marked:
+    """What was asked and probed lately, by the hashes of the items that say it."""
+
+    def __init__(self) -> None:
+        self.asked: Memory[tuple[int, ...]] = Memory(_MAX_REMEMBERED)
+        self.probes: Memory[tuple[frozenset[int], frozenset[int]]] = Memory(_MAX_REMEMBERED)
+
+    def read_asked(self, key: int, raw: Raw | bytes) -> tuple[int, ...]:
+        """The marks of an item's last text; what stands before it is preamble more often than not."""
+        known = self.asked.get(key)
+        if known is None:
+            texts = read_texts(raw)
+            known = leave_marks(texts[-1]) if texts else ()
+            self.asked.put(key, known)
+        return known
+
+
+class RequestWords(Words):
+    """The words of a conversation whose items are at hand."""
+
+    __slots__ = ("_asked", "_items", "_marked", "_raws", "_read", "_texts")
+
+    def __init__(
+        self,
+        items: Sequence[Raw],
+        raws: Sequence[int],
+        asked: int,
+        read: Callable[[int, Raw], Item],
+        marked: Marked,
+    ) -> None:
+        self._items = items
+        self._raws = raws
+        """The hash of each item."""
+        self._asked = asked
+        """How many items there are up to the newest that a user wrote, behind all of the model's."""
+        self._read = read
+        self._marked = marked
+        self._texts: _Texts | None = None
+
+    def prompt(self) -> Words:
+        at = self._asked - 1
+        return Prompt(bytes(self._items[at]), self._raws[at], self._marked) if at >= 0 else _NO_WORDS
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        at = self._asked - 1
+        if at < 0:
+            return ()
+        return self._marked.read_asked(self._raws[at], self._items[at])
+
+    @property
+    def new_probes(self) -> frozenset[int]:
+        return self._probes()[0]
+
+    @property
+    def old_probes(self) -> frozenset[int]:
+        return self._probes()[1]
+
+    def _probes(self) -> tuple[frozenset[int], frozenset[int]]:
+        found = self._find()
+        key = hash((len(found.new), *(self._raws[at] for at in (*found.new, *found.old))))
+        known = self._marked.probes.get(key)
+        if known is None:
+            old = probe(self._read_texts(found.old), max_chars=_OLD_CHARS) if found.old else frozenset()
+            new = probe(self._read_texts(found.new), max_chars=MAX_CHARS if found.is_opening else _OLD_CHARS)
+            known = new, old
+            self._marked.probes.put(key, known)
+        return known
+
+    def _find(self) -> _Texts:
+        if self._texts is None:
+            self._texts = self._look()
+        return self._texts
+
+    def _look(self) -> _Texts:
+        new: list[int] = []
+        end = 0
+        for at in range(len(self._raws) - 1, -1, -1):
+            item = self._item(at)
+            if item.kind == ASSISTANT:
+                end = at + 1
+                break
+            if item.kind == USER and item.text and len(new) < _MAX_TEXTS:
+                new.append(at)
+        if not new and end == 0:  # some agents say everything in the system prompt
+            new = list(range(len(self._raws) - 1, -1, -1))[:_MAX_TEXTS]
+        return _Texts(new, self._written(end), end == 0)
+
+    def _written(self, before: int) -> list[int]:
+        """Items with texts before this one, newest first; none if the newest made calls.
+
+        For then the ids of its calls are known, or nothing is.
+        """
+        found: list[int] = []
+        for at in range(before - 1, -1, -1):
+            item = self._item(at)
+            if item.has_calls and at == before - 1:
+                break
+            if item.kind in (USER, ASSISTANT) and item.text:
+                found.append(at)
+                if len(found) == _MAX_TEXTS:
+                    break
+        return found
+
+    def _item(self, at: int) -> Item:
+        return self._read(self._raws[at], self._items[at])
+
+    def _read_texts(self, places: list[int]) -> list[str]:
+        return [text for at in places for text in reversed(read_texts(self._items[at]))]
+
+
+class Prompt(Words):
+    """The bytes of what was asked."""
+
+    __slots__ = ("_key", "_marked", "_raw")
+
+    def __init__(self, raw: bytes, key: int, marked: Marked) -> None:
+        self._raw = raw
+        self._key = key
+        self._marked = marked
+
+    @property
+    def size(self) -> int:
+        return len(self._raw) + _OVERHEAD
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        return self._marked.read_asked(self._key, self._raw)
+
+
+class InputWords(Words):
+    """The words of a conversation that is nothing but a text."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        return leave_marks(self._text)
+
+    @property
+    def new_probes(self) -> frozenset[int]:
+        return probe([self._text])
+
+
+class SpokenWords(Utterance):
+    """An answer whose text and arguments are at hand."""
+
+    __slots__ = ("_arguments", "_handed", "_said", "_size", "_spoken")
+
+    def __init__(self, *, text: int, spoken: str, arguments: Sequence[bytes]) -> None:
+        super().__init__(text=text)
+        self._spoken = spoken
+        self._arguments = arguments
+        self._said: tuple[int, ...] | None = None
+        self._handed: tuple[tuple[int, ...], ...] | None = None
+        self._size = len(spoken) + sum(map(len, arguments)) + _OVERHEAD
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def said(self) -> tuple[int, ...]:
+        if self._said is None:
+            self._read()
+        return self._said or ()
+
+    @property
+    def handed(self) -> tuple[tuple[int, ...], ...]:
+        if self._handed is None:
+            self._read()
+        return self._handed or ()
+
+    def _read(self) -> None:
+        self._said = leave_marks(self._spoken)
+        handed: dict[tuple[int, ...], None] = {}
+        for pieces in self._arguments:
+            arguments = canonical_arguments(pieces.decode("utf-8", "surrogatepass"))
+            handed |= dict.fromkeys(map(leave_marks, argument_texts(arguments)))
+        handed.pop((), None)
+        self._handed = tuple(handed)[:MAX_HANDED]
+        self._spoken, self._arguments, self._size = "", (), 0

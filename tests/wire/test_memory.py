@@ -1,0 +1,10 @@
+from gateway.wire.memory import Memory
+
+
+def test_what_is_remembered_is_bounded_and_what_is_used_stays():
+    memory: Memory[str] = Memory(4)
+    memory.put(0, "used")
+    for key in range(1, 20):
+        memory.put(key, "x")
+        assert memory.get(0) == "used" and len(memory) <= 4
+    assert memory.get(1) is None
