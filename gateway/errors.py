@@ -26,6 +26,8 @@ def http_status(reason: RefusalReason) -> int:
             return 408
         case RefusalReason.BODY_TOO_LARGE:
             return 413
+        case RefusalReason.TENANT_SHARE | RefusalReason.TENANT_QUOTA:
+            return 429
         case RefusalReason.HEADERS_TOO_LARGE:
             return 431
         case RefusalReason.INTERNAL:
@@ -55,6 +57,7 @@ _ERROR_TYPES: dict[int, tuple[str, str]] = {
     404: ("not_found_error", "not_found_error"),
     408: ("timeout_error", "timeout_error"),
     413: ("invalid_request_error", "request_too_large"),
+    429: ("rate_limit_error", "rate_limit_error"),
     431: ("invalid_request_error", "invalid_request_error"),
     500: ("server_error", "api_error"),
     501: ("invalid_request_error", "invalid_request_error"),

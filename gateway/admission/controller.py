@@ -54,6 +54,9 @@ class AdmissionPolicy(Protocol):
         ...
 
 
+_ADMIT = Admit()
+
+
 class BoundedConcurrency:
     def __init__(self, config: AdmissionConfig) -> None:
         self._config = config
@@ -68,8 +71,8 @@ class BoundedConcurrency:
                 message="No healthy backend can serve this request at the moment.",
                 retry_after_s=2,
             )
-        if not offer.must_queue and any(self.has_room(load) for load in offer.candidates):
-            return Admit()
+        if not offer.must_queue and any(map(self.has_room, offer.candidates)):
+            return _ADMIT
         if (
             offer.waiting >= self._config.max_waiting
             or offer.waiting_bytes + offer.body_bytes > self._config.max_waiting_bytes

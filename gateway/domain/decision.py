@@ -22,6 +22,10 @@ class RefusalReason(enum.Enum):
     MEMORY_FULL = "memory_full"
     QUEUE_FULL = "queue_full"
     QUEUE_TIMEOUT = "queue_timeout"
+    TENANT_SHARE = "tenant_share"
+    """The waiting room is full, and this tenant has the largest part of it."""
+    TENANT_QUOTA = "tenant_quota"
+    """The tenant used up what it may have."""
     NO_REPLICA = "no_replica"
     DRAINING = "draining"
     UPSTREAM_UNREACHABLE = "upstream_unreachable"
@@ -41,10 +45,23 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 class WaitReason(enum.Enum):
     CONCURRENCY_FULL = "concurrency_full"
     """Every replica that could run this turn has as many as it may."""
+    WINDOW_FULL = "window_full"
+    """As many sessions are in as may be."""
+    KV_FULL = "kv_full"
+    """The sessions that are in are expected to need all of the KV cache."""
+    KV_NEARLY_FULL = "kv_nearly_full"
+    """They are expected to need nearly all of it; sessions enter one by one."""
+    BEHIND_OTHERS = "behind_others"
+    """Other sessions wait already."""
+    TENANT_SESSIONS = "tenant_sessions"
+    """As many of the tenant's sessions are in as it may have."""
 
 
 class Admit(msgspec.Struct, frozen=True, kw_only=True):
     """The turn may start on one of the replicas offered."""
+
+    would_wait: WaitReason | None = None
+    """Why it would wait, if admission enforced what it decides."""
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):

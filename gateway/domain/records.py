@@ -2,8 +2,8 @@
 
 Source: MARS (§4.1, Table 1). One producer, the coordinator; many readers.
 
-Symbols: the records `gpu_submit`, `gpu_1st_token`, `gpu_end`, `tool_num`, `tool_start` and `tool_end`
-are Table 1's, under its names. `session`, `turn` (the request id) and `replica` are stable identifiers.
+Symbols: the records `gpu_submit`, `gpu_1st_token`, `gpu_end`, `tool_num`, `tool_start`, `tool_end` and
+`window_update` are Table 1's, under its names. `session`, `turn` (the request id) and `replica` are stable identifiers.
 
 Deviations: routing, refusal, session and replica records are ours. Until an engine reports KV blocks,
 `gpu_submit` carries the bytes of the prompt and `gpu_end` the tokens that the backend reported.
@@ -15,7 +15,7 @@ per replica it was sent to; every `gpu_submit` is followed by exactly one `gpu_e
 import msgspec
 
 from gateway.domain.decision import Edge, PlacementReason, RefusalReason, SessionSource, WaitReason
-from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Protocol, Usage
 
 
@@ -64,6 +64,31 @@ class TurnWaited(_Record, frozen=True, kw_only=True, tag="turn_wait"):
     reason: WaitReason
     waiting: int
     """Turns in the waiting room, this one included."""
+
+
+class TurnWouldWait(_Record, frozen=True, kw_only=True, tag="turn_would_wait"):
+    """Shadow mode: the turn was let in, and would have had to wait."""
+
+    turn: RequestId
+    session: SessionId | None
+    reason: WaitReason
+
+
+class WindowUpdated(_Record, frozen=True, kw_only=True, tag="window_update"):
+    pool: PoolId
+    sessions: float | None
+    """Sessions that may be in; None for no limit."""
+    kv_budget: float | None
+    """Tokens that they may be expected to hold; None for no limit."""
+    admitted: int
+    waiting: int
+    """Sessions that wait for a place."""
+    demand: float
+    """Tokens that the sessions that are in are expected to hold at most."""
+    gpu_pressure: float
+    cpu_pressure: float
+    """Of both, 1 and more is overload."""
+    reason: str
 
 
 class Routed(_Record, frozen=True, kw_only=True, tag="routing"):
@@ -143,6 +168,8 @@ Record = (
     | SessionEnded
     | TurnArrived
     | TurnWaited
+    | TurnWouldWait
+    | WindowUpdated
     | Routed
     | GpuSubmit
     | GpuFirstToken

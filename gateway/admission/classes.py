@@ -1,0 +1,81 @@
+"""Reactive and proactive: does somebody wait for this session, or does it run in the background?
+
+Source: Agent.xpu (arXiv 2506.24045), §4.4 (dual queues) and §4.5 (starvation prevention).
+
+Symbols: *real-time queue* → `ServiceClass.REACTIVE`; *best-effort queue* → `ServiceClass.PROACTIVE`;
+*threshold age* → `age_s`; *bypasses the batch size cap* → `may_exceed_window`.
+
+Deviations: the paper's classes are given by the application; ours by what a trusted client states, else by
+its key, its `service_tier`, a background request, and else reactive: to treat a person's turn as background
+costs more than the reverse. The paper's privileges of the aged hold inside the engine (a prefill unit, the
+batch cap); at the gate they are the head of the reactive queue, and one place above the window. A class
+counts for the whole session: one that ever spoke for a person stays reactive.
+
+Invariants: what a client states counts only if its tenant is trusted to state it, except to ask for less;
+at most one aged session at a time is above the window.
+"""
+
+import enum
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class ServiceClass(enum.Enum):
+    REACTIVE = "reactive"
+    """Somebody waits for it."""
+    PROACTIVE = "proactive"
+    """Background work; it starts when no reactive session waits, or when it has waited too long."""
+
+
+class ClassesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    age_s: Annotated[float, Meta(gt=0)] = 20.0
+    """A proactive session that waited so long waits among the reactive ones, and may exceed the window."""
+
+
+class ClassClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """What says which class a session is of."""
+
+    stated: str | None = None
+    """`x-turnpike-class`."""
+    is_trusted: bool = False
+    """Its tenant may state a class."""
+    key_class: ServiceClass | None = None
+    """As configured for its key."""
+    service_tier: str | None = None
+    is_background: bool = False
+    """The protocol says that nobody waits for the answer."""
+
+
+def classify(claim: ClassClaim) -> tuple[ServiceClass, str]:
+    """The class, and what it was inferred from: the first of header, key, service_tier, request, default."""
+    if claim.stated == ServiceClass.PROACTIVE.value:
+        return ServiceClass.PROACTIVE, "header"
+    if claim.stated == ServiceClass.REACTIVE.value and claim.is_trusted:
+        return ServiceClass.REACTIVE, "header"
+    if claim.key_class is not None:
+        return claim.key_class, "key"
+    if claim.service_tier in ("flex", "batch", "low"):
+        return ServiceClass.PROACTIVE, "service_tier"
+    if claim.service_tier == "priority" and claim.is_trusted:
+        return ServiceClass.REACTIVE, "service_tier"
+    if claim.is_background:
+        return ServiceClass.PROACTIVE, "background"
+    return ServiceClass.REACTIVE, "default"
+
+
+class Ageing:
+    def __init__(self, config: ClassesConfig) -> None:
+        self._config = config
+
+    def due_s(self, waiting_since_s: float) -> float:
+        """When a proactive session that waits since then is promoted."""
+        return waiting_since_s + self._config.age_s
+
+    def is_aged(self, waiting_since_s: float, *, now: float) -> bool:
+        return self.due_s(waiting_since_s) <= now
+
+    def may_exceed_window(self, aged_above_window: int) -> bool:
+        """Whether an aged session may enter though the window is full."""
+        return aged_above_window == 0

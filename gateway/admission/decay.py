@@ -1,0 +1,135 @@
+"""Running statistics that forget: means, quantiles, and the chance that a session ends with its next turn.
+
+Source: none; forward decay, and the Kaplan–Meier estimate with a prior.
+
+Symbols: —
+
+Deviations: —
+
+Invariants: memory is fixed; the weight of an observation halves with every `half_life` later ones; a
+session that still lives counts for the turns that it lived, so short sessions are not over-represented.
+"""
+
+import math
+from bisect import bisect_right
+from typing import Final
+
+_RESCALE_AT: Final = 1e9
+
+
+class DecayedMean:
+    __slots__ = ("_keep", "_sum", "weight")
+
+    def __init__(self, *, half_life: float) -> None:
+        self._keep = 0.5 ** (1.0 / half_life)
+        self._sum = 0.0
+        self.weight = 0.0
+        """How many observations it stands for; approaches 1.44 × `half_life`."""
+
+    def add(self, value: float) -> None:
+        self.weight = self.weight * self._keep + 1.0
+        self._sum = self._sum * self._keep + value
+
+    def mean(self, prior: float, strength: float = 1.0) -> float:
+        """`strength`: how many observations the prior weighs."""
+        return (self._sum + prior * strength) / (self.weight + strength)
+
+
+class DecayedHistogram:
+    """Quantiles of positive quantities, to within the width of a bucket (`ratio`)."""
+
+    __slots__ = ("_counts", "_gain", "_keep", "_log_ratio", "_low", "_ratio", "_total", "observations")
+
+    def __init__(
+        self, *, low: float, ratio: float = 1.2, buckets: int = 96, half_life: float = 200.0
+    ) -> None:
+        self._low = low
+        self._ratio = ratio
+        self._log_ratio = math.log(ratio)
+        self._keep = 0.5 ** (1.0 / half_life)
+        self._counts = [0.0] * buckets
+        self._gain = 1.0
+        self._total = 0.0
+        self.observations = 0
+
+    def add(self, value: float) -> None:
+        place = int(math.log(value / self._low) / self._log_ratio) + 1 if value > self._low else 0
+        self._gain /= self._keep
+        self._counts[min(place, len(self._counts) - 1)] += self._gain
+        self._total += self._gain
+        self.observations += 1
+        if self._gain > _RESCALE_AT:
+            self._counts = [count / self._gain for count in self._counts]
+            self._total /= self._gain
+            self._gain = 1.0
+
+    def quantile(self, share: float) -> float | None:
+        """The value that `share` of the observations do not exceed; None before the first."""
+        if not self.observations:
+            return None
+        wanted = share * self._total
+        for place, count in enumerate(self._counts):
+            wanted -= count
+            if wanted <= 0:
+                return self._low * self._ratio**place
+        return self._low * self._ratio ** (len(self._counts) - 1)
+
+
+_FIRST_TURNS: Final = (1, 2, 3, 5, 9, 17, 33, 65, 129)
+"""Turn numbers at which the classes begin within which the chance is taken as constant."""
+_PRIOR_END: Final = 0.05
+_PRIOR_TURNS: Final = 10.0
+
+
+class TurnHazard:
+    """The chance that a session ends with its n-th turn."""
+
+    __slots__ = ("_ends", "_gain", "_keep", "_seen", "turns")
+
+    def __init__(self, *, half_life: float) -> None:
+        self._keep = 0.5 ** (1.0 / half_life)
+        self._gain = 1.0
+        self._seen = [0.0] * len(_FIRST_TURNS)
+        self._ends = [0.0] * len(_FIRST_TURNS)
+        self.turns = 0
+
+    def saw(self, turn: int) -> None:
+        """A session made its `turn`-th turn (from 1)."""
+        self._gain /= self._keep
+        self._seen[_class_of(turn)] += self._gain
+        self.turns += 1
+        if self._gain > _RESCALE_AT:
+            self._seen = [weight / self._gain for weight in self._seen]
+            self._ends = [weight / self._gain for weight in self._ends]
+            self._gain = 1.0
+
+    def saw_end(self, turn: int, *, by: float = 1.0) -> None:
+        """The `turn`-th turn was a session's last; `by` = -1 takes that back."""
+        place = _class_of(turn)
+        self._ends[place] = max(0.0, self._ends[place] + by * self._gain)
+
+    def chance(self, turn: int, fallback: "TurnHazard | None" = None) -> float:
+        """That a session which made `turn` turns makes no other."""
+        place = _class_of(turn)
+        prior = fallback.chance(turn) if fallback is not None else _PRIOR_END
+        seen, ends = self._seen[place] / self._gain, self._ends[place] / self._gain
+        return min(1.0, (ends + prior * _PRIOR_TURNS) / (seen + _PRIOR_TURNS))
+
+    def survival(
+        self, turn: int, horizons: tuple[int, ...], fallback: "TurnHazard | None" = None
+    ) -> tuple[float, ...]:
+        """The chance that a session which made `turn` turns makes so many more, for each of the horizons."""
+        alive, at, out = 1.0, turn, []
+        for horizon in horizons:
+            end = turn + horizon
+            while at < end:
+                place = _class_of(at)
+                stop = min(end, _FIRST_TURNS[place + 1]) if place + 1 < len(_FIRST_TURNS) else end
+                alive *= (1.0 - self.chance(at, fallback)) ** (stop - at)
+                at = stop
+            out.append(alive)
+        return tuple(out)
+
+
+def _class_of(turn: int) -> int:
+    return max(0, bisect_right(_FIRST_TURNS, turn) - 1)

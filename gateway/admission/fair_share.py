@@ -1,0 +1,130 @@
+"""Fair share: which tenant is next?
+
+Source: SAGA (Agent Fair Share), §6.1 Eq. 8–9 and §6.2.
+
+Symbols: AFS_i → `urgency`; work_remain(t) → `Entry.gpu_s`, GPU seconds of the turns still expected;
+deadline(t) → a hint, else arrival + α × expected isolated time (`alpha`); *epoch* → `EPOCH_S`; *blocks for
+more than 500 ms* → `BLOCKED_S`.
+
+Deviations: the literal form (`is_literal`) rewards a tenant for opening more tasks, and diverges at a
+deadline. Ours divides what a tenant holds by what it is entitled to: its weight, at most doubled by the
+urgency of its tasks, with their slack floored at `slack_floor` of their isolated time. So a tenant with
+many urgent tasks gets twice the share of one with none, and never more. SAGA preempts what blocks; we never
+do: work of a tenant that holds more than its share is held back at its next turn (`should_yield`), at most
+one session an epoch.
+
+Invariants: with equal weights and urgencies the tenant that holds least is next; urgency moves an
+entitlement by at most a factor of 2; a session is held back only for a tenant that stays below its share
+with it, by one that stays above without it.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from gateway.domain.ids import TenantId
+
+EPOCH_S: Final = 0.1
+"""§6.2: how often urgencies are recomputed."""
+BLOCKED_S: Final = 0.5
+"""§6.2 (4)."""
+_TASKS_PER_EPOCH: Final = 256
+
+
+class FairShareConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    alpha: Annotated[float, Meta(gt=1)] = 1.5
+    """A task that states no deadline should take at most so many times what it would take alone."""
+    slack_floor: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    """A task's time to its deadline counts as at least this share of its isolated time."""
+    is_literal: bool = False
+    """Eq. 8 as printed, as a baseline: no floor, no cap, no weights."""
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as fairness sees it."""
+
+    tenant: TenantId
+    gpu_s: float
+    """Expected work that remains."""
+    isolated_s: float
+    """What it would take alone, from beginning to end, its tools included."""
+    arrived_s: float
+    deadline_s: float | None
+
+
+def urgency(config: FairShareConfig, task: Task, *, now: float) -> float:
+    """Eq. 8's summand: the share of a GPU that the task needs from now on to meet its deadline."""
+    deadline_s = task.deadline_s
+    if deadline_s is None:
+        deadline_s = task.arrived_s + config.alpha * task.isolated_s
+    slack_s = deadline_s - now
+    if config.is_literal:
+        return task.gpu_s / slack_s if slack_s > 0 else float("inf")
+    return task.gpu_s / max(slack_s, config.slack_floor * task.isolated_s, 1e-3)
+
+
+class FairShare:
+    def __init__(self, config: FairShareConfig, weights: dict[TenantId, float] | None = None) -> None:
+        self._config = config
+        self._weights = weights or {}
+        self._held: dict[TenantId, float] = {}
+        self._urgency: dict[TenantId, float] = {}
+        self._refreshed_s = float("-inf")
+
+    def weight(self, tenant: TenantId) -> float:
+        return self._weights.get(tenant, 1.0)
+
+    def hold(self, tenant: TenantId, amount: float) -> None:
+        """The tenant holds so much more (or, negative, less) of the pool."""
+        held = self._held.get(tenant, 0.0) + amount
+        if held > 1e-9:
+            self._held[tenant] = held
+        else:
+            self._held.pop(tenant, None)
+
+    def held(self, tenant: TenantId) -> float:
+        return self._held.get(tenant, 0.0)
+
+    @property
+    def holders(self) -> Iterable[TenantId]:
+        return self._held.keys()
+
+    def refresh(self, tasks: Iterable[Task], *, now: float) -> None:
+        """An epoch: urgencies anew, of at most a bounded number of tasks; the caller puts them in order."""
+        sums: dict[TenantId, float] = {}
+        for number, task in enumerate(tasks):
+            if number == _TASKS_PER_EPOCH:
+                break
+            sums[task.tenant] = sums.get(task.tenant, 0.0) + urgency(self._config, task, now=now)
+        self._urgency = sums
+        self._refreshed_s = now
+
+    def is_due(self, *, now: float) -> bool:
+        return now >= self._refreshed_s + EPOCH_S
+
+    def urgency(self, tenant: TenantId) -> float:
+        return self._urgency.get(tenant, 0.0)
+
+    def entitlement(self, tenant: TenantId) -> float:
+        weight = self.weight(tenant)
+        return weight * (1.0 + min(1.0, self.urgency(tenant) / weight))
+
+    def rank(self, tenant: TenantId) -> tuple[float, float]:
+        """Smaller is sooner."""
+        if self._config.is_literal:
+            return (-self.urgency(tenant), 0.0)
+        entitlement = self.entitlement(tenant)
+        return (self.held(tenant) / entitlement, -entitlement)
+
+    def should_yield(self, blocked: TenantId, wanted: float, holder: TenantId, released: float) -> bool:
+        """Whether the holder's next turn waits, so that the blocked tenant can have `wanted`.
+
+        To be asked once the blocked one has waited `BLOCKED_S`.
+        """
+        if holder == blocked:
+            return False
+        gets = (self.held(blocked) + wanted) / self.entitlement(blocked)
+        keeps = (self.held(holder) - released) / self.entitlement(holder)
+        return gets <= keeps

@@ -1,0 +1,98 @@
+"""Gaps between turns: how long may a session be silent before it counts as gone?
+
+Source: SAGA, Alg. 1, for a limit by quantile that never exceeds 300 s (S4). The rule is ours.
+
+Symbols: —
+
+Deviations: SAGA sets a limit at a fixed quantile of the tool's latency. Here a silent session counts as
+gone as soon as that is likelier than not, from how often sessions of its type came back at all, and how
+soon: with P the share that ends in such a gap and S(t) the share of gaps longer than t, that is when S(t) <
+P / (1 − P). What turns out wrong is learned from: a session that comes back after all was a long gap.
+
+Invariants: gaps after tool calls and gaps after plain answers are kept apart; a limit lies between
+`least_s` and the most for its kind.
+"""
+
+import enum
+from collections import OrderedDict
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from gateway.admission.decay import DecayedHistogram, DecayedMean
+
+
+class Gap(enum.Enum):
+    TOOL = "tool"
+    """The last answer asked for tools."""
+    IDLE = "idle"
+    """It did not: a person is next, or nobody."""
+
+
+class GapsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    least_s: Annotated[float, Meta(ge=0)] = 2.0
+    """A session keeps its place at least so long after its last turn."""
+    max_tool_s: Annotated[float, Meta(gt=0)] = 300.0
+    """And at most so long while its tools run."""
+    max_idle_s: Annotated[float, Meta(gt=0)] = 60.0
+    """And at most so long after an answer without tool calls."""
+    unknown_tool_s: Annotated[float, Meta(gt=0)] = 120.0
+    """What is used for tools while little is known."""
+    unknown_idle_s: Annotated[float, Meta(gt=0)] = 15.0
+    """What is used after plain answers while little is known."""
+    max_agent_types: Annotated[int, Meta(ge=1)] = 512
+    """Agent types remembered; beyond it the longest unseen are forgotten."""
+
+
+_ENOUGH: Final = 8
+_PRIOR_RETURN: Final = {Gap.TOOL: 0.95, Gap.IDLE: 0.5}
+
+
+class _Seen:
+    __slots__ = ("lengths", "returns")
+
+    def __init__(self) -> None:
+        self.lengths = DecayedHistogram(low=0.05, half_life=300)
+        self.returns = DecayedMean(half_life=300)
+
+
+class Gaps:
+    def __init__(self, config: GapsConfig) -> None:
+        self._config = config
+        self._overall = {gap: _Seen() for gap in Gap}
+        self._types: OrderedDict[tuple[int, Gap], _Seen] = OrderedDict()
+
+    def saw_return(self, agent: int, gap: Gap, length_s: float) -> None:
+        for seen in (self._of(agent, gap), self._overall[gap]):
+            seen.lengths.add(length_s)
+            seen.returns.add(1.0)
+
+    def saw_end(self, agent: int, gap: Gap) -> None:
+        """A session that was silent counts as gone, or said that it is."""
+        for seen in (self._of(agent, gap), self._overall[gap]):
+            seen.returns.add(0.0)
+
+    def limit_s(self, agent: int, gap: Gap) -> float:
+        config = self._config
+        seen = self._types.get((agent, gap))
+        if seen is None or seen.lengths.observations < _ENOUGH:
+            seen = self._overall[gap]
+        most_s = config.max_tool_s if gap is Gap.TOOL else config.max_idle_s
+        if seen.lengths.observations < _ENOUGH and seen.returns.weight < _ENOUGH:
+            return config.unknown_tool_s if gap is Gap.TOOL else config.unknown_idle_s
+        ends = 1.0 - seen.returns.mean(_PRIOR_RETURN[gap], 2.0)
+        longer = ends / max(1.0 - ends, 1e-9)
+        limit_s = seen.lengths.quantile(1.0 - longer) if longer < 1.0 else None
+        return max(config.least_s, min(most_s, limit_s)) if limit_s is not None else config.least_s
+
+    def _of(self, agent: int, gap: Gap) -> _Seen:
+        key = (agent, gap)
+        found = self._types.get(key)
+        if found is None:
+            found = self._types[key] = _Seen()
+            if len(self._types) > 2 * self._config.max_agent_types:
+                self._types.popitem(last=False)
+        else:
+            self._types.move_to_end(key)
+        return found

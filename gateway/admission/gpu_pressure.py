@@ -1,0 +1,172 @@
+"""GPU pressure: is useful state being thrown away, or about to be?
+
+Source: MARS (§4.1, §4.2): KV occupancy and launch delay, from the unified information stream.
+
+Symbols: *KV cache occupancy* → `kv_used`; *launch delay* → `launch_inflation`.
+
+Deviations: occupancy alone says little: of a session in its tool phase the engine counts nothing as used.
+The strongest sign is *loss*: prompt tokens that the session's last turn left behind and that its next turn
+did not find in the cache any more. Every stock engine reports what is needed for it in `usage`. A change of
+content loses state too; so does an engine without prefix cache: what was lost while the pool was half empty
+is therefore taken as the clients' own doing. Launch delay only ever holds the window back, since a long
+prompt raises it as well.
+
+Invariants: readings are between decisions of the window, old evidence fades with the feedback time; a value
+that an engine does not report is no pressure.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from gateway.admission.decay import DecayedMean
+from gateway.domain.engine import EngineSignals
+from gateway.domain.ids import ReplicaId
+
+LOSS_IS_OVERLOAD: Final = 0.10
+"""Share of the warm tokens lost. Beyond it prefill work, and so the time that sessions stay, grows."""
+PREEMPTIONS_ARE_OVERLOAD: Final = 0.10
+"""Per turn."""
+_ENOUGH_TURNS: Final = 5.0
+_TOLERANCE_TOKENS: Final = 256
+"""Engines cache whole blocks, and a client may rewrite the end of a conversation."""
+
+
+class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
+    pressure: float
+    """1 and more is overload; below a half all is well."""
+    reason: str
+    is_loss_known: bool = False
+    """There is evidence of how much was lost; without any, nothing is known to be well."""
+    loss: float = 0.0
+    preemptions_per_turn: float = 0.0
+    kv_used: float = 0.0
+    waiting: int = 0
+    launch_inflation: float = 1.0
+
+
+class GpuPressure:
+    def __init__(self) -> None:
+        self._signals: dict[ReplicaId, EngineSignals] = {}
+        self._lost = 0.0
+        self._expected = 0.0
+        self._turns = 0.0
+        self._blind = 0.0
+        """Tokens that should have been found, of turns whose usage does not say what was."""
+        self._blind_turns = 0.0
+        self._hits = 0.0
+        """Tokens that the engines say they found."""
+        self._preemptions = 0.0
+        self._faded_s: float | None = None
+        self._own_doing = DecayedMean(half_life=200)
+        self._launch_usual = DecayedMean(half_life=500)
+        self._launch_lately = DecayedMean(half_life=10)
+
+    # --- what is seen --------------------------------------------------------------------------------
+
+    def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
+        before = self._signals.get(replica)
+        if before is not None:
+            self._preemptions += _increase(before.preemptions, signals.preemptions)
+            self._hits += _increase(before.prefix_hit, signals.prefix_hit)
+        self._signals[replica] = signals
+
+    def replica_left(self, replica: ReplicaId) -> None:
+        self._signals.pop(replica, None)
+
+    def saw_warm_turn(self, left: float, cached: int | None, *, is_pool_half_empty: bool) -> None:
+        """A session came back soon: it had left so many tokens of this prompt, and found so many."""
+        if left <= 0:
+            return
+        if cached is None:
+            self._blind += left
+            self._blind_turns += 1
+            return
+        lost = max(0.0, left - cached - _TOLERANCE_TOKENS)
+        if is_pool_half_empty:
+            self._own_doing.add(lost / left)
+        self._expected += left
+        self._lost += lost
+        self._turns += 1
+
+    def saw_launch(self, delay_s: float) -> None:
+        value = math.log(max(delay_s, 1e-3))
+        self._launch_usual.add(value)
+        self._launch_lately.add(value)
+
+    # --- what it means -------------------------------------------------------------------------------
+
+    def capacity(self, up: Iterable[ReplicaId]) -> tuple[float, float] | None:
+        """KV tokens of the replicas that are up, on the device and behind it; None if none says.
+
+        One that does not say is taken to be like the others.
+        """
+        known = [self._signals.get(replica) for replica in up]
+        said = [signals for signals in known if signals is not None and signals.kv_tokens is not None]
+        if not said:
+            return None
+        scale = len(known) / len(said)
+        device = sum(float(signals.kv_tokens or 0) for signals in said)
+        return device * scale, sum(float(signals.host_kv_tokens or 0) for signals in said) * scale
+
+    def start_afresh(self) -> None:
+        """The window was changed: what comes next is its effect."""
+        self._lost = self._expected = self._turns = self._preemptions = 0.0
+        self._blind = self._blind_turns = self._hits = 0.0
+
+    def read(self, *, feedback_s: float, now: float) -> GpuReading:
+        self._fade(feedback_s, now=now)
+        waiting = sum(signals.waiting or 0 for signals in self._signals.values())
+        running = sum(signals.running or 0 for signals in self._signals.values())
+        used = [signals.kv_used for signals in self._signals.values() if signals.kv_used is not None]
+        kv_used = max(used, default=0.0)
+        loss = self._loss()
+        turns = self._turns + self._blind_turns
+        preemptions = self._preemptions / turns if turns >= _ENOUGH_TURNS else 0.0
+        lately = self._launch_lately.mean(0.0) - self._launch_usual.mean(0.0)
+        inflation = math.exp(lately) if self._launch_lately.weight >= _ENOUGH_TURNS else 1.0
+        signs = {
+            "state_lost": (loss or 0.0) / LOSS_IS_OVERLOAD,
+            "preemptions": preemptions / PREEMPTIONS_ARE_OVERLOAD,
+            # Queued behind a full cache; a queue behind long prompts alone is work, not pressure.
+            "kv_full": waiting / (waiting + running) * 2.0 if kv_used > 0.9 and waiting else 0.0,
+            "launch_delay": min(0.9, inflation / 4.0) if inflation > 2.0 else 0.0,
+        }
+        reason = max(signs, key=lambda name: signs[name])
+        return GpuReading(
+            pressure=signs[reason],
+            is_loss_known=loss is not None,
+            reason=reason if signs[reason] > 0 else "none",
+            loss=loss or 0.0,
+            preemptions_per_turn=preemptions,
+            kv_used=kv_used,
+            waiting=waiting,
+            launch_inflation=inflation,
+        )
+
+    def _loss(self) -> float | None:
+        """The share of warm tokens that was lost; None without evidence."""
+        if self._turns >= _ENOUGH_TURNS:
+            return max(0.0, self._lost / self._expected - self._own_doing.mean(0.0))
+        if self._blind_turns >= 2 * _ENOUGH_TURNS and self._hits > 0:
+            return max(0.0, 1.0 - self._hits / self._blind)
+        return None
+
+    def _fade(self, feedback_s: float, *, now: float) -> None:
+        if self._faded_s is not None:
+            keep = math.exp(-(now - self._faded_s) / (2.0 * feedback_s))
+            self._lost *= keep
+            self._expected *= keep
+            self._turns *= keep
+            self._preemptions *= keep
+            self._blind *= keep
+            self._blind_turns *= keep
+            self._hits *= keep
+        self._faded_s = now
+
+
+def _increase(before: int | None, after: int | None) -> int:
+    """Of a counter, which starts anew when its engine does."""
+    return max(0, after - before) if before is not None and after is not None else 0

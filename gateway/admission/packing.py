@@ -1,0 +1,201 @@
+"""Packing: in which order do the sessions of one tenant and class wait?
+
+Source: MARS (§4.2), PackQueue. Its Algorithm 1 is reconstructed from the prose: the text lacks it as
+typeset.
+
+Symbols: *normal* → `Regime.NORMAL`: smaller sessions first; *elevated CPU pressure* → `Regime.CPU_BOUND`:
+the longest on the GPU first, which bring the fewest tools; *KV-aware packing* → `Regime.KV_BOUND`: smaller
+sessions that fit, past a larger one that does not.
+
+Deviations: MARS packs by the KV of the prefill; here size is the projected KV of the *session*. Sizes count
+in steps of a quarter, so sessions of about one size keep the order of their tasks' arrival (Sutradhara
+§4.3: an agent's calls in the order in which its task came). Sessions that were in before and gave their
+place back come first: their state is still warm. MARS bounds no wait: here a session that waited
+`starved_s`, or `patience` times what those waited that entered lately, is next, and nobody passes it.
+
+Invariants: a session is in the queue at most once; a starved session is passed by nobody of its queue;
+taking out or picking costs logarithmic time, whatever the number that waits.
+"""
+
+import enum
+import heapq
+import math
+from collections.abc import Callable
+from itertools import islice
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gateway.domain.ids import SessionId, TenantId
+
+
+class Regime(enum.Enum):
+    NORMAL = "normal"
+    CPU_BOUND = "cpu_bound"
+    KV_BOUND = "kv_bound"
+
+
+class PackingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    order: str = "smallest"
+    """`smallest` first, or `arrival` of the task."""
+    cpu_pressure: Annotated[float, Meta(gt=0)] = 1.0
+    """From this CPU pressure on, sessions that bring few tools come first."""
+    kv_pressure: Annotated[float, Meta(gt=0)] = 0.9
+    """From this share of the KV budget on, what does not fit is passed."""
+    long_share: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    """And also when so large a share of those that wait is long."""
+    starved_s: Annotated[float, Meta(gt=0)] = 20.0
+    """Nobody passes a session that waited so long."""
+    patience: Annotated[float, Meta(gt=0)] = 3.0
+    """Nor one that waited so many times what others waited, if that is longer."""
+
+    def __post_init__(self) -> None:
+        if self.order not in ("smallest", "arrival"):
+            raise ValueError(f"`order` is `smallest` or `arrival`, not `{self.order}`")
+
+
+class Pressures(msgspec.Struct, frozen=True, kw_only=True):
+    """What the regime is chosen by."""
+
+    cpu: float
+    """1 is where the host's tools begin to slow down."""
+    kv: float
+    """Projected demand as a share of the KV budget."""
+    long_share: float
+    """Of those that wait, how many are long."""
+
+
+def choose_regime(config: PackingConfig, pressures: Pressures) -> Regime:
+    if pressures.cpu >= config.cpu_pressure:
+        return Regime.CPU_BOUND
+    if pressures.kv >= config.kv_pressure or pressures.long_share >= config.long_share:
+        return Regime.KV_BOUND
+    return Regime.NORMAL
+
+
+class Entry(msgspec.Struct, kw_only=True, eq=False):
+    """A session that waits for a place."""
+
+    session: SessionId
+    tenant: TenantId
+    agent: int
+    turn: int
+    """Turns that it made already."""
+    tokens: float
+    """What it brings at once."""
+    size: float
+    """What it is expected to hold at its largest."""
+    gpu_s: float
+    """Expected work, over all of its turns to come."""
+    task_arrived_s: float
+    since_s: float
+    """When it first asked; a retry keeps it."""
+    deadline_s: float | None = None
+    is_warm: bool = False
+    """It was in before, and its state may still be there."""
+    is_long: bool = False
+    is_aged: bool = False
+    number: int = 0
+    """Set by the queue."""
+
+
+_Key = tuple[float, ...]
+_Heap = list[tuple[_Key, int, Entry]]
+
+
+class TenantQueue:
+    """The sessions of one tenant and class that wait for one pool."""
+
+    def __init__(self, config: PackingConfig) -> None:
+        self._config = config
+        self._entries: dict[SessionId, Entry] = {}
+        self._warm: _Heap = []
+        self._oldest: _Heap = []
+        self._smallest: _Heap = []
+        self._largest: _Heap = []
+        self._newest: _Heap = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, session: SessionId) -> bool:
+        return session in self._entries
+
+    def put(self, entry: Entry) -> None:
+        assert entry.session not in self._entries
+        self._entries[entry.session] = entry
+        self._count += 1
+        entry.number = self._count
+        arrived = entry.task_arrived_s
+        step = math.floor(math.log(max(entry.size, 1.0)) / math.log(1.25))
+        for heap, key in (
+            (self._oldest, (entry.since_s,)),
+            (self._newest, (-arrived,)),
+            (self._smallest, (step, arrived)),
+            (self._largest, (-entry.gpu_s, arrived)),
+        ):
+            heapq.heappush(heap, (key, self._count, entry))
+        if entry.is_warm:
+            heapq.heappush(self._warm, ((arrived,), self._count, entry))
+
+    def take(self, session: SessionId) -> Entry:
+        """Takes a session out. Raises KeyError if it does not wait."""
+        entry = self._entries.pop(session)
+        for heap in (self._warm, self._oldest, self._smallest, self._largest, self._newest):
+            if len(heap) > 2 * len(self._entries) + 16:
+                heap[:] = [item for item in heap if self._is_in(item[2])]
+                heapq.heapify(heap)
+        return entry
+
+    def oldest(self) -> Entry | None:
+        return self._first(self._oldest)
+
+    def newest(self) -> Entry | None:
+        """The one whose task came last."""
+        return self._first(self._newest)
+
+    def some(self, limit: int) -> list[Entry]:
+        """A few of them, the longest waiting first."""
+        return list(islice(self._entries.values(), limit))
+
+    def next(self, regime: Regime, *, usual_wait_s: float, now: float) -> Entry | None:
+        """Who is next, whether it fits or not."""
+        starved = self.starved(usual_wait_s=usual_wait_s, now=now)
+        if starved is not None:
+            return starved
+        warm = self._first(self._warm)
+        if warm is not None:
+            return warm
+        if self._config.order == "arrival":
+            return self._first(self._oldest)
+        return self._first(self._largest if regime is Regime.CPU_BOUND else self._smallest)
+
+    def starved(self, *, usual_wait_s: float, now: float) -> Entry | None:
+        oldest = self.oldest()
+        if oldest is None:
+            return None
+        bound_s = max(self._config.starved_s, self._config.patience * usual_wait_s)
+        return oldest if now - oldest.since_s >= bound_s else None
+
+    def _first(self, heap: _Heap) -> Entry | None:
+        while heap and not self._is_in(heap[0][2]):
+            heapq.heappop(heap)
+        return heap[0][2] if heap else None
+
+    def _is_in(self, entry: Entry) -> bool:
+        return self._entries.get(entry.session) is entry
+
+
+def first_that_fits(candidates: list[Entry], regime: Regime, fits: Callable[[Entry], bool]) -> Entry | None:
+    """Of several tenants' next ones, in order of entitlement, the one that enters; None if none may.
+
+    Outside the KV-bound regime the first of them holds the others up until it fits.
+    """
+    for entry in candidates:
+        if fits(entry):
+            return entry
+        if regime is not Regime.KV_BOUND:
+            return None
+    return None

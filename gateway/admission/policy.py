@@ -1,0 +1,127 @@
+"""The seam: what admission is asked, what it is told, and what it answers.
+
+A policy is told of everything that happens to turns and engines, and asked only when something may start.
+It finds who is next among thousands without looking at them all.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+import msgspec
+
+from gateway.admission.classes import ServiceClass
+from gateway.domain.decision import Admission, Edge, Refusal
+from gateway.domain.engine import EngineSignals
+from gateway.domain.fleet import ReplicaLoad
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.records import Record
+from gateway.domain.request import Usage
+
+
+class Applicant(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn of a session, or a request of none, and what it wants."""
+
+    request: RequestId
+    pool: PoolId
+    tenant: TenantId
+    body_bytes: int = 0
+    session: SessionId | None = None
+    """None for a request that belongs to no session: it is never counted as one."""
+    thread: ThreadId | None = None
+    edge: Edge = Edge.OPENS
+    parent: SessionId | None = None
+    """The session on whose behalf this one runs."""
+    agent: int = 0
+    """What kind of agent asks."""
+    task_arrived_s: float = 0.0
+    """When the session's first turn came."""
+    service_class: ServiceClass = ServiceClass.REACTIVE
+    deadline_s: float | None = None
+    """Until when the session should be over, if a trusted client said so."""
+
+
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is for an applicant."""
+
+    candidates: Sequence[ReplicaLoad]
+    """Healthy replicas that may run it; empty if there is none."""
+    must_queue: bool
+    """Others wait for the same replicas, so this one may not overtake them."""
+    waiting: int
+    """Turns in the waiting room now."""
+    waiting_bytes: int
+
+
+class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a turn ended that had been let in."""
+
+    was_answered: bool
+    """The client got an answer, to its end."""
+    has_calls: bool = False
+    """Tools run next."""
+    replica: ReplicaId | None = None
+    ran_s: float = 0.0
+    """On that replica."""
+    launch_s: float | None = None
+    """Until the first token."""
+    usage: Usage = Usage()
+
+
+class Displaced(msgspec.Struct, frozen=True):
+    """A turn that waited has to leave, because somebody who is entitled to more needs its place."""
+
+    request: RequestId
+    refusal: Refusal
+
+
+class AdmissionPolicy(Protocol):
+    """Which turn may start now, and who of those that wait is next?"""
+
+    # --- questions -----------------------------------------------------------------------------------
+
+    def ask(self, applicant: Applicant, room: Room, *, now: float) -> Admission:
+        """May this turn start now, must it wait, or is it turned away?
+
+        Asked again about a turn whose attempt failed; it keeps what it has.
+        """
+        ...
+
+    def has_room(self, load: ReplicaLoad) -> bool:
+        """Whether one more turn may run on this replica. Never changes anything."""
+        ...
+
+    def let_in(self, *, now: float) -> Sequence[RequestId]:
+        """Turns that were told to wait for their session's place, and have it now, in order."""
+        ...
+
+    def displaced(self) -> Sequence[Displaced]:
+        """Turns that have to leave the waiting room, each told once. `turn_over` follows for each."""
+        ...
+
+    def records(self) -> Sequence[Record]:
+        """What readers of the information stream should know, each told once."""
+        ...
+
+    def next_deadline_s(self) -> float | None:
+        """When `let_in` is to be asked even if nothing happens; None for never."""
+        ...
+
+    # --- notifications -------------------------------------------------------------------------------
+
+    def turn_over(self, request: RequestId, outcome: TurnOutcome | None, *, now: float) -> None:
+        """The turn ended; `outcome` is None if it was never let in. Unknown requests are no error."""
+        ...
+
+    def session_over(self, session: SessionId, *, now: float) -> None:
+        """No further turn will come; none is live."""
+        ...
+
+    def tools_ran(self, names: tuple[str, ...], duration_s: float, active: int) -> None:
+        """A session's tools came back; `active`: sessions whose tools run now."""
+        ...
+
+    def engine_reported(
+        self, pool: PoolId, replica: ReplicaId, signals: EngineSignals, *, now: float
+    ) -> None: ...
+
+    def fleet_changed(self, pool: PoolId, up: Collection[ReplicaId], *, now: float) -> None: ...

@@ -1,0 +1,369 @@
+"""Admission to one pool: the mechanisms, composed.
+
+A session takes a place with its first admitted turn and keeps it through its tool phases; those that find
+none wait in the queue, and whoever the queue says is next enters when window and KV budget allow.
+
+Invariants: nobody enters past the queue; a turn of a session that is in never waits for a place; if no
+session that is in has a live turn, the next one enters within `LIVENESS_S`, whatever it holds up.
+"""
+
+import heapq
+import math
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+from gateway.admission.classes import Ageing
+from gateway.admission.cpu_pressure import CpuPressure
+from gateway.admission.decay import DecayedMean
+from gateway.admission.fair_share import BLOCKED_S, EPOCH_S, FairShare, Task
+from gateway.admission.footprint import Footprints
+from gateway.admission.gaps import Gaps
+from gateway.admission.gpu_pressure import GpuPressure
+from gateway.admission.packing import Entry, Pressures, Regime, choose_regime, first_that_fits
+from gateway.admission.policy import Applicant
+from gateway.admission.queue import SessionQueue
+from gateway.admission.quotas import Quotas
+from gateway.admission.sessions import Member, Places
+from gateway.admission.settings import AdmissionConfig
+from gateway.admission.window import Window, WindowChange, WindowInputs, host_tier_tokens
+from gateway.domain.decision import WaitReason
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.records import WindowUpdated
+
+LIVENESS_S: Final = 0.1
+_UPDATE_S: Final = 1.0
+_CERTAIN: Final = 4.0
+"""Demand is never expected to be so many times what is held."""
+_TASKS_SAMPLED: Final = 256
+
+
+class PoolAdmission:
+    def __init__(
+        self,
+        pool: PoolId,
+        config: AdmissionConfig,
+        *,
+        cpu: CpuPressure,
+        quotas: Quotas,
+        weights: dict[TenantId, float],
+    ) -> None:
+        self._pool = pool
+        self._config = config
+        self._cpu = cpu
+        self._quotas = quotas
+        self.gpu = GpuPressure()
+        self.footprints = Footprints(config.footprint)
+        self.places = Places(self.footprints, Gaps(config.gaps))
+        self.fair = FairShare(config.fair_share, weights)
+        self.window = Window(config.window)
+        self._ageing = Ageing(config.classes)
+        self.queue = SessionQueue(config.packing, self.fair, self._ageing)
+        self.held: dict[SessionId, dict[RequestId, Applicant]] = {}
+        """The turns of those that are in the queue."""
+        self.cycle_s = DecayedMean(half_life=100)
+        self.records: list[WindowUpdated] = []
+        self._up: tuple[ReplicaId, ...] = ()
+        self._entered_s = -math.inf
+        self._updated_s = -math.inf
+        self._ticked_s = -math.inf
+        self._blocked_by: WaitReason | None = None
+        if config.policy == "session-cap":
+            self.window.sessions = float(config.session_cap)
+
+    # --- sessions ------------------------------------------------------------------------------------
+
+    def member_of(self, applicant: Applicant) -> Member:
+        assert applicant.session is not None
+        member = self.places.members.get(applicant.session)
+        if member is None:
+            member = self.places.members[applicant.session] = Member(
+                session=applicant.session,
+                tenant=applicant.tenant,
+                agent=applicant.agent,
+                task_arrived_s=applicant.task_arrived_s,
+                service_class=applicant.service_class,
+                deadline_s=applicant.deadline_s,
+                guess=self.footprints.prompt_tokens(applicant.agent, applicant.body_bytes),
+            )
+        return member
+
+    def try_enter(self, member: Member, applicant: Applicant, *, now: float) -> WaitReason | None:
+        """Gives the session a place, or says why it must wait."""
+        if self.places.is_in(applicant.parent):
+            self.places.enter(member, is_child=True, now=now)
+            return None
+        if len(self.queue):
+            return WaitReason.BEHIND_OTHERS
+        self._settle(now=now)
+        reason = self._why_not(member, now=now)
+        if reason is None:
+            self._enter(member, now=now)
+        return reason
+
+    def force(self, member: Member, *, now: float) -> None:
+        """Shadow mode: it is in, whatever was decided."""
+        self._enter(member, now=now)
+
+    def hold(self, member: Member, applicant: Applicant, *, now: float) -> None:
+        """A turn waits until its session has a place."""
+        waiting = self.held.setdefault(member.session, {})
+        waiting[applicant.request] = applicant
+        if member.session in self.queue:
+            return
+        if member.asked_s is None:
+            member.asked_s = now
+        agent, turn = member.agent, max(1, member.turn)
+        demand = self.footprints.demand(agent, turn, member.tokens)
+        turns = 1.0 + self.footprints.expected_turns(agent, turn)
+        entry = Entry(
+            session=member.session,
+            tenant=member.tenant,
+            agent=agent,
+            turn=turn,
+            tokens=member.tokens,
+            size=max(demand),
+            gpu_s=turns * self.footprints.turn_s(agent),
+            task_arrived_s=member.task_arrived_s,
+            since_s=member.asked_s,
+            deadline_s=member.deadline_s,
+            is_warm=member.is_spilled,
+        )
+        self.queue.put(entry, member.service_class)
+
+    def withdraw(self, session: SessionId, request: RequestId) -> None:
+        """A turn that waited is gone; with its last one the session leaves the queue, and keeps its rank."""
+        waiting = self.held.get(session)
+        if waiting is not None and waiting.pop(request, None) is not None and not waiting:
+            del self.held[session]
+            self.queue.take(session)
+
+    def released(self, member: Member) -> None:
+        """Books what follows from a place given back."""
+        if not member.is_child:
+            self.fair.hold(member.tenant, -1.0)
+
+    def release(self, member: Member) -> None:
+        self.places.release(member)
+        self.released(member)
+
+    def forget(self, session: SessionId) -> Member | None:
+        member = self.places.find(session)
+        was_in = member is not None and member.is_in
+        self.places.forget(session)
+        if member is not None and was_in:
+            self.released(member)
+        return member
+
+    # --- who is next ---------------------------------------------------------------------------------
+
+    def let_in(self, *, now: float) -> list[Applicant]:
+        """The turns of the sessions that have a place from now on."""
+        if not len(self.queue):
+            self._blocked_by = None
+            return []
+        self._tick(now=now)
+        regime = self._regime()
+        entered: list[Applicant] = []
+        while len(self.queue):
+            candidates = self.queue.candidates(regime, self._may_hold, now=now)
+            entry = first_that_fits(candidates, regime, lambda each: self._fits(each, now=now))
+            is_above = False
+            if entry is None and (entry := self._must_move(candidates, regime, now=now)) is not None:
+                is_above = True
+            if entry is None:
+                break
+            entered += self._enter_from_queue(entry, is_above=is_above, now=now)
+        return entered
+
+    def next_deadline_s(self) -> float | None:
+        return self._ticked_s + EPOCH_S if len(self.queue) else None
+
+    def _enter_from_queue(self, entry: Entry, *, is_above: bool, now: float) -> list[Applicant]:
+        self.queue.take(entry.session)
+        self.queue.entered(entry, now=now)
+        member = self.places.members[entry.session]
+        self._enter(member, is_above=is_above, now=now)
+        self.places.quiet_since_s = None  # its turns begin before anything else is decided
+        return list(self.held.pop(entry.session).values())
+
+    def _enter(self, member: Member, *, is_above: bool = False, now: float) -> None:
+        self.places.enter(member, is_above=is_above, now=now)
+        self.fair.hold(member.tenant, 1.0)
+        member.asked_s = None
+        self._entered_s = now
+
+    def _may_hold(self, tenant: TenantId) -> bool:
+        return self._quotas.may_hold(tenant, self.places.by_tenant.get(tenant, 0))
+
+    def _fits(self, entry: Entry, *, now: float) -> bool:
+        self._blocked_by = self._why_not(self.places.members[entry.session], now=now)
+        return self._blocked_by is None
+
+    def _why_not(self, member: Member, *, now: float) -> WaitReason | None:
+        if not self._may_hold(member.tenant):
+            return WaitReason.TENANT_SESSIONS
+        places, window = self.places, self.window
+        if places.count == 0:
+            return None
+        if places.count + 1 > window.limit():
+            return WaitReason.WINDOW_FULL
+        if math.isinf(window.budget):
+            return None
+        self.places.count_anew()
+        held = places.residents.now() + member.tokens
+        if _CERTAIN * held <= self._config.window.soft_from * window.budget:
+            return None
+        demand = self.footprints.demand(member.agent, max(1, member.turn), member.tokens)
+        pace_s = window.pace_s(places.residents.peak(also=demand, agent=member.agent))
+        if math.isinf(pace_s):
+            return WaitReason.KV_FULL
+        is_too_soon = now - self._entered_s < pace_s and not member.is_spilled
+        return WaitReason.KV_NEARLY_FULL if is_too_soon else None
+
+    def _must_move(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
+        """Who enters though it does not fit: liveness, which knows no quota, and the aged's privilege."""
+        quiet_s = self.places.quiet_since_s
+        if quiet_s is not None and now - quiet_s >= LIVENESS_S:
+            return next(iter(self.queue.candidates(regime, lambda _: True, now=now)))
+        for entry in candidates[:1]:
+            if entry.is_aged and self._ageing.may_exceed_window(self.places.above):
+                return entry
+        return None
+
+    def _regime(self) -> Regime:
+        budget = self.window.budget
+        kv = self.places.residents.peak() / budget if math.isfinite(budget) else 0.0
+        return choose_regime(
+            self._config.packing,
+            Pressures(cpu=self._cpu.read().pressure, kv=kv, long_share=self.queue.long_share),
+        )
+
+    # --- time ----------------------------------------------------------------------------------------
+
+    def _tick(self, *, now: float) -> None:
+        if now < self._ticked_s + EPOCH_S:
+            return
+        self._ticked_s = now
+        self._settle(now=now)
+        self.queue.age(now=now)
+        self.fair.refresh([self._task(entry) for entry in self.queue.some(_TASKS_SAMPLED)], now=now)
+        self.update_window(now=now)
+        self._make_room_for_the_blocked(now=now)
+
+    def _settle(self, *, now: float) -> None:
+        for member in self.places.gone(now=now):
+            self.released(member)
+
+    def _task(self, entry: Entry) -> Task:
+        cycle_s = self.cycle_s.mean(0.0, 1e-9)
+        turns = entry.gpu_s / max(self.footprints.turn_s(entry.agent), 1e-9)
+        return Task(
+            tenant=entry.tenant,
+            gpu_s=entry.gpu_s,
+            isolated_s=max(entry.gpu_s, turns * cycle_s),
+            arrived_s=entry.task_arrived_s,
+            deadline_s=entry.deadline_s,
+        )
+
+    def _make_room_for_the_blocked(self, *, now: float) -> None:
+        """§6.2 (4) of SAGA, without killing: one session of whoever holds too much waits at its next turn."""
+        if len(self.places.by_tenant) < 1 or self._blocked_by not in _SCARCE:
+            return
+        candidates = self.queue.candidates(Regime.NORMAL, self._may_hold, now=now)
+        if not candidates or now - candidates[0].since_s < BLOCKED_S:
+            return
+        blocked = candidates[0].tenant
+        holder = max(self.places.by_tenant, key=lambda tenant: self.fair.rank(tenant)[0], default=None)
+        if holder is None or not self.fair.should_yield(blocked, 1.0, holder, 1.0):
+            return
+        of_holder = [m for m in self.places.members.values() if m.is_in and m.tenant == holder]
+        if any(member.must_yield for member in of_holder):
+            return
+        self._yield_newest(of_holder, 1, "fair_share")
+
+    def _yield_newest(self, members: Collection[Member], count: int, why: str) -> None:
+        may = [member for member in members if member.is_in and not member.is_child and not member.must_yield]
+        for member in heapq.nlargest(count, may, key=lambda each: each.task_arrived_s):
+            if member.live:
+                member.must_yield = why
+            else:
+                self.release(member)
+
+    # --- the window ----------------------------------------------------------------------------------
+
+    def fleet_changed(self, up: Collection[ReplicaId]) -> None:
+        for replica in set(self._up) - set(up):
+            self.gpu.replica_left(replica)
+        self._up = tuple(up)
+
+    def is_half_empty(self) -> bool:
+        budget = self.window.budget
+        if math.isinf(budget):
+            return self.places.count <= 2
+        return self.places.residents.now() < 0.5 * budget
+
+    def update_window(self, *, now: float) -> None:
+        """Does something at most once a second."""
+        if now < self._updated_s + _UPDATE_S:
+            return
+        self._updated_s = now
+        self.places.count_anew()
+        self.window.set_feedback(self.cycle_s.mean(10.0))
+        gpu = self.gpu.read(feedback_s=self.window.feedback_s, now=now)
+        cpu = self._cpu.read()
+        if self._config.policy != "sessions":  # fixed; only the capacity is followed
+            gpu = msgspec.structs.replace(gpu, pressure=0.75)
+            cpu = msgspec.structs.replace(cpu, pressure=0.75)
+        residents = self.places.residents
+        seen = WindowInputs(
+            gpu=gpu,
+            cpu=cpu,
+            cpu_limit=self._cpu.limit(self.places.count, cpu),
+            admitted=self.places.count,
+            held=residents.now(),
+            demand=residents.peak(),
+            capacity=self._capacity() if self._config.policy != "session-cap" else None,
+            blocked_by=_NAMES.get(self._blocked_by) if self._blocked_by else None,
+        )
+        change = self.window.update(seen, now=now)
+        if change is None:
+            return
+        if change.is_decrease:
+            self.gpu.start_afresh()
+            excess = self.places.count - math.ceil(self.window.limit())
+            if excess > 0:
+                self._yield_newest(self.places.members.values(), excess, change.reason)
+        self.records.append(self._update_record(seen, change, now=now))
+
+    def _capacity(self) -> float | None:
+        stated = self.gpu.capacity(self._up)
+        if stated is None:
+            return None
+        device, host = stated
+        host += self._config.host_kv_tokens * len(self._up) if not host else 0.0
+        rate = self._config.host_kv_tokens_per_s * max(1, len(self._up))
+        return device + host_tier_tokens(host, tokens_per_s=rate, cycle_s=self.window.feedback_s)
+
+    def _update_record(self, seen: WindowInputs, change: WindowChange, *, now: float) -> WindowUpdated:
+        limit = self.window.limit()
+        return WindowUpdated(
+            at_s=now,
+            pool=self._pool,
+            sessions=limit if math.isfinite(limit) else None,
+            kv_budget=self.window.budget if math.isfinite(self.window.budget) else None,
+            admitted=self.places.count,
+            waiting=len(self.queue),
+            demand=seen.demand,
+            gpu_pressure=seen.gpu.pressure,
+            cpu_pressure=seen.cpu.pressure,
+            reason=change.reason,
+        )
+
+
+_NAMES = {
+    WaitReason.WINDOW_FULL: "sessions",
+    WaitReason.KV_FULL: "kv",
+}
+_SCARCE = frozenset(_NAMES)

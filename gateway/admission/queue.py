@@ -1,0 +1,169 @@
+"""The queue of a pool: sessions that wait for a place, by class and tenant.
+
+Invariants: a session is in it at most once; who is next is found by looking at a bounded number of tenants,
+and of each at one session; reactive sessions, and aged ones, come before proactive ones.
+"""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from gateway.admission.classes import Ageing, ServiceClass
+from gateway.admission.decay import DecayedMean
+from gateway.admission.fair_share import FairShare
+from gateway.admission.packing import Entry, PackingConfig, Regime, TenantQueue
+from gateway.domain.ids import SessionId, TenantId
+
+_LOOKED_AT: Final = 32
+"""Tenants that hold nothing and are compared; those who hold something are fewer than places."""
+_LONG: Final = 1.5
+"""A session is long if it is so many times the usual size."""
+
+
+class SessionQueue:
+    def __init__(self, config: PackingConfig, fair: FairShare, ageing: Ageing) -> None:
+        self._config = config
+        self._fair = fair
+        self._ageing = ageing
+        self._tenants: dict[ServiceClass, OrderedDict[TenantId, TenantQueue]] = {
+            each: OrderedDict() for each in ServiceClass
+        }
+        self._entries: dict[SessionId, tuple[Entry, ServiceClass]] = {}
+        self._ageing_heap: list[tuple[float, int, Entry]] = []
+        self._sizes = DecayedMean(half_life=200)
+        self._waits = DecayedMean(half_life=20)
+        self._long = 0
+        self._crowds: dict[TenantId, int] = {}
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, session: SessionId) -> bool:
+        return session in self._entries
+
+    @property
+    def long_share(self) -> float:
+        return self._long / len(self._entries) if self._entries else 0.0
+
+    @property
+    def usual_wait_s(self) -> float:
+        return self._waits.mean(0.0)
+
+    def get(self, session: SessionId) -> Entry | None:
+        found = self._entries.get(session)
+        return found[0] if found else None
+
+    # --- in and out ----------------------------------------------------------------------------------
+
+    def put(self, entry: Entry, service_class: ServiceClass) -> None:
+        self._sizes.add(entry.size)
+        entry.is_long = entry.size > _LONG * self._sizes.mean(0.0, 0.0)
+        self._long += entry.is_long
+        self._crowds[entry.tenant] = self._crowds.get(entry.tenant, 0) + 1
+        if service_class is ServiceClass.PROACTIVE:
+            self._number += 1
+            due_s = self._ageing.due_s(entry.since_s)
+            heapq.heappush(self._ageing_heap, (due_s, self._number, entry))
+            if len(self._ageing_heap) > 2 * len(self._entries) + 64:
+                self._ageing_heap = [item for item in self._ageing_heap if self._ages(item[2])]
+                heapq.heapify(self._ageing_heap)
+        self._put(entry, service_class)
+
+    def take(self, session: SessionId) -> Entry:
+        """Takes a session out. Raises KeyError if it is not in."""
+        entry = self._take(session)
+        self._long -= entry.is_long
+        self._crowds[entry.tenant] -= 1
+        if not self._crowds[entry.tenant]:
+            del self._crowds[entry.tenant]
+        return entry
+
+    def entered(self, entry: Entry, *, now: float) -> None:
+        """It was taken out because it has a place."""
+        self._waits.add(now - entry.since_s)
+
+    def age(self, *, now: float) -> None:
+        """Lets proactive sessions that waited too long wait among the reactive ones."""
+        while self._ageing_heap and self._ageing_heap[0][0] <= now:
+            entry = heapq.heappop(self._ageing_heap)[2]
+            if self._ages(entry):
+                self._take(entry.session)
+                entry.is_aged = True
+                self._put(entry, ServiceClass.REACTIVE)
+
+    # --- who is next ---------------------------------------------------------------------------------
+
+    def candidates(self, regime: Regime, may: Callable[[TenantId], bool], *, now: float) -> list[Entry]:
+        """The next one of each tenant that may have another place, the most entitled tenant first."""
+        for tenants in self._tenants.values():
+            usual_s = self.usual_wait_s
+            nexts: list[tuple[tuple[float, ...], Entry]] = []
+            looked_at = 0
+            for tenant, queue in tenants.items():
+                if not may(tenant):
+                    continue
+                entry = queue.next(regime, usual_wait_s=usual_s, now=now)
+                if entry is not None:
+                    rank = self._fair.rank(tenant)
+                    nexts.append(((*rank, not entry.is_warm, entry.task_arrived_s, entry.number), entry))
+                    looked_at += self._fair.held(tenant) <= 0
+                    if looked_at >= _LOOKED_AT:
+                        break
+            if nexts:
+                nexts.sort(key=lambda item: item[0])
+                first = nexts[0][1]
+                bound_s = max(self._config.starved_s, self._config.patience * usual_s)
+                # One that starves is not passed by other tenants' smaller ones.
+                return [first] if now - first.since_s >= bound_s else [entry for _, entry in nexts]
+        return []
+
+    def some(self, limit: int) -> Iterator[Entry]:
+        """A bounded number of those that wait, a few of each tenant, for what is only sampled."""
+        tenants = [queue for of_class in self._tenants.values() for queue in of_class.values()]
+        for queue in tenants[:limit]:
+            yield from queue.some(max(1, limit // len(tenants)))
+
+    # --- who leaves ----------------------------------------------------------------------------------
+
+    def least_entitled(self) -> TenantId | None:
+        """The tenant of whom most wait for its weight; None if nobody waits, or all are of one tenant."""
+        if len(self._crowds) < 2:
+            return None
+        return max(self._crowds, key=lambda tenant: self._crowds[tenant] / self._fair.weight(tenant))
+
+    def crowd(self, tenant: TenantId) -> float:
+        """How many of the tenant wait, for its weight."""
+        return self._crowds.get(tenant, 0) / self._fair.weight(tenant)
+
+    def newest_of(self, tenant: TenantId) -> Entry | None:
+        """The tenant's session whose task came last, background work first."""
+        for service_class in reversed(ServiceClass):
+            queue = self._tenants[service_class].get(tenant)
+            if queue is not None and (newest := queue.newest()) is not None:
+                return newest
+        return None
+
+    # --- books ---------------------------------------------------------------------------------------
+
+    def _put(self, entry: Entry, service_class: ServiceClass) -> None:
+        tenants = self._tenants[service_class]
+        queue = tenants.get(entry.tenant)
+        if queue is None:
+            queue = tenants[entry.tenant] = TenantQueue(self._config)
+        queue.put(entry)
+        self._entries[entry.session] = (entry, service_class)
+
+    def _take(self, session: SessionId) -> Entry:
+        entry, service_class = self._entries.pop(session)
+        tenants = self._tenants[service_class]
+        queue = tenants[entry.tenant]
+        queue.take(session)
+        if not len(queue):
+            del tenants[entry.tenant]
+        return entry
+
+    def _ages(self, entry: Entry) -> bool:
+        found = self._entries.get(entry.session)
+        return found is not None and found[0] is entry and not entry.is_aged

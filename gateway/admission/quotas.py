@@ -1,0 +1,82 @@
+"""Quotas: how much may a tenant have at all, however idle the fleet is?
+
+Source: ours.
+
+Symbols: —
+
+Deviations: —
+
+Invariants: a quota is asked and charged in one step, so two requests never both get the last of it; tokens
+are charged by what a request is expected to cost, and corrected by what it did; a tenant without a quota
+costs nothing here; the bucket holds at most a minute's tokens.
+"""
+
+import math
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gateway.domain.ids import TenantId
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a tenant may have at most. None: as much as there is."""
+
+    weight: Annotated[float, Meta(gt=0, le=1000)] = 1.0
+    """Its share where tenants compete, relative to the others'."""
+    max_sessions: Annotated[int, Meta(ge=1)] | None = None
+    """Sessions that are in at a time, in each pool."""
+    tokens_per_minute: Annotated[int, Meta(ge=1)] | None = None
+    """Prompt and output tokens, those from the cache included."""
+
+
+class Quotas:
+    def __init__(self, quotas: dict[TenantId, Quota]) -> None:
+        self._quotas = quotas
+        self._tokens: dict[TenantId, tuple[float, float]] = {}
+        """What is left, and when that was so. Only tenants with a quota are here."""
+
+    def __bool__(self) -> bool:
+        """Whether anybody has a quota of tokens."""
+        return any(quota.tokens_per_minute is not None for quota in self._quotas.values())
+
+    def may_hold(self, tenant: TenantId, sessions: int) -> bool:
+        """Whether a tenant that holds so many sessions may have one more."""
+        quota = self._quotas.get(tenant)
+        return quota is None or quota.max_sessions is None or sessions < quota.max_sessions
+
+    def charge(self, tenant: TenantId, tokens: float, *, now: float) -> float:
+        """Takes tokens from the tenant's minute; returns 0, or takes none and returns seconds to wait.
+
+        One that costs more than a minute's is taken from a full bucket, and paid back over time.
+        """
+        quota = self._quotas.get(tenant)
+        if quota is None or quota.tokens_per_minute is None:
+            return 0.0
+        left = self._left(tenant, quota.tokens_per_minute, now=now)
+        needed = min(tokens, float(quota.tokens_per_minute))
+        if left < needed:
+            return (needed - left) * 60.0 / quota.tokens_per_minute
+        self._tokens[tenant] = (left - tokens, now)
+        return 0.0
+
+    def correct(self, tenant: TenantId, charged: float, used: float, *, now: float) -> None:
+        """A request that was charged so much is over, and cost that much."""
+        quota = self._quotas.get(tenant)
+        if quota is not None and quota.tokens_per_minute is not None:
+            left = self._left(tenant, quota.tokens_per_minute, now=now)
+            self._tokens[tenant] = (min(left + charged - used, quota.tokens_per_minute), now)
+
+    def _left(self, tenant: TenantId, per_minute: int, *, now: float) -> float:
+        left, at_s = self._tokens.get(tenant, (float(per_minute), now))
+        return min(float(per_minute), left + (now - at_s) * per_minute / 60.0)
+
+
+def retry_after_s(wait_s: float, number: int, *, most: int = 30) -> int:
+    """When to come back: not sooner than needed, at most `most`, distinct for those told in a row.
+
+    Clients obey `retry-after` to the millisecond; some ignore one of a minute and more.
+    """
+    soonest = max(1, min(most, math.ceil(wait_s)))
+    return soonest + number % (most - soonest + 1)

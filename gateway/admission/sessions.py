@@ -1,0 +1,216 @@
+"""Places: which sessions are in, and since when each is silent.
+
+Source: ours (the unit is the session); MARS (§2.2) for why a session in a tool phase is still there.
+
+Symbols: *admitted session* → `Member.is_in`.
+
+Deviations: —
+
+Invariants: a session is in from its first admitted turn until it ends or is silent for longer than `Gaps`
+allows; a session with a live turn stays in; `count` is the number of places taken, and a child of a session
+that is in takes none; `residents` counts exactly the sessions that are in; `quiet_since_s` is set exactly
+while no session that is in has a live turn.
+"""
+
+import heapq
+
+import msgspec
+
+from gateway.admission.classes import ServiceClass
+from gateway.admission.footprint import NOTHING, Demand, Footprints, Residents
+from gateway.admission.gaps import Gap, Gaps
+from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId
+
+_MAX_THREADS = 32
+
+
+class ThreadState(msgspec.Struct, kw_only=True):
+    """What one conversation of a session holds."""
+
+    tokens: float
+    """Its context, the newest answer included."""
+    prompt_tokens: float
+    replica: ReplicaId | None
+
+
+class Member(msgspec.Struct, kw_only=True, eq=False):
+    """A session as admission knows it: in, waiting, or resting."""
+
+    session: SessionId
+    tenant: TenantId
+    agent: int
+    task_arrived_s: float
+    service_class: ServiceClass = ServiceClass.REACTIVE
+    deadline_s: float | None = None
+    turn: int = 0
+    """Turns that were answered."""
+    live: int = 0
+    """Turns that were let in and have not ended."""
+    threads: dict[ThreadId, ThreadState] = {}
+    guess: float = 0.0
+    """Tokens of its first prompt, by its bytes; what it counts for until the first usage comes."""
+    demand: Demand = NOTHING
+    """As counted among the residents."""
+    is_in: bool = False
+    is_child: bool = False
+    """It runs on behalf of a session that is in, and takes no place."""
+    is_above: bool = False
+    """It is in though the window was full."""
+    is_spilled: bool = False
+    """It gave its place back, so what it left behind may be gone."""
+    must_yield: str = ""
+    """Why its next turn waits; empty if it does not."""
+    asked_s: float | None = None
+    """Since when it wants to be in; kept over retries."""
+    entered_s: float = 0.0
+    gap: Gap | None = None
+    gap_since_s: float = 0.0
+    began_s: float = 0.0
+    """When its newest turn began."""
+    counted_gone: bool = False
+
+    @property
+    def tokens(self) -> float:
+        if not self.threads:
+            return self.guess
+        return sum(thread.tokens for thread in self.threads.values())
+
+
+class Places:
+    """The places of one pool."""
+
+    def __init__(self, footprints: Footprints, gaps: Gaps) -> None:
+        self._footprints = footprints
+        self._gaps = gaps
+        self.members: dict[SessionId, Member] = {}
+        """Every session that was ever asked for and has not ended."""
+        self.residents = Residents(footprints)
+        self.count = 0
+        self.above = 0
+        self.by_tenant: dict[TenantId, int] = {}
+        self._live = 0
+        self.quiet_since_s: float | None = float("-inf")
+        self._silent: list[tuple[float, int, Member, float]] = []
+        """A heap: when a silent session counts as gone, and the gap that this is about."""
+        self._number = 0
+        self._stale: dict[SessionId, Member] = {}
+
+    def find(self, session: SessionId) -> Member | None:
+        return self.members.get(session)
+
+    def is_in(self, session: SessionId | None) -> bool:
+        member = self.members.get(session) if session is not None else None
+        return member is not None and member.is_in
+
+    # --- in and out --------------------------------------------------------------------------------
+
+    def enter(self, member: Member, *, is_child: bool = False, is_above: bool = False, now: float) -> None:
+        assert not member.is_in
+        if member.counted_gone:  # it was not gone
+            self._footprints.saw_end(member.agent, member.turn, by=-1.0)
+            member.counted_gone = False
+        member.is_in, member.is_child, member.is_above = True, is_child, is_above
+        member.must_yield, member.entered_s = "", now
+        if not is_child:
+            self.count += 1
+            self.above += is_above
+            self.by_tenant[member.tenant] = self.by_tenant.get(member.tenant, 0) + 1
+        member.demand = self._demand_of(member)
+        self.residents.enter(member.agent, member.demand)
+
+    def release(self, member: Member) -> None:
+        """Gives the place back. A session with a live turn has to keep it."""
+        assert member.is_in and not member.live
+        self._stale.pop(member.session, None)
+        self.residents.leave(member.agent, member.demand)
+        member.is_in, member.demand, member.gap = False, NOTHING, None
+        member.is_spilled = True
+        if not member.is_child:
+            self.count -= 1
+            self.above -= member.is_above
+            self.by_tenant[member.tenant] -= 1
+            if not self.by_tenant[member.tenant]:
+                del self.by_tenant[member.tenant]
+
+    def forget(self, session: SessionId) -> Member | None:
+        """The session ended; it has no live turn."""
+        member = self.members.pop(session, None)
+        if member is not None and member.is_in:
+            self.release(member)
+        return member
+
+    # --- turns -------------------------------------------------------------------------------------
+
+    def turn_began(self, member: Member, *, now: float) -> None:
+        """A turn of a session that is in was let in, or waits for a replica only."""
+        assert member.is_in
+        if member.gap is not None:
+            self._gaps.saw_return(member.agent, member.gap, now - member.gap_since_s)
+            member.gap = None
+        member.live += 1
+        member.began_s = now
+        self._live += 1
+        self.quiet_since_s = None
+
+    def turn_ended(self, member: Member, gap: Gap, *, now: float) -> None:
+        member.live -= 1
+        self._live -= 1
+        if not self._live:
+            self.quiet_since_s = now
+        if not member.live:
+            member.gap, member.gap_since_s = gap, now
+            due_s = now + self._gaps.limit_s(member.agent, gap)
+            self._number += 1
+            heapq.heappush(self._silent, (due_s, self._number, member, now))
+            if len(self._silent) > 2 * len(self.members) + 64:
+                self._silent = [item for item in self._silent if self._is_silent(item[2], item[3])]
+                heapq.heapify(self._silent)
+
+    def grew(self, member: Member) -> None:
+        """What the member holds has changed; counted when next asked for."""
+        if member.is_in:
+            self._stale[member.session] = member
+
+    def count_anew(self) -> None:
+        """Counts what has changed since the last time."""
+        for member in self._stale.values():
+            demand = self._demand_of(member)
+            self.residents.change(member.demand, demand)
+            member.demand = demand
+        self._stale.clear()
+
+    def remember(self, member: Member, thread: ThreadId, state: ThreadState | None) -> None:
+        """What a thread holds now; None for one that is over."""
+        if state is None:
+            member.threads.pop(thread, None)
+        else:
+            member.threads[thread] = state
+            if len(member.threads) > _MAX_THREADS:
+                smallest = min(member.threads, key=lambda name: member.threads[name].tokens)
+                del member.threads[smallest]
+        self.grew(member)
+
+    # --- silence -----------------------------------------------------------------------------------
+
+    def gone(self, *, now: float) -> list[Member]:
+        """Releases those that have been silent for too long."""
+        out = []
+        while self._silent and self._silent[0][0] <= now:
+            _, _, member, since_s = heapq.heappop(self._silent)
+            if self._is_silent(member, since_s) and member.gap is not None:
+                self._gaps.saw_end(member.agent, member.gap)
+                self._footprints.saw_end(member.agent, member.turn)
+                member.counted_gone = True
+                self.release(member)
+                out.append(member)
+        return out
+
+    def next_gone_s(self) -> float | None:
+        """When `gone` has something to do, at the earliest."""
+        return self._silent[0][0] if self._silent else None
+
+    def _is_silent(self, member: Member, since_s: float) -> bool:
+        return member.is_in and member.gap is not None and member.gap_since_s == since_s
+
+    def _demand_of(self, member: Member) -> Demand:
+        return self._footprints.demand(member.agent, max(1, member.turn), member.tokens)

@@ -1,0 +1,41 @@
+"""The settings of admission, composed of those that stand beside each mechanism."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gateway.admission.classes import ClassesConfig
+from gateway.admission.fair_share import FairShareConfig
+from gateway.admission.footprint import FootprintConfig
+from gateway.admission.gaps import GapsConfig
+from gateway.admission.packing import PackingConfig
+from gateway.admission.window import WindowConfig
+
+
+class AdmissionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    policy: Literal["sessions", "session-cap", "footprint", "concurrency"] = "sessions"
+    """What is counted. `sessions`: sessions, in a window that follows the engines and the tools. The others
+    are fixed, to compare with: `session-cap` of them, what fits `footprint_share`, `concurrency` of turns."""
+    shadow: bool = False
+    """Decide everything and enforce nothing but the limits on turns; records tell what would have waited."""
+    max_running_per_replica: Annotated[int, Meta(ge=1, le=100_000)] = 256
+    """Turns sent to one replica at a time; vLLM's own default for `max_num_seqs` is 256."""
+    max_waiting: Annotated[int, Meta(ge=0, le=1_000_000)] = 4096
+    """Turns in the waiting room, all pools together."""
+    max_waiting_bytes: Annotated[int, Meta(ge=0)] = 1 << 30
+    """Bodies held for waiting turns, all pools together."""
+    session_cap: Annotated[int, Meta(ge=1)] = 12
+    """Sessions in at a time, for the policy `session-cap`."""
+    footprint_share: Annotated[float, Meta(gt=0, le=1)] = 0.9
+    """Share of the stated KV capacity, for the policy `footprint`."""
+    host_kv_tokens: Annotated[int, Meta(ge=0)] = 0
+    """KV tokens that each replica keeps behind its device, if it does not say so itself."""
+    host_kv_tokens_per_s: Annotated[float, Meta(gt=0)] = 250_000.0
+    """Tokens a second that come back from there."""
+    window: WindowConfig = WindowConfig()
+    packing: PackingConfig = PackingConfig()
+    fair_share: FairShareConfig = FairShareConfig()
+    classes: ClassesConfig = ClassesConfig()
+    footprint: FootprintConfig = FootprintConfig()
+    gaps: GapsConfig = GapsConfig()

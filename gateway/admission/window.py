@@ -1,0 +1,186 @@
+"""The window: how many sessions may be in, and how many KV tokens they may be expected to hold.
+
+Source: MARS (§4.2), UpdateWindow. Its Algorithm 1 is reconstructed from the prose: the text lacks it as
+typeset.
+
+Symbols: *raw concurrency window* → `sessions`; *KV-derived limit* → `budget`; *CPU-derived limit* →
+`cpu_limit`; *progressive soft cap* → `pace_s`.
+
+Deviations: the KV-derived limit counts projected footprints of sessions, not requests, and is itself moved
+by additive increase and multiplicative decrease around what the engine states as its capacity: if nothing
+useful is lost, there is more room than stated (a host tier, a shared prefix), and if much is lost, less. So
+no constant belongs to a GPU or a model, and an engine that states no capacity is learned. Nothing limits
+before the first overload but the stated capacity. A decrease counts from the sessions that are in, and
+waits until it has taken effect: at most one a *feedback time*, which is what a session takes from one turn
+to its next.
+
+Invariants: at most one decrease per feedback time; overload shorter than a feedback time changes nothing;
+between overload and health (hysteresis) nothing changes; the window never falls below one session; every
+change is returned with both pressures and its reason.
+"""
+
+import math
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from gateway.admission.cpu_pressure import CpuReading
+from gateway.admission.gpu_pressure import GpuReading
+
+HEALTHY: Final = 0.5
+OVERLOADED: Final = 1.0
+
+
+class WindowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    kv_share: Annotated[float, Meta(gt=0, le=1)] = 0.9
+    """Share of the stated KV capacity that sessions may be expected to hold, to begin with."""
+    soft_from: Annotated[float, Meta(ge=0, le=1)] = 0.85
+    """From this share of the budget on, sessions enter ever more slowly."""
+    decrease: Annotated[float, Meta(gt=0, lt=1)] = 0.7
+    """Factor of a decrease of the window, under CPU pressure."""
+    kv_decrease: Annotated[float, Meta(gt=0, lt=1)] = 0.85
+    """Factor of a decrease of the KV budget."""
+    kv_increase: Annotated[float, Meta(ge=0, lt=1)] = 0.03
+    """Share of the stated capacity by which the budget is increased."""
+    min_feedback_s: Annotated[float, Meta(gt=0)] = 1.0
+    """Least feedback time."""
+    max_feedback_s: Annotated[float, Meta(gt=0)] = 60.0
+    """Greatest feedback time."""
+
+
+class WindowInputs(msgspec.Struct, frozen=True, kw_only=True):
+    """What the window sees of its pool."""
+
+    gpu: GpuReading
+    cpu: CpuReading
+    cpu_limit: float
+    admitted: int
+    held: float
+    """Tokens that the sessions that are in hold now."""
+    demand: float
+    """And what they are expected to hold at most."""
+    capacity: float | None
+    """KV tokens stated by the engines, those of the tier behind the device included as far as they count."""
+    blocked_by: str | None
+    """`sessions` or `kv`, if somebody waits because of it."""
+
+
+class WindowChange(msgspec.Struct, frozen=True, kw_only=True):
+    sessions: float
+    budget: float
+    reason: str
+    is_decrease: bool
+
+
+class Window:
+    def __init__(self, config: WindowConfig) -> None:
+        self._config = config
+        self.sessions = math.inf
+        """The raw window."""
+        self.cpu_limit = math.inf
+        self.budget = math.inf
+        """Tokens."""
+        self._capacity: float | None = None
+        self._overloaded_since_s: float | None = None
+        self._healthy_since_s: float | None = None
+        self._changed_s = -math.inf
+        self._feedback_s = config.min_feedback_s
+
+    @property
+    def feedback_s(self) -> float:
+        return self._feedback_s
+
+    def set_feedback(self, cycle_s: float) -> None:
+        """`cycle_s`: what sessions usually take from one turn to the next."""
+        config = self._config
+        self._feedback_s = max(config.min_feedback_s, min(config.max_feedback_s, cycle_s))
+
+    def limit(self) -> float:
+        """Sessions that may be in, KV apart."""
+        return max(1.0, min(self.sessions, self.cpu_limit))
+
+    def pace_s(self, demand: float) -> float:
+        """How long after the last one a session may enter that brings the demand to this; inf: never."""
+        if demand > self.budget:
+            return math.inf
+        if math.isinf(self.budget):
+            return 0.0
+        soft = self._config.soft_from * self.budget
+        if demand <= soft:
+            return 0.0
+        return 0.5 * self._feedback_s * (demand - soft) / (self.budget - soft)
+
+    def update(self, seen: WindowInputs, *, now: float) -> WindowChange | None:
+        """To be asked about once a second."""
+        change = self._follow_capacity(seen)
+        pressure = max(seen.gpu.pressure, seen.cpu.pressure)
+        self._overloaded_since_s = _since(self._overloaded_since_s, pressure >= OVERLOADED, now=now)
+        self._healthy_since_s = _since(self._healthy_since_s, pressure < HEALTHY, now=now)
+        self.cpu_limit = seen.cpu_limit if self._has_lasted(self._overloaded_since_s, now=now) else math.inf
+        if now - self._changed_s < self._feedback_s:
+            return change
+        if self._has_lasted(self._overloaded_since_s, now=now):
+            return self._decrease(seen, now=now)
+        if self._has_lasted(self._healthy_since_s, now=now):
+            return self._increase(seen, now=now) or change
+        return change
+
+    def _has_lasted(self, since_s: float | None, *, now: float) -> bool:
+        return since_s is not None and now - since_s >= self._feedback_s
+
+    def _follow_capacity(self, seen: WindowInputs) -> WindowChange | None:
+        if seen.capacity is None or seen.capacity == self._capacity:
+            return None
+        if self._capacity is None or math.isinf(self.budget):
+            self.budget = self._config.kv_share * seen.capacity
+        else:
+            self.budget *= seen.capacity / self._capacity
+        self._capacity = seen.capacity
+        return self._change("capacity", is_decrease=False)
+
+    def _decrease(self, seen: WindowInputs, *, now: float) -> WindowChange:
+        config = self._config
+        was = min(self.sessions, float(seen.admitted))
+        if seen.gpu.pressure >= seen.cpu.pressure:
+            self.budget = config.kv_decrease * min(self.budget, max(seen.demand, seen.held, 1.0))
+            # As many stay in as hold what is left; where that is nearly all of them, nearly all.
+            factor = max(0.5, min(0.9, self.budget / max(seen.held, 1.0)))
+            reason = seen.gpu.reason
+        else:
+            factor, reason = config.decrease, seen.cpu.reason
+        self.sessions = max(1.0, was * factor)
+        self._changed_s = now
+        self._overloaded_since_s = None
+        return self._change(reason, is_decrease=True)
+
+    def _increase(self, seen: WindowInputs, *, now: float) -> WindowChange | None:
+        if seen.blocked_by == "sessions":
+            self.sessions += max(1.0, 0.05 * self.sessions)
+        elif seen.blocked_by == "kv" and seen.gpu.is_loss_known:
+            self.budget += self._config.kv_increase * (self._capacity or self.budget)
+        elif math.isfinite(self.sessions) and self.sessions < 2 * seen.admitted + 2:
+            self.sessions += 1.0
+        else:
+            return None
+        self._changed_s = now
+        return self._change("healthy", is_decrease=False)
+
+    def _change(self, reason: str, *, is_decrease: bool) -> WindowChange:
+        return WindowChange(
+            sessions=self.sessions, budget=self.budget, reason=reason, is_decrease=is_decrease
+        )
+
+
+def host_tier_tokens(tokens: float, *, tokens_per_s: float, cycle_s: float) -> float:
+    """How much of the tier behind the device counts: what can be brought back as often as sessions return.
+
+    Half of the bandwidth is left for everything else.
+    """
+    return min(tokens, 0.5 * tokens_per_s * cycle_s)
+
+
+def _since(since_s: float | None, holds: bool, *, now: float) -> float | None:
+    if not holds:
+        return None
+    return since_s if since_s is not None else now

@@ -1,0 +1,23 @@
+"""What an engine says about itself, in the words of decisions; each number None where it does not say."""
+
+import msgspec
+
+
+class EngineSignals(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at one replica. Counters count from the engine's start."""
+
+    kv_tokens: int | None = None
+    """Tokens whose KV fits on the device."""
+    host_kv_tokens: int | None = None
+    """And in the tier behind it."""
+    kv_used: float | None = None
+    """Share of the device's KV that running requests hold, 0 to 1."""
+    running: int | None = None
+    waiting: int | None = None
+    """Requests in the engine's own queue."""
+    preemptions: int | None = None
+    """A counter."""
+    prefix_queried: int | None = None
+    """Tokens looked up in the prefix cache; a counter."""
+    prefix_hit: int | None = None
+    """Of these, tokens found; a counter."""
