@@ -1,5 +1,7 @@
 """What to do. Commands are imperatives; the driver carries them out in order."""
 
+from typing import final
+
 import msgspec
 
 from gateway.domain.decision import Placement, Refusal, SessionRef
@@ -7,6 +9,7 @@ from gateway.domain.ids import RequestId
 from gateway.domain.records import Record
 
 
+@final
 class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
     """Send the request to this replica now."""
 
@@ -18,6 +21,7 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
     """1 for the first replica tried."""
 
 
+@final
 class Refuse(msgspec.Struct, frozen=True, kw_only=True):
     """Answer the request with this refusal; nothing more will come for it."""
 

@@ -133,7 +133,7 @@ class Coordinator:
         if event.request in self.live:
             raise LifecycleError(f"request {event.request} arrived twice")
         facts = event.facts
-        home = self.sessions.find_home(event.tenant, facts)
+        home = self.sessions.find_home(event.tenant, facts) if facts.state_ids else None
         live = LiveRequest(
             request=event.request,
             tenant=event.tenant,

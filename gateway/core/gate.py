@@ -24,7 +24,7 @@ from gateway.domain.ids import PoolId, RequestId
 from gateway.domain.request import Answer, Work
 from gateway.routing.placement import PlacementPolicy
 
-_CAPACITY_FREE_WORK = frozenset({Work.LIGHT, Work.STATE})
+_CAPACITY_FREE_WORK = (Work.LIGHT, Work.STATE)
 """Work that costs an engine next to nothing and so never waits for a place."""
 
 
@@ -52,16 +52,18 @@ class Gate:
 
     def ask(self, live: LiveRequest, *, now: float) -> Refusal | None:
         """Submits or parks a request that is undecided; else says why it must be refused."""
-        candidates = self.candidates(live.lane)
+        assert live.pool is not None
+        candidates = self._fleet.candidates(live.pool, only=live.home, without=live.tried)
         if candidates and live.facts.work in _CAPACITY_FREE_WORK:
             self._submit(live, candidates, now=now)
             return None
+        waiting = len(self.waiting_room)
         offer = Offer(
             request=live.request,
             body_bytes=live.facts.body_bytes,
             candidates=candidates,
-            must_queue=self.waiting_room.in_lane(live.lane) > 0,
-            waiting=len(self.waiting_room),
+            must_queue=waiting > 0 and self.waiting_room.in_lane(live.lane) > 0,
+            waiting=waiting,
             waiting_bytes=self.waiting_room.body_bytes,
         )
         decision = self._admission.decide(offer, now=now)
@@ -90,9 +92,12 @@ class Gate:
 
     def let_in(self, *, now: float) -> None:
         """Submits every waiting turn that fits now, in order of arrival."""
-        for pool in self._pools_with_room:
-            while self._let_one_in(pool, now=now):
-                pass
+        if not self._pools_with_room:
+            return
+        if self.waiting_room:
+            for pool in self._pools_with_room:
+                while self._let_one_in(pool, now=now):
+                    pass
         self._pools_with_room.clear()
 
     def strand(self, pool: PoolId, *, now: float) -> list[LiveRequest]:

@@ -10,7 +10,7 @@ from gateway.domain.decision import Placement, Refusal, Wait
 from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Answer, Usage, Work
 
-GPU_WORK = frozenset({Work.GENERATE, Work.POOL})
+GPU_WORK = (Work.GENERATE, Work.POOL)
 
 
 class Stream:

@@ -32,7 +32,9 @@ class LeastLoaded:
         self._choices = 0
 
     def place(self, candidates: Sequence[ReplicaLoad]) -> Placement:
-        chosen = min(candidates, key=lambda c: (c.running, self._last_chosen.get(c.replica, 0)))
+        chosen = candidates[0]
+        if len(candidates) > 1:
+            chosen = min(candidates, key=lambda c: (c.running, self._last_chosen.get(c.replica, 0)))
         self._choices += 1
         self._last_chosen[chosen.replica] = self._choices
         return Placement(replica=chosen.replica, reason=PlacementReason.LEAST_LOADED)

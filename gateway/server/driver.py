@@ -65,7 +65,8 @@ class Driver:
     def send(self, event: ev.Event) -> None:
         records: list[Record] = []
         for command in self.coordinator.handle(event, now=self._clock()):
-            if isinstance(command, Dispatch | Refuse):
+            # `isinstance` takes three times as long.
+            if type(command) is Dispatch or type(command) is Refuse:
                 self._tickets[command.request].decide(command)
             else:
                 records.append(command)

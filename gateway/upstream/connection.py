@@ -35,12 +35,14 @@ class UpstreamConnection(asyncio.Protocol):
         self.head_came = self.done = Moment()
         """`head_came` fails with `AnswerMissing`; `done`, the end of the body, with `AnswerCut`."""
         self._now = asyncio.get_running_loop().time
-        self._parser = httptools.HttpResponseParser(self)
         self._last: LastResponse | None = None
         """To know the next response by."""
         self._sink: Sink | None = None
         self._read: list[bytes] = []
         """Body bytes that the sink has not had."""
+        self.on_body = self._read.append
+        """llhttp's callback: one for each chunk, so it had better be cheap."""
+        self._parser = httptools.HttpResponseParser(self)
         self._received = 0
         """Bytes of this response so far; until its head has come."""
         self._is_busy = False
@@ -67,7 +69,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_head_request = is_head_request
         self._is_busy, self._is_whole = True, False
         self._sink = None
-        self._read = []
+        self._read.clear()
         self._headers: RawHeaders = []
         self._received = 0
         self._reason = b""
@@ -176,8 +178,8 @@ class UpstreamConnection(asyncio.Protocol):
         return True
 
     def _flush(self, sink: Sink) -> None:
-        parts, self._read = self._read, []
-        sink(parts, self._is_whole)
+        sink(self._read, self._is_whole)
+        self._read.clear()
 
     def _end(self) -> None:
         self._is_busy, self._is_whole = False, True
@@ -220,9 +222,6 @@ class UpstreamConnection(asyncio.Protocol):
         self.head = read_head(status, self._reason, self._headers, has_length=has_length, is_empty=is_empty)
         if is_empty:
             self._end()
-
-    def on_body(self, part: bytes) -> None:
-        self._read.append(part)
 
     def on_message_complete(self) -> None:
         if 100 <= self._parser.get_status_code() < 200:

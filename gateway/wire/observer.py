@@ -6,6 +6,7 @@ bytes were cut into chunks, except how early it says it.
 """
 
 from collections.abc import Callable
+from functools import lru_cache, partial
 from typing import Protocol as Interface
 
 from gateway.domain.request import Answer, Protocol, ToolCall, Work
@@ -21,6 +22,7 @@ MAX_BODY_BYTES = 8 * 2**20
 """A whole answer larger than this is not read."""
 
 _MAX_EARLY_TRIES = 8
+_MAX_DULL_BYTES = 8192
 
 
 class ResponseObserver(Interface):
@@ -53,11 +55,26 @@ def observe(
     protocol: Protocol, work: Work, content_type: str, content_encoding: str | None
 ) -> ResponseObserver:
     """An observer for an answer with these header fields; one that sees nothing if we cannot read it."""
-    observer = _observe_plain(_choose_reader(protocol, work), content_type)
+    return _choose(protocol, work, content_type, content_encoding)()
+
+
+@lru_cache(256)
+def _choose(
+    protocol: Protocol, work: Work, content_type: str, content_encoding: str | None
+) -> Callable[[], ResponseObserver]:
+    reader = _choose_reader(protocol, work)
+    media_type = content_type.partition(";")[0].strip().lower()
     coding = (content_encoding or "identity").strip().lower()
-    if coding == "identity" or isinstance(observer, SilentObserver):
-        return observer
-    return InflatingObserver(observer, coding) if coding in INFLATABLE else SilentObserver()
+    make: Callable[[], ResponseObserver]
+    if reader is None or (coding != "identity" and coding not in INFLATABLE):
+        return SilentObserver
+    if media_type == "text/event-stream":
+        make = partial(StreamObserver, reader)
+    elif media_type == "application/json":
+        make = partial(BodyObserver, reader)
+    else:
+        return SilentObserver
+    return make if coding == "identity" else lambda: InflatingObserver(make(), coding)
 
 
 def _choose_reader(protocol: Protocol, work: Work) -> type[AnswerReader] | None:
@@ -70,15 +87,6 @@ def _choose_reader(protocol: Protocol, work: Work) -> type[AnswerReader] | None:
             return MessagesReader
         case _:
             return None
-
-
-def _observe_plain(make_reader: type[AnswerReader] | None, content_type: str) -> ResponseObserver:
-    media_type = content_type.partition(";")[0].strip().lower()
-    if make_reader is not None and media_type == "text/event-stream":
-        return StreamObserver(make_reader())
-    if make_reader is not None and media_type == "application/json":
-        return BodyObserver(make_reader)
-    return SilentObserver()
 
 
 class _Observer:
@@ -119,25 +127,46 @@ class SilentObserver(_Observer):
 
 
 class StreamObserver(_Observer):
-    """Sees server-sent events."""
+    """Sees server-sent events. Whole ones that are plainly pieces of text are read many at a time."""
 
-    def __init__(self, reader: AnswerReader) -> None:
+    def __init__(self, make_reader: Callable[[], AnswerReader]) -> None:
         super().__init__()
-        self._reader = reader
+        self._reader = make_reader()
         self._splitter = EventSplitter()
+        self._dull = bytearray()
 
     def feed(self, chunk: bytes) -> None:
+        if (
+            self._sighting.has_first_token
+            and chunk.endswith(b"\n\n")
+            and self._splitter.is_between_events
+            and b"\r" not in chunk
+            and self._reader.is_dull(chunk)
+        ):
+            self._dull += chunk
+            if len(self._dull) > _MAX_DULL_BYTES:
+                self._read_dull()
+            return
+        if self._dull:
+            self._read_dull()
         for block in self._splitter.feed(chunk):
-            if self._sighting.has_first_token and self._reader.is_dull(block):
-                self._reader.read_dull(block, self._sighting)
-            else:
-                self._read(block)
+            self._read(block)
 
     def answer(self, status: int) -> Answer:
+        if self._dull:
+            self._read_dull()
         # Some servers leave out the empty line after their last event.
         for block in self._splitter.finish():
             self._read(block)
         return self._answer(status)
+
+    def _read_dull(self) -> None:
+        events, self._dull = bytes(self._dull), bytearray()
+        try:
+            self._reader.read_dull(events, self._sighting)
+        except UNREADABLE:
+            for block in events.split(b"\n\n"):
+                self._read(block)
 
     def _read(self, block: bytes) -> None:
         data = event_data(block)
@@ -157,7 +186,7 @@ class BodyObserver(_Observer):
         self._make_reader = make_reader
         self._pieces: list[bytes] = []
         self._seen_bytes = 0
-        self._read_bytes = -1
+        self._read_bytes = 0
         """How many bytes had come when we last tried to read the document."""
         self._tries_left = _MAX_EARLY_TRIES
 
@@ -169,7 +198,7 @@ class BodyObserver(_Observer):
             return
         self._pieces.append(chunk)
         # It may be complete. If it hardly ever is, it is read at the end alone.
-        if self._tries_left and chunk.rstrip(b" \t\r\n").endswith(b"}"):
+        if self._tries_left and (chunk.endswith(b"}") or chunk.rstrip(b" \t\r\n").endswith(b"}")):
             self._tries_left -= 1
             self._read()
 
@@ -179,16 +208,15 @@ class BodyObserver(_Observer):
         return self._answer(status)
 
     def _read(self) -> None:
+        if self._read_bytes:
+            self._sighting = Sighting()
         self._read_bytes = self._seen_bytes
-        self._sighting = Sighting()
-        body = b"".join(self._pieces)
-        self._pieces = [body]
-        sighting = Sighting()
+        if len(self._pieces) > 1:
+            self._pieces = [b"".join(self._pieces)]
         try:
-            self._make_reader().read_body(body, sighting)
+            self._make_reader().read_body(self._pieces[0], self._sighting)
         except UNREADABLE:
-            return
-        self._sighting = sighting
+            self._sighting = Sighting()
 
 
 class InflatingObserver:

@@ -4,6 +4,8 @@ Items come twice in a stream: in events of their own, and in the response that e
 give an item another id the second time, and clients echo either one, so all ids are kept.
 """
 
+from typing import Any
+
 import msgspec
 from msgspec import Raw
 
@@ -20,7 +22,7 @@ class _Item(msgspec.Struct):
     id: str | None = None
     call_id: str | None = None
     name: str | None = None
-    content: Raw = ABSENT
+    content: Any = None
     arguments: Raw = ABSENT
     input: Raw = ABSENT
 

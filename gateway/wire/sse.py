@@ -22,6 +22,11 @@ class EventSplitter:
         self.is_stopped = False
         """An event was too large; nothing more will come out."""
 
+    @property
+    def is_between_events(self) -> bool:
+        """Nothing is pending, and what comes next is the start of an event."""
+        return not (self._pending or self._ends_in_cr or self.is_stopped)
+
     def feed(self, chunk: bytes) -> list[bytes]:
         """The events that this chunk completes, as blocks for `event_data`."""
         if self.is_stopped or not chunk:

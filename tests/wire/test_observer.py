@@ -14,7 +14,7 @@ from gateway.domain.request import Answer, Protocol, ToolCall, Usage, Utterance,
 from gateway.wire import observer as module
 from gateway.wire.inflate import Inflater
 from gateway.wire.marks import leave_marks, text_hash
-from gateway.wire.observer import ResponseObserver, SilentObserver, observe
+from gateway.wire.observer import ResponseObserver, SilentObserver, StreamObserver, observe
 from tests.wire.shapes import (
     RESPONSE_USAGE,
     chat_body,
@@ -359,3 +359,48 @@ def test_beyond_a_limit_or_a_fault_nothing_more_is_inflated(monkeypatch):
         observer.feed(packed[at:])
         observer.feed(packed)
         assert recorder.seen == b"abcdefghij"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b": ping\n\n",
+        b"data:{}\n\n",
+        b"event: x\ndata: {}\n\n",
+        b"data: [\n\n",
+        b"\n\n",
+        b"data: {},{}\n\n",
+        b"data: 1\n\n",
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("at", [1, 40, 99])
+def test_many_dull_events_read_together_say_the_same(odd, at):
+    pieces = [f" word{number}\n\n" for number in range(100)]
+    events = [
+        sse([{"choices": [{"index": 0, "delta": {"content": piece}}]}], named=False) for piece in pieces
+    ]
+    events.insert(at, odd)
+    one_by_one, together = (observe(Protocol.CHAT, Work.GENERATE, STREAM, None) for _ in range(2))
+    for event in events:
+        one_by_one.feed(event)
+    together.feed(b"".join(events))
+    for observer in (one_by_one, together):
+        assert observer.answer(200).utterance.text == text_hash("".join(pieces))
+
+
+def test_of_several_dull_choices_the_first_is_read():
+    events = [{"choices": [{"index": n % 2, "delta": {"content": f"{n} "}}]} for n in range(10)]
+    observer = observe(Protocol.CHAT, Work.GENERATE, STREAM, None)
+    for event in events:
+        observer.feed(sse([event], named=False))
+    assert observer.answer(200).utterance.text == text_hash("0 2 4 6 8 ")
+
+
+def test_what_is_kept_of_dull_events_is_bounded():
+    event = sse([{"choices": [{"index": 0, "delta": {"content": "x"}}]}], named=False)
+    observer = observe(Protocol.CHAT, Work.GENERATE, STREAM, None)
+    for _ in range(1000):
+        observer.feed(event)
+        assert isinstance(observer, StreamObserver) and len(observer._dull) < 10_000
+    assert observer.answer(200).utterance.text == text_hash("x" * 1000)
