@@ -18,6 +18,7 @@ from gateway.workload.swe_agent import swe_agent
 from gateway.workload.tau_bench import tau_bench
 from gateway.workload.trace.cli import add_workload_options, given_workload_options, import_workload
 from gateway.workload.trace.kinds import CORPORA
+from gateway.workload.trace.synth_cli import add_show, add_synth, compose_workload, show_workload
 
 IMPORTERS: Final[dict[str, Importer]] = {
     "openai-http": openai_http,
@@ -57,6 +58,8 @@ def add_workload(commands: Any) -> None:
     )
     add_workload_options(reading)
     reading.set_defaults(command=_import)
+    add_synth(actions).set_defaults(command=_synth)
+    add_show(actions).set_defaults(command=_show)
 
 
 def _kinds() -> str:
@@ -84,6 +87,16 @@ def _import(arguments: argparse.Namespace) -> int:
         raise ValueError(f"{arguments.source}: nothing to import ({problems.count} malformed record(s))")
     left_out = f"; {problems.count} malformed record(s) left out" if problems.count else ""
     print(f"{arguments.output}: {what}{left_out}")
+    return 0
+
+
+def _synth(arguments: argparse.Namespace) -> int:
+    print(compose_workload(arguments))
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    print("\n".join(show_workload(arguments)))
     return 0
 
 

@@ -48,5 +48,7 @@ class Corpus(msgspec.Struct, frozen=True, kw_only=True):
 
     def described(self, choices: Choices) -> str:
         """For the header: how it was read, with every choice."""
-        chosen = [f"{name}={getattr(choices, name)}" for name in sorted(self.knows)]
+        usual = Choices()
+        names = [name for name in sorted(self.knows) if getattr(choices, name) != getattr(usual, name)]
+        chosen = [f"{name}={getattr(choices, name)}" for name in names]
         return "; ".join(filter(None, [self.how, ", ".join(chosen)]))
