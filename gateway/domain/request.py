@@ -41,7 +41,7 @@ class ExplicitId(msgspec.Struct, frozen=True, kw_only=True):
     """The client says that the session ends with this turn."""
 
 
-class AssistantBlock(msgspec.Struct, frozen=True):
+class AssistantBlock(msgspec.Struct, frozen=True, gc=False):
     """What a response may have left behind in a conversation: a run of items of the model's, to its end."""
 
     tail: int
@@ -68,6 +68,9 @@ class Words:
     def prompt(self) -> "Words":
         """What was asked, and nothing else: it may be kept for longer than the conversation."""
         return self
+
+    def drop(self) -> None:
+        """Nobody will ask again: lets go of the conversation, which is as large as the request."""
 
     @property
     def asked(self) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ all that is an item's role, its text and its calls (CLIENTS: rule 5).
 """
 
 import re
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -35,7 +35,7 @@ _OBSERVATION: Final = "Observation:"
 _MAX_DEPTH: Final = 8
 
 
-class Item(NamedTuple):
+class Item(msgspec.Struct, frozen=True, gc=False):
     """One item, understood."""
 
     kind: int

@@ -10,14 +10,15 @@ class Memory(Generic[T]):
 
     def __init__(self, size: int) -> None:
         self._half = size // 2
-        self._newer: dict[int, T] = {}
+        self.newer: dict[int, T] = {}
+        """To look into at once, where a call counts; what is not there may still be remembered."""
         self._older: dict[int, T] = {}
 
     def __len__(self) -> int:
-        return len(self._newer) + len(self._older)
+        return len(self.newer) + len(self._older)
 
     def get(self, key: int) -> T | None:
-        known = self._newer.get(key)
+        known = self.newer.get(key)
         if known is None:
             known = self._older.get(key)
             if known is not None:
@@ -25,6 +26,6 @@ class Memory(Generic[T]):
         return known
 
     def put(self, key: int, value: T) -> None:
-        if len(self._newer) >= self._half:
-            self._older, self._newer = self._newer, {}
-        self._newer[key] = value
+        if len(self.newer) >= self._half:
+            self._older, self.newer = self.newer, {}
+        self.newer[key] = value

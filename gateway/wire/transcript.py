@@ -7,13 +7,15 @@ items before it.
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from itertools import chain
+from typing import Final
 
+import msgspec
 from msgspec import Raw
 from xxhash import xxh3_64_intdigest
 
 from gateway.domain.request import AssistantBlock, Transcript
-from gateway.wire.body import RequestBody, ResponsesBody
+from gateway.wire.body import ABSENT, RequestBody, ResponsesBody
 from gateway.wire.echoes import MAX_ITEMS, NO_ECHOES, Echoes, read_echoes
 from gateway.wire.items import ASIDE, ASSISTANT, SYSTEM, TOOL, USER, Item, read_item, user_item
 from gateway.wire.memory import Memory
@@ -38,7 +40,7 @@ _STEP: Final = 0x9E3779B97F4A7C15
 """Odd, so that no item is lost from the polynomial."""
 
 
-class _Checkpoint(NamedTuple):
+class _Checkpoint(msgspec.Struct, frozen=True, gc=False):
     """A conversation up to some item that ends no run of the model's."""
 
     tail: int = 0
@@ -101,7 +103,10 @@ class TranscriptReader:
         count = len(raws)
         prefixes = _Prefixes(raws)
         state, at = _EMPTY, 0
-        for end in range(count, max(0, count - _MAX_TRIED), -1):
+        # Most requests bring an answer and what came of it; some repeat the one before.
+        for end in chain((count - 2, count, count - 1), range(count - 3, count - _MAX_TRIED, -1)):
+            if end <= 0:
+                continue
             known = self._checkpoints.get(prefixes.hash(end))
             if known is not None:
                 state, at = known, end
@@ -122,7 +127,7 @@ class TranscriptReader:
         return found
 
     def _item(self, key: int, raw: Raw) -> Item:
-        item = self._items.get(key)
+        item = self._items.newer.get(key) or self._items.get(key)
         if item is None:
             item = read_item(raw)
             self._items.put(key, item)
@@ -130,8 +135,8 @@ class TranscriptReader:
 
     def _agent(self, fields: RequestBody, items: Sequence[Raw], raws: Sequence[int]) -> int:
         stated = (
-            xxh3_64_intdigest(fields.system),
-            xxh3_64_intdigest(fields.instructions),
+            xxh3_64_intdigest(fields.system) if fields.system is not ABSENT else 0,
+            xxh3_64_intdigest(fields.instructions) if fields.instructions is not ABSENT else 0,
             *map(xxh3_64_intdigest, fields.tools or ()),
         )
         key = hash((stated, *raws[:_MAX_SYSTEM]))
@@ -163,7 +168,8 @@ def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoin
     Several answers may stand in a row, so a block begins at each item of a run that has a text; all of them
     reach to the end of the run.
     """
-    tail, recent, blocks, run, called, said, asked = state
+    tail, recent, blocks, run = state.tail, state.recent, state.blocks, state.run
+    called, said, asked = state.called, state.said, state.asked
     open_blocks: list[_Open] = []
     for place, item in enumerate(items, count + 1):
         kind = item.kind

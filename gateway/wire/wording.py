@@ -23,6 +23,8 @@ _OVERHEAD: Final = 300
 """Bytes that keeping takes, beside the words."""
 _OLD_CHARS: Final = 3600
 """A history is probed less than an opening: most are recognised without it."""
+_MAX_PROMPT: Final = 4096
+"""Bytes. Of more, marks are made at once."""
 _MAX_TEXTS: Final = 8
 _MAX_REMEMBERED: Final = 64
 
@@ -79,9 +81,19 @@ class RequestWords(Words):
         self._marked = marked
         self._texts: _Texts | None = None
 
+    def drop(self) -> None:
+        self._items = self._raws = ()
+        self._asked = 0
+        self._texts = None
+
     def prompt(self) -> Words:
         at = self._asked - 1
-        return Prompt(bytes(self._items[at]), self._raws[at], self._marked) if at >= 0 else _NO_WORDS
+        if at < 0:
+            return _NO_WORDS
+        raw = self._items[at]
+        if len(memoryview(raw)) > _MAX_PROMPT:
+            return Asked(self.asked)
+        return Prompt(bytes(raw), self._raws[at], self._marked)
 
     @property
     def asked(self) -> tuple[int, ...]:
@@ -149,6 +161,19 @@ class RequestWords(Words):
 
     def _read_texts(self, places: list[int]) -> list[str]:
         return [text for at in places for text in reversed(read_texts(self._items[at]))]
+
+
+class Asked(Words):
+    """Marks that are known already."""
+
+    __slots__ = ("_asked",)
+
+    def __init__(self, asked: tuple[int, ...]) -> None:
+        self._asked = asked
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        return self._asked
 
 
 class Prompt(Words):

@@ -30,7 +30,7 @@ from msgspec import Meta
 
 from gateway.domain.decision import Edge, SessionRef, SessionSource
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
-from gateway.domain.request import Answer, ExplicitId, RequestFacts, Utterance
+from gateway.domain.request import Answer, ExplicitId, RequestFacts, Utterance, Words
 from gateway.wire.marks import hash_text
 from gateway.workflow.identity import identify
 from gateway.workflow.inference import Identity
@@ -52,6 +52,7 @@ class SessionsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 NO_UTTERANCE: Final = Utterance()
+NO_WORDS: Final = Words()
 _EXPIRE_BATCH: Final = 64
 _MAX_NAMED: Final = 256
 _QUOTABLE_TURNS: Final = 2
@@ -109,7 +110,8 @@ class Sessions:
         session.log.append(turn)
         session.turns += 1
         session.live_turns += 1
-        traces.add_arrival(turn, facts.transcript.words.prompt())
+        words = facts.transcript.words
+        traces.add_arrival(turn, NO_WORDS if traces.is_worn(turn.body) else words.prompt())
         if facts.attempt:
             traces.counting.add(facts.client)
         if session.turns == 1:
@@ -120,6 +122,7 @@ class Sessions:
                 traces.add_fruitless(turn.body)
         self._live[request] = turn
         self._age(session, traces)
+        words.drop()
         self.touch(session, now=now)
         return session, SessionRef(
             session=session.id,

@@ -240,3 +240,11 @@ def test_a_forgotten_session_dies_without_the_garbage_collector():
         assert gc.collect() == 0
     finally:
         gc.enable()
+
+
+def test_a_turn_in_progress_does_not_keep_its_request():
+    """A conversation is as large as the body; thousands of turns are in progress."""
+    sessions, opening = Sessions(SessionsConfig(), id_prefix=""), read(1, 0)
+    assert opening.transcript.new_probes and opening.transcript.words.prompt().size
+    sessions.arrived(RequestId("1"), T, opening, now=0.0)
+    assert not opening.transcript.new_probes and not opening.transcript.words.prompt().size
