@@ -144,7 +144,7 @@ class Gateway:
             await self.stop()
 
     def _on_records(self, records: list[Record]) -> None:
-        self._metrics.count(records)
+        self._metrics.take(records)
         if self._stream is not None:
             self._stream.extend(records)
 

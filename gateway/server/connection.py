@@ -152,8 +152,12 @@ class ClientConnection(asyncio.Protocol):
         self._idle_since = self._listener.now()
         if self._framing is not None:  # the handler stopped half-way
             self.abort()
-        if not self._is_serving:
+        if self._is_serving:
+            return
+        if self._parser.requests:
             self._serve()
+        else:
+            self._rest()
 
     def _rest(self) -> None:
         """Nothing is left to be handled."""
@@ -166,8 +170,10 @@ class ClientConnection(asyncio.Protocol):
         elif self._listener.is_draining:
             self._close()
         else:
-            self._read_on()
-            self._continue_if_wanted()
+            if not self._is_reading:
+                self._read_on()
+            if self._parser.wants_continue:
+                self._continue_if_wanted()
 
     def _read_on(self) -> None:
         if not self._is_reading:

@@ -46,7 +46,7 @@ class Driver:
         self._id_prefix = id_prefix
         self._numbers = itertools.count(1)
         self._on_records = on_records
-        self._tickets: dict[RequestId, Ticket] = {}
+        self.tickets: dict[RequestId, Ticket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
 
@@ -54,11 +54,11 @@ class Driver:
         """Tells the brain of a request. The ticket must be closed; it is a context manager."""
         request = RequestId(f"r-{self._id_prefix}{next(self._numbers):x}")
         ticket = Ticket(self, request)
-        self._tickets[request] = ticket
+        self.tickets[request] = ticket
         try:
             self.send(ev.RequestArrived(request, tenant, facts))
         except BaseException:
-            del self._tickets[request]
+            del self.tickets[request]
             raise
         return ticket
 
@@ -67,7 +67,7 @@ class Driver:
         for command in self.coordinator.handle(event, now=self._clock()):
             # `isinstance` takes three times as long.
             if type(command) is Dispatch or type(command) is Refuse:
-                self._tickets[command.request].decide(command)
+                self.tickets[command.request].decide(command)
             else:
                 records.append(command)
         if records:
@@ -75,9 +75,6 @@ class Driver:
         # A timer that fires early only asks again; what may be due sooner than it is a turn that waits.
         if self._timer is None or self.coordinator.waiting_room:
             self._rearm()
-
-    def close_ticket(self, ticket: "Ticket") -> None:
-        self._tickets.pop(ticket.request, None)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -117,7 +114,7 @@ class Ticket:
     ) -> None:
         if not self.is_over:
             self._end(ev.ClientLeft(self.request, self.seen() if self.seen is not None else None))
-        self._driver.close_ticket(self)
+        self._driver.tickets.pop(self.request, None)
 
     async def decision(self) -> Dispatch | Refuse:
         """The brain's next decision. After `Refuse` the ticket is over."""

@@ -19,7 +19,7 @@ from gateway.server.connection import ClientConnection
 from gateway.server.driver import Driver, Ticket
 from gateway.server.outbound import Outbound
 from gateway.server.receipts import receipts
-from gateway.server.relay import Relay, framing_of
+from gateway.server.relay import Relay, framing_of, pass_whole
 from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
 from gateway.upstream.connection import UpstreamConnection
@@ -148,18 +148,20 @@ class Handlers:
         head, endpoint = upstream.head, request.head.visitor.endpoint
         assert head is not None
         observer = observe(endpoint.protocol, endpoint.work, head.content_type, head.content_encoding)
-        relay = Relay(client, upstream, head, ticket, observer)
         framing = framing_of(head, is_http_1_0=request.head.is_http_1_0)
         client.start_response(head.start + told, framing)
         may_reuse = False
         try:
             whole = upstream.take_whole()
             if whole is not None:
-                relay.pass_whole(whole)
+                pass_whole(client, whole, head, ticket, observer)
                 may_reuse = True
-            else:
-                self._relays[relay] = (replica, upstream)
+                return
+            relay = Relay(client, upstream, head, ticket, observer)
+            self._relays[relay] = (replica, upstream)
+            try:
                 may_reuse = await relay.run()
+            finally:
+                del self._relays[relay]
         finally:
-            self._relays.pop(relay, None)
             replica.release(upstream, reuse=may_reuse)

@@ -44,14 +44,6 @@ class Relay:
     def is_waiting_for_replica(self) -> bool:
         return not self._is_paused and not self._upstream.done.has_come
 
-    def pass_whole(self, parts: list[bytes]) -> None:
-        """All of the response has come: these are the parts of its body."""
-        self._client.write(parts, is_last=True)
-        self._feed(parts)
-        answer = self._answer()
-        has_first_token = self._observer.has_first_token and self._head.status < 400
-        self._ticket.answered_at_once(answer, has_first_token=has_first_token)
-
     async def run(self) -> bool:
         """Passes the response on to its end. Whether the replica's connection is fit for reuse."""
         client, upstream = self._client, self._upstream
@@ -81,24 +73,14 @@ class Relay:
 
     def _pump(self, parts: list[bytes], is_last: bool) -> None:
         self._client.write(parts, is_last=is_last)
-        self._feed(parts)
-        self._tell()
-
-    def _feed(self, parts: list[bytes]) -> None:
         # One chunk a read: the observer's work is per call more than per byte.
         self._observer.feed(parts[0] if len(parts) == 1 else b"".join(parts))
+        self._tell()
 
     def _told_answer(self) -> Answer:
         """What has been seen so far, and told to the brain."""
-        answer = self._answer()
+        answer = answer_of(self._observer, self._head)
         self._tell()
-        return answer
-
-    def _answer(self) -> Answer:
-        head = self._head
-        answer = self._observer.answer(head.status)
-        if head.status >= 400 and (wait_s := _seconds(head.retry_after)) is not None:
-            answer = msgspec.structs.replace(answer, retry_after_s=wait_s)
         return answer
 
     def _tell(self) -> None:
@@ -131,6 +113,28 @@ def framing_of(head: ResponseHead, *, is_http_1_0: bool) -> Framing:
     if head.has_length:
         return Framing.LENGTH
     return Framing.CLOSE if is_http_1_0 else Framing.CHUNKED
+
+
+def pass_whole(
+    client: ClientConnection,
+    parts: list[bytes],
+    head: ResponseHead,
+    ticket: Ticket,
+    observer: ResponseObserver,
+) -> None:
+    """A response that has come as a whole: `parts` is its body."""
+    client.write(parts, is_last=True)
+    observer.feed(parts[0] if len(parts) == 1 else b"".join(parts))
+    answer = answer_of(observer, head)
+    ticket.answered_at_once(answer, has_first_token=observer.has_first_token and head.status < 400)
+
+
+def answer_of(observer: ResponseObserver, head: ResponseHead) -> Answer:
+    """What has been seen so far."""
+    answer = observer.answer(head.status)
+    if head.status >= 400 and (wait_s := _seconds(head.retry_after)) is not None:
+        answer = msgspec.structs.replace(answer, retry_after_s=wait_s)
+    return answer
 
 
 def _seconds(retry_after: str | None) -> float | None:

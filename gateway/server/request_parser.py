@@ -92,8 +92,11 @@ class RequestParser:
     def feed(self, data: bytes) -> None:
         """Never raises: what cannot be accepted sets `refusal`."""
         is_between = not (self.is_in_head or self.is_in_body or self._unreported_bytes)
-        if is_between and self._last is not None and self._recognise(data, *self._last):
-            return
+        if is_between and self._last is not None:
+            body = self._last[0].body_of(data)
+            if body is not None and self._may_hold(len(body)):
+                self.requests.append(HttpRequest(self._last[1], body))
+                return
         before = len(self.requests)
         self._read(data)
         if is_between and not self.is_mid_request and len(self.requests) == before + 1:
@@ -101,16 +104,9 @@ class RequestParser:
             known = know_message(data, len(request.body))
             self._last = (known, request.head) if known is not None and request.head.keep_alive else None
 
-    def _recognise(self, data: bytes, known: KnownHead, head: RequestHead) -> bool:
-        """Whether this is one whole request with the head of the last one, and may be held."""
-        body = known.body_of(data)
-        if body is None or self.refusal is not None:
-            return False
-        size = len(body)
-        if size > self._limits.max_body_bytes or not self._budget.take(size):
-            return False
-        self.requests.append(HttpRequest(head, body))
-        return True
+    def _may_hold(self, size: int) -> bool:
+        """Takes it from the budget. If not, llhttp's callbacks say why."""
+        return self.refusal is None and size <= self._limits.max_body_bytes and self._budget.take(size)
 
     def _read(self, data: bytes) -> None:
         while data and self.refusal is None:

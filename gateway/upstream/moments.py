@@ -5,7 +5,6 @@ times what its step does. So a handler waits for *moments*, and is *run* by hand
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
@@ -54,30 +53,35 @@ class Run:
 
     def go_on(self) -> None:
         """Starts it, and later takes it from one wait to the next. Raises what it raises."""
-        self._step(self._coroutine.send, None)
+        try:
+            awaited = self._awaited = self._coroutine.send(None)
+        except BaseException as end:
+            self._on_end()
+            if not isinstance(end, StopIteration):
+                raise
+        else:
+            self._wait_for(awaited)
 
     def cancel(self) -> None:
         """Raises `CancelledError` where it waits."""
         if isinstance(self._awaited, Moment):
             self._awaited.resume = None
         self._awaited = None
-        with contextlib.suppress(asyncio.CancelledError):
-            self._step(self._coroutine.throw, asyncio.CancelledError())
-
-    def _step(self, step: Callable[[Any], Any], argument: object) -> None:
         try:
-            awaited = self._awaited = step(argument)
-        except StopIteration:
+            awaited = self._awaited = self._coroutine.throw(asyncio.CancelledError())
+        except BaseException as end:
             self._on_end()
-        except BaseException:
-            self._on_end()
-            raise
+            if not isinstance(end, StopIteration | asyncio.CancelledError):
+                raise
         else:
-            if type(awaited) is Moment:
-                awaited.resume = self.go_on
-            else:
-                awaited._asyncio_future_blocking = False  # noqa: SLF001 - as a task does it
-                awaited.add_done_callback(self._future_done)
+            self._wait_for(awaited)
+
+    def _wait_for(self, awaited: Any) -> None:
+        if type(awaited) is Moment:
+            awaited.resume = self.go_on
+        else:
+            awaited._asyncio_future_blocking = False  # noqa: SLF001 - as a task does it
+            awaited.add_done_callback(self._future_done)
 
     def _future_done(self, future: "asyncio.Future[Any]") -> None:
         if self._awaited is future:  # else it was cancelled meanwhile

@@ -143,8 +143,9 @@ class ChatReader:
             if not choice.index:  # of several answers to one question, a client goes on with the first
                 sighting.add_text(read_said(choice.text if message is None else message.content))
             if message is not None and message.tool_calls:
+                read_call = self._read_piece if choice.delta is not None else _read_call
                 for call in message.tool_calls:
-                    self._read_call(choice.index or 0, call, sighting)
+                    read_call(choice.index or 0, call, sighting)
             if choice.finish_reason is not None:
                 sighting.finish_reason = choice.finish_reason
         if completion.usage is not None:
@@ -152,7 +153,7 @@ class ChatReader:
         if completion.error not in _NOTHING:
             sighting.finish_reason = ERROR_FINISH
 
-    def _read_call(self, choice: int, call: _Call, sighting: Sighting) -> None:
+    def _read_piece(self, choice: int, call: _Call, sighting: Sighting) -> None:
         place = (choice, call.index or 0)
         function = call.function or call.custom or _Function()
         old_id, old_name = self._open_calls.get(place, ("", None))
@@ -162,9 +163,24 @@ class ChatReader:
         if len(self._open_calls) < MAX_CALLS or place in self._open_calls:
             self._open_calls[place] = (call_id, name)
         sighting.add_call(call_id, name)
-        for piece in (function.arguments, function.input):
-            if type(piece) is str:
-                sighting.add_arguments((place, call_id), piece)
+        _read_arguments((place, call_id), function, sighting)
+
+
+def _read_call(choice: int, call: _Call, sighting: Sighting) -> None:
+    """A call that is whole."""
+    function = call.function or call.custom
+    if function is not None:
+        sighting.add_call(call.id, function.name)
+        _read_arguments(call.id or call.index, function, sighting)
+
+
+def _read_arguments(call: object, function: _Function, sighting: Sighting) -> None:
+    piece = function.arguments
+    if type(piece) is str:
+        sighting.add_arguments(call, piece)
+    piece = function.input
+    if type(piece) is str:
+        sighting.add_arguments(call, piece)
 
 
 def read_said(content: object) -> str | None:

@@ -384,7 +384,7 @@ class Bench:
         """What is going on in the gateway; all zero when nothing is."""
         gateway, brain = self.gateway, self.brain
         return {
-            "tickets": len(gateway.driver._tickets),
+            "tickets": len(gateway.driver.tickets),
             "live requests": len(brain.live),
             "waiting": len(brain.waiting_room),
             "running on replicas": sum(state.running for state in brain.fleet),

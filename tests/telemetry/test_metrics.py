@@ -40,7 +40,7 @@ def test_records_are_counted():
         rec.ToolEnd(**turn, names=("bash",), duration_ms=2000.0),
         rec.Refused(**turn, **alice, reason=RefusalReason.QUEUE_FULL, waited_ms=0.0),
     ]  # fmt: skip
-    metrics.count(seen)
+    metrics.take(seen)
     text = metrics.render().decode()
     for line in (
         'turnpike_turns_total{protocol="chat",source="new"} 1.0',
