@@ -21,7 +21,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum, IntEnum
-from typing import Any, Final, Self
+from typing import Any, Final
 
 VERSION: Final = 1
 XARGS_KEY: Final = "turnpike"
@@ -283,25 +283,3 @@ def _within(value: object, most: float) -> float:
 _CLASSES: Final = {each.name.lower(): each for each in ServiceClass}
 _TAGS: Final = {each.name.lower(): each for each in Tag}
 _FIELDS: Final = frozenset({"v", *(_WIRE_NAMES.get(each.name, each.name) for each in fields(Hint))})
-
-
-@dataclass(slots=True)
-class Sequence:
-    """The last hint that was followed, of each of a bounded number of threads; the oldest are forgotten."""
-
-    max_threads: int
-    _last: dict[tuple[str, str], int]
-
-    @classmethod
-    def of(cls, max_threads: int) -> Self:
-        return cls(max_threads, {})
-
-    def is_newer(self, hint: Hint) -> bool:
-        """Whether the hint says something new; if so, it is the last one from now on."""
-        thread = (hint.session, hint.thread)
-        last = self._last.pop(thread, -1)
-        newer = hint.seq > last
-        self._last[thread] = max(hint.seq, last)
-        if len(self._last) > self.max_threads:
-            del self._last[next(iter(self._last))]
-        return newer

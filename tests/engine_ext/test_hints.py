@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnpike_vllm import hints
-from turnpike_vllm.hints import Boundary, Hint, Refusal, Sequence, ServiceClass, Tag, parse
+from turnpike_vllm.hints import Boundary, Hint, Refusal, ServiceClass, Tag, parse
 
 FULL = Hint(
     session="s-1",
@@ -127,19 +127,3 @@ def test_actions_of_an_envelope() -> None:
     others = SimpleNamespace(action_type="somebody.else", action_version="1", payload={})
     assert hints.parse_actions([others, ours, newer]) == [Hint(session="s", seq=1), Refusal.UNKNOWN]
     assert hints.parse_actions(None) == []
-
-
-def test_only_newer_hints_say_something() -> None:
-    sequence = Sequence.of(2)
-    heard = [sequence.is_newer(Hint(session="s", seq=seq)) for seq in (3, 3, 1, 4)]
-    assert heard == [True, False, False, True]
-    assert sequence.is_newer(Hint(session="s", seq=1, thread="other"))
-
-
-def test_sequences_are_forgotten_oldest_first() -> None:
-    sequence = Sequence.of(2)
-    for name in ("a", "b", "a", "c"):
-        sequence.is_newer(Hint(session=name, seq=5))
-    assert len(sequence._last) == 2
-    assert not sequence.is_newer(Hint(session="a", seq=5))
-    assert sequence.is_newer(Hint(session="b", seq=5))

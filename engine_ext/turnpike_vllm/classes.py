@@ -1,0 +1,101 @@
+"""Which background work may share a step with work that somebody waits for?
+
+Source: Agent.xpu, §4.4 (preemption at chunk and iteration boundaries), §4.5 (slack-aware piggybacking,
+    starvation prevention).
+Symbols: B_rf → what `Piggyback.plan` keeps; "threshold age" → ``age_s``.
+Deviations: B_rf is 3 on the paper's hardware; here it is what the measured slack allows (``added_tpot`` of a
+    reactive step's time). An aged prefill gets tokens of the step instead of a second accelerator, its two
+    privileges being a prefill slot and a place in the batch past the bound. "Evicted" means left out of this
+    step, with its KV kept.
+Invariants: a step without reactive work leaves nobody out; reactive rows are never left out; an aged row is
+    never left out; a prefill that is let in gets at least one block's tokens.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from turnpike_vllm.pace import Pace
+
+NO_BOUND: Final = 1 << 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassesConfig:
+    added_tpot: float = 0.10
+    """How much longer background work may make a step that somebody waits for."""
+    preempt_s: float = 0.05
+    """How long a step of background work alone may last while a reactive session lives: its next request
+    waits for two of them at most (one runs, one is queued), hence for 0.1 s."""
+    age_s: float = 20.0
+    """Background work that got no service for so long has aged."""
+    least_tokens: int = 64
+    """What an aged prefill gets of every step, at least."""
+
+
+class Row(NamedTuple):
+    """A background request that runs."""
+
+    key: object
+    context: int
+    """Tokens behind it."""
+    admitted: float
+    is_prefill: bool
+    is_aged: bool
+
+
+class Plan(NamedTuple):
+    """What background work gets of one step."""
+
+    left_out: frozenset[object]
+    prefill_tokens: int
+    """At most so many tokens of background prompts, aged ones included."""
+    aged_tokens: int
+    """Aged prompts get so many in any case."""
+
+
+ALL: Final = Plan(frozenset(), NO_BOUND, NO_BOUND)
+
+
+@dataclass
+class Piggyback:
+    config: ClassesConfig
+    pace: Pace
+
+    def plan(
+        self,
+        rows: Sequence[Row],
+        *,
+        reactive_rows: int,
+        reactive_context: int,
+        is_reactive_prefill: bool,
+        is_reactive_alive: bool,
+    ) -> Plan:
+        """``reactive_rows`` decode, with ``reactive_context`` tokens behind them; whether a reactive prompt
+        is to be computed; whether a reactive session lives at all."""
+        if not reactive_rows and not is_reactive_prefill:
+            return self._alone(rows) if is_reactive_alive else ALL
+        return self._beside(rows, reactive_rows, reactive_context, is_reactive_prefill)
+
+    def _alone(self, rows: Sequence[Row]) -> Plan:
+        decoding = [each for each in rows if not each.is_prefill]
+        tokens = self.pace.tokens_within(
+            self.config.preempt_s, rows=len(decoding), context=sum(each.context for each in decoding)
+        )
+        bound = max(tokens, self.config.least_tokens)
+        return Plan(frozenset(), bound, bound)
+
+    def _beside(self, rows: Sequence[Row], reactive_rows: int, context: int, is_prefill: bool) -> Plan:
+        allowed = self.config.added_tpot * self.pace.predict(tokens=reactive_rows, context=context)
+        left_out: set[object] = set()
+        # The longest leave first, then the newest (§4.5): the shortest and oldest are let in first.
+        for row in sorted(rows, key=lambda each: (each.context, each.admitted)):
+            if row.is_prefill:
+                continue
+            cost = self.pace.per_token_s + self.pace.per_context_s * row.context
+            if row.is_aged or cost <= allowed:
+                allowed -= cost
+            else:
+                left_out.add(row.key)
+        tokens = 0 if is_prefill else max(0, int(allowed / self.pace.per_token_s))
+        return Plan(frozenset(left_out), tokens, self.config.least_tokens)

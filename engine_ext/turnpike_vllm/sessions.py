@@ -1,0 +1,107 @@
+"""What the engine remembers of sessions: what hints said, and what service they got."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from turnpike_vllm.coordinator import ServiceWindow
+from turnpike_vllm.hints import DEFAULT_BAND, Boundary, Hint, Refusal, ServiceClass
+from turnpike_vllm.retention import Thread
+
+DEFAULT_REUSE = 0.5
+"""Nothing was said about how likely a thread's state is used again."""
+
+
+@dataclass(slots=True)
+class ThreadPolicy:
+    """The newest that was said about a thread."""
+
+    seq: int
+    turn: int | None = None
+    retain_s: float | None = None
+    prefetch_in_s: float | None = None
+    reuse: float | None = None
+    tags: tuple[Boundary, ...] = ()
+    is_final: bool = False
+
+
+@dataclass(slots=True)
+class Session:
+    name: str
+    task_at: float
+    """When its task began, on the engine's clock."""
+    service: ServiceWindow
+    klass: ServiceClass = ServiceClass.REACTIVE
+    band: int = DEFAULT_BAND
+    parent: str | None = None
+    heard_at: float = 0.0
+    is_finished: bool = False
+    threads: dict[str, ThreadPolicy] = field(default_factory=dict)
+
+
+_MAX_THREADS = 256
+"""Of one session; the one that was silent longest goes first."""
+
+
+@dataclass
+class Sessions:
+    max_sessions: int
+    window_s: float
+    _by_name: dict[str, Session] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._by_name.values())
+
+    def get(self, name: str) -> Session | None:
+        return self._by_name.get(name)
+
+    def policy(self, thread: Thread) -> ThreadPolicy | None:
+        session = self._by_name.get(thread.session)
+        return None if session is None else session.threads.get(thread.thread)
+
+    def follow(self, hint: Hint, *, now: float) -> Session | Refusal:
+        """Take up what a hint says. `Refusal.STALE` if something newer, or the same, is known of its
+        thread."""
+        session = self._by_name.pop(hint.session, None)
+        if session is None:
+            session = Session(hint.session, now - (hint.age_s or 0.0), ServiceWindow(self.window_s))
+        self._by_name[hint.session] = session  # the last to be forgotten
+        if len(self._by_name) > self.max_sessions:
+            del self._by_name[next(iter(self._by_name))]
+        policy = session.threads.pop(hint.thread, None) or ThreadPolicy(-1)
+        session.threads[hint.thread] = policy
+        if hint.seq <= policy.seq:
+            return Refusal.STALE
+        if len(session.threads) > _MAX_THREADS:
+            del session.threads[next(iter(session.threads))]
+        self._update(session, hint, now)
+        _update_policy(policy, hint)
+        return session
+
+    def _update(self, session: Session, hint: Hint, now: float) -> None:
+        session.heard_at = now
+        session.is_finished = hint.is_finished
+        if hint.service is not None:
+            session.klass = hint.service
+        if hint.band is not None:
+            session.band = hint.band
+        if hint.parent is not None:
+            session.parent = hint.parent
+        if hint.age_s is not None:
+            session.task_at = min(session.task_at, now - hint.age_s)
+        if hint.attained is not None:
+            session.service.is_at_least(hint.attained, now=now)
+
+
+def _update_policy(policy: ThreadPolicy, hint: Hint) -> None:
+    policy.seq = hint.seq
+    if hint.turn is not None and hint.turn != policy.turn:
+        # Said of an older turn, by now meaningless.
+        policy.turn, policy.retain_s, policy.prefetch_in_s, policy.is_final = hint.turn, None, None, False
+    policy.retain_s = policy.retain_s if hint.retain_s is None else hint.retain_s
+    policy.prefetch_in_s = policy.prefetch_in_s if hint.prefetch_in_s is None else hint.prefetch_in_s
+    policy.reuse = policy.reuse if hint.reuse is None else hint.reuse
+    policy.tags = hint.tags or policy.tags
+    policy.is_final = policy.is_final or hint.is_final

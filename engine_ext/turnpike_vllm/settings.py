@@ -1,0 +1,103 @@
+"""The plugin's settings: ``--additional-config '{"turnpike": {...}}'`` of the vLLM server.
+
+Every bias can be switched off, and every number of a policy's configuration set:
+
+    {"turnpike": {"retention": {"grace_s": 3.0}, "classes": false}}
+
+What is wrong raises `SettingsError`, and the plugin then leaves vLLM as it is.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar, get_type_hints
+
+from turnpike_vllm.classes import ClassesConfig
+from turnpike_vllm.coordinator import CoordinatorConfig
+from turnpike_vllm.eviction import EvictionConfig
+from turnpike_vllm.retention import RetentionConfig
+
+KEY = "turnpike"
+
+
+class SettingsError(ValueError):
+    """What is wrong, and where."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """``None`` switches a bias off."""
+
+    coordinator: CoordinatorConfig | None = field(default_factory=CoordinatorConfig)
+    opportunist: bool = True
+    retention: RetentionConfig | None = field(default_factory=RetentionConfig)
+    eviction: EvictionConfig | None = field(default_factory=EvictionConfig)
+    classes: ClassesConfig | None = field(default_factory=ClassesConfig)
+    max_sessions: int = 4_096
+    """Sessions that are remembered; the one that was silent longest goes first."""
+
+
+OFF = Settings(coordinator=None, opportunist=False, retention=None, eviction=None, classes=None)
+
+_POLICIES: Mapping[str, Any] = {
+    "coordinator": CoordinatorConfig,
+    "retention": RetentionConfig,
+    "eviction": EvictionConfig,
+    "classes": ClassesConfig,
+}
+
+Config = TypeVar("Config")
+
+
+def read_settings(additional_config: object) -> Settings:
+    """From vLLM's ``additional_config``; an absent key means the defaults."""
+    raw = additional_config.get(KEY, {}) if isinstance(additional_config, Mapping) else {}
+    if raw is False:
+        return OFF
+    if not isinstance(raw, Mapping):
+        raise SettingsError(f"{KEY}: must be an object or false")
+    changes: dict[str, Any] = {}
+    for name, value in raw.items():
+        if name in _POLICIES:
+            changes[name] = _policy(name, value)
+        elif isinstance(value, bool) if name == "opportunist" else name == "max_sessions" and _is_size(value):
+            changes[name] = value
+        else:
+            raise SettingsError(f"{KEY}.{name}: unknown, or of the wrong kind")
+    return replace(Settings(), **changes)
+
+
+def _policy(name: str, value: object) -> object | None:
+    if value is False or value is None:
+        return None
+    default: object = _POLICIES[name]()
+    return default if value is True else _read(default, value, f"{KEY}.{name}")
+
+
+def _read(default: Config, value: object, place: str) -> Config:
+    if not isinstance(value, Mapping):
+        raise SettingsError(f"{place}: must be an object or a boolean")
+    types = get_type_hints(type(default))
+    changes: dict[str, Any] = {}
+    for name, given in value.items():
+        if name not in {each.name for each in fields(default)}:  # type: ignore[arg-type]
+            raise SettingsError(f"{place}.{name}: unknown")
+        changes[name] = _number(types[name], given, f"{place}.{name}")
+    return replace(default, **changes)  # type: ignore[type-var]
+
+
+def _number(wanted: object, given: object, place: str) -> object:
+    if wanted is float and isinstance(given, int | float) and not isinstance(given, bool) and given >= 0:
+        return float(given)
+    if wanted is int and _is_count(given):
+        return given
+    if wanted == tuple[int, ...] and isinstance(given, list) and all(map(_is_count, given)):
+        return tuple(given)
+    raise SettingsError(f"{place}: must be {'a list of counts' if wanted == tuple[int, ...] else 'a number'}")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_size(value: object) -> bool:
+    return _is_count(value) and value != 0

@@ -1,0 +1,122 @@
+"""The waiting requests by rank. It has vLLM's ``RequestQueue`` interface, and nothing of vLLM."""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class RankedQueue(Generic[Item]):
+    """A priority queue whose order changes while its items wait.
+
+    ``rank(item, now)`` is asked when an item enters and whenever ``next_rise(item, now)`` said that it would
+    change; so no operation looks at all items but iteration.
+    """
+
+    def __init__(
+        self, rank: Callable[[Item, float], Any], next_rise: Callable[[Item, float], float | None], now: float
+    ) -> None:
+        self.now = now
+        """The time at which items are ranked; `advance` sets it."""
+        self._rank = rank
+        self._next_rise = next_rise
+        self._heap: list[tuple[Any, int, Item]] = []
+        self._rises: list[tuple[float, int, Item]] = []
+        self._entries: dict[Item, int] = {}
+        self._count = 0
+        self._parked: list[Item] | None = None
+
+    def advance(self, now: float) -> int:
+        """Rank anew what is due; returns how many that were."""
+        self.now = max(now, self.now)
+        risen = 0
+        while self._rises and self._rises[0][0] <= self.now:
+            _, entry, item = heapq.heappop(self._rises)
+            if self._entries.get(item) == entry:
+                self._push(item)
+                risen += 1
+        return risen
+
+    def refresh(self, items: Iterable[Item]) -> None:
+        """Rank these anew: something that is known about them has changed."""
+        for item in items:
+            if item in self._entries:
+                self._push(item)
+
+    def park(self) -> None:
+        """From now on what enters is counted, but not handed out,"""
+        self._parked = []
+
+    def unpark(self) -> None:
+        """until now."""
+        parked, self._parked = self._parked or [], None
+        for item in parked:
+            self._push(item)
+
+    def add_request(self, request: Item) -> None:
+        if self._parked is None:
+            self._push(request)
+        else:
+            self._parked.append(request)
+
+    def pop_request(self) -> Item:
+        item = self.peek_request()
+        heapq.heappop(self._heap)
+        del self._entries[item]
+        return item
+
+    def peek_request(self) -> Item:
+        heap, entries = self._heap, self._entries
+        while heap:
+            _, entry, item = heap[0]
+            if entries.get(item) == entry:
+                return item
+            heapq.heappop(heap)
+        raise IndexError("an empty queue has no front")
+
+    def prepend_request(self, request: Item) -> None:
+        """As `add_request`: the rank knows who goes first."""
+        self.add_request(request)
+
+    def prepend_requests(self, requests: Iterable[Item]) -> None:
+        for request in requests:
+            self.add_request(request)
+
+    def remove_request(self, request: Item) -> None:
+        self.remove_requests([request])
+
+    def remove_requests(self, requests: Iterable[Item]) -> None:
+        """Those that are not here are passed over."""
+        for request in requests:
+            self._entries.pop(request, None)
+            if self._parked and request in self._parked:
+                self._parked.remove(request)
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries) + len(self._parked or ())
+
+    def __iter__(self) -> Iterator[Item]:
+        live = sorted(entry for entry in self._heap if self._entries.get(entry[2]) == entry[1])
+        return iter([*(item for _, _, item in live), *(self._parked or ())])
+
+    def _push(self, item: Item) -> None:
+        self._count += 1
+        self._entries[item] = self._count
+        heapq.heappush(self._heap, (self._rank(item, self.now), self._count, item))
+        rise = self._next_rise(item, self.now)
+        if rise is not None:
+            heapq.heappush(self._rises, (rise, self._count, item))
+        if len(self._heap) > 2 * len(self._entries) + 64:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Without the entries that something replaced."""
+        entries = self._entries
+        self._heap = [each for each in self._heap if entries.get(each[2]) == each[1]]
+        self._rises = [each for each in self._rises if entries.get(each[2]) == each[1]]
+        heapq.heapify(self._heap)
+        heapq.heapify(self._rises)

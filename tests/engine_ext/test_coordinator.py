@@ -1,0 +1,109 @@
+"""Levels by footprint and service, promotion by waiting, a window that forgets."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnpike_vllm.coordinator import Coordinator, CoordinatorConfig, Rank, ServiceWindow
+from turnpike_vllm.hints import ServiceClass
+
+REACTIVE, PROACTIVE = ServiceClass.REACTIVE, ServiceClass.PROACTIVE
+COORDINATOR = Coordinator(CoordinatorConfig())
+
+
+def rank(
+    *,
+    service: ServiceClass = REACTIVE,
+    band: int = 3,
+    level: int = 0,
+    task: float = 0.0,
+    arrived: float = 0.0,
+    now: float = 0.0,
+) -> Rank:
+    return COORDINATOR.rank(service=service, band=band, level=level, task=task, arrived=arrived, now=now)
+
+
+@pytest.mark.parametrize(
+    ("added", "attained", "level"),
+    [
+        (10, 0, 0),
+        (1_024, 0, 0),
+        (1_025, 0, 1),
+        (16_000, 0, 2),
+        (99_999, 0, 3),
+        (10, 8_193, 1),
+        (10, 10**6, 3),
+    ],
+)
+def test_levels(added: int, attained: int, level: int) -> None:
+    assert COORDINATOR.level(added_tokens=added, attained=attained) == level
+
+
+def test_class_then_band_then_level_then_the_task_s_age() -> None:
+    expected = [
+        rank(band=0, level=3, task=9),
+        rank(level=0, task=5, arrived=8),
+        rank(level=0, task=6, arrived=1),
+        rank(level=1, task=0),
+        rank(service=PROACTIVE, band=0),
+    ]
+    shuffled = list(expected)
+    random.Random(1).shuffle(shuffled)
+    assert sorted(shuffled) == expected
+
+
+def test_waiting_raises_a_level_at_a_time_and_is_bounded() -> None:
+    seen = [rank(level=3, now=now).level for now in (0, 4.9, 5, 10, 15, 20)]
+    assert seen == [3, 3, 2, 1, 0, 0]
+
+
+def test_overdue_goes_before_everything_in_order_of_arrival() -> None:
+    late = rank(service=PROACTIVE, band=7, level=3, arrived=0.0, now=30.0)
+    later = rank(service=PROACTIVE, band=7, level=3, arrived=-1.0, now=30.0)
+    assert later < late < rank(band=0, arrived=29.0, now=30.0)
+
+
+@given(st.floats(0, 100), st.floats(0, 100))
+def test_the_rank_changes_when_it_was_announced(arrived: float, waited: float) -> None:
+    now = arrived + waited
+    rise = COORDINATOR.next_rise(arrived=arrived, now=now)
+    before = rank(level=3, arrived=arrived, now=now)
+    if rise is None:
+        assert not before.not_overdue
+    else:
+        assert rise > now or rise == pytest.approx(now)
+        just_before = arrived + (rise - arrived) * (1 - 1e-9)
+        assert just_before <= now or rank(level=3, arrived=arrived, now=just_before) == before
+
+
+def test_a_window_forgets() -> None:
+    window = ServiceWindow(80.0)
+    for second in range(0, 100, 10):
+        window.add(1, now=second)
+    assert window.slide(now=90.0) == 8
+    assert window.slide(now=120.0) == 5
+    assert window.slide(now=1_000.0) == 0
+    assert window.slide(now=0.0) == 0  # a clock that goes back forgets nothing and breaks nothing
+
+
+def test_service_elsewhere_counts_once() -> None:
+    window = ServiceWindow(60.0)
+    window.is_at_least(500, now=1.0)
+    window.is_at_least(400, now=2.0)
+    window.add(10, now=2.0)
+    assert window.total == 510
+
+
+@given(st.lists(st.tuples(st.integers(0, 1_000), st.floats(0, 30)), max_size=40))
+def test_a_window_never_counts_what_is_not_there(served: list[tuple[int, float]]) -> None:
+    window, now = ServiceWindow(60.0), 0.0
+    log: list[tuple[float, int]] = []
+    for tokens, passed in served:
+        now += passed
+        window.add(tokens, now=now)
+        log.append((now, tokens))
+        surely = sum(tokens for at, tokens in log if now - at <= 52.0)
+        possibly = sum(tokens for at, tokens in log if now - at <= 60.0)
+        assert surely <= window.total <= possibly

@@ -1,0 +1,179 @@
+"""Which block is overwritten next: the score, tags as a tie-break, shared prefixes, leaf before parent."""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnpike_vllm.eviction import EvictionConfig, Evictor, by_block
+from turnpike_vllm.hints import Boundary, Tag
+
+
+@dataclass(eq=False)
+class Cell:
+    block_id: int
+    block_hash: object
+    ref_cnt: int = 0
+
+
+def cells(*ids: int) -> list[Cell]:
+    return [Cell(each, f"h{each}") for each in ids]
+
+
+def names(found: list[Cell]) -> list[int]:
+    return [each.block_id for each in found]
+
+
+@pytest.fixture
+def evictor() -> Evictor[Cell]:
+    return Evictor(EvictionConfig())
+
+
+def test_the_least_likely_to_be_used_goes_first_from_its_leaf(evictor: Evictor[Cell]) -> None:
+    evictor.claim("paused", cells(1, 2), reuse=0.9, now=0.0)
+    evictor.claim("over", cells(3, 4), reuse=0.0, now=100.0)
+    assert names(evictor.victims(3)) == [4, 3, 2]
+    assert names(evictor.victims(9)) == [1]
+    assert len(evictor) == 0 and not evictor.is_claimed(Cell(1, "h1"))
+
+
+def test_among_equals_the_oldest(evictor: Evictor[Cell]) -> None:
+    evictor.claim("new", cells(1), reuse=0.5, now=400.0)
+    evictor.claim("old", cells(2), reuse=0.5, now=0.0)
+    assert names(evictor.victims(2)) == [2, 1]
+
+
+def test_tags_break_ties_and_nothing_more(evictor: Evictor[Cell]) -> None:
+    evictor.claim("a", cells(1, 2), reuse=0.5, tags=[(Tag.SYSTEM_PROMPT, 1), (Tag.TOOL_OUTPUT, 9)], now=1.0)
+    evictor.claim("b", cells(3, 4), reuse=0.5, tags=[(Tag.SYSTEM_PROMPT, 1), (Tag.RESPONSE, 9)], now=2.0)
+    evictor.claim("c", cells(5), reuse=1.0, tags=[(Tag.RESPONSE, 9)], now=0.0)
+    assert names(evictor.victims(5)) == [4, 2, 1, 3, 5]
+
+
+def test_a_stretch_ends_where_the_tag_does(evictor: Evictor[Cell]) -> None:
+    evictor.claim("a", cells(1, 2, 3), reuse=0.5, tags=[(Tag.SYSTEM_PROMPT, 1), (Tag.RESPONSE, 9)], now=0.0)
+    evictor.claim("b", cells(4), reuse=0.5, tags=[(Tag.TOOL_OUTPUT, 9)], now=0.0)
+    assert names(evictor.victims(2)) == [3, 2]
+    assert names(evictor.victims(2)) == [4, 1]
+
+
+def test_what_several_claim_outlives_each(evictor: Evictor[Cell]) -> None:
+    shared = cells(1, 2)
+    evictor.claim("a", [*shared, *cells(3)], reuse=0.0, now=0.0)
+    evictor.claim("b", [*shared, *cells(4)], reuse=0.9, now=0.0)
+    assert names(evictor.victims(9)) == [3, 4, 2, 1]
+
+
+def test_a_block_in_use_is_never_named_and_its_thread_sleeps_until_woken(evictor: Evictor[Cell]) -> None:
+    used = cells(1, 2)
+    evictor.claim("a", used, reuse=0.0, now=0.0)
+    evictor.claim("b", cells(3, 4), reuse=1.0, now=0.0)
+    used[1].ref_cnt = 1
+    assert names(evictor.victims(1)) == [4]
+    used[1].ref_cnt = 0
+    evictor.wake("a")
+    evictor.wake("nobody")
+    assert names(evictor.victims(1)) == [2]
+
+
+def test_sleepers_are_looked_at_again_before_giving_up(evictor: Evictor[Cell]) -> None:
+    used = cells(1)
+    used[0].ref_cnt = 1
+    evictor.claim("a", used, reuse=0.0, now=0.0)
+    assert evictor.victims(1) == []
+    assert evictor.victims(1) == []
+    used[0].ref_cnt = 0
+    assert names(evictor.victims(1)) == [1]
+
+
+def test_sleepers_are_kept_while_others_suffice(evictor: Evictor[Cell]) -> None:
+    used = cells(1)
+    used[0].ref_cnt = 1
+    evictor.claim("a", used, reuse=0.0, now=0.0)
+    evictor.claim("b", cells(2, 3), reuse=1.0, now=0.0)
+    assert names(evictor.victims(1)) == [3]
+    assert names(evictor.victims(1)) == [2]
+    used[0].ref_cnt = 0
+    assert names(evictor.victims(1)) == [1]
+
+
+def test_a_newer_turn_gives_back_what_it_does_not_share(evictor: Evictor[Cell]) -> None:
+    first = cells(1, 2, 3)
+    evictor.claim("a", first, reuse=0.5, now=0.0)
+    assert names(evictor.claim("a", [first[0], *cells(4)], reuse=0.5, now=1.0)) == [3, 2]
+    assert names(evictor.victims(9)) == [4, 1]
+
+
+def test_what_was_overwritten_meanwhile_is_passed_over(evictor: Evictor[Cell]) -> None:
+    blocks = cells(1, 2)
+    evictor.claim("a", blocks, reuse=0.5, now=0.0)
+    blocks[1].block_hash = "somebody else's"
+    assert names(evictor.victims(2)) == [1]
+    lost = cells(7)
+    evictor.claim("b", lost, reuse=0.5, now=0.0)
+    lost[0].block_hash = None
+    assert evictor.claim("b", [], reuse=0.5, now=0.0) == []
+    assert evictor.victims(2) == []
+
+
+def test_expectations_change(evictor: Evictor[Cell]) -> None:
+    evictor.claim("a", cells(1), reuse=1.0, now=0.0)
+    evictor.claim("b", cells(2), reuse=0.9, now=0.0)
+    evictor.expect("a", 0.0, now=0.0)
+    evictor.expect("nobody", 0.0, now=0.0)
+    assert names(evictor.victims(1)) == [1]
+
+
+def test_forgetting(evictor: Evictor[Cell]) -> None:
+    evictor.claim("a", cells(1, 2), reuse=1.0, now=0.0)
+    assert names(evictor.forget("a")) == [2, 1]
+    assert evictor.forget("a") == []
+    evictor.claim("b", cells(3), reuse=1.0, now=0.0)
+    evictor.clear()
+    assert evictor.victims(3) == [] and evictor.chain("b") is None
+
+
+def test_the_heap_does_not_pile_up(evictor: Evictor[Cell]) -> None:
+    evictor.claim("a", cells(1), reuse=1.0, now=0.0)
+    for turn in range(1_000):
+        evictor.expect("a", 0.5, now=float(turn))
+    assert len(evictor._heap) < 100
+
+
+def test_boundaries_in_blocks() -> None:
+    tags = (Boundary(Tag.SYSTEM_PROMPT, 0.25), Boundary(Tag.TOOL_OUTPUT, 1.0))
+    assert by_block(tags, 8, is_final=True)[:2] == [(Tag.SYSTEM_PROMPT, 2), (Tag.TOOL_OUTPUT, 8)]
+    assert by_block(tags, 8, is_final=True)[-1][0] is Tag.RESPONSE
+    assert [tag for tag, _ in by_block((), 8, is_final=False)] == [Tag.USER_QUERY, Tag.USER_QUERY]
+
+
+TURNS = st.tuples(
+    st.integers(0, 5), st.integers(0, 10), st.integers(0, 10), st.floats(0, 1), st.integers(0, 12)
+)
+
+
+@given(st.lists(TURNS, max_size=60))
+def test_leaf_before_parent_and_no_block_twice(turns: list[tuple[int, int, int, float, int]]) -> None:
+    evictor: Evictor[Cell] = Evictor(EvictionConfig())
+    shared = cells(*range(10))
+    fresh, now = 100, 0.0
+    live: dict[str, list[Cell]] = {}
+    for who, common, own, reuse, wanted in turns:
+        now += 1.0
+        chain = [each for each in shared[:common] if each.block_hash is not None]
+        chain = chain if len(chain) == common else chain[:0]
+        chain += cells(*range(fresh, fresh + own))
+        fresh += own
+        owner = f"s{who}"
+        for block in evictor.claim(owner, chain, reuse=reuse, now=now):
+            block.block_hash = None
+        live[owner] = chain
+        found = evictor.victims(wanted)
+        assert len(found) <= wanted and len({id(each) for each in found}) == len(found)
+        for block in found:
+            assert block.block_hash is not None
+            block.block_hash = None
+        for chain in live.values():
+            there = [block.block_hash is not None for block in chain]
+            assert there == sorted(there, reverse=True)  # what is left is a prefix

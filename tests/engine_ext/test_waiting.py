@@ -1,0 +1,104 @@
+"""The ranked queue against a sorted list."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from turnpike_vllm.waiting import RankedQueue
+
+
+class Item:
+    def __init__(self, arrived: float, worth: int) -> None:
+        self.arrived, self.worth = arrived, worth
+
+
+def rank(item: Item, now: float) -> tuple[int, float]:
+    return (item.worth - int((now - item.arrived) / 10), item.arrived)
+
+
+def next_rise(item: Item, now: float) -> float | None:
+    return item.arrived + 10 * (int((now - item.arrived) / 10) + 1)
+
+
+class Queue(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.count = 0.0, 0
+        self.queue: RankedQueue[Item] = RankedQueue(rank, next_rise, 0.0)
+        self.inside: list[Item] = []
+        self.parked: list[Item] = []
+        self.is_parking = False
+
+    @rule(worth=st.integers(0, 5), front=st.booleans())
+    def add(self, worth: int, front: bool) -> None:
+        self.count += 1
+        item = Item(self.now + self.count * 1e-6, worth)
+        (self.queue.prepend_request if front else self.queue.add_request)(item)
+        (self.parked if self.is_parking else self.inside).append(item)
+
+    @precondition(lambda self: self.inside)
+    @rule()
+    def pop(self) -> None:
+        first = min(self.inside, key=lambda item: rank(item, self.now))
+        assert self.queue.peek_request() is first
+        assert self.queue.pop_request() is first
+        self.inside.remove(first)
+
+    @precondition(lambda self: self.inside or self.parked)
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        item = data.draw(st.sampled_from(self.inside + self.parked))
+        self.queue.remove_request(item)
+        (self.parked if item in self.parked else self.inside).remove(item)
+        self.queue.remove_requests([item])  # not there: passed over
+
+    @rule(passed=st.floats(0, 25))
+    def advance(self, passed: float) -> None:
+        self.now += passed
+        self.queue.advance(self.now)
+
+    @rule()
+    def park(self) -> None:
+        if not self.is_parking:
+            self.queue.park()
+            self.is_parking = True
+
+    @rule()
+    def unpark(self) -> None:
+        self.queue.unpark()
+        self.inside += self.parked
+        self.parked, self.is_parking = [], False
+
+    @precondition(lambda self: self.inside)
+    @rule(data=st.data(), worth=st.integers(0, 5))
+    def refresh(self, data: st.DataObject, worth: int) -> None:
+        item = data.draw(st.sampled_from(self.inside))
+        item.worth = worth
+        self.queue.refresh([item, Item(0.0, 0)])
+
+    @invariant()
+    def agrees(self) -> None:
+        assert len(self.queue) == len(self.inside) + len(self.parked)
+        assert bool(self.queue) == bool(self.inside)
+        assert list(self.queue) == sorted(self.inside, key=lambda each: rank(each, self.now)) + self.parked
+        assert len(self.queue._heap) <= 2 * len(self.inside) + 65
+
+
+TestQueue = Queue.TestCase
+TestQueue.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_nothing_is_in_front_of_an_empty_queue() -> None:
+    queue: RankedQueue[Item] = RankedQueue(rank, next_rise, 0.0)
+    with pytest.raises(IndexError):
+        queue.peek_request()
+
+
+def test_items_that_move_often_do_not_pile_up() -> None:
+    queue: RankedQueue[Item] = RankedQueue(rank, next_rise, 0.0)
+    item = Item(0.0, 3)
+    queue.add_request(item)
+    for _ in range(1_000):
+        queue.refresh([item])
+    assert len(queue._heap) < 100 and len(queue._rises) < 100
