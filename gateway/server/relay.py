@@ -74,8 +74,8 @@ class Relay:
     def _pump(self, parts: list[bytes], is_last: bool) -> None:
         self._client.write(parts, is_last=is_last)
         # One chunk a read: the observer's work is per call more than per byte.
-        self._observer.feed(parts[0] if len(parts) == 1 else b"".join(parts))
-        self._tell()
+        if self._observer.feed(parts[0] if len(parts) == 1 else b"".join(parts)):
+            self._tell()
 
     def _told_answer(self) -> Answer:
         """What has been seen so far, and told to the brain."""

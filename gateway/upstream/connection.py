@@ -36,7 +36,10 @@ class UpstreamConnection(asyncio.Protocol):
         """`head_came` fails with `AnswerMissing`; `done`, the end of the body, with `AnswerCut`."""
         self._now = asyncio.get_running_loop().time
         self._last: LastResponse | None = None
-        """To know the next response by."""
+        """To know the next response by, if it is whole."""
+        self._fields: tuple[int, bytes, RawHeaders, bool] | None = None
+        self._fields_head: ResponseHead
+        """What was made of `_fields`, which the next response may have, too."""
         self._sink: Sink | None = None
         self._read: list[bytes] = []
         """Body bytes that the sink has not had."""
@@ -50,7 +53,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_lost = False
         self._is_head_request = False
         self._keep_alive = False
-        self._has_framing = False
 
     @property
     def is_reusable(self) -> bool:
@@ -124,7 +126,8 @@ class UpstreamConnection(asyncio.Protocol):
         head_came, done, is_over = self.head_came, self.done, not self._is_busy
         if self._sink is not None:
             if self._read or is_over:
-                self._flush(self._sink)
+                self._sink(self._read, is_over)
+                self._read.clear()
         elif self.head is not None:
             head_came.come()  # whoever waited has taken the whole or set the sink when this returns
         # From here on the connection may serve another request.
@@ -138,7 +141,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_lost = True
         if not self._is_busy:
             return
-        if self.head is not None and not self._has_framing and exc is None:
+        if self.head is not None and not self.head.has_framing and exc is None:
             self._end()  # the body ends with the connection
             if self._sink is not None:
                 self._flush(self._sink)
@@ -214,13 +217,13 @@ class UpstreamConnection(asyncio.Protocol):
             if status == 101:
                 raise ValueError("a change of protocol")
             return
-        names = [name.lower() for name, _ in self._headers]
-        has_length = b"content-length" in names
-        is_empty = self._is_head_request or status in (204, 304)
-        self._has_framing = has_length or is_empty or b"transfer-encoding" in names
         self._keep_alive = self._parser.should_keep_alive() and not self._is_head_request
-        self.head = read_head(status, self._reason, self._headers, has_length=has_length, is_empty=is_empty)
-        if is_empty:
+        fields = (status, self._reason, self._headers, self._is_head_request)
+        if fields != self._fields:
+            self._fields = fields
+            self._fields_head = read_head(*fields)
+        self.head = self._fields_head
+        if self.head.is_empty:
             self._end()
 
     def on_message_complete(self) -> None:

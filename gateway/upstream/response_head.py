@@ -15,13 +15,16 @@ class ResponseHead(msgspec.Struct):
     content_encoding: str | None
     retry_after: str | None
     has_length: bool
+    has_framing: bool
+    """Where the body ends is told; else it ends with the connection."""
     is_empty: bool
     """No body follows, whatever the headers say (HEAD, 204, 304)."""
 
 
-def read_head(
-    status: int, reason: bytes, headers: RawHeaders, *, has_length: bool, is_empty: bool
-) -> ResponseHead:
+def read_head(status: int, reason: bytes, headers: RawHeaders, is_head_request: bool) -> ResponseHead:
+    names = [name.lower() for name, _ in headers]
+    has_length = b"content-length" in names
+    is_empty = is_head_request or status in (204, 304)
     fields = b"".join([b"%s: %s\r\n" % field for field in end_to_end(headers)])
     return ResponseHead(
         status=status,
@@ -30,6 +33,7 @@ def read_head(
         content_encoding=get_header(headers, b"content-encoding"),
         retry_after=get_header(headers, b"retry-after"),
         has_length=has_length,
+        has_framing=has_length or is_empty or b"transfer-encoding" in names,
         is_empty=is_empty,
     )
 
@@ -50,7 +54,7 @@ class LastResponse:
         last = self._head
         start = self._start.with_length(len(body))
         head = ResponseHead(
-            last.status, start, last.content_type, last.content_encoding, last.retry_after, True, False
+            last.status, start, last.content_type, last.content_encoding, last.retry_after, True, True, False
         )
         return head, body
 

@@ -44,8 +44,8 @@ class ResponseObserver(Interface):
     def state_ids(self) -> list[str]:
         """Ids of what the replica stores for later requests, seen so far, in order."""
 
-    def feed(self, chunk: bytes) -> None:
-        """The next bytes of the body."""
+    def feed(self, chunk: bytes) -> bool:
+        """The next bytes of the body. False if they plainly brought no milestone."""
 
     def answer(self, status: int) -> Answer:
         """What was seen, after the last byte, also if the answer was cut."""
@@ -119,8 +119,8 @@ class _Observer:
 class SilentObserver(_Observer):
     """Sees nothing."""
 
-    def feed(self, chunk: bytes) -> None:
-        pass
+    def feed(self, chunk: bytes) -> bool:
+        return False
 
     def answer(self, status: int) -> Answer:
         return self._answer(status)
@@ -135,7 +135,7 @@ class StreamObserver(_Observer):
         self._splitter = EventSplitter()
         self._dull = bytearray()
 
-    def feed(self, chunk: bytes) -> None:
+    def feed(self, chunk: bytes) -> bool:
         if (
             self._sighting.has_first_token
             and chunk.endswith(b"\n\n")
@@ -146,11 +146,12 @@ class StreamObserver(_Observer):
             self._dull += chunk
             if len(self._dull) > _MAX_DULL_BYTES:
                 self._read_dull()
-            return
+            return False
         if self._dull:
             self._read_dull()
         for block in self._splitter.feed(chunk):
             self._read(block)
+        return True
 
     def answer(self, status: int) -> Answer:
         if self._dull:
@@ -190,17 +191,19 @@ class BodyObserver(_Observer):
         """How many bytes had come when we last tried to read the document."""
         self._tries_left = _MAX_EARLY_TRIES
 
-    def feed(self, chunk: bytes) -> None:
+    def feed(self, chunk: bytes) -> bool:
         self._seen_bytes += len(chunk)
         if self._seen_bytes > MAX_BODY_BYTES:
             self._pieces.clear()
             self._sighting = Sighting()
-            return
+            return False
         self._pieces.append(chunk)
         # It may be complete. If it hardly ever is, it is read at the end alone.
         if self._tries_left and (chunk.endswith(b"}") or chunk.rstrip(b" \t\r\n").endswith(b"}")):
             self._tries_left -= 1
             self._read()
+            return True
+        return False
 
     def answer(self, status: int) -> Answer:
         if self._read_bytes != self._seen_bytes <= MAX_BODY_BYTES:
@@ -242,14 +245,16 @@ class InflatingObserver:
     def state_ids(self) -> list[str]:
         return self._inner.state_ids
 
-    def feed(self, chunk: bytes) -> None:
+    def feed(self, chunk: bytes) -> bool:
         if self._inflater is None:
-            return
+            return False
+        has_news = False
         try:
             for piece in self._inflater.feed(chunk):
-                self._inner.feed(piece)
+                has_news |= self._inner.feed(piece)
         except InflationError:
             self._inflater = None
+        return has_news
 
     def answer(self, status: int) -> Answer:
         return self._inner.answer(status)
