@@ -84,9 +84,8 @@ def plain(answer: Answer) -> Answer:
 
 @pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)
 @pytest.mark.parametrize("coding", PACKERS)
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
-@settings(deadline=None)
 def test_chunks_do_not_matter(protocol, content_type, stream, expected, coding, data):
     packed = PACKERS[coding](stream)
     at = data.draw(st.lists(st.integers(0, len(packed)), max_size=12))
@@ -105,7 +104,6 @@ def test_byte_by_byte(protocol, content_type, stream, expected):
 
 @pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)
 @given(st.data())
-@settings(deadline=None)
 def test_a_cut_answer_tells_what_was_seen_and_no_more(protocol, content_type, stream, expected, data):
     cut_at = data.draw(st.integers(0, len(stream) - 3))
     observer = observe(protocol, Work.GENERATE, content_type, None)
@@ -233,7 +231,6 @@ def test_a_stream_without_its_last_empty_line():
 
 @pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)
 @given(st.data())
-@settings(deadline=None)
 def test_what_was_said_does_not_depend_on_chunks(protocol, content_type, stream, expected, data):
     at = data.draw(st.lists(st.integers(0, len(stream)), max_size=12))
     observer = observe(protocol, Work.GENERATE, content_type, None)
