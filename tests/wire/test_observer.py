@@ -103,6 +103,7 @@ def test_byte_by_byte(protocol, content_type, stream, expected):
 
 
 @pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)
+@settings(deadline=None)
 @given(st.data())
 def test_a_cut_answer_tells_what_was_seen_and_no_more(protocol, content_type, stream, expected, data):
     cut_at = data.draw(st.integers(0, len(stream) - 3))
@@ -230,6 +231,7 @@ def test_a_stream_without_its_last_empty_line():
 
 
 @pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)
+@settings(deadline=None)
 @given(st.data())
 def test_what_was_said_does_not_depend_on_chunks(protocol, content_type, stream, expected, data):
     at = data.draw(st.lists(st.integers(0, len(stream)), max_size=12))
