@@ -1,0 +1,320 @@
+"""Everything that biases one scheduler, behind the few calls that the seams make.
+
+Asleep until the first hint or the first watcher: a server that nobody hints pays for one test per request.
+Awake until the server ends. Should anything here fail, `fail` lets go of all that is held and the biases
+become inert: vLLM goes on as it would have.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from turnpike_vllm import hints, telemetry
+from turnpike_vllm.classes import Piggyback
+from turnpike_vllm.conductor import Conductor
+from turnpike_vllm.coordinator import Coordinator, CoordinatorConfig
+from turnpike_vllm.eviction import Evictor
+from turnpike_vllm.hints import Hint, Refusal, ServiceClass
+from turnpike_vllm.keeper import Keeper
+from turnpike_vllm.pace import Pace
+from turnpike_vllm.pool import KvPool
+from turnpike_vllm.retention import Retention, Thread
+from turnpike_vllm.rows import ATTRIBUTE, Row, nobodys
+from turnpike_vllm.sessions import Session, Sessions
+from turnpike_vllm.settings import Settings
+
+REACTIVE_LIVES_S = 60.0
+"""A reactive session that nothing was heard of for so long does not count as alive."""
+
+
+class Biases:
+    def __init__(
+        self,
+        scheduler: Any,
+        settings: Settings,
+        features: dict[str, str],
+        *,
+        clock: Callable[[], float],
+        is_running: Callable[[Any], bool],
+        displace: Callable[[Any, float], bool],
+        wake: Callable[[], None],
+    ) -> None:
+        self.scheduler = scheduler
+        self.settings = settings
+        self.features = features
+        """Bias → "on", or why it is off."""
+        self.clock = clock
+        self.is_awake = False
+        self.is_inert = False
+        self.heard: Counter[str] = Counter()
+        self.preemptions: Counter[str] = Counter()
+        self.launch = telemetry.LaunchDelay()
+        self.watchers = telemetry.Watchers()
+        self._wake = wake
+        self._is_running = is_running
+        config = settings.coordinator or CoordinatorConfig()
+        self.sessions = Sessions(settings.max_sessions, config.window_s)
+        self.pace = Pace()
+        self.pool = KvPool(scheduler.kv_cache_manager, scheduler.block_size)
+        retention, eviction, classes = settings.retention, settings.eviction, settings.classes
+        self.keeper = Keeper(
+            self.pool,
+            self.sessions,
+            self.pace,
+            None if retention is None else Retention(retention, self.pool.total_blocks),
+            None if eviction is None else Evictor(eviction),
+        )
+        self.conductor = Conductor(
+            scheduler,
+            self.pool,
+            self.row_of,
+            None if settings.coordinator is None else Coordinator(settings.coordinator),
+            None if classes is None else Piggyback(classes, self.pace),
+            is_running,
+            displace,
+        )
+        self.conductor.is_opportunist = settings.opportunist
+        self._reactive_until = float("-inf")
+        self._was_blocked = False
+        self._in_flight: deque[tuple[float, int, int]] = deque()
+        self._last_output = 0.0
+
+    # Hints.
+
+    def hint(self, given: Sequence[Hint | Refusal]) -> None:
+        """What came outside of a request."""
+        for each in given:
+            if not isinstance(each, Refusal):
+                self.wake()
+                self._follow(each, self.clock())
+            else:
+                self.heard[each.value] += 1
+        self.watchers.changed()
+
+    def arriving(self, request: Any) -> None:
+        """A request is about to be queued."""
+        given = _carried_by(request)
+        if self.is_inert or (not given and not self.is_awake):
+            return
+        self.wake()
+        now = self.clock()
+        row = nobodys(request, now)
+        setattr(request, ATTRIBUTE, row)
+        for each in given:
+            if isinstance(each, Refusal):
+                self.heard[each.value] += 1
+            else:
+                self._annotate(row, each, now)
+        self.conductor.enter(row, now)
+        self.watchers.changed()
+
+    def _annotate(self, row: Row, hint: Hint, now: float) -> None:
+        """The request is this thread's, however old the hint is."""
+        self._follow(hint, now)
+        session = self.sessions.get(hint.session)
+        row.session, row.thread = session, Thread(hint.session, hint.thread)
+        row.tags, row.is_final = hint.tags, hint.is_final
+        if session is not None:
+            row.task_at = session.task_at
+            row.klass = session.klass if hint.service is None else hint.service
+            row.band = session.band if hint.band is None else hint.band
+
+    def _follow(self, hint: Hint, now: float) -> None:
+        found = self.sessions.follow(hint, now=now)
+        if not isinstance(found, Session):
+            self.heard[found.value] += 1
+            return
+        self.heard["followed"] += 1
+        if found.klass is ServiceClass.REACTIVE and not found.is_finished:
+            self._reactive_until = now + REACTIVE_LIVES_S
+        self.keeper.heard(hint, now=now)
+
+    # The seams.
+
+    def wake(self) -> None:
+        if not self.is_awake and not self.is_inert:
+            self.is_awake = True
+            self._wake()
+
+    def row_of(self, request: Any) -> Row:
+        row: Row | None = getattr(request, ATTRIBUTE, None)
+        if row is None:  # it was there before us
+            row = nobodys(request, self.clock())
+            setattr(request, ATTRIBUTE, row)
+            self.conductor.enter(row, row.arrived)
+        return row
+
+    def before_step(self) -> None:
+        now = self.clock()
+        self.keeper.expire(now)
+        self.keeper.observe(is_blocked=self._was_blocked, now=now)
+        self._was_blocked = False
+        self.conductor.before_step(is_reactive_alive=now < self._reactive_until, now=now)
+
+    def after_step(self, output: Any) -> None:
+        now = self.clock()
+        self.conductor.after_step()
+        for new in output.scheduled_new_reqs:
+            request = self.scheduler.requests.get(new.req_id)
+            if request is not None:
+                self._admitted(self.row_of(request), now)
+        tokens = output.total_num_scheduled_tokens
+        if tokens:
+            context = sum(output.scheduled_cached_reqs.num_computed_tokens)
+            self._in_flight.append((now, tokens, context))
+
+    def output_arrived(self, output: Any) -> None:
+        """Of the oldest step under way."""
+        now = self.clock()
+        if output.total_num_scheduled_tokens and self._in_flight:
+            began, tokens, context = self._in_flight.popleft()
+            self.pace.observe(now - max(began, self._last_output), tokens=tokens, context=context)
+            self._last_output = now
+        self.watchers.changed()
+        self.watchers.answer(self.snapshot)
+
+    def chunk(self, request: Any, computed: int, tokens: int) -> int:
+        return self.conductor.chunk(request, computed, tokens, self.clock())
+
+    def starved(self, request: Any) -> bool:
+        """A request found no memory. Whether there is more now."""
+        now, row = self.clock(), self.row_of(request)
+        runs = self._is_running(request)
+        if not runs:
+            self._was_blocked = True
+            if row.blocked_since is None:
+                row.blocked_since = now
+        waited = 0.0 if row.blocked_since is None else now - row.blocked_since
+        alone = not self.scheduler.running
+        return self.keeper.make_room(row, is_running=runs, is_alone=alone, waited_s=waited, now=now)
+
+    def freeing(self, request: Any, *, is_normal: bool) -> None:
+        """A request has ended, and still has its blocks."""
+        now, row = self.clock(), self.row_of(request)
+        self.conductor.leave(row, now)
+        self.keeper.turn_ended(row, is_normal=is_normal, is_blocked=self._was_blocked, now=now)
+        self.watchers.changed()
+
+    def preempting(self, request: Any) -> None:
+        """A running request is about to lose its blocks."""
+        self.preemptions[self.row_of(request).klass.name.lower()] += 1
+        self.keeper.preempted(self.row_of(request), self.clock())
+        self.conductor.is_dirty = True
+
+    def resetting(self) -> None:
+        self.keeper.reset()
+        self.watchers.changed()
+
+    def fail(self) -> None:
+        """Something here went wrong: get out of the way."""
+        self.is_inert = True
+        self.conductor.after_step()
+        self.keeper.let_go_of_everything()
+
+    def _admitted(self, row: Row, now: float) -> None:
+        row.blocked_since = None
+        self.conductor.is_dirty = True
+        if row.admitted is None:
+            row.admitted = now
+            self.launch.add(now - row.arrived)
+        self.keeper.admitted(row)
+
+    # Telemetry.
+
+    def tick(self) -> None:
+        """Deadlines pass while nothing runs, too."""
+        if self.is_awake and not self.is_inert:
+            self.keeper.expire(self.clock())
+
+    def snapshot(self) -> dict[str, Any]:
+        """Plain data. Costs a look at every running and waiting request and every retained block."""
+        self.tick()
+        retention = self.keeper.retention
+        holds = [] if retention is None else [hold.blocks for hold in retention.holds]
+        free, used, retained = self.pool.account(holds)
+        deadline = None if retention is None else retention.next_deadline()
+        return {
+            "v": telemetry.SNAPSHOT_VERSION,
+            "version": self.watchers.version,
+            "hints": [hints.VERSION],
+            "state": "inert" if self.is_inert else "awake" if self.is_awake else "asleep",
+            "features": self.features,
+            "block_size": self.pool.block_size,
+            "blocks": {
+                "total": self.pool.total_blocks,
+                "free": free,
+                "used": used,
+                "retained": retained,
+            },
+            "running": self._by_class(self.scheduler.running),
+            "waiting": self._by_class(self._waiting()),
+            "sessions": self._sessions(),
+            "launch_delay": self.launch.as_dict(),
+            "pace": {"steps": self.pace.steps, "s_per_token": self.pace.per_token_s},
+            "next_deadline_s": None if deadline is None else max(0.0, deadline - self.clock()),
+            "counters": self.counters(),
+        }
+
+    def counters(self) -> dict[str, dict[str, int]]:
+        retention = self.keeper.retention
+        return telemetry.counters(
+            hints=self.heard,
+            holds=self.keeper.holds,
+            releases=self.keeper.releases,
+            preemptions=self.preemptions,
+            order=self.conductor.order,
+            chunks=self.conductor.chunks,
+            classes=self.conductor.classes,
+            evictions=Counter(named=self.pool.named_victims, superseded=self.pool.released_to_front),
+            retention=Counter(
+                holds=0 if retention is None else len(retention),
+                given_up=bool(retention is not None and retention.has_given_up),
+            ),
+        )
+
+    def _waiting(self) -> list[Any]:
+        held = getattr(self.scheduler, "kv_holding_waiting", None) or ()
+        return [*self.scheduler.waiting, *held]
+
+    def _by_class(self, requests: Sequence[Any]) -> dict[str, list[int]]:
+        """How many, by class and level."""
+        levels = (self.settings.coordinator or CoordinatorConfig()).levels
+        found = {each.name.lower(): [0] * levels for each in ServiceClass}
+        for request in requests:
+            row = getattr(request, ATTRIBUTE, None) or nobodys(request, 0.0)
+            found[row.klass.name.lower()][row.level] += 1
+        return found
+
+    def _sessions(self) -> dict[str, dict[str, float]]:
+        """The sessions that hold anything, and the last ones heard of."""
+        now = self.clock()
+        retained = self.keeper.retained_by_session()
+        running: Counter[str] = Counter()
+        for request in self.scheduler.running:
+            row = getattr(request, ATTRIBUTE, None)
+            if row is not None and row.session is not None:
+                running[row.session.name] += self.pool.blocks_held_by(request.request_id)
+        told: dict[str, dict[str, float]] = {}
+        for session in reversed(list(self.sessions)):
+            if len(told) == telemetry.MAX_SESSIONS_TOLD:
+                break
+            told[session.name] = {
+                "retained": retained[session.name],
+                "running": running[session.name],
+                "resident": max(running[session.name], self.keeper.resident(session)),
+                "attained": session.service.slide(now=now),
+            }
+        return told
+
+
+def _carried_by(request: Any) -> list[Hint | Refusal]:
+    """The hints that came with a request."""
+    given: list[Hint | Refusal] = []
+    params = request.sampling_params
+    extra = None if params is None else params.extra_args
+    if extra and hints.XARGS_KEY in extra:
+        given.append(hints.parse(extra[hints.XARGS_KEY]))
+    envelope = getattr(request, "kv_hints", None)
+    if envelope is not None:
+        given += hints.parse_actions(envelope.actions)
+    return given

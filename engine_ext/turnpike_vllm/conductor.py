@@ -1,0 +1,272 @@
+"""Carries out queue order, chunk sizes, displacement and piggybacking on the engine's scheduler."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from turnpike_vllm import opportunist
+from turnpike_vllm.classes import ALL, Piggyback, Plan
+from turnpike_vllm.classes import Row as Background
+from turnpike_vllm.coordinator import Coordinator, Rank
+from turnpike_vllm.hints import ServiceClass
+from turnpike_vllm.pool import KvPool
+from turnpike_vllm.rows import Row
+from turnpike_vllm.waiting import RankedQueue
+
+MAX_DISPLACED = 2
+"""A request is displaced so often at most; then it stays until it is done."""
+COUNT_EVERY = 8
+"""Service is counted every so many steps: nobody's level changes faster than that."""
+DISPLACE_AFTER_S = 0.02
+"""A better request waits so long for memory before a worse one that runs makes room."""
+
+
+class Conductor:
+    def __init__(
+        self,
+        scheduler: Any,
+        pool: KvPool,
+        row_of: Callable[[Any], Row],
+        coordinator: Coordinator | None,
+        piggyback: Piggyback | None,
+        is_running: Callable[[Any], bool],
+        displace: Callable[[Any, float], bool],
+    ) -> None:
+        """``displace(request, now)`` puts a running request back to the waiting ones, if its blocks can be
+        freed now."""
+        self.scheduler = scheduler
+        self.pool = pool
+        self.row_of = row_of
+        self.coordinator = coordinator
+        self.piggyback = piggyback
+        self.is_running = is_running
+        self.displace = displace
+        self.queue: RankedQueue[Any] | None = None
+        self.order: Counter[str] = Counter()
+        self.chunks: Counter[str] = Counter()
+        self.classes: Counter[str] = Counter()
+        self.live: Counter[ServiceClass] = Counter()
+        """Requests in the scheduler."""
+        self.is_opportunist = False
+        self.is_dirty = True
+        self._plan: Plan = ALL
+        self._left = 0
+        self._reserve = 0
+        self._reserved_for: tuple[int, int, int] = (0, 0, 0)
+        self._used = 0
+        self._steps = 0
+
+    # The waiting queue asks for these.
+
+    def rank(self, request: Any, now: float) -> tuple[bool, int, Rank]:
+        """The server's own priorities count, where it has such, until a request is overdue."""
+        row = self.row_of(request)
+        rank = self._coordinator.rank(
+            service=row.klass,
+            band=row.band,
+            level=row.level,
+            task=row.task_at,
+            arrived=row.served_at,
+            now=now,
+        )
+        return rank.not_overdue, row.priority if rank.not_overdue else 0, rank
+
+    def next_rise(self, request: Any, now: float) -> float | None:
+        return self._coordinator.next_rise(arrived=self.row_of(request).served_at, now=now)
+
+    def enter(self, row: Row, now: float) -> None:
+        """Give an arriving request its level."""
+        attained = 0 if row.session is None else row.session.service.slide(now=now)
+        if self.coordinator is not None:
+            row.added_tokens = row.request.num_tokens - self.pool.resident_tokens(row.request)
+            row.level = self.coordinator.level(added_tokens=row.added_tokens, attained=attained)
+        self.live[row.klass] += 1
+
+    def leave(self, row: Row, now: float) -> None:
+        self.live[row.klass] -= 1
+        self._count(row, now)
+
+    # Before and in a step.
+
+    def before_step(self, *, is_reactive_alive: bool, now: float) -> None:
+        running = self.scheduler.running
+        self._steps += 1
+        if self._steps % COUNT_EVERY == 0:
+            for request in running:
+                self._count(self.row_of(request), now)
+        if self.queue is not None:
+            self.order["promoted"] += self.queue.advance(now)
+            if self.queue:
+                self._displace(now)
+        if self.is_dirty:
+            self._sort(running)
+        self._used = 0
+        self._reserve = self._headroom() if self.queue else 0
+        if self.piggyback is not None:
+            self._plan = self._share(self.piggyback, is_reactive_alive, now)
+            self._left = self._plan.prefill_tokens
+
+    def after_step(self) -> None:
+        if self.queue is not None:
+            self.queue.unpark()
+
+    def chunk(self, request: Any, computed: int, tokens: int, now: float) -> int:
+        """How many of ``tokens`` a request may compute in this step; 0 leaves it out."""
+        if self._plan is not ALL or tokens > 1:
+            tokens = self._chunk(request, computed, tokens, now)
+        self._used += tokens
+        return tokens
+
+    def _chunk(self, request: Any, computed: int, tokens: int, now: float) -> int:
+        row = self.row_of(request)
+        if row.request.request_id in self._plan.left_out:
+            self.classes["left_out"] += 1
+            return 0
+        if computed + 1 + self.scheduler.num_spec_tokens >= request.num_tokens:
+            return tokens  # it decodes
+        runs = self.is_running(request)
+        if row.klass is ServiceClass.PROACTIVE and self._plan is not ALL:
+            tokens = self._background_chunk(row, tokens, now)
+        if runs and tokens and self._reserve and self._key(row) > self._reserved_for:
+            most = self.scheduler.max_num_scheduled_tokens - self._used - self._reserve
+            if most < tokens:
+                self.order["headroom"] += 1
+                tokens = min(tokens, max(most, self.pool.block_size))
+        return self._fit(request, computed, tokens, runs) if self.is_opportunist and tokens else tokens
+
+    def _background_chunk(self, row: Row, tokens: int, now: float) -> int:
+        allowed = min(tokens, self._left)
+        if allowed < min(tokens, self.pool.block_size):
+            allowed = min(tokens, self._plan.aged_tokens) if self._is_aged(row, now) else 0
+            self.classes["aged_prefill" if allowed else "held_back"] += 1
+        elif allowed < tokens:
+            self.classes["chunk_bounded"] += 1
+        self._left = max(0, self._left - allowed)
+        return allowed
+
+    def _fit(self, request: Any, computed: int, tokens: int, runs: bool) -> int:
+        """Shrink until the blocks are free. What cannot fit is left for the allocator to refuse."""
+        free, size = self.pool.free_blocks, self.pool.block_size
+        held = self.pool.blocks_held_by(request.request_id) if runs else computed // size
+        if (held + free) * size - computed >= tokens + (0 if runs else computed):
+            return tokens
+        if not runs:
+            free -= self.pool.free_hits(request, computed) + self.pool.manager.watermark_blocks
+        fitting = opportunist.shrink(
+            tokens, computed=computed, held_blocks=held, free_blocks=max(free, 0), block_size=size
+        )
+        if 0 < fitting < tokens:
+            self.chunks["shrunk"] += 1
+            return fitting
+        return tokens
+
+    def _share(self, piggyback: Piggyback, is_reactive_alive: bool, now: float) -> Plan:
+        if not self.live[ServiceClass.PROACTIVE]:
+            return ALL
+        background: list[Background] = []
+        reactive, context, is_prefill = 0, 0, False
+        for request in self.scheduler.running:
+            row = self.row_of(request)
+            done = request.num_computed_tokens
+            decodes = done + 1 + self.scheduler.num_spec_tokens >= request.num_tokens
+            if row.klass is ServiceClass.PROACTIVE:
+                aged = self._is_aged(row, now)
+                background.append(Background(request.request_id, done, row.arrived, not decodes, aged))
+            elif decodes:
+                reactive += 1
+                context += done
+            else:
+                is_prefill = True
+        # One that only waits makes nobody step aside: it may wait for their memory.
+        plan = piggyback.plan(
+            background,
+            reactive_rows=reactive,
+            reactive_context=context,
+            is_reactive_prefill=is_prefill,
+            is_reactive_alive=is_reactive_alive,
+        )
+        if plan.left_out:
+            self.classes["steps_shared"] += 1
+        return plan
+
+    def _is_aged(self, row: Row, now: float) -> bool:
+        return self.piggyback is not None and now - row.served_at >= self.piggyback.config.age_s
+
+    def _headroom(self) -> int:
+        """Tokens of this step that are for the best one that waits."""
+        scheduler = self.scheduler
+        if self.coordinator is None or self.queue is None:
+            return 0
+        if len(scheduler.running) >= scheduler.max_num_running_reqs:
+            return 0
+        best = self.row_of(self.queue.peek_request())
+        self._reserved_for = self._key(best)
+        most = int(self.coordinator.config.headroom * scheduler.max_num_scheduled_tokens)
+        return min(best.added_tokens, most) if best.blocked_since is None else 0
+
+    def _displace(self, now: float) -> None:
+        """A waiting request of a better class or band takes the place of one that runs: one a step."""
+        scheduler, queue = self.scheduler, self.queue
+        assert queue is not None
+        best = self.row_of(queue.peek_request())
+        lacks_slot = len(scheduler.running) >= scheduler.max_num_running_reqs
+        lacks_memory = best.blocked_since is not None and now - best.blocked_since >= DISPLACE_AFTER_S
+        if not scheduler.running or not (lacks_slot or lacks_memory) or self._is_paused():
+            return
+        victim = max(
+            (row for row in map(self.row_of, scheduler.running) if row.displaced < MAX_DISPLACED),
+            key=lambda row: (row.klass, row.band, row.request.num_computed_tokens),
+            default=None,
+        )
+        if victim is None or (best.klass, best.band) >= (victim.klass, victim.band):
+            return
+        queue.park()  # else it could come back in this very step
+        if self.displace(victim.request, now):
+            victim.displaced += 1
+            self.order["displaced"] += 1
+
+    def _is_paused(self) -> bool:
+        state = getattr(self.scheduler, "pause_state", None)
+        return state is not None and state.name != "UNPAUSED"
+
+    def _sort(self, running: list[Any]) -> None:
+        """First come those that go first; vLLM preempts from the end, so there the largest of the worst
+        is."""
+        self.is_dirty = False
+        if self.coordinator is None or len(running) < 2:
+            return
+        before = list(running)
+        running.sort(key=self._running_key)
+        if running != before:
+            self.order["reordered"] += 1
+
+    def _running_key(self, request: Any) -> tuple[int, int, int, int, float]:
+        row = self.row_of(request)
+        footprint = request.num_computed_tokens.bit_length()
+        return (*self._key(row), footprint, row.task_at)
+
+    @staticmethod
+    def _key(row: Row) -> tuple[int, int, int]:
+        return row.klass, row.band, row.level
+
+    def _count(self, row: Row, now: float) -> None:
+        done = row.request.num_computed_tokens
+        got, row.counted = done - row.counted, done
+        if got <= 0:
+            return
+        row.served_at = now
+        if row.session is None:
+            return
+        row.session.service.add(got, now=now)
+        if self.coordinator is None:
+            return
+        level = self.coordinator.level(added_tokens=row.added_tokens, attained=row.session.service.total)
+        if level != row.level:
+            self.order["demoted" if level > row.level else "raised"] += 1
+            row.level = level
+            self.is_dirty = True
+
+    @property
+    def _coordinator(self) -> Coordinator:
+        assert self.coordinator is not None
+        return self.coordinator

@@ -1,0 +1,137 @@
+"""vLLM's block pool, as far as the biases touch it: hold blocks, let go of them, say which go first.
+
+Nothing here decides. Every method leaves the pool's own books right; `KvPool.lacks` says what a version of
+vLLM would have to have.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+Wanted = Callable[[int], Sequence[Any]]
+
+
+class KvPool:
+    """Around ``scheduler.kv_cache_manager``."""
+
+    def __init__(self, kv_cache_manager: Any, block_size: int) -> None:
+        self.manager = kv_cache_manager
+        self.pool = kv_cache_manager.block_pool
+        self.block_size = block_size
+        self.total_blocks: int = self.pool.num_gpu_blocks - 1
+        """Without the null block, which no request ever gets."""
+        self.released_to_front = 0
+        """Blocks that were superseded, and so go first."""
+        self.named_victims = 0
+        """Blocks that are overwritten because a bias said so."""
+
+    @staticmethod
+    def lacks(kv_cache_manager: Any) -> list[str]:
+        """What is missing of what is used here."""
+        pool = getattr(kv_cache_manager, "block_pool", None)
+        queue = getattr(pool, "free_block_queue", None)
+        wanted = [
+            (kv_cache_manager, "kv_cache_manager", ("get_blocks", "allocate_slots", "enable_caching")),
+            (pool, "block_pool", ("touch", "free_blocks", "get_new_blocks", "get_cached_block", "blocks")),
+            (queue, "free_block_queue", ("remove", "prepend_n", "num_free_blocks", "fake_free_list_head")),
+        ]
+        return [
+            f"{name}.{attribute}"
+            for owner, name, attributes in wanted
+            for attribute in attributes
+            if not hasattr(owner, attribute)
+        ]
+
+    @property
+    def free_blocks(self) -> int:
+        return int(self.pool.free_block_queue.num_free_blocks)
+
+    def blocks_held_by(self, request_id: str) -> int:
+        """Of its first KV cache group."""
+        return len(self.manager.get_blocks(request_id).blocks[0])
+
+    def cached_blocks(self, request_id: str) -> list[Any]:
+        """The request's blocks that a prefix could hit, root first."""
+        return [
+            block
+            for group in self.manager.get_blocks(request_id).blocks
+            for block in group
+            if block.block_hash is not None and not block.is_null
+        ]
+
+    def resident_tokens(self, request: Any) -> int:
+        """How much of a prompt is in the cache: what is cached of a prompt is a prefix of it, so halving
+        finds its end."""
+        hashes = request.block_hashes
+        low, high = 0, len(hashes)
+        while low < high:
+            middle = (low + high) // 2
+            if self.pool.get_cached_block(hashes[middle], [0]):
+                low = middle + 1
+            else:
+                high = middle
+        return low * self.block_size
+
+    def free_hits(self, request: Any, tokens: int) -> int:
+        """Of the blocks of a hit of ``tokens``, how many are free: taking them up costs free blocks."""
+        found = (
+            self.pool.get_cached_block(each, [0])
+            for each in request.block_hashes[: tokens // self.block_size]
+        )
+        return sum(1 for blocks in found if blocks and blocks[0].ref_cnt == 0)
+
+    def hold(self, blocks: Sequence[Any]) -> None:
+        self.pool.touch(blocks)
+
+    def let_go(self, blocks: Sequence[Any], *, to_front: bool) -> int:
+        """Of blocks that were held. ``to_front``: those that nobody uses are the next to be overwritten.
+
+        Returns how many became free."""
+        before = self.free_blocks
+        self.pool.free_blocks(reversed(blocks))
+        if to_front:
+            self.to_front([block for block in reversed(blocks) if block.ref_cnt == 0])
+        return self.free_blocks - before
+
+    def to_front(self, blocks: Iterable[Any]) -> None:
+        """Free blocks that are to be overwritten first, in this order."""
+        queue = self.pool.free_block_queue
+        first = [block for block in blocks if block.ref_cnt == 0 and not block.is_null]
+        for block in first:
+            queue.remove(block)
+        queue.prepend_n(first)
+        self.released_to_front += len(first)
+
+    def prefer(self, wanted: Wanted, is_claimed: Callable[[Any], bool]) -> Callable[[int], Any]:
+        """The pool's ``get_new_blocks``, with the blocks that ``wanted(count)`` names taken before others.
+
+        What holds nothing, and what nobody claims at the head of the queue, goes before them."""
+        original: Callable[[int], Any] = self.pool.get_new_blocks
+        queue = self.pool.free_block_queue
+        tail = queue.fake_free_list_tail
+
+        def get_new_blocks(num_blocks: int) -> Any:
+            block, missing = queue.fake_free_list_head.next_free_block, num_blocks
+            while missing and block is not tail and (block.block_hash is None or not is_claimed(block)):
+                block = block.next_free_block
+                missing -= 1
+            if missing and num_blocks <= queue.num_free_blocks:
+                victims = wanted(missing)
+                for each in victims:
+                    queue.remove(each)
+                queue.prepend_n(list(victims))
+                self.named_victims += len(victims)
+            return original(num_blocks)
+
+        return get_new_blocks
+
+    def account(self, holds: Iterable[Sequence[Any]]) -> tuple[int, int, int]:
+        """Blocks that are free, that requests use, that are held and used by nobody."""
+        counts: dict[int, int] = {}
+        blocks = {}
+        for held in holds:
+            for block in held:
+                counts[block.block_id] = counts.get(block.block_id, 0) + 1
+                blocks[block.block_id] = block
+        retained = sum(1 for each, count in counts.items() if blocks[each].ref_cnt <= count)
+        free = self.free_blocks
+        return free, self.total_blocks - free - retained, retained

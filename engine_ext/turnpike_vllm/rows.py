@@ -1,0 +1,54 @@
+"""What the biases know of one request in the scheduler."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from turnpike_vllm.hints import DEFAULT_BAND, Boundary, ServiceClass
+from turnpike_vllm.retention import Thread
+from turnpike_vllm.sessions import Session
+
+ATTRIBUTE = "turnpike_row"
+"""The request's attribute that holds its row; it lives and dies with the request."""
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    request: Any
+    thread: Thread
+    """Of a request without hints: nobody's, so that nothing is shared."""
+    session: Session | None
+    """None without hints."""
+    klass: ServiceClass
+    band: int
+    task_at: float
+    arrived: float
+    priority: int = 0
+    """As the client of the server gave it, where the server has priorities."""
+    added_tokens: int = 0
+    """Prompt tokens that were not resident at arrival."""
+    level: int = 0
+    tags: tuple[Boundary, ...] = ()
+    is_final: bool = False
+    counted: int = 0
+    """Computed tokens whose service has been counted."""
+    served_at: float = 0.0
+    """When it last got any service; its arrival before that."""
+    admitted: float | None = None
+    blocked_since: float | None = None
+    """Since when it waits for memory."""
+    displaced: int = 0
+
+
+def nobodys(request: Any, now: float) -> Row:
+    """A request without hints: somebody waits for it, in the default band."""
+    return Row(
+        request=request,
+        thread=Thread("", request.request_id),
+        session=None,
+        klass=ServiceClass.REACTIVE,
+        band=DEFAULT_BAND,
+        task_at=now,
+        arrived=now,
+        priority=int(request.priority),
+        served_at=now,
+    )

@@ -1,0 +1,421 @@
+"""The biases in vLLM's real scheduler and KV cache manager, without a model, on a virtual clock."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from turnpike_vllm.hints import Hint, ServiceClass
+from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
+
+SIZE = 16
+Make = Callable[..., SimulatedEngine]
+
+
+@pytest.fixture(scope="module")
+def make() -> Make:
+    """The imports take seconds; an engine takes milliseconds."""
+
+    def build(**options: Any) -> SimulatedEngine:
+        defaults: dict[str, Any] = {"blocks": 101, "block_size": SIZE, "max_batched_tokens": 512}
+        return SimulatedEngine(SimulatedOptions(**{**defaults, **options}))
+
+    return build
+
+
+def prompt(seed: int, tokens: int) -> list[int]:
+    return [(seed * 7_919 + place * 31) % 15_000 for place in range(tokens)]
+
+
+def balanced(engine: SimulatedEngine) -> None:
+    """What the pool's own records say, and what we tell of them."""
+    free, used, retained = engine.account()
+    assert free + used + retained == engine.total_blocks
+    if engine.biases is not None:
+        told = engine.biases.snapshot()["blocks"]
+        assert told == {"total": engine.total_blocks, "free": free, "used": used, "retained": retained}
+
+
+def counters(engine: SimulatedEngine) -> Any:
+    return engine.biases.counters()
+
+
+class TestAsleep:
+    def test_without_hints_nothing_is_in_the_way(self, make: Make) -> None:
+        engine, stock = make(), make(is_biased=False)
+        for each in (engine, stock):
+            for seed in range(20):
+                each.submit(prompt(seed, 200), max_tokens=20)
+            each.run()
+        assert "schedule" not in vars(engine.scheduler)
+        assert type(engine.scheduler.waiting) is type(stock.scheduler.waiting)
+        assert engine.biases.snapshot()["state"] == "asleep"
+        assert [vars(each) for each in engine.done.values()] == [vars(each) for each in stock.done.values()]
+        balanced(engine)
+
+    def test_a_wrong_setting_leaves_vllm_as_it_is(self, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+        engine = make(turnpike={"retention": {"grace": 1}})
+        assert engine.biases is None
+        assert len([each for each in caplog.records if each.name == "vllm.turnpike"]) == 1
+        name = engine.submit(prompt(1, 50), hint=Hint(session="s", seq=1))
+        engine.run()
+        assert engine.done[name].finished is not None
+
+    def test_the_first_hint_wakes_it_in_the_middle_of_work(self, make: Make) -> None:
+        engine = make()
+        for seed in range(30):
+            engine.submit(prompt(seed, 200), max_tokens=20)
+        for _ in range(5):
+            engine.step()
+        engine.submit(prompt(99, 64), hint=Hint(session="s", seq=1))
+        engine.run()
+        assert all(each.finished is not None for each in engine.done.values())
+        balanced(engine)
+
+    def test_a_bias_that_fails_gets_out_of_the_way(
+        self, make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        engine = make()
+        engine.submit(prompt(1, 64), hint=Hint(session="s", seq=1, retain_s=60))
+        engine.run()
+        assert engine.account()[2] > 0
+
+        def broken(*_: Any, **__: Any) -> None:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(engine.biases.conductor, "before_step", broken)
+        for seed in range(30):
+            engine.submit(prompt(seed, 200), hint=Hint(session=f"s{seed}", seq=1))
+        engine.run()
+        assert all(each.finished is not None for each in engine.done.values())
+        assert engine.biases.snapshot()["state"] == "inert"
+        assert engine.account() == (engine.total_blocks, 0, 0)
+        assert len([each for each in caplog.records if each.name == "vllm.turnpike"]) == 1
+
+
+class TestHints:
+    def test_malformed_ones_are_counted_and_the_request_runs(self, make: Make) -> None:
+        engine = make()
+        for text in ("{", '{"v":9,"session":"s","seq":1}', '{"v":1}', Hint(session="s", seq=2)):
+            engine.submit(prompt(1, 40), hint=text)
+        engine.submit(prompt(1, 40), hint=Hint(session="s", seq=1))
+        engine.run()
+        assert all(each.finished is not None for each in engine.done.values())
+        assert counters(engine)["hints"] == {"malformed": 2, "unknown": 1, "followed": 1, "stale": 1}
+
+    def test_in_an_envelope(self, make: Make) -> None:
+        from types import SimpleNamespace
+
+        engine = make()
+        action = SimpleNamespace(**Hint(session="s", seq=1, retain_s=9.0).as_action("a"))
+        name = engine.submit(prompt(1, 64))
+        engine.scheduler.requests[name].kv_hints = SimpleNamespace(actions=[action])
+        engine.biases.arriving(engine.scheduler.requests[name])
+        engine.run()
+        assert counters(engine)["hints"] == {"followed": 1}
+        assert counters(engine)["holds"] == {"held": 1}
+
+
+class TestRetention:
+    def warm(self, make: Make, **options: Any) -> tuple[SimulatedEngine, list[int], str]:
+        """A session whose first turn has just ended: the engine, its history, the turn's id."""
+        engine = make(**options)
+        first = prompt(1, 480)
+        name = engine.submit(first, max_tokens=16, hint=Hint(session="s", seq=1, turn=1, retain_s=10.0))
+        engine.run()
+        return engine, first + engine.done[name].tokens, name
+
+    def turn_2(self, engine: SimulatedEngine, history: list[int]) -> int:
+        hint = Hint(session="s", seq=9, turn=2)
+        name = engine.submit([*history, *prompt(5, 40)], hint=hint)
+        engine.run()
+        return engine.done[name].cached_tokens
+
+    def crowd(self, engine: SimulatedEngine) -> None:
+        for seed in range(12):
+            engine.submit(prompt(50 + seed, 480), max_tokens=16)
+            engine.run(until=engine.now + 0.004)
+        engine.run()
+
+    def test_the_state_of_a_pause_survives_a_crowd(self, make: Make) -> None:
+        engine, history, _ = self.warm(make)
+        stock, stock_history, _ = self.warm(make, is_biased=False)
+        for each in (engine, stock):
+            self.crowd(each)
+        balanced(engine)
+        assert self.turn_2(stock, stock_history) == 0
+        assert self.turn_2(engine, history) == 480
+        assert counters(engine)["releases"] == {"returned": 1}
+
+    def test_the_hold_ends_by_itself_even_when_nothing_runs(self, make: Make) -> None:
+        engine, _, _ = self.warm(make)
+        assert engine.biases.snapshot()["next_deadline_s"] == pytest.approx(10.0, abs=0.1)
+        engine.rest(10.0)
+        assert engine.biases.snapshot()["blocks"]["retained"] == 0
+        assert engine.account()[2] == 0
+        assert counters(engine)["releases"] == {"expired": 1}
+
+    def test_later_hints_extend_shorten_and_end_it(self, make: Make) -> None:
+        engine, _, _ = self.warm(make)
+        engine.hint(Hint(session="s", seq=2, retain_s=60.0))
+        engine.rest(30.0)
+        engine.biases.tick()
+        assert engine.account()[2] == 30
+        engine.hint(Hint(session="s", seq=1, retain_s=0.0))  # late: it was sent before the other
+        engine.hint(Hint(session="s", seq=2, retain_s=0.0))  # the same again
+        assert engine.account()[2] == 30
+        engine.hint(Hint(session="s", seq=3, is_finished=True))
+        assert engine.account()[2] == 0
+        assert counters(engine)["releases"] == {"finished": 1}
+        assert counters(engine)["hints"]["stale"] == 2
+
+    def test_superseded_state_goes_and_goes_first(self, make: Make) -> None:
+        engine, history, _ = self.warm(make)
+        engine.hint(Hint(session="s", seq=2, is_superseded=True))
+        assert counters(engine)["releases"] == {"superseded": 1}
+        engine.submit(prompt(70, 460), max_tokens=2)
+        engine.run()
+        assert self.turn_2(engine, history) < 480
+
+    def test_no_hold_for_aborted_finished_or_final_turns(self, make: Make) -> None:
+        engine = make()
+        name = engine.submit(prompt(1, 200), max_tokens=400, hint=Hint(session="a", seq=1))
+        for _ in range(9):
+            engine.step()
+        engine.abort(name)
+        engine.submit(prompt(2, 200), hint=Hint(session="b", seq=1, is_final=True))
+        engine.submit(prompt(3, 200), hint=Hint(session="c", seq=1))
+        engine.hint(Hint(session="c", seq=2, is_finished=True))
+        engine.run()
+        assert counters(engine)["holds"] == {}
+        balanced(engine)
+
+    def test_a_final_turn_with_a_time_is_held(self, make: Make) -> None:
+        engine = make()
+        engine.submit(prompt(2, 200), hint=Hint(session="b", seq=1, is_final=True, retain_s=3.0))
+        engine.submit(prompt(3, 200), hint=Hint(session="c", seq=1, is_final=True, prefetch_in_s=3.0))
+        engine.run()
+        assert counters(engine)["holds"] == {"held": 2}
+
+    def test_a_running_request_takes_what_it_needs_at_once(self, make: Make) -> None:
+        engine, _, _ = self.warm(make)
+        name = engine.submit(prompt(9, 900), max_tokens=500)
+        engine.run(until=5.0)
+        assert engine.done[name].finished is not None
+        assert counters(engine)["releases"] == {"running": 1}
+        assert counters(engine)["preemptions"] == {}
+
+    def test_a_waiting_one_takes_after_a_second(self, make: Make) -> None:
+        engine, _, _ = self.warm(make)
+        runner = engine.submit(prompt(8, 160), max_tokens=600)
+        engine.run(until=engine.now + 0.1)
+        newcomer = engine.submit(prompt(9, 1_000), max_tokens=4)
+        engine.run(until=engine.now + 0.9)
+        assert engine.done[newcomer].first_token is None
+        engine.run(until=engine.now + 0.3)
+        assert engine.done[newcomer].first_token is not None
+        assert engine.done[runner].finished is None
+        assert counters(engine)["releases"] == {"waited": 1}
+
+    def test_nothing_is_taken_that_would_not_help(self, make: Make) -> None:
+        engine, _, _ = self.warm(make)
+        engine.submit(prompt(8, 700), max_tokens=400)
+        engine.run(until=engine.now + 0.1)
+        newcomer = engine.submit(prompt(9, 1_300), max_tokens=4)
+        engine.run(until=engine.now + 1.5)
+        assert engine.done[newcomer].first_token is None
+        assert counters(engine)["releases"] == {}
+
+    def test_an_engine_with_nothing_else_to_do_makes_room_at_once(self, make: Make) -> None:
+        engine, _, _ = self.warm(make)
+        newcomer = engine.submit(prompt(9, 1_400), max_tokens=4)
+        engine.run(until=engine.now + 0.2)
+        assert engine.done[newcomer].first_token is not None
+        assert counters(engine)["releases"] == {"alone": 1}
+
+    def test_a_reset_empties_everything(self, make: Make) -> None:
+        engine, history, _ = self.warm(make)
+        assert engine.scheduler.reset_prefix_cache()
+        assert engine.account() == (engine.total_blocks, 0, 0)
+        assert self.turn_2(engine, history) == 0
+        assert counters(engine)["releases"] == {"reset": 1}
+
+    @pytest.mark.parametrize("gap_s", [0.0, 0.001, 0.005])
+    def test_a_tool_faster_than_its_hints_finds_its_state(self, make: Make, gap_s: float) -> None:
+        """What a gateway says about each pause comes 200 ms late, doubled and out of order."""
+        engine = make()
+        history, late = prompt(1, 300), list[tuple[float, Hint]]()
+        for turn in range(8):
+            hint = Hint(session="s", seq=10 * turn, turn=turn, retain_s=2.0)
+            name = engine.submit(history, max_tokens=16, hint=hint)
+            engine.run()
+            assert engine.done[name].cached_tokens >= (0 if turn == 0 else len(history) - 16 - 2 * SIZE)
+            history += engine.done[name].tokens
+            about = [Hint(session="s", seq=10 * turn + n, turn=turn, retain_s=n * 3.0) for n in (2, 1, 2)]
+            late += [(engine.now + 0.2, each) for each in about]
+            engine.rest(gap_s)
+            for due, hint in [each for each in late if each[0] <= engine.now]:
+                engine.hint(hint)
+                late.remove((due, hint))
+            balanced(engine)
+        for _, hint in late:
+            engine.hint(hint)
+        engine.rest(20.0)
+        engine.biases.tick()
+        assert engine.account() == (engine.total_blocks, 0, 0)
+
+    def test_threads_of_a_session_keep_their_state_apart(self, make: Make) -> None:
+        engine = make()
+        for number, thread in enumerate(("main", "sub")):
+            engine.submit(prompt(number, 160), hint=Hint(session="s", thread=thread, seq=1, retain_s=9.0))
+        engine.run()
+        told = engine.biases.snapshot()
+        assert told["sessions"]["s"]["retained"] == told["blocks"]["retained"] == 20
+        assert told["sessions"]["s"]["resident"] == 20
+
+
+class TestOpportunist:
+    def test_chunks_shrink_before_anybody_is_evicted(self, make: Make) -> None:
+        preempted, shrunk = {}, {}
+        for on in (False, True):
+            engine = make(
+                reserve_full_input=False,
+                turnpike={"opportunist": on, "coordinator": False, "retention": False, "eviction": False},
+            )
+            engine.submit(prompt(1, 600), max_tokens=100, hint=Hint(session="s", seq=1))
+            engine.run(until=0.05)
+            engine.submit(prompt(2, 1_200), max_tokens=20)
+            engine.run()
+            assert all(each.finished is not None for each in engine.done.values())
+            preempted[on] = sum(counters(engine)["preemptions"].values())
+            shrunk[on] = counters(engine)["chunks"].get("shrunk", 0)
+        assert shrunk[True] > 0 == shrunk[False]
+        assert preempted[True] <= preempted[False]
+
+
+class TestOrder:
+    def test_a_short_call_goes_before_long_ones_that_came_earlier(self, make: Make) -> None:
+        order = {}
+        for biased in (False, True):
+            engine = make(blocks=2_000, is_biased=biased)
+            for seed in range(4):
+                engine.submit(prompt(seed, 5_000), max_tokens=2, hint=Hint(session=f"long{seed}", seq=1))
+            short = engine.submit(prompt(9, 100), max_tokens=2, hint=Hint(session="short", seq=1))
+            engine.run()
+            order[biased] = engine.done[short].ttft_s
+        assert order[True] < 0.2 * order[False]
+
+    def test_bands_and_tasks(self, make: Make) -> None:
+        engine = make(blocks=2_000, max_num_seqs=1)
+        engine.submit(prompt(0, 100), max_tokens=30, hint=Hint(session="first", seq=1))
+        engine.step()
+        hints = [
+            Hint(session="young", seq=1),
+            Hint(session="old", seq=1, age_s=50.0),
+            Hint(session="urgent", seq=1, band=2),
+            Hint(session="background", seq=1, service=ServiceClass.PROACTIVE, band=0),
+        ]
+        names = [engine.submit(prompt(n, 100), max_tokens=2, hint=hint) for n, hint in enumerate(hints, 1)]
+        engine.run()
+        by_time = sorted(names, key=lambda name: engine.done[name].first_token or 0.0)
+        assert by_time == [names[2], names[1], names[0], names[3]]
+
+    def test_service_demotes_a_session_and_moves_with_it(self, make: Make) -> None:
+        engine = make(blocks=2_000)
+        engine.submit(prompt(1, 100), max_tokens=50, hint=Hint(session="moved", seq=1, attained=40_000))
+        engine.submit(prompt(2, 100), max_tokens=50, hint=Hint(session="new", seq=1))
+        engine.run(until=0.1)
+        assert engine.biases.snapshot()["running"]["reactive"] == [1, 0, 1, 0]
+
+    def test_a_better_class_takes_a_place_in_a_full_batch_and_only_so_often(self, make: Make) -> None:
+        engine = make(blocks=2_000, max_num_seqs=2)
+        background = Hint(session="b", seq=1, service=ServiceClass.PROACTIVE)
+        slow = [engine.submit(prompt(n, 100), max_tokens=300, hint=background) for n in range(2)]
+        engine.run(until=0.1)
+        for number in range(12):
+            quick = engine.submit(
+                prompt(40 + number, 64), max_tokens=3, hint=Hint(session=f"q{number}", seq=1)
+            )
+            engine.run(until=engine.now + 0.06)
+            if number < 2:
+                assert engine.done[quick].finished is not None
+        engine.run()
+        assert all(engine.done[name].finished is not None for name in slow)
+        assert 1 <= counters(engine)["order"]["displaced"] <= 4
+        assert all(len(engine.done[name].tokens) == 300 for name in slow)
+
+    def test_nobody_waits_for_ever_behind_newcomers(self, make: Make) -> None:
+        engine = make(blocks=2_000, max_num_seqs=1)
+        engine.submit(prompt(0, 100), max_tokens=50, hint=Hint(session="x", seq=1))
+        poor = engine.submit(prompt(1, 4_500), max_tokens=2, hint=Hint(session="poor", seq=1, band=7))
+        for number in range(400):
+            if engine.done[poor].first_token is not None:
+                break
+            engine.submit(prompt(number, 100), max_tokens=40, hint=Hint(session=f"n{number}", seq=1, band=0))
+            engine.run(until=engine.now + 0.1)
+        assert engine.done[poor].ttft_s < 32.0
+
+    def test_under_vllm_s_priority_policy(self, make: Make) -> None:
+        engine = make(policy="priority", max_num_seqs=2)
+        for number in range(10):
+            engine.submit(
+                prompt(number, 300),
+                max_tokens=60,
+                priority=number % 3,
+                hint=Hint(session=f"s{number}", seq=1),
+            )
+        engine.run()
+        assert all(each.finished is not None for each in engine.done.values())
+        balanced(engine)
+
+
+class TestClasses:
+    def test_background_work_shares_steps_within_slack_and_still_ends(self, make: Make) -> None:
+        engine = make(blocks=8_000, max_batched_tokens=2_048)
+        for number in range(24):
+            hint = Hint(session=f"b{number}", seq=1, service=ServiceClass.PROACTIVE)
+            engine.submit(prompt(number, 2_000), max_tokens=200, hint=hint)
+        engine.run(until=1.0)
+        for number in range(6):
+            engine.submit(prompt(90 + number, 200), max_tokens=60, hint=Hint(session=f"r{number}", seq=1))
+            engine.run(until=engine.now + 0.3)
+        engine.run()
+        assert all(each.finished is not None for each in engine.done.values())
+        assert counters(engine)["classes"]["left_out"] > 0
+
+
+class TestEviction:
+    def test_a_finished_session_is_overwritten_before_a_paused_one(self, make: Make) -> None:
+        cached = {}
+        for biased in (False, True):
+            engine = make(is_biased=biased, turnpike={"retention": False})
+            histories = {}
+            for name in ("paused", "over"):
+                hint = Hint(session=name, seq=1, reuse=0.9)
+                turn = engine.submit(prompt(len(name), 640), max_tokens=16, hint=hint)
+                engine.run()
+                histories[name] = prompt(len(name), 640) + engine.done[turn].tokens
+            engine.hint(Hint(session="over", seq=2, is_finished=True))
+            engine.submit(prompt(77, 640), max_tokens=16, hint=Hint(session="new", seq=1))
+            engine.run()
+            back = engine.submit([*histories["paused"], 1, 2, 3], hint=Hint(session="paused", seq=2))
+            engine.run()
+            cached[biased] = engine.done[back].cached_tokens
+            assert not biased or counters(engine)["evictions"]["named"] > 0
+        assert cached[True] == 640
+        assert cached[False] < 640
+
+    def test_a_prefix_that_many_share_outlives_them(self, make: Make) -> None:
+        engine = make(turnpike={"retention": False})
+        common = prompt(1, 320)
+        for number in range(3):
+            hint = Hint(session=f"s{number}", seq=1, reuse=0.0, is_final=True)
+            engine.submit(common + prompt(10 + number, 320), hint=hint)
+            engine.run()
+        engine.submit(prompt(99, 480), hint=Hint(session="x", seq=1, reuse=0.0))
+        engine.run()
+        late = engine.submit([*common, 1, 2, 3], hint=Hint(session="late", seq=1))
+        engine.run()
+        assert engine.done[late].cached_tokens == 320
