@@ -1,0 +1,146 @@
+"""Whatever is hinted, aborted or reset: the books balance after every step, and everybody gets to run."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from turnpike_vllm.hints import Hint, ServiceClass
+from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
+
+BLOCKS, SIZE = 41, 16
+
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "turn": st.integers(0, 9),
+    "service": st.sampled_from(ServiceClass),
+    "band": st.integers(0, 7),
+    "attained": st.integers(0, 10**6),
+    "age_s": st.floats(0, 1e4),
+    "retain_s": st.floats(0, 3_600),
+    "reuse": st.floats(0, 1),
+    "is_final": st.booleans(),
+    "is_superseded": st.booleans(),
+    "is_finished": st.booleans(),
+    "prefetch_in_s": st.floats(0, 3_600),
+}
+HINTS = st.builds(
+    lambda session, thread, seq, more: Hint(session=f"s{session}", thread=thread, seq=seq, **more),
+    st.integers(0, 3),
+    st.sampled_from(["", "t"]),
+    st.integers(0, 40),
+    st.fixed_dictionaries({}, optional=FIELDS),
+)
+STORMS = st.lists(
+    st.one_of(
+        st.tuples(st.just("hint"), HINTS),
+        st.tuples(
+            st.just("submit"),
+            st.tuples(
+                st.integers(0, 4), st.integers(1, 560), st.integers(1, 60), st.none() | HINTS | st.just("{")
+            ),
+        ),
+        st.tuples(st.just("abort"), st.integers(0, 60)),
+        st.tuples(st.just("reset"), st.booleans()),
+        st.tuples(st.just("steps"), st.integers(1, 30)),
+        st.tuples(st.just("rest"), st.floats(0, 30)),
+    ),
+    max_size=40,
+)
+
+
+def balanced(engine: SimulatedEngine) -> None:
+    free, used, retained = engine.account()
+    assert free + used + retained == engine.total_blocks
+    told = engine.biases.snapshot()["blocks"]
+    free, used, retained = engine.account()  # what was told let go of what had expired
+    assert told == {"total": engine.total_blocks, "free": free, "used": used, "retained": retained}
+
+
+def prompt(family: int, tokens: int) -> list[int]:
+    """Of one family, each is a prefix of the longer ones: sessions share what they begin with."""
+    return [(family * 7_919 + place * 31) % 15_000 for place in range(tokens)]
+
+
+def play(engine: SimulatedEngine, storm: list[tuple[str, Any]]) -> None:
+    names: list[str] = []
+    for kind, what in storm:
+        if kind == "hint":
+            engine.hint(what)
+        elif kind == "submit":
+            family, tokens, answer, hint = what
+            names.append(engine.submit(prompt(family, tokens), max_tokens=answer, hint=hint))
+        elif kind == "abort" and names:
+            engine.abort(names[what % len(names)])
+        elif kind == "reset":
+            engine.scheduler.reset_prefix_cache(reset_running_requests=what)
+        elif kind == "steps":
+            for _ in range(what):
+                engine.step()
+                balanced(engine)
+        elif kind == "rest":
+            engine.rest(what)
+        balanced(engine)
+
+
+@pytest.mark.parametrize("reserve_full_input", [True, False])
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+@given(storm=STORMS, max_num_seqs=st.sampled_from([2, 16]))
+def test_the_books_balance_and_everybody_runs(
+    policy: str, reserve_full_input: bool, storm: list[tuple[str, Any]], max_num_seqs: int
+) -> None:
+    engine = SimulatedEngine(
+        SimulatedOptions(
+            blocks=BLOCKS,
+            block_size=SIZE,
+            max_num_seqs=max_num_seqs,
+            max_batched_tokens=128,
+            policy=policy,
+            reserve_full_input=reserve_full_input,
+        )
+    )
+    play(engine, storm)
+    engine.run(max_steps=20_000)
+    assert all(each.finished is not None for each in engine.done.values())
+    assert engine.is_idle
+    assert engine.biases.snapshot()["state"] in ("asleep", "awake")  # nothing failed on the way
+    engine.rest(3_700)
+    assert engine.biases.snapshot()["blocks"]["free"] == engine.total_blocks
+    balanced(engine)
+    assert engine.scheduler.reset_prefix_cache()
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_an_endless_runner_and_a_full_house_do_not_keep_a_newcomer_out(policy: str) -> None:
+    """One runs without end, 60 % is retained, the newcomer needs half of everything."""
+    engine = SimulatedEngine(
+        SimulatedOptions(
+            blocks=201,
+            block_size=SIZE,
+            max_batched_tokens=512,
+            policy=policy,
+            # The runner alone is served all the time: that is no pressure.
+            turnpike={"retention": {"wait_s": 1.0}},
+        )
+    )
+    for number in range(6):
+        engine.submit(
+            prompt(number, 20 * SIZE - 20),
+            max_tokens=20,
+            hint=Hint(session=f"s{number}", seq=1, retain_s=300.0),
+        )
+        engine.run()
+    assert engine.account()[2] >= 0.57 * engine.total_blocks
+    runner = engine.submit(prompt(50, 160), max_tokens=900, hint=Hint(session="runner", seq=1))
+    engine.run(until=engine.now + 0.1)
+    newcomer = engine.submit(prompt(60, 1_590), max_tokens=4)
+    engine.run(until=engine.now + 1.2)
+    assert engine.done[newcomer].first_token is not None
+    assert engine.done[runner].finished is None
+    assert engine.biases.counters()["releases"].keys() == {"waited"}
+    balanced(engine)
