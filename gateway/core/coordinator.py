@@ -67,7 +67,8 @@ class Coordinator:
         an event that the request's state does not allow or that is about no request that lives.
         """
         self._take_in(event, now=now)
-        self.gate.let_in(now=now)
+        if self.gate.has_news:
+            self.gate.let_in(now=now)
         out = self._out.copy()
         self._out.clear()
         return out
@@ -152,7 +153,8 @@ class Coordinator:
                 event.request, event.tenant, facts, home, now=now
             )
             self._stream.extend(found)
-            self._stream.extend(self.sessions.expire(now=now))
+            if self.sessions.are_too_many:
+                self._stream.extend(self.sessions.expire(now=now))
         self._admit(live, now=now)
 
     def _pool_of(self, facts: RequestFacts, home: Residence | None) -> PoolId | None:

@@ -69,7 +69,9 @@ class Gate:
         decision = self._admission.decide(offer, now=now)
         match decision:
             case Admit():
-                self._submit(live, [c for c in candidates if self._admission.has_room(c)], now=now)
+                if len(candidates) > 1:
+                    candidates = [c for c in candidates if self._admission.has_room(c)]
+                self._submit(live, candidates, now=now)
                 return None
             case Wait():
                 self._park(live, decision, now=now)
@@ -90,10 +92,13 @@ class Gate:
         """Something changed for the better in this pool; `let_in` looks at it."""
         self._pools_with_room[pool] = None
 
+    @property
+    def has_news(self) -> bool:
+        """`let_in` has something to look at."""
+        return bool(self._pools_with_room)
+
     def let_in(self, *, now: float) -> None:
         """Submits every waiting turn that fits now, in order of arrival."""
-        if not self._pools_with_room:
-            return
         if self.waiting_room:
             for pool in self._pools_with_room:
                 while self._let_one_in(pool, now=now):
@@ -120,7 +125,7 @@ class Gate:
         replica, live.replica = live.replica, None
         self._fleet.ended(replica)
         self._stream.left_replica(live, replica, outcome, answer, now=now)
-        self.room_may_be(live.pool)
+        self._pools_with_room[live.pool] = None
 
     def _let_one_in(self, pool: PoolId, *, now: float) -> bool:
         for first in self.waiting_room.first_of_each_lane(pool):

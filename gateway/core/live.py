@@ -3,7 +3,7 @@
 import msgspec
 
 from gateway.admission.waiting_room import Lane
-from gateway.core.lifecycle import LifecycleError, State, Step, advance
+from gateway.core.lifecycle import TRANSITIONS, LifecycleError, State, Step, advance
 from gateway.domain.decision import SessionRef
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import RequestFacts
@@ -50,5 +50,6 @@ class LiveRequest(msgspec.Struct, kw_only=True):
 
     def step(self, step: Step) -> None:
         """Raises `LifecycleError` if the table does not allow it."""
-        self.state = advance(self.state, step)
+        after = TRANSITIONS[self.state].get(step)
+        self.state = after if after is not None else advance(self.state, step)
         self.story.append(step)

@@ -85,7 +85,7 @@ class SessionBook:
 
     def turn_ended(self, live: LiveRequest, answer: Answer | None, *, now: float) -> list[rec.Record]:
         """The turn is over, however it ended; `answer` is what was passed on of its response."""
-        session = self._session_of(live)
+        session = self.sessions.get(live.session.session) if live.session is not None else None
         if session is None:
             return []
         for call in answer.tool_calls if answer is not None and answer.status < 400 else ():
@@ -104,7 +104,7 @@ class SessionBook:
             if names:
                 out.append(rec.ToolStart(at_s=now, session=session.id, turn=live.request, names=names))
                 out.append(self._tool_num(now=now))
-        if self.sessions.are_too_many:  # the last live turn of one of them may just have ended
+        if self.are_too_many:  # the last live turn of one of them may just have ended
             out += self.expire(now=now)
         return out
 
@@ -124,11 +124,13 @@ class SessionBook:
             out += self._ended(session, reason, now=now)
         return out
 
+    @property
+    def are_too_many(self) -> bool:
+        """`expire` is due, whatever the time."""
+        return self.sessions.are_too_many
+
     def next_expiry_s(self) -> float | None:
         return self.sessions.next_expiry_s()
-
-    def _session_of(self, live: LiveRequest) -> Session | None:
-        return self.sessions.get(live.session.session) if live.session is not None else None
 
     def _end(self, session: Session, reason: str, *, now: float) -> list[rec.Record]:
         self.sessions.forget(session)

@@ -53,7 +53,7 @@ class Handlers:
         self._outbound = outbound
         self._are_keys_required = are_keys_required
         self._with_receipts = with_receipts
-        self._relays: dict[Relay, tuple[Replica, UpstreamConnection]] = {}
+        self._relays: dict[Relay, Replica] = {}
 
     async def __call__(self, client: ClientConnection, request: HttpRequest) -> None:
         endpoint = request.head.visitor.endpoint
@@ -69,8 +69,8 @@ class Handlers:
 
     def sweep(self, now: float) -> None:
         """Cuts responses whose replica has stopped sending; called about once a second."""
-        for relay, (replica, upstream) in tuple(self._relays.items()):
-            if relay.is_waiting_for_replica and replica.is_stalled(upstream, now=now):
+        for relay, replica in tuple(self._relays.items()):
+            if relay.is_waiting_for_replica and replica.is_stalled(relay.upstream, now=now):
                 relay.give_up()
 
     async def _serve(self, client: ClientConnection, request: HttpRequest) -> None:
@@ -98,7 +98,20 @@ class Handlers:
                 upstream = await self._attempt(ticket, decision, replica, request, facts)
                 if upstream is not None:
                     break
-            await self._pass_on(client, request, ticket, replica, upstream, told)
+            head = upstream.head
+            assert head is not None
+            is_reusable = False
+            try:
+                observer = observe(endpoint.protocol, endpoint.work, head.content_type, head.content_encoding)
+                client.start_response(head.start + told, framing_of(head, request.head))
+                whole = upstream.take_whole()
+                if whole is not None:
+                    pass_whole(client, whole, head, ticket, observer)
+                    is_reusable = True
+                else:
+                    is_reusable = await self._relay(Relay(client, upstream, head, ticket, observer), replica)
+            finally:
+                replica.release(upstream, reuse=is_reusable)
 
     def _is_listing(self, head: RequestHead) -> bool:
         return head.visitor.path.rstrip("/") == "/v1/models" and head.method in ("GET", "HEAD")
@@ -136,32 +149,10 @@ class Handlers:
             ticket.attempt_failed(str(error), was_sent=True, timed_out=False)
         return None
 
-    async def _pass_on(
-        self,
-        client: ClientConnection,
-        request: HttpRequest,
-        ticket: Ticket,
-        replica: Replica,
-        upstream: UpstreamConnection,
-        told: bytes,
-    ) -> None:
-        head, endpoint = upstream.head, request.head.visitor.endpoint
-        assert head is not None
-        observer = observe(endpoint.protocol, endpoint.work, head.content_type, head.content_encoding)
-        framing = framing_of(head, is_http_1_0=request.head.is_http_1_0)
-        client.start_response(head.start + told, framing)
-        may_reuse = False
+    async def _relay(self, relay: Relay, replica: Replica) -> bool:
+        """To its end. Whether the replica's connection is fit for reuse."""
+        self._relays[relay] = replica
         try:
-            whole = upstream.take_whole()
-            if whole is not None:
-                pass_whole(client, whole, head, ticket, observer)
-                may_reuse = True
-                return
-            relay = Relay(client, upstream, head, ticket, observer)
-            self._relays[relay] = (replica, upstream)
-            try:
-                may_reuse = await relay.run()
-            finally:
-                del self._relays[relay]
+            return await relay.run()
         finally:
-            replica.release(upstream, reuse=may_reuse)
+            del self._relays[relay]

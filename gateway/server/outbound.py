@@ -40,22 +40,37 @@ class Outbound:
         is_readable: bool,
     ) -> list[Chunk]:
         """Head and body, to be written in order."""
-        head, key = request.head, replica.api_key
+        head = request.head
         body = self._body(request, abilities, is_readable=is_readable)
-        with_credentials = key is None and not self._are_keys_required
-        fields = head.passed_on.get(with_credentials)
-        if fields is None:
-            fields = head.passed_on[with_credentials] = _fields(head, with_credentials=with_credentials)
-        first = replica.address.first_line(head.method, head.target)
-        ours = b"" if key is None else b"Authorization: Bearer %s\r\n" % key.encode("latin-1")
-        is_told = session is not None and abilities.session_header and self._hints.session
-        if is_told and session is not None and "x-session-id" not in head.facts.stated:
-            ours += b"X-Session-ID: %s\r\n" % session.session.encode("ascii")
-        if body or head.method in _METHODS_WITH_BODY:
-            ours += b"Content-Length: %d\r\n" % sum(map(len, body))
+        start = head.passed_on.get(replica.id)
+        if start is None:
+            if len(head.passed_on) >= _MAX_REMEMBERED:
+                head.passed_on.clear()
+            start = head.passed_on[replica.id] = self._start(head, replica)
+        hint = b""
+        if session is not None and abilities.session_header and self._hints.session:
+            if "x-session-id" not in head.facts.stated:
+                hint = b"X-Session-ID: %s\r\n" % session.session.encode("ascii")
         if len(body) == 1 and len(body[0]) < _COPY_BELOW:
-            return [b"%s%s%s\r\n%s" % (first, fields, ours, body[0])]
-        return [b"%s%s%s\r\n" % (first, fields, ours), *body]
+            return [b"%s%sContent-Length: %d\r\n\r\n%s" % (start, hint, len(body[0]), body[0])]
+        if body or head.method in _METHODS_WITH_BODY:
+            hint += b"Content-Length: %d\r\n" % sum(map(len, body))
+        return [b"%s%s\r\n" % (start, hint), *body]
+
+    def _start(self, head: RequestHead, replica: Replica) -> bytes:
+        """The request line and the fields that every such request has."""
+        key, address = replica.api_key, replica.address
+        drop = _REFRAMED
+        if self._are_keys_required or key is not None:
+            drop |= CREDENTIAL_HEADERS
+        lines = [b"%s %s%s HTTP/1.1\r\n" % (head.method.encode("ascii"), address.prefix, head.target)]
+        lines.append(b"Host: %s\r\n" % address.authority)
+        for name, value in end_to_end(head.headers, drop):
+            if not name.lower().startswith(_FOR_US_ALONE):
+                lines.append(b"%s: %s\r\n" % (name, value))
+        if key is not None:
+            lines.append(b"Authorization: Bearer %s\r\n" % key.encode("latin-1"))
+        return b"".join(lines)
 
     def _body(self, request: HttpRequest, abilities: Abilities, *, is_readable: bool) -> list[Chunk]:
         secret = self._hints.cache_salt_secret
@@ -69,13 +84,7 @@ class Outbound:
         return [request.body] if request.body else []
 
 
-def _fields(head: RequestHead, *, with_credentials: bool) -> bytes:
-    drop = _REFRAMED if with_credentials else _REFRAMED | CREDENTIAL_HEADERS
-    passed_on = end_to_end(head.headers, drop)
-    return b"".join(
-        [b"%s: %s\r\n" % field for field in passed_on if not field[0].lower().startswith(_FOR_US_ALONE)]
-    )
-
-
+_MAX_REMEMBERED: Final = 4
+"""Replicas for which a connection remembers what they get."""
 _COPY_BELOW: Final = 16 << 10
 """Up to this size, one write of head and body together is cheaper than two."""

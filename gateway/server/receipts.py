@@ -13,12 +13,12 @@ def receipts(decision: Dispatch | Refuse) -> bytes:
             f"x-turnpike-thread: {session.thread}\r\n"
             f"x-turnpike-confidence: {session.confidence:.2f}\r\n"
         )
-        source = session.source.value
+        source = session.source._value_  # `value` is a call of four functions
     if isinstance(decision, Dispatch):
         where = f"x-turnpike-replica: {decision.placement.replica}\r\n"
-        reason = decision.placement.reason.value
+        reason = decision.placement.reason._value_
     else:
-        where, reason = "", decision.refusal.reason.value
+        where, reason = "", decision.refusal.reason._value_
     return (
         f"x-turnpike-request: {decision.request}\r\n{known}x-turnpike-source: {source}\r\n{where}"
         f"x-turnpike-queue-ms: {decision.waited_s * 1e3:.1f}\r\nx-turnpike-reason: {reason}\r\n"

@@ -13,6 +13,7 @@ import msgspec
 from gateway.domain.request import Answer
 from gateway.server.connection import ClientConnection, Framing
 from gateway.server.driver import Ticket
+from gateway.server.request_head import RequestHead
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerCut
 from gateway.upstream.response_head import ResponseHead
@@ -31,7 +32,7 @@ class Relay:
         observer: ResponseObserver,
     ) -> None:
         self._client = client
-        self._upstream = upstream
+        self.upstream = upstream
         self._head = head
         self._ticket = ticket
         self._observer = observer
@@ -42,11 +43,11 @@ class Relay:
 
     @property
     def is_waiting_for_replica(self) -> bool:
-        return not self._is_paused and not self._upstream.done.has_come
+        return not self._is_paused and not self.upstream.done.has_come
 
     async def run(self) -> bool:
         """Passes the response on to its end. Whether the replica's connection is fit for reuse."""
-        client, upstream = self._client, self._upstream
+        client, upstream = self._client, self.upstream
         self._ticket.response_started(self._head.status)
         self._ticket.seen = self._told_answer
         client.on_pause, client.on_resume = self._pause, self._resume
@@ -69,7 +70,7 @@ class Relay:
 
     def give_up(self) -> None:
         """The replica has been silent for too long."""
-        self._upstream.done.fail(AnswerCut("the replica stopped sending"))
+        self.upstream.done.fail(AnswerCut("the replica stopped sending"))
 
     def _pump(self, parts: list[bytes], is_last: bool) -> None:
         self._client.write(parts, is_last=is_last)
@@ -100,19 +101,19 @@ class Relay:
 
     def _pause(self) -> None:
         self._is_paused = True
-        self._upstream.pause()
+        self.upstream.pause()
 
     def _resume(self) -> None:
         self._is_paused = False
-        self._upstream.resume()
+        self.upstream.resume()
 
 
-def framing_of(head: ResponseHead, *, is_http_1_0: bool) -> Framing:
+def framing_of(head: ResponseHead, request: RequestHead) -> Framing:
     if head.is_empty:
         return Framing.NONE
     if head.has_length:
         return Framing.LENGTH
-    return Framing.CLOSE if is_http_1_0 else Framing.CHUNKED
+    return Framing.CLOSE if request.is_http_1_0 else Framing.CHUNKED
 
 
 def pass_whole(

@@ -4,6 +4,7 @@ import msgspec
 
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.decision import Refusal, RefusalReason
+from gateway.domain.ids import ReplicaId
 from gateway.server.door import Visitor
 from gateway.wire.facts import HeaderFacts
 from gateway.wire.headers import RawHeaders
@@ -21,8 +22,8 @@ class RequestHead(msgspec.Struct, kw_only=True, eq=False):
     keep_alive: bool
     visitor: Visitor
     facts: HeaderFacts
-    passed_on: dict[bool, bytes] = {}
-    """What `outbound` made of the fields: with the client's credentials, and without."""
+    passed_on: dict[ReplicaId, bytes] = {}
+    """What `outbound` made of it for each replica."""
 
 
 class RefusedRequest(Exception):  # noqa: N818 - an outcome, raised only to leave llhttp's callbacks

@@ -25,12 +25,6 @@ class Address(msgspec.Struct, frozen=True):
     """The URL's path, put before every request's path; without a trailing slash."""
     is_tls: bool
 
-    def first_line(self, method: str, target: bytes) -> bytes:
-        """The request line for this server, and its Host."""
-        return b"%s %s%s HTTP/1.1\r\nHost: %s\r\n" % (
-            method.encode("ascii"), self.prefix, target, self.authority
-        )  # fmt: skip
-
     @classmethod
     def parse(cls, url: str) -> "Address":
         """Raises ValueError, with a sentence for a person, if it is not an http(s) URL of a server."""
