@@ -110,7 +110,7 @@ def _form(arguments: argparse.Namespace) -> str:
     if form == EXCHANGES and (given := given_workload_options(arguments)):
         raise ValueError(f"for workloads only: {', '.join(given)}")
     if form == WORKLOAD and arguments.sessions_at_once is not None:
-        raise ValueError("for exchanges only: sessions_at_once")
+        raise ValueError("for exchanges only: --sessions-at-once")
     return form
 
 

@@ -30,6 +30,11 @@ _CHOOSING: Final = {
     "duration_s": ("--for", float, "S", "how much of the corpus to take"),
     "rate": ("--rate", float, "X", "so many times the recorded arrivals"),
 }
+_FLAGS: Final = {
+    "sub_agents": "--no-sub-agents",
+    "seed": "--seed",
+    **{name: option[0] for name, option in (_SELECTING | _CHOOSING).items()},
+}
 
 
 def add_workload_options(reading: argparse.ArgumentParser) -> None:
@@ -38,7 +43,7 @@ def add_workload_options(reading: argparse.ArgumentParser) -> None:
     for name, (flag, kind, metavar, text) in (_SELECTING | _CHOOSING).items():
         group.add_argument(flag, dest=name, type=kind, metavar=metavar, help=text)
     group.add_argument(
-        "--no-sub-agents",
+        _FLAGS["sub_agents"],
         dest="sub_agents",
         action="store_const",
         const=False,
@@ -47,9 +52,12 @@ def add_workload_options(reading: argparse.ArgumentParser) -> None:
 
 
 def given_workload_options(arguments: argparse.Namespace) -> list[str]:
-    """The names of those that were given."""
-    names = [*_SELECTING, *_CHOOSING, "sub_agents"]
-    return [name for name in names if getattr(arguments, name) is not None]
+    """The flags that were given."""
+    return [_FLAGS[name] for name in [*_SELECTING, *_CHOOSING, "sub_agents"] if _is_given(arguments, name)]
+
+
+def _is_given(arguments: argparse.Namespace, name: str) -> bool:
+    return getattr(arguments, name) is not None
 
 
 def import_workload(arguments: argparse.Namespace, problems: Problems) -> str:
@@ -57,8 +65,8 @@ def import_workload(arguments: argparse.Namespace, problems: Problems) -> str:
     corpus = CORPORA[arguments.kind]
     choices = _settings(Choices, arguments)
     for name in _given(Choices, arguments):
-        if name not in corpus.knows and name != "seed":
-            raise ValueError(f"{arguments.kind} knows no {name}")
+        if name not in corpus.knows:
+            raise ValueError(f"{arguments.kind} knows no {_FLAGS[name]}")
     selection = _settings(Selection, arguments)
     turns = 0
 

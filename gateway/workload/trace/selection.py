@@ -75,7 +75,7 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
         """For the header: every choice with its number."""
         default = Selection()
         chosen = [
-            f"{name}={value}"
+            f"{name}={value!r}"
             for name, value in msgspec.structs.asdict(self).items()
             if value != getattr(default, name)
         ]

@@ -3,10 +3,13 @@
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from gateway.workload.trace.format import Header, Session
 
-_TOP = 8
+_TOP: Final = 8
+_HOW_CHARS: Final = 300
+"""Of what the header says; the file has all of it."""
 
 
 class Summary:
@@ -60,7 +63,8 @@ class Summary:
     def lines(self, header: Header) -> Iterator[str]:
         yield f"workload {header.name}" + (f", seed {header.seed}" if header.seed is not None else "")
         for source in header.sources:
-            yield f"  {source.what}: {source.origin}" + (f" ({source.how})" if source.how else "")
+            how = source.how if len(source.how) <= _HOW_CHARS else f"{source.how[:_HOW_CHARS]}…"
+            yield f"  {source.what}: {source.origin}" + (f" ({how})" if how else "")
         if not self.sessions:
             yield "no sessions"
             return

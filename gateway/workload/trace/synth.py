@@ -50,8 +50,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 def synth(asked: Request) -> tuple[Header, Iterator[Session]]:
     """Raises ValueError where that cannot be composed."""
-    sessions, about_sessions = _recorded_sessions(asked)
     preset = _preset(asked)
+    sessions, about_sessions = _recorded_sessions(asked)
     if preset is not None:
         flows = preset.flows(sessions, asked.seed)
         about_sessions = [Source(what="mix", origin=preset.told), *about_sessions]

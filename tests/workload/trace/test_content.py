@@ -1,7 +1,7 @@
 """Block keys against prompts written out token by token."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.workload.trace.content import KEY_BYTES, ContentChain
@@ -16,6 +16,7 @@ def _whole(session, ref):
     return tokens_of(session, ref, output=session.threads[ref.thread].turns[ref.turn].output_tokens)
 
 
+@settings(max_examples=50)
 @given(PAIRS, st.integers(1, 7), st.data())
 def test_keys_are_equal_exactly_where_all_tokens_so_far_are(pair, block_size, data):
     chain = ContentChain(block_size)
