@@ -128,8 +128,10 @@ class ReplicaEngine:
             return
         scheduler = self.scheduler
         out = scheduler.schedule()
-        if not out.total_num_scheduled_tokens:
-            return
+        while not out.total_num_scheduled_tokens:
+            if not out.preempted_req_ids:
+                return
+            out = scheduler.schedule()  # whoever ran was preempted, and whoever waits was not looked at
         self._is_head_refused = (
             bool(scheduler.waiting)
             and not out.preempted_req_ids
@@ -141,8 +143,7 @@ class ReplicaEngine:
         self.counts.steps += 1
         self.counts.scheduled_steps += 1
         self.counts.computed_tokens += out.total_num_scheduled_tokens
-        self.counts.busy_s += time_s
-        self._alarm = self._kernel.after(time_s, self._end, out)
+        self._alarm = self._kernel.after(time_s, self._end, out, time_s)
 
     def _runs_first(self, work: _Work, cached_tokens: int) -> None:
         if work.cached_tokens is None:
@@ -168,8 +169,9 @@ class ReplicaEngine:
         batch = Batch(new_tokens=new_tokens, prefill_context_products=products, decode_context_tokens=context)
         return self._times.mixed_s(batch)
 
-    def _end(self, out: Any) -> None:
+    def _end(self, out: Any, time_s: float) -> None:
         """A step is over: tells who has a first token, who has the last, and begins the next one."""
+        self.counts.busy_s += time_s
         work = self._work
         numbers = list(out.num_scheduled_tokens)
         batch = [work[number] for number in numbers]
