@@ -45,7 +45,7 @@ class BlockTree(Generic[Owner]):
                 child = len(self._first) + 1
                 self._children[node, block] = child
                 self._first[child] = owner
-            elif known == len(path):
+            else:
                 known += 1
             node = child
             path.append(node)

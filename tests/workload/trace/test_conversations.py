@@ -1,6 +1,11 @@
 """Recorded messages as workloads: what equal messages make equal, and who the gaps belong to."""
 
-from gateway.workload.trace.conversations import LMCACHE, SWE_AGENT, TAU_BENCH
+from functools import partial
+
+import msgspec
+
+from gateway.workload import sessions
+from gateway.workload.trace.conversations import LMCACHE, SWE_AGENT, TAU_BENCH, _read
 from gateway.workload.trace.estimates import message_tokens
 from gateway.workload.trace.format import TurnRef
 from tests.workload.corpora import called, said
@@ -29,6 +34,20 @@ def test_a_turn_shares_the_messages_that_are_equal():
     assert [t.output_tokens for t in turns] == [sizes[2], sizes[4], sizes[6]]
     assert [t.prefix_of for t in turns] == [None, TurnRef(0, 0), TurnRef(0, 1)]
     assert [t.prefix_tokens for t in turns] == [0, sum(sizes[:3]), sum(sizes[:5])]
+
+
+def test_what_is_rewritten_is_shared_up_to_there():
+    def rewriting(members, problems, seed):
+        second = [*TALK[:2], said("assistant", "a summary"), said("user", "go on")]
+        turns = [
+            sessions.chat_turn(TALK[:4], TALK[4], at_s=0, lasts_s=1),
+            sessions.chat_turn(second, TALK[4], at_s=5, lasts_s=1),
+        ]
+        yield sessions.Session(client="c", name="s", source="x", turns=turns)
+
+    corpus = msgspec.structs.replace(TAU_BENCH, read=partial(_read, rewriting, True))
+    (session,) = imported(corpus)
+    assert session.threads[0].turns[1].prefix_tokens == sum(map(message_tokens, TALK[:2]))
 
 
 def test_gaps_are_the_called_tools_or_a_persons():

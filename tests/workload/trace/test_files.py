@@ -1,9 +1,12 @@
 """Workload files: what is written is read; what is wrong is named by file and line."""
 
+import re
+
 import pytest
 
 from gateway.workload.trace.files import read_workload, write_workload
 from gateway.workload.trace.format import Header, Source
+from tests.project.layout import ROOT
 from tests.workload.trace.made import session
 
 HEADER = Header(name="made", sources=(Source(what="sessions", origin="here", how="by hand"),), seed=3)
@@ -58,6 +61,15 @@ def test_what_is_wrong_is_named_by_line(tmp_path, content, complaint):
     file.write_bytes(content)
     with pytest.raises(ValueError, match=f"w.jsonl, {complaint}"):
         list(read_workload(str(file))[1])
+
+
+def test_the_documented_example_is_a_workload(tmp_path):
+    page = (ROOT / "docs/workloads.md").read_text()
+    (example,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    header, session = example.split("\n", 1)
+    file = tmp_path / "w.jsonl"
+    file.write_text(header + "\n" + session.replace("\n", ""))
+    assert [s.turns for s in read_workload(str(file))[1]] == [2]
 
 
 def test_a_workload_is_one_file(tmp_path):
