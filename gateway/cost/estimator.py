@@ -49,7 +49,7 @@ UNKNOWN: Final = Profile(
 
 _READING_S: Final = 1e-6
 """For each token of a prompt, cached or not: parsing, template, tokenizer, hashes of blocks."""
-_FIRST_TOKEN_BELIEF: Final = (1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0)
+_FIRST_TOKEN_BELIEF: Final = (1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
 _DECODE_BELIEF: Final = (1.0, 1.0, 1.0, 1.0, 0.0, 0.0)
 _TRIED: Final = 4.0
 _GUESSED: Final = 30.0
@@ -80,6 +80,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """New tokens of the turns that wait for their first one."""
     queued_products: float = 0.0
     """Σ of their `context_product`."""
+    queued_prompt_tokens: float = 0.0
+    """Of their whole prompts: a server has to read what is cached, too."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
@@ -199,6 +201,7 @@ class Estimator:
             under_way_s,
             read_s * steps,
             _READING_S * (new + work.cached_tokens),
+            _READING_S * load.queued_prompt_tokens,
         )
 
     def _decode_features(self, work: TurnWork, load: Load) -> tuple[float, ...]:

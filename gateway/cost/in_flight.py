@@ -31,24 +31,27 @@ class InFlight:
         self._prefilling: dict[Hashable, _Turn] = {}
         self._decoding: dict[Hashable, _Turn] = {}
         self._last_first_token_s = float("-inf")
-        self._queued_tokens = self._queued_products = self._context_tokens = 0.0
+        self._queued_tokens = self._queued_products = self._queued_context = 0.0
+        self._decoding_context = 0.0
 
     def __len__(self) -> int:
         return len(self._prefilling) + len(self._decoding)
 
     def load(self, *, now: float) -> Load:
-        tokens, products = self._queued_tokens, self._queued_products
+        tokens, products, context = self._queued_tokens, self._queued_products, self._queued_context
         if self._prefilling:
             head = next(iter(self._prefilling.values()))
             busy_s = now - max(head.sent_s, self._last_first_token_s)
             done = min(1.0, max(0.0, busy_s / head.prediction.prefill_s))
             tokens = max(0.0, tokens - done * head.prediction.work.new_tokens)
             products = max(0.0, products - done * head.product)
+            context = max(0.0, context - done * head.context_tokens)
         return Load(
             decoding=len(self._decoding),
-            decoding_context_tokens=self._context_tokens,
+            decoding_context_tokens=self._decoding_context,
             queued_tokens=tokens,
             queued_products=products,
+            queued_prompt_tokens=context,
         )
 
     def sent(self, turn: Hashable, prediction: Prediction, *, now: float) -> None:
@@ -58,13 +61,14 @@ class InFlight:
         self._prefilling[turn] = added
         self._queued_tokens += work.new_tokens
         self._queued_products += added.product
+        self._queued_context += added.context_tokens
 
     def first_token(self, turn: Hashable, *, now: float) -> None:
         """Of a turn that is in. Once told, further calls change nothing."""
         if turn not in self._decoding:
             started = self._leave_queue(turn)
             self._decoding[turn] = started
-            self._context_tokens += started.context_tokens
+            self._decoding_context += started.context_tokens
             self._last_first_token_s = now
 
     def ended(self, turn: Hashable) -> None:
@@ -72,14 +76,15 @@ class InFlight:
         if turn in self._prefilling:
             self._leave_queue(turn)
             return
-        self._context_tokens -= self._decoding.pop(turn).context_tokens
+        self._decoding_context -= self._decoding.pop(turn).context_tokens
         if not self._decoding:
-            self._context_tokens = 0.0  # sums of fractions do not come back to nothing by themselves
+            self._decoding_context = 0.0  # sums of fractions do not come back to nothing by themselves
 
     def _leave_queue(self, turn: Hashable) -> _Turn:
         left = self._prefilling.pop(turn)
         self._queued_tokens -= left.prediction.work.new_tokens
         self._queued_products -= left.product
+        self._queued_context -= left.context_tokens
         if not self._prefilling:
-            self._queued_tokens = self._queued_products = 0.0
+            self._queued_tokens = self._queued_products = self._queued_context = 0.0
         return left

@@ -18,7 +18,9 @@ def test_an_idle_replica_has_no_load() -> None:
 def test_a_turn_queues_and_then_decodes() -> None:
     flying = InFlight()
     flying.sent("a", predicted(1_000, 500), now=1.0)
-    assert flying.load(now=1.0) == Load(queued_tokens=1_000, queued_products=context_product(1_000, 500))
+    assert flying.load(now=1.0) == Load(
+        queued_tokens=1_000, queued_products=context_product(1_000, 500), queued_prompt_tokens=1_500
+    )
     flying.first_token("a", now=2.0)
     assert flying.load(now=2.0) == Load(decoding=1, decoding_context_tokens=1_500)
     flying.ended("a")
@@ -32,6 +34,7 @@ def test_of_the_first_in_the_queue_what_should_be_done_is_taken_off() -> None:
     assert flying.load(now=0.0).queued_tokens == 12_000
     half = flying.load(now=long.prefill_s / 2)
     assert half.queued_tokens == pytest.approx(7_000)
+    assert half.queued_prompt_tokens == pytest.approx(7_000)
     assert half.queued_products == pytest.approx(context_product(10_000, 0) / 2 + context_product(2_000, 0))
     assert flying.load(now=9 * long.prefill_s).queued_tokens == pytest.approx(2_000)
 
