@@ -37,7 +37,8 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 class WaitingRoom:
     def __init__(self) -> None:
-        self._turns: dict[RequestId, Waiting] = {}
+        self.turns: dict[RequestId, Waiting] = {}
+        """To be read only."""
         self._lanes: dict[PoolId, dict[Lane, OrderedDict[RequestId, Waiting]]] = {}
         self._by_deadline: list[tuple[float, int, Waiting]] = []
         """A heap. Turns that left stay in it for a while, but never at its head."""
@@ -45,13 +46,13 @@ class WaitingRoom:
         self.body_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._turns)
+        return len(self.turns)
 
     def __contains__(self, request: RequestId) -> bool:
-        return request in self._turns
+        return request in self.turns
 
     def __iter__(self) -> Iterator[Waiting]:
-        return iter(self._turns.values())
+        return iter(self.turns.values())
 
     def in_lane(self, lane: Lane) -> int:
         return len(self._lanes.get(lane.pool, {}).get(lane, ()))
@@ -66,8 +67,8 @@ class WaitingRoom:
         return list(self._lanes[first.lane.pool][first.lane].values())
 
     def enter(self, waiting: Waiting) -> None:
-        assert waiting.request not in self._turns
-        self._turns[waiting.request] = waiting
+        assert waiting.request not in self.turns
+        self.turns[waiting.request] = waiting
         lanes = self._lanes.setdefault(waiting.lane.pool, {})
         lanes.setdefault(waiting.lane, OrderedDict())[waiting.request] = waiting
         self._entries += 1
@@ -76,7 +77,7 @@ class WaitingRoom:
 
     def leave(self, request: RequestId) -> Waiting:
         """Takes a turn out. Raises KeyError if it is not in."""
-        waiting = self._turns.pop(request)
+        waiting = self.turns.pop(request)
         lanes = self._lanes[waiting.lane.pool]
         del lanes[waiting.lane][request]
         if not lanes[waiting.lane]:
@@ -97,13 +98,13 @@ class WaitingRoom:
         return self._by_deadline[0][0] if self._by_deadline else None
 
     def _is_in(self, waiting: Waiting) -> bool:
-        return self._turns.get(waiting.request) is waiting
+        return self.turns.get(waiting.request) is waiting
 
     def _drop_left(self) -> None:
         """Keeps the heap's head true and its size in proportion."""
         heap = self._by_deadline
         while heap and not self._is_in(heap[0][2]):
             heapq.heappop(heap)
-        if len(heap) > 2 * len(self._turns) + 64:
+        if len(heap) > 2 * len(self.turns) + 64:
             heap[:] = [entry for entry in heap if self._is_in(entry[2])]
             heapq.heapify(heap)

@@ -21,11 +21,10 @@ from gateway.core.session_book import SessionBook
 from gateway.core.stream import Stream
 from gateway.domain import records as rec
 from gateway.domain.decision import Refusal
-from gateway.domain.ids import PoolId, RequestId
-from gateway.domain.request import Answer, RequestFacts, Work
+from gateway.domain.ids import RequestId
+from gateway.domain.request import Answer, Work
 from gateway.errors import http_status
 from gateway.routing.placement import PlacementPolicy
-from gateway.routing.state_residence import Residence
 
 _OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"}
 
@@ -57,8 +56,7 @@ class Coordinator:
         self._stream = Stream(self._out)
         self.gate = Gate(fleet, admission, placement, self.live, self._out, max_wait_s=config.max_wait_s)
         self.waiting_room = self.gate.waiting_room
-        self._is_draining = False
-        self._timeouts = 0
+        self._is_draining, self._timeouts = False, 0
 
     def handle(self, event: ev.Event, *, now: float) -> list[Command]:
         """Takes in one fact and returns what to do, in order.
@@ -67,7 +65,7 @@ class Coordinator:
         an event that the request's state does not allow or that is about no request that lives.
         """
         self._take_in(event, now=now)
-        if self.gate.has_news:
+        if self.gate.pools_with_room:
             self.gate.let_in(now=now)
         out = self._out.copy()
         self._out.clear()
@@ -139,7 +137,7 @@ class Coordinator:
             request=event.request,
             tenant=event.tenant,
             facts=facts,
-            pool=self._pool_of(facts, home),
+            pool=self.fleet.pool_for(facts.model, home.replica if home else None),
             home=home.replica if home else None,
             arrived_s=now,
         )
@@ -156,11 +154,6 @@ class Coordinator:
             if self.sessions.are_too_many:
                 self._stream.extend(self.sessions.expire(now=now))
         self._admit(live, now=now)
-
-    def _pool_of(self, facts: RequestFacts, home: Residence | None) -> PoolId | None:
-        if home is not None and (state := self.fleet.get(home.replica)) is not None:
-            return state.facts.pool
-        return self.fleet.pool_for(facts.model)
 
     def _refusal_at_the_door(self, live: LiveRequest) -> Refusal | None:
         if self._is_draining:

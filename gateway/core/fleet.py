@@ -78,13 +78,15 @@ class Fleet:
             if state.is_up and state.facts.pool == pool and state.facts.id not in without
         ]
 
-    def pool_for(self, model: str | None) -> PoolId | None:
-        """The pool that serves a model; None if no pool does.
+    def pool_for(self, model: str | None, home: ReplicaId | None = None) -> PoolId | None:
+        """The pool of this replica, if it is named and known; else that serves the model; None if none does.
 
         With one pool everything goes there, and its backends judge the model's name themselves. A
         request that names no model goes to the first pool. While nobody knows what a pool serves,
         because none of its replicas has said it yet, it may be any model that no other pool serves.
         """
+        if home is not None and home in self._replicas:
+            return self._replicas[home].facts.pool
         if model is None or len(self._pools) == 1:
             return next(iter(self._pools))
         for pool in self._pools.values():

@@ -47,7 +47,8 @@ class Gate:
         self._out = out
         self._stream = Stream(out)
         self._max_wait_s = max_wait_s
-        self._pools_with_room: dict[PoolId, None] = {}
+        self.pools_with_room: dict[PoolId, None] = {}
+        """What `let_in` has to look at."""
         self.waiting_room = WaitingRoom()
 
     def ask(self, live: LiveRequest, *, now: float) -> Refusal | None:
@@ -57,7 +58,7 @@ class Gate:
         if candidates and live.facts.work in _CAPACITY_FREE_WORK:
             self._submit(live, candidates, now=now)
             return None
-        waiting = len(self.waiting_room)
+        waiting = len(self.waiting_room.turns)
         offer = Offer(
             request=live.request,
             body_bytes=live.facts.body_bytes,
@@ -90,20 +91,15 @@ class Gate:
 
     def room_may_be(self, pool: PoolId) -> None:
         """Something changed for the better in this pool; `let_in` looks at it."""
-        self._pools_with_room[pool] = None
-
-    @property
-    def has_news(self) -> bool:
-        """`let_in` has something to look at."""
-        return bool(self._pools_with_room)
+        self.pools_with_room[pool] = None
 
     def let_in(self, *, now: float) -> None:
         """Submits every waiting turn that fits now, in order of arrival."""
-        if self.waiting_room:
-            for pool in self._pools_with_room:
+        if self.waiting_room.turns:
+            for pool in self.pools_with_room:
                 while self._let_one_in(pool, now=now):
                     pass
-        self._pools_with_room.clear()
+        self.pools_with_room.clear()
 
     def strand(self, pool: PoolId, *, now: float) -> list[LiveRequest]:
         """Takes those out of the waiting room who would wait for nobody."""
@@ -125,7 +121,7 @@ class Gate:
         replica, live.replica = live.replica, None
         self._fleet.ended(replica)
         self._stream.left_replica(live, replica, outcome, answer, now=now)
-        self._pools_with_room[live.pool] = None
+        self.pools_with_room[live.pool] = None
 
     def _let_one_in(self, pool: PoolId, *, now: float) -> bool:
         for first in self.waiting_room.first_of_each_lane(pool):

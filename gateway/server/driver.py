@@ -73,7 +73,7 @@ class Driver:
         if records:
             self._on_records(records)
         # A timer that fires early only asks again; what may be due sooner than it is a turn that waits.
-        if self._timer is None or self.coordinator.waiting_room:
+        if self._timer is None or self.coordinator.waiting_room.turns:
             self._rearm()
 
     def close(self) -> None:

@@ -11,9 +11,10 @@ import asyncio
 import msgspec
 
 from gateway.domain.request import Answer
-from gateway.server.connection import ClientConnection, Framing
+from gateway.server.connection import ClientConnection
 from gateway.server.driver import Ticket
 from gateway.server.request_head import RequestHead
+from gateway.server.response_writer import Framing
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerCut
 from gateway.upstream.response_head import ResponseHead

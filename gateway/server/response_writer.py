@@ -1,0 +1,140 @@
+"""Responses onto a client's connection, as bytes: framed for it, each read's bytes in one write."""
+
+import asyncio
+import contextlib
+import enum
+import socket
+import struct
+from typing import TYPE_CHECKING, Final
+
+from gateway.domain.decision import Refusal
+from gateway.domain.request import Protocol
+from gateway.errors import error_body, http_status
+from gateway.server.request_parser import HttpRequest
+
+if TYPE_CHECKING:
+    from gateway.server.listener import Listener
+
+
+class Framing(enum.Enum):
+    """How the end of a response's body is told."""
+
+    NONE = "none"
+    """No body at all (HEAD, 204, 304)."""
+    LENGTH = "length"
+    CHUNKED = "chunked"
+    CLOSE = "close"
+    """HTTP/1.0 without a length: the connection closes."""
+
+
+_CHUNKED: Final = Framing.CHUNKED
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+"""For SO_LINGER: closing drops what is unsent and resets the connection."""
+
+
+class ResponseWriter(asyncio.Protocol):
+    """The handler's side of a client's connection."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, listener: "Listener") -> None:
+        self._listener = listener
+        self._current: HttpRequest | None = None
+        self._refused_method = ""
+        """Of what is refused before it became the current request, as far as it is known."""
+        self._is_lost = False
+        self._must_close = False
+        self._is_answering = False
+        self._framing: Framing | None = None
+        """Of the response that is being sent; None between responses."""
+        self._held_head = b""
+        """The head of that response, while it has not been sent."""
+
+    @property
+    def is_answering(self) -> bool:
+        """The response to the current request was begun; it may be complete."""
+        return self._is_answering
+
+    def start_response(self, lines: bytes, framing: Framing) -> None:
+        """Sends the head, with the first of the body or at the latest by `flush_head`: one write, not two.
+
+        `lines`: the status line and end-to-end fields only, Content-Length included.
+        """
+        assert self._framing is None and self._current is not None
+        head = self._current.head
+        if framing is _CHUNKED:
+            lines += b"Transfer-Encoding: chunked\r\n"
+        if not head.keep_alive or self._listener.is_draining or framing is Framing.CLOSE:
+            self._must_close = True
+            lines += b"Connection: close\r\n"
+        elif head.is_http_1_0:
+            lines += b"Connection: keep-alive\r\n"
+        self._framing, self._is_answering = framing, True
+        self._held_head = lines + b"\r\n"
+
+    def flush_head(self) -> None:
+        """Sends the head now, if no body has come to go with it."""
+        head, self._held_head = self._held_head, b""
+        if head and not self._is_lost:
+            self.transport.write(head)
+
+    def write(self, parts: list[bytes], *, is_last: bool = False) -> None:
+        """Sends body bytes, all in one go; never holds any back. To a client that is gone it does nothing."""
+        framing, head = self._framing, self._held_head
+        self._held_head = b""
+        if is_last:
+            self._framing = None
+        if self._is_lost:
+            return
+        if framing is _CHUNKED:
+            size = sum(map(len, parts))
+            start = b"%s%x\r\n" % (head, size) if size else head
+            end = (b"\r\n0\r\n\r\n" if size else b"0\r\n\r\n") if is_last else b"\r\n" if size else b""
+            data = b"".join((start, *parts, end))
+        elif framing is not Framing.NONE:
+            data = b"".join((head, *parts))
+        else:
+            data = head
+        if data:
+            self.transport.write(data)
+
+    def respond(self, status: int, lines: bytes, body: bytes) -> None:
+        """Sends a whole response of the gateway's own; `lines`: its header lines beyond the usual."""
+        lines = b"HTTP/1.1 %d %s\r\n%sContent-Type: application/json\r\nContent-Length: %d\r\n" % (
+            status, _REASONS.get(status, b"OK"), lines, len(body)
+        )  # fmt: skip
+        if self._current is None:  # refused before there was a request
+            body = b"" if self._refused_method == "HEAD" else body
+            self.transport.write(b"%sConnection: close\r\n\r\n%s" % (lines, body))
+            return
+        is_head = self._current.head.method == "HEAD"
+        self.start_response(lines, Framing.NONE if is_head else Framing.LENGTH)
+        self.write([body], is_last=True)
+
+    def refuse(self, protocol: Protocol, refusal: Refusal, lines: bytes = b"") -> None:
+        """Answers with a refusal in the protocol's own shape; `lines`: header lines to go with it."""
+        if refusal.retry_after_s is not None:
+            lines += b"Retry-After: %d\r\n" % refusal.retry_after_s
+        status = http_status(refusal.reason)
+        if status == 401:
+            lines += b"WWW-Authenticate: Bearer\r\n"
+        self.respond(status, lines, error_body(protocol, refusal))
+
+    def abort(self) -> None:
+        """Resets the connection, so that no client can take what it got for the whole."""
+        self._must_close = True
+        if self._is_lost:
+            return
+        accepted = self.transport.get_extra_info("socket")
+        if accepted is not None:
+            with contextlib.suppress(OSError):  # the client has reset it already
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self.transport.abort()
+
+
+_REASONS: Final = {
+    400: b"Bad Request", 401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found",
+    408: b"Request Timeout", 413: b"Content Too Large", 431: b"Request Header Fields Too Large",
+    500: b"Internal Server Error", 501: b"Not Implemented", 502: b"Bad Gateway",
+    503: b"Service Unavailable", 504: b"Gateway Timeout",
+}  # fmt: skip
