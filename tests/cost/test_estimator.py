@@ -48,6 +48,8 @@ def test_a_turn_alone_is_first_predicted_by_the_roofline(new: int, cached: int) 
     alone_s = isolated_turn_s(MIXTURE, Turn(new_tokens=new, cached_tokens=cached, output_tokens=100))
     assert found.completion.seconds == pytest.approx(alone_s + reading_s, rel=0.1)
     assert found.prefill_s == found.first_token.seconds
+    one = estimator.predict(TurnWork(new_tokens=new, cached_tokens=cached, output_tokens=1), IDLE)
+    assert one.completion.seconds == one.first_token.seconds
 
 
 def test_whatever_is_there_already_makes_it_later() -> None:
@@ -57,7 +59,8 @@ def test_whatever_is_there_already_makes_it_later() -> None:
         Load(queued_tokens=10_000),
         Load(queued_products=5e8),
         Load(queued_prompt_tokens=50_000),
-        Load(decoding=1, decoding_context_tokens=30_000),
+        Load(decoding=1),
+        Load(decoding_context_tokens=30_000),
     ):
         found = estimator.predict(work, load)
         assert found.first_token.seconds > alone.first_token.seconds
