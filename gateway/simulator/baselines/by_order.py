@@ -1,0 +1,52 @@
+"""Order alone: who runs first, by what the engine's priority scheduling can be told of a turn.
+
+Source: folklore. Oldest session first is Sutradhara's order by arrival of the task (arXiv 2601.12967, §4.3);
+smallest first is the shortest job, by its prompt.
+
+Symbols: —
+
+Deviations: vLLM's priority scheduling compares priorities when it lets turns in, and when it must preempt
+one.
+
+Invariants: of two turns that wait, the one of the older session (with the shorter prompt) is let in first;
+equals in order of arrival.
+"""
+
+from gateway.simulator.baselines.plan import Plan, Recipe, Values
+from gateway.simulator.engine.policy import EnginePolicy
+from gateway.simulator.engine.turn import EngineTurn
+
+PER_S = 1000
+"""Priorities are whole numbers: milliseconds."""
+
+
+class OldestFirst(EnginePolicy):
+    def priority(self, turn: EngineTurn, *, now: float) -> int:
+        return int(turn.session.arrival_s * PER_S)
+
+
+class SmallestFirst(EnginePolicy):
+    def priority(self, turn: EngineTurn, *, now: float) -> int:
+        return turn.turn.input_tokens
+
+
+def _oldest(plan: Plan, values: Values) -> Plan:
+    return plan.with_policy(OldestFirst, by_priority=True)
+
+
+def _smallest(plan: Plan, values: Values) -> Plan:
+    return plan.with_policy(SmallestFirst, by_priority=True)
+
+
+OLDEST_FIRST = Recipe(
+    name="oldest-first",
+    summary="turns of the oldest session first (vLLM priority)",
+    source="Sutradhara §4.3",
+    apply=_oldest,
+)
+SMALLEST_FIRST = Recipe(
+    name="smallest-first",
+    summary="turns with the shortest prompt first (vLLM priority)",
+    source="folklore",
+    apply=_smallest,
+)

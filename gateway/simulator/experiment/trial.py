@@ -1,0 +1,96 @@
+"""One run: a policy, a load, a seed."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from gateway.simulator.baselines.plan import Plan
+from gateway.simulator.baselines.spec import Variant
+from gateway.simulator.engine.options import EngineOptions
+from gateway.simulator.experiment.draw import Arrivals, draw
+from gateway.simulator.fleet import FleetSpec
+from gateway.simulator.isolated import IsolatedTimes
+from gateway.simulator.measures.figures import RunFigures, run_figures
+from gateway.simulator.measures.run_measures import RunMeasures
+from gateway.simulator.measures.shared import reusable_tokens
+from gateway.simulator.measures.waterfall import Waterfall
+from gateway.simulator.run import simulate
+from gateway.workload.trace.format import Session
+
+_LOOKS = 200
+"""At the fleet, while sessions arrive; as often afterwards."""
+
+
+class Trial(msgspec.Struct, frozen=True):
+    variant: Variant
+    per_h: float | None
+    """Sessions; None for the file's own pace."""
+    seed: int
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What is the same for all trials of an experiment."""
+
+    workload: Sequence[Session]
+    fleet: FleetSpec
+    options: EngineOptions = EngineOptions()
+    arrivals: Arrivals = Arrivals.POISSON
+    sessions: int = 120
+    """Of each run."""
+    shown: int = 8
+    """Sessions kept in full, for the waterfall."""
+    shown_ids: frozenset[str] = frozenset()
+    """Those to show, if they are named."""
+
+
+class Trials:
+    """Runs trials of one setting. What sessions take alone is worked out once."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        bare = Plan.of(setting.fleet, setting.options)
+        first = next(iter(bare.kv_tokens(setting.fleet).values()))
+        self._isolated = IsolatedTimes(
+            bare.profile,
+            kv_blocks=first // setting.options.block_size + 1,
+            block_size=setting.options.block_size,
+            max_model_len=setting.options.max_model_len,
+        )
+
+    def run(self, trial: Trial) -> RunFigures:
+        setting = self._setting
+        plan = trial.variant.plan(setting.fleet, setting.options)
+        sessions = draw(
+            setting.workload,
+            arrivals=setting.arrivals,
+            per_h=trial.per_h,
+            count=setting.sessions,
+            seed=trial.seed,
+        )
+        measures = RunMeasures(
+            sessions=len(sessions),
+            waterfall=Waterfall(most=setting.shown, seed=trial.seed, ids=setting.shown_ids),
+        )
+        totals = simulate(
+            _foreseen(sessions, plan),
+            plan.fleet,
+            plan.make_brain,
+            options=plan.options,
+            seed=trial.seed,
+            sink=measures,
+            sample_every_s=max(1.0, sessions[-1].arrival_s / _LOOKS),
+            isolated=self._isolated,
+        )
+        return run_figures(
+            measures,
+            totals,
+            reusable_tokens=sum(reusable_tokens(each, plan.options.block_size) for each in sessions),
+            replicas=len(plan.fleet.each()),
+        )
+
+
+def _foreseen(sessions: Sequence[Session], plan: Plan) -> Iterator[Session]:
+    for session in sessions:
+        if plan.foresee is not None:
+            plan.foresee(session)
+        yield session

@@ -1,0 +1,122 @@
+"""The gateways that are not ours, event by event."""
+
+from gateway.core import events as ev
+from gateway.core.commands import Dispatch
+from gateway.domain.fleet import ReplicaFacts
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.request import Answer, ExplicitId, Protocol, RequestFacts, Usage, Work
+from gateway.simulator.baselines.kv_footprint import KvFootprint
+from gateway.simulator.baselines.router import Affinity, RoundRobin, Router
+from gateway.simulator.baselines.session_cap import RequestCap, SessionCap
+from tests.simulator.baselines.turns import chat
+
+
+class Play:
+    """Drives a router; a turn is named `session/turn`."""
+
+    def __init__(self, placement, window=None, replicas=1, kv_tokens=1000):
+        self.router = Router({f"r{n}": kv_tokens for n in range(replicas)}, placement, window)
+        for number in range(replicas):
+            facts = ReplicaFacts(id=ReplicaId(f"r{number}"), pool=PoolId("sim"))
+            assert self.router.handle(ev.ReplicaCameUp(facts), now=0.0) == []
+
+    def asks(self, name, tokens=100, *, final=False, now=0.0):
+        facts = RequestFacts(
+            protocol=Protocol.CHAT,
+            work=Work.GENERATE,
+            body_bytes=4 * tokens,
+            explicit=ExplicitId(schema="x", session=name.split("/")[0], thread="0", final=final),
+        )
+        return self._starts(ev.RequestArrived(RequestId(name), TenantId("t"), facts), now)
+
+    def ends(self, name, prompt=100, output=10, now=0.0):
+        usage = Usage(prompt_tokens=prompt, output_tokens=output)
+        return self._starts(ev.ResponseFinished(RequestId(name), Answer(status=200, usage=usage)), now)
+
+    def over(self, session, now=0.0):
+        return self._starts(ev.SessionFinished(SessionId(session)), now)
+
+    def _starts(self, event, now):
+        commands = self.router.handle(event, now=now)
+        sent = [command for command in commands if isinstance(command, Dispatch)]
+        assert sent == commands
+        return [f"{each.request} on {each.placement.replica}" for each in sent]
+
+
+def test_round_robin_sends_every_turn_to_the_next():
+    play = Play(RoundRobin(), replicas=2)
+    assert [play.asks(name) for name in ("a/0", "b/0", "c/0", "a/1")] == [
+        ["a/0 on r0"],
+        ["b/0 on r1"],
+        ["c/0 on r0"],
+        ["a/1 on r1"],
+    ]
+
+
+def test_affinity_keeps_a_session_and_puts_a_new_one_where_the_fewest_are():
+    play = Play(Affinity(), replicas=2)
+    assert play.asks("a/0") == ["a/0 on r0"]
+    assert play.asks("b/0") == ["b/0 on r1"]
+    assert play.asks("c/0") == ["c/0 on r0"]
+    play.ends("b/0")
+    assert play.asks("b/1") == ["b/1 on r1"]
+    play.over("a")
+    play.over("c")
+    assert play.asks("d/0") == ["d/0 on r0"]
+
+
+def test_a_session_cap_lets_the_next_in_when_one_is_over_and_never_makes_members_wait():
+    play = Play(Affinity(), SessionCap(2))
+    assert play.asks("a/0") and play.asks("b/0")
+    assert play.asks("c/0") == play.asks("d/0") == []
+    assert play.ends("a/0") == []  # its tools run; its place is its own
+    assert play.asks("a/1", final=True) == ["a/1 on r0"]
+    assert play.ends("a/1", now=7.0) == ["c/0 on r0"]  # that was the end, as the client said
+    play.ends("b/0")
+    assert play.over("b") == ["d/0 on r0"]  # as somebody else said
+    play.ends("c/0")
+    play.ends("d/0")
+    assert not play.router.live
+
+
+def test_a_session_that_asks_twice_while_it_waits_enters_with_both():
+    play = Play(Affinity(), SessionCap(1))
+    play.asks("a/0")
+    assert play.asks("b/0") == play.asks("b/1") == []
+    play.ends("a/0")
+    assert play.over("a") == ["b/0 on r0", "b/1 on r0"]
+
+
+def test_a_request_cap_counts_turns_and_serves_them_in_order():
+    play = Play(Affinity(), RequestCap(1))
+    assert play.asks("a/0") == ["a/0 on r0"]
+    assert play.asks("b/0") == play.asks("c/0") == []
+    assert play.ends("a/0") == ["b/0 on r0"]
+    assert play.asks("a/1") == []
+    assert play.ends("b/0") == ["c/0 on r0"]
+    assert play.ends("c/0") == ["a/1 on r0"]
+
+
+def test_a_footprint_is_what_sessions_hold_now():
+    play = Play(Affinity(), KvFootprint(0.5, knows_peaks=False))  # 500 tokens
+    assert play.asks("a/0", 200) == ["a/0 on r0"]
+    assert play.asks("b/0", 300) == ["b/0 on r0"]
+    assert play.asks("c/0", 100) == []
+    assert play.asks("d/0", 1) == []  # would fit, but not before c
+    play.ends("a/0", prompt=200, output=50)
+    assert play.over("a") == ["c/0 on r0", "d/0 on r0"]
+    alone = Play(Affinity(), KvFootprint(0.5, knows_peaks=False))
+    assert alone.asks("big/0", 900) == ["big/0 on r0"]  # it would never fit better
+
+
+def test_a_footprint_in_hindsight_is_the_peak():
+    window = KvFootprint(0.5, knows_peaks=True)
+    for session in (chat("a", 100, 380), chat("b", 100, 200), chat("c", 50, 90)):
+        window.foresee(session)  # 390, 210, 100
+    play = Play(Affinity(), window)
+    assert play.asks("a/0", 100) == ["a/0 on r0"]
+    assert play.asks("b/0", 100) == []  # 390 + 210 > 500
+    assert play.asks("c/0", 50) == []
+    play.ends("a/0")
+    assert play.over("a") == ["b/0 on r0", "c/0 on r0"]
+    assert not window._peaks
