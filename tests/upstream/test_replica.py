@@ -1,10 +1,16 @@
-"""Addresses, and what a version says."""
+"""Addresses, connections that nobody wants any more, and what a version says."""
+
+import asyncio
 
 import pytest
 
+from gateway.config.upstream import UpstreamConfig
 from gateway.domain.fleet import Abilities
+from gateway.domain.ids import PoolId, ReplicaId
+from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.health import vllm_abilities
-from gateway.upstream.replica import Address
+from gateway.upstream.moments import Run
+from gateway.upstream.replica import Address, Replica
 
 
 @pytest.mark.parametrize(
@@ -39,3 +45,45 @@ def test_an_old_vllm_is_told_nothing_that_it_does_not_read():
     )
     assert vllm_abilities("dev").session_header is False
     assert len(vllm_abilities("1" * 1000).version or "") == 64
+
+
+class _Opened(UpstreamConnection):
+    def __init__(self):
+        super().__init__()
+        self.is_aborted = False
+
+    def abort(self):
+        self.is_aborted = True
+
+
+@pytest.mark.parametrize("is_ready", [False, True], ids=["not yet there", "just there"])
+async def test_whoever_leaves_while_a_connection_is_made_leaves_none_behind(monkeypatch, is_ready):
+    address = Address.parse("http://localhost:9")
+    replica = Replica(ReplicaId("r"), PoolId("p"), address, config=UpstreamConfig(), api_key=None, tls=None)
+    opened, outcome = _Opened(), []
+
+    async def opens():
+        try:
+            await asyncio.sleep(0 if is_ready else 60)
+            return opened
+        except asyncio.CancelledError:
+            outcome.append("called off")
+            raise
+
+    monkeypatch.setattr(replica, "_open", opens)
+
+    async def work():
+        await replica.exchange([b"GET / HTTP/1.1\r\n\r\n"], is_head_request=False, may_repeat=True)
+
+    run = Run(work(), lambda: outcome.append("end"))
+    run.go_on()
+    await asyncio.sleep(0)
+    if is_ready:
+        # The task is done, and who asked has not heard of it yet.
+        asyncio.get_running_loop().call_soon(run.cancel)
+        await asyncio.sleep(0)
+    else:
+        run.cancel()
+    await asyncio.sleep(0.01)
+    assert "end" in outcome and replica.busy_count == 0
+    assert opened.is_aborted if is_ready else "called off" in outcome
