@@ -224,7 +224,9 @@ class Biases:
     def tick(self) -> None:
         """Deadlines pass while nothing runs, too."""
         if self.is_awake and not self.is_inert:
-            self.keeper.expire(self.clock())
+            if self.keeper.expire(self.clock()):
+                self.watchers.changed()
+                self.watchers.answer(self.snapshot)
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data. Costs a look at every running and waiting request and every retained block."""

@@ -74,9 +74,11 @@ class Keeper:
         if self.evictor is not None:
             self._expect(self.evictor, hint, now)
 
-    def expire(self, now: float) -> None:
-        if self.retention is not None:
-            self._release(self.retention.expire(now=now))
+    def expire(self, now: float) -> bool:
+        """Let go of what is due. Whether anything was."""
+        due = [] if self.retention is None else self.retention.expire(now=now)
+        self._release(due)
+        return bool(due)
 
     def observe(self, *, is_blocked: bool, now: float) -> None:
         if self.retention is not None:

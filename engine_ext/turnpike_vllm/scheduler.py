@@ -29,10 +29,16 @@ RequestQueue.register(RankedQueue)
 _NORMAL = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
 _CHUNK_SEAM = "_reserve_prefill_lookahead"
 """Runs for every request of a step before its blocks are allocated, and may make its chunk smaller."""
+SEAMS = (
+    *("schedule", "update_from_output", "add_request", "reset_prefix_cache", "_free_blocks"),
+    *("_preempt_request", _CHUNK_SEAM),
+)
+"""Methods of vLLM's scheduler that are wrapped."""
 _NEEDED = (
-    "running waiting requests schedule update_from_output add_request block_size num_spec_tokens "
-    "max_num_running_reqs max_num_scheduled_tokens reset_prefix_cache _free_blocks _preempt_request"
-).split()
+    *("running", "waiting", "requests", "block_size", "num_spec_tokens"),
+    *("max_num_running_reqs", "max_num_scheduled_tokens"),
+    *(name for name in SEAMS if name != _CHUNK_SEAM),
+)
 
 
 def detect(scheduler: Any, settings: Settings) -> tuple[Settings, dict[str, str]]:

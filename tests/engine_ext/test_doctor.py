@@ -1,0 +1,51 @@
+"""What the doctor says of an installation and of a server."""
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from turnpike_vllm import __main__, doctor
+
+
+@pytest.fixture(autouse=True)
+def seams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not vLLM's, which takes seconds to import."""
+    scheduler = SimpleNamespace(SEAMS=("schedule",), TurnpikeScheduler=SimpleNamespace(schedule=1))
+    monkeypatch.setitem(sys.modules, "turnpike_vllm.scheduler", scheduler)
+
+
+def test_a_sound_installation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["doctor"], {"VLLM_PLUGINS": "a,turnpike"}) == 0
+    assert "BAD" not in capsys.readouterr().out
+
+
+def test_what_is_missing_and_what_to_do(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "turnpike_vllm.scheduler", None)
+    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    assert __main__.main(["doctor"], {}) == 1
+    said = capsys.readouterr().out
+    assert "vLLM is not installed" in said and "VLLM_PLUGINS is None" in said
+    assert "--scheduler-cls turnpike_vllm.scheduler.TurnpikeScheduler" in said
+
+
+@pytest.mark.parametrize(
+    ("told", "fine"),
+    [
+        ({"state": "awake", "features": {"retention": "on"}, "blocks": {"free": 3}}, True),
+        ({"state": "asleep", "features": {"retention": "prefix caching is off"}}, False),
+        ({"state": "absent", "why": "no scheduler"}, False),
+    ],
+)
+def test_a_server(told: dict[str, Any], fine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_get", lambda url: told)
+    found = list(doctor._server("http://engine:8000/"))
+    assert all(each.is_fine for each in found) is fine
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "http://127.0.0.1:1"])
+def test_a_server_that_is_not_there(url: str) -> None:
+    assert [each.is_fine for each in doctor._server(url)] == [False]

@@ -1,0 +1,157 @@
+"""The API server's side, with an engine core that is pretended."""
+
+import asyncio
+import json
+from argparse import Namespace
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from turnpike_vllm import plugin, utilities
+from turnpike_vllm.hints import Hint
+from turnpike_vllm.plugin import Endpoints
+
+SNAPSHOT = {
+    "version": 1,
+    "state": "awake",
+    "next_deadline_s": None,
+    "blocks": {"total": 9, "free": 5, "used": 3, "retained": 1},
+    "running": {"reactive": [1, 0]},
+    "waiting": {"reactive": [0, 2]},
+    "launch_delay": {"count": 1},
+    "counters": {"holds": {"held": 4}},
+}
+
+
+class Core:
+    """Answers as `utilities` would."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any]] = []
+        self.told: dict[str, Any] = dict(SNAPSHOT)
+        self.changed = asyncio.Event()
+        self.is_broken = False
+
+    async def call_utility_async(self, method: str, *arguments: Any) -> Any:
+        self.asked.append((method, arguments))
+        if self.is_broken:
+            raise Exception("no such method")
+        if method == utilities.WATCH and arguments[0] == self.told["version"]:
+            await self.changed.wait()
+        if method == utilities.HINT:
+            return {"state": "awake", "followed": len(arguments[0]), "stale": 0}
+        return self.told
+
+
+@pytest.fixture
+async def core() -> Core:
+    return Core()
+
+
+@pytest.fixture
+async def endpoints(core: Core, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Endpoints]:
+    monkeypatch.setattr(plugin, "GAUGES_S", 0.01)
+    found = Endpoints()
+    await found.init_state(SimpleNamespace(engine_core=core), None, Namespace(api_key=["secret"]))
+    yield found
+    assert found._refreshing is not None
+    found._refreshing.cancel()
+
+
+async def test_hints_are_read_here_and_followed_there(endpoints: Endpoints, core: Core) -> None:
+    hint = Hint(session="s", seq=1, retain_s=3.0)
+    status, body = await endpoints.take_hints(json.dumps({"hints": [hint.as_dict(), {"v": 7}, 5]}).encode())
+    assert (status, body["followed"], body["refused"]) == (200, 1, {"unknown": 1, "malformed": 1})
+    assert (utilities.HINT, ([hint.as_dict()], {"unknown": 1, "malformed": 1})) in core.asked
+
+
+@pytest.mark.parametrize("raw", [b"{", b"[" * 100_000, b"\xff", b'{"v": 1}'])
+async def test_a_body_without_any_hint_is_refused_and_counted(
+    endpoints: Endpoints, core: Core, raw: bytes
+) -> None:
+    status, body = await endpoints.take_hints(raw)
+    assert (status, body["refused"]) == (400, {"malformed": 1})
+    assert (utilities.HINT, ([], {"malformed": 1})) in core.asked
+
+
+async def test_without_an_engine_it_says_so(core: Core, endpoints: Endpoints) -> None:
+    alone = Endpoints()
+    await alone.init_state(None, None, Namespace())
+    assert (await alone.snapshot())[0] == 503
+    assert (await alone.take_hints(b'{"v":1,"session":"s","seq":1}'))[0] == 503
+    assert [each async for each in alone.events()] == [b'data: {"state":"absent"}\n\n']
+    core.is_broken = True
+    assert (await endpoints.snapshot())[0] == 503
+
+
+async def test_the_gauges_follow(endpoints: Endpoints) -> None:
+    from prometheus_client import REGISTRY
+
+    await endpoints.snapshot()
+    assert REGISTRY.get_sample_value("turnpike_engine_blocks", {"state": "retained"}) == 1
+    labels = {"place": "waiting", "class": "reactive", "level": "1"}
+    assert REGISTRY.get_sample_value("turnpike_engine_requests", labels) == 2
+    assert REGISTRY.get_sample_value("turnpike_engine_bias", {"bias": "holds", "what": "held"}) == 4
+    await asyncio.sleep(0.05)  # the refreshing goes on
+    assert endpoints._refreshing is not None and not endpoints._refreshing.done()
+
+
+async def test_the_refreshing_ends_where_no_scheduler_answers(core: Core) -> None:
+    core.told = {"state": "absent"}
+    found = Endpoints()
+    await found.init_state(SimpleNamespace(engine_core=core), None, Namespace(api_key="k"))
+    assert found._refreshing is not None
+    await asyncio.wait_for(found._refreshing, 1)
+    assert (await found.take_hints(b'{"v":1,"session":"s","seq":1}'))[0] == 200
+
+
+async def test_changes_are_pushed_at_most_every_20_ms(endpoints: Endpoints, core: Core) -> None:
+    events = endpoints.events()
+    assert json.loads((await anext(events))[6:])["version"] == 1
+    waiting = asyncio.ensure_future(anext(events))
+    began = asyncio.get_running_loop().time()
+    core.told["version"] = 2
+    core.changed.set()
+    assert json.loads((await waiting)[6:])["version"] == 2
+    assert asyncio.get_running_loop().time() - began >= 0.019
+    await events.aclose()
+
+
+async def test_deadlines_pass_in_the_stream_of_an_idle_engine(
+    endpoints: Endpoints, core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plugin, "ALIVE_S", 0.03)
+    events = endpoints.events()
+    await anext(events)
+    assert await anext(events) == b": alive\n\n"
+    core.told = {**SNAPSHOT, "version": 2, "next_deadline_s": 0.0}
+    assert json.loads((await anext(events))[6:])["version"] == 2
+    await events.aclose()
+
+
+def test_the_key_of_the_server_is_wanted() -> None:
+    found = Endpoints()
+    assert found._may(SimpleNamespace(headers={}))
+    found._keys = ["secret", "other"]
+    assert found._may(SimpleNamespace(headers={"authorization": "Bearer other"}))
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}):
+        assert not found._may(SimpleNamespace(headers=headers))
+
+
+async def test_a_body_has_a_bound() -> None:
+    async def stream() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            yield b"x" * (1 << 19)
+
+    assert await plugin._read(SimpleNamespace(stream=stream)) is None
+
+
+def test_the_engine_core_without_our_scheduler() -> None:
+    core = SimpleNamespace(scheduler=SimpleNamespace())
+    assert utilities.read(core)["state"] == "absent"
+    watched = utilities.watch(core, 0)
+    assert not isinstance(watched, Future) and watched["state"] == "absent"
+    assert utilities.hint(core, [], {})["state"] == "absent"

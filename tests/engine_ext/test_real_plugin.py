@@ -1,0 +1,187 @@
+"""A real vLLM server on the CPU with the plugin loaded: hints by every way in, telemetry by every way out."""
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from turnpike_vllm import doctor
+from turnpike_vllm.hints import XARGS_KEY, Hint
+from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+
+OPTIONS = EngineOptions(
+    max_model_len=4096,
+    api_key="key",
+    extra_args=(
+        *("--num-gpu-blocks-override", "160", "--max-num-batched-tokens", "512"),
+        *("--scheduler-cls", "turnpike_vllm.scheduler.TurnpikeScheduler"),
+        *("--additional-config", json.dumps({"turnpike": {"retention": {"grace_s": 0.5}}})),
+    ),
+    extra_env={"VLLM_PLUGINS": "turnpike"},
+)
+LONG = " ".join(f"word{number}" for number in range(300))
+
+
+class Client:
+    def __init__(self, engine: ScriptedEngine) -> None:
+        self.engine = engine
+        self.seq = 0
+
+    def open(self, path: str, body: Any = None, key: str | None = "key") -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"content-type": "application/json"}
+        headers |= {} if key is None else {"authorization": f"Bearer {key}"}
+        return urllib.request.urlopen(
+            urllib.request.Request(self.engine.url + path, data, headers), timeout=120
+        )
+
+    def ask(self, path: str, body: Any = None) -> Any:
+        with self.open(path, body) as answer:
+            return json.load(answer)
+
+    def kv(self) -> Any:
+        return self.ask("/turnpike/kv")
+
+    def hint(self, session: str, **more: Any) -> Hint:
+        self.seq += 1
+        return Hint(session=session, seq=self.seq, **more)
+
+    def complete(self, prompt: str, hint: Hint | None = None, **more: Any) -> Any:
+        extra = {} if hint is None else {"vllm_xargs": {XARGS_KEY: hint.as_json()}}
+        body = {"model": "scripted", "prompt": prompt, "max_tokens": 4, **more, **extra}
+        return self.ask("/v1/completions", body)["usage"]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with ScriptedEngine({"scripts": {}}, OPTIONS) as engine:
+        yield Client(engine)
+
+
+def test_it_sleeps_until_somebody_hints(client: Client) -> None:
+    client.complete("unhinted")
+    told = client.kv()
+    assert told["state"] == "asleep"
+    assert set(told["features"].values()) == {"on"}
+    assert told["blocks"] == {"total": 159, "free": 159, "used": 0, "retained": 0}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "hi"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/responses", {"input": "hi", "max_output_tokens": 16}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 16}),
+    ],
+)
+def test_hints_travel_with_requests_of_every_kind(client: Client, path: str, body: dict[str, Any]) -> None:
+    before = client.kv()["counters"]["hints"].get("followed", 0)
+    hint = client.hint(f"by {path}")
+    client.ask(path, {"model": "scripted", **body, "vllm_xargs": {XARGS_KEY: hint.as_json()}})
+    told = client.kv()
+    assert told["counters"]["hints"]["followed"] == before + 1
+    assert f"by {path}" in told["sessions"]
+
+
+def test_hints_come_between_requests(client: Client) -> None:
+    hint = client.hint("posted", attained=5_000)
+    assert client.ask("/turnpike/hints", hint.as_dict()) == {
+        "state": "awake",
+        "followed": 1,
+        "stale": 0,
+        "refused": {},
+    }
+    assert client.ask("/turnpike/hints", {"hints": [hint.as_dict(), {}]})["refused"] == {"malformed": 1}
+    assert client.kv()["sessions"]["posted"]["attained"] == 5_000
+
+
+def test_a_hint_that_is_none_harms_nobody(client: Client) -> None:
+    before = client.kv()["counters"]["hints"].get("malformed", 0)
+    body = {"model": "scripted", "prompt": "hi", "max_tokens": 2, "vllm_xargs": {XARGS_KEY: "}"}}
+    assert client.ask("/v1/completions", body)["usage"]["completion_tokens"] > 0
+    assert client.kv()["counters"]["hints"]["malformed"] == before + 1
+
+
+@pytest.mark.parametrize("path", ["/turnpike/kv", "/turnpike/kv/stream", "/turnpike/hints"])
+def test_the_server_s_key_is_wanted(client: Client, path: str) -> None:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        client.open(path, {} if path.endswith("hints") else None, key="wrong")
+    assert caught.value.code == 401
+    caught.value.close()
+
+
+def test_a_pause_is_held_told_and_ended(client: Client) -> None:
+    client.complete("first " + LONG, client.hint("pause", retain_s=2.0))
+    told = client.kv()
+    free, used, retained = (told["blocks"][name] for name in ("free", "used", "retained"))
+    assert retained == told["sessions"]["pause"]["retained"] > 20
+    assert (free, used) == (159 - retained, 0)
+    time.sleep(2.0)
+    assert client.kv()["blocks"]["retained"] == 0
+    assert client.kv()["counters"]["releases"]["expired"] >= 1
+
+
+def test_a_crowd_does_not_cost_a_paused_session_its_prefix(client: Client) -> None:
+    held = {}
+    for retain_s in (0.0, 20.0):
+        start = f"turn {retain_s} "
+        client.complete(start + LONG, client.hint(f"held {retain_s}", retain_s=retain_s, reuse=0.0))
+        client.ask(
+            "/turnpike/hints", client.hint(f"held {retain_s}", reuse=0.9 if retain_s else 0.0).as_dict()
+        )
+        for number in range(8):
+            client.complete(f"stranger {number} {retain_s} " + LONG)
+        usage = client.complete(start + LONG + " and then", client.hint(f"held {retain_s}", retain_s=0.0))
+        held[retain_s] = usage["prompt_tokens_details"]["cached_tokens"] / usage["prompt_tokens"]
+    assert held[0.0] < 0.1
+    assert held[20.0] > 0.9
+
+
+def test_changes_are_pushed(client: Client) -> None:
+    events: list[Any] = []
+    with client.open("/turnpike/kv/stream") as stream:
+
+        def listen() -> None:
+            for line in stream:
+                if line.startswith(b"data: "):
+                    events.append((time.monotonic(), json.loads(line[6:])))
+                    held = [told["blocks"]["retained"] for _, told in events]
+                    if max(held) > 0 == held[-1]:
+                        return
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        client.complete("pushed " + LONG, client.hint("pushed", retain_s=1.0), max_tokens=60, ignore_eos=True)
+        thread.join(20)
+        assert not thread.is_alive()
+    retained = [told["blocks"]["retained"] for _, told in events]
+    assert max(retained) > 20 and retained[-1] == 0  # let go while nothing ran, and said so
+    used = [told["blocks"]["used"] for _, told in events]
+    assert max(used) > 20
+    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(events)]
+    assert sorted(gaps)[len(gaps) // 2] >= 0.015
+
+
+def test_metrics_and_the_doctor(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    with client.open("/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    assert 'turnpike_engine_blocks{state="total"} 159.0' in lines
+    monkeypatch.setattr(doctor, "_get", lambda url: client.kv())
+    assert all(each.is_fine for each in doctor._server(client.engine.url))
+
+
+def test_a_reset_lets_go(client: Client) -> None:
+    client.complete("reset " + LONG, client.hint("reset", retain_s=60.0))
+    assert client.kv()["blocks"]["retained"] > 0
+    told = client.ask("/turnpike/hints", client.hint("reset", is_finished=True).as_dict())
+    assert told["followed"] == 1
+    assert client.kv()["blocks"]["retained"] == 0
