@@ -8,7 +8,7 @@ from gateway.config.profiles import load_profile
 from gateway.cost.estimator import Estimator, Load, Prediction, TurnWork
 from gateway.cost.profile import Profile
 from gateway.cost.roofline import Turn, isolated_task_s, isolated_turn_s, prefill_s
-from tests.cost.watched import Record, watch
+from tests.cost.watched import OneFactor, Record, watch
 
 MIXTURE = load_profile("qwen3-coder-30b-a3b@h200")
 DENSE = load_profile("llama-3-70b@4xh100")
@@ -158,6 +158,13 @@ def test_a_wrong_profile_is_corrected_within_200_turns(truth: str) -> None:
     first, _ = watched(truth, "mistaken", 12, 1)
     assert first.error(0, 20) > 0.20  # or there was nothing to correct
     assert first.error(200) <= 0.20
+
+
+@pytest.mark.parametrize("truth", [MIXTURE, DENSE])
+def test_one_factor_for_a_wrong_profile_would_not_do(truth: Profile) -> None:
+    baseline = OneFactor(mistaken(truth))
+    first, _, _ = watch(truth, None, sessions=12, turns=400, seed=1, guess_error=0.1, estimator=baseline)
+    assert first.error(200) > 0.40
 
 
 @pytest.mark.parametrize("truth", [MIXTURE.name, DENSE.name])

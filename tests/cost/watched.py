@@ -5,7 +5,9 @@ import random
 import statistics
 from dataclasses import dataclass, field
 
-from gateway.cost.estimator import Estimate, Estimator, Prediction, TurnWork
+import msgspec
+
+from gateway.cost.estimator import Estimate, Estimator, Load, Prediction, TurnWork
 from gateway.cost.in_flight import InFlight
 from gateway.cost.profile import Profile
 from tests.cost.engine import Engine, Served, Traffic
@@ -36,6 +38,27 @@ class Record:
         return sum(within) / len(within)
 
 
+class OneFactor(Estimator):
+    """What the estimator is compared with: the profile's belief, times what it was lately wrong by."""
+
+    def __init__(self, profile: Profile) -> None:
+        super().__init__(profile)
+        self._log_factor, self._count = 0.0, 0
+
+    def predict(self, work: TurnWork, load: Load) -> Prediction:
+        believed = super().predict(work, load)
+        seconds = believed.first_token.seconds * math.exp(self._log_factor)
+        return msgspec.structs.replace(believed, first_token=Estimate(seconds, seconds, seconds))
+
+    def observe_first_token(
+        self, prediction: Prediction, launch_delay_s: float, actual: TurnWork | None = None
+    ) -> None:
+        believed = super().predict(actual or prediction.work, prediction.load)
+        surprise = math.log(launch_delay_s / believed.first_token.seconds) - self._log_factor
+        self._count += 1
+        self._log_factor += surprise / min(self._count, 30)
+
+
 def watch(
     truth: Profile,
     believed: Profile | None,
@@ -46,14 +69,13 @@ def watch(
     noise: float = 0.15,
     guess_error: float = 0.0,
     knows_output: bool = True,
-    traffic: Traffic | None = None,
+    estimator: Estimator | None = None,
 ) -> tuple[Record, Record, Estimator]:
     """First tokens and completions, predicted before the turn was sent."""
     rng = random.Random(seed)
-    traffic = traffic or Traffic(sessions, rng)
-    engine = Engine(truth, traffic, noise=noise, rng=rng)
+    engine = Engine(truth, Traffic(sessions, rng), noise=noise, rng=rng)
     guessing = random.Random(seed + 1)
-    estimator, in_flight = Estimator(believed), InFlight()
+    estimator, in_flight = estimator or Estimator(believed), InFlight()
     sent: dict[int, tuple[Prediction, Served]] = {}
     first, completion = Record(), Record()
     for kind, now, turn in engine.run():
