@@ -57,11 +57,16 @@ class PoolAdmission:
         self.footprints = Footprints(config.footprint)
         self.places = Places(self.footprints, Gaps(config.gaps))
         self.fair = FairShare(config.fair_share, weights)
-        self.window = Window(config.window)
+        window = config.window
+        if config.policy == "footprint":
+            window = msgspec.structs.replace(window, kv_share=config.footprint_share)
+        self.window = Window(window)
         self._ageing = Ageing(config.classes)
         self.queue = SessionQueue(config.packing, self.fair, self._ageing)
         self.held: dict[SessionId, dict[RequestId, Applicant]] = {}
         """The turns of those that are in the queue."""
+        self._freed: list[Applicant] = []
+        """Turns that wait no longer, and were not told yet."""
         self.cycle_s = DecayedMean(half_life=100)
         self.records: list[WindowUpdated] = []
         self._up: tuple[ReplicaId, ...] = ()
@@ -92,6 +97,9 @@ class PoolAdmission:
     def try_enter(self, member: Member, applicant: Applicant, *, now: float) -> WaitReason | None:
         """Gives the session a place, or says why it must wait."""
         if self.places.is_in(applicant.parent):
+            if member.session in self.queue:  # it asked before anybody knew whose it is
+                self.queue.take(member.session)
+                self._freed += self.held.pop(member.session).values()
             self.places.enter(member, is_child=True, now=now)
             return None
         if len(self.queue):
@@ -160,12 +168,12 @@ class PoolAdmission:
 
     def let_in(self, *, now: float) -> list[Applicant]:
         """The turns of the sessions that have a place from now on."""
+        entered, self._freed = self._freed, []
         if not len(self.queue):
             self._blocked_by = None
-            return []
+            return entered
         self._tick(now=now)
         regime = self._regime()
-        entered: list[Applicant] = []
         while len(self.queue):
             candidates = self.queue.candidates(regime, self._may_hold, now=now)
             entry = first_that_fits(candidates, regime, lambda each: self._fits(each, now=now))
@@ -178,7 +186,13 @@ class PoolAdmission:
         return entered
 
     def next_deadline_s(self) -> float | None:
-        return self._ticked_s + EPOCH_S if len(self.queue) else None
+        if not len(self.queue):
+            return None
+        tick_s = self._ticked_s + EPOCH_S
+        quiet_s = self.places.quiet_since_s
+        if quiet_s is None or quiet_s + LIVENESS_S <= self._ticked_s:
+            return tick_s
+        return min(tick_s, quiet_s + LIVENESS_S)  # nobody waits for the next tick while the pool rests
 
     def _enter_from_queue(self, entry: Entry, *, is_above: bool, now: float) -> list[Applicant]:
         self.queue.take(entry.session)
@@ -225,7 +239,7 @@ class PoolAdmission:
     def _must_move(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
         """Who enters though it does not fit: liveness, which knows no quota, and the aged's privilege."""
         quiet_s = self.places.quiet_since_s
-        if quiet_s is not None and now - quiet_s >= LIVENESS_S:
+        if quiet_s is not None and now >= quiet_s + LIVENESS_S:
             return next(iter(self.queue.candidates(regime, lambda _: True, now=now)))
         for entry in candidates[:1]:
             if entry.is_aged and self._ageing.may_exceed_window(self.places.above):

@@ -84,6 +84,7 @@ class SessionAdmission:
                     would_wait = reason
                     pool.force(member, now=now)
             self._let_in(pool, member, applicant, charged, now=now)
+            self._is_stirred = True
         if not room.must_queue and any(self.has_room(load) for load in room.candidates):
             return Admit(would_wait=would_wait) if would_wait is not None else _ADMIT
         if self._is_full(room, applicant):

@@ -1,0 +1,152 @@
+"""Applicants, rooms and outcomes, in few words."""
+
+from typing import Any
+
+import msgspec
+
+from gateway.admission.classes import ServiceClass
+from gateway.admission.policy import Applicant, Room, TurnOutcome
+from gateway.admission.session_admission import SessionAdmission
+from gateway.admission.settings import AdmissionConfig
+from gateway.domain.decision import Edge
+from gateway.domain.engine import EngineSignals
+from gateway.domain.fleet import ReplicaLoad
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.request import Usage
+
+POOL = PoolId("pool")
+A = ReplicaId("a")
+
+
+def config(**settings) -> AdmissionConfig:
+    return msgspec.convert(settings, AdmissionConfig)
+
+
+def applicant(request: str, session: str | None, **fields) -> Applicant:
+    fields.setdefault("tenant", "t")
+    thread = fields.pop("thread", "main")
+    parent = fields.pop("parent", None)
+    is_background = fields.pop("background", False)
+    return Applicant(
+        request=RequestId(request),
+        pool=PoolId(fields.pop("pool", POOL)),
+        tenant=TenantId(fields.pop("tenant")),
+        session=SessionId(session) if session else None,
+        thread=ThreadId(thread),
+        parent=SessionId(parent) if parent else None,
+        service_class=ServiceClass.PROACTIVE if is_background else ServiceClass.REACTIVE,
+        **fields,
+    )
+
+
+def room(*, running=(0,), must_queue=False, waiting=0, waiting_bytes=0) -> Room:
+    return Room(
+        candidates=[ReplicaLoad(ReplicaId(f"{n}"), load) for n, load in enumerate(running)],
+        must_queue=must_queue,
+        waiting=waiting,
+        waiting_bytes=waiting_bytes,
+    )
+
+
+def answered(*, tokens=None, cached=None, output=0, calls=True, ran_s=1.0, replica=A) -> TurnOutcome:
+    return TurnOutcome(
+        was_answered=True,
+        has_calls=calls,
+        replica=replica,
+        ran_s=ran_s,
+        launch_s=0.1,
+        usage=Usage(prompt_tokens=tokens, cached_tokens=cached, output_tokens=output),
+    )
+
+
+class Play:
+    """A policy, a clock, and who waits for a place in it."""
+
+    def __init__(self, subject: SessionAdmission | None = None, /, **settings) -> None:
+        self.policy = subject or SessionAdmission(config(**settings))
+        self.now = 1000.0
+        self.count = 0
+        self.waiting: dict[str, Applicant] = {}
+        self.running: dict[str, Applicant] = {}
+        self.known: set[str] = set()
+        self.refused: list[str] = []
+
+    def has(self, *, kv_tokens=None, host=None, **signals) -> "Play":
+        """The pool has a replica that says this."""
+        self.policy.fleet_changed(POOL, [A], now=self.now)
+        told = EngineSignals(kv_tokens=kv_tokens, host_kv_tokens=host, **signals)
+        self.policy.engine_reported(POOL, A, told, now=self.now)
+        return self
+
+    def ask(self, session: str | None, **fields) -> Any:
+        """A turn of the session asks; the decision."""
+        self.count += 1
+        request = f"r{self.count}"
+        fields.setdefault("edge", Edge.CONTINUES if session in self.known else Edge.OPENS)
+        fields.setdefault("task_arrived_s", self.now)
+        there = fields.pop("room", room(waiting=len(self.waiting)))
+        asked = applicant(request, session, **fields)
+        decision = self.policy.ask(asked, there, now=self.now)
+        self.known.add(session or "")
+        for displaced in self.policy.displaced():
+            self.refused.append(self.waiting.pop(displaced.request).session)
+            self.policy.turn_over(displaced.request, None, now=self.now)
+        match type(decision).__name__:
+            case "Admit":
+                self.running[request] = asked
+            case "Wait":
+                self.waiting[request] = asked
+            case _:
+                self.policy.turn_over(asked.request, None, now=self.now)
+        return decision
+
+    def is_let_in(self, session: str, **fields) -> bool:
+        return type(self.ask(session, **fields)).__name__ == "Admit"
+
+    def end(self, session: str, outcome: TurnOutcome | None = None, **answer) -> list[str]:
+        """The session's turns end; who is let in then."""
+        for request in [r for r, each in self.running.items() if each.session == session]:
+            del self.running[request]
+            self.policy.turn_over(RequestId(request), outcome or answered(**answer), now=self.now)
+        return self.let_in()
+
+    def leave(self, session: str) -> list[str]:
+        """The session's turns stop waiting."""
+        for request in [r for r, each in self.waiting.items() if each.session == session]:
+            del self.waiting[request]
+            self.policy.turn_over(RequestId(request), None, now=self.now)
+        return self.let_in()
+
+    def finish(self, session: str) -> list[str]:
+        self.policy.session_over(SessionId(session), now=self.now)
+        return self.let_in()
+
+    def let_in(self) -> list[str]:
+        entered = self.policy.let_in(now=self.now)
+        for request in entered:
+            self.running[request] = self.waiting.pop(request)
+        return [str(self.running[request].session) for request in entered]
+
+    def later(self, seconds: float) -> list[str]:
+        """Time passes, and the policy's deadlines with it; who is let in meanwhile."""
+        until = self.now + seconds
+        entered = []
+        while (due := self.policy.next_deadline_s()) is not None and due <= until:
+            self.now = max(self.now, due)
+            entered += self.let_in()
+            assert (after := self.policy.next_deadline_s()) is None or after > self.now
+        self.now = until
+        return entered + self.let_in()
+
+    def turn(self, session: str, *, lasts=1.0, then=0.0, **answer) -> bool:
+        """A whole turn, with a pause behind it; whether it was let in."""
+        if not self.is_let_in(session):
+            return False
+        self.now += lasts
+        self.end(session, **answer)
+        self.now += then
+        return True
+
+    @property
+    def pool(self) -> Any:
+        return self.policy.pools[POOL]

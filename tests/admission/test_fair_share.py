@@ -1,0 +1,84 @@
+"""Which tenant is next."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.admission.fair_share import FairShare, FairShareConfig, Task, urgency
+from gateway.domain.ids import TenantId
+
+A, B = TenantId("a"), TenantId("b")
+CONFIG = FairShareConfig(alpha=1.5, slack_floor=0.1)
+LITERAL = FairShareConfig(alpha=1.5, is_literal=True)
+
+
+def task(tenant=A, *, gpu_s=10.0, isolated_s=100.0, arrived=0.0, deadline=None) -> Task:
+    return Task(tenant=tenant, gpu_s=gpu_s, isolated_s=isolated_s, arrived_s=arrived, deadline_s=deadline)
+
+
+def test_urgency_is_the_share_of_a_gpu_that_meets_the_deadline():
+    assert urgency(CONFIG, task(), now=50.0) == pytest.approx(10 / 100)  # alpha × isolated = 150
+    assert urgency(CONFIG, task(deadline=70.0), now=50.0) == pytest.approx(10 / 20)
+
+
+def test_slack_has_a_floor_and_the_literal_form_has_none():
+    assert urgency(CONFIG, task(), now=149.0) == urgency(CONFIG, task(), now=9999.0) == pytest.approx(1.0)
+    assert urgency(LITERAL, task(), now=149.0) == pytest.approx(10.0)
+    assert urgency(LITERAL, task(), now=150.0) == math.inf
+
+
+def test_who_holds_least_is_next():
+    fair = FairShare(CONFIG)
+    fair.hold(A, 2.0)
+    fair.hold(B, 1.0)
+    assert fair.rank(B) < fair.rank(A)
+    fair.hold(A, -2.0)
+    assert fair.rank(A) < fair.rank(B)
+    assert fair.held(A) == 0.0 and list(fair.holders) == [B]
+
+
+def test_weights_and_urgency_count():
+    fair = FairShare(CONFIG, {A: 4.0})
+    fair.hold(A, 3.0)
+    fair.hold(B, 1.0)
+    assert fair.rank(A) < fair.rank(B)
+    assert fair.is_due(now=0.0)
+    fair.refresh([task(B, gpu_s=100.0, deadline=1.0)], now=0.0)
+    assert not fair.is_due(now=0.09) and fair.is_due(now=0.1)
+    assert fair.entitlement(B) == 2.0 and fair.entitlement(A) == 4.0
+    assert fair.rank(B) < fair.rank(A)
+
+
+@given(st.integers(1, 400), st.floats(0.1, 1e6))
+def test_many_urgent_tasks_double_an_entitlement_at_most(count, gpu_s):
+    fair = FairShare(CONFIG)
+    fair.refresh([task(A, gpu_s=gpu_s, deadline=0.0)] * count, now=0.0)
+    assert 1.0 <= fair.entitlement(A) <= 2.0
+    assert fair.entitlement(B) == 1.0
+
+
+def test_the_literal_form_rewards_who_opens_more_tasks():
+    fair = FairShare(LITERAL)
+    fair.hold(A, 100.0)
+    fair.refresh([task(A)] * 10 + [task(B)], now=0.0)
+    assert fair.rank(A) < fair.rank(B)
+    assert fair.urgency(A) == pytest.approx(10 * fair.urgency(B))
+
+
+def test_an_epoch_looks_at_a_bounded_number_of_tasks():
+    fair = FairShare(LITERAL)
+    fair.refresh([task(A)] * 1000, now=0.0)
+    assert fair.urgency(A) == pytest.approx(256 * 10 / 150)
+
+
+def test_a_session_is_held_back_only_where_that_is_fair():
+    fair = FairShare(CONFIG)
+    fair.hold(A, 3.0)
+    assert fair.should_yield(B, 1.0, A, 1.0)  # 3:0 becomes 2:1
+    fair.hold(A, -1.0)
+    assert fair.should_yield(B, 1.0, A, 1.0)  # 2:0 becomes 1:1
+    fair.hold(A, -1.0)
+    assert not fair.should_yield(B, 1.0, A, 1.0)  # 1:0 would become 0:1
+    assert not fair.should_yield(A, 1.0, A, 1.0)

@@ -1,0 +1,61 @@
+"""How long a session may be silent before it counts as gone."""
+
+import random
+
+import pytest
+
+from gateway.admission.gaps import Gap, Gaps, GapsConfig
+
+CONFIG = GapsConfig(least_s=1, max_tool_s=300, max_idle_s=60, unknown_tool_s=120, unknown_idle_s=15)
+AGENT = 1
+
+
+def test_little_is_known_at_first():
+    gaps = Gaps(CONFIG)
+    assert gaps.limit_s(AGENT, Gap.TOOL) == 120
+    assert gaps.limit_s(AGENT, Gap.IDLE) == 15
+    gaps.saw_return(AGENT, Gap.TOOL, 1.0)
+    assert gaps.limit_s(AGENT, Gap.TOOL) == 120
+
+
+def test_the_limit_is_where_it_is_likelier_gone_than_not():
+    gaps = Gaps(CONFIG)
+    rng = random.Random(3)
+    for _ in range(5000):
+        if rng.random() < 0.1:
+            gaps.saw_end(AGENT, Gap.TOOL)
+        else:
+            gaps.saw_return(AGENT, Gap.TOOL, rng.uniform(0.0, 100.0))
+    # 0.1 = 0.9 × S(t), so S = 0.11: after 89 s half of those that are silent will not come back
+    assert gaps.limit_s(AGENT, Gap.TOOL) == pytest.approx(89, rel=0.2)
+
+
+def test_who_never_comes_back_is_let_go_at_once():
+    gaps = Gaps(CONFIG)
+    for _ in range(100):
+        gaps.saw_end(AGENT, Gap.IDLE)
+    assert gaps.limit_s(AGENT, Gap.IDLE) == 1
+    for _ in range(20):
+        gaps.saw_return(AGENT, Gap.IDLE, 30.0)
+    assert gaps.limit_s(AGENT, Gap.IDLE) == 1  # still fewer than half
+
+
+def test_limits_have_limits():
+    gaps = Gaps(CONFIG)
+    for _ in range(100):
+        gaps.saw_return(AGENT, Gap.TOOL, 5000.0)
+        gaps.saw_return(AGENT, Gap.IDLE, 5000.0)
+    assert gaps.limit_s(AGENT, Gap.TOOL) == 300
+    assert gaps.limit_s(AGENT, Gap.IDLE) == 60
+    for _ in range(3000):
+        gaps.saw_return(AGENT, Gap.TOOL, 0.1)
+    assert gaps.limit_s(AGENT, Gap.TOOL) == 1
+
+
+def test_other_types_are_asked_where_a_type_is_unknown_and_types_are_forgotten():
+    gaps = Gaps(GapsConfig(least_s=1, max_agent_types=1))
+    for agent in (1, 2, 1, 3):
+        for _ in range(20):
+            gaps.saw_return(agent, Gap.TOOL, 40.0)
+    assert len(gaps._types) == 2
+    assert gaps.limit_s(99, Gap.TOOL) == pytest.approx(40.0, rel=0.25)

@@ -1,0 +1,114 @@
+"""GPU pressure: useful state that is thrown away."""
+
+import pytest
+
+from gateway.admission.gpu_pressure import GpuPressure
+from gateway.domain.engine import EngineSignals
+from gateway.domain.ids import ReplicaId
+
+A, B = ReplicaId("a"), ReplicaId("b")
+
+
+def read(gpu: GpuPressure, now=0.0):
+    return gpu.read(feedback_s=10.0, now=now)
+
+
+def warm(gpu: GpuPressure, turns: int, *, left=10_000, found=10_000, half_empty=False):
+    for _ in range(turns):
+        gpu.saw_warm_turn(left, found, is_pool_half_empty=half_empty)
+
+
+def test_nothing_is_known_at_first():
+    reading = read(GpuPressure())
+    assert (reading.pressure, reading.reason, reading.is_loss_known) == (0.0, "none", False)
+
+
+def test_lost_state_is_pressure():
+    gpu = GpuPressure()
+    warm(gpu, 4, found=0)
+    assert read(gpu).pressure == 0.0  # too few turns to say
+    warm(gpu, 4)
+    reading = read(gpu)
+    assert reading.reason == "state_lost" and reading.is_loss_known
+    assert reading.loss == pytest.approx(0.5, abs=0.02) and reading.pressure > 1.0
+
+
+def test_a_few_blocks_are_no_loss():
+    gpu = GpuPressure()
+    warm(gpu, 10, found=9_800)
+    gpu.saw_warm_turn(0, 0, is_pool_half_empty=False)
+    assert read(gpu).pressure == 0.0 and read(gpu).is_loss_known
+
+
+def test_what_is_lost_in_an_empty_pool_is_the_clients_own_doing():
+    gpu = GpuPressure()
+    warm(gpu, 200, found=4_000, half_empty=True)
+    warm(gpu, 50, found=4_000)
+    assert read(gpu).loss < 0.02
+
+
+def test_old_evidence_fades_and_a_change_starts_afresh():
+    gpu = GpuPressure()
+    warm(gpu, 20, found=0)
+    assert read(gpu, now=0.0).pressure > 1.0
+    assert not read(gpu, now=100.0).is_loss_known
+    warm(gpu, 20, found=0)
+    gpu.start_afresh()
+    assert read(gpu, now=100.0).pressure == 0.0
+
+
+def test_engines_without_cached_tokens_tell_by_their_counters():
+    gpu = GpuPressure()
+    gpu.engine_reported(A, EngineSignals(prefix_hit=1000))
+    for _ in range(12):
+        gpu.saw_warm_turn(10_000, None, is_pool_half_empty=False)
+    assert not read(gpu).is_loss_known  # no hits at all: perhaps it has no such cache
+    gpu.engine_reported(A, EngineSignals(prefix_hit=1000 + 30_000))
+    assert read(gpu).loss == pytest.approx(0.75)
+    gpu.engine_reported(A, EngineSignals(prefix_hit=50))  # it was started anew
+    assert read(gpu).loss == pytest.approx(0.75)
+
+
+def test_preemptions_are_counted_per_turn():
+    gpu = GpuPressure()
+    gpu.engine_reported(A, EngineSignals(preemptions=5))
+    gpu.engine_reported(A, EngineSignals(preemptions=9))
+    gpu.engine_reported(B, EngineSignals(preemptions=100))  # its first word
+    assert read(gpu).preemptions_per_turn == 0.0
+    warm(gpu, 10)
+    assert read(gpu).preemptions_per_turn == pytest.approx(0.4)
+    assert read(gpu).reason == "preemptions" and read(gpu).pressure == pytest.approx(4.0)
+
+
+def test_a_queue_behind_a_full_cache_is_pressure_and_one_behind_long_prompts_is_not():
+    gpu = GpuPressure()
+    gpu.engine_reported(A, EngineSignals(waiting=10, running=2, kv_used=0.5))
+    assert read(gpu).pressure == 0.0 and read(gpu).waiting == 10
+    gpu.engine_reported(A, EngineSignals(waiting=10, running=2, kv_used=0.97))
+    assert read(gpu).reason == "kv_full" and read(gpu).pressure > 1.0
+    gpu.replica_left(A)
+    gpu.replica_left(B)
+    assert read(gpu).pressure == 0.0
+
+
+def test_slow_launches_hold_back_but_are_no_overload():
+    gpu = GpuPressure()
+    for _ in range(400):
+        gpu.saw_launch(0.1)
+    for _ in range(20):
+        gpu.saw_launch(20.0)
+    reading = read(gpu)
+    assert reading.reason == "launch_delay" and 0.5 < reading.pressure < 1.0
+
+
+def test_capacity_is_that_of_the_replicas_that_are_up():
+    gpu = GpuPressure()
+    assert gpu.capacity([A, B]) is None
+    gpu.engine_reported(A, EngineSignals(kv_tokens=1000, host_kv_tokens=500))
+    assert gpu.capacity([A]) == (1000, 500)
+    assert gpu.capacity([A, B]) == (2000, 1000)  # one that does not say is like the others
+    gpu.engine_reported(B, EngineSignals(kv_tokens=3000))
+    assert gpu.capacity([A, B]) == (4000, 500)
+    assert gpu.capacity([B]) == (3000, 0)
+    gpu.engine_reported(B, EngineSignals(waiting=1))
+    assert gpu.capacity([A, B]) == (2000, 1000)

@@ -1,0 +1,166 @@
+"""In which order the sessions of a tenant wait."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from gateway.admission.packing import (
+    Entry,
+    PackingConfig,
+    Pressures,
+    Regime,
+    TenantQueue,
+    choose_regime,
+    first_that_fits,
+)
+from gateway.domain.ids import SessionId, TenantId
+
+CONFIG = PackingConfig(starved_s=100.0, patience=3.0)
+
+
+def entry(name: str, *, size=1000.0, gpu_s=1.0, arrived=0.0, since=0.0, warm=False) -> Entry:
+    return Entry(
+        session=SessionId(name),
+        tenant=TenantId("t"),
+        agent=0,
+        turn=1,
+        tokens=size,
+        size=size,
+        gpu_s=gpu_s,
+        task_arrived_s=arrived,
+        since_s=since,
+        is_warm=warm,
+    )
+
+
+def queue(*entries: Entry, config=CONFIG) -> TenantQueue:
+    waiting = TenantQueue(config)
+    for each in entries:
+        waiting.put(each)
+    return waiting
+
+
+def order(waiting: TenantQueue, regime=Regime.NORMAL, *, now=0.0, usual_wait_s=0.0) -> str:
+    out = ""
+    while (first := waiting.next(regime, usual_wait_s=usual_wait_s, now=now)) is not None:
+        out += waiting.take(first.session).session
+    return out
+
+
+@pytest.mark.parametrize(
+    ("pressures", "regime"),
+    [
+        ((0.2, 0.2, 0.0), Regime.NORMAL),
+        ((1.2, 0.95, 1.0), Regime.CPU_BOUND),
+        ((0.2, 0.95, 0.0), Regime.KV_BOUND),
+        ((0.2, 0.2, 0.6), Regime.KV_BOUND),
+    ],
+)
+def test_the_regime_follows_the_pressures(pressures, regime):
+    cpu, kv, long_share = pressures
+    assert choose_regime(PackingConfig(), Pressures(cpu=cpu, kv=kv, long_share=long_share)) is regime
+
+
+def test_smaller_ones_first_and_the_longest_on_the_gpu_under_cpu_pressure():
+    sessions = [entry("a", size=5000, gpu_s=5), entry("b", size=500, gpu_s=50), entry("c", size=50_000)]
+    assert order(queue(*sessions)) == order(queue(*sessions), Regime.KV_BOUND) == "bac"
+    assert order(queue(*sessions), Regime.CPU_BOUND) == "bac"
+    sessions[2].gpu_s = 99
+    assert order(queue(*sessions), Regime.CPU_BOUND) == "cba"
+
+
+def test_about_equal_ones_in_the_order_of_their_tasks():
+    assert order(queue(entry("a", size=1010, arrived=2), entry("b", size=1020, arrived=1))) == "ba"
+    by_arrival = PackingConfig(order="arrival")
+    assert order(queue(entry("a", size=9, since=2), entry("b", size=900, since=1), config=by_arrival)) == "ba"
+    with pytest.raises(ValueError, match="order"):
+        PackingConfig(order="largest")
+
+
+def test_who_was_in_before_is_first():
+    assert order(queue(entry("a", size=1), entry("b", size=900, arrived=5, warm=True))) == "ba"
+
+
+def test_nobody_passes_one_that_starves():
+    waiting = [entry("a", size=9000, since=0), entry("b", size=1, since=99, warm=True)]
+    assert order(queue(*waiting), now=99) == "ba"
+    assert order(queue(*waiting), now=100) == "ab"
+    assert order(queue(*waiting), now=100, usual_wait_s=50) == "ba"  # everybody waits long
+    assert order(queue(*waiting), now=150, usual_wait_s=50) == "ab"
+
+
+def test_outside_the_kv_bound_regime_the_first_holds_the_others_up():
+    big, small = entry("a", size=9000), entry("b", size=1)
+
+    def fits(each):
+        return each is small
+
+    assert first_that_fits([big, small], Regime.KV_BOUND, fits) is small
+    assert first_that_fits([big, small], Regime.NORMAL, fits) is None
+    assert first_that_fits([small, big], Regime.NORMAL, fits) is small
+    assert first_that_fits([big], Regime.KV_BOUND, fits) is None
+
+
+def test_an_empty_queue_has_nobody():
+    waiting = TenantQueue(CONFIG)
+    assert waiting.next(Regime.NORMAL, usual_wait_s=0, now=0) is None
+    assert waiting.oldest() is waiting.newest() is None
+    with pytest.raises(KeyError):
+        waiting.take(SessionId("nobody"))
+
+
+class Queues(RuleBasedStateMachine):
+    """Beside the queue a list, which is searched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = TenantQueue(CONFIG)
+        self.oracle: dict[str, Entry] = {}
+        self.count = 0
+
+    @rule(
+        size=st.sampled_from([1.0, 10.0, 100.0, 1e4]), gpu_s=st.sampled_from([1.0, 2.0]), warm=st.booleans()
+    )
+    def comes(self, size, gpu_s, warm):
+        self.count += 1
+        name = f"s{self.count}"
+        self.oracle[name] = entry(
+            name, size=size, gpu_s=gpu_s, arrived=-self.count, since=self.count, warm=warm
+        )
+        self.queue.put(self.oracle[name])
+
+    @rule(data=st.data())
+    def goes(self, data):
+        if self.oracle:
+            name = data.draw(st.sampled_from(sorted(self.oracle)))
+            assert self.queue.take(SessionId(name)) is self.oracle.pop(name)
+
+    @rule()
+    def comes_back(self):
+        if self.oracle:
+            name = next(iter(self.oracle))
+            self.queue.take(SessionId(name))
+            self.queue.put(self.oracle[name])
+
+    @invariant()
+    def agrees_with_the_oracle(self):
+        waiting = list(self.oracle.values())
+        assert len(self.queue) == len(waiting)
+        warm = [each for each in waiting if each.is_warm]
+        for regime, key in ((Regime.NORMAL, lambda e: e.size), (Regime.CPU_BOUND, lambda e: -e.gpu_s)):
+            found = self.queue.next(regime, usual_wait_s=0, now=0)
+            if warm:
+                assert found is min(warm, key=lambda e: e.task_arrived_s)
+            else:
+                assert found is min(waiting, key=lambda e: (key(e), e.task_arrived_s), default=None)
+        assert self.queue.newest() is max(waiting, key=lambda e: e.task_arrived_s, default=None)
+        assert self.queue.oldest() is min(waiting, key=lambda e: e.since_s, default=None)
+        assert all(SessionId(name) in self.queue for name in self.oracle)
+        assert len(self.queue.some(2)) == min(2, len(waiting))
+        for heap in (self.queue._oldest, self.queue._smallest, self.queue._largest, self.queue._newest):
+            assert len(heap) <= 2 * len(waiting) + 17
+
+
+Queues.TestCase.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
+TestQueues = Queues.TestCase

@@ -1,0 +1,145 @@
+"""Places: who is in, and since when they are silent."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from gateway.admission.footprint import FootprintConfig, Footprints
+from gateway.admission.gaps import Gap, Gaps, GapsConfig
+from gateway.admission.sessions import Member, Places, ThreadState
+from gateway.domain.ids import SessionId, TenantId, ThreadId
+
+
+def places() -> Places:
+    return Places(Footprints(FootprintConfig()), Gaps(GapsConfig(unknown_tool_s=100.0, unknown_idle_s=10.0)))
+
+
+def member(name="s", tenant="t", guess=100.0) -> Member:
+    return Member(session=SessionId(name), tenant=TenantId(tenant), agent=0, task_arrived_s=0.0, guess=guess)
+
+
+def held(tokens: float) -> ThreadState:
+    return ThreadState(tokens=tokens, prompt_tokens=tokens, replica=None)
+
+
+def test_a_silent_session_counts_as_gone_sooner_without_tools():
+    here, busy, idle = places(), member("busy"), member("idle")
+    for each in (busy, idle):
+        here.members[each.session] = each
+        here.enter(each, now=0.0)
+        here.turn_began(each, now=0.0)
+    here.turn_ended(busy, Gap.TOOL, now=1.0)
+    here.turn_ended(idle, Gap.IDLE, now=1.0)
+    assert here.next_gone_s() == 11.0
+    assert here.gone(now=10.9) == [] and here.gone(now=11.0) == [idle]
+    assert idle.is_spilled and not idle.is_in and here.is_in(SessionId("busy"))
+    assert here.gone(now=101.0) == [busy] and here.next_gone_s() is None
+    assert here.count == 0 and not here.by_tenant
+
+
+def test_who_goes_on_is_not_gone():
+    here, each = places(), member()
+    here.members[each.session] = each
+    here.enter(each, now=0.0)
+    for turn in range(3):
+        here.turn_began(each, now=5.0 * turn)
+        here.turn_ended(each, Gap.IDLE, now=5.0 * turn + 1)
+    assert here.gone(now=20.9) == []
+    assert here.gone(now=21.0) == [each]
+
+
+def test_what_it_holds_is_counted_when_asked_for():
+    here, each = places(), member(guess=100.0)
+    here.members[each.session] = each
+    here.enter(each, now=0.0)
+    assert here.residents.now() == 100
+    here.remember(each, ThreadId("a"), held(5000.0))
+    assert here.residents.now() == 100
+    here.count_anew()
+    assert here.residents.now() == 5000
+    here.remember(each, ThreadId("a"), None)
+    here.remember(each, ThreadId("b"), None)
+    here.release(each)
+    here.count_anew()
+    assert here.residents.now() == 0
+    here.remember(each, ThreadId("a"), held(7.0))
+    here.count_anew()
+    assert here.residents.now() == 0  # it is not in
+
+
+def test_the_smallest_of_too_many_threads_is_forgotten():
+    here, each = places(), member()
+    for number in range(40):
+        here.remember(each, ThreadId(f"{number}"), held(1000.0 + number))
+    assert len(each.threads) == 32 and ThreadId("39") in each.threads and ThreadId("0") not in each.threads
+
+
+def test_a_session_with_a_live_turn_keeps_its_place():
+    here, each = places(), member()
+    here.enter(each, now=0.0)
+    here.turn_began(each, now=0.0)
+    with pytest.raises(AssertionError):
+        here.release(each)
+    assert here.forget(SessionId("unknown")) is None
+
+
+class Comings(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = places()
+        self.now = 0.0
+        self.all = [member(f"s{n}", tenant=f"t{n % 2}") for n in range(5)]
+        self.children: set[str] = set()
+
+    @rule(data=st.data(), is_child=st.booleans(), is_above=st.booleans())
+    def enters(self, data, is_child, is_above):
+        each = data.draw(st.sampled_from(self.all))
+        if not each.is_in:
+            self.places.members[each.session] = each
+            self.places.enter(each, is_child=is_child, is_above=is_above, now=self.now)
+
+    @rule(data=st.data())
+    def begins(self, data):
+        each = data.draw(st.sampled_from(self.all))
+        if each.is_in:
+            self.places.turn_began(each, now=self.now)
+
+    @rule(data=st.data(), gap=st.sampled_from(Gap), tokens=st.floats(0, 1e5))
+    def ends(self, data, gap, tokens):
+        each = data.draw(st.sampled_from(self.all))
+        if each.live:
+            each.turn += 1
+            self.places.remember(each, ThreadId("a"), held(tokens))
+            self.places.turn_ended(each, gap, now=self.now)
+
+    @rule(data=st.data())
+    def is_over(self, data):
+        each = data.draw(st.sampled_from(self.all))
+        if not each.live:
+            self.places.forget(each.session)
+
+    @rule(seconds=st.sampled_from([0.0, 1.0, 12.0, 200.0]))
+    def time_passes(self, seconds):
+        self.now += seconds
+        for gone in self.places.gone(now=self.now):
+            assert not gone.live and not gone.is_in
+        due = self.places.next_gone_s()
+        assert due is None or due > self.now
+
+    @invariant()
+    def books_balance(self):
+        here = [each for each in self.all if each.is_in]
+        grown_up = [each for each in here if not each.is_child]
+        assert self.places.count == len(grown_up) == sum(self.places.by_tenant.values())
+        assert self.places.above == sum(each.is_above for each in grown_up)
+        assert len(self.places.residents) == len(here)
+        live = sum(each.live for each in self.all)
+        assert (self.places.quiet_since_s is None) == (live > 0)
+        self.places.count_anew()
+        assert self.places.residents.now() == pytest.approx(sum(each.tokens for each in here), abs=1e-3)
+        assert len(self.places._silent) <= 2 * len(self.all) + 65
+
+
+Comings.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestComings = Comings.TestCase

@@ -1,0 +1,130 @@
+"""The queue of a pool: classes and tenants."""
+
+import itertools
+
+from gateway.admission.classes import Ageing, ClassesConfig, ServiceClass
+from gateway.admission.fair_share import FairShare, FairShareConfig
+from gateway.admission.packing import Entry, PackingConfig, Regime
+from gateway.admission.queue import SessionQueue
+from gateway.domain.ids import SessionId, TenantId
+
+REACTIVE, PROACTIVE = ServiceClass.REACTIVE, ServiceClass.PROACTIVE
+numbers = itertools.count()
+
+
+def make(**packing) -> tuple[SessionQueue, FairShare]:
+    fair = FairShare(FairShareConfig())
+    return SessionQueue(PackingConfig(**packing), fair, Ageing(ClassesConfig(age_s=10))), fair
+
+
+def entry(name: str, tenant="t", *, size=1000.0, since=0.0) -> Entry:
+    return Entry(
+        session=SessionId(name),
+        tenant=TenantId(tenant),
+        agent=0,
+        turn=1,
+        tokens=size,
+        size=size,
+        gpu_s=1.0,
+        task_arrived_s=float(next(numbers)),
+        since_s=since,
+    )
+
+
+def names(queue: SessionQueue, *, now=0.0, regime=Regime.NORMAL, may=lambda tenant: True) -> str:
+    return " ".join(each.session for each in queue.candidates(regime, may, now=now))
+
+
+def test_one_of_each_tenant_the_most_entitled_first():
+    queue, fair = make()
+    for name, tenant in (("a1", "a"), ("b1", "b"), ("a2", "a"), ("c1", "c")):
+        queue.put(entry(name, tenant), REACTIVE)
+    fair.hold(TenantId("a"), 2.0)
+    fair.hold(TenantId("b"), 1.0)
+    assert names(queue) == "c1 b1 a1"
+    assert names(queue, may=lambda tenant: tenant != "c") == "b1 a1"
+    assert len(queue) == 4 and SessionId("a2") in queue
+    assert queue.get(SessionId("a2")).session == "a2" and queue.get(SessionId("x")) is None
+
+
+def test_a_bounded_number_of_tenants_is_looked_at():
+    queue, _ = make()
+    for number in range(1000):
+        queue.put(entry(f"s{number}", f"t{number}"), REACTIVE)
+    assert len(names(queue).split()) == 32
+    assert len(list(queue.some(10))) == 10
+    assert [each.session for each in queue.some(3)] == ["s0", "s1", "s2"]
+
+
+def test_one_that_starves_is_not_passed_by_other_tenants():
+    queue, _ = make(starved_s=50)
+    queue.put(entry("a", "a"), REACTIVE)
+    queue.put(entry("b", "b", since=40), REACTIVE)
+    assert names(queue, now=49, regime=Regime.KV_BOUND) == "a b"
+    assert names(queue, now=50, regime=Regime.KV_BOUND) == "a"
+
+
+def test_proactive_ones_wait_for_reactive_ones_until_they_have_aged():
+    queue, _ = make()
+    queue.put(entry("back", "a"), PROACTIVE)
+    queue.put(entry("gone", "a"), PROACTIVE)
+    assert names(queue) == "back"
+    queue.put(entry("front", "b"), REACTIVE)
+    assert names(queue) == "front"
+    queue.take(SessionId("gone"))
+    queue.age(now=9.9)
+    assert names(queue) == "front"
+    queue.age(now=10.0)
+    assert set(names(queue).split()) == {"front", "back"}
+    assert queue.get(SessionId("back")).is_aged
+    queue.take(SessionId("back"))
+    assert names(queue) == "front" and len(queue) == 1
+    queue.take(SessionId("front"))
+    assert names(queue) == "" and queue.long_share == 0.0
+
+
+def test_what_ages_is_forgotten_with_what_waits():
+    queue, _ = make()
+    for number in range(300):
+        queue.put(entry(f"s{number}"), PROACTIVE)
+        queue.take(SessionId(f"s{number}"))
+    assert len(queue._ageing_heap) <= 66
+
+
+def test_long_ones_are_those_that_are_longer_than_usual():
+    queue, _ = make()
+    for number in range(8):
+        queue.put(entry(f"s{number}"), REACTIVE)
+    assert queue.long_share == 0.0
+    queue.put(entry("long", size=9000.0), REACTIVE)
+    assert queue.long_share == 1 / 9
+    queue.take(SessionId("long"))
+    assert queue.long_share == 0.0
+
+
+def test_the_usual_wait_is_that_of_those_that_entered():
+    queue, _ = make()
+    for number in range(20):
+        waiting = entry(f"s{number}", since=float(number))
+        queue.put(waiting, REACTIVE)
+        queue.entered(queue.take(waiting.session), now=number + 5.0)
+    assert 4.0 < queue.usual_wait_s <= 5.0
+
+
+def test_the_newest_of_the_least_entitled_is_found():
+    queue, fair = make()
+    assert queue.least_entitled() is None and queue.crowd(TenantId("a")) == 0
+    for name, tenant, service_class in (
+        ("a1", "a", REACTIVE),
+        ("a2", "a", PROACTIVE),
+        ("a3", "a", REACTIVE),
+        ("b1", "b", REACTIVE),
+    ):
+        queue.put(entry(name, tenant), service_class)
+    assert queue.least_entitled() == "a" and queue.crowd(TenantId("a")) == 3
+    assert queue.newest_of(TenantId("a")).session == "a2"  # background work first
+    queue.take(SessionId("a2"))
+    assert queue.newest_of(TenantId("a")).session == "a3"
+    assert queue.newest_of(TenantId("x")) is None
+    fair._weights = {TenantId("a"): 4.0}
+    assert queue.least_entitled() == "b"

@@ -1,0 +1,471 @@
+"""Session admission: who gets a place, who keeps it, who is next."""
+
+import pytest
+
+from gateway.admission.policy import TurnOutcome
+from gateway.admission.quotas import Quota
+from gateway.admission.session_admission import SessionAdmission
+from gateway.domain.decision import Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
+from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
+from gateway.domain.records import WindowUpdated
+from tests.admission.applicants import Play, answered, config, room
+
+T, U = TenantId("t"), TenantId("u")
+FULL = Wait(reason=WaitReason.WINDOW_FULL)
+
+
+def capped(cap: int, **settings) -> Play:
+    return Play(policy="session-cap", session_cap=cap, **settings)
+
+
+# --- without contention ----------------------------------------------------------------------------
+
+
+def test_nothing_waits_where_nothing_is_known_to_be_full():
+    play = Play()
+    assert all(play.is_let_in(f"s{number}") for number in range(500))
+    assert play.policy.next_deadline_s() is None and play.let_in() == []
+
+
+def test_requests_of_no_session_take_no_place():
+    play = capped(1)
+    assert play.is_let_in("s1")
+    assert play.ask(None) == Admit()
+    assert play.pool.places.count == 1
+    play.policy.turn_over(RequestId("r2"), None, now=play.now)  # unknown to it, and no error
+
+
+def test_replicas_bound_turns_as_before():
+    play = Play(max_running_per_replica=1, max_waiting=1)
+    assert play.ask("s1", room=room(running=())).reason is RefusalReason.NO_REPLICA
+    assert play.ask("s1") == Admit()
+    assert play.ask("s1", room=room(running=(1,))) == Wait(reason=WaitReason.CONCURRENCY_FULL)
+    assert play.ask("s1", room=room(must_queue=True)) == Wait(reason=WaitReason.CONCURRENCY_FULL)
+    refused = play.ask("s1", room=room(running=(1,), waiting=1))
+    assert isinstance(refused, Refusal) and refused.reason is RefusalReason.QUEUE_FULL
+    assert play.pool.places.members[SessionId("s1")].live == 3
+
+
+# --- the unit is the session -----------------------------------------------------------------------
+
+
+def test_a_session_keeps_its_place_between_its_turns():
+    play = capped(1)
+    assert play.is_let_in("s1")
+    assert play.ask("s2") == FULL
+    assert play.end("s1") == []
+    assert play.is_let_in("s1")  # past the one that waits
+    assert play.is_let_in("s1", thread="sub-agent")
+    assert play.end("s1") == [] and play.finish("s1") == ["s2"]
+
+
+def test_continuations_never_queue_behind_new_ones():
+    play = capped(2)
+    assert play.is_let_in("s1") and play.is_let_in("s2")
+    for number in range(3, 50):
+        assert not play.is_let_in(f"s{number}")
+    play.end("s1")
+    assert play.is_let_in("s1")
+
+
+def test_an_idle_session_gives_its_place_back_and_comes_back_before_others():
+    play = capped(1)
+    play.is_let_in("s1")
+    play.end("s1", calls=False)
+    play.is_let_in("s2", task_arrived_s=0.0)
+    assert play.later(20.0) == ["s2"]  # long before, by liveness
+    play.is_let_in("s3", task_arrived_s=0.0)
+    assert play.ask("s1") == Wait(reason=WaitReason.BEHIND_OTHERS)
+    play.end("s2")
+    assert play.finish("s2") == ["s1"]
+
+
+def test_a_child_takes_no_place():
+    play = capped(1)
+    play.is_let_in("s1")
+    assert play.is_let_in("child", parent="s1")
+    assert not play.is_let_in("stranger", parent="s-unknown")
+    assert play.pool.places.count == 1
+    play.leave("stranger")
+    play.end("s1")
+    play.finish("s1")
+    play.end("child")
+    play.finish("child")
+    assert play.pool.places.count == 0 and not play.pool.fair.holders
+
+
+def test_all_turns_of_a_session_enter_with_it():
+    play = capped(1)
+    play.is_let_in("s1")
+    for _ in range(3):
+        play.ask("s2")
+    play.end("s1")
+    assert play.finish("s1") == ["s2", "s2", "s2"]
+    assert play.pool.places.members[SessionId("s2")].live == 3
+
+
+def test_sessions_are_told_apart_by_pool():
+    play = capped(1)
+    assert play.is_let_in("s1") and play.is_let_in("s1", pool="other")
+    assert play.is_let_in("s2", pool="third") and not play.is_let_in("s2")
+    play.end("s1")
+    assert play.finish("s1") == ["s2"]
+
+
+# --- liveness --------------------------------------------------------------------------------------
+
+
+def test_if_nobody_who_is_in_has_a_turn_the_next_one_enters_within_100_ms():
+    play = capped(1)
+    play.is_let_in("parent")
+    play.is_let_in("unlabelled sub-agent")
+    play.end("parent", calls=True)
+    assert play.later(0.05) == []
+    assert play.later(0.051) == ["unlabelled sub-agent"]
+    play.is_let_in("another")
+    assert play.later(1.0) == []  # the pool is at work
+    play.end("unlabelled sub-agent", calls=False)
+    assert play.later(0.1) == ["another"]
+
+
+def test_liveness_knows_no_quota():
+    play = Play(SessionAdmission(config(), {T: Quota(max_sessions=1)}))
+    play.is_let_in("parent")
+    assert play.ask("sub-agent") == Wait(reason=WaitReason.TENANT_SESSIONS)
+    assert play.later(5.0) == []
+    play.end("parent")
+    assert play.later(0.1) == ["sub-agent"]
+
+
+def test_the_aged_may_exceed_the_window_one_at_a_time():
+    play = capped(1, classes={"age_s": 5.0})
+    play.is_let_in("s1")
+    play.is_let_in("b1", background=True)
+    play.is_let_in("b2", background=True)
+    assert play.later(4.8) == []
+    assert play.later(0.4) == ["b1"]
+    assert play.later(10.0) == []
+    play.end("b1")
+    assert play.finish("b1") == ["b2"]
+
+
+def test_reactive_before_proactive():
+    play = capped(1)
+    play.is_let_in("s1")
+    play.is_let_in("b1", background=True)
+    play.is_let_in("s2")
+    play.end("s1")
+    assert play.finish("s1") == ["s2"]
+    play.end("s2")
+    assert play.finish("s2") == ["b1"]
+
+
+# --- KV --------------------------------------------------------------------------------------------
+
+
+def test_sessions_enter_while_their_footprints_fit():
+    play = Play().has(kv_tokens=100_000)
+    entered = 0
+    while play.is_let_in(f"s{entered}", body_bytes=80_000):  # 20k tokens, and they will grow
+        entered += 1
+        play.now += 100
+        for each in range(entered):
+            play.turn(f"s{each}", tokens=20_000)
+    assert 2 <= entered <= 4
+    assert play.ask("s-new", body_bytes=80_000).reason is WaitReason.BEHIND_OTHERS
+
+
+def test_near_the_budget_sessions_enter_one_by_one():
+    play = Play(window={"soft_from": 0.0}).has(kv_tokens=1_000_000)
+    for number in range(3):
+        play.turn(f"s{number}", tokens=80_000)
+        play.now += 20
+    assert play.is_let_in("s4", body_bytes=320_000)
+    assert play.ask("s5", body_bytes=320_000) == Wait(reason=WaitReason.KV_NEARLY_FULL)
+    assert play.later(20.0) == ["s5"]
+
+
+def test_a_session_larger_than_everything_enters_an_empty_pool():
+    play = Play().has(kv_tokens=1000)
+    assert play.is_let_in("s1", body_bytes=1_000_000)
+    assert play.ask("s2", body_bytes=1_000) == Wait(reason=WaitReason.KV_FULL)
+    play.end("s1")
+    assert play.finish("s1") == ["s2"]
+
+
+def test_a_sub_agent_that_is_done_holds_nothing():
+    play = Play()
+    play.is_let_in("s1")
+    play.end("s1", tokens=50_000)
+    play.is_let_in("s1", thread="sub")
+    play.end("s1", tokens=9_000, calls=False)
+    assert play.pool.places.members[SessionId("s1")].tokens == 50_000
+    play.is_let_in("s1", thread="sub")
+    play.end("s1", tokens=9_000, calls=True)
+    assert play.pool.places.members[SessionId("s1")].tokens == 59_000
+
+
+def test_without_usage_the_bytes_count():
+    play = Play()
+    play.is_let_in("s1", body_bytes=4000)
+    play.end("s1", tokens=None)
+    assert play.pool.places.members[SessionId("s1")].tokens == pytest.approx(1000)
+
+
+# --- pressure --------------------------------------------------------------------------------------
+
+
+def thrash(play: Play, sessions: int, seconds: int) -> None:
+    """The sessions make turn after turn, and find nothing of what they left behind."""
+    until = play.now + seconds
+    while play.now < until:
+        for number in range(sessions):
+            if play.is_let_in(f"s{number}", task_arrived_s=float(number)):
+                play.now += 1.0
+                play.end(f"s{number}", tokens=50_000, cached=0)
+                play.now += 0.2
+
+
+def test_lost_state_shrinks_the_window_and_the_newest_sessions_wait_at_their_next_turn():
+    play = Play(gaps={"unknown_tool_s": 300.0})
+    thrash(play, 10, 15)
+    assert play.pool.places.count == 10
+    thrash(play, 10, 60)
+    updates = [record for record in play.policy.records() if isinstance(record, WindowUpdated)]
+    assert updates[0].reason == "state_lost" and updates[0].gpu_pressure > 1.0
+    assert updates[0].sessions < 10 and updates[0].kv_budget < 10 * 50_000
+    assert play.policy.records() == []
+    waiting = {str(each.session) for each in play.waiting.values()}
+    assert waiting and "s0" not in waiting and "s9" in waiting
+    assert play.pool.places.count <= 9
+
+
+def test_a_session_whose_turn_runs_yields_when_it_ends():
+    play = Play()
+    for number in range(6):
+        play.is_let_in(f"s{number}", task_arrived_s=float(number))
+    play.pool._yield_newest(list(play.pool.places.members.values()), 2, "state_lost")
+    assert play.pool.places.count == 6
+    play.end("s5")
+    assert play.pool.places.count == 5 and play.is_let_in("s3")
+    play.end("s4", outcome=TurnOutcome(was_answered=False))
+    assert play.pool.places.count == 4
+
+
+def test_slow_tools_shrink_the_window():
+    play = Play()
+    for number in range(20):
+        play.is_let_in(f"s{number}")
+    for _ in range(200):
+        play.policy.tools_ran(("bash",), 1.0, 10)
+    for _ in range(100):
+        play.policy.tools_ran(("bash",), 8.0, 20)
+    for _ in range(30):
+        play.now += 1
+        play.pool.update_window(now=play.now)
+    last = play.policy.records()[-1]
+    assert last.reason == "tools_slow" and last.cpu_pressure > 1.0 and last.sessions < 20
+    assert play.ask("s-new") == FULL
+
+
+# --- tenants ---------------------------------------------------------------------------------------
+
+
+def test_the_tenant_that_holds_least_is_next():
+    play = capped(3)
+    for number in range(3):
+        play.is_let_in(f"t{number}", tenant="t")
+    for number in range(3, 9):
+        play.is_let_in(f"t{number}", tenant="t")
+    play.is_let_in("u0", tenant="u")
+    play.end("t0")
+    assert play.finish("t0") == ["u0"]
+
+
+def test_a_blocked_tenant_gets_a_place_of_one_that_holds_too_many():
+    play = capped(8)
+    for number in range(8):
+        play.is_let_in(f"t{number}", tenant="t", task_arrived_s=float(number))
+    play.is_let_in("u0", tenant="u")
+    assert play.later(0.45) == []
+    assert play.later(0.5) == []  # the newest of them runs a turn
+    assert play.end("t7") == ["u0"]
+    play.end("t6")
+    play.is_let_in("u1", tenant="u")
+    assert play.later(0.4) == []
+    assert play.later(0.3) == ["u1"]  # a session that rests gives its place at once
+    assert play.ask("t6", tenant="t").reason is WaitReason.WINDOW_FULL
+    assert play.later(1.0) == []  # 6 and 2; t7 waits in vain for the places of its own tenant
+    play.end("t0")
+    assert play.finish("t0") == ["t6"]
+
+
+def test_tokens_per_minute():
+    play = Play(SessionAdmission(config(), {T: Quota(tokens_per_minute=1000)}))
+    assert play.is_let_in("s1", body_bytes=3200)
+    refused = play.ask("s2", body_bytes=3200)
+    assert isinstance(refused, Refusal) and refused.reason is RefusalReason.TENANT_QUOTA
+    assert 1 <= refused.retry_after_s <= 30
+    assert play.is_let_in("u1", body_bytes=1_000_000, tenant="u")
+    play.end("s1", tokens=100)
+    assert play.is_let_in("s2", body_bytes=3200)
+    play.end("s2")
+
+
+def test_what_was_charged_is_given_back_to_who_did_not_run():
+    play = Play(
+        SessionAdmission(config(policy="session-cap", session_cap=1), {T: Quota(tokens_per_minute=1000)})
+    )
+    play.is_let_in("s1")
+    play.ask("s2", body_bytes=4000)
+    assert play.ask("s3", body_bytes=4000).reason is RefusalReason.TENANT_QUOTA
+    play.leave("s2")
+    assert play.ask("s3", body_bytes=4000).reason is WaitReason.WINDOW_FULL
+    play = Play(
+        SessionAdmission(
+            config(policy="session-cap", session_cap=1, max_waiting=0), {T: Quota(tokens_per_minute=1000)}
+        )
+    )
+    play.is_let_in("s1")
+    for _ in range(3):
+        assert play.ask("s2", body_bytes=4000).reason is RefusalReason.QUEUE_FULL
+
+
+# --- overload --------------------------------------------------------------------------------------
+
+
+def test_overload_refuses_the_newest_of_the_least_entitled():
+    play = capped(1, max_waiting=4)
+    play.is_let_in("s0")
+    for number in range(1, 5):
+        play.is_let_in(f"t{number}", tenant="t", task_arrived_s=float(number))
+    assert play.ask("u1", tenant="u") == Wait(reason=WaitReason.BEHIND_OTHERS)
+    assert play.refused == ["t4"]
+    refused = play.ask("t5", tenant="t")
+    assert refused.reason is RefusalReason.TENANT_SHARE
+    assert play.ask("v1", tenant="v") == Wait(reason=WaitReason.BEHIND_OTHERS)
+    assert play.refused == ["t4", "t3"]
+    assert len(play.waiting) == 4
+
+
+def test_a_tenant_alone_is_refused_for_the_fleet():
+    play = capped(1, max_waiting=1)
+    play.is_let_in("s0")
+    play.is_let_in("s1")
+    reasons = [play.ask(f"s{number}") for number in (2, 3)]
+    assert all(each.reason is RefusalReason.QUEUE_FULL for each in reasons)
+    assert reasons[0].retry_after_s != reasons[1].retry_after_s
+    assert play.ask("s9", room=room(waiting_bytes=1 << 40)).reason is RefusalReason.QUEUE_FULL
+
+
+def test_nobody_is_displaced_for_one_who_would_still_not_fit():
+    play = capped(1, max_waiting_bytes=100)
+    play.is_let_in("s0")
+    for number in range(3):
+        play.is_let_in(f"t{number}", tenant="t", body_bytes=10)
+    big = play.ask("u1", tenant="u", body_bytes=90, room=room(waiting_bytes=30))
+    assert big.reason is RefusalReason.QUEUE_FULL and play.refused == []
+
+
+# --- coming, going, and coming again ---------------------------------------------------------------
+
+
+def test_a_client_that_leaves_frees_its_place_in_the_queue():
+    play = capped(1)
+    play.is_let_in("s1")
+    play.is_let_in("s2")
+    play.ask("s2")
+    play.is_let_in("s3")
+    play.leave("s2")
+    assert len(play.pool.queue) == 1
+    play.end("s1")
+    assert play.finish("s1") == ["s3"]
+    play.leave("s2")
+
+
+def test_a_retry_finds_its_rank_again():
+    play = capped(1, packing={"order": "arrival"})
+    play.is_let_in("s1")
+    play.is_let_in("early")
+    play.now += 1
+    play.is_let_in("late")
+    play.now += 50
+    play.leave("early")  # it was refused, and told to come again
+    play.now += 10
+    play.is_let_in("early", edge=Edge.RETRIES)
+    play.end("s1")
+    assert play.finish("s1") == ["early"]
+
+
+def test_a_turn_whose_attempt_failed_keeps_its_place():
+    play = capped(1)
+    play.is_let_in("s1")
+    again = next(iter(play.running.values()))
+    assert play.policy.ask(again, room(), now=play.now) == Admit()
+    assert play.pool.places.members[SessionId("s1")].live == 1
+    play.ask("s2")
+    held = next(iter(play.waiting.values()))
+    assert play.policy.ask(held, room(), now=play.now) == Wait(reason=WaitReason.BEHIND_OTHERS)
+    assert play.policy.ask(held, room(running=()), now=play.now).reason is RefusalReason.NO_REPLICA
+
+
+def test_shadow_mode_tells_and_enforces_nothing():
+    play = capped(1, shadow=True)
+    assert play.ask("s1") == Admit()
+    assert play.ask("s2") == Admit(would_wait=WaitReason.WINDOW_FULL)
+    assert play.ask("s2") == Admit()
+    assert play.policy.next_deadline_s() is None
+
+
+# --- what it learns --------------------------------------------------------------------------------
+
+
+def test_ends_and_returns_are_learned():
+    play = Play()
+    for number in range(60):
+        name = f"s{number}"
+        play.turn(name, calls=True, then=1.0)
+        play.turn(name, calls=False)
+        play.finish(name)
+    assert play.pool.footprints.end_chance(0, 2) > 0.6 > 0.3 > play.pool.footprints.end_chance(0, 1)
+    play.finish("s-unknown")
+
+
+def test_who_came_back_after_all_was_not_gone():
+    play = Play()
+    play.turn("s1", calls=False, then=100.0)
+    before = play.pool.footprints.end_chance(0, 1)
+    play.is_let_in("s2")  # looks at who is gone
+    member = play.pool.places.members[SessionId("s1")]
+    assert member.counted_gone and not member.is_in
+    assert play.pool.footprints.end_chance(0, 1) > before
+    play.is_let_in("s1")
+    assert not member.counted_gone
+    assert play.pool.footprints.end_chance(0, 1) == pytest.approx(before)
+
+
+def test_the_fixed_footprint_policy_follows_the_capacity_alone():
+    play = Play(policy="footprint", footprint_share=0.5).has(kv_tokens=1000)
+    assert play.pool.window.budget == 500
+    thrash(play, 3, 60)
+    assert play.pool.window.budget == 500
+    play.policy.fleet_changed(PoolId("pool"), [], now=play.now)
+
+
+def test_a_host_tier_counts_where_it_is_stated_or_set():
+    play = Play(window={"min_feedback_s": 10.0}).has(kv_tokens=1000, host=500)
+    assert play.pool.window.budget == pytest.approx(0.9 * 1500)
+    play = Play(host_kv_tokens=4000).has(kv_tokens=1000)
+    assert play.pool.window.budget == pytest.approx(0.9 * 5000)
+    assert answered().was_answered
+
+
+def test_in_its_window_a_fifo_may_be_asked_for():
+    play = capped(1, packing={"order": "arrival"})
+    play.is_let_in("s1")
+    play.is_let_in("big", body_bytes=1_000_000)
+    play.now += 1
+    play.is_let_in("small", body_bytes=10)
+    play.end("s1")
+    assert play.finish("s1") == ["big"]
+    assert U

@@ -1,0 +1,174 @@
+"""The window: additive increase, multiplicative decrease, and what keeps it calm."""
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.admission.cpu_pressure import CpuReading
+from gateway.admission.gpu_pressure import GpuReading
+from gateway.admission.window import Window, WindowConfig, WindowInputs, host_tier_tokens
+
+CONFIG = WindowConfig(min_feedback_s=10.0)
+
+
+def seen(
+    *,
+    gpu=0.0,
+    cpu=0.0,
+    admitted=10,
+    held=1000.0,
+    demand=1000.0,
+    capacity=None,
+    blocked_by=None,
+    cpu_limit=math.inf,
+    is_loss_known=True,
+) -> WindowInputs:
+    return WindowInputs(
+        gpu=GpuReading(pressure=gpu, reason="state_lost", is_loss_known=is_loss_known),
+        cpu=CpuReading(pressure=cpu, reason="tools_slow"),
+        cpu_limit=cpu_limit,
+        admitted=admitted,
+        held=held,
+        demand=demand,
+        capacity=capacity,
+        blocked_by=blocked_by,
+    )
+
+
+class Played:
+    """A window that is asked once a second."""
+
+    def __init__(self, config=CONFIG) -> None:
+        self.window = Window(config)
+        self.now = 0.0
+        self.changes = []
+
+    def run(self, seconds: int, **inputs) -> "Played":
+        for _ in range(seconds):
+            change = self.window.update(seen(**inputs), now=self.now)
+            if change is not None:
+                self.changes.append((self.now, change))
+            self.now += 1.0
+        return self
+
+
+def test_nothing_limits_before_the_first_overload():
+    play = Played().run(100)
+    assert play.window.limit() == play.window.budget == math.inf
+    assert not play.changes and play.window.pace_s(1e12) == 0.0
+
+
+def test_a_stated_capacity_is_the_first_budget_and_is_followed():
+    play = Played().run(1, capacity=1000.0)
+    assert play.window.budget == 900.0
+    play.run(1, capacity=2000.0)
+    assert play.window.budget == 1800.0
+    play.run(30, capacity=None)
+    assert play.window.budget == 1800.0
+    assert [change.reason for _, change in play.changes] == ["capacity", "capacity"]
+
+
+def test_short_overload_changes_nothing_and_persistent_overload_decreases():
+    play = Played()
+    for _ in range(20):
+        play.run(9, gpu=2.0).run(1, gpu=0.7)
+    assert not play.changes
+    play.run(11, gpu=2.0)
+    ((_, change),) = play.changes
+    assert change.is_decrease and change.reason == "state_lost"
+    assert change.budget == pytest.approx(850) and change.sessions == pytest.approx(8.5)
+
+
+def test_one_decrease_a_feedback_time():
+    play = Played().run(200, gpu=2.0)
+    times = [at for at, change in play.changes if change.is_decrease]
+    assert len(times) >= 5
+    assert all(later - sooner >= 10.0 for sooner, later in itertools.pairwise(times))
+    assert play.window.limit() >= 1.0
+
+
+def test_cpu_pressure_shrinks_the_window_and_leaves_the_budget():
+    play = Played().run(1, capacity=1e6).run(11, cpu=1.5, cpu_limit=4.0, capacity=1e6)
+    assert play.window.budget == 900_000
+    assert play.window.sessions == pytest.approx(7.0) and play.window.limit() == 4.0
+    play.run(1, cpu=0.7, cpu_limit=4.0, capacity=1e6)
+    assert play.window.limit() == pytest.approx(7.0)  # the limit holds only while the pressure does
+
+
+def test_between_health_and_overload_nothing_changes():
+    play = Played().run(11, gpu=2.0).run(500, gpu=0.75, blocked_by="kv")
+    assert len(play.changes) == 1
+
+
+def test_health_increases_what_holds_somebody_up():
+    play = Played().run(11, gpu=2.0)
+    budget, sessions = play.window.budget, play.window.sessions
+    play.run(30, blocked_by="sessions")
+    assert play.window.sessions > sessions and play.window.budget == budget
+    sessions = play.window.sessions
+    play.run(30, blocked_by="kv")
+    assert play.window.budget > budget and play.window.sessions == sessions
+    play.run(200)  # nobody waits: the window opens slowly, up to twice what is in
+    assert sessions < play.window.sessions <= 23
+
+
+def test_the_budget_grows_beyond_the_stated_capacity_only_where_losses_would_show():
+    play = Played().run(400, capacity=1000.0, blocked_by="kv")
+    assert play.window.budget > 1500
+    play = Played().run(400, capacity=1000.0, blocked_by="kv", is_loss_known=False)
+    assert play.window.budget == 900
+
+
+def test_entering_slows_down_near_the_budget():
+    window = Played().run(1, capacity=1000.0).window
+    assert window.pace_s(700) == 0.0
+    assert 0.0 < window.pace_s(800) < window.pace_s(890) <= 5.0
+    assert window.pace_s(901) == math.inf
+
+
+def test_feedback_time_is_bounded():
+    window = Window(WindowConfig(min_feedback_s=2.0, max_feedback_s=20.0))
+    for cycle_s, expected in ((0.1, 2.0), (7.0, 7.0), (500.0, 20.0)):
+        window.set_feedback(cycle_s)
+        assert window.feedback_s == expected
+
+
+def test_a_host_tier_counts_as_far_as_its_bandwidth_goes():
+    assert host_tier_tokens(1e6, tokens_per_s=5e5, cycle_s=20) == 1e6
+    assert host_tier_tokens(1e6, tokens_per_s=1e4, cycle_s=20) == 1e5
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 3),
+            st.floats(0, 3),
+            st.integers(0, 50),
+            st.floats(0, 1e6),
+            st.sampled_from([None, "sessions", "kv"]),
+            st.sampled_from([None, 1e5, 1e6]),
+        ),
+        max_size=120,
+    )
+)
+def test_whatever_happens_it_stays_sane(steps):
+    play = Played(WindowConfig(min_feedback_s=3.0))
+    for gpu, cpu, admitted, held, blocked_by, capacity in steps:
+        before = len(play.changes)
+        play.run(
+            1,
+            gpu=gpu,
+            cpu=cpu,
+            admitted=admitted,
+            held=held,
+            demand=held * 1.2,
+            blocked_by=blocked_by,
+            capacity=capacity,
+        )
+        assert play.window.limit() >= 1.0 and play.window.budget > 0
+        assert all(change.reason for _, change in play.changes[before:])
+    decreases = [at for at, change in play.changes if change.is_decrease]
+    assert all(later - sooner >= 3.0 for sooner, later in itertools.pairwise(decreases))
