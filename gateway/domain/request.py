@@ -69,6 +69,15 @@ class Words:
         """What was asked, and nothing else: it may be kept for longer than the conversation."""
         return self
 
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """Hashes of what looks like an id in the new texts, newest first; a bounded number."""
+        return ()
+
+    def share(self, marks: tuple[int, ...], size: int) -> float:
+        """How much of the new text that carries these marks a text of that size could make up, 0 to 1."""
+        return 0.0
+
     def drop(self) -> None:
         """Nobody will ask again: lets go of the conversation, which is as large as the request."""
 
@@ -196,6 +205,11 @@ class Utterance:
     @property
     def handed(self) -> tuple[tuple[int, ...], ...]:
         """Marks of each text in the arguments of its tool calls: what a sub-agent may be told."""
+        return ()
+
+    @property
+    def handed_sizes(self) -> tuple[int, ...]:
+        """How many characters each of these texts has."""
         return ()
 
     def __eq__(self, other: object) -> bool:

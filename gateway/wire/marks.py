@@ -13,7 +13,7 @@ words as bytes: several times as fast as a regular expression.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
@@ -26,12 +26,15 @@ MAX_CHARS: Final = 9000
 _MIN_SHORT_CHARS: Final = 8
 _MAX_LINES: Final = 200
 _MAX_LINE_CHARS: Final = 80
+_SHORT_CHARS: Final = 160
 _FEW_BYTES: Final = 600
 _WINDOW_BYTES: Final = 160
 """Five words hardly ever take more."""
 
 _WORD: Final = re.compile(r"\w+")
+_TAG: Final = re.compile(r"<[^<>]{1,80}>")
 _BLANKS: Final = b"\t\n\v\f\r\x1c\x1d\x1e\x1f "
+
 _WORDS_AND_BLANKS: Final = bytes(
     at if at == ord("_") or chr(at).isalnum() else 32 for at in range(128)
 ) + bytes(range(128, 256))
@@ -62,6 +65,11 @@ def leave_marks(text: str) -> tuple[int, ...]:
     return tuple(_mark(words[at : at + WINDOW]) for at in sorted(starts))
 
 
+def is_most(hits: Set[int], marks: tuple[int, ...]) -> bool:
+    """Whether that is all of a short text, half of a long one: quotes are shortened."""
+    return bool(marks) and 2 * sum(mark in hits for mark in marks) >= len(marks) + (len(marks) < 4)
+
+
 def probe(texts: Iterable[str], *, max_chars: int = MAX_CHARS) -> frozenset[int]:
     """Every mark that these texts could contain, as far as `max_chars` go."""
     found: list[int] = []
@@ -70,19 +78,49 @@ def probe(texts: Iterable[str], *, max_chars: int = MAX_CHARS) -> frozenset[int]
         max_chars -= len(clipped)
         words = list(map(xxh3_64_intdigest, _plain(clipped).split()))
         found += map(hash, zip(words, words[1:], words[2:], words[3:], words[4:], strict=False))
-        found += _line_ends(clipped)
+        found += _phrases(clipped)
         if max_chars <= 0:
             break
     return frozenset(found)
 
 
-def _line_ends(text: str) -> list[int]:
-    """The last two, three and four words of every line."""
+def _phrases(text: str) -> list[int]:
+    """What stands alone on a line, or behind a label there; of a short text, also the ends of its lines."""
     found = []
+    is_short = len(text) <= _SHORT_CHARS
     for line in text.splitlines()[:_MAX_LINES]:
-        words = list(map(xxh3_64_intdigest, _plain(line[-_MAX_LINE_CHARS:]).split()[-WINDOW + 1 :]))
-        found += [hash(tuple(words[-length:])) for length in range(2, len(words) + 1)]
+        if len(line) > 2 * _MAX_LINE_CHARS:
+            continue
+        for words in _lines_of(line):
+            if 2 <= len(words) < WINDOW:
+                found.append(_mark(words))
+            if is_short:
+                found += [_mark(words[-length:]) for length in range(2, min(WINDOW, len(words)))]
     return found
+
+
+def is_set_off(text: str, mark: int) -> bool:
+    """Whether a phrase with this mark stands alone on a line, or behind a label there."""
+    return any(
+        len(words) <= WINDOW and _mark(words) == mark
+        for line in text.splitlines()
+        for words in _lines_of(line)
+    )
+
+
+def _lines_of(line: str) -> list[list[bytes]]:
+    """The words of a line without tags and list numbers; and those behind its label."""
+    if "<" in line:
+        line = _TAG.sub(" ", line)
+    if len(line) > _MAX_LINE_CHARS:
+        return []
+    words = _plain(line).split()
+    if not words:
+        return []
+    if words[0].isdigit():
+        del words[0]
+    _, colon, behind = line.partition(": ")
+    return [words, _plain(behind).split()] if colon else [words]
 
 
 def _mark(words: list[bytes]) -> int:

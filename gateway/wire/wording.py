@@ -8,6 +8,7 @@ same all day.
 Invariant: whoever looks sees the same marks, whether they are read now or later.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -15,7 +16,7 @@ from msgspec import Raw
 
 from gateway.domain.request import Utterance, Words
 from gateway.wire.items import ASSISTANT, USER, Item, argument_texts, canonical_arguments, read_texts
-from gateway.wire.marks import MAX_CHARS, leave_marks, probe
+from gateway.wire.marks import MAX_CHARS, hash_text, is_most, is_set_off, leave_marks, probe
 from gateway.wire.memory import Memory
 
 MAX_HANDED: Final = 16
@@ -29,6 +30,8 @@ _MAX_TEXTS: Final = 8
 _MAX_REMEMBERED: Final = 64
 
 
+_ID: Final = re.compile(r"(?<![\w-])(?=[A-Za-z_-]*\d)[\w-]{16,64}(?![\w-])", re.ASCII)
+_MAX_IDS: Final = 64
 _NO_WORDS: Final = Words()
 
 
@@ -80,6 +83,13 @@ class RequestWords(Words):
         self._read = read
         self._marked = marked
         self._texts: _Texts | None = None
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return find_ids(self._read_texts(self._find().new))
+
+    def share(self, marks: tuple[int, ...], size: int) -> float:
+        return best_share(self._read_texts(self._find().new), marks, size)
 
     def drop(self) -> None:
         self._items = self._raws = ()
@@ -204,6 +214,13 @@ class InputWords(Words):
         self._text = text
 
     @property
+    def ids(self) -> tuple[int, ...]:
+        return find_ids([self._text])
+
+    def share(self, marks: tuple[int, ...], size: int) -> float:
+        return best_share([self._text], marks, size)
+
+    @property
     def asked(self) -> tuple[int, ...]:
         return leave_marks(self._text)
 
@@ -215,7 +232,7 @@ class InputWords(Words):
 class SpokenWords(Utterance):
     """An answer whose text and arguments are at hand."""
 
-    __slots__ = ("_arguments", "_handed", "_said", "_size", "_spoken")
+    __slots__ = ("_arguments", "_handed", "_handed_sizes", "_said", "_size", "_spoken")
 
     def __init__(self, *, text: int, spoken: str, arguments: Sequence[bytes]) -> None:
         super().__init__(text=text)
@@ -223,6 +240,7 @@ class SpokenWords(Utterance):
         self._arguments = arguments
         self._said: tuple[int, ...] | None = None
         self._handed: tuple[tuple[int, ...], ...] | None = None
+        self._handed_sizes: tuple[int, ...] = ()
         self._size = len(spoken) + sum(map(len, arguments)) + _OVERHEAD
 
     @property
@@ -241,12 +259,36 @@ class SpokenWords(Utterance):
             self._read()
         return self._handed or ()
 
+    @property
+    def handed_sizes(self) -> tuple[int, ...]:
+        if self._handed is None:
+            self._read()
+        return self._handed_sizes
+
     def _read(self) -> None:
         self._said = leave_marks(self._spoken)
-        handed: dict[tuple[int, ...], None] = {}
+        handed: dict[tuple[int, ...], int] = {}
         for pieces in self._arguments:
             arguments = canonical_arguments(pieces.decode("utf-8", "surrogatepass"))
-            handed |= dict.fromkeys(map(leave_marks, argument_texts(arguments)))
+            handed |= {leave_marks(text): len(text) for text in argument_texts(arguments)}
         handed.pop((), None)
         self._handed = tuple(handed)[:MAX_HANDED]
+        self._handed_sizes = tuple(handed.values())[:MAX_HANDED]
         self._spoken, self._arguments, self._size = "", (), 0
+
+
+def best_share(texts: list[str], marks: tuple[int, ...], size: int) -> float:
+    """How much of one of the texts a text of that size makes up, if most of its marks are in there.
+
+    All of it, if it stands alone on a line: templates set off what they are filled with.
+    """
+    found = [text for text in texts if is_most(probe([text]), marks)]
+    if len(marks) == 1 and any(is_set_off(text, marks[0]) for text in found):
+        return 1.0
+    return max((min(1.0, size / len(text)) for text in found), default=0.0)
+
+
+def find_ids(texts: list[str]) -> tuple[int, ...]:
+    """What looks like a call's id: a history that is told as a text may name the calls in it."""
+    found = [word for text in texts for word in reversed(_ID.findall(text[-MAX_CHARS:]))]
+    return tuple(map(hash_text, dict.fromkeys(found[:_MAX_IDS])))

@@ -31,6 +31,14 @@ UNTOLD_S: Final = 0.5
 OBEYED_S: Final = 30.0
 """Longer waits than this are ignored by some."""
 
+PATIENCE_S: Final = 10.0
+"""So late a client comes back that was told nothing; later, it is somebody who asks the same."""
+BACKING_OFF: Final = 2.0
+"""Who failed for a while waits in proportion to that."""
+
+MAX_UNANSWERED: Final = 2
+"""Messages that a client writes after an answer that said nothing."""
+
 Within = Callable[[Turn], bool]
 """Whether a turn may be the parent at all (its session's stated identity does not forbid it)."""
 
@@ -56,11 +64,16 @@ def find_retried(traces: Traces, facts: RequestFacts, within: Within, *, now: fl
     if not failed:
         return None
     best = min(failed, key=lambda turn: (_earliness(turn, now=now), -turn.ended_s))
-    return Link(best, SessionSource.RETRY, len(_sessions(failed)) > 1)
+    rivals = failed + [turn for turn in same if turn.retried_by is not None and turn.retried_by.is_guessed]
+    return Link(best, SessionSource.RETRY, len(_sessions(rivals)) > 1)
 
 
 def _may_repeat(turn: Turn, facts: RequestFacts, is_counting: bool, *, now: float) -> bool:
     if turn.due_s is not None and now < turn.due_s - PUNCTUAL_S and turn.due_s - turn.ended_s <= OBEYED_S:
+        return False
+    if now > max(turn.due_s or 0.0, turn.ended_s) + max(
+        PATIENCE_S, BACKING_OFF * (turn.ended_s - turn.first_s)
+    ):
         return False
     if facts.attempt is None or turn.attempt is None or not is_counting:
         return True
@@ -81,6 +94,7 @@ def find_parent(traces: Traces, facts: RequestFacts, minted: Sequence[int], with
         _by_minted_id(traces, facts, minted, within)
         or _by_conversation(traces, facts, within)
         or _by_echo(traces, facts, within)
+        or _after_silence(traces, facts, within)
     )
 
 
@@ -134,7 +148,8 @@ def _agrees(turn: Turn, block: AssistantBlock, facts: RequestFacts, *, is_newest
     if block.has_calls and is_newest:
         # Unknown ids are somebody else's, unless they are no ids at all.
         return not turn.minted or _have_short_ids(facts)
-    return turn.outcome is not Outcome.LIVE and (block.text != 0 or block.has_calls)
+    # Nothing was said, and nothing is what came back.
+    return turn.outcome is not Outcome.LIVE and (block.text != 0 or block.has_calls or turn.is_silent)
 
 
 def _loosely(known: Sequence[Turn]) -> Link | None:
@@ -163,6 +178,15 @@ def _by_echo(traces: Traces, facts: RequestFacts, within: Within) -> Link | None
     return Link(max(known, key=lambda turn: turn.arrived_s), SessionSource.ECHO)
 
 
+def _after_silence(traces: Traces, facts: RequestFacts, within: Within) -> Link | None:
+    """A conversation that we know, was answered with nothing, and goes on as if nobody had been asked."""
+    for tail in facts.transcript.recent[:MAX_UNANSWERED]:
+        known = [turn for turn in holders(traces.tails, tail) if within(turn)] if tail else []
+        if known and len(_sessions(known)) == 1 and known[-1].is_silent and known[-1].next is None:
+            return Link(known[-1], SessionSource.PREFIX)
+    return None
+
+
 def _oldest(turns: Sequence[Turn], source: SessionSource) -> Link | None:
     """The oldest that nobody continued, for of equals the first to answer is the first to go on."""
     if not turns:
@@ -170,7 +194,9 @@ def _oldest(turns: Sequence[Turn], source: SessionSource) -> Link | None:
     free = [turn for turn in turns if turn.next is None]
     if not free:
         return Link(max(turns, key=lambda turn: turn.last_s), source, len(_sessions(turns)) > 1)
-    return Link(min(free, key=lambda turn: turn.last_s), source, len(_sessions(free)) > 1)
+    # A twin that was continued by guesswork may have been this one.
+    rivals = [turn for turn in turns if turn.next is None or turn.next.is_guessed]
+    return Link(min(free, key=lambda turn: turn.last_s), source, len(_sessions(rivals)) > 1)
 
 
 def _sessions(turns: Sequence[Turn]) -> set[int]:

@@ -61,6 +61,8 @@ class Identity(msgspec.Struct, kw_only=True):
     origin: SessionId | None = None
     """The session that a new one comes from."""
     is_unexplained: bool = False
+    is_choice: bool = False
+    """Another session would have fitted as well."""
 
 
 def anybody(turn: Turn) -> bool:
@@ -78,6 +80,7 @@ def infer(traces: Traces, facts: RequestFacts, within: Within, *, now: float) ->
             thread=thread,
             edge=Edge.RETRIES,
             parent=retried.turn,
+            is_choice=retried.is_choice,
         )
     minted = [hash_text(text) for text in (*facts.state_ids, *facts.echoed_ids)]
     link = find_parent(traces, facts, minted, within)
@@ -91,16 +94,18 @@ def infer(traces: Traces, facts: RequestFacts, within: Within, *, now: float) ->
             thread=None if edge is Edge.FORKS else link.turn.thread,
             edge=edge,
             parent=link.turn,
+            is_choice=link.is_choice,
         )
     quote = find_quote(traces, facts, within, now=now)
     if quote is not None:
         return Identity(
             source=SessionSource.QUOTE,
-            confidence=CONFIDENCE[SessionSource.QUOTE],
+            confidence=CHOICE if quote.is_choice else CONFIDENCE[SessionSource.QUOTE],
             session=quote.turn.session,
             thread=thread_for(quote, quote.turn.session),
             edge=quote.edge,
             parent=None if quote.edge is Edge.OPENS else quote.turn,
+            is_choice=quote.is_choice,
         )
     return Identity()
 

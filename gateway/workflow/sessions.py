@@ -106,6 +106,7 @@ class Sessions:
         traces.sessions += session.turns == 0
         thread = found.thread or self._branch(session, facts, found)
         turn = read_turn(request, facts, thread, now=now)
+        turn.is_guessed = found.is_choice
         self._place(turn, found, facts)
         session.log.append(turn)
         session.turns += 1
@@ -258,6 +259,7 @@ class Sessions:
         turn.is_opening = parent is None or found.edge in (Edge.SPAWNED, Edge.QUOTES, Edge.SERVES)
         if parent is not None and found.edge is Edge.RETRIES:
             parent.retried_by = turn
+            turn.first_s = parent.first_s
             turn.is_opening, turn.is_side = parent.is_opening, parent.is_side
         elif parent is not None and found.edge is Edge.SPAWNED:
             parent.spawned += 1

@@ -109,6 +109,7 @@ class Traces:
             _remove(self.marks, mark, turn)
         turn.asked = turn.said = ()
         turn.handed = ()
+        turn.handed_sizes = ()
 
     def remove(self, turn: Turn) -> None:
         if self.titles:
@@ -156,7 +157,7 @@ class Traces:
         if utterance is not None:
             # What stands beside calls is a remark; what others quote is an answer, or what a call hands over.
             turn.said = () if turn.calls else utterance.said
-            turn.handed = utterance.handed
+            turn.handed, turn.handed_sizes = utterance.handed, utterance.handed_sizes
             for mark in _answer_marks(turn):
                 _add(self.marks, mark, turn)
 

@@ -48,6 +48,7 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     """Its answer, while nobody needed the marks of it."""
     said: tuple[int, ...] = ()
     handed: tuple[tuple[int, ...], ...] = ()
+    handed_sizes: tuple[int, ...] = ()
     minted: tuple[int, ...] = ()
     """Hashes of the ids that its answer minted, oldest first."""
     calls: int = 0
@@ -57,10 +58,14 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     """The newest turn of its thread that continues it."""
     retried_by: "Turn | None" = None
     attempt: int | None = None
+    first_s: float = 0.0
+    """When the first attempt at it arrived."""
     due_s: float | None = None
     """When its client was told to ask again."""
     is_served: bool = False
     """A side request about its answer was made."""
+    is_guessed: bool = False
+    """Another session would have fitted as well."""
     spawned: int = 0
     """Sub-agents that were recognised by its calls."""
 
@@ -79,6 +84,11 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     @property
     def has_open_calls(self) -> bool:
         return self.calls > 0 and not self.is_answered
+
+    @property
+    def is_silent(self) -> bool:
+        """It was answered with nothing at all."""
+        return self.outcome is Outcome.ANSWERED and not self.text and not self.calls
 
     @property
     def has_failed(self) -> bool:
@@ -171,4 +181,5 @@ def read_turn(request: RequestId, facts: RequestFacts, thread: Thread, *, now: f
         is_opening=True,
         is_side=False,
         attempt=facts.attempt,
+        first_s=now,
     )
