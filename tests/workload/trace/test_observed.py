@@ -99,6 +99,12 @@ def test_a_thread_of_unknown_origin_is_the_latest_turns():
     assert [len(turn.tools) for turn in _one(tape).threads[0].turns] == [0, 1]
 
 
+def test_a_thread_is_its_parents_whatever_came_since():
+    tape = Tape().turn(0, "a", 100, 10).turn(5, "b", 150, 10, Edge.CONTINUES, "a")
+    tape.turn(7, "x", 20, 5, Edge.SPAWNED, "a", thread="s.2")
+    assert [len(turn.tools) for turn in _one(tape).threads[0].turns] == [1, 0]
+
+
 def test_a_later_thread_is_no_base():
     tape = Tape().turn(0, "a", 100, 10).turn(2, "x", 20, 5, Edge.SPAWNED, "a", thread="s.2")
     tape.turn(5, "b", 150, 10, Edge.CONTINUES, "x")

@@ -48,6 +48,7 @@ def test_threads_persons_and_openings_are_told():
     assert "persons   after 1 turn(s), mean 30.0" in text
     assert "3 opening text(s)" in text
     assert "arrivals  all at once" in text
+    assert "shared    1.000 of all prompt tokens; 1 opening text(s)" in _shown(person)
 
 
 def test_many_kinds_are_not_all_named():
