@@ -18,6 +18,7 @@ from gateway.config.load import ConfigError, load_config
 from gateway.evaluation.cli import add_eval
 from gateway.server.app import Gateway, check_references
 from gateway.server.tenants import hash_key
+from gateway.simulator.cli import add_simulate
 from gateway.workload.cli import add_workload
 
 
@@ -53,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
 
     add_eval(commands)
     add_workload(commands)
+    add_simulate(commands)
     return parser
 
 

@@ -28,9 +28,9 @@ class Chosen(msgspec.Struct, frozen=True):
     values: tuple[tuple[str, Value], ...]
 
     def label(self) -> str:
-        """As a person would write it: what is as usual is left out."""
-        usual = {knob.name: knob.default for knob in RECIPES[self.recipe].knobs}
-        said = [f":{name}={value}" for name, value in self.values if value != usual[name]]
+        """As a person would write it: what is as usual, and never swept, is left out."""
+        usual = {knob.name: knob.default for knob in RECIPES[self.recipe].knobs if len(knob.sweep) == 1}
+        said = [f":{name}={_short(value)}" for name, value in self.values if value != usual.get(name)]
         return self.recipe + "".join(said)
 
 
@@ -101,6 +101,10 @@ def _knob(recipe: Recipe, name: str) -> Knob:
             return knob
     there = ", ".join(knob.name for knob in recipe.knobs) or "none"
     raise SimulatorError(f"{recipe.name} has no knob {name!r}; it has {there}")
+
+
+def _short(value: Value) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _value(recipe: Recipe, knob: Knob, text: str) -> Value:

@@ -1,5 +1,6 @@
 """One run: a policy, a load, a seed."""
 
+import random
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -69,7 +70,7 @@ class Trials:
         )
         measures = RunMeasures(
             sessions=len(sessions),
-            waterfall=Waterfall(most=setting.shown, seed=trial.seed, ids=setting.shown_ids),
+            waterfall=Waterfall(setting.shown_ids or _some(sessions, setting.shown, trial.seed)),
         )
         totals = simulate(
             _foreseen(sessions, plan),
@@ -87,6 +88,12 @@ class Trials:
             reusable_tokens=sum(reusable_tokens(each, plan.options.block_size) for each in sessions),
             replicas=len(plan.fleet.each()),
         )
+
+
+def _some(sessions: Sequence[Session], count: int, seed: int) -> frozenset[str]:
+    """The same for every policy and load."""
+    dice = random.Random(f"shown {seed}")  # noqa: S311 - no secret
+    return frozenset(dice.sample([session.id for session in sessions], min(count, len(sessions))))
 
 
 def _foreseen(sessions: Sequence[Session], plan: Plan) -> Iterator[Session]:

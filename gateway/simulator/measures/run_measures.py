@@ -45,7 +45,7 @@ class RunMeasures:
         """Turns in the engines' queues."""
         self.busy_s = 0.0
         self.kv_used_most = 0.0
-        self.waterfall = waterfall or Waterfall(most=0, seed=0)
+        self.waterfall = waterfall or Waterfall()
         self._steady_at = (round(_EARLY * sessions), round(_LATE * sessions))
         self._entered_s: dict[str, float] = {}
         """When their first turn got to a replica, of the sessions that live."""

@@ -15,10 +15,10 @@ def _plan(text):
     return variant.plan(FLEET)
 
 
-def test_knobs_are_set_and_what_is_usual_is_left_out_of_the_label():
+def test_knobs_are_set_and_the_label_says_how():
     (spec,) = parse_policies("session-cap:n=12+offload:gb=32")
     (variant,) = spec.variants
-    assert variant.label == "session-cap+offload:gb=32.0"
+    assert variant.label == "session-cap:n=12+offload:gb=32"
     assert [group.offload_gb for group in variant.plan(FLEET).fleet.replicas] == [32.0]
 
 
