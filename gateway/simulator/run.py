@@ -146,6 +146,8 @@ class _Run:
         if self._live:
             raise ConservationError(f"nothing more happens, and {self._live} sessions are not over")
         self._total()
+        for engine in self._engines:
+            engine.end()
         check_end(self._totals, self._engines, self._driver.brain, len(self._driver))
         return self._totals
 

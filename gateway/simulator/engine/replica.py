@@ -20,8 +20,10 @@ from vllm.v1.outputs import ModelRunnerOutput
 
 from gateway.cost.roofline import Batch, context_product
 from gateway.domain.ids import ReplicaId
+from gateway.simulator.engine.eviction import Eviction
 from gateway.simulator.engine.options import EngineOptions, EngineSpec, SchedulingPolicy
 from gateway.simulator.engine.policy import overridden
+from gateway.simulator.engine.retention import Retention
 from gateway.simulator.engine.scheduler import build_request, build_scheduler
 from gateway.simulator.engine.steps import StepTimes
 from gateway.simulator.engine.stretch import advance, limit
@@ -78,6 +80,10 @@ class ReplicaEngine:
         self._began_s = 0.0
         self._is_head_refused = False
         """The scheduler's last pass left somebody waiting, and nothing has changed for them since."""
+        self._retention: Retention | None = None
+        self._eviction: Eviction | None = None
+        self._has_order = False
+        self._apply_policy()
 
     # --- what others ask ---------------------------------------------------------------------------
 
@@ -95,6 +101,11 @@ class ReplicaEngine:
             self._is_head_refused = False  # this one may be let in before those who wait
         if self._ends and not self._is_head_refused:
             self._cut()
+
+    def end(self) -> None:
+        """The simulation is over; what a policy still holds is let go."""
+        if self._retention is not None:
+            self._retention.let_all_go()
 
     @property
     def running(self) -> int:
@@ -127,6 +138,8 @@ class ReplicaEngine:
         if self._options.takes_stretches and self._begin_stretch():
             return
         scheduler = self.scheduler
+        if self._has_order:
+            self._order_waiting()
         out = scheduler.schedule()
         while not out.total_num_scheduled_tokens:
             if not out.preempted_req_ids:
@@ -151,6 +164,8 @@ class ReplicaEngine:
             work.turn.began_s = self._kernel.now
             self.counts.prompt_tokens += work.turn.turn.input_tokens
             self.counts.cached_tokens += cached_tokens
+            if self._retention is not None:
+                self._retention.let_go(work.turn)  # the request holds them now
 
     def _time_of(self, out: Any) -> float:
         new_tokens = context = 0
@@ -205,7 +220,8 @@ class ReplicaEngine:
     def _begin_stretch(self) -> bool:
         scheduler = self.scheduler
         running = scheduler.running
-        if not running or (len(self._work) > len(running) and not self._is_head_refused):
+        waiting = len(self._work) - len(running)
+        if not running or (waiting and not self._is_head_refused) or (waiting > 1 and self._has_order):
             return False
         steps = limit(running, self._pool.get_num_free_blocks(), self._block_size)
         if steps < 1:
@@ -213,6 +229,8 @@ class ReplicaEngine:
         context = sum(request.num_computed_tokens for request in running)
         self._began_s = self._kernel.now
         self._ends = self._times.stretch(self._began_s, len(running), context, steps)
+        if self._retention is not None and (until_s := self._retention.grace_ends_s()) is not None:
+            del self._ends[bisect_left(self._ends, until_s) + 1 :]
         self._taken = 0
         self._alarm = self._kernel.at(self._ends[-1], self._end_stretch)
         return True
@@ -244,3 +262,60 @@ class ReplicaEngine:
         self.counts.busy_s += ended_s - self._began_s
         self._began_s = ended_s
         self._taken = steps
+
+    # --- what a policy does ------------------------------------------------------------------------
+
+    def _apply_policy(self) -> None:
+        """Hooks what the policy overrides, and nothing else, into this engine's scheduler."""
+        policy, scheduler = self._policy, self.scheduler
+        if policy is None:
+            return
+        self._has_order = overridden(policy, "order_waiting")
+        if self._has_order and self._options.scheduling_policy is not SchedulingPolicy.FCFS:
+            raise ValueError("a queue by priority has its own order: override `priority`, or `order_waiting`")
+        if overridden(policy, "retain_until"):
+            self._retention = Retention(
+                scheduler,
+                policy,
+                self._kernel,
+                self._block_size,
+                before_release=self.settle,
+                after_release=self._blocks_were_released,
+            )
+        if overridden(policy, "eviction_rank"):
+            self._eviction = Eviction(scheduler, policy, self._kernel)
+        if self._retention is not None or self._eviction is not None:
+            self._free_blocks = scheduler._free_blocks  # noqa: SLF001 - the seam, in vLLM 0.29 to 0.33
+            scheduler._free_blocks = self._turn_ended  # noqa: SLF001
+
+    def _turn_ended(self, request: Any) -> None:
+        """In place of the scheduler's own method, for a request that is finished."""
+        turn = self._work[request.request_id].turn
+        (blocks,) = self.scheduler.kv_cache_manager.coordinator.get_blocks(request.request_id)
+        if self._eviction is not None:
+            self._eviction.ended(turn, blocks)
+        if self._retention is not None:
+            self._retention.ended(turn, blocks)
+        self._free_blocks(request)
+
+    def _blocks_were_released(self) -> None:
+        """Between steps, so whoever waits may have a chance."""
+        self._is_head_refused = False
+        if self._alarm is None and self._work:
+            self._alarm = self._kernel.at(self._kernel.now, self._begin)
+        elif self._ends and self.waiting:
+            self._cut()
+
+    def _order_waiting(self) -> None:
+        queue = self.scheduler.waiting
+        if self._policy is None or len(queue) < 2:
+            return
+        work = self._work
+        waiting = [work[request.request_id].turn for request in queue]
+        ordered = [
+            work[turn.number].request for turn in self._policy.order_waiting(waiting, now=self._kernel.now)
+        ]
+        if {turn.number for turn in waiting} != {request.request_id for request in ordered}:
+            raise ValueError("a policy must order all that wait, and nobody else")
+        queue.clear()
+        queue.extend(ordered)
