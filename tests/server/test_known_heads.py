@@ -1,11 +1,13 @@
 """Requests that begin like the last one on their connection are not parsed again; nobody can tell."""
 
 import asyncio
+import socket
 
 import pytest
 
 from gateway.server.tenants import hash_key
-from tests.server.bench import CHAT, answer, chunk, eventually, post, sends
+from gateway.wire.observer import BodyObserver, StreamObserver
+from tests.server.bench import CHAT, DELTA, DONE, STREAM_HEAD, answer, chunk, eventually, post, sends
 from tests.server.test_smuggling import BAD, LENGTH, SECOND, posted
 
 TENANTS = [
@@ -219,3 +221,28 @@ async def test_head_requests_have_no_body_however_well_known_the_answer(start):
     response = await client.ask(b"HEAD /v1/models HTTP/1.1\r\nHost: gw\r\n\r\n")
     assert response.status == 200 and response.body == b""
     await eventually(bench.is_quiet)
+
+
+# --- and nobody waits for our books --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [BodyObserver, StreamObserver])
+async def test_an_answer_is_on_its_way_before_it_is_looked_at(start, monkeypatch, kind):
+    bench = await start()
+    data = answer() if kind is BodyObserver else STREAM_HEAD + chunk(DELTA) + chunk(DONE) + b"0\r\n\r\n"
+    bench.backend.script = sends(data)
+    loop = asyncio.get_running_loop()
+    arrived = []
+    with socket.socket() as client:
+        client.setblocking(False)
+        await loop.sock_connect(client, ("127.0.0.1", bench.gateway.listener.port))
+        feed = kind.feed
+
+        def look(self, part):
+            arrived.append(part.split(b"\n")[0] in client.recv(1 << 16, socket.MSG_PEEK))
+            return feed(self, part)
+
+        monkeypatch.setattr(kind, "feed", look)
+        await loop.sock_sendall(client, post())
+        await eventually(lambda: arrived)
+    assert all(arrived)
