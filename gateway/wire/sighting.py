@@ -6,7 +6,7 @@ from gateway.domain.ids import is_well_formed_id
 from gateway.domain.request import Answer, ToolCall, Usage, Utterance
 from gateway.wire.items import without_thought
 from gateway.wire.marks import text_hash
-from gateway.wire.wording import SpokenWords
+from gateway.wire.spoken import SpokenWords
 
 MAX_CALLS = 1024
 MAX_STATE_IDS = 1024

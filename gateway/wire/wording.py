@@ -1,9 +1,9 @@
-"""Words that become marks when somebody searches for a quote, and not before.
+"""The words of a request, which become marks when somebody searches for a quote, and not before.
 
 Most turns are found by an id or by the conversation before them; nobody ever asks for their words. So a
-request keeps its raw items for as long as its turn is being identified, and an answer its text, until marks
-are wanted. Marks that were made lately are remembered: clients ask again, and load generators ask the very
-same all day.
+request keeps its raw items for as long as its turn is being identified, and what it asked until marks are
+wanted. Marks that were made lately are remembered: clients ask again, and load generators ask the very same
+all day.
 
 Invariant: whoever looks sees the same marks, whether they are read now or later.
 """
@@ -14,14 +14,13 @@ from typing import Final, NamedTuple
 
 from msgspec import Raw
 
-from gateway.domain.request import Utterance, Words
-from gateway.wire.items import ASSISTANT, USER, Item, argument_texts, canonical_arguments, read_texts
+from gateway.domain.request import Words
+from gateway.wire.items import ASSISTANT, USER, Item, read_texts
 from gateway.wire.marks import MAX_CHARS, hash_text, is_most, is_set_off, leave_marks, probe
 from gateway.wire.memory import Memory
 
-MAX_HANDED: Final = 16
-_OVERHEAD: Final = 300
-"""Bytes that keeping takes, beside the words."""
+OVERHEAD: Final = 300
+"""Bytes that keeping words takes, beside them."""
 _OLD_CHARS: Final = 3600
 """A history is probed less than an opening: most are recognised without it."""
 _MAX_PROMPT: Final = 4096
@@ -30,7 +29,8 @@ _MAX_TEXTS: Final = 8
 _MAX_REMEMBERED: Final = 64
 
 
-_ID: Final = re.compile(r"(?<![\w-])(?=[A-Za-z_-]*\d)[\w-]{16,64}(?![\w-])", re.ASCII)
+_ID: Final = re.compile(r"[\w-]{16,}", re.ASCII)
+_MAX_ID_CHARS: Final = 64
 _MAX_IDS: Final = 64
 _NO_WORDS: Final = Words()
 
@@ -65,7 +65,7 @@ class Marked:
 class RequestWords(Words):
     """The words of a conversation whose items are at hand."""
 
-    __slots__ = ("_asked", "_items", "_marked", "_raws", "_read", "_texts")
+    __slots__ = ("_asked", "_items", "_marked", "_new", "_raws", "_read", "_texts")
 
     def __init__(
         self,
@@ -83,18 +83,19 @@ class RequestWords(Words):
         self._read = read
         self._marked = marked
         self._texts: _Texts | None = None
+        self._new: list[str] | None = None
 
     @property
     def ids(self) -> tuple[int, ...]:
-        return find_ids(self._read_texts(self._find().new))
+        return find_ids(self._new_texts())
 
     def share(self, marks: tuple[int, ...], size: int) -> float:
-        return best_share(self._read_texts(self._find().new), marks, size)
+        return best_share(self._new_texts(), marks, size)
 
     def drop(self) -> None:
         self._items = self._raws = ()
         self._asked = 0
-        self._texts = None
+        self._texts = self._new = None
 
     def prompt(self) -> Words:
         at = self._asked - 1
@@ -126,7 +127,7 @@ class RequestWords(Words):
         known = self._marked.probes.get(key)
         if known is None:
             old = probe(self._read_texts(found.old), max_chars=_OLD_CHARS) if found.old else frozenset()
-            new = probe(self._read_texts(found.new), max_chars=MAX_CHARS if found.is_opening else _OLD_CHARS)
+            new = probe(self._new_texts(), max_chars=MAX_CHARS if found.is_opening else _OLD_CHARS)
             known = new, old
             self._marked.probes.put(key, known)
         return known
@@ -169,6 +170,11 @@ class RequestWords(Words):
     def _item(self, at: int) -> Item:
         return self._read(self._raws[at], self._items[at])
 
+    def _new_texts(self) -> list[str]:
+        if self._new is None:
+            self._new = self._read_texts(self._find().new)
+        return self._new
+
     def _read_texts(self, places: list[int]) -> list[str]:
         return [text for at in places for text in reversed(read_texts(self._items[at]))]
 
@@ -198,7 +204,7 @@ class Prompt(Words):
 
     @property
     def size(self) -> int:
-        return len(self._raw) + _OVERHEAD
+        return len(self._raw) + OVERHEAD
 
     @property
     def asked(self) -> tuple[int, ...]:
@@ -229,54 +235,6 @@ class InputWords(Words):
         return probe([self._text])
 
 
-class SpokenWords(Utterance):
-    """An answer whose text and arguments are at hand."""
-
-    __slots__ = ("_arguments", "_handed", "_handed_sizes", "_said", "_size", "_spoken")
-
-    def __init__(self, *, text: int, spoken: str, arguments: Sequence[bytes]) -> None:
-        super().__init__(text=text)
-        self._spoken = spoken
-        self._arguments = arguments
-        self._said: tuple[int, ...] | None = None
-        self._handed: tuple[tuple[int, ...], ...] | None = None
-        self._handed_sizes: tuple[int, ...] = ()
-        self._size = len(spoken) + sum(map(len, arguments)) + _OVERHEAD
-
-    @property
-    def size(self) -> int:
-        return self._size
-
-    @property
-    def said(self) -> tuple[int, ...]:
-        if self._said is None:
-            self._read()
-        return self._said or ()
-
-    @property
-    def handed(self) -> tuple[tuple[int, ...], ...]:
-        if self._handed is None:
-            self._read()
-        return self._handed or ()
-
-    @property
-    def handed_sizes(self) -> tuple[int, ...]:
-        if self._handed is None:
-            self._read()
-        return self._handed_sizes
-
-    def _read(self) -> None:
-        self._said = leave_marks(self._spoken)
-        handed: dict[tuple[int, ...], int] = {}
-        for pieces in self._arguments:
-            arguments = canonical_arguments(pieces.decode("utf-8", "surrogatepass"))
-            handed |= {leave_marks(text): len(text) for text in argument_texts(arguments)}
-        handed.pop((), None)
-        self._handed = tuple(handed)[:MAX_HANDED]
-        self._handed_sizes = tuple(handed.values())[:MAX_HANDED]
-        self._spoken, self._arguments, self._size = "", (), 0
-
-
 def best_share(texts: list[str], marks: tuple[int, ...], size: int) -> float:
     """How much of one of the texts a text of that size makes up, if most of its marks are in there.
 
@@ -290,5 +248,6 @@ def best_share(texts: list[str], marks: tuple[int, ...], size: int) -> float:
 
 def find_ids(texts: list[str]) -> tuple[int, ...]:
     """What looks like a call's id: a history that is told as a text may name the calls in it."""
-    found = [word for text in texts for word in reversed(_ID.findall(text[-MAX_CHARS:]))]
+    words = [word for text in texts for word in reversed(_ID.findall(text[-MAX_CHARS:]))]
+    found = [word for word in words if len(word) <= _MAX_ID_CHARS and not word.isalpha()]
     return tuple(map(hash_text, dict.fromkeys(found[:_MAX_IDS])))

@@ -21,7 +21,7 @@ from gateway.domain.ids import TenantId
 from gateway.domain.request import ExplicitId, RequestFacts
 from gateway.wire.explicit_ids import TURNPIKE_SCHEMA, WEAK_SCHEMAS
 from gateway.workflow.inference import CONFIDENCE, Identity, anybody, infer
-from gateway.workflow.quotes import QUIET_S, find_neighbour
+from gateway.workflow.neighbours import QUIET_S, find_neighbour
 from gateway.workflow.traces import Traces
 from gateway.workflow.turns import ExplicitKey, Outcome, Session, Thread
 

@@ -11,14 +11,15 @@ Invariants: nothing is changed here. A quote that turns of several sessions coul
 that spoke last, if it did so clearly later than the others; otherwise it names nobody.
 """
 
-from collections.abc import Set
 from typing import Final, NamedTuple
 
 from gateway.domain.decision import Edge
 from gateway.domain.request import RequestFacts
 from gateway.wire.marks import is_most
 from gateway.workflow.ancestry import Within
-from gateway.workflow.traces import Holders, Traces, holders
+from gateway.workflow.hits import Hits, are_several, has_all, search
+from gateway.workflow.neighbours import has_asked_before
+from gateway.workflow.traces import Traces, holders
 from gateway.workflow.turns import Outcome, Session, Thread, Turn
 
 SIDE_S: Final = 2.0
@@ -30,11 +31,6 @@ _MAX_QUESTIONS: Final = 3
 CLEARLY: Final = 5.0
 """Times as long ago: what makes one of two equal sources the likelier one."""
 FRESH_S: Final = 2.0
-PHRASE_CHARS: Final = 24
-"""A handed text as short as this is as likely a command; then it takes another kind of agent, and"""
-MIN_HANDED_PHRASE: Final = 0.6
-MIN_HANDED: Final = 0.1
-"""How much of a sub-agent's opening is what it was told; the rest is its harness's template."""
 
 
 class Quote(NamedTuple):
@@ -44,65 +40,26 @@ class Quote(NamedTuple):
     """Another session would have fitted as well."""
 
 
-class _Hits:
-    """How much of one turn's words was found."""
-
-    def __init__(self, turn: Turn) -> None:
-        self.turn = turn
-        self.new: set[int] = set()
-        self.old: set[int] = set()
-        self.common: set[int] = set()
-        """What other sessions left, too: phrases that a model, or a template, always says."""
-
-    def is_handed(self, facts: RequestFacts) -> bool:
-        """Whether its calls handed over what this conversation opens with: not any words of it."""
-        is_same_agent = facts.transcript.agent == self.turn.session.main.agent
-        for marks, size in zip(self.turn.handed, self.turn.handed_sizes, strict=True):
-            if is_most(self.new, marks):
-                is_phrase = size <= PHRASE_CHARS
-                least = MIN_HANDED_PHRASE if is_phrase else MIN_HANDED
-                if not (is_phrase and is_same_agent) and facts.transcript.words.share(marks, size) >= least:
-                    return True
-        return False
-
-    @property
-    def said(self) -> float:
-        """How much of its answer, 0 to 1; 0 if too little to mean anything."""
-        marks = self.turn.said
-        if _has_all(self.new, marks):
-            return 1.0
-        found = self.new - self.common
-        return sum(mark in found for mark in marks) / len(marks) if is_most(found, marks) else 0.0
-
-    def is_asked(self) -> bool:
-        """The whole prompt: of prompts that a template makes, the larger part is the same."""
-        return _has_all(self.new, self.turn.asked)
-
-    def is_history(self) -> bool:
-        """A prompt alone would not do: others have it, too."""
-        return is_most(self.old, self.turn.said)
-
-
 def find_quote(traces: Traces, facts: RequestFacts, within: Within, *, now: float) -> Quote | None:
     """The turn that a new conversation quotes, and what that makes of it."""
     if traces.is_worn(facts.transcript.body):
         return _by_title(traces, facts, within, now=now)
-    found = _search(traces, facts, within)
+    found = search(traces, facts, within)
     spawners = [h.turn for h in found if _may_spawn(h.turn, facts, now=now) and h.is_handed(facts)]
     if spawners:
         best = min(spawners, key=lambda turn: (turn.spawned, -turn.last_s))
-        return Quote(best, Edge.SPAWNED, _are_several(spawners))
-    if (turn := _by_ids(traces, facts, within)) is not None:
+        return Quote(best, Edge.SPAWNED, are_several(spawners))
+    if traces.minted and (turn := _by_ids(traces, facts, within)) is not None:
         return Quote(turn, _edge_of_answer(turn, facts))
     # What an answer and its own question say alike, whoever asks the same says, too.
     answers = [h for h in found if h.turn.body != facts.transcript.body]
     most = max((h.said for h in answers), default=0.0)
     saying = [h.turn for h in answers if most and h.said == most]
     if (turn := _latest(saying, now=now)) is not None:
-        return Quote(turn, _edge_of_answer(turn, facts), _are_several(saying))
+        return Quote(turn, _edge_of_answer(turn, facts), are_several(saying))
     telling = _likeliest([h for h in found if h.is_history()])
     if (turn := _latest(telling, now=now)) is not None:
-        return Quote(turn, Edge.CONTINUES, _are_several(telling))
+        return Quote(turn, Edge.CONTINUES, are_several(telling))
     by_prompt = _by_prompt([h.turn for h in found if h.is_asked()], facts, now=now)
     return (
         by_prompt or _by_title(traces, facts, within, now=now) or _by_opening(traces, facts, within, now=now)
@@ -113,17 +70,9 @@ def _by_ids(traces: Traces, facts: RequestFacts, within: Within) -> Turn | None:
     """A history that is told as a text names calls that we saw being made."""
     for known in facts.transcript.words.ids:
         turns = [turn for turn in holders(traces.minted, known) if within(turn)]
-        if turns and not _are_several(turns):
+        if turns and not are_several(turns):
             return turns[-1]
     return None
-
-
-def _are_several(turns: list[Turn]) -> bool:
-    return any(turn.session is not turns[0].session for turn in turns)
-
-
-def _has_all(hits: Set[int], marks: tuple[int, ...]) -> bool:
-    return bool(marks) and all(mark in hits for mark in marks)
 
 
 def _may_spawn(turn: Turn, facts: RequestFacts, *, now: float) -> bool:
@@ -138,7 +87,7 @@ def _is_same_kind(session: Session, facts: RequestFacts) -> bool:
     return is_same_agent and is_most(facts.transcript.new_probes, session.opened)
 
 
-def _likeliest(found: list[_Hits]) -> list[Turn]:
+def _likeliest(found: list[Hits]) -> list[Turn]:
     """The turns of the sessions of whose history most was found; side requests only repeat it."""
     marks: dict[int, set[int]] = {}
     for hits in found:
@@ -146,32 +95,6 @@ def _likeliest(found: list[_Hits]) -> list[Turn]:
             marks.setdefault(id(hits.turn.session), set()).update(hits.old)
     most = max(map(len, marks.values()), default=0)
     return [hits.turn for hits in found if len(marks.get(id(hits.turn.session), ())) == most]
-
-
-def _search(traces: Traces, facts: RequestFacts, within: Within) -> list[_Hits]:
-    """The turns that share words with the request."""
-    script = facts.transcript
-    traces.read_words()
-    found: dict[int, _Hits] = {}
-
-    def look(index: Holders, probes: frozenset[int], *, is_new: bool) -> None:
-        for mark in probes & index.keys():
-            turns = [turn for turn in holders(index, mark) if turn.client == facts.client and within(turn)]
-            is_common = _are_several(turns)
-            for turn in turns:
-                hits = found.setdefault(id(turn), _Hits(turn))
-                (hits.new if is_new else hits.old).add(mark)
-                if is_common:
-                    hits.common.add(mark)
-
-    look(traces.marks, script.new_probes, is_new=True)
-    if facts.tool_count == 0:  # only a side request is made of another's prompt
-        look(traces.asked, script.new_probes, is_new=True)
-    if script.old_probes:
-        look(traces.marks, script.old_probes, is_new=False)
-        look(traces.asked, script.old_probes, is_new=False)
-    # Sets have no order of their own.
-    return sorted(found.values(), key=lambda hits: hits.turn.arrived_s)
 
 
 def _edge_of_answer(turn: Turn, facts: RequestFacts) -> Edge:
@@ -189,11 +112,11 @@ def _by_prompt(asked: list[Turn], facts: RequestFacts, *, now: float) -> Quote |
         turn
         for turn in asked
         if facts.tool_count == 0 and turn.offers_tools
-        if _is_at_work(turn, now=now) and not _has_asked_before(turn.session, facts)
+        if _is_at_work(turn, now=now) and not has_asked_before(turn.session, facts)
     ]
     if not together:
         return None
-    return Quote(min(together, key=lambda turn: turn.arrived_s), Edge.SERVES, _are_several(together))
+    return Quote(min(together, key=lambda turn: turn.arrived_s), Edge.SERVES, are_several(together))
 
 
 def _is_at_work(turn: Turn, *, now: float) -> bool:
@@ -212,7 +135,7 @@ def _by_title(traces: Traces, facts: RequestFacts, within: Within, *, now: float
         turn
         for turn, probes in traces.titles
         if turn.session.turns == 1 and turn.client == facts.client and within(turn)
-        if _has_all(probes, facts.transcript.asked)
+        if has_all(probes, facts.transcript.asked)
     ]
     return Quote(fits[0], Edge.OPENS, len(fits) > 1) if fits else None
 
@@ -226,11 +149,6 @@ def _by_opening(traces: Traces, facts: RequestFacts, within: Within, *, now: flo
         if (turn := _latest(known, now=now)) is not None:
             return Quote(turn, Edge.SERVES)
     return None
-
-
-def _has_asked_before(session: Session, facts: RequestFacts) -> bool:
-    """A run does not begin the same conversation twice; another one with the same prompt does."""
-    return any(turn.body == facts.transcript.body and not turn.has_failed for turn in session.log)
 
 
 def _latest(turns: list[Turn], *, now: float) -> Turn | None:
@@ -252,33 +170,6 @@ def _latest(turns: list[Turn], *, now: float) -> Turn | None:
     if rivals and (age > FRESH_S or now - rivals[0].last_s < CLEARLY * max(age, 0.1)):
         return None
     return first
-
-
-def find_neighbour(sessions: list[Session], facts: RequestFacts, *, now: float) -> Turn | None:
-    """The turn of the only program at work, if this request comes at once after its answer.
-
-    Steps of one program follow each other within milliseconds, and no second program starts so fast. Only
-    for conversations without tools on one side: two agents with tools are two runs until something says
-    otherwise. A second conversation of the same kind is a second run.
-    """
-    if len(sessions) != 1 or _has_asked_before(sessions[0], facts):
-        return None
-    if len({turn.thread.id for turn in sessions[0].log}) == 1 and len(sessions[0].log) > MAX_STEPS:
-        return None
-    for turn in reversed(sessions[0].log):
-        is_step = turn.outcome is Outcome.ANSWERED and 0 <= now - turn.ended_s <= ADJACENT_S
-        is_other_kind = turn.agent != facts.transcript.agent and turn.client == facts.client
-        have_tools = turn.offers_tools and facts.tool_count > 0
-        if is_step and is_other_kind and not have_tools:
-            return turn
-    return None
-
-
-ADJACENT_S: Final = 0.1
-MAX_STEPS: Final = 4
-"""A longer conversation is an agent's. When it is over, another one may start, but no next step."""
-QUIET_S: Final = 2.0
-"""A program is the only one at work if no other was seen for so long."""
 
 
 def thread_for(quote: Quote, session: Session) -> Thread | None:

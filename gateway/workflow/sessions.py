@@ -21,70 +21,32 @@ are kept, and of each at most `max_turns`; a session with a live turn is never f
 ever makes a later turn start anew.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Annotated, Final
-
-import msgspec
-from msgspec import Meta
+from typing import Final
 
 from gateway.domain.decision import Edge, SessionRef, SessionSource
-from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
-from gateway.domain.request import Answer, ExplicitId, RequestFacts, Utterance, Words
+from gateway.domain.ids import RequestId, SessionId, TenantId
+from gateway.domain.request import Answer, RequestFacts, Utterance, Words
 from gateway.wire.marks import hash_text
 from gateway.workflow.identity import identify
 from gateway.workflow.inference import Identity
-from gateway.workflow.traces import Traces, Unread
-from gateway.workflow.turns import ExplicitKey, Outcome, Session, Thread, Turn, read_turn
+from gateway.workflow.shelf import SessionsConfig, Shelf
+from gateway.workflow.traces import Traces
+from gateway.workflow.turns import Outcome, Session, Turn, read_turn
 
 __all__ = ["Session", "Sessions", "SessionsConfig"]
 
 
-class SessionsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    max_sessions: Annotated[int, Meta(ge=1)] = 100_000
-    """Sessions remembered; beyond it the longest unseen are forgotten."""
-    max_turns: Annotated[int, Meta(ge=2)] = 48
-    """Turns remembered per session, newest first."""
-    max_call_ids: Annotated[int, Meta(ge=1)] = 64
-    """Minted ids remembered per turn, newest first."""
-    idle_s: Annotated[float, Meta(gt=0, le=30 * 86400)] = 3600.0
-    """A session that had no live turn for so long has ended."""
-
-
 NO_UTTERANCE: Final = Utterance()
 NO_WORDS: Final = Words()
-_EXPIRE_BATCH: Final = 64
-_MAX_NAMED: Final = 256
 _QUOTABLE_TURNS: Final = 2
 """Per thread; older turns can be continued, but are not recognised by quotes any more."""
 
 
-class Sessions:
+class Sessions(Shelf):
     def __init__(self, config: SessionsConfig, *, id_prefix: str) -> None:
         """`id_prefix` keeps the ids of several gateway processes apart."""
-        self._config = config
-        self._id_prefix = id_prefix
-        self._count = 0
-        self._sessions: OrderedDict[SessionId, Session] = OrderedDict()
-        """Least recently seen first."""
-        self._by_explicit: dict[ExplicitKey, SessionId] = {}
-        self._traces: dict[TenantId, Traces] = {}
+        super().__init__(config, id_prefix=id_prefix)
         self._live: dict[RequestId, Turn] = {}
-        self._unread = Unread()
-
-    def __len__(self) -> int:
-        return len(self._sessions)
-
-    def newest_first(self) -> Iterator[Session]:
-        """By when they were last seen."""
-        return reversed(self._sessions.values())
-
-    def get(self, session: SessionId) -> Session | None:
-        return self._sessions.get(session)
-
-    def find_explicit(self, key: ExplicitKey) -> Session | None:
-        known = self._by_explicit.get(key)
-        return None if known is None else self._sessions[known]
 
     def arrived(
         self,
@@ -99,12 +61,12 @@ class Sessions:
 
         `state_session` is the session that minted the state this turn builds on, if that is known.
         """
-        traces = self._traces.get(tenant) or self._traces.setdefault(tenant, Traces(self._unread))
-        known = self._sessions.get(state_session) if state_session is not None else None
+        traces = self.traces_of(tenant)
+        known = self.get(state_session) if state_session is not None else None
         found = identify(self, traces, tenant, facts, known, now=now)
-        session = found.session or self._start(tenant, facts.explicit, found, now=now)
+        session = found.session or self.start(tenant, facts.explicit, found, now=now)
         traces.sessions += session.turns == 0
-        thread = found.thread or self._branch(session, facts, found)
+        thread = found.thread or self.branch(session, facts, found)
         turn = read_turn(request, facts, thread, now=now)
         turn.is_guessed = found.is_choice
         self._place(turn, found, facts)
@@ -141,7 +103,7 @@ class Sessions:
             return
         key = hash_text(minted)
         if key not in turn.minted:
-            traces = self._traces[turn.session.tenant]
+            traces = self.traces_of(turn.session.tenant)
             turn.minted = (*turn.minted, key)
             turn.calls += is_call
             traces.add_minted(turn, key)
@@ -161,96 +123,10 @@ class Sessions:
             turn.due_s = now + answer.retry_after_s
         utterance = answer.utterance if answer is not None and answer.status < 400 else NO_UTTERANCE
         turn.text = utterance.text
-        traces = self._traces[session.tenant]
+        traces = self.traces_of(session.tenant)
         traces.add_answer(turn, utterance)
         self._trim(session, traces)
         self.touch(session, now=now)
-
-    @property
-    def are_too_many(self) -> bool:
-        return len(self._sessions) > self._config.max_sessions
-
-    def expire(self, *, now: float) -> list[tuple[Session, str]]:
-        """Forgets sessions that idle too long or are too many; returns them with the reason.
-
-        Looks at a bounded number of sessions a call, so one that must forget more is due again at once.
-        """
-        gone: list[tuple[Session, str]] = []
-        for _ in range(min(_EXPIRE_BATCH, len(self._sessions))):
-            oldest = next(iter(self._sessions.values()))
-            if self.are_too_many:
-                reason = "evicted"
-            elif oldest.last_seen_s + self._config.idle_s <= now:
-                reason = "idle"
-            else:
-                break
-            if oldest.live_turns:  # alive, however long its turn takes
-                self.touch(oldest, now=now)
-            else:
-                self.forget(oldest)
-                gone.append((oldest, reason))
-        return gone
-
-    def touch(self, session: Session, *, now: float) -> None:
-        session.last_seen_s = now
-        self._sessions.move_to_end(session.id)
-
-    def next_expiry_s(self) -> float | None:
-        for oldest in self._sessions.values():
-            return oldest.last_seen_s + self._config.idle_s
-        return None
-
-    def forget(self, session: Session) -> None:
-        del self._sessions[session.id]
-        for key in session.explicit_keys:
-            if self._by_explicit.get(key) == session.id:
-                del self._by_explicit[key]
-        traces = self._traces[session.tenant]
-        for turn in session.log:
-            traces.remove(turn)
-        traces.sessions -= 1
-        if not traces.sessions:
-            del self._traces[session.tenant]
-        session.dissolve()
-
-    def _start(self, tenant: TenantId, stated: ExplicitId | None, found: Identity, *, now: float) -> Session:
-        self._count += 1
-        session = Session(
-            id=SessionId(f"s-{self._id_prefix}{self._count:x}"),
-            tenant=tenant,
-            source=found.source,
-            confidence=found.confidence,
-            started_s=now,
-            last_seen_s=now,
-            schema=stated.schema if stated else None,
-            group=found.group,
-            parent=found.origin,
-        )
-        self._sessions[session.id] = session
-        if found.key is not None and found.group is None:
-            session.explicit_keys.append(found.key)
-            self._by_explicit[found.key] = session.id
-        return session
-
-    def _branch(self, session: Session, facts: RequestFacts, found: Identity) -> Thread:
-        session.thread_count += 1
-        thread = Thread(
-            id=ThreadId(f"{session.id}.{session.thread_count}"),
-            session=session,
-            name=found.name,
-            agent=facts.transcript.agent,
-            is_unexplained=found.is_unexplained,
-        )
-        if session.thread_count == 1:
-            session.main = thread
-        if found.name is not None:
-            session.named[found.name] = thread
-            if len(session.named) > _MAX_NAMED:
-                del session.named[next(iter(session.named))]
-        if found.key is not None and found.group is None and found.key not in session.explicit_keys:
-            session.explicit_keys.append(found.key)  # a sub-agent's own id, of a run that we know
-            self._by_explicit[found.key] = session.id
-        return thread
 
     def _place(self, turn: Turn, found: Identity, facts: RequestFacts) -> None:
         """Books what this turn means for the ones before it."""

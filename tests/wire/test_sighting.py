@@ -4,7 +4,7 @@ import pytest
 
 from gateway.domain.request import Answer, ToolCall, Usage, Utterance
 from gateway.wire import sighting as module
-from gateway.wire import wording
+from gateway.wire import spoken
 from gateway.wire.marks import text_hash
 from gateway.wire.sighting import Sighting
 
@@ -90,7 +90,7 @@ def test_a_long_stream_of_tokens_takes_the_memory_of_its_text():
 
 def test_what_is_handed_is_bounded(monkeypatch):
     monkeypatch.setattr(module, "MAX_CALLS", 2)
-    monkeypatch.setattr(wording, "MAX_HANDED", 1)
+    monkeypatch.setattr(spoken, "MAX_HANDED", 1)
     sighting = Sighting()
     for call in "abc":
         sighting.add_arguments(call, f'"do the task {call}{call} now"')

@@ -13,7 +13,7 @@ from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.request import RequestFacts
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
-from gateway.wire.wording import SpokenWords
+from gateway.wire.spoken import SpokenWords
 from gateway.workflow.sessions import Sessions, SessionsConfig
 from gateway.workflow.turns import Outcome
 from tests.core.playbook import answer, facts, stated
@@ -85,7 +85,7 @@ def test_live_turns_are_kept_however_many():
 
 
 def test_threads_that_clients_name_are_bounded(monkeypatch):
-    monkeypatch.setattr("gateway.workflow.sessions._MAX_NAMED", 2)
+    monkeypatch.setattr("gateway.workflow.shelf._MAX_NAMED", 2)
     world = World()
     for name in "abcd":
         world.ask([FIX], session_id="s", thread_id=name)

@@ -1,0 +1,62 @@
+"""The words of an answer, which become marks when somebody searches for a quote, and not before.
+
+Invariant: whoever looks sees the same marks, whether they are read now or later.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.domain.request import Utterance
+from gateway.wire.items import argument_texts, canonical_arguments
+from gateway.wire.marks import leave_marks
+from gateway.wire.wording import OVERHEAD
+
+MAX_HANDED: Final = 16
+
+
+class SpokenWords(Utterance):
+    """An answer whose text and arguments are at hand."""
+
+    __slots__ = ("_arguments", "_handed", "_handed_sizes", "_said", "_size", "_spoken")
+
+    def __init__(self, *, text: int, spoken: str, arguments: Sequence[bytes]) -> None:
+        super().__init__(text=text)
+        self._spoken = spoken
+        self._arguments = arguments
+        self._said: tuple[int, ...] | None = None
+        self._handed: tuple[tuple[int, ...], ...] | None = None
+        self._handed_sizes: tuple[int, ...] = ()
+        self._size = len(spoken) + sum(map(len, arguments)) + OVERHEAD
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def said(self) -> tuple[int, ...]:
+        if self._said is None:
+            self._read()
+        return self._said or ()
+
+    @property
+    def handed(self) -> tuple[tuple[int, ...], ...]:
+        if self._handed is None:
+            self._read()
+        return self._handed or ()
+
+    @property
+    def handed_sizes(self) -> tuple[int, ...]:
+        if self._handed is None:
+            self._read()
+        return self._handed_sizes
+
+    def _read(self) -> None:
+        self._said = leave_marks(self._spoken)
+        handed: dict[tuple[int, ...], int] = {}
+        for pieces in self._arguments:
+            arguments = canonical_arguments(pieces.decode("utf-8", "surrogatepass"))
+            handed |= {leave_marks(text): len(text) for text in argument_texts(arguments)}
+        handed.pop((), None)
+        self._handed = tuple(handed)[:MAX_HANDED]
+        self._handed_sizes = tuple(handed.values())[:MAX_HANDED]
+        self._spoken, self._arguments, self._size = "", (), 0

@@ -1,0 +1,154 @@
+"""The sessions that are kept: by their ids, by the ids that clients state, by when they were last seen.
+
+Invariants: at most `max_sessions` are kept; a session with a live turn is never forgotten; who is forgotten
+leaves no trace.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from gateway.domain.ids import SessionId, TenantId, ThreadId
+from gateway.domain.request import ExplicitId, RequestFacts
+from gateway.workflow.inference import Identity
+from gateway.workflow.traces import Traces, Unread
+from gateway.workflow.turns import ExplicitKey, Session, Thread
+
+_EXPIRE_BATCH: Final = 64
+_MAX_NAMED: Final = 256
+
+
+class SessionsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    max_sessions: Annotated[int, Meta(ge=1)] = 100_000
+    """Sessions remembered; beyond it the longest unseen are forgotten."""
+    max_turns: Annotated[int, Meta(ge=2)] = 48
+    """Turns remembered per session, newest first."""
+    max_call_ids: Annotated[int, Meta(ge=1)] = 64
+    """Minted ids remembered per turn, newest first."""
+    idle_s: Annotated[float, Meta(gt=0, le=30 * 86400)] = 3600.0
+    """A session that had no live turn for so long has ended."""
+
+
+class Shelf:
+    """Sessions, and the traces of their turns, tenant by tenant."""
+
+    def __init__(self, config: SessionsConfig, *, id_prefix: str) -> None:
+        """`id_prefix` keeps the ids of several gateway processes apart."""
+        self._config = config
+        self._id_prefix = id_prefix
+        self._count = 0
+        self._sessions: OrderedDict[SessionId, Session] = OrderedDict()
+        """Least recently seen first."""
+        self._by_explicit: dict[ExplicitKey, SessionId] = {}
+        self._traces: dict[TenantId, Traces] = {}
+        self._unread = Unread()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def traces_of(self, tenant: TenantId) -> Traces:
+        known = self._traces.get(tenant)
+        if known is None:
+            known = self._traces[tenant] = Traces(self._unread)
+        return known
+
+    def newest_first(self) -> Iterator[Session]:
+        """By when they were last seen."""
+        return reversed(self._sessions.values())
+
+    def get(self, session: SessionId) -> Session | None:
+        return self._sessions.get(session)
+
+    def find_explicit(self, key: ExplicitKey) -> Session | None:
+        known = self._by_explicit.get(key)
+        return None if known is None else self._sessions[known]
+
+    @property
+    def are_too_many(self) -> bool:
+        return len(self._sessions) > self._config.max_sessions
+
+    def expire(self, *, now: float) -> list[tuple[Session, str]]:
+        """Forgets sessions that idle too long or are too many; returns them with the reason.
+
+        Looks at a bounded number of sessions a call, so one that must forget more is due again at once.
+        """
+        gone: list[tuple[Session, str]] = []
+        for _ in range(min(_EXPIRE_BATCH, len(self._sessions))):
+            oldest = next(iter(self._sessions.values()))
+            if self.are_too_many:
+                reason = "evicted"
+            elif oldest.last_seen_s + self._config.idle_s <= now:
+                reason = "idle"
+            else:
+                break
+            if oldest.live_turns:  # alive, however long its turn takes
+                self.touch(oldest, now=now)
+            else:
+                self.forget(oldest)
+                gone.append((oldest, reason))
+        return gone
+
+    def touch(self, session: Session, *, now: float) -> None:
+        session.last_seen_s = now
+        self._sessions.move_to_end(session.id)
+
+    def next_expiry_s(self) -> float | None:
+        for oldest in self._sessions.values():
+            return oldest.last_seen_s + self._config.idle_s
+        return None
+
+    def forget(self, session: Session) -> None:
+        del self._sessions[session.id]
+        for key in session.explicit_keys:
+            if self._by_explicit.get(key) == session.id:
+                del self._by_explicit[key]
+        traces = self._traces[session.tenant]
+        for turn in session.log:
+            traces.remove(turn)
+        traces.sessions -= 1
+        if not traces.sessions:
+            del self._traces[session.tenant]
+        session.dissolve()
+
+    def start(self, tenant: TenantId, stated: ExplicitId | None, found: Identity, *, now: float) -> Session:
+        self._count += 1
+        session = Session(
+            id=SessionId(f"s-{self._id_prefix}{self._count:x}"),
+            tenant=tenant,
+            source=found.source,
+            confidence=found.confidence,
+            started_s=now,
+            last_seen_s=now,
+            schema=stated.schema if stated else None,
+            group=found.group,
+            parent=found.origin,
+        )
+        self._sessions[session.id] = session
+        if found.key is not None and found.group is None:
+            session.explicit_keys.append(found.key)
+            self._by_explicit[found.key] = session.id
+        return session
+
+    def branch(self, session: Session, facts: RequestFacts, found: Identity) -> Thread:
+        """A new thread of the session."""
+        session.thread_count += 1
+        thread = Thread(
+            id=ThreadId(f"{session.id}.{session.thread_count}"),
+            session=session,
+            name=found.name,
+            agent=facts.transcript.agent,
+            is_unexplained=found.is_unexplained,
+        )
+        if session.thread_count == 1:
+            session.main = thread
+        if found.name is not None:
+            session.named[found.name] = thread
+            if len(session.named) > _MAX_NAMED:
+                del session.named[next(iter(session.named))]
+        if found.key is not None and found.group is None and found.key not in session.explicit_keys:
+            session.explicit_keys.append(found.key)  # a sub-agent's own id, of a run that we know
+            self._by_explicit[found.key] = session.id
+        return thread
