@@ -123,9 +123,10 @@ class Estimator:
         return math.exp(self._log_output)
 
     def predict(self, work: TurnWork, load: Load) -> Prediction:
-        first_s = self._first_token_s(work, load)
+        first_s = self._first_token.pace * self._first_token_s(work, load)
         decoded = (self.usual_output_tokens if work.output_tokens is None else work.output_tokens) - 1
-        rest_s = max(0.0, decoded) * max(_LEAST_S, self._per_token.predict(self._decode_features(work, load)))
+        token_s = self._per_token.predict(self._decode_features(work, load))
+        rest_s = max(0.0, decoded) * max(_LEAST_S, token_s)
         return Prediction(
             work=work,
             load=load,
