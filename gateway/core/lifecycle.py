@@ -9,15 +9,10 @@ reaches exactly one of them, exactly once, whatever happens.
 Any pair that is not in the table is a bug in a driver or in the brain, and raises `LifecycleError`.
 """
 
-import enum
+from gateway.domain.words import Word
 
 
-class _Word(enum.Enum):
-    __hash__ = object.__hash__
-    """Hashed by identity: by name, as enums are, it takes ten times as long, and every step looks some up."""
-
-
-class State(_Word):
+class State(Word):
     UNDECIDED = "undecided"
     WAITING = "waiting"
     SUBMITTED = "submitted"
@@ -28,7 +23,7 @@ class State(_Word):
     REFUSED = "refused"
 
 
-class Step(_Word):
+class Step(Word):
     WAIT = "wait"
     SUBMIT = "submit"
     REFUSE = "refuse"

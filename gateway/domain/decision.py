@@ -5,6 +5,7 @@ import enum
 import msgspec
 
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
+from gateway.domain.words import Word
 
 
 class RefusalReason(enum.Enum):
@@ -86,7 +87,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     reason: PlacementReason
 
 
-class SessionSource(enum.Enum):
+class SessionSource(Word):
     """How we know which session a turn belongs to, strongest first (DESIGN.md, session identity)."""
 
     TURNPIKE_HEADER = "turnpike-header"

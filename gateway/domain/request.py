@@ -1,11 +1,11 @@
 """What the brain knows of a request and of its answer: facts, never bytes."""
 
-import enum
-
 import msgspec
 
+from gateway.domain.words import Word
 
-class Protocol(enum.Enum):
+
+class Protocol(Word):
     """The wire protocol a path belongs to; it fixes the shape of errors and of streamed events."""
 
     CHAT = "chat"
@@ -15,7 +15,7 @@ class Protocol(enum.Enum):
     OTHER = "other"
 
 
-class Work(enum.Enum):
+class Work(Word):
     """What a request makes an engine do; only `GENERATE` requests are turns of a session."""
 
     GENERATE = "generate"
