@@ -21,6 +21,7 @@ from gateway.wire.memory import Memory
 
 OVERHEAD: Final = 300
 """Bytes that keeping words takes, beside them."""
+SET_OFF: Final = 0.9
 _OLD_CHARS: Final = 3600
 """A history is probed less than an opening: most are recognised without it."""
 _MAX_PROMPT: Final = 4096
@@ -238,12 +239,13 @@ class InputWords(Words):
 def best_share(texts: list[str], marks: tuple[int, ...], size: int) -> float:
     """How much of one of the texts a text of that size makes up, if most of its marks are in there.
 
-    All of it, if it stands alone on a line: templates set off what they are filled with.
+    Nearly all of it, if it stands alone on a line: templates set off what they are filled with.
     """
     found = [text for text in texts if is_most(probe([text]), marks)]
-    if len(marks) == 1 and any(is_set_off(text, marks[0]) for text in found):
-        return 1.0
-    return max((min(1.0, size / len(text)) for text in found), default=0.0)
+    best = max((min(1.0, size / len(text)) for text in found), default=0.0)
+    if best < SET_OFF and len(marks) == 1 and any(is_set_off(text, marks[0]) for text in found):
+        return SET_OFF
+    return best
 
 
 def find_ids(texts: list[str]) -> tuple[int, ...]:

@@ -20,8 +20,10 @@ from gateway.workflow.traces import Holders, Traces, holders
 from gateway.workflow.turns import Turn
 
 PHRASE_CHARS: Final = 24
-"""A handed text as short as this is as likely a command; then it takes another kind of agent, and"""
+"""A handed text as short as this is as likely a command, which prompts mention, too."""
 MIN_HANDED_PHRASE: Final = 0.6
+WHOLE: Final = 0.95
+"""An agent of the same kind is told that, and nothing else."""
 MIN_HANDED: Final = 0.1
 """How much of a sub-agent's opening is what it was told; the rest is its harness's template."""
 
@@ -41,9 +43,10 @@ class Hits:
         is_same_agent = facts.transcript.agent == self.turn.session.main.agent
         for marks, size in zip(self.turn.handed, self.turn.handed_sizes, strict=True):
             if is_most(self.new, marks):
-                is_phrase = size <= PHRASE_CHARS
-                least = MIN_HANDED_PHRASE if is_phrase else MIN_HANDED
-                if not (is_phrase and is_same_agent) and facts.transcript.words.share(marks, size) >= least:
+                least = MIN_HANDED
+                if size <= PHRASE_CHARS:
+                    least = WHOLE if is_same_agent else MIN_HANDED_PHRASE
+                if facts.transcript.words.share(marks, size) >= least:
                     return True
         return False
 

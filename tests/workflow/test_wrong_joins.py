@@ -20,7 +20,12 @@ LONG_ISSUE = " ".join(f"detail{at} of the {at}th report" for at in range(60))
 
 @pytest.mark.parametrize(
     "prompt",
-    ["Please run npm test", "When done, npm test", f"Fix it: {LONG_ISSUE}\n- In the end, run npm test"],
+    [
+        "Please run npm test",
+        "When done, npm test",
+        "Do this:\nnpm test\nuntil it passes",
+        f"Fix it: {LONG_ISSUE}\n- In the end, run npm test",
+    ],
 )
 def test_a_command_that_a_prompt_mentions_is_no_hand_over(prompt):
     world = World()
@@ -55,6 +60,13 @@ def test_a_short_task_that_a_template_sets_off_is_one(prompt, label):
     world.answer(first, None, call("call_1aaaaaaaaaaaa", "worker", task="mock task"))
     sub = world.ask([user(prompt.replace("mock task", f"{label}mock task"))], system=WORKER, tools=None)
     assert (sub.session, sub.edge) == (first.session, Edge.SPAWNED)
+
+
+def test_an_agent_of_the_same_kind_is_told_the_task_and_nothing_else():
+    world = World()
+    first = world.ask([user("Weather in Paris?")])
+    world.answer(first, None, call("call_1aaaaaaaaaaaa", "agent", task="mock task"))
+    assert world.ask([user("mock task")]).session == first.session
 
 
 # --- no side request -------------------------------------------------------------------------------
