@@ -2,12 +2,14 @@
 
 import msgspec
 
-from gateway.admission.controller import BoundedConcurrency
+from gateway.admission.bounded import BoundedConcurrency
+from gateway.admission.policy import AdmissionPolicy
+from gateway.admission.session_admission import SessionAdmission
 from gateway.config import Config
 from gateway.core.coordinator import Coordinator
 from gateway.core.fleet import Fleet, PoolFacts
 from gateway.core.session_book import SessionBook
-from gateway.domain.ids import PoolId
+from gateway.domain.ids import PoolId, TenantId
 from gateway.routing.placement import LeastLoaded
 from gateway.routing.state_residence import StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
@@ -23,11 +25,19 @@ def assemble(config: Config, *, id_prefix: str) -> Coordinator:
     return Coordinator(
         core,
         fleet=Fleet([PoolFacts(PoolId(pool.name), pool.models) for pool in config.pools]),
-        admission=BoundedConcurrency(config.admission),
+        admission=_admission(config),
         placement=LeastLoaded(),
         sessions=SessionBook(
             Sessions(config.sessions, id_prefix=id_prefix),
             ToolBoundaries(config.tools),
             StateResidence(config.state),
         ),
+    )
+
+
+def _admission(config: Config) -> AdmissionPolicy:
+    if config.admission.policy == "concurrency":
+        return BoundedConcurrency(config.admission)
+    return SessionAdmission(
+        config.admission, {TenantId(tenant.name): tenant.quota for tenant in config.tenants}
     )

@@ -42,6 +42,7 @@ class BoundedConcurrency:
     def __init__(self, config: AdmissionConfig) -> None:
         self._config = config
         self._refusals = 0
+        self.said: list[Record] = []
 
     def has_room(self, load: ReplicaLoad) -> bool:
         return load.running < self._config.max_running_per_replica
@@ -63,9 +64,6 @@ class BoundedConcurrency:
         return ()
 
     def displaced(self) -> Sequence[Displaced]:
-        return ()
-
-    def records(self) -> Sequence[Record]:
         return ()
 
     def next_deadline_s(self) -> float | None:

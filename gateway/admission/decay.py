@@ -67,12 +67,14 @@ class DecayedHistogram:
         """The value that `share` of the observations do not exceed; None before the first."""
         if not self.observations:
             return None
-        wanted = share * self._total
+        wanted, found = share * self._total, 0
         for place, count in enumerate(self._counts):
-            wanted -= count
-            if wanted <= 0:
-                return self._low * self._ratio**place
-        return self._low * self._ratio ** (len(self._counts) - 1)
+            if count > 0:
+                found = place  # the last one, if rounding leaves something of what is wanted
+                wanted -= count
+                if wanted <= 0:
+                    break
+        return self._low * self._ratio**found
 
 
 _FIRST_TURNS: Final = (1, 2, 3, 5, 9, 17, 33, 65, 129)

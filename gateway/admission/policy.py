@@ -9,7 +9,6 @@ from typing import Protocol
 
 import msgspec
 
-from gateway.admission.classes import ServiceClass
 from gateway.domain.decision import Admission, Edge, Refusal
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
@@ -35,9 +34,13 @@ class Applicant(msgspec.Struct, frozen=True, kw_only=True):
     """What kind of agent asks."""
     task_arrived_s: float = 0.0
     """When the session's first turn came."""
-    service_class: ServiceClass = ServiceClass.REACTIVE
+    stated_class: str | None = None
+    """What the client says that it is (`classes.py`)."""
+    service_tier: str | None = None
+    is_background: bool = False
+    """The protocol says that nobody waits for the answer."""
     deadline_s: float | None = None
-    """Until when the session should be over, if a trusted client said so."""
+    """In how many seconds from now the session should be over, if its client said so."""
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +80,9 @@ class Displaced(msgspec.Struct, frozen=True):
 class AdmissionPolicy(Protocol):
     """Which turn may start now, and who of those that wait is next?"""
 
+    said: list[Record]
+    """What readers of the information stream should know; whoever passes it on empties it."""
+
     # --- questions -----------------------------------------------------------------------------------
 
     def ask(self, applicant: Applicant, room: Room, *, now: float) -> Admission:
@@ -96,10 +102,6 @@ class AdmissionPolicy(Protocol):
 
     def displaced(self) -> Sequence[Displaced]:
         """Turns that have to leave the waiting room, each told once. `turn_over` follows for each."""
-        ...
-
-    def records(self) -> Sequence[Record]:
-        """What readers of the information stream should know, each told once."""
         ...
 
     def next_deadline_s(self) -> float | None:

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.admission.classes import Ageing
+from gateway.admission.classes import Ageing, ServiceClass
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.decay import DecayedMean
 from gateway.admission.fair_share import BLOCKED_S, EPOCH_S, FairShare, Task
@@ -30,7 +30,7 @@ from gateway.admission.settings import AdmissionConfig
 from gateway.admission.window import Window, WindowChange, WindowInputs, host_tier_tokens
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
-from gateway.domain.records import WindowUpdated
+from gateway.domain.records import Record, WindowUpdated
 
 LIVENESS_S: Final = 0.1
 _UPDATE_S: Final = 1.0
@@ -48,6 +48,7 @@ class PoolAdmission:
         cpu: CpuPressure,
         quotas: Quotas,
         weights: dict[TenantId, float],
+        said: list[Record],
     ) -> None:
         self._pool = pool
         self._config = config
@@ -68,7 +69,7 @@ class PoolAdmission:
         self._freed: list[Applicant] = []
         """Turns that wait no longer, and were not told yet."""
         self.cycle_s = DecayedMean(half_life=100)
-        self.records: list[WindowUpdated] = []
+        self._said = said
         self._up: tuple[ReplicaId, ...] = ()
         self._entered_s = -math.inf
         self._updated_s = -math.inf
@@ -79,19 +80,18 @@ class PoolAdmission:
 
     # --- sessions ------------------------------------------------------------------------------------
 
-    def member_of(self, applicant: Applicant) -> Member:
+    def meet(self, applicant: Applicant, service_class: ServiceClass, deadline_s: float | None) -> Member:
+        """A session that asks for the first time."""
         assert applicant.session is not None
-        member = self.places.members.get(applicant.session)
-        if member is None:
-            member = self.places.members[applicant.session] = Member(
-                session=applicant.session,
-                tenant=applicant.tenant,
-                agent=applicant.agent,
-                task_arrived_s=applicant.task_arrived_s,
-                service_class=applicant.service_class,
-                deadline_s=applicant.deadline_s,
-                guess=self.footprints.prompt_tokens(applicant.agent, applicant.body_bytes),
-            )
+        member = self.places.members[applicant.session] = Member(
+            session=applicant.session,
+            tenant=applicant.tenant,
+            agent=applicant.agent,
+            task_arrived_s=applicant.task_arrived_s,
+            service_class=service_class,
+            deadline_s=deadline_s,
+            guess=self.footprints.prompt_tokens(applicant.agent, applicant.body_bytes),
+        )
         return member
 
     def try_enter(self, member: Member, applicant: Applicant, *, now: float) -> WaitReason | None:
@@ -349,7 +349,7 @@ class PoolAdmission:
             excess = self.places.count - math.ceil(self.window.limit())
             if excess > 0:
                 self._yield_newest(self.places.members.values(), excess, change.reason)
-        self.records.append(self._update_record(seen, change, now=now))
+        self._said.append(self._update_record(seen, change, now=now))
 
     def _capacity(self) -> float | None:
         stated = self.gpu.capacity(self._up)

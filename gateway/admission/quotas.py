@@ -12,7 +12,7 @@ costs nothing here; the bucket holds at most a minute's tokens.
 """
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -29,6 +29,10 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Sessions that are in at a time, in each pool."""
     tokens_per_minute: Annotated[int, Meta(ge=1)] | None = None
     """Prompt and output tokens, those from the cache included."""
+    service_class: Literal["reactive", "proactive"] | None = None
+    """What its sessions are, unless a request says otherwise: `proactive` for background work."""
+    may_state_class: bool = False
+    """It may say itself that somebody waits, and until when."""
 
 
 class Quotas:

@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from gateway.admission.bounded import NO_REPLICA, queue_full
+from gateway.admission.classes import ClassClaim, ServiceClass, classify
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.gaps import Gap
 from gateway.admission.policy import Applicant, Displaced, Room, TurnOutcome
@@ -46,15 +47,17 @@ class _Turn(msgspec.Struct, kw_only=True, eq=False):
 
 
 class SessionAdmission:
-    def __init__(self, config: AdmissionConfig, quotas: Mapping[TenantId, Quota] | None = None) -> None:
+    def __init__(self, config: AdmissionConfig, tenants: Mapping[TenantId, Quota] | None = None) -> None:
         self._config = config
-        self._quotas = Quotas(dict(quotas or {}))
+        self._tenants = dict(tenants or {})
+        self._quotas = Quotas(self._tenants)
         self._has_quotas = bool(self._quotas)
-        self._weights = {tenant: quota.weight for tenant, quota in (quotas or {}).items()}
+        self._weights = {tenant: quota.weight for tenant, quota in self._tenants.items()}
         self._cpu = CpuPressure()
         self.pools: dict[PoolId, PoolAdmission] = {}
         self._turns: dict[RequestId, _Turn] = {}
         self._displaced: list[Displaced] = []
+        self.said: list[Record] = []
         self._is_stirred = False
         self._refusals = 0
 
@@ -72,7 +75,9 @@ class SessionAdmission:
             return Wait(reason=WaitReason.BEHIND_OTHERS)
         if turn is None and applicant.session is not None:
             pool = self._pool(applicant.pool)
-            member = pool.member_of(applicant)
+            member = pool.places.members.get(applicant.session)
+            if member is None:
+                member = self._meet(pool, applicant, now=now)
             charged, refusal = self._charge(pool, member, applicant, now=now)
             if refusal is not None:
                 return refusal
@@ -107,14 +112,6 @@ class SessionAdmission:
         if not self._displaced:
             return ()
         out, self._displaced = self._displaced, []
-        return out
-
-    def records(self) -> Sequence[Record]:
-        out: list[Record] = []
-        for pool in self.pools.values():
-            if pool.records:
-                out += pool.records
-                pool.records = []
         return out
 
     def next_deadline_s(self) -> float | None:
@@ -180,9 +177,30 @@ class SessionAdmission:
         found = self.pools.get(pool)
         if found is None:
             found = self.pools[pool] = PoolAdmission(
-                pool, self._config, cpu=self._cpu, quotas=self._quotas, weights=self._weights
+                pool,
+                self._config,
+                cpu=self._cpu,
+                quotas=self._quotas,
+                weights=self._weights,
+                said=self.said,
             )
         return found
+
+    def _meet(self, pool: PoolAdmission, applicant: Applicant, *, now: float) -> Member:
+        tenant = self._tenants.get(applicant.tenant, _NOTHING_SAID)
+        of_key = ServiceClass(tenant.service_class) if tenant.service_class is not None else None
+        service_class, _ = classify(
+            ClassClaim(
+                stated=applicant.stated_class,
+                is_trusted=tenant.may_state_class,
+                key_class=of_key,
+                service_tier=applicant.service_tier,
+                is_background=applicant.is_background,
+            )
+        )
+        has_deadline = applicant.deadline_s is not None and tenant.may_state_class
+        deadline_s = now + applicant.deadline_s if has_deadline and applicant.deadline_s else None
+        return pool.meet(applicant, service_class, deadline_s)
 
     def _let_in(
         self, pool: PoolAdmission, member: Member, applicant: Applicant, charged: float, *, now: float
@@ -312,6 +330,7 @@ class SessionAdmission:
 
 
 _ADMIT = Admit()
+_NOTHING_SAID = Quota()
 
 
 def _turn_of(pool: PoolAdmission, member: Member, applicant: Applicant, charged: float) -> _Turn:

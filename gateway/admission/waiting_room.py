@@ -4,6 +4,8 @@ Turns that may run on the same replicas wait in the same *lane*. Of a lane only 
 if no replica has room for it, none has room for those behind it. So what a free place costs to fill
 depends on the number of lanes (one per pool, and one per home or failed attempt), never of turns.
 
+A turn whose session has no place yet is *held*: it is in no lane, and admission says when it may go to one.
+
 Invariants: a turn is in the room at most once; a lane is served in the order in which turns entered it;
 no lane is empty; `body_bytes` is the sum over the turns that are in.
 """
@@ -27,12 +29,14 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
     """Replicas that were tried already."""
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+class Waiting(msgspec.Struct, kw_only=True, eq=False):
     request: RequestId
     lane: Lane
     body_bytes: int
     arrived_s: float
     deadline_s: float
+    is_held: bool = False
+    """It waits for its session's place, not for a replica."""
 
 
 class WaitingRoom:
@@ -66,27 +70,47 @@ class WaitingRoom:
         """All of a lane, the first included."""
         return list(self._lanes[first.lane.pool][first.lane].values())
 
+    def held(self, pool: PoolId) -> list[Waiting]:
+        """Those of the pool that are in no lane. Looks at all that wait."""
+        return [waiting for waiting in self.turns.values() if waiting.is_held and waiting.lane.pool == pool]
+
     def enter(self, waiting: Waiting) -> None:
         assert waiting.request not in self.turns
         self.turns[waiting.request] = waiting
-        lanes = self._lanes.setdefault(waiting.lane.pool, {})
-        lanes.setdefault(waiting.lane, OrderedDict())[waiting.request] = waiting
+        if not waiting.is_held:
+            self._enter_lane(waiting)
         self._entries += 1
         heapq.heappush(self._by_deadline, (waiting.deadline_s, self._entries, waiting))
         self.body_bytes += waiting.body_bytes
 
+    def release(self, request: RequestId) -> Waiting:
+        """A held turn goes to its lane; its deadline stays."""
+        waiting = self.turns[request]
+        assert waiting.is_held
+        waiting.is_held = False
+        self._enter_lane(waiting)
+        return waiting
+
+    def _enter_lane(self, waiting: Waiting) -> None:
+        lanes = self._lanes.setdefault(waiting.lane.pool, {})
+        lanes.setdefault(waiting.lane, OrderedDict())[waiting.request] = waiting
+
     def leave(self, request: RequestId) -> Waiting:
         """Takes a turn out. Raises KeyError if it is not in."""
         waiting = self.turns.pop(request)
+        if not waiting.is_held:
+            self._leave_lane(waiting)
+        self.body_bytes -= waiting.body_bytes
+        self._drop_left()
+        return waiting
+
+    def _leave_lane(self, waiting: Waiting) -> None:
         lanes = self._lanes[waiting.lane.pool]
-        del lanes[waiting.lane][request]
+        del lanes[waiting.lane][waiting.request]
         if not lanes[waiting.lane]:
             del lanes[waiting.lane]
             if not lanes:
                 del self._lanes[waiting.lane.pool]
-        self.body_bytes -= waiting.body_bytes
-        self._drop_left()
-        return waiting
 
     def first_expired(self, *, now: float) -> RequestId | None:
         """A turn whose deadline has come, the earliest first; None if there is none."""

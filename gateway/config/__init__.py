@@ -6,7 +6,7 @@ the shell imports it and not the other way round. `load.py` reads file, environm
 
 import msgspec
 
-from gateway.admission.controller import AdmissionConfig
+from gateway.admission.settings import AdmissionConfig
 from gateway.config.hints import HintsConfig
 from gateway.config.server import ServerConfig, is_loopback
 from gateway.config.stream import StreamFileConfig

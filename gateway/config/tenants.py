@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gateway.admission.quotas import Quota
+
 KeyHash = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
 """What `turnpike hash-key` prints."""
 
@@ -19,3 +21,5 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Several, so that a key can be replaced without a gap."""
     trust: tuple[Trust, ...] = ()
     """What this tenant may do beyond asking: `engine-control`, the engine's own control paths."""
+    quota: Quota = Quota()
+    """What it may have at most, and how much of what is scarce is its share."""

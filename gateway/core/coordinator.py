@@ -9,7 +9,7 @@ from typing import Annotated, assert_never
 import msgspec
 from msgspec import Meta
 
-from gateway.admission.controller import AdmissionPolicy
+from gateway.admission.policy import AdmissionPolicy
 from gateway.core import events as ev
 from gateway.core import refusals
 from gateway.core.commands import Command, Refuse
@@ -21,7 +21,7 @@ from gateway.core.session_book import SessionBook
 from gateway.core.stream import Stream
 from gateway.domain import records as rec
 from gateway.domain.decision import Refusal
-from gateway.domain.ids import RequestId
+from gateway.domain.ids import PoolId, RequestId
 from gateway.domain.request import Answer, Work
 from gateway.errors import http_status
 from gateway.routing.placement import PlacementPolicy
@@ -54,7 +54,16 @@ class Coordinator:
         self.live: dict[RequestId, LiveRequest] = {}
         self._out: list[Command] = []
         self._stream = Stream(self._out)
-        self.gate = Gate(fleet, admission, placement, self.live, self._out, max_wait_s=config.max_wait_s)
+        self.admission = admission
+        self.gate = Gate(
+            fleet,
+            admission,
+            placement,
+            self.live,
+            self._out,
+            max_wait_s=config.max_wait_s,
+            refuse=lambda live, refusal, now: self._refuse(live, refusal, now=now),
+        )
         self.waiting_room = self.gate.waiting_room
         self._is_draining, self._timeouts = False, 0
 
@@ -65,8 +74,11 @@ class Coordinator:
         an event that the request's state does not allow or that is about no request that lives.
         """
         self._take_in(event, now=now)
-        if self.gate.pools_with_room:
+        if self.gate.pools_with_room or self.waiting_room.turns:
             self.gate.let_in(now=now)
+        if self.admission.said:
+            self._stream.extend(self.admission.said)
+            self.admission.said.clear()
         out = self._out.copy()
         self._out.clear()
         return out
@@ -77,7 +89,9 @@ class Coordinator:
         In the past only if more sessions must be forgotten than one event may forget; each `TimerFired`
         then forgets some.
         """
-        due = (self.waiting_room.next_deadline_s(), self.sessions.next_expiry_s())
+        due = [self.waiting_room.next_deadline_s(), self.sessions.next_expiry_s()]
+        if self.waiting_room.turns:
+            due.append(self.admission.next_deadline_s())
         return min((d for d in due if d is not None), default=None)
 
     def _take_in(self, event: ev.Event, *, now: float) -> None:  # noqa: C901 - one case for each event
@@ -106,8 +120,10 @@ class Coordinator:
                 self._replica_came_up(event, now=now)
             case ev.ReplicaWentDown():
                 self._replica_went_down(event, now=now)
+            case ev.EngineReported():
+                self._engine_reported(event, now=now)
             case ev.SessionFinished():
-                self._stream.extend(self.sessions.finish(event.session, now=now))
+                self._tell(self.sessions.finish(event.session, now=now), now=now)
             case ev.DrainStarted():
                 self._is_draining = True
             case ev.TimerFired():
@@ -150,9 +166,12 @@ class Coordinator:
             live.session, found = self.sessions.turn_arrived(
                 event.request, event.tenant, facts, home, now=now
             )
-            self._stream.extend(found)
+            session = self.sessions.sessions.get(live.session.session)
+            if session is not None:
+                live.task_arrived_s, live.runs_for = session.started_s, session.parent
+            self._tell(found, now=now)
             if self.sessions.are_too_many:
-                self._stream.extend(self.sessions.expire(now=now))
+                self._tell(self.sessions.expire(now=now), now=now)
         self._admit(live, now=now)
 
     def _refusal_at_the_door(self, live: LiveRequest) -> Refusal | None:
@@ -181,7 +200,18 @@ class Coordinator:
 
     def _forget(self, live: LiveRequest, answer: Answer | None, *, now: float) -> None:
         del self.live[live.request]
-        self._stream.extend(self.sessions.turn_ended(live, answer, now=now))
+        self.gate.turn_over(live, answer, now=now)
+        self._tell(self.sessions.turn_ended(live, answer, now=now), now=now)
+
+    def _tell(self, records: list[rec.Record], *, now: float) -> None:
+        """Records of sessions go to the stream, and what admission acts on, to admission."""
+        for record in records:
+            if type(record) is rec.SessionEnded:
+                self.admission.session_over(record.session, now=now)
+            elif type(record) is rec.ToolEnd:
+                active = self.sessions.tools.active_sessions
+                self.admission.tools_ran(record.names, record.duration_ms / 1e3, active)
+        self._stream.extend(records)
 
     # --- the answer ------------------------------------------------------------------------------
 
@@ -189,7 +219,7 @@ class Coordinator:
         if live.saw_first_token:
             return
         assert live.replica is not None
-        live.saw_first_token = True
+        live.saw_first_token, live.first_token_s = True, now
         self._stream.first_token(live, live.replica, now=now)
 
     def _answered_at_once(self, event: ev.AnsweredAtOnce, *, now: float) -> None:
@@ -232,19 +262,31 @@ class Coordinator:
             replica = event.facts.id
             self._stream.append(rec.ReplicaChanged(at_s=now, replica=replica, state="up", why="is healthy"))
             self.gate.room_may_be(event.facts.pool)
+            self._fleet_changed(event.facts.pool, now=now)
 
     def _replica_went_down(self, event: ev.ReplicaWentDown, *, now: float) -> None:
         gone = self.fleet.get(event.replica)
         if gone is None or not self.fleet.went_down(event.replica):
             return
         self._stream.append(rec.ReplicaChanged(at_s=now, replica=event.replica, state="down", why=event.why))
+        self._fleet_changed(gone.facts.pool, now=now)
         for live in self.gate.strand(gone.facts.pool, now=now):
             self._admit(live, now=now)
+
+    def _fleet_changed(self, pool: PoolId, *, now: float) -> None:
+        up = [each.facts.id for each in self.fleet if each.is_up and each.facts.pool == pool]
+        self.admission.fleet_changed(pool, up, now=now)
+
+    def _engine_reported(self, event: ev.EngineReported, *, now: float) -> None:
+        """Of a replica that is unknown, or down: it is no part of what admission counts."""
+        replica = self.fleet.get(event.replica)
+        if replica is not None and replica.is_up:
+            self.admission.engine_reported(replica.facts.pool, event.replica, event.signals, now=now)
 
     def _timer_fired(self, *, now: float) -> None:
         while (request := self.waiting_room.first_expired(now=now)) is not None:
             live = self.live[request]
             self.gate.leave_waiting_room(live, now=now)
             self._timeouts += 1
-            self._refuse(live, refusals.waited_too_long(self._timeouts), now=now)
-        self._stream.extend(self.sessions.expire(now=now))
+            self._refuse(live, refusals.waited_too_long(self._timeouts, live.waits_for), now=now)
+        self._tell(self.sessions.expire(now=now), now=now)

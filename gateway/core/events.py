@@ -2,6 +2,7 @@
 
 import msgspec
 
+from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall
@@ -93,6 +94,13 @@ class ReplicaWentDown(msgspec.Struct, frozen=True):
     why: str
 
 
+class EngineReported(msgspec.Struct, frozen=True):
+    """A replica's engine was asked how it is, about once a second."""
+
+    replica: ReplicaId
+    signals: EngineSignals
+
+
 class SessionFinished(msgspec.Struct, frozen=True):
     """Somebody who may say so said that the session is over."""
 
@@ -119,4 +127,12 @@ RequestEvent = (
     | AttemptFailed
     | ClientLeft
 )
-Event = RequestEvent | ReplicaCameUp | ReplicaWentDown | SessionFinished | DrainStarted | TimerFired
+Event = (
+    RequestEvent
+    | ReplicaCameUp
+    | ReplicaWentDown
+    | EngineReported
+    | SessionFinished
+    | DrainStarted
+    | TimerFired
+)

@@ -3,27 +3,31 @@
 It asks admission *may it start* and placement *where*, and books every place that a request takes on a
 replica until the attempt ends.
 
-Invariants: after `let_in`, nobody waits for a replica that has room for it, and nobody waits where no
-replica could ever run it; a request never runs on a replica that is down, on one that it was tried on,
+Two things may keep a turn waiting: its session has no place yet (it is held, until admission lets its session
+in), or no replica has room for it (it is in a lane).
+
+Invariants: after `let_in`, nobody in a lane waits for a replica that has room for it, and nobody waits where
+no replica could ever run it; a request never runs on a replica that is down, on one that it was tried on,
 or anywhere but at its home if it has one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
-from gateway.admission.controller import AdmissionPolicy, Offer
+from gateway.admission.policy import AdmissionPolicy, Applicant, Room, TurnOutcome
 from gateway.admission.waiting_room import Lane, Waiting, WaitingRoom
 from gateway.core.commands import Command, Dispatch
 from gateway.core.fleet import Fleet
 from gateway.core.lifecycle import Step
 from gateway.core.live import LiveRequest
 from gateway.core.stream import Stream
-from gateway.domain.decision import Admit, Placement, PlacementReason, Refusal, Wait
+from gateway.domain.decision import Admit, Edge, Placement, PlacementReason, Refusal, Wait, WaitReason
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, RequestId
-from gateway.domain.request import Answer, Work
+from gateway.domain.request import Answer, Usage, Work
 from gateway.routing.placement import PlacementPolicy
 
+NO_USAGE = Usage()
 _CAPACITY_FREE_WORK = (Work.LIGHT, Work.STATE)
 """Work that costs an engine next to nothing and so never waits for a place."""
 
@@ -38,8 +42,10 @@ class Gate:
         out: list[Command],
         *,
         max_wait_s: float,
+        refuse: Callable[[LiveRequest, Refusal, float], None],
     ) -> None:
-        """`live`: the requests whose ids are waiting; `out`: where commands and records are put."""
+        """`live`: the requests whose ids are waiting; `out`: where commands and records are put; `refuse`:
+        turns away a request that left the waiting room for somebody else, at a time."""
         self._fleet = fleet
         self._admission = admission
         self._placement = placement
@@ -47,6 +53,7 @@ class Gate:
         self._out = out
         self._stream = Stream(out)
         self._max_wait_s = max_wait_s
+        self._refuse = refuse
         self.pools_with_room: dict[PoolId, None] = {}
         """What `let_in` has to look at."""
         self.waiting_room = WaitingRoom()
@@ -59,22 +66,24 @@ class Gate:
             self._submit(live, candidates, now=now)
             return None
         waiting = len(self.waiting_room.turns)
-        offer = Offer(
-            request=live.request,
-            body_bytes=live.facts.body_bytes,
+        room = Room(
             candidates=candidates,
             must_queue=waiting > 0 and self.waiting_room.in_lane(live.lane) > 0,
             waiting=waiting,
             waiting_bytes=self.waiting_room.body_bytes,
         )
-        decision = self._admission.decide(offer, now=now)
+        decision = self._admission.ask(_applicant(live), room, now=now)
         match decision:
             case Admit():
+                if decision.would_wait is not None:
+                    self._stream.would_wait(live, decision.would_wait, now=now)
                 if len(candidates) > 1:
                     candidates = [c for c in candidates if self._admission.has_room(c)]
                 self._submit(live, candidates, now=now)
                 return None
             case Wait():
+                for displaced in self._admission.displaced():
+                    self._turn_away(self._live[displaced.request], displaced.refusal, now=now)
                 self._park(live, decision, now=now)
                 return None
             case Refusal():
@@ -94,8 +103,10 @@ class Gate:
         self.pools_with_room[pool] = None
 
     def let_in(self, *, now: float) -> None:
-        """Submits every waiting turn that fits now, in order of arrival."""
+        """Submits every waiting turn that fits now: those whose session has a place, in order of arrival."""
         if self.waiting_room.turns:
+            for request in self._admission.let_in(now=now):
+                self.pools_with_room[self.waiting_room.release(request).lane.pool] = None
             for pool in self.pools_with_room:
                 while self._let_one_in(pool, now=now):
                     pass
@@ -107,9 +118,30 @@ class Gate:
         for first in self.waiting_room.first_of_each_lane(pool):
             if not self.candidates(first.lane):
                 stranded += [self._live[waiting.request] for waiting in self.waiting_room.behind(first)]
+        stranded += [
+            self._live[held.request]
+            for held in self.waiting_room.held(pool)
+            if not self.candidates(held.lane)
+        ]
         for live in stranded:
             self.leave_waiting_room(live, now=now)
         return stranded
+
+    def turn_over(self, live: LiveRequest, answer: Answer | None, *, now: float) -> None:
+        """Tells admission how a request ended, whatever became of it."""
+        if live.session is None:
+            return
+        outcome = None
+        if live.tried:
+            outcome = TurnOutcome(
+                was_answered=answer is not None and answer.status < 400,
+                has_calls=answer is not None and bool(answer.tool_calls),
+                replica=live.tried[-1],
+                ran_s=now - live.submitted_s,
+                launch_s=live.first_token_s - live.submitted_s if live.saw_first_token else None,
+                usage=answer.usage if answer is not None else NO_USAGE,
+            )
+        self._admission.turn_over(live.request, outcome, now=now)
 
     def leave_waiting_room(self, live: LiveRequest, *, now: float) -> None:
         self.waiting_room.leave(live.request)
@@ -123,6 +155,10 @@ class Gate:
         self._stream.left_replica(live, replica, outcome, answer, now=now)
         self.pools_with_room[live.pool] = None
 
+    def _turn_away(self, live: LiveRequest, refusal: Refusal, *, now: float) -> None:
+        self.leave_waiting_room(live, now=now)
+        self._refuse(live, refusal, now)
+
     def _let_one_in(self, pool: PoolId, *, now: float) -> bool:
         for first in self.waiting_room.first_of_each_lane(pool):
             if room := self.with_room(first.lane):
@@ -135,6 +171,7 @@ class Gate:
     def _park(self, live: LiveRequest, wait: Wait, *, now: float) -> None:
         live.step(Step.WAIT)
         live.parked_s = now
+        live.waits_for = wait.reason
         self.waiting_room.enter(
             Waiting(
                 request=live.request,
@@ -142,6 +179,7 @@ class Gate:
                 body_bytes=live.facts.body_bytes,
                 arrived_s=live.arrived_s,
                 deadline_s=now + max(0.0, self._max_wait_s - live.waited_s),
+                is_held=wait.reason is not WaitReason.CONCURRENCY_FULL,
             )
         )
         self._stream.waited(live, wait, len(self.waiting_room), now=now)
@@ -166,3 +204,21 @@ class Gate:
                 attempt=len(live.tried),
             )
         )
+
+
+def _applicant(live: LiveRequest) -> Applicant:
+    assert live.pool is not None
+    facts, session = live.facts, live.session
+    return Applicant(
+        request=live.request,
+        pool=live.pool,
+        tenant=live.tenant,
+        body_bytes=facts.body_bytes,
+        session=session.session if session is not None else None,
+        thread=session.thread if session is not None else None,
+        edge=session.edge if session is not None else Edge.OPENS,
+        parent=live.runs_for,
+        agent=facts.transcript.agent,
+        task_arrived_s=live.task_arrived_s,
+        is_background=facts.is_background,
+    )

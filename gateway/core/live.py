@@ -4,7 +4,7 @@ import msgspec
 
 from gateway.admission.waiting_room import Lane
 from gateway.core.lifecycle import TRANSITIONS, LifecycleError, State, Step, advance
-from gateway.domain.decision import SessionRef
+from gateway.domain.decision import SessionRef, WaitReason
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import RequestFacts
 
@@ -32,6 +32,13 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     waited_s: float = 0.0
     """In the waiting room, all visits together."""
     saw_first_token: bool = False
+    first_token_s: float = 0.0
+    waits_for: WaitReason | None = None
+    """Why it was last told to wait."""
+    task_arrived_s: float = 0.0
+    """When its session's first turn came."""
+    runs_for: SessionId | None = None
+    """The session that its own session runs on behalf of."""
 
     @property
     def session_id(self) -> SessionId | None:

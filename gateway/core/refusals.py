@@ -1,7 +1,7 @@
 """The refusals that the brain itself makes, in words for a person. Policies word their own."""
 
 from gateway.core.events import AttemptFailed
-from gateway.domain.decision import Refusal, RefusalReason
+from gateway.domain.decision import Refusal, RefusalReason, WaitReason
 
 
 def draining() -> Refusal:
@@ -18,11 +18,14 @@ def unknown_model(model: str | None) -> Refusal:
     return Refusal(reason=RefusalReason.UNKNOWN_MODEL, message=f"The model `{model}` does not exist.")
 
 
-def waited_too_long(number: int) -> Refusal:
+def waited_too_long(number: int, reason: WaitReason | None = None) -> Refusal:
     """`number`: how many waited too long so far.
 
     Clients obey `retry-after` to the millisecond; distinct values keep them from coming back together.
     """
+    if reason is WaitReason.TENANT_SESSIONS:
+        message = "As many sessions of this key are at work as it may have."
+        return Refusal(reason=RefusalReason.TENANT_QUOTA, message=message, retry_after_s=1 + number % 29)
     message = "All backends were busy for too long."
     return Refusal(reason=RefusalReason.QUEUE_TIMEOUT, message=message, retry_after_s=1 + number % 29)
 

@@ -6,7 +6,7 @@ The coordinator says what happened; this says it in the words of `domain/records
 from gateway.core.commands import Command
 from gateway.core.live import LiveRequest
 from gateway.domain import records as rec
-from gateway.domain.decision import Placement, Refusal, Wait
+from gateway.domain.decision import Placement, Refusal, Wait, WaitReason
 from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Answer, Usage, Work
 
@@ -24,6 +24,9 @@ class Stream:
                 at_s=now, turn=live.request, session=live.session_id, reason=wait.reason, waiting=waiting
             )
         )
+
+    def would_wait(self, live: LiveRequest, reason: WaitReason, *, now: float) -> None:
+        self.append(rec.TurnWouldWait(at_s=now, turn=live.request, session=live.session_id, reason=reason))
 
     def submitted(self, live: LiveRequest, placement: Placement, *, now: float) -> None:
         """Only work for the engine is `gpu_submit`; a request for a list of models is merely routed."""

@@ -4,7 +4,6 @@ from typing import Any
 
 import msgspec
 
-from gateway.admission.classes import ServiceClass
 from gateway.admission.policy import Applicant, Room, TurnOutcome
 from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.settings import AdmissionConfig
@@ -26,7 +25,7 @@ def applicant(request: str, session: str | None, **fields) -> Applicant:
     fields.setdefault("tenant", "t")
     thread = fields.pop("thread", "main")
     parent = fields.pop("parent", None)
-    is_background = fields.pop("background", False)
+    fields.setdefault("is_background", fields.pop("background", False))
     return Applicant(
         request=RequestId(request),
         pool=PoolId(fields.pop("pool", POOL)),
@@ -34,7 +33,6 @@ def applicant(request: str, session: str | None, **fields) -> Applicant:
         session=SessionId(session) if session else None,
         thread=ThreadId(thread),
         parent=SessionId(parent) if parent else None,
-        service_class=ServiceClass.PROACTIVE if is_background else ServiceClass.REACTIVE,
         **fields,
     )
 
@@ -69,7 +67,7 @@ class Play:
         self.waiting: dict[str, Applicant] = {}
         self.running: dict[str, Applicant] = {}
         self.known: set[str] = set()
-        self.refused: list[str] = []
+        self.refused: list[SessionId | None] = []
 
     def has(self, *, kv_tokens=None, host=None, **signals) -> "Play":
         """The pool has a replica that says this."""
@@ -116,6 +114,12 @@ class Play:
             del self.waiting[request]
             self.policy.turn_over(RequestId(request), None, now=self.now)
         return self.let_in()
+
+    def told(self) -> Any:
+        """What the policy said since the last time."""
+        out = self.policy.said.copy()
+        self.policy.said.clear()
+        return out
 
     def finish(self, session: str) -> list[str]:
         self.policy.session_over(SessionId(session), now=self.now)

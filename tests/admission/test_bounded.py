@@ -48,5 +48,5 @@ def test_it_takes_no_notice_of_sessions():
     POLICY.tools_ran(("bash",), 1.0, 1)
     POLICY.engine_reported(POOL, A, EngineSignals(kv_tokens=1), now=0.0)
     POLICY.fleet_changed(POOL, [A], now=0.0)
-    assert not POLICY.let_in(now=0.0) and not POLICY.displaced() and not POLICY.records()
+    assert not POLICY.let_in(now=0.0) and not POLICY.displaced() and not POLICY.said
     assert POLICY.next_deadline_s() is None

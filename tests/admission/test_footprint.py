@@ -133,7 +133,8 @@ def test_a_set_does_not_peak_all_at_once():
 def test_the_sum_is_that_of_its_parts(steps):
     known = Footprints(FootprintConfig())
     known.saw_shared(AGENT, 100)
-    residents, members = Residents(known), []
+    residents = Residents(known)
+    members: list[tuple[int, tuple[float, ...]]] = []
     rng = random.Random(len(steps))
     for is_coming, agent, tokens in steps:
         demand = known.demand(agent, 1, tokens)

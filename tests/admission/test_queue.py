@@ -44,7 +44,7 @@ def test_one_of_each_tenant_the_most_entitled_first():
     assert names(queue) == "c1 b1 a1"
     assert names(queue, may=lambda tenant: tenant != "c") == "b1 a1"
     assert len(queue) == 4 and SessionId("a2") in queue
-    assert queue.get(SessionId("a2")).session == "a2" and queue.get(SessionId("x")) is None
+    assert queue.get(SessionId("a2")) and queue.get(SessionId("x")) is None
 
 
 def test_a_bounded_number_of_tenants_is_looked_at():
@@ -76,7 +76,7 @@ def test_proactive_ones_wait_for_reactive_ones_until_they_have_aged():
     assert names(queue) == "front"
     queue.age(now=10.0)
     assert set(names(queue).split()) == {"front", "back"}
-    assert queue.get(SessionId("back")).is_aged
+    assert (back := queue.get(SessionId("back"))) and back.is_aged
     queue.take(SessionId("back"))
     assert names(queue) == "front" and len(queue) == 1
     queue.take(SessionId("front"))
@@ -122,9 +122,9 @@ def test_the_newest_of_the_least_entitled_is_found():
     ):
         queue.put(entry(name, tenant), service_class)
     assert queue.least_entitled() == "a" and queue.crowd(TenantId("a")) == 3
-    assert queue.newest_of(TenantId("a")).session == "a2"  # background work first
+    assert queue.newest_of(TenantId("a")) is queue.get(SessionId("a2"))  # background work first
     queue.take(SessionId("a2"))
-    assert queue.newest_of(TenantId("a")).session == "a3"
+    assert queue.newest_of(TenantId("a")) is queue.get(SessionId("a3"))
     assert queue.newest_of(TenantId("x")) is None
     fair._weights = {TenantId("a"): 4.0}
     assert queue.least_entitled() == "b"

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -44,7 +45,7 @@ class Played:
     def __init__(self, config=CONFIG) -> None:
         self.window = Window(config)
         self.now = 0.0
-        self.changes = []
+        self.changes: list[Any] = []
 
     def run(self, seconds: int, **inputs) -> "Played":
         for _ in range(seconds):
