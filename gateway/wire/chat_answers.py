@@ -12,10 +12,14 @@ from typing import Any
 
 import msgspec
 
+from gateway.wire.body import UNREADABLE
 from gateway.wire.sighting import ERROR_FINISH, MAX_CALLS, Sighting
+from gateway.wire.text_gap import TextGap, find_gap
 
 _DATA = b"data: "
 _DONE = b"[DONE]"
+_MAX_TRIES = 8
+"""To find the gap in an answer's events; some engines' events have no such gap."""
 _NOTHING: tuple[object, ...] = (None, "", [], {})
 
 
@@ -106,24 +110,29 @@ class ChatReader:
     def __init__(self) -> None:
         self._open_calls: dict[tuple[int, int], tuple[str, str | None]] = {}
         """Per choice and index: the id of the newest call there, and its name if known."""
+        self._gap: TextGap | None = None
+        self._tries = _MAX_TRIES
+        self._text: str | None = None
+        """Of the block that was asked about last, if it was found in the gap."""
 
     def is_dull(self, block: bytes) -> bool:
-        return (
+        self._text = None if self._gap is None else self._gap.text_of(block)
+        if self._text is not None:
+            return True
+        is_dull = (
             block.count(b'"finish_reason"') == block.count(b'"finish_reason":null')
             and b'"tool_calls"' not in block
             and b'"usage"' not in block
             and b'"error"' not in block
             and _DONE not in block
         )
+        if is_dull and self._tries:
+            self._tries -= 1
+            self._gap = _find_gap(block)
+        return is_dull
 
     def read_dull(self, block: bytes, sighting: Sighting) -> None:
-        # No line end stands inside JSON that is on one line: what this replaces is between two events.
-        listed = b"[%s]" % block.removeprefix(_DATA).removesuffix(b"\n\n").replace(b"\n\n" + _DATA, b",")
-        choices = [
-            choice for each in _TEXTS.decode(listed) for choice in each.choices or () if not choice.index
-        ]
-        said = [choice.delta.content if choice.delta else choice.text for choice in choices]
-        sighting.add_text("".join(filter(None, said)))
+        sighting.add_text(_text_of(block) if self._text is None else self._text)
 
     def read_event(self, data: bytes, sighting: Sighting) -> None:
         if data.strip() == _DONE:
@@ -164,6 +173,30 @@ class ChatReader:
             self._open_calls[place] = (call_id, name)
         sighting.add_call(call_id, name)
         _read_arguments((place, call_id), function, sighting)
+
+
+def _text_of(events: bytes) -> str:
+    """What dull events say. Raises one of `body.UNREADABLE`."""
+    # No line end stands inside JSON that is on one line: what this replaces is between two events.
+    listed = b"[%s]" % events.removeprefix(_DATA).removesuffix(b"\n\n").replace(b"\n\n" + _DATA, b",")
+    choices = [choice for each in _TEXTS.decode(listed) for choice in each.choices or () if not choice.index]
+    return "".join([(choice.delta.content if choice.delta else choice.text) or "" for choice in choices])
+
+
+def _find_gap(events: bytes) -> TextGap | None:
+    """Where the text stands in such events, if they hold one text and it is an answer's."""
+    for field in (b'"content":"', b'"text":"'):
+        gap = find_gap(events, field)
+        if gap is not None and _says(gap.with_text("?"), "?") and _says(gap.with_text(""), ""):
+            return gap
+    return None
+
+
+def _says(event: bytes, text: str) -> bool:
+    try:
+        return _text_of(event) == text
+    except UNREADABLE:
+        return False
 
 
 def _read_call(choice: int, call: _Call, sighting: Sighting) -> None:

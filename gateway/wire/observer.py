@@ -22,7 +22,6 @@ MAX_BODY_BYTES = 8 * 2**20
 """A whole answer larger than this is not read."""
 
 _MAX_EARLY_TRIES = 8
-_MAX_DULL_BYTES = 8192
 
 
 class ResponseObserver(Interface):
@@ -127,13 +126,12 @@ class SilentObserver(_Observer):
 
 
 class StreamObserver(_Observer):
-    """Sees server-sent events. Whole ones that are plainly pieces of text are read many at a time."""
+    """Sees server-sent events. Those of one chunk that are plainly pieces of text are read together."""
 
     def __init__(self, make_reader: Callable[[], AnswerReader]) -> None:
         super().__init__()
         self._reader = make_reader()
         self._splitter = EventSplitter()
-        self._dull = bytearray()
 
     def feed(self, chunk: bytes) -> bool:
         if (
@@ -143,30 +141,23 @@ class StreamObserver(_Observer):
             and b"\r" not in chunk
             and self._reader.is_dull(chunk)
         ):
-            self._dull += chunk
-            if len(self._dull) > _MAX_DULL_BYTES:
-                self._read_dull()
+            self._read_dull(chunk)
             return False
-        if self._dull:
-            self._read_dull()
         for block in self._splitter.feed(chunk):
             self._read(block)
         return True
 
     def answer(self, status: int) -> Answer:
-        if self._dull:
-            self._read_dull()
         # Some servers leave out the empty line after their last event.
         for block in self._splitter.finish():
             self._read(block)
         return self._answer(status)
 
-    def _read_dull(self) -> None:
-        events, self._dull = bytes(self._dull), bytearray()
+    def _read_dull(self, chunk: bytes) -> None:
         try:
-            self._reader.read_dull(events, self._sighting)
+            self._reader.read_dull(chunk, self._sighting)
         except UNREADABLE:
-            for block in events.split(b"\n\n"):
+            for block in chunk.split(b"\n\n"):
                 self._read(block)
 
     def _read(self, block: bytes) -> None:

@@ -14,7 +14,7 @@ from gateway.domain.request import Answer, Protocol, ToolCall, Usage, Utterance,
 from gateway.wire import observer as module
 from gateway.wire.inflate import Inflater
 from gateway.wire.marks import leave_marks, text_hash
-from gateway.wire.observer import ResponseObserver, SilentObserver, StreamObserver, observe
+from gateway.wire.observer import ResponseObserver, SilentObserver, observe
 from tests.wire.shapes import (
     RESPONSE_USAGE,
     chat_body,
@@ -398,12 +398,3 @@ def test_of_several_dull_choices_the_first_is_read():
     for event in events:
         observer.feed(sse([event], named=False))
     assert observer.answer(200).utterance.text == text_hash("0 2 4 6 8 ")
-
-
-def test_what_is_kept_of_dull_events_is_bounded():
-    event = sse([{"choices": [{"index": 0, "delta": {"content": "x"}}]}], named=False)
-    observer = observe(Protocol.CHAT, Work.GENERATE, STREAM, None)
-    for _ in range(1000):
-        observer.feed(event)
-        assert isinstance(observer, StreamObserver) and len(observer._dull) < 10_000
-    assert observer.answer(200).utterance.text == text_hash("x" * 1000)
