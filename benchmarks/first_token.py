@@ -8,17 +8,22 @@ what the conversation's last turn was counted as, and what is in flight.
 
 What counts is what was predicted after the first 200 requests. Beside it stands a guess that needs no model:
 the median of the last 50 delays. Load, estimator and server share the machine; how much of it others
-took is told.
+took is told. On a machine that others use, `--clock cpu` counts the processor time that the server's
+processes have used instead of the time of day: delays are then those of a server that never waits for a core.
 """
 
 import argparse
 import asyncio
+import contextlib
+import functools
 import json
 import os
 import random
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
@@ -70,8 +75,8 @@ class Seen(msgspec.Struct, kw_only=True):
 class Traffic:
     """Agents against one engine, and the estimator beside them."""
 
-    def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
-        self.url, self.session = url, session
+    def __init__(self, url: str, session: aiohttp.ClientSession, clock: Callable[[], float]) -> None:
+        self.url, self.session, self.clock = url, session, clock
         self.estimator, self.in_flight, self.tokens = Estimator(), InFlight(), TokensPerByte()
         self.seen: list[Seen] = []
         self.left = 0
@@ -108,7 +113,7 @@ class Traffic:
         body = json.dumps({**request, "stream_options": {"include_usage": True}}).encode()
         expected = self.tokens.guess(len(body), before).tokens
         work = TurnWork(new_tokens=max(1.0, expected - cached), cached_tokens=min(cached, expected))
-        sent_s = time.perf_counter()
+        sent_s = self.clock()
         prediction = self.estimator.predict(work, self.in_flight.load(now=sent_s))
         recent = [seen.delay_s for seen in self.seen[-50:]]
         key = object()
@@ -123,13 +128,13 @@ class Traffic:
                 if not line.startswith(b"data: {"):
                     continue
                 if first_s is None:
-                    first_s = time.perf_counter() - sent_s
+                    first_s = self.clock() - sent_s
                     self.in_flight.first_token(key, now=sent_s + first_s)
                 event = json.loads(line[6:])
                 usage = event.get("usage") or usage
                 answer += [choice["delta"].get("content") or "" for choice in event["choices"]]
         self.in_flight.ended(key)
-        duration_s = time.perf_counter() - sent_s
+        duration_s = self.clock() - sent_s
         if first_s is None or usage is None:
             raise RuntimeError("the engine answered without tokens, or without usage")
         seen = Seen(
@@ -201,10 +206,12 @@ def judge(seen: list[Seen], verdict: Verdict) -> None:
     verdict.tell("requests", len(seen))
 
 
-async def measure(url: str, phases: list[tuple[int, int]], tell: Any) -> list[Seen]:
+async def measure(
+    url: str, phases: list[tuple[int, int]], clock: Callable[[], float], tell: Any
+) -> list[Seen]:
     timeout = aiohttp.ClientTimeout(total=600)
     async with aiohttp.ClientSession(timeout=timeout, read_bufsize=1 << 20) as session:
-        traffic = Traffic(url, session)
+        traffic = Traffic(url, session, clock)
         for agents, requests in phases:
             start_s = time.perf_counter()
             await traffic.run(agents, requests)
@@ -215,6 +222,21 @@ async def measure(url: str, phases: list[tuple[int, int]], tell: Any) -> list[Se
                 f"{statistics.median(each.error for each in seen):.1%}"
             )
         return traffic.seen
+
+
+def processor_time_of(processes: list[int]) -> float:
+    """Seconds that they have run, all threads together (see clock_getcpuclockid(3))."""
+    return sum(time.clock_gettime(~process << 3 | 2) for process in processes)
+
+
+def descendants(process: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it ended while we looked
+            parent = int(path.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    found = children.get(process, [])
+    return found + [further for child in found for further in descendants(child)]
 
 
 def machine_busy_s() -> float:
@@ -228,14 +250,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="How well first tokens of a real engine are predicted.")
     parser.add_argument("--quick", action="store_true", help="400 requests instead of 1,000")
     parser.add_argument("--json", action="store_true", help="print the last line alone")
+    parser.add_argument(
+        "--clock", choices=("wall", "cpu"), default="wall", help="what delays are measured by"
+    )
     arguments = parser.parse_args()
     tell = (lambda *_: None) if arguments.json else print
-    tell(f"seed {SEED}, {machine()}, revision {revision()}")
+    tell(f"seed {SEED}, {machine()}, revision {revision()}, {arguments.clock} clock")
     each = 80 if arguments.quick else 200
     phases = [(1, each), (2, each), (4, each), (8, 2 * each)]
     start_s, busy_s = time.perf_counter(), machine_busy_s()
     with ScriptedEngine(scripts(random.Random(SEED)), EngineOptions(block_size=BLOCK)) as engine:
-        seen = asyncio.run(measure(engine.url, phases, tell))
+        clock: Callable[[], float] = time.perf_counter
+        if arguments.clock == "cpu":
+            clock = functools.partial(processor_time_of, descendants(os.getpid()))
+        seen = asyncio.run(measure(engine.url, phases, clock, tell))
     verdict = Verdict()
     judge(seen, verdict)
     strangers_s = machine_busy_s() - busy_s - sum(os.times()[:4])
