@@ -85,11 +85,11 @@ def search(traces: Traces, facts: RequestFacts, within: Within) -> list[Hits]:
                     hits.common.add(mark)
 
     look(traces.marks, script.new_probes, is_new=True)
-    if facts.tool_count == 0:  # only a side request is made of another's prompt
-        look(traces.asked, script.new_probes, is_new=True)
+    if facts.tool_count == 0 and traces.prompts:  # only a side request is made of another's prompt
+        look(traces.prompts, script.new_probes, is_new=True)
     if script.old_probes:
-        look(traces.marks, script.old_probes, is_new=False)
-        look(traces.asked, script.old_probes, is_new=False)
+        for index in (traces.marks, traces.prompts, traces.asked):
+            look(index, script.old_probes, is_new=False)
     # Sets have no order of their own.
     return sorted(found.values(), key=lambda hits: hits.turn.arrived_s)
 

@@ -44,9 +44,12 @@ class Traces:
         self.bodies: Holders = {}
         self.minted: Holders = {}
         self.texts: Holders = {}
+        self.prompts: Holders = {}
+        """Of what agents with tools were asked: side requests may be made of it."""
         self.asked: Holders = {}
+        """Of what others were asked."""
         self.marks: Holders = {}
-        """Of answers, and of what was handed to tools. These two are complete after `read_words`."""
+        """Of answers, and of what was handed to tools. These three are complete after `read_words`."""
         self.counting: set[int] = set()
         """Client software whose transport says how often it asked."""
         self.titles: list[tuple[Turn, frozenset[int]]] = []
@@ -104,7 +107,7 @@ class Traces:
             self._unread.size -= known[1]
         turn.words = turn.utterance = None
         for mark in turn.asked:
-            _remove(self.asked, mark, turn)
+            _remove(self.prompts if turn.offers_tools else self.asked, mark, turn)
         for mark in _answer_marks(turn):
             _remove(self.marks, mark, turn)
         turn.asked = turn.said = ()
@@ -153,7 +156,7 @@ class Traces:
         if words is not None:
             turn.asked = words.asked
             for mark in turn.asked:
-                _add(self.asked, mark, turn)
+                _add(self.prompts if turn.offers_tools else self.asked, mark, turn)
         if utterance is not None:
             # What stands beside calls is a remark; what others quote is an answer, or what a call hands over.
             turn.said = () if turn.calls else utterance.said

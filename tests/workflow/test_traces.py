@@ -46,18 +46,20 @@ def full(traces: Traces, number: int) -> Turn:
 
 
 def is_empty(traces: Traces) -> bool:
-    indexes = (traces.tails, traces.bodies, traces.minted, traces.texts, traces.marks, traces.asked)
-    return not any(indexes) and not traces._waiting and not traces._unread.size
+    indexes = (traces.tails, traces.bodies, traces.minted, traces.texts, traces.marks)
+    return (
+        not any((*indexes, traces.prompts, traces.asked)) and not traces._waiting and not traces._unread.size
+    )
 
 
 def test_every_trace_leads_back_and_every_way_is_removed():
     traces = Traces()
     one, two, three = (full(traces, number) for number in (10, 20, 30))
-    assert not traces.marks and not traces.asked, "nobody searches"
+    assert not traces.marks and not traces.prompts, "nobody searches"
     traces.read_words()
     for index, key in ((traces.tails, 1), (traces.bodies, 2), (traces.texts, 4), (traces.minted, 7)):
         assert list(holders(index, key)) == [one, two, three]
-    assert list(holders(traces.marks, 3)) == list(holders(traces.asked, 3)) == [one, two, three]
+    assert list(holders(traces.marks, 3)) == list(holders(traces.prompts, 3)) == [one, two, three]
     assert holders(traces.marks, 99) == ()
     assert list(holders(traces.marks, 20)) == [two]
     traces.remove(two)
@@ -82,9 +84,9 @@ def test_quotes_may_be_forgotten_alone():
     traces = Traces()
     one = full(traces, 10)
     traces.read_words()
-    assert traces.marks and traces.asked
+    assert traces.marks and traces.prompts
     traces.remove_marks(one)
-    assert not traces.marks and not traces.asked and list(holders(traces.tails, 1)) == [one]
+    assert not traces.marks and not traces.prompts and list(holders(traces.tails, 1)) == [one]
     assert one.asked == one.said == () and one.handed == ()
 
 
@@ -117,7 +119,7 @@ def test_words_that_wait_are_bounded_and_the_oldest_are_read(monkeypatch, limit,
     words = [Asked(at) for at in range(4)]
     for one in words:
         traces.add_arrival(turn(), one)
-    assert [one.read for one in words] == [1, 1, 0, 0] and list(traces.asked) == [0, 1]
+    assert [one.read for one in words] == [1, 1, 0, 0] and list(traces.prompts) == [0, 1]
 
 
 def test_tenants_share_the_memory_for_words(monkeypatch):
@@ -126,13 +128,13 @@ def test_tenants_share_the_memory_for_words(monkeypatch):
     one, other = Traces(unread), Traces(unread)
     one.add_arrival(turn(), Asked(1, size=15))
     other.add_arrival(turn(), Asked(2, size=15))
-    assert not one.asked and list(other.asked) == [2] and unread.size == 15
+    assert not one.prompts and list(other.prompts) == [2] and unread.size == 15
 
 
 def test_long_words_are_read_at_once():
     traces = Traces()
     traces.add_arrival(turn(), Asked(1, size=10**6))
-    assert list(traces.asked) == [1]
+    assert list(traces.prompts) == [1]
 
 
 def test_words_are_read_once_and_forgotten_with_their_turn():
@@ -143,7 +145,7 @@ def test_words_are_read_once_and_forgotten_with_their_turn():
     traces.remove_marks(other)
     traces.read_words()
     traces.read_words()
-    assert (words.read, others.read) == (1, 0) and list(traces.asked) == [1]
+    assert (words.read, others.read) == (1, 0) and list(traces.prompts) == [1]
 
 
 def test_words_that_thousands_say_are_dropped_unread(monkeypatch):
@@ -155,4 +157,16 @@ def test_words_that_thousands_say_are_dropped_unread(monkeypatch):
     words = [Asked(at) for at in range(3)]
     for one in words:
         traces.add_arrival(turn(body=2), one)
-    assert traces.is_worn(2) and [one.read for one in words] == [0, 0, 0] and not traces.asked
+    assert traces.is_worn(2) and [one.read for one in words] == [0, 0, 0] and not traces.prompts
+
+
+def test_what_agents_are_asked_stands_apart_from_what_others_are_asked():
+    traces = Traces()
+    one, other = turn(), turn(offers_tools=False)
+    for at, asking in enumerate((one, other)):
+        traces.add_arrival(asking, Asked(at))
+    traces.read_words()
+    assert list(traces.prompts) == [0] and list(traces.asked) == [1]
+    traces.remove(one)
+    traces.remove(other)
+    assert is_empty(traces)
