@@ -24,7 +24,11 @@ from gateway.workload.trace.format import Session, Thread, Turn
 from tests.project.layout import ROOT
 from tests.simulator.worlds import LITTLE, Recorder, load_little, sessions
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of importing vLLM
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.timeout(600),
+]  # of importing vLLM
 
 OPTIONS = EngineOptions(block_size=16, max_model_len=8192)
 

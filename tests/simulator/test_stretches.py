@@ -10,29 +10,17 @@ from gateway.cost.roofline import Batch, step_s
 from gateway.domain.ids import ReplicaId
 from gateway.simulator.engine import build_engines
 from gateway.simulator.engine.options import EngineOptions, EngineSpec, SchedulingPolicy
-from gateway.simulator.engine.turn import EngineTurn
 from gateway.simulator.kernel import Kernel
-from gateway.workload.trace.content import ContentChain
-from gateway.workload.trace.format import Session, Thread, Turn, TurnRef
+from tests.simulator.engine_log import Log, make_turn
 from tests.simulator.worlds import LITTLE
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # of importing vLLM
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.timeout(600),
+]  # of importing vLLM
 
 BLOCK = 16
-
-
-class Log:
-    """A listener that writes everything down."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-        self.events: list[Any] = []
-
-    def first_token(self, turn: EngineTurn) -> None:
-        self.events.append((self._kernel.now, "first token", turn.number))
-
-    def finished(self, turn: EngineTurn, *, cached_tokens: int, preemptions: int) -> None:
-        self.events.append((self._kernel.now, "finished", turn.number, cached_tokens, preemptions))
 
 
 TURNS = st.lists(
@@ -54,21 +42,9 @@ def run(turns: list[tuple[float, int, int, int]], blocks: int, looks: list[float
     spec = EngineSpec(name=ReplicaId("a"), profile=LITTLE, kv_blocks=blocks, noise=0.1)
     engine_options = EngineOptions(block_size=BLOCK, max_model_len=2048, max_num_seqs=6, **options)
     (engine,) = build_engines([spec], engine_options, kernel=kernel, listener=log, seed=1)
-    content = ContentChain(BLOCK)
-
-    def submit(number: int, prompt: int, output: int, shared: int) -> None:
-        turn = Turn(input_tokens=prompt, output_tokens=output)
-        thread = Thread(turns=(turn,), shared_key="k", shared_tokens=min(prompt, shared))
-        session = Session(id=f"s{number}", threads=(thread,))
-        begun = content.begin(session, TurnRef(0, 0))
-        begun.extend(output)
-        now = kernel.now
-        engine.submit(
-            EngineTurn(number=number, session=session, ref=TurnRef(0, 0), keys=begun.keys, submitted_s=now)
-        )
-
     for number, (when_s, prompt, output, shared) in enumerate(turns):
-        kernel.at(when_s, submit, number, prompt, output, shared)
+        turn = make_turn(number, prompt, output, shared, block_size=BLOCK, now=when_s)
+        kernel.at(when_s, engine.submit, turn)
     for when_s in looks:
         kernel.at(when_s, engine.settle)
     kernel.run()

@@ -16,17 +16,19 @@ from bisect import bisect_left, bisect_right
 from typing import Any
 
 import msgspec
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 
 from gateway.cost.roofline import Batch, context_product
 from gateway.domain.ids import ReplicaId
 from gateway.simulator.engine.eviction import Eviction
+from gateway.simulator.engine.host_tier import HostTier, transfer_config
 from gateway.simulator.engine.options import EngineOptions, EngineSpec, SchedulingPolicy
 from gateway.simulator.engine.policy import overridden
 from gateway.simulator.engine.retention import Retention
 from gateway.simulator.engine.scheduler import build_request, build_scheduler
 from gateway.simulator.engine.steps import StepTimes
-from gateway.simulator.engine.stretch import advance, limit
+from gateway.simulator.engine.stretch import advance, limit, within_blocks
 from gateway.simulator.engine.turn import EngineTurn, TurnListener
 from gateway.simulator.kernel import Alarm, Kernel
 
@@ -58,7 +60,7 @@ class ReplicaEngine:
         self, spec: EngineSpec, options: EngineOptions, *, kernel: Kernel, listener: TurnListener, seed: str
     ) -> None:
         self.name: ReplicaId = spec.name
-        self.scheduler = build_scheduler(spec, options)
+        self.scheduler = build_scheduler(spec, options, transfer_config(spec))
         self.counts = EngineCounts()
         self._kernel = kernel
         self._listener = listener
@@ -80,6 +82,9 @@ class ReplicaEngine:
         self._began_s = 0.0
         self._is_head_refused = False
         """The scheduler's last pass left somebody waiting, and nothing has changed for them since."""
+        self._is_resting = False
+        """Nothing can be computed before a transfer has ended; the alarm is for that."""
+        self._tier = HostTier(spec, options) if spec.offload_bytes else None
         self._retention: Retention | None = None
         self._eviction: Eviction | None = None
         self._has_order = False
@@ -94,8 +99,8 @@ class ReplicaEngine:
         request = build_request(turn, block_size=self._block_size, priority=priority)
         self._work[turn.number] = _Work(turn, request)
         self.scheduler.add_request(request)
-        if self._alarm is None:
-            self._alarm = self._kernel.at(now, self._begin)
+        if self._alarm is None or self._is_resting:
+            self._begin_now()
             return
         if self._options.scheduling_policy is not SchedulingPolicy.FCFS:
             self._is_head_refused = False  # this one may be let in before those who wait
@@ -135,18 +140,23 @@ class ReplicaEngine:
     def _begin(self) -> None:
         """A step begins, if there is something to do."""
         self._alarm = None
+        self._is_resting = False
+        if self._tier is not None:
+            self._hear_of_transfers(self._tier)
         if self._options.takes_stretches and self._begin_stretch():
             return
-        scheduler = self.scheduler
         if self._has_order:
             self._order_waiting()
-        out = scheduler.schedule()
+        scheduler = self.scheduler
+        out, starts_s = self._pass()
         while not out.total_num_scheduled_tokens:
             if not out.preempted_req_ids:
+                self._rest()
                 return
-            out = scheduler.schedule()  # whoever ran was preempted, and whoever waits was not looked at
+            out, starts_s = self._pass()  # whoever ran was preempted, and whoever waits was not looked at
         self._is_head_refused = (
             bool(scheduler.waiting)
+            and self._tier is None  # with one, waiting has more reasons
             and not out.preempted_req_ids
             and out.total_num_scheduled_tokens < self._token_budget
         )
@@ -156,7 +166,18 @@ class ReplicaEngine:
         self.counts.steps += 1
         self.counts.scheduled_steps += 1
         self.counts.computed_tokens += out.total_num_scheduled_tokens
-        self._alarm = self._kernel.after(time_s, self._end, out, time_s)
+        self._alarm = self._kernel.at(starts_s + time_s, self._end, out, time_s)
+
+    def _pass(self) -> tuple[Any, float]:
+        """What the scheduler decides, and when that step can begin."""
+        now = self._kernel.now
+        out = self.scheduler.schedule()
+        if self._tier is None:
+            return out, now
+        starts_s, loads_end_s = self._tier.begin_step(out.kv_connector_metadata, now=now)
+        for end_s in loads_end_s:
+            self._kernel.at(end_s, self._loaded)
+        return out, starts_s
 
     def _runs_first(self, work: _Work, cached_tokens: int) -> None:
         if work.cached_tokens is None:
@@ -221,9 +242,18 @@ class ReplicaEngine:
         scheduler = self.scheduler
         running = scheduler.running
         waiting = len(self._work) - len(running)
-        if not running or (waiting and not self._is_head_refused) or (waiting > 1 and self._has_order):
+        if not running or (waiting > 1 and self._has_order):
+            return False
+        if self._tier is not None:
+            # Whoever loads goes on loading; anybody else who waits may be let in by any pass.
+            if scheduler.waiting or scheduler.finished_req_ids:
+                return False
+            self._tier.send_deferred(now=self._kernel.now)
+        elif waiting and not self._is_head_refused:
             return False
         steps = limit(running, self._pool.get_num_free_blocks(), self._block_size)
+        if self._tier is not None:
+            steps = min(steps, within_blocks(running, self._block_size))  # what is full is stored at once
         if steps < 1:
             return False
         context = sum(request.num_computed_tokens for request in running)
@@ -262,6 +292,37 @@ class ReplicaEngine:
         self.counts.busy_s += ended_s - self._began_s
         self._began_s = ended_s
         self._taken = steps
+
+    # --- the host's memory ---------------------------------------------------------------------------
+
+    def _hear_of_transfers(self, tier: HostTier) -> None:
+        report = tier.take_ended(now=self._kernel.now)
+        if report is not None:
+            self.scheduler.update_from_output(SchedulerOutput.make_empty(), report)
+
+    def _rest(self) -> None:
+        """Nothing to compute. What waits, if anybody does, may be let in when a transfer has ended."""
+        if self._tier is None:
+            return
+        self._tier.send_deferred(now=self._kernel.now)  # as the next pass would, which vLLM makes at once
+        end_s = self._tier.next_end_s()
+        if self._work and end_s is not None:
+            self._is_resting = True
+            self._alarm = self._kernel.at(max(end_s, self._kernel.now), self._begin)
+
+    def _loaded(self) -> None:
+        """Somebody's blocks are there."""
+        if self._ends:
+            self._cut()
+        elif self._alarm is None or self._is_resting:
+            self._begin_now()
+
+    def _begin_now(self) -> None:
+        """Behind whatever else happens at this time."""
+        if self._alarm is not None:
+            self._alarm.call_off()
+        self._is_resting = False
+        self._alarm = self._kernel.at(self._kernel.now, self._begin)
 
     # --- what a policy does ------------------------------------------------------------------------
 
@@ -302,7 +363,7 @@ class ReplicaEngine:
         """Between steps, so whoever waits may have a chance."""
         self._is_head_refused = False
         if self._alarm is None and self._work:
-            self._alarm = self._kernel.at(self._kernel.now, self._begin)
+            self._begin_now()
         elif self._ends and self.waiting:
             self._cut()
 

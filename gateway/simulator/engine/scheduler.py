@@ -32,6 +32,9 @@ class _Model:
     def __init__(self, max_model_len: int) -> None:
         self.max_model_len = max_model_len
 
+    def get_total_num_kv_heads(self) -> int:
+        return 1  # as in the layer that stands for all of them
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -47,6 +50,7 @@ class _NoGrammar:
 
 def build_scheduler(spec: EngineSpec, options: EngineOptions, kv_transfer: Any = None) -> Any:
     """As `vllm serve` would, with chunked prefill and prefix caching."""
+    logging.getLogger("vllm").setLevel(logging.ERROR)
     previous = logging.root.manager.disable
     logging.disable(logging.WARNING)  # it says what it lacks for a model that it will never run
     try:

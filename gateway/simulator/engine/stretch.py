@@ -38,6 +38,11 @@ def limit(running: list[Any], free_blocks: int, block_size: int) -> int:
     return steps
 
 
+def within_blocks(running: list[Any], block_size: int) -> int:
+    """How many steps fill no block, and need no new one."""
+    return min((-request.num_computed_tokens % block_size or 1) - 1 for request in running)
+
+
 def _blocks_needed(running: list[Any], steps: int, block_size: int) -> int:
     """Beyond those that the requests have: these cover what is computed."""
     return sum(
