@@ -94,6 +94,23 @@ def test_byte_by_byte_is_a_split_too(wanted):
     assert read(parse([data[i : i + 1] for i in range(len(data))])) == [expected]
 
 
+@given(st.lists(requests(), min_size=1, max_size=3), st.lists(st.integers(0, 2), max_size=9))
+@settings(deadline=None)
+def test_what_comes_again_is_read_as_it_was_the_first_time(wanted, order):
+    """One request a read, so that most heads are known."""
+    sequence = [wanted[number % len(wanted)] for number in order]
+    parser = parse([data for data, _ in sequence])
+    assert parser.refusal is None and read(parser) == [expected for _, expected in sequence]
+    assert parser._budget.used == sum(len(r.body) for r in parser.requests)
+
+
+def test_behind_a_close_nothing_is_known_again():
+    known = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx"
+    last = known.replace(b"Host: a", b"Host: a\r\nConnection: close")
+    parser = parse([known, known, last[:20], last[20:], known])
+    assert len(parser.requests) == 3 and parser.refusal is not None
+
+
 _noise = st.one_of(
     st.binary(max_size=200),
     st.lists(
