@@ -19,9 +19,11 @@ def at_once() -> Iterator[Arrival]:
     return (Arrival(0.0) for _ in count())
 
 
-def recorded(sessions: Iterable[Session], *, per_hour: float | None, with_tenants: bool) -> Iterator[Arrival]:
-    """As the sessions of a workload arrive, the first one at 0; stretched or squeezed to a rate."""
-    known = [(session.arrival_s, session.tenant) for session in sessions]
+def recorded(
+    sessions: Iterable[Session], *, per_hour: float | None, with_tenants: bool, number: int | None = None
+) -> Iterator[Arrival]:
+    """As the first `number` sessions of a workload arrive, the first one at 0; stretched to a rate."""
+    known = [(session.arrival_s, session.tenant) for session in islice(sessions, number)]
     if not known:
         return
     begin_s, end_s = known[0][0], known[-1][0]

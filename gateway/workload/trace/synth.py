@@ -61,7 +61,7 @@ def synth(asked: Request) -> tuple[Header, Iterator[Session]]:
         kind = _kind(asked)
         flows = _flows(asked, MadeUp(kind))
         about_sessions = [Source(what="sessions", origin="made-up agents", how=_numbers(kind))]
-    arrivals, about_arrivals = _arrivals(asked, preset)
+    arrivals, about_arrivals = _arrivals(asked, preset, _most(asked, sessions))
     is_endless = asked.arrivals is None and (asked.replace or sessions is None or preset is not None)
     if is_endless and asked.count is None and asked.until_s is None:
         raise ValueError("say how many sessions, or until when")
@@ -121,12 +121,26 @@ def _numbers(kind: AgentKind) -> str:
     return msgspec.json.encode(kind).decode()
 
 
-def _arrivals(asked: Request, preset: Preset | None) -> tuple[Iterable[Arrival], Source]:
+def _most(asked: Request, sessions: Sequence[Session] | None) -> int | None:
+    """How many sessions there can be; None for no limit."""
+    if sessions is None or asked.replace or asked.preset is not None:
+        return asked.count
+    return min(len(sessions), asked.count or len(sessions))
+
+
+def _arrivals(asked: Request, preset: Preset | None, number: int | None) -> tuple[Iterable[Arrival], Source]:
     if asked.arrivals is not None:
         header, sessions = read_workload(asked.arrivals)
-        known = recorded(sessions, per_hour=asked.per_hour, with_tenants=asked.tenants == FROM_ARRIVALS)
+        known = recorded(
+            sessions, per_hour=asked.per_hour, with_tenants=asked.tenants == FROM_ARRIVALS, number=number
+        )
         origins = ", ".join(source.origin for source in header.sources) or header.name
-        how = f"stretched to {asked.per_hour:g} an hour" if asked.per_hour is not None else "as they were"
+        part = f"the first {number}" if number is not None else "all"
+        how = (
+            f"{part}, stretched to {asked.per_hour:g} an hour"
+            if asked.per_hour is not None
+            else "as they were"
+        )
         return known, Source(what="arrivals", origin=origins, how=how)
     per_hour = asked.per_hour or (preset.per_hour if preset is not None else None)
     if per_hour is None:

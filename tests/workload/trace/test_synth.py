@@ -51,7 +51,19 @@ def test_made_up_sessions_with_arrivals_of_a_recording(recorded):
 def test_a_recordings_shape_at_another_rate(recorded):
     header, made = _made(agents="chat", arrivals=recorded, per_hour=3600)
     assert [s.arrival_s for s in made] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-    assert header.sources[1].how == "stretched to 3600 an hour"
+    assert header.sources[1].how == "all, stretched to 3600 an hour"
+
+
+def test_the_rate_is_that_of_the_arrivals_that_are_used(tmp_path, recorded):
+    made = [session(str(n), arrival_s=at_s) for n, at_s in enumerate((0, 1, 2, 90, 91))]
+    few, many = str(tmp_path / "few.jsonl"), str(tmp_path / "many.jsonl")
+    write_workload(few, Header(name="few"), made[:3])
+    write_workload(many, Header(name="many"), made)
+    for asked in ({"sessions": few}, {"agents": "chat", "count": 3}, {"sessions": recorded, "count": 3}):
+        header, found = _made(arrivals=many, per_hour=360, **asked)
+        assert [s.arrival_s for s in found] == [0.0, 10.0, 20.0]
+        assert header.sources[-1].how == "the first 3, stretched to 360 an hour"
+    assert _made(sessions=few, arrivals=many, per_hour=360, replace=True)[1][-1].arrival_s == 40.0
 
 
 def test_without_arrivals_all_come_at_once(recorded):
