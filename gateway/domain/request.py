@@ -1,5 +1,7 @@
 """What the brain knows of a request and of its answer: facts, never bytes."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from gateway.domain.words import Word
@@ -68,6 +70,11 @@ class Words:
     def prompt(self) -> "Words":
         """What was asked, and nothing else: it may be kept for longer than the conversation."""
         return self
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """What was written after the newest answer, newest first: for recordings, which hash it at once."""
+        return ()
 
     @property
     def ids(self) -> tuple[int, ...]:

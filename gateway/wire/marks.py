@@ -99,12 +99,10 @@ def _phrases(text: str) -> list[int]:
     return found
 
 
-def is_set_off(text: str, mark: int) -> bool:
-    """Whether a phrase with this mark stands alone on a line, or behind a label there."""
-    return any(
-        len(words) <= WINDOW and _mark(words) == mark
-        for line in text.splitlines()
-        for words in _lines_of(line)
+def lone_phrases(text: str) -> frozenset[int]:
+    """The marks of whatever phrase stands alone on a line, or behind a label there."""
+    return frozenset(
+        _mark(words) for line in text.splitlines() for words in _lines_of(line) if len(words) <= WINDOW
     )
 
 

@@ -16,7 +16,7 @@ from msgspec import Raw
 
 from gateway.domain.request import Words
 from gateway.wire.items import ASSISTANT, USER, Item, read_texts
-from gateway.wire.marks import MAX_CHARS, hash_text, is_most, is_set_off, leave_marks, probe
+from gateway.wire.marks import MAX_CHARS, hash_text, is_most, leave_marks, lone_phrases, probe
 from gateway.wire.memory import Memory
 
 OVERHEAD: Final = 300
@@ -88,10 +88,10 @@ class RequestWords(Words):
 
     @property
     def ids(self) -> tuple[int, ...]:
-        return find_ids(self._new_texts())
+        return find_ids(self.texts)
 
     def share(self, marks: tuple[int, ...], size: int) -> float:
-        return best_share(self._new_texts(), marks, size)
+        return best_share(self.texts, marks, size)
 
     def drop(self) -> None:
         self._items = self._raws = ()
@@ -128,7 +128,7 @@ class RequestWords(Words):
         known = self._marked.probes.get(key)
         if known is None:
             old = probe(self._read_texts(found.old), max_chars=_OLD_CHARS) if found.old else frozenset()
-            new = probe(self._new_texts(), max_chars=MAX_CHARS if found.is_opening else _OLD_CHARS)
+            new = probe(self.texts, max_chars=MAX_CHARS if found.is_opening else _OLD_CHARS)
             known = new, old
             self._marked.probes.put(key, known)
         return known
@@ -171,7 +171,8 @@ class RequestWords(Words):
     def _item(self, at: int) -> Item:
         return self._read(self._raws[at], self._items[at])
 
-    def _new_texts(self) -> list[str]:
+    @property
+    def texts(self) -> Sequence[str]:
         if self._new is None:
             self._new = self._read_texts(self._find().new)
         return self._new
@@ -221,11 +222,15 @@ class InputWords(Words):
         self._text = text
 
     @property
+    def texts(self) -> Sequence[str]:
+        return (self._text,)
+
+    @property
     def ids(self) -> tuple[int, ...]:
-        return find_ids([self._text])
+        return find_ids(self.texts)
 
     def share(self, marks: tuple[int, ...], size: int) -> float:
-        return best_share([self._text], marks, size)
+        return best_share(self.texts, marks, size)
 
     @property
     def asked(self) -> tuple[int, ...]:
@@ -233,22 +238,29 @@ class InputWords(Words):
 
     @property
     def new_probes(self) -> frozenset[int]:
-        return probe([self._text])
+        return probe(self.texts)
 
 
-def best_share(texts: list[str], marks: tuple[int, ...], size: int) -> float:
-    """How much of one of the texts a text of that size makes up, if most of its marks are in there.
-
-    Nearly all of it, if it stands alone on a line: templates set off what they are filled with.
-    """
+def best_share(texts: Sequence[str], marks: tuple[int, ...], size: int) -> float:
+    """How much of one of the texts a text of that size makes up, if most of its marks are in there."""
     found = [text for text in texts if is_most(probe([text]), marks)]
-    best = max((min(1.0, size / len(text)) for text in found), default=0.0)
-    if best < SET_OFF and len(marks) == 1 and any(is_set_off(text, marks[0]) for text in found):
-        return SET_OFF
-    return best
+    return share_of(
+        [len(text) for text in found],
+        size,
+        is_set_off=len(marks) == 1 and any(marks[0] in lone_phrases(text) for text in found),
+    )
 
 
-def find_ids(texts: list[str]) -> tuple[int, ...]:
+def share_of(texts_chars: Sequence[int], size: int, *, is_set_off: bool) -> float:
+    """The largest share of texts of these lengths.
+
+    Nearly all, if it stands alone on a line: templates set off what they are filled with.
+    """
+    best = max((min(1.0, size / chars) for chars in texts_chars), default=0.0)
+    return max(best, SET_OFF) if is_set_off else best
+
+
+def find_ids(texts: Sequence[str]) -> tuple[int, ...]:
     """What looks like a call's id: a history that is told as a text may name the calls in it."""
     words = [word for text in texts for word in reversed(_ID.findall(text[-MAX_CHARS:]))]
     found = [word for word in words if len(word) <= _MAX_ID_CHARS and not word.isalpha()]
