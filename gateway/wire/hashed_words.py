@@ -1,0 +1,122 @@
+"""Words as nothing but hashes: what a recording keeps of what was said.
+
+Invariant: whoever asks them gets the answers that the words themselves would have given, except for `size`:
+they are small.
+"""
+
+from typing import Any
+
+import msgspec
+
+from gateway.domain.request import Utterance, Words
+from gateway.wire.marks import is_most, lone_phrases, probe
+from gateway.wire.wording import Asked, share_of
+
+
+class TextHashes(msgspec.Struct, frozen=True, array_like=True):
+    """One of the new texts."""
+
+    chars: int
+    marks: frozenset[int]
+    alone: frozenset[int]
+    """Marks of the phrases that stand alone on a line."""
+
+
+class WordHashes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The words of a request."""
+
+    asked: tuple[int, ...] = ()
+    new: frozenset[int] = frozenset()
+    old: frozenset[int] = frozenset()
+    ids: tuple[int, ...] = ()
+    texts: tuple[TextHashes, ...] = ()
+
+
+class UtteranceHashes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The words of an answer."""
+
+    text: int = 0
+    said: tuple[int, ...] = ()
+    handed: tuple[tuple[int, ...], ...] = ()
+    handed_sizes: tuple[int, ...] = ()
+
+
+class HashedWords(Words):
+    __slots__ = ("_kept",)
+
+    def __init__(self, hashes: WordHashes) -> None:
+        self._kept = hashes
+
+    def prompt(self) -> Words:
+        return Asked(self._kept.asked)
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return self._kept.ids
+
+    def share(self, marks: tuple[int, ...], size: int) -> float:
+        found = [text for text in self._kept.texts if is_most(text.marks, marks)]
+        return share_of(
+            [text.chars for text in found],
+            size,
+            is_set_off=len(marks) == 1 and any(marks[0] in text.alone for text in found),
+        )
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        return self._kept.asked
+
+    @property
+    def new_probes(self) -> frozenset[int]:
+        return self._kept.new
+
+    @property
+    def old_probes(self) -> frozenset[int]:
+        return self._kept.old
+
+
+class HashedUtterance(Utterance):
+    __slots__ = ("_kept",)
+
+    def __init__(self, hashes: UtteranceHashes) -> None:
+        super().__init__(text=hashes.text)
+        self._kept = hashes
+
+    @property
+    def said(self) -> tuple[int, ...]:
+        return self._kept.said
+
+    @property
+    def handed(self) -> tuple[tuple[int, ...], ...]:
+        return self._kept.handed
+
+    @property
+    def handed_sizes(self) -> tuple[int, ...]:
+        return self._kept.handed_sizes
+
+
+def hash_words(value: Any) -> Any:
+    """An `enc_hook` of msgspec: words on their way into a recording."""
+    if isinstance(value, Words):
+        texts = [TextHashes(len(text), probe([text]), lone_phrases(text)) for text in value.texts]
+        return WordHashes(
+            asked=value.asked,
+            new=value.new_probes,
+            old=value.old_probes,
+            ids=value.ids,
+            texts=tuple(texts),
+        )
+    if isinstance(value, Utterance):
+        return UtteranceHashes(
+            text=value.text, said=value.said, handed=value.handed, handed_sizes=value.handed_sizes
+        )
+    raise NotImplementedError(f"{type(value).__name__} is not recorded")
+
+
+def words_of_hashes(kind: type, value: Any) -> Any:
+    """A `dec_hook` of msgspec: words on their way out of a recording."""
+    if kind is Words:
+        return HashedWords(msgspec.convert(value, WordHashes))
+    if kind is Utterance:
+        return HashedUtterance(msgspec.convert(value, UtteranceHashes))
+    raise NotImplementedError(f"{kind.__name__} is not recorded")
