@@ -251,6 +251,9 @@ class ReplicaEngine:
             self._tier.send_deferred(now=self._kernel.now)
         elif waiting and not self._is_head_refused:
             return False
+        grace_ends_s = self._retention.grace_ends_s() if self._retention is not None else None
+        if grace_ends_s is not None and grace_ends_s <= self._kernel.now:
+            return False  # who waits is to be let in
         steps = limit(running, self._pool.get_num_free_blocks(), self._block_size)
         if self._tier is not None:
             steps = min(steps, within_blocks(running, self._block_size))  # what is full is stored at once
@@ -259,8 +262,8 @@ class ReplicaEngine:
         context = sum(request.num_computed_tokens for request in running)
         self._began_s = self._kernel.now
         self._ends = self._times.stretch(self._began_s, len(running), context, steps)
-        if self._retention is not None and (until_s := self._retention.grace_ends_s()) is not None:
-            del self._ends[bisect_left(self._ends, until_s) + 1 :]
+        if grace_ends_s is not None:
+            del self._ends[bisect_left(self._ends, grace_ends_s) + 1 :]
         self._taken = 0
         self._alarm = self._kernel.at(self._ends[-1], self._end_stretch)
         return True
