@@ -33,7 +33,6 @@ from gateway.simulator.engine.policy import Retained
 from gateway.simulator.engine.turn import EngineTurn
 from gateway.simulator.errors import SimulatorError
 
-_LONG_S = 1e6
 _ESTIMATES = ("elapsed", "mean", "known")
 
 
@@ -71,7 +70,7 @@ class InferCept(OldestFirst):
         expected_s = self._expected_s(turn)
         if expected_s is None:
             return now + worth_s
-        return now + _LONG_S if expected_s <= worth_s else None
+        return math.inf if expected_s <= worth_s else None
 
     def release_order(self, retained: Sequence[Retained], *, now: float) -> Sequence[Retained]:
         """Those that wait for the longest, as far as that is known: they waste the most."""

@@ -1,5 +1,8 @@
 """Which sessions does a run play, and when do they arrive?
 
+Deviation: a run has as many Poisson arrivals as it should have on average, in exactly the time that these
+should take. So a load is the load that was asked for, also in a short run.
+
 Invariants: the same seed draws the same sessions, in the same order and rhythm, for every policy and every
 load: a load only stretches the time between arrivals. Ids are unique, also where a session is played again.
 """
@@ -38,13 +41,14 @@ def draw(
 
 
 def _poisson(workload: Sequence[Session], per_s: float, count: int, dice: random.Random) -> list[Session]:
+    """So many arrivals of a Poisson process, in a given time, fall anywhere in it with equal chance."""
+    times = sorted(dice.random() * count / per_s for _ in range(count))
     drawn: list[Session] = []
-    at_s, rounds = 0.0, 0
+    rounds = 0
     while len(drawn) < count:
         rounds += 1
         for session in dice.sample(workload, min(count - len(drawn), len(workload))):
-            at_s += dice.expovariate(1.0) / per_s
-            drawn.append(_arriving(session, at_s, rounds))
+            drawn.append(_arriving(session, times[len(drawn)], rounds))
     return drawn
 
 

@@ -28,7 +28,6 @@ def over_load(cells: Sequence[Cell], policies: Sequence[str], metric: str, title
         x=(loads[0], loads[-1]),
         y=_range(values, is_share=is_share, is_log=is_log),
         x_title="sessions an hour",
-        y_title=title,
         log_y=is_log,
         x_ticks=loads if len(loads) <= 8 else None,
     )
@@ -74,7 +73,6 @@ def over_time(cells: Sequence[Cell], policies: Sequence[str], which: str, *, is_
         x=(0.0, end_h),
         y=(0.0, 1.0) if is_share else (0.0, max(values) * 1.05 or 1.0),
         x_title="hours",
-        y_title=which,
     )
     for colour, policy in enumerate(policies):
         frame.line(series.get(policy, []), colour, policy)

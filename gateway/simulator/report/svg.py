@@ -74,7 +74,7 @@ class Frame:
 
     WIDTH: Final = 460
     HEIGHT: Final = 260
-    _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 12, 10, 40
+    _LEFT, _RIGHT, _TOP, _BOTTOM = 52, 22, 10, 40
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Frame:
         x: tuple[float, float],
         y: tuple[float, float],
         x_title: str,
-        y_title: str,
+        y_title: str = "",
         log_x: bool = False,
         log_y: bool = False,
         x_ticks: Sequence[float] | None = None,
@@ -127,6 +127,8 @@ class Frame:
             self._parts.append(text(x, bottom + 15, short(tick), "tick middle"))
         self._parts.append(f'<path class="axis" d="M{left} {top}V{bottom}H{right}"/>')
         self._parts.append(text((left + right) / 2, self.HEIGHT - 6, x_title, "label middle"))
+        if not y_title:
+            return
         middle = (top + bottom) / 2
         self._parts.append(
             f'<text class="label middle" transform="translate(11 {middle:.1f}) rotate(-90)">'

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 
 from gateway.simulator.errors import SimulatorError
@@ -18,9 +20,13 @@ def test_a_load_only_stretches_the_same_run():
     assert slow != _poisson(60, 8, 2)
 
 
-def test_the_rate_is_right_on_average():
-    last = [_poisson(3600, 10, seed)[-1].arrival_s for seed in range(400)]
-    assert sum(last) / len(last) == pytest.approx(10.0, rel=0.1)  # σ of the mean is 1.6 %
+def test_the_rate_is_right_in_every_run_and_gaps_are_those_of_a_poisson_process():
+    runs = [[session.arrival_s for session in _poisson(3600, 100, seed)] for seed in range(100)]
+    assert all(min(times) > 0 and max(times) < 100.0 for times in runs)
+    gaps = [later - sooner for times in runs for sooner, later in pairwise(times)]
+    assert sum(gaps) / len(gaps) == pytest.approx(1.0, rel=0.05)
+    # Exponential: a share of 1/e is longer than the mean.
+    assert sum(gap > 1.0 for gap in gaps) / len(gaps) == pytest.approx(0.368, abs=0.02)
 
 
 def test_every_session_is_played_once_before_any_is_again_and_ids_stay_unique():
