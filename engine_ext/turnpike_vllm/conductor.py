@@ -49,7 +49,10 @@ class Conductor:
         """Requests in the scheduler."""
         self.is_opportunist = False
         self.is_dirty = True
+        self.left_out: frozenset[object] = frozenset()
+        """Requests that this step leaves out."""
         self._plan: Plan = ALL
+        self._is_prefilling = False
         self._left = 0
         self._reserve = 0
         self._reserved_for: tuple[int, int, int] = (0, 0, 0)
@@ -91,39 +94,45 @@ class Conductor:
     def before_step(self, *, is_reactive_alive: bool, now: float) -> None:
         running = self.scheduler.running
         self._steps += 1
-        if self._steps % COUNT_EVERY == 0:
+        is_due = self._steps % COUNT_EVERY == 0
+        if is_due:
             for request in running:
                 self._count(self.row_of(request), now)
         if self.queue is not None:
             self.order["promoted"] += self.queue.advance(now)
             if self.queue:
                 self._displace(now)
+        # While prompts are computed, every step is another; decoding goes on as it was.
+        is_due = is_due or self.is_dirty or self._is_prefilling
         if self.is_dirty:
             self._sort(running)
-        self._used = 0
+        self._used = len(running)
         self._reserve = self._headroom() if self.queue else 0
-        if self.piggyback is not None:
+        if self.piggyback is not None and is_due:
             self._plan = self._share(self.piggyback, is_reactive_alive, now)
-            self._left = self._plan.prefill_tokens
+            self.left_out = self._plan.left_out
+        self._left = self._plan.prefill_tokens
 
     def after_step(self) -> None:
         if self.queue is not None:
             self.queue.unpark()
 
     def chunk(self, request: Any, computed: int, tokens: int, now: float) -> int:
-        """How many of ``tokens`` a request may compute in this step; 0 leaves it out."""
-        if self._plan is not ALL or tokens > 1:
-            tokens = self._chunk(request, computed, tokens, now)
-        self._used += tokens
-        return tokens
+        """How many of ``tokens`` a request may compute in this step; 0 leaves it out.
 
-    def _chunk(self, request: Any, computed: int, tokens: int, now: float) -> int:
-        row = self.row_of(request)
-        if row.request.request_id in self._plan.left_out:
+        Asked of those that compute a prompt, and of all while somebody is left out."""
+        if request.request_id in self.left_out:
             self.classes["left_out"] += 1
             return 0
         if computed + 1 + self.scheduler.num_spec_tokens >= request.num_tokens:
             return tokens  # it decodes
+        tokens = self._chunk(self.row_of(request), computed, tokens, now)
+        self._used += tokens
+        return tokens
+
+    def _chunk(self, row: Row, computed: int, tokens: int, now: float) -> int:
+        self._is_prefilling = True
+        request = row.request
         runs = self.is_running(request)
         if row.klass is ServiceClass.PROACTIVE and self._plan is not ALL:
             tokens = self._background_chunk(row, tokens, now)
@@ -164,11 +173,13 @@ class Conductor:
         if not self.live[ServiceClass.PROACTIVE]:
             return ALL
         background: list[Background] = []
+        self._is_prefilling = False
         reactive, context, is_prefill = 0, 0, False
         for request in self.scheduler.running:
             row = self.row_of(request)
             done = request.num_computed_tokens
             decodes = done + 1 + self.scheduler.num_spec_tokens >= request.num_tokens
+            self._is_prefilling = self._is_prefilling or not decodes
             if row.klass is ServiceClass.PROACTIVE:
                 aged = self._is_aged(row, now)
                 background.append(Background(request.request_id, done, row.arrived, not decodes, aged))

@@ -169,19 +169,24 @@ class TurnpikeMixin:
         return update_from_output
 
     def _around_reserve(self, biases: Biases, original: Callable[..., int]) -> Callable[..., int]:
+        conductor = biases.conductor
+        is_plain = getattr(self, "num_prefill_lookahead", None) == 0  # then the original changes nothing
+
         def reserve(request: Any, computed: int, tokens: int, *args: Any, **kwargs: Any) -> int:
-            if not biases.is_inert:
+            if (tokens > 1 or conductor.left_out) and not biases.is_inert:
                 try:
                     tokens = biases.chunk(request, computed, tokens)
                 except Exception as error:  # noqa: BLE001  # as in _safely, without the cost of another call
                     self._give_up(error)
-            return original(request, computed, tokens, *args, **kwargs)
+            return tokens if is_plain else original(request, computed, tokens, *args, **kwargs)
 
         return reserve
 
     def _around_allocate(self, biases: Biases, original: Callable[..., Any]) -> Callable[..., Any]:
         def allocate_slots(request: Any, *args: Any, **kwargs: Any) -> Any:
             blocks = original(request, *args, **kwargs)
+            if blocks is not None:
+                return blocks
             while blocks is None and not biases.is_inert:
                 if not self._safely(lambda: biases.starved(request)):
                     break

@@ -15,7 +15,7 @@ invented, by `StepTime` or whatever else is given. Needs vLLM; imports it late, 
 import importlib
 import itertools
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -243,14 +243,20 @@ class SimulatedEngine:
         self._free_at = self.now
         self._update(step.output, step.answered)
 
-    def _update(self, output: Any, answered: list[str]) -> None:
+    def fabricate(self, output: Any, answered: Collection[str] | None = None) -> Any:
+        """A model's output for a step in which all (or ``answered``) requests produce a token."""
         names = list(output.num_scheduled_tokens)
-        said = {name: next(self._said) % 16_000 for name in answered}
-        produced = self._vllm["outputs"].ModelRunnerOutput(
+        produced = [
+            [next(self._said) % 16_000] if answered is None or name in answered else [] for name in names
+        ]
+        return self._vllm["outputs"].ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: index for index, name in enumerate(names)},
-            sampled_token_ids=[[said[name]] if name in said else [] for name in names],
+            sampled_token_ids=produced,
         )
+
+    def _update(self, output: Any, answered: list[str]) -> None:
+        produced = self.fabricate(output, frozenset(answered))
         outputs = self.scheduler.update_from_output(output, produced)
         for each in (each for group in outputs.values() for each in group.outputs):
             record = self.done[each.request_id]
