@@ -1,8 +1,10 @@
 """Whole simulations: nothing is lost, the same seed gives the same bytes, refusals are borne."""
 
+import gc
 import hashlib
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -13,13 +15,16 @@ from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core.coordinator import Coordinator
 from gateway.domain.records import SessionEnded, SessionStarted, ToolStart
-from gateway.simulator.driver import ClientConfig
+from gateway.simulator.agents import Agent
+from gateway.simulator.driver import Call, ClientConfig
 from gateway.simulator.engine.options import EngineOptions
+from gateway.simulator.engine.turn import EngineTurn
 from gateway.simulator.errors import SimulatorError
 from gateway.simulator.fleet import FleetSpec, ReplicaGroup, ToolHostGroup
 from gateway.simulator.isolated import IsolatedTimes
-from gateway.simulator.results import Totals
+from gateway.simulator.results import ReplicaSample, Totals
 from gateway.simulator.run import POOL, simulate
+from gateway.workload.trace.content import TurnContent
 from gateway.workload.trace.format import Session, Thread, Turn
 from tests.project.layout import ROOT
 from tests.simulator.worlds import LITTLE, Recorder, load_little, sessions
@@ -106,6 +111,28 @@ def test_stretches_change_nothing():
     assert one.sessions == two.sessions
     assert stretched.scheduled_steps < stepped.scheduled_steps == stepped.steps == stretched.steps
     assert stretched.preemptions == stepped.preemptions
+
+
+class Census(Recorder):
+    """Counts what is alive of sessions, at every sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = 0
+
+    def sample(self, at_s: float, replicas: Sequence[ReplicaSample]) -> None:
+        alive = sum(type(each) in (Agent, Call, EngineTurn, TurnContent) for each in gc.get_objects())
+        self.most = max(self.most, alive)
+
+
+def test_nothing_is_kept_of_sessions_that_are_over():
+    few, many = Census(), Census()
+    for census, count in ((few, 40), (many, 160)):
+        world = iter(sessions(count, every_s=4.0, seed=6))
+        settings: dict[str, Any] = {"options": OPTIONS, "load_profile": load_little, "sample_every_s": 20.0}
+        simulate(world, fleet(), sink=census, **settings)
+    assert len(many.sessions) == 4 * len(few.sessions)
+    assert 0 < many.most < 2 * few.most
 
 
 def test_another_seed_gives_other_noise():
