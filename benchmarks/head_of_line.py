@@ -1,0 +1,94 @@
+"""Short continuations behind long prompts: how long until they answer, and what that costs.
+
+    python -m benchmarks.head_of_line [--quick] [--json]
+
+The real scheduler on a virtual clock; a step takes 4 ms, 14 µs a token, and what attention costs. Prompts of
+16k tokens keep coming at a third more than the engine can take; ten sessions go on every second, each with
+200 new tokens behind some thousand that are in the cache. The same arrivals through vLLM's scheduler and
+through the plugin.
+"""
+
+import heapq
+import random
+import statistics
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.engine_bench import SEED, Bench, bias_count, hint, prompt, quiet_engine
+from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
+
+LONG_TOKENS, LONG_EVERY_S = 16_384, 0.18
+SESSIONS, PAUSE_S = 10, 1.0
+
+
+def main() -> int:
+    bench = Bench("head_of_line", __doc__, sys.argv[1:], quick="8 s of arrivals instead of 40")
+    return bench.run(lambda: measure(bench))
+
+
+def measure(bench: Bench) -> None:
+    seconds = 8.0 if bench.is_quick else 40.0
+    engines, waits, longs = {}, {}, {}
+    for kind in ("stock", "turnpike"):
+        engines[kind], waits[kind], longs[kind] = play(kind == "turnpike", seconds)
+        bench.verdict.tell(f"{kind}_ttft_p50_s", statistics.median(waits[kind]))
+        bench.verdict.tell(f"{kind}_long_ttft_p50_s", statistics.median(longs[kind]))
+    ours, theirs = engines["turnpike"], engines["stock"]
+    ratio = statistics.median(waits["turnpike"]) / statistics.median(waits["stock"])
+    bench.verdict.at_most("ttft_p50_ratio", ratio, 0.3)
+    speed = (needed(ours) / ours.now) / (needed(theirs) / theirs.now)
+    bench.verdict.at_least("throughput_ratio", speed, 0.97)
+    bench.verdict.at_least(
+        "long_prompts_held_back_for_better_calls", bias_count(ours, "order", "headroom"), 1
+    )
+    bench.verdict.at_most("waited_at_most_s", max(map(longest, ours.done.values())), 31.0 + seconds)
+
+
+def needed(engine: SimulatedEngine) -> int:
+    """Tokens of prompts and answers, cached or not: the same for both."""
+    return sum(each.prompt_tokens + len(each.tokens) for each in engine.done.values())
+
+
+def longest(done: object) -> float:
+    return getattr(done, "ttft_s", 0.0)
+
+
+def play(is_biased: bool, seconds: float) -> tuple[SimulatedEngine, list[float], list[float]]:
+    """The engine at the end, and times to first token: of continuations, of long prompts."""
+    rng = random.Random(SEED)
+    engine = quiet_engine(SimulatedOptions(blocks=12_001, block_size=64, is_biased=is_biased))
+    histories = {number: prompt(number, 3_000) for number in range(SESSIONS)}
+    for number, history in histories.items():
+        engine.submit(history, max_tokens=2, hint=hint(f"s-{number}"))
+    engine.run()
+    begin = engine.now
+    events: list[tuple[float, int]] = [
+        (begin + rng.expovariate(1 / PAUSE_S), number) for number in range(SESSIONS)
+    ]
+    events += [(begin + LONG_EVERY_S * number, -1 - number) for number in range(int(seconds / LONG_EVERY_S))]
+    heapq.heapify(events)
+    short: dict[str, int] = {}
+    long: list[str] = []
+    while events:
+        at, who = heapq.heappop(events)
+        engine.run(until=at)
+        for name in [each for each in short if engine.done[each].finished is not None and short[each] >= 0]:
+            number, short[name] = short[name], -1
+            histories[number] += engine.done[name].tokens
+            if engine.now - begin < seconds:
+                heapq.heappush(events, (engine.now + rng.expovariate(1 / PAUSE_S), number))
+        if who < 0:
+            long.append(
+                engine.submit(prompt(-who + 10_000, LONG_TOKENS), hint=hint(f"long{who}"), max_tokens=16)
+            )
+        else:
+            histories[who] += prompt(rng.randrange(10**6), 200)
+            short[engine.submit(histories[who], hint=hint(f"s-{who}"), max_tokens=16)] = who
+    engine.run()
+    return engine, [engine.done[each].ttft_s for each in short], [engine.done[each].ttft_s for each in long]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
