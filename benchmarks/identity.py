@@ -2,9 +2,10 @@
 
 Run with `python -m benchmarks.identity [--quick] [--json]`. Sessions of nine turns, each turn with a call
 and a result, are told to the real books, without a brain or sockets around them; then, beside all of them,
-sessions of two sizes go on for a while. The cost of a request is `read_facts` plus the books' `arrived`,
-less the decoding of the same body, which any gateway that reads the model's name has to do; in CPU time,
-so that it does not depend on who else uses the machine.
+sessions of two sizes go on for a while: with tool calls, and without (`talk`); one body comes again and again
+(`same`), and conversations open that nobody goes on with (`openings`). The cost of a request is `read_facts`
+plus the books' `arrived`, less the decoding of the same body, which any gateway that reads the model's name
+has to do; in CPU time, so that it does not depend on who else uses the machine.
 """
 
 import argparse
@@ -58,6 +59,13 @@ class Bench:
             {"role": "tool", "tool_call_id": call["id"], "content": self.words(words)},
         ]
 
+    def talk(self, words: int) -> list[dict[str, Any]]:
+        """An answer without calls, and what its reader says to that."""
+        return [
+            {"role": "assistant", "content": self.words(24)},
+            {"role": "user", "content": self.words(words)},
+        ]
+
     def opening(self, name: str) -> list[dict[str, Any]]:
         system = {"role": "system", "content": "You are a coding agent, and you are careful."}
         return [system, {"role": "user", "content": f"{self.words(24)} {name}"}]
@@ -70,11 +78,11 @@ class Bench:
         start = time.thread_time()
         self.books.arrived(request, tenant, found, now=self.now)
         took = time.thread_time() - start
-        call = answer["tool_calls"][0]
-        self.books.learn_id(request, call["id"], is_call=True)
         sighting = Sighting()
         sighting.add_text(answer["content"])
-        sighting.add_arguments(0, call["function"]["arguments"])
+        for call in answer.get("tool_calls", ()):
+            self.books.learn_id(request, call["id"], is_call=True)
+            sighting.add_arguments(0, call["function"]["arguments"])
         sighting.has_terminal = True
         self.books.ended(request, sighting.answer(200), Outcome.ANSWERED, now=self.now)
         return took
@@ -89,7 +97,7 @@ class Bench:
                 self.take(read_facts(CHAT, AGENT, encode(messages)), tenant, added[0])
                 messages += added
 
-    def go_on(self, size: int, requests: int) -> tuple[list[float], list[float]]:
+    def go_on(self, size: int, requests: int, *, has_tools: bool = True) -> tuple[list[float], list[float]]:
         """Identification beyond parsing, in milliseconds: of requests that continue, of such that open."""
         continued: list[float] = []
         opened: list[float] = []
@@ -97,16 +105,29 @@ class Bench:
             name, tenant = f"x{size}-{number}", TenantId(f"t{number % TENANTS}")
             messages = self.opening(name)
             length = len(encode(messages))
+            words = max(6, size // 3000)
             while length < size - 20 * 60:
-                added = self.step(name, len(messages), max(6, size // 3000))
+                added = self.step(name, len(messages), words) if has_tools else self.talk(words)
                 length += len(encode(added))
                 messages += added
             for step in range(20):
                 body = encode(messages)
-                added = self.step(name, 10**6 + step, 3)
+                added = self.step(name, 10**6 + step, 3) if has_tools else self.talk(3)
                 (continued if step else opened).append(self._cost(body, tenant, added[0]))
                 messages += added
         return continued, opened
+
+    def repeat(self, size: int, requests: int) -> list[float]:
+        """The same for one body over and over, as a load generator sends it."""
+        body = encode(self.opening(self.words(size // 6)))
+        return [self._cost(body, TenantId("t"), self.talk(3)[0]) for _ in range(requests)]
+
+    def open(self, size: int, requests: int) -> list[float]:
+        """The same for conversations that nobody has seen, and that nobody goes on with."""
+        return [
+            self._cost(encode(self.opening(self.words(size // 6))), TenantId("t"), self.talk(3)[0])
+            for _ in range(requests)
+        ]
 
     def _cost(self, body: bytes, tenant: TenantId, answer: dict[str, Any]) -> float:
         parse = []
@@ -155,6 +176,11 @@ def main() -> int:
         verdict.tell(f"identify_{name}_p50_ms", statistics.median(continued))
         verdict.at_most(f"identify_{name}_p99_ms", quantile(continued, 0.99), bound)
         verdict.tell(f"identify_{name}_unseen_p99_ms", quantile(opened, 0.99))
+        requests = 200 if arguments.quick else 1_000
+        talking, _ = bench.go_on(size, requests, has_tools=False)
+        verdict.tell(f"identify_{name}_talk_p50_ms", statistics.median(talking))
+        verdict.tell(f"identify_{name}_same_p50_ms", statistics.median(bench.repeat(size, requests)))
+        verdict.tell(f"identify_{name}_openings_p50_ms", statistics.median(bench.open(size, requests)))
     for name, figure in verdict.figures.items():
         tell(f"{name:<32}{figure.value:>12g}   {figure.target or '':<12}{'' if figure.ok else 'MISSED'}")
     print(verdict.as_json())

@@ -14,7 +14,7 @@ from gateway.workflow.turns import Turn
 
 MAX_HOLDERS: Final = 8
 MAX_TITLES: Final = 32
-MAX_UNREAD: Final = 4 * 2**20
+MAX_UNREAD: Final = 2**20
 """Bytes of words that wait for somebody to search, over all tenants."""
 MAX_WAITING: Final = 128
 """Turns of one tenant whose words wait; reading them all at once takes two milliseconds."""
