@@ -8,7 +8,7 @@ import os
 import resource
 import secrets
 import sys
-from typing import Any
+from typing import Any, Final
 
 import uvloop
 
@@ -19,6 +19,7 @@ from gateway.evaluation.cli import add_eval
 from gateway.server.app import Gateway, check_references
 from gateway.server.tenants import hash_key
 from gateway.simulator.cli import add_simulate
+from gateway.simulator.replay import add_replay
 from gateway.workload.cli import add_workload
 
 
@@ -55,7 +56,16 @@ def _parser() -> argparse.ArgumentParser:
     add_eval(commands)
     add_workload(commands)
     add_simulate(commands)
+    add_replay(commands)
     return parser
+
+
+_FLAGS: Final = (
+    ("listen", "server.listen"),
+    ("control", "server.control"),
+    ("stream", "stream.path"),
+    ("record", "recording.path"),
+)
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
@@ -70,6 +80,9 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--control", metavar="HOST:PORT", help="the control plane (default 127.0.0.1:8081)")
     parser.add_argument("--stream", metavar="FILE", help="write the information stream there, as JSON lines")
     parser.add_argument(
+        "--record", metavar="FILE", help="record events and decisions there, to be replayed; texts as hashes"
+    )
+    parser.add_argument(
         "--allow-public-without-keys",
         action="store_true",
         help="serve other hosts though no key is asked for",
@@ -80,7 +93,7 @@ def _load(arguments: argparse.Namespace) -> Config:
     flags: dict[str, Any] = {}
     if arguments.backend:
         flags["pools"] = [{"replicas": [{"url": url} for url in arguments.backend]}]
-    for flag, key in (("listen", "server.listen"), ("control", "server.control"), ("stream", "stream.path")):
+    for flag, key in _FLAGS:
         if getattr(arguments, flag) is not None:
             flags[key] = getattr(arguments, flag)
     if arguments.allow_public_without_keys:

@@ -8,6 +8,7 @@ import msgspec
 
 from gateway.admission.settings import AdmissionConfig
 from gateway.config.hints import HintsConfig
+from gateway.config.recording import RecordingConfig
 from gateway.config.server import ServerConfig, is_loopback
 from gateway.config.stream import StreamFileConfig
 from gateway.config.tenants import TenantConfig
@@ -27,6 +28,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     upstream: UpstreamConfig = UpstreamConfig()
     hints: HintsConfig = HintsConfig()
     stream: StreamFileConfig = StreamFileConfig()
+    recording: RecordingConfig = RecordingConfig()
     core: CoordinatorConfig = CoordinatorConfig()
     admission: AdmissionConfig = AdmissionConfig()
     sessions: SessionsConfig = SessionsConfig()

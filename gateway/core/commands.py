@@ -10,7 +10,7 @@ from gateway.domain.records import Record
 
 
 @final
-class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
+class Dispatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Send the request to this replica now."""
 
     request: RequestId
@@ -22,7 +22,7 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @final
-class Refuse(msgspec.Struct, frozen=True, kw_only=True):
+class Refuse(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Answer the request with this refusal; nothing more will come for it."""
 
     request: RequestId

@@ -8,7 +8,7 @@ from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall
 
 
-class RequestArrived(msgspec.Struct, frozen=True):
+class RequestArrived(msgspec.Struct, frozen=True, tag=True):
     """An authenticated request was read completely. Answered by `Dispatch` or `Refuse`, now or later."""
 
     request: RequestId
@@ -16,32 +16,32 @@ class RequestArrived(msgspec.Struct, frozen=True):
     facts: RequestFacts
 
 
-class ResponseStarted(msgspec.Struct, frozen=True):
+class ResponseStarted(msgspec.Struct, frozen=True, tag=True):
     """The replica's response head came; from here on the request cannot be retried."""
 
     request: RequestId
     status: int
 
 
-class FirstTokenSeen(msgspec.Struct, frozen=True):
+class FirstTokenSeen(msgspec.Struct, frozen=True, tag=True):
     request: RequestId
 
 
-class ToolCallSeen(msgspec.Struct, frozen=True):
+class ToolCallSeen(msgspec.Struct, frozen=True, tag=True):
     """A tool call's id and name are known, possibly long before the response ends."""
 
     request: RequestId
     call: ToolCall
 
 
-class StateMinted(msgspec.Struct, frozen=True):
+class StateMinted(msgspec.Struct, frozen=True, tag=True):
     """The replica named something it stores, possibly long before the response ends."""
 
     request: RequestId
     state_id: str
 
 
-class AnsweredAtOnce(msgspec.Struct, frozen=True):
+class AnsweredAtOnce(msgspec.Struct, frozen=True, tag=True):
     """`ResponseStarted`, what was seen, and `ResponseFinished`, in one: the whole response came together."""
 
     request: RequestId
@@ -49,14 +49,14 @@ class AnsweredAtOnce(msgspec.Struct, frozen=True):
     has_first_token: bool
 
 
-class ResponseFinished(msgspec.Struct, frozen=True):
+class ResponseFinished(msgspec.Struct, frozen=True, tag=True):
     """The whole response was passed on."""
 
     request: RequestId
     answer: Answer
 
 
-class ResponseCut(msgspec.Struct, frozen=True):
+class ResponseCut(msgspec.Struct, frozen=True, tag=True):
     """The replica failed after the response had started; the client's connection was cut too."""
 
     request: RequestId
@@ -64,7 +64,7 @@ class ResponseCut(msgspec.Struct, frozen=True):
     why: str
 
 
-class AttemptFailed(msgspec.Struct, frozen=True):
+class AttemptFailed(msgspec.Struct, frozen=True, tag=True):
     """No response head came from the replica. Answered by `Dispatch` elsewhere, or `Refuse`."""
 
     request: RequestId
@@ -74,44 +74,44 @@ class AttemptFailed(msgspec.Struct, frozen=True):
     timed_out: bool
 
 
-class ClientLeft(msgspec.Struct, frozen=True):
+class ClientLeft(msgspec.Struct, frozen=True, tag=True):
     """The client closed its connection before the answer was complete."""
 
     request: RequestId
     answer: Answer | None = None
 
 
-class ReplicaCameUp(msgspec.Struct, frozen=True):
+class ReplicaCameUp(msgspec.Struct, frozen=True, tag=True):
     """A replica is healthy; also sent again when its facts changed."""
 
     facts: ReplicaFacts
 
 
-class ReplicaWentDown(msgspec.Struct, frozen=True):
+class ReplicaWentDown(msgspec.Struct, frozen=True, tag=True):
     """A replica does not answer. Requests already sent to it end on their own."""
 
     replica: ReplicaId
     why: str
 
 
-class EngineReported(msgspec.Struct, frozen=True):
+class EngineReported(msgspec.Struct, frozen=True, tag=True):
     """A replica's engine was asked how it is, about once a second."""
 
     replica: ReplicaId
     signals: EngineSignals
 
 
-class SessionFinished(msgspec.Struct, frozen=True):
+class SessionFinished(msgspec.Struct, frozen=True, tag=True):
     """Somebody who may say so said that the session is over."""
 
     session: SessionId
 
 
-class DrainStarted(msgspec.Struct, frozen=True):
+class DrainStarted(msgspec.Struct, frozen=True, tag=True):
     """No new request is taken from now on; what runs or waits is finished."""
 
 
-class TimerFired(msgspec.Struct, frozen=True):
+class TimerFired(msgspec.Struct, frozen=True, tag=True):
     """`next_deadline_s()` has passed."""
 
 

@@ -27,6 +27,7 @@ from gateway.server.tasks import TaskGroup
 from gateway.server.tenants import Tenants
 from gateway.telemetry.jsonl import StreamFile
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.recorder import Recorder
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Address, Replica
 
@@ -46,7 +47,14 @@ class Gateway:
         self._metrics = Metrics(self.snapshot, lambda: self._stream.dropped if self._stream else 0)
         prefix = secrets.token_hex(3)
         coordinator = assemble(config, id_prefix=prefix)
-        self.driver = Driver(coordinator, clock=self._clock, id_prefix=prefix, on_records=self._on_records)
+        self._recorder = Recorder(config, id_prefix=prefix) if config.recording.path is not None else None
+        self.driver = Driver(
+            coordinator,
+            clock=self._clock,
+            id_prefix=prefix,
+            on_records=self._on_records,
+            recorder=self._recorder,
+        )
         tls = _upstream_tls(config)
         self._replicas = _replicas(config, environ, tls)
         self._health = HealthChecks(
@@ -111,8 +119,9 @@ class Gateway:
         for replica in self._replicas.values():
             replica.close()
         self.driver.close()
-        if self._stream is not None:
-            await asyncio.to_thread(self._stream.close)
+        for file in (self._stream, self._recorder):
+            if file is not None:
+                await asyncio.to_thread(file.close)
 
     async def run(self) -> None:
         """Serves until SIGTERM or SIGINT, then drains. A second signal ends it at once."""

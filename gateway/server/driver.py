@@ -12,11 +12,12 @@ from collections.abc import Callable
 from types import TracebackType
 
 from gateway.core import events as ev
-from gateway.core.commands import Dispatch, Refuse
+from gateway.core.commands import Command, Dispatch, Refuse
 from gateway.core.coordinator import Coordinator
 from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, RequestFacts, ToolCall
+from gateway.telemetry.recorder import Recorder
 from gateway.upstream.moments import Moment
 
 
@@ -38,6 +39,7 @@ class Driver:
         clock: Callable[[], float],
         id_prefix: str,
         on_records: Callable[[list[Record]], None],
+        recorder: Recorder | None = None,
     ) -> None:
         self.coordinator = coordinator
         self._clock = clock
@@ -46,6 +48,7 @@ class Driver:
         self._id_prefix = id_prefix
         self._numbers = itertools.count(1)
         self._on_records = on_records
+        self._recorder = recorder
         self.tickets: dict[RequestId, Ticket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
@@ -64,7 +67,7 @@ class Driver:
 
     def send(self, event: ev.Event) -> None:
         records: list[Record] = []
-        for command in self.coordinator.handle(event, now=self._clock()):
+        for command in self._ask(event):
             # `isinstance` takes three times as long.
             if type(command) is Dispatch or type(command) is Refuse:
                 self.tickets[command.request].decide(command)
@@ -75,6 +78,14 @@ class Driver:
         # A timer that fires early only asks again; what may be due sooner than it is a turn that waits.
         if self._timer is None or self.coordinator.waiting_room.turns:
             self._rearm()
+
+    def _ask(self, event: ev.Event) -> list[Command]:
+        now, recorder = self._clock(), self._recorder
+        if recorder is None:
+            return self.coordinator.handle(event, now=now)
+        commands = self.coordinator.handle(recorder.told(event), now=now)
+        recorder.answered(commands, now=now)
+        return commands
 
     def close(self) -> None:
         if self._timer is not None:

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,21 +22,26 @@ _log = logging.getLogger(__name__)
 _FLUSH_PERIOD_S: Final = 0.05
 _BATCH: Final = 1000
 
+Line = Record | msgspec.Raw
+"""A record, or a line that is encoded already."""
+
 
 class StreamFile:
     """Appends records. `extend` never blocks and never raises."""
 
-    def __init__(self, config: StreamFileConfig) -> None:
-        """Raises OSError if the file cannot be opened."""
+    def __init__(self, config: StreamFileConfig, *, is_new: bool = False) -> None:
+        """`is_new`: whatever the file held is overwritten. Raises OSError if it cannot be opened."""
         assert config.path is not None
         self._path = Path(config.path)
         self._max_bytes = config.max_bytes
         self._max_pending = config.max_pending
-        self._pending: deque[Record] = deque()
+        self._pending: deque[Line] = deque()
         self._is_closing = threading.Event()
         self._encoder = msgspec.json.Encoder()
         self._crowded_out = 0
         self._unwritable = 0
+        if is_new:
+            self._path.write_bytes(b"")
         self._open()
         self._thread = threading.Thread(target=self._write_all, name="stream-file", daemon=True)
         self._thread.start()
@@ -45,7 +51,7 @@ class StreamFile:
         """Records that are not in the file, for want of room in memory or on the disk."""
         return self._crowded_out + self._unwritable
 
-    def extend(self, records: list[Record]) -> None:
+    def extend(self, records: Sequence[Line]) -> None:
         if len(self._pending) + len(records) <= self._max_pending:
             self._pending += records
         else:

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest_asyncio
 import uvloop
 
 from gateway.server import app, listener
+from gateway.simulator.replay import replay
 from tests.server.bench import Bench
 
 StartBench = Callable[..., Awaitable[Bench]]
@@ -18,8 +20,8 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 
 
 @pytest_asyncio.fixture
-async def start(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StartBench]:
-    """Starts a bench; when the test is over, its books are checked."""
+async def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[StartBench]:
+    """Starts a bench. When the test is over, its books are checked, and its brain is asked again."""
     # Timeouts are looked after once a second; tests have less time.
     monkeypatch.setattr(app, "_SWEEP_PERIOD_S", 0.05)
     monkeypatch.setattr(listener, "_SWEEP_PERIOD_S", 0.05)
@@ -27,10 +29,13 @@ async def start(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[StartBench]:
 
     async def start_bench(**settings: Any) -> Bench:
         bench = Bench()
-        await bench.start(**settings)
+        await bench.start(**{"recording": {"path": str(tmp_path / f"events-{len(benches)}")}, **settings})
         benches.append(bench)
         return bench
 
     yield start_bench
-    for bench in benches:
+    for number, bench in enumerate(benches):
         await bench.finish()
+        if (log := tmp_path / f"events-{number}").exists():
+            with log.open("rb") as lines:
+                assert replay(iter(lines)).events > 0

@@ -1,6 +1,7 @@
 """The gateway's own information stream: what ran, to be run again.
 
-**Source**: the file that `stream.path` names, JSON lines of records (`gateway/domain/records.py`).
+**Source**: the file that `stream.path` names, JSON lines of records (`gateway/domain/records.py`); or one
+that `serve --record` wrote, which has them among the brain's answers.
 
 **Taken**: every turn that was answered, with the tokens that the backend counted; sessions, threads, tenants
 and arrivals as the gateway saw them. A turn that continues another one shares its prompt and output; one that
@@ -17,10 +18,12 @@ session is held in memory until it ends, and until all that began before it have
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, Final, cast
 
 import msgspec
 
+from gateway.core.commands import Command, Dispatch, Refuse
 from gateway.domain.ids import RequestId, SessionId
 from gateway.domain.records import GpuEnd, Record, SessionEnded, ToolStart, TurnArrived
 from gateway.workload.problems import Problems
@@ -32,6 +35,12 @@ from gateway.workload.trace.observed import ObservedTurn, session_of
 _ANSWERED: Final = "finished"
 
 
+class _Logged(msgspec.Struct):
+    """A line of an event log, as far as it matters here."""
+
+    commands: list[Command]
+
+
 class _Run(msgspec.Struct):
     turns: dict[RequestId, ObservedTurn] = {}
     begun_s: float = 0.0
@@ -41,11 +50,25 @@ class _Run(msgspec.Struct):
 def _gateway_stream(members: Iterable[Member], problems: Problems, choices: Choices) -> Iterator[Session]:
     stream = _Stream(problems)
     for member in members:
-        for _, record in lines_as(cast(type[Any], Record), member, problems):
+        for record in _records(member, problems):
             stream.take(record)
             yield from stream.sessions()
     stream.end()
     yield from stream.sessions()
+
+
+def _records(member: Member, problems: Problems) -> Iterator[Record]:
+    lines = iter(member.lines)
+    first = next(lines, b"")
+    if b'"turnpike_events"' not in first:
+        whole = Member(member.name, chain([first], lines))
+        for _, record in lines_as(cast(type[Any], Record), whole, problems):
+            yield record
+        return
+    for _, logged in lines_as(_Logged, Member(member.name, chain([b""], lines)), problems):
+        for command in logged.commands:
+            if not isinstance(command, Dispatch | Refuse):
+                yield command
 
 
 class _Stream:

@@ -1,0 +1,15 @@
+"""Where what happens is recorded, to be replayed."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class RecordingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    path: str | None = None
+    """Where events and commands are recorded, texts as hashes; nowhere if not set."""
+    max_bytes: Annotated[int, Meta(ge=4096)] = 1 << 30
+    """At this size the recording ends."""
+    max_pending: Annotated[int, Meta(ge=1)] = 20_000
+    """Entries waiting to be written; with more, the recording ends: one with a hole cannot be replayed."""

@@ -1,0 +1,70 @@
+"""`turnpike replay LOG`: the brain is told again what it was told, and must answer what it answered.
+
+That is how one brain in two drivers is checked: a log that the live gateway recorded is driven here.
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from gateway.assembly import assemble
+from gateway.telemetry.event_log import decode_beginning, decode_entry, encode_commands
+
+_SHOWN: Final = 4000
+
+
+class Replayed(msgspec.Struct, kw_only=True):
+    events: int = 0
+    commands: int = 0
+    """Records included."""
+
+
+class Difference(Exception):  # noqa: N818 - what is wrong is the brain, not the caller
+    """A brain that answers otherwise: the line of the log, and both answers."""
+
+
+def replay(lines: Iterator[bytes]) -> Replayed:
+    """Raises Difference at the first answer that is another, and ValueError for what is no event log."""
+    beginning = decode_beginning(next(lines, b""))
+    brain = assemble(beginning.settings, id_prefix=beginning.id_prefix)
+    done = Replayed()
+    for number, line in enumerate(lines, start=2):
+        try:
+            entry = decode_entry(line)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"line {number}: {error}") from None
+        commands = brain.handle(entry.event, now=entry.at_s)
+        answer = encode_commands(commands)
+        if answer != bytes(entry.commands):
+            then, now = bytes(entry.commands)[:_SHOWN].decode(), answer[:_SHOWN].decode()
+            raise Difference(
+                f"line {number}, {type(entry.event).__name__}:\n  recorded {then}\n  replayed {now}"
+            )
+        done.events += 1
+        done.commands += len(commands)
+    return done
+
+
+def add_replay(commands: Any) -> None:
+    """The `replay` command, below the `turnpike` command's."""
+    parser = commands.add_parser(
+        "replay", help="tell the brain again what a recording (serve --record) says, and compare its answers"
+    )
+    parser.add_argument("log", metavar="FILE")
+    parser.set_defaults(command=_replay)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    with Path(arguments.log).open("rb") as log:
+        try:
+            done = replay(iter(log))
+        except Difference as difference:
+            print(f"{arguments.log}: the brain answers otherwise in {difference}")
+            return 1
+        except ValueError as error:
+            raise ValueError(f"{arguments.log}: {error}") from None
+    print(f"{arguments.log}: {done.events} events, {done.commands} commands, all identical")
+    return 0

@@ -1,0 +1,105 @@
+"""The event log: everything that a brain was told and everything it answered, one event a line (pure).
+
+First a line with what the brain was made from; then each event with its time and the commands that followed.
+Feeding the events to a brain made from the first line must give the very same commands: that is how one
+brain in two drivers is checked, and how a decision of yesterday is looked into today. Of what was said there
+are hashes alone; of settings, nothing that is secret or an address.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from gateway.config import Config
+from gateway.config.recording import RecordingConfig
+from gateway.config.server import ServerConfig
+from gateway.config.stream import StreamFileConfig
+from gateway.config.upstream import UpstreamConfig
+from gateway.core.commands import Command
+from gateway.core.events import Event
+from gateway.wire.hashed_words import hash_words, words_of_hashes
+
+VERSION: Final = 1
+_NO_KEY: Final = "sha256:" + "0" * 63
+
+
+class Beginning(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line."""
+
+    turnpike_events: int = VERSION
+    version: str
+    """Of the gateway that recorded."""
+    id_prefix: str
+    settings: Config
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    at_s: float
+    event: Event
+    commands: msgspec.Raw
+
+
+_encoder: Final = msgspec.json.Encoder(enc_hook=hash_words)
+_event: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event, dec_hook=words_of_hashes)
+_entry: Final = msgspec.json.Decoder(Entry, dec_hook=words_of_hashes)
+_beginning: Final = msgspec.json.Decoder(Beginning)
+
+
+def encode_event(event: Event) -> bytes:
+    return _encoder.encode(event)
+
+
+def decode_event(line: bytes) -> Event:
+    return _event.decode(line)
+
+
+def encode_commands(commands: list[Command]) -> bytes:
+    return _encoder.encode(commands)
+
+
+def encode_entry(at_s: float, event: bytes, commands: bytes) -> bytes:
+    return _encoder.encode({"at_s": at_s, "event": msgspec.Raw(event), "commands": msgspec.Raw(commands)})
+
+
+def encode_beginning(config: Config, *, version: str, id_prefix: str) -> bytes:
+    return _encoder.encode(Beginning(version=version, id_prefix=id_prefix, settings=without_secrets(config)))
+
+
+def decode_beginning(line: bytes) -> Beginning:
+    """Raises ValueError."""
+    beginning = _beginning.decode(line)
+    if beginning.turnpike_events != VERSION:
+        raise ValueError(f"an event log of version {beginning.turnpike_events}, not {VERSION}")
+    return beginning
+
+
+def decode_entry(line: bytes) -> Entry:
+    """Raises ValueError."""
+    return _entry.decode(line)
+
+
+def without_secrets(config: Config) -> Config:
+    """What the brain is made from; the shell's own settings are left at their defaults."""
+    change: Any = msgspec.structs.replace
+    shown: Config = change(
+        config,
+        pools=tuple(
+            change(
+                pool,
+                replicas=tuple(
+                    change(replica, url=f"http://{name}", name=name, api_key_env=None, api_key_file=None)
+                    for name, replica in zip(pool.names(), pool.replicas, strict=True)
+                ),
+            )
+            for pool in config.pools
+        ),
+        tenants=tuple(
+            change(tenant, key_hashes=(f"{_NO_KEY}{number:x}"[:71],))
+            for number, tenant in enumerate(config.tenants)
+        ),
+        server=ServerConfig(),
+        upstream=UpstreamConfig(),
+        stream=StreamFileConfig(),
+        recording=RecordingConfig(),
+    )
+    return shown

@@ -1,0 +1,72 @@
+"""Records what a running gateway's brain is told and answers (`event_log.py` has the format).
+
+The brain is given each event as the log has it, so that a replay cannot differ for what the log leaves out.
+A recording that would have a hole ends instead, and says so.
+"""
+
+import logging
+from typing import Final
+
+import msgspec
+
+from gateway import __version__
+from gateway.config import Config
+from gateway.config.stream import StreamFileConfig
+from gateway.core.commands import Command
+from gateway.core.events import Event
+from gateway.telemetry.event_log import (
+    decode_event,
+    encode_beginning,
+    encode_commands,
+    encode_entry,
+    encode_event,
+)
+from gateway.telemetry.jsonl import StreamFile
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Recorder:
+    def __init__(self, config: Config, *, id_prefix: str) -> None:
+        """Raises OSError if the file cannot be opened."""
+        recording = config.recording
+        assert recording.path is not None
+        self._left = recording.max_bytes
+        self._file = StreamFile(
+            StreamFileConfig(
+                path=recording.path,
+                max_bytes=2 * recording.max_bytes,  # it ends before it would be moved
+                max_pending=recording.max_pending,
+            ),
+            is_new=True,
+        )
+        self._is_over = False
+        self._event = b""
+        self._write(encode_beginning(config, version=__version__, id_prefix=id_prefix))
+
+    def told(self, event: Event) -> Event:
+        """The event as the log has it: what the brain must be told instead."""
+        if self._is_over:
+            return event
+        self._event = encode_event(event)
+        return decode_event(self._event)
+
+    def answered(self, commands: list[Command], *, now: float) -> None:
+        if not self._is_over:
+            self._write(encode_entry(now, self._event, encode_commands(commands)))
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, line: bytes) -> None:
+        self._left -= len(line) + 1
+        if self._left < 0:
+            self._end("it is as large as it may be")
+            return
+        self._file.extend([msgspec.Raw(line)])
+        if self._file.dropped:
+            self._end("not all of it could be written")
+
+    def _end(self, why: str) -> None:
+        self._is_over = True
+        _log.warning("the recording has ended: %s", why)

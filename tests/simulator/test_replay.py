@@ -1,0 +1,59 @@
+"""Replaying says where a brain answers otherwise. (That it does not, every test of the server checks.)"""
+
+import pytest
+
+from gateway.__main__ import main
+from gateway.assembly import assemble
+from gateway.config.load import load_config
+from gateway.core import events as ev
+from gateway.domain.fleet import ReplicaFacts
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
+from gateway.domain.request import Protocol, RequestFacts, Work
+from gateway.telemetry.recorder import Recorder
+
+
+@pytest.fixture
+def log(tmp_path):
+    """A request came, and its client left."""
+    path = tmp_path / "events"
+    tree = {"pools": [{"replicas": [{"url": "http://a"}]}], "recording": {"path": str(path)}}
+    config = load_config(None, {}, tree)
+    brain, recorder = assemble(config, id_prefix="x"), Recorder(config, id_prefix="x")
+    facts = RequestFacts(protocol=Protocol.CHAT, work=Work.GENERATE)
+    for at, event in enumerate(
+        [
+            ev.ReplicaCameUp(ReplicaFacts(id=ReplicaId("default-0"), pool=PoolId("default"))),
+            ev.RequestArrived(RequestId("r"), TenantId("t"), facts),
+            ev.ClientLeft(RequestId("r")),
+        ]
+    ):
+        recorder.answered(brain.handle(recorder.told(event), now=float(at)), now=float(at))
+    recorder.close()
+    return path
+
+
+def test_what_was_recorded_is_answered_alike(log, capsys):
+    assert main(["replay", str(log)]) == 0
+    assert "3 events" in capsys.readouterr().out
+
+
+def test_another_answer_is_shown(log, capsys):
+    lines = log.read_bytes()
+    assert b'"at_s":1.0' in lines
+    log.write_bytes(lines.replace(b'"at_s":1.0', b'"at_s":1.5', 1))
+    assert main(["replay", str(log)]) == 1
+    shown = capsys.readouterr().out
+    assert "line 3, RequestArrived" in shown and "recorded" in shown and "replayed" in shown
+
+
+@pytest.mark.parametrize("spoilt", [b"", b"{}\n%s", b"%s{\n"])
+def test_what_is_no_log_is_refused(log, capsys, spoilt):
+    log.write_bytes(spoilt.replace(b"%s", log.read_bytes()))
+    assert main(["replay", str(log)]) == 1
+    assert "turnpike: " in capsys.readouterr().err
+
+
+def test_a_log_is_a_workload(log, tmp_path, capsys):
+    target = str(tmp_path / "w.jsonl")
+    assert main(["workload", "import", "turnpike", str(log), "-o", target]) == 1
+    assert "nothing" in capsys.readouterr().err, "its only turn has no tokens"
