@@ -153,6 +153,8 @@ def _workload(arguments: argparse.Namespace, fleet: FleetSpec) -> tuple[Header, 
     left_out = len(workload) - len(fits)
     if left_out:
         print(f"turnpike: {left_out} session(s) too long for a replica are left out", file=sys.stderr)
+    if not fits:
+        raise SimulatorError(f"{arguments.workload}: no sessions that fit the fleet")
     return header, fits, left_out
 
 
