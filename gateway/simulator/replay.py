@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.assembly import assemble
-from gateway.telemetry.event_log import decode_beginning, decode_entry, encode_commands
+from gateway.telemetry.event_log import decode_beginning, decode_entry, encode_answer
 
 _SHOWN: Final = 4000
 
@@ -37,12 +37,14 @@ def replay(lines: Iterator[bytes]) -> Replayed:
         except msgspec.DecodeError as error:
             raise ValueError(f"line {number}: {error}") from None
         commands = brain.handle(entry.event, now=entry.at_s)
-        answer = encode_commands(commands)
-        if answer != bytes(entry.commands):
-            then, now = bytes(entry.commands)[:_SHOWN].decode(), answer[:_SHOWN].decode()
-            raise Difference(
-                f"line {number}, {type(entry.event).__name__}:\n  recorded {then}\n  replayed {now}"
-            )
+        for then, now in zip(
+            map(bytes, (entry.commands, entry.records)), encode_answer(commands), strict=True
+        ):
+            if then != now:
+                raise Difference(
+                    f"line {number}, {type(entry.event).__name__}:\n"
+                    f"  recorded {then[:_SHOWN].decode()}\n  replayed {now[:_SHOWN].decode()}"
+                )
         done.events += 1
         done.commands += len(commands)
     return done

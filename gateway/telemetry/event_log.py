@@ -15,7 +15,7 @@ from gateway.config.recording import RecordingConfig
 from gateway.config.server import ServerConfig
 from gateway.config.stream import StreamFileConfig
 from gateway.config.upstream import UpstreamConfig
-from gateway.core.commands import Command
+from gateway.core.commands import Command, Dispatch, Refuse
 from gateway.core.events import Event
 from gateway.wire.hashed_words import hash_words, words_of_hashes
 
@@ -37,6 +37,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
     event: Event
     commands: msgspec.Raw
+    records: msgspec.Raw
 
 
 _encoder: Final = msgspec.json.Encoder(enc_hook=hash_words)
@@ -53,12 +54,16 @@ def decode_event(line: bytes) -> Event:
     return _event.decode(line)
 
 
-def encode_commands(commands: list[Command]) -> bytes:
-    return _encoder.encode(commands)
+def encode_answer(commands: list[Command]) -> tuple[bytes, bytes]:
+    """What is to be done, and the records: two lists."""
+    done = [command for command in commands if isinstance(command, Dispatch | Refuse)]
+    told = [command for command in commands if not isinstance(command, Dispatch | Refuse)]
+    return _encoder.encode(done), _encoder.encode(told)
 
 
-def encode_entry(at_s: float, event: bytes, commands: bytes) -> bytes:
-    return _encoder.encode({"at_s": at_s, "event": msgspec.Raw(event), "commands": msgspec.Raw(commands)})
+def encode_entry(at_s: float, event: bytes, commands: list[Command]) -> bytes:
+    done, told = map(msgspec.Raw, encode_answer(commands))
+    return _encoder.encode({"at_s": at_s, "event": msgspec.Raw(event), "commands": done, "records": told})
 
 
 def encode_beginning(config: Config, *, version: str, id_prefix: str) -> bytes:

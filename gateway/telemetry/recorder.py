@@ -17,7 +17,6 @@ from gateway.core.events import Event
 from gateway.telemetry.event_log import (
     decode_event,
     encode_beginning,
-    encode_commands,
     encode_entry,
     encode_event,
 )
@@ -53,7 +52,7 @@ class Recorder:
 
     def answered(self, commands: list[Command], *, now: float) -> None:
         if not self._is_over:
-            self._write(encode_entry(now, self._event, encode_commands(commands)))
+            self._write(encode_entry(now, self._event, commands))
 
     def close(self) -> None:
         self._file.close()

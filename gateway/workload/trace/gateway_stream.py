@@ -23,7 +23,6 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from gateway.core.commands import Command, Dispatch, Refuse
 from gateway.domain.ids import RequestId, SessionId
 from gateway.domain.records import GpuEnd, Record, SessionEnded, ToolStart, TurnArrived
 from gateway.workload.problems import Problems
@@ -38,7 +37,7 @@ _ANSWERED: Final = "finished"
 class _Logged(msgspec.Struct):
     """A line of an event log, as far as it matters here."""
 
-    commands: list[Command]
+    records: list[Record]
 
 
 class _Run(msgspec.Struct):
@@ -66,9 +65,7 @@ def _records(member: Member, problems: Problems) -> Iterator[Record]:
             yield record
         return
     for _, logged in lines_as(_Logged, Member(member.name, chain([b""], lines)), problems):
-        for command in logged.commands:
-            if not isinstance(command, Dispatch | Refuse):
-                yield command
+        yield from logged.records
 
 
 class _Stream:
