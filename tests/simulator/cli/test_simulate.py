@@ -14,7 +14,7 @@ from gateway.workload.trace.format import Header
 from tests.project.layout import ROOT
 from tests.simulator.baselines.turns import chat
 
-PROFILE = ROOT / "tests/simulator/baselines/clock.toml"
+CLOCK = ROOT / "tests/simulator/baselines/clock.toml"
 _SLOW = [
     pytest.mark.slow,
     pytest.mark.engine,
@@ -27,7 +27,9 @@ _SLOW = [
 def world(tmp_path: Path) -> list[str]:
     sessions = [chat(f"s{n}", 64, 128, 200, arrival_s=7.0 * n, output=3, tool_s=4.0) for n in range(12)]
     write_workload(str(tmp_path / "w.jsonl"), Header(name="small"), sessions)
-    fleet = f'noise = 0.2\n[[replicas]]\nprofile = "{PROFILE}"\ncount = 2\n'
+    profile = tmp_path / "little.toml"
+    profile.write_text(CLOCK.read_text().replace("chunk_tokens = 64", "chunk_tokens = 256"))
+    fleet = f'noise = 0.2\n[[replicas]]\nprofile = "{profile}"\ncount = 2\n'
     (tmp_path / "fleet.toml").write_text(fleet)
     return ["simulate", "--workload", str(tmp_path / "w.jsonl"), "--fleet", str(tmp_path / "fleet.toml")]
 

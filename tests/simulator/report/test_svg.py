@@ -16,7 +16,8 @@ def test_a_scale_maps_ends_to_ends_and_keeps_what_is_beyond_near():
 
 @pytest.mark.parametrize("span", [(0.0, 1.0), (0.0, 7.0), (0.0, 0.03), (40.0, 140.0), (0.0, 123_456.0)])
 def test_ticks_are_few_round_and_inside(span):
-    ticks = Scale(*span, 0, 1).ticks()
+    low, high = span
+    ticks = Scale(low, high, 0, 1).ticks()
     assert 3 <= len(ticks) <= 6
     assert all(span[0] <= tick <= span[1] * 1.001 for tick in ticks)
     assert all(len(f"{tick:.10g}".replace(".", "").strip("0")) <= 3 for tick in ticks)
