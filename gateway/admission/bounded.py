@@ -38,6 +38,9 @@ def queue_full(number: int) -> Refusal:
     )
 
 
+_ADMIT: Final = Admit()
+
+
 class BoundedConcurrency:
     def __init__(self, config: AdmissionConfig) -> None:
         self._config = config
@@ -50,8 +53,10 @@ class BoundedConcurrency:
     def ask(self, applicant: Applicant, room: Room, *, now: float) -> Admission:
         if not room.candidates:
             return NO_REPLICA
-        if not room.must_queue and any(self.has_room(load) for load in room.candidates):
-            return Admit()
+        if not room.must_queue:
+            for load in room.candidates:
+                if load.running < self._config.max_running_per_replica:
+                    return _ADMIT
         if (
             room.waiting >= self._config.max_waiting
             or room.waiting_bytes + applicant.body_bytes > self._config.max_waiting_bytes

@@ -50,9 +50,10 @@ _PRIOR_RETURN: Final = {Gap.TOOL: 0.95, Gap.IDLE: 0.5}
 
 
 class _Seen:
-    __slots__ = ("lengths", "returns")
+    __slots__ = ("cached_s", "lengths", "returns")
 
     def __init__(self) -> None:
+        self.cached_s: float | None = None
         self.lengths = DecayedHistogram(low=0.05, half_life=300)
         self.returns = DecayedMean(half_life=300)
 
@@ -66,25 +67,30 @@ class Gaps:
     def saw_return(self, agent: int, gap: Gap, length_s: float) -> None:
         for seen in (self._of(agent, gap), self._overall[gap]):
             seen.lengths.add(length_s)
+            seen.cached_s = None
             seen.returns.add(1.0)
 
     def saw_end(self, agent: int, gap: Gap) -> None:
         """A session that was silent counts as gone, or said that it is."""
         for seen in (self._of(agent, gap), self._overall[gap]):
             seen.returns.add(0.0)
+            seen.cached_s = None
 
     def limit_s(self, agent: int, gap: Gap) -> float:
         config = self._config
         seen = self._types.get((agent, gap))
         if seen is None or seen.lengths.observations < _ENOUGH:
             seen = self._overall[gap]
+        if seen.cached_s is not None:
+            return seen.cached_s
         most_s = config.max_tool_s if gap is Gap.TOOL else config.max_idle_s
         if seen.lengths.observations < _ENOUGH and seen.returns.weight < _ENOUGH:
             return config.unknown_tool_s if gap is Gap.TOOL else config.unknown_idle_s
         ends = 1.0 - seen.returns.mean(_PRIOR_RETURN[gap], 2.0)
         longer = ends / max(1.0 - ends, 1e-9)
         limit_s = seen.lengths.quantile(1.0 - longer) if longer < 1.0 else None
-        return max(config.least_s, min(most_s, limit_s)) if limit_s is not None else config.least_s
+        seen.cached_s = max(config.least_s, min(most_s, limit_s or 0.0))
+        return seen.cached_s
 
     def _of(self, agent: int, gap: Gap) -> _Seen:
         key = (agent, gap)

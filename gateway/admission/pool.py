@@ -37,6 +37,7 @@ _UPDATE_S: Final = 1.0
 _CERTAIN: Final = 4.0
 """Demand is never expected to be so many times what is held."""
 _TASKS_SAMPLED: Final = 256
+_LESSONS_PER_S: Final = 50
 
 
 class PoolAdmission:
@@ -72,7 +73,9 @@ class PoolAdmission:
         self._said = said
         self._up: tuple[ReplicaId, ...] = ()
         self._entered_s = -math.inf
-        self._updated_s = -math.inf
+        self.update_due_s = -math.inf
+        self._lessons = 0
+        self._lessons_since_s = -math.inf
         self._ticked_s = -math.inf
         self._blocked_by: WaitReason | None = None
         if config.policy == "session-cap":
@@ -94,6 +97,16 @@ class PoolAdmission:
         )
         return member
 
+    def may_study(self, member: Member, *, now: float) -> bool:
+        """Whether a session's turn is to teach what its type is like. Under load a sample of sessions does;
+        one that drops out of it never comes back: what it taught is as if we had looked away."""
+        if now >= self._lessons_since_s + 1.0:
+            self._lessons_since_s, self._lessons = now, 0
+        self._lessons += 1
+        if self._lessons > _LESSONS_PER_S:
+            member.is_studied = False
+        return member.is_studied
+
     def try_enter(self, member: Member, applicant: Applicant, *, now: float) -> WaitReason | None:
         """Gives the session a place, or says why it must wait."""
         if self.places.is_in(applicant.parent):
@@ -104,8 +117,9 @@ class PoolAdmission:
             return None
         if len(self.queue):
             return WaitReason.BEHIND_OTHERS
-        self._settle(now=now)
         reason = self._why_not(member, now=now)
+        if reason is not None and self._settle(now=now):
+            reason = self._why_not(member, now=now)
         if reason is None:
             self._enter(member, now=now)
         return reason
@@ -156,13 +170,15 @@ class PoolAdmission:
         self.places.release(member)
         self.released(member)
 
-    def forget(self, session: SessionId) -> Member | None:
-        member = self.places.find(session)
-        was_in = member is not None and member.is_in
-        self.places.forget(session)
-        if member is not None and was_in:
-            self.released(member)
-        return member
+    def forget(self, session: SessionId) -> None:
+        """The session ended, and has no live turn."""
+        member = self.places.members.pop(session, None)
+        if member is None:
+            return
+        if not member.counted_gone:
+            self.places.saw_end(member)
+        if member.is_in:
+            self.release(member)
 
     # --- who is next ---------------------------------------------------------------------------------
 
@@ -225,10 +241,9 @@ class PoolAdmission:
             return WaitReason.WINDOW_FULL
         if math.isinf(window.budget):
             return None
-        self.places.count_anew()
-        held = places.residents.now() + member.tokens
-        if _CERTAIN * held <= self._config.window.soft_from * window.budget:
+        if self._is_far_from_full(member.tokens):
             return None
+        self.places.count_anew()
         demand = self.footprints.demand(member.agent, max(1, member.turn), member.tokens)
         pace_s = window.pace_s(places.residents.peak(also=demand, agent=member.agent))
         if math.isinf(pace_s):
@@ -266,9 +281,12 @@ class PoolAdmission:
         self.update_window(now=now)
         self._make_room_for_the_blocked(now=now)
 
-    def _settle(self, *, now: float) -> None:
-        for member in self.places.gone(now=now):
+    def _settle(self, *, now: float) -> bool:
+        """Lets go of those that are silent for too long; whether there were any."""
+        gone = self.places.gone(now=now)
+        for member in gone:
             self.released(member)
+        return bool(gone)
 
     def _task(self, entry: Entry) -> Task:
         cycle_s = self.cycle_s.mean(0.0, 1e-9)
@@ -316,14 +334,19 @@ class PoolAdmission:
         budget = self.window.budget
         if math.isinf(budget):
             return self.places.count <= 2
-        return self.places.residents.now() < 0.5 * budget
+        return self.places.tokens < 0.5 * budget
+
+    def _is_far_from_full(self, more: float = 0.0) -> bool:
+        budget = self._config.window.soft_from * self.window.budget
+        return _CERTAIN * (self.places.tokens + more) <= budget
 
     def update_window(self, *, now: float) -> None:
         """Does something at most once a second."""
-        if now < self._updated_s + _UPDATE_S:
+        if now < self.update_due_s:
             return
-        self._updated_s = now
-        self.places.count_anew()
+        self.update_due_s = now + _UPDATE_S
+        if not self._is_far_from_full():
+            self.places.count_anew()
         self.window.set_feedback(self.cycle_s.mean(10.0))
         gpu = self.gpu.read(feedback_s=self.window.feedback_s, now=now)
         cpu = self._cpu.read()
@@ -336,7 +359,7 @@ class PoolAdmission:
             cpu=cpu,
             cpu_limit=self._cpu.limit(self.places.count, cpu),
             admitted=self.places.count,
-            held=residents.now(),
+            held=max(residents.now(), 0.0),
             demand=residents.peak(),
             capacity=self._capacity() if self._config.policy != "session-cap" else None,
             blocked_by=_NAMES.get(self._blocked_by) if self._blocked_by else None,

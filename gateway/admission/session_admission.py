@@ -33,17 +33,15 @@ from gateway.domain.records import Record
 from gateway.domain.request import Usage
 
 
-class _Turn(msgspec.Struct, kw_only=True, eq=False):
+class _Turn(msgspec.Struct):
     """A turn that admission knows of."""
 
     pool: PoolAdmission
     member: Member
-    thread: ThreadId
-    body_bytes: int
-    continues: bool
-    is_let_in: bool
-    may_find_warm: bool
+    applicant: Applicant
     charged: float
+    is_let_in: bool = False
+    may_find_warm: bool = False
 
 
 class SessionAdmission:
@@ -54,6 +52,7 @@ class SessionAdmission:
         self._has_quotas = bool(self._quotas)
         self._weights = {tenant: quota.weight for tenant, quota in self._tenants.items()}
         self._cpu = CpuPressure()
+        self._max_running = config.max_running_per_replica
         self.pools: dict[PoolId, PoolAdmission] = {}
         self._turns: dict[RequestId, _Turn] = {}
         self._displaced: list[Displaced] = []
@@ -64,37 +63,52 @@ class SessionAdmission:
     # --- questions -----------------------------------------------------------------------------------
 
     def has_room(self, load: ReplicaLoad) -> bool:
-        return load.running < self._config.max_running_per_replica
+        return load.running < self._max_running
 
     def ask(self, applicant: Applicant, room: Room, *, now: float) -> Admission:
         if not room.candidates:
             return NO_REPLICA
-        turn = self._turns.get(applicant.request)
         would_wait = None
-        if turn is not None and not turn.is_let_in:  # its replicas changed; it waits for its place as before
-            return Wait(reason=WaitReason.BEHIND_OTHERS)
-        if turn is None and applicant.session is not None:
-            pool = self._pool(applicant.pool)
-            member = pool.places.members.get(applicant.session)
-            if member is None:
-                member = self._meet(pool, applicant, now=now)
-            charged, refusal = self._charge(pool, member, applicant, now=now)
-            if refusal is not None:
-                return refusal
-            if not member.is_in:
-                reason = pool.try_enter(member, applicant, now=now)
-                if reason is not None and not self._config.shadow:
-                    return self._wait_for_a_place(pool, member, applicant, room, reason, charged, now=now)
-                if reason is not None:
-                    would_wait = reason
-                    pool.force(member, now=now)
-            self._let_in(pool, member, applicant, charged, now=now)
-            self._is_stirred = True
-        if not room.must_queue and any(self.has_room(load) for load in room.candidates):
-            return Admit(would_wait=would_wait) if would_wait is not None else _ADMIT
+        if applicant.session is not None:
+            decision = self._ask_for_a_place(applicant, applicant.session, room, now=now)
+            if decision is not None and not isinstance(decision, Admit):
+                return decision
+            would_wait = decision
+        if not room.must_queue:
+            for load in room.candidates:
+                if load.running < self._max_running:
+                    return would_wait or _ADMIT
         if self._is_full(room, applicant):
             return self._refuse_for_the_fleet()
         return Wait(reason=WaitReason.CONCURRENCY_FULL)
+
+    def _ask_for_a_place(
+        self, applicant: Applicant, session: SessionId, room: Room, *, now: float
+    ) -> Admission | None:
+        """None if the session is in. `Admit` if it is in shadow mode alone; then it says why."""
+        turn = self._turns.get(applicant.request)
+        if turn is not None:  # its attempt failed; or its replicas changed, and it waits as before
+            return None if turn.is_let_in else Wait(reason=WaitReason.BEHIND_OTHERS)
+        pool = self.pools.get(applicant.pool) or self._pool(applicant.pool)
+        member = pool.places.members.get(session) or self._meet(pool, applicant, now=now)
+        charged = 0.0
+        if self._has_quotas:
+            charged, refusal = self._charge(pool, applicant, now=now)
+            if refusal is not None:
+                return refusal
+        turn = _Turn(pool, member, applicant, charged)
+        would_wait = None
+        if not member.is_in:
+            reason = pool.try_enter(member, applicant, now=now)
+            if reason is not None and not self._config.shadow:
+                return self._wait_for_a_place(turn, room, reason, now=now)
+            if reason is not None:
+                would_wait = Admit(would_wait=reason)
+                pool.force(member, now=now)
+            self._is_stirred = True
+        self._turns[applicant.request] = turn
+        self._begin(turn, now=now)
+        return would_wait
 
     def let_in(self, *, now: float) -> Sequence[RequestId]:
         if not self._is_stirred and not self._is_due(now=now):
@@ -128,32 +142,32 @@ class SessionAdmission:
         turn = self._turns.pop(request, None)
         if turn is None:
             return
-        if not turn.is_let_in:
-            turn.pool.withdraw(turn.member.session, request)
-            self._is_stirred = True
-            self._correct(turn, Usage(), now=now)
-            return
-        if outcome is not None:
-            self._learn(turn, outcome, now=now)
-        self._correct(turn, outcome.usage if outcome is not None else Usage(), now=now)
         member, pool = turn.member, turn.pool
+        if not turn.is_let_in:
+            pool.withdraw(member.session, request)
+            self._is_stirred = True
+            self._correct(turn, _NO_USAGE, now=now)
+            return
+        gap = Gap.IDLE
+        if outcome is not None:
+            if outcome.was_answered:
+                self._learn(turn, outcome, now=now)
+            if outcome.has_calls:
+                gap = Gap.TOOL
+        if turn.charged:
+            self._correct(turn, outcome.usage if outcome is not None else _NO_USAGE, now=now)
         member.turn += 1
-        pool.places.turn_ended(
-            member, Gap.TOOL if outcome is not None and outcome.has_calls else Gap.IDLE, now=now
-        )
+        pool.places.turn_ended(member, gap, now=now)
         if member.must_yield and not member.live:
             pool.release(member)
-        pool.update_window(now=now)
+        if now >= pool.update_due_s:
+            pool.update_window(now=now)
         self._is_stirred = True
 
     def session_over(self, session: SessionId, *, now: float) -> None:
         for pool in self.pools.values():
-            member = pool.forget(session)
-            if member is None:
-                continue
-            if member.turn and not member.counted_gone:
-                pool.footprints.saw_end(member.agent, member.turn)
-            self._is_stirred = True
+            pool.forget(session)
+        self._is_stirred = True
 
     def tools_ran(self, names: tuple[str, ...], duration_s: float, active: int) -> None:
         self._cpu.active = active
@@ -202,46 +216,29 @@ class SessionAdmission:
         deadline_s = now + applicant.deadline_s if has_deadline and applicant.deadline_s else None
         return pool.meet(applicant, service_class, deadline_s)
 
-    def _let_in(
-        self, pool: PoolAdmission, member: Member, applicant: Applicant, charged: float, *, now: float
-    ) -> None:
-        turn = self._turns[applicant.request] = _turn_of(pool, member, applicant, charged)
-        self._begin(turn, now=now)
-
     def _begin(self, turn: _Turn, *, now: float) -> None:
         member, pool = turn.member, turn.pool
-        if member.began_s and not member.live:
+        if member.is_studied and member.began_s and not member.live:
             pool.cycle_s.add(now - member.began_s)
         turn.is_let_in = True
-        turn.may_find_warm = turn.continues and not member.is_spilled
+        turn.may_find_warm = not member.is_spilled
         pool.places.turn_began(member, now=now)
 
-    def _wait_for_a_place(
-        self,
-        pool: PoolAdmission,
-        member: Member,
-        applicant: Applicant,
-        room: Room,
-        reason: WaitReason,
-        charged: float,
-        *,
-        now: float,
-    ) -> Admission:
+    def _wait_for_a_place(self, turn: _Turn, room: Room, reason: WaitReason, *, now: float) -> Admission:
+        applicant = turn.applicant
         if self._is_full(room, applicant):
-            refusal = self._displace_for(pool, applicant)
+            refusal = self._displace_for(turn.pool, applicant)
             if refusal is not None:
-                self._quotas.correct(applicant.tenant, charged, 0.0, now=now)
+                self._correct(turn, _NO_USAGE, now=now)
                 return refusal
-        pool.hold(member, applicant, now=now)
-        self._turns[applicant.request] = _turn_of(pool, member, applicant, charged)
+        turn.pool.hold(turn.member, applicant, now=now)
+        self._turns[applicant.request] = turn
         self._is_stirred = True
         return Wait(reason=reason)
 
     def _charge(
-        self, pool: PoolAdmission, member: Member, applicant: Applicant, *, now: float
+        self, pool: PoolAdmission, applicant: Applicant, *, now: float
     ) -> tuple[float, Refusal | None]:
-        if not self._has_quotas:
-            return 0.0, None
         tokens = pool.footprints.prompt_tokens(applicant.agent, applicant.body_bytes)
         wait_s = self._quotas.charge(applicant.tenant, tokens, now=now)
         if wait_s <= 0:
@@ -300,47 +297,50 @@ class SessionAdmission:
     # --- what a turn teaches -------------------------------------------------------------------------
 
     def _learn(self, turn: _Turn, outcome: TurnOutcome, *, now: float) -> None:
-        if not outcome.was_answered:
-            return
-        pool, member, usage = turn.pool, turn.member, outcome.usage
-        known = pool.footprints
-        before = member.threads.get(turn.thread)
+        pool, member, applicant, usage = turn.pool, turn.member, turn.applicant, outcome.usage
+        thread = applicant.thread or _NO_THREAD
+        before = member.threads.get(thread)
+        before_tokens = before.tokens if before is not None else None
+        prompt: float
         if usage.prompt_tokens is not None:
-            prompt = float(usage.prompt_tokens)
-            known.saw_size(member.agent, body_bytes=turn.body_bytes, prompt_tokens=usage.prompt_tokens)
-            if usage.cached_tokens is not None:
-                if member.turn == 0:
-                    known.saw_shared(member.agent, usage.cached_tokens)
-            if before is not None and turn.may_find_warm and before.replica == outcome.replica:
-                left = min(before.prompt_tokens, prompt)
-                pool.gpu.saw_warm_turn(left, usage.cached_tokens, is_pool_half_empty=pool.is_half_empty())
+            prompt = usage.prompt_tokens
         else:
-            prompt = known.prompt_tokens(member.agent, turn.body_bytes)
+            prompt = pool.footprints.prompt_tokens(member.agent, applicant.body_bytes)
         tokens = prompt + (usage.output_tokens or 0)
-        grown = tokens - before.tokens if before is not None and turn.continues else None
-        known.saw_turn(member.agent, member.turn + 1, grown=grown, turn_s=outcome.ran_s)
-        if outcome.launch_s is not None:
-            pool.gpu.saw_launch(outcome.launch_s)
-        is_over = not outcome.has_calls and any(
-            other.tokens > tokens for name, other in member.threads.items() if name != turn.thread
-        )  # a sub-agent that is done, a title: what remains of it is of no use to the others
-        state = ThreadState(tokens=tokens, prompt_tokens=prompt, replica=outcome.replica)
-        pool.places.remember(member, turn.thread, None if is_over else state)
+        if member.is_studied and pool.may_study(member, now=now):
+            self._study(turn, outcome, before, grown=tokens - before_tokens if before_tokens else None)
+        pool.places.remember(member, thread, tokens, prompt, outcome.replica)
+        if not outcome.has_calls and member.held > 2 * tokens:
+            # A sub-agent that is done, a title: what it leaves behind is of no use to the others.
+            if any(other.tokens > tokens for other in member.threads.values()):
+                pool.places.thread_is_over(member, thread)
         member.is_spilled = False
 
+    def _study(
+        self, turn: _Turn, outcome: TurnOutcome, before: ThreadState | None, *, grown: float | None
+    ) -> None:
+        pool, member, usage = turn.pool, turn.member, outcome.usage
+        known = pool.footprints
+        continues = turn.applicant.edge in _CONTINUING
+        if usage.prompt_tokens is not None:
+            known.saw_size(
+                member.agent, body_bytes=turn.applicant.body_bytes, prompt_tokens=usage.prompt_tokens
+            )
+            if usage.cached_tokens is not None and member.turn == 0:
+                known.saw_shared(member.agent, usage.cached_tokens)
+            is_warm = turn.may_find_warm and continues
+            if before is not None and is_warm and before.replica == outcome.replica:
+                left = min(before.prompt_tokens, usage.prompt_tokens)
+                pool.gpu.saw_warm_turn(left, usage.cached_tokens, is_pool_half_empty=pool.is_half_empty())
+        known.saw_turn(
+            member.agent, member.turn + 1, grown=grown if continues else None, turn_s=outcome.ran_s
+        )
+        if outcome.launch_s is not None:
+            pool.gpu.saw_launch(outcome.launch_s)
 
+
+_CONTINUING = (Edge.CONTINUES, Edge.RETRIES)
+_NO_THREAD = ThreadId("")
+_NO_USAGE = Usage()
 _ADMIT = Admit()
 _NOTHING_SAID = Quota()
-
-
-def _turn_of(pool: PoolAdmission, member: Member, applicant: Applicant, charged: float) -> _Turn:
-    return _Turn(
-        pool=pool,
-        member=member,
-        thread=applicant.thread or ThreadId(""),
-        body_bytes=applicant.body_bytes,
-        continues=applicant.edge in (Edge.CONTINUES, Edge.RETRIES),
-        is_let_in=False,
-        may_find_warm=False,
-        charged=charged,
-    )

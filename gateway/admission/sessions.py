@@ -12,7 +12,8 @@ that is in takes none; `residents` counts exactly the sessions that are in; `qui
 while no session that is in has a live turn.
 """
 
-import heapq
+from collections import OrderedDict
+from typing import Final
 
 import msgspec
 
@@ -21,14 +22,14 @@ from gateway.admission.footprint import NOTHING, Demand, Footprints, Residents
 from gateway.admission.gaps import Gap, Gaps
 from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId
 
-_MAX_THREADS = 32
+_MAX_THREADS: Final = 32
+_LOOKED_AT: Final = 256
 
 
-class ThreadState(msgspec.Struct, kw_only=True):
+class ThreadState(msgspec.Struct):
     """What one conversation of a session holds."""
 
     tokens: float
-    """Its context, the newest answer included."""
     prompt_tokens: float
     replica: ReplicaId | None
 
@@ -68,12 +69,14 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     began_s: float = 0.0
     """When its newest turn began."""
     counted_gone: bool = False
+    is_studied: bool = True
+    """Its turns teach what sessions of its type are like."""
+    held: float = 0.0
+    """Of all its threads."""
 
     @property
     def tokens(self) -> float:
-        if not self.threads:
-            return self.guess
-        return sum(thread.tokens for thread in self.threads.values())
+        return self.held if self.threads else self.guess
 
 
 class Places:
@@ -90,9 +93,10 @@ class Places:
         self.by_tenant: dict[TenantId, int] = {}
         self._live = 0
         self.quiet_since_s: float | None = float("-inf")
-        self._silent: list[tuple[float, int, Member, float]] = []
-        """A heap: when a silent session counts as gone, and the gap that this is about."""
-        self._number = 0
+        self.tokens = 0.0
+        """Of the sessions that are in, as far as they were told; shared prefixes count for each."""
+        self._silent: OrderedDict[SessionId, Member] = OrderedDict()
+        """Those that are in and have no live turn."""
         self._stale: dict[SessionId, Member] = {}
 
     def find(self, session: SessionId) -> Member | None:
@@ -106,9 +110,9 @@ class Places:
 
     def enter(self, member: Member, *, is_child: bool = False, is_above: bool = False, now: float) -> None:
         assert not member.is_in
-        if member.counted_gone:  # it was not gone
+        if member.counted_gone and member.is_studied:  # it was not gone
             self._footprints.saw_end(member.agent, member.turn, by=-1.0)
-            member.counted_gone = False
+        member.counted_gone = False
         member.is_in, member.is_child, member.is_above = True, is_child, is_above
         member.must_yield, member.entered_s = "", now
         if not is_child:
@@ -116,12 +120,18 @@ class Places:
             self.above += is_above
             self.by_tenant[member.tenant] = self.by_tenant.get(member.tenant, 0) + 1
         member.demand = self._demand_of(member)
+        self.tokens += member.tokens
+        if not member.live:
+            self._silent[member.session] = member
+            member.gap, member.gap_since_s = member.gap or Gap.IDLE, now
         self.residents.enter(member.agent, member.demand)
 
     def release(self, member: Member) -> None:
         """Gives the place back. A session with a live turn has to keep it."""
         assert member.is_in and not member.live
         self._stale.pop(member.session, None)
+        self._silent.pop(member.session, None)
+        self.tokens -= member.tokens
         self.residents.leave(member.agent, member.demand)
         member.is_in, member.demand, member.gap = False, NOTHING, None
         member.is_spilled = True
@@ -132,20 +142,15 @@ class Places:
             if not self.by_tenant[member.tenant]:
                 del self.by_tenant[member.tenant]
 
-    def forget(self, session: SessionId) -> Member | None:
-        """The session ended; it has no live turn."""
-        member = self.members.pop(session, None)
-        if member is not None and member.is_in:
-            self.release(member)
-        return member
-
     # --- turns -------------------------------------------------------------------------------------
 
     def turn_began(self, member: Member, *, now: float) -> None:
         """A turn of a session that is in was let in, or waits for a replica only."""
         assert member.is_in
         if member.gap is not None:
-            self._gaps.saw_return(member.agent, member.gap, now - member.gap_since_s)
+            del self._silent[member.session]
+            if member.is_studied and member.turn:
+                self._gaps.saw_return(member.agent, member.gap, now - member.gap_since_s)
             member.gap = None
         member.live += 1
         member.began_s = now
@@ -159,17 +164,7 @@ class Places:
             self.quiet_since_s = now
         if not member.live:
             member.gap, member.gap_since_s = gap, now
-            due_s = now + self._gaps.limit_s(member.agent, gap)
-            self._number += 1
-            heapq.heappush(self._silent, (due_s, self._number, member, now))
-            if len(self._silent) > 2 * len(self.members) + 64:
-                self._silent = [item for item in self._silent if self._is_silent(item[2], item[3])]
-                heapq.heapify(self._silent)
-
-    def grew(self, member: Member) -> None:
-        """What the member holds has changed; counted when next asked for."""
-        if member.is_in:
-            self._stale[member.session] = member
+            self._silent[member.session] = member
 
     def count_anew(self) -> None:
         """Counts what has changed since the last time."""
@@ -179,38 +174,60 @@ class Places:
             member.demand = demand
         self._stale.clear()
 
-    def remember(self, member: Member, thread: ThreadId, state: ThreadState | None) -> None:
-        """What a thread holds now; None for one that is over."""
+    def remember(
+        self, member: Member, thread: ThreadId, tokens: float, prompt_tokens: float, replica: ReplicaId | None
+    ) -> None:
+        """What a thread holds now: a context with the newest answer, of which the prompt is so much."""
+        before = member.tokens
+        state = member.threads.get(thread)
         if state is None:
-            member.threads.pop(thread, None)
-        else:
-            member.threads[thread] = state
+            member.threads[thread] = ThreadState(tokens, prompt_tokens, replica)
+            member.held += tokens
             if len(member.threads) > _MAX_THREADS:
                 smallest = min(member.threads, key=lambda name: member.threads[name].tokens)
-                del member.threads[smallest]
-        self.grew(member)
+                member.held -= member.threads.pop(smallest).tokens
+        else:
+            member.held += tokens - state.tokens
+            state.tokens, state.prompt_tokens, state.replica = tokens, prompt_tokens, replica
+        self._grew(member, before)
+
+    def thread_is_over(self, member: Member, thread: ThreadId) -> None:
+        """It holds nothing that anybody will ask for."""
+        state = member.threads.get(thread)
+        if state is not None and len(member.threads) > 1:
+            before = member.tokens
+            del member.threads[thread]
+            member.held -= state.tokens
+            self._grew(member, before)
+
+    def _grew(self, member: Member, before: float) -> None:
+        """What a member holds has changed; its demand is counted when next asked for."""
+        if member.is_in:
+            self.tokens += member.tokens - before
+            self._stale[member.session] = member
 
     # --- silence -----------------------------------------------------------------------------------
 
     def gone(self, *, now: float) -> list[Member]:
-        """Releases those that have been silent for too long."""
+        """Releases those that have been silent for too long. Looks at a bounded number of them a call."""
         out = []
-        while self._silent and self._silent[0][0] <= now:
-            _, _, member, since_s = heapq.heappop(self._silent)
-            if self._is_silent(member, since_s) and member.gap is not None:
-                self._gaps.saw_end(member.agent, member.gap)
-                self._footprints.saw_end(member.agent, member.turn)
+        for _ in range(min(_LOOKED_AT, len(self._silent))):
+            session, member = next(iter(self._silent.items()))
+            self._silent.move_to_end(session)
+            assert member.gap is not None
+            if now - member.gap_since_s >= self._gaps.limit_s(member.agent, member.gap):
+                self.saw_end(member)
                 member.counted_gone = True
                 self.release(member)
                 out.append(member)
         return out
 
-    def next_gone_s(self) -> float | None:
-        """When `gone` has something to do, at the earliest."""
-        return self._silent[0][0] if self._silent else None
-
-    def _is_silent(self, member: Member, since_s: float) -> bool:
-        return member.is_in and member.gap is not None and member.gap_since_s == since_s
+    def saw_end(self, member: Member) -> None:
+        """It will make no other turn, as far as we know."""
+        if member.is_studied and member.turn:
+            self._footprints.saw_end(member.agent, member.turn)
+            if member.gap is not None:
+                self._gaps.saw_end(member.agent, member.gap)
 
     def _demand_of(self, member: Member) -> Demand:
         return self._footprints.demand(member.agent, max(1, member.turn), member.tokens)

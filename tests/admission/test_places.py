@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gateway.admission.footprint import FootprintConfig, Footprints
 from gateway.admission.gaps import Gap, Gaps, GapsConfig
-from gateway.admission.sessions import Member, Places, ThreadState
+from gateway.admission.sessions import Member, Places
 from gateway.domain.ids import SessionId, TenantId, ThreadId
 
 
@@ -19,8 +19,8 @@ def member(name="s", tenant="t", guess=100.0) -> Member:
     return Member(session=SessionId(name), tenant=TenantId(tenant), agent=0, task_arrived_s=0.0, guess=guess)
 
 
-def held(tokens: float) -> ThreadState:
-    return ThreadState(tokens=tokens, prompt_tokens=tokens, replica=None)
+def remember(here: Places, each: Member, tokens: float, thread="a") -> None:
+    here.remember(each, ThreadId(thread), tokens, tokens, None)
 
 
 def test_a_silent_session_counts_as_gone_sooner_without_tools():
@@ -31,10 +31,9 @@ def test_a_silent_session_counts_as_gone_sooner_without_tools():
         here.turn_began(each, now=0.0)
     here.turn_ended(busy, Gap.TOOL, now=1.0)
     here.turn_ended(idle, Gap.IDLE, now=1.0)
-    assert here.next_gone_s() == 11.0
     assert here.gone(now=10.9) == [] and here.gone(now=11.0) == [idle]
     assert idle.is_spilled and not idle.is_in and here.is_in(SessionId("busy"))
-    assert here.gone(now=101.0) == [busy] and here.next_gone_s() is None
+    assert here.gone(now=101.0) == [busy]
     assert here.count == 0 and not here.by_tenant
 
 
@@ -54,24 +53,39 @@ def test_what_it_holds_is_counted_when_asked_for():
     here.members[each.session] = each
     here.enter(each, now=0.0)
     assert here.residents.now() == 100
-    here.remember(each, ThreadId("a"), held(5000.0))
-    assert here.residents.now() == 100
+    remember(here, each, 5000.0)
+    assert here.residents.now() == 100 and here.tokens == 5000
     here.count_anew()
     assert here.residents.now() == 5000
-    here.remember(each, ThreadId("a"), None)
-    here.remember(each, ThreadId("b"), None)
+    here.thread_is_over(each, ThreadId("a"))  # the last one stays
+    here.thread_is_over(each, ThreadId("unknown"))
+    remember(here, each, 300.0, "b")
+    assert each.tokens == here.tokens == 5300
+    here.thread_is_over(each, ThreadId("b"))
+    remember(here, each, 4000.0)
+    assert each.tokens == here.tokens == 4000
     here.release(each)
     here.count_anew()
-    assert here.residents.now() == 0
-    here.remember(each, ThreadId("a"), held(7.0))
+    assert here.residents.now() == here.tokens == 0
+    remember(here, each, 7.0)
     here.count_anew()
-    assert here.residents.now() == 0  # it is not in
+    assert here.residents.now() == here.tokens == 0  # it is not in
+
+
+def test_a_bounded_number_is_looked_at():
+    here = places()
+    for number in range(600):
+        each = member(f"s{number}")
+        here.members[each.session] = each
+        here.enter(each, now=0.0)
+    assert [len(here.gone(now=100.0)) for _ in range(4)] == [256, 256, 88, 0]
 
 
 def test_the_smallest_of_too_many_threads_is_forgotten():
     here, each = places(), member()
     for number in range(40):
-        here.remember(each, ThreadId(f"{number}"), held(1000.0 + number))
+        remember(here, each, 1000.0 + number, f"{number}")
+    assert each.tokens == sum(thread.tokens for thread in each.threads.values())
     assert len(each.threads) == 32 and ThreadId("39") in each.threads and ThreadId("0") not in each.threads
 
 
@@ -81,7 +95,6 @@ def test_a_session_with_a_live_turn_keeps_its_place():
     here.turn_began(each, now=0.0)
     with pytest.raises(AssertionError):
         here.release(each)
-    assert here.forget(SessionId("unknown")) is None
 
 
 class Comings(RuleBasedStateMachine):
@@ -110,22 +123,20 @@ class Comings(RuleBasedStateMachine):
         each = data.draw(st.sampled_from(self.all))
         if each.live:
             each.turn += 1
-            self.places.remember(each, ThreadId("a"), held(tokens))
+            remember(self.places, each, tokens)
             self.places.turn_ended(each, gap, now=self.now)
 
     @rule(data=st.data())
     def is_over(self, data):
         each = data.draw(st.sampled_from(self.all))
-        if not each.live:
-            self.places.forget(each.session)
+        if each.is_in and not each.live:
+            self.places.release(each)
 
     @rule(seconds=st.sampled_from([0.0, 1.0, 12.0, 200.0]))
     def time_passes(self, seconds):
         self.now += seconds
         for gone in self.places.gone(now=self.now):
             assert not gone.live and not gone.is_in
-        due = self.places.next_gone_s()
-        assert due is None or due > self.now
 
     @invariant()
     def books_balance(self):
@@ -138,7 +149,8 @@ class Comings(RuleBasedStateMachine):
         assert (self.places.quiet_since_s is None) == (live > 0)
         self.places.count_anew()
         assert self.places.residents.now() == pytest.approx(sum(each.tokens for each in here), abs=1e-3)
-        assert len(self.places._silent) <= 2 * len(self.all) + 65
+        assert self.places.tokens == pytest.approx(sum(each.tokens for each in here), abs=1e-3)
+        assert set(self.places._silent) == {each.session for each in here if not each.live}
 
 
 Comings.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)

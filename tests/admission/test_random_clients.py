@@ -98,6 +98,7 @@ class Clients(RuleBasedStateMachine):
                 running = sum(each.session == member.session for each in self.play.running.values())
                 assert member.live == running
                 assert member.is_in or not running
+                assert member.held == sum(thread.tokens for thread in member.threads.values())
                 assert not (member.is_in and member.session in pool.queue)
             assert len(self.play.waiting) <= MAX_WAITING
             for tenant, count in pool.places.by_tenant.items():
