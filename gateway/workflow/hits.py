@@ -41,12 +41,12 @@ class Hits:
     def is_handed(self, facts: RequestFacts) -> bool:
         """Whether its calls handed over what this conversation opens with: not any words of it."""
         is_same_agent = facts.transcript.agent == self.turn.session.main.agent
-        for marks, size in zip(self.turn.handed, self.turn.handed_sizes, strict=True):
-            if is_most(self.new, marks):
+        for text in self.turn.handed:
+            if is_most(self.new, text.marks):
                 least = MIN_HANDED
-                if size <= PHRASE_CHARS:
+                if text.size <= PHRASE_CHARS:
                     least = WHOLE if is_same_agent else MIN_HANDED_PHRASE
-                if facts.transcript.words.share(marks, size) >= least:
+                if facts.transcript.words.share(text.marks, text.size) >= least:
                     return True
         return False
 

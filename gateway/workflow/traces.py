@@ -8,12 +8,16 @@ somebody searches: until then, a bounded number of turns keep their words.
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+import msgspec
+
 from gateway.domain.request import Utterance, Words
 from gateway.wire.memory import Memory
-from gateway.workflow.turns import Turn
+from gateway.workflow.turns import Handed, Turn
 
 MAX_HOLDERS: Final = 8
 MAX_TITLES: Final = 32
+MAX_PROBES: Final = 2**14
+"""Marks of titles that are kept, over all tenants; each takes about a hundred bytes."""
 MAX_UNREAD: Final = 2**20
 """Bytes of words that wait for somebody to search, over all tenants."""
 MAX_WAITING: Final = 128
@@ -27,11 +31,25 @@ _MAX_FRUITLESS: Final = 1024
 Holders = dict[int, Turn | list[Turn]]
 
 
+class _Waiting(msgspec.Struct, gc=False):
+    """A turn with words that nobody needed yet."""
+
+    turn: Turn
+    words: Words | None = None
+    utterance: Utterance | None = None
+    size: int = 0
+
+
 class Unread:
-    """How many bytes of words are kept."""
+    """What is kept until somebody searches, of all tenants together."""
 
     def __init__(self) -> None:
         self.size = 0
+        """Bytes of words."""
+        self.probes = 0
+        """Marks that titles could carry."""
+        self.titles: dict[int, tuple["Traces", Turn]] = {}
+        """By turn, oldest first."""
 
 
 class Traces:
@@ -56,15 +74,14 @@ class Traces:
         """Conversations that may be side requests of sessions yet to come, with all that they say."""
         self._fruitless: Memory[int] = Memory(_MAX_FRUITLESS)
         self._unread = unread or Unread()
-        self._waiting: dict[int, tuple[Turn, int]] = {}
-        """Turns with words that nobody needed yet, and how many bytes these are; oldest first."""
+        self._waiting: dict[int, _Waiting] = {}
+        """By turn, oldest first."""
 
     def add_arrival(self, turn: Turn, words: Words) -> None:
         """`words`: what it says, as long as it is not known whether anybody needs the marks of it."""
         _add(self.tails, turn.tail, turn)
         _add(self.bodies, turn.body, turn)
-        turn.words = words
-        self._keep(turn, words.size)
+        self._keep(turn, words.size, words=words)
 
     def add_answer(self, turn: Turn, utterance: Utterance) -> None:
         """What was answered can only be repeated by a new request; what failed may be asked again."""
@@ -72,20 +89,29 @@ class Traces:
             _remove(self.bodies, turn.body, turn)
         if turn.text and not turn.calls:  # calls are recognised by their ids
             _add(self.texts, turn.text, turn)
-        turn.utterance = utterance
-        self._keep(turn, utterance.size)
+        self._keep(turn, utterance.size, utterance=utterance)
 
     def add_minted(self, turn: Turn, minted: int) -> None:
         _add(self.minted, minted, turn)
 
     def add_title(self, turn: Turn, probes: frozenset[int]) -> None:
         self.titles.append((turn, probes))
+        self._unread.titles[id(turn)] = self, turn
+        self._unread.probes += len(probes)
         if len(self.titles) > MAX_TITLES:
-            del self.titles[0]
+            self._drop_title(self.titles[0][0])
+        while self._unread.probes > MAX_PROBES:
+            traces, oldest = next(iter(self._unread.titles.values()))
+            traces._drop_title(oldest)
 
     def drop_titles(self, *, before_s: float) -> None:
         while self.titles and self.titles[0][0].arrived_s < before_s:
-            del self.titles[0]
+            self._drop_title(self.titles[0][0])
+
+    def _drop_title(self, turn: Turn) -> None:
+        if self._unread.titles.pop(id(turn), None) is not None:
+            at = next(at for at, title in enumerate(self.titles) if title[0] is turn)
+            self._unread.probes -= len(self.titles.pop(at)[1])
 
     def add_fruitless(self, body: int) -> None:
         """A conversation that opened with this quoted nobody."""
@@ -104,19 +130,16 @@ class Traces:
         """The turn can no longer be recognised by a quote; forgets what it said, too."""
         known = self._waiting.pop(id(turn), None)
         if known is not None:
-            self._unread.size -= known[1]
-        turn.words = turn.utterance = None
+            self._unread.size -= known.size
         for mark in turn.asked:
             _remove(self.prompts if turn.offers_tools else self.asked, mark, turn)
         for mark in _answer_marks(turn):
             _remove(self.marks, mark, turn)
         turn.asked = turn.said = ()
         turn.handed = ()
-        turn.handed_sizes = ()
 
     def remove(self, turn: Turn) -> None:
-        if self.titles:
-            self.titles = [title for title in self.titles if title[0] is not turn]
+        self._drop_title(turn)
         self.remove_marks(turn)
         _remove(self.tails, turn.tail, turn)
         _remove(self.bodies, turn.body, turn)
@@ -127,32 +150,31 @@ class Traces:
         for minted in ids:
             _remove(self.minted, minted, turn)
 
-    def _keep(self, turn: Turn, size: int) -> None:
+    def _keep(
+        self, turn: Turn, size: int, *, words: Words | None = None, utterance: Utterance | None = None
+    ) -> None:
         """Until somebody searches; or not, if that were too much."""
-        known = self._waiting.get(id(turn))
-        if known is not None:
-            self._waiting[id(turn)] = turn, known[1] + size
-        elif 0 < size <= MAX_KEPT:
-            self._waiting[id(turn)] = turn, size
-        else:
-            self._read(turn)
+        if not 0 < size <= MAX_KEPT:
+            self._read(turn, words, utterance)
             return
+        known = self._waiting.get(id(turn))
+        if known is None:
+            known = self._waiting[id(turn)] = _Waiting(turn)
+        known.words = words or known.words
+        known.utterance = utterance or known.utterance
+        known.size += size
         self._unread.size += size
         while self._waiting and (self._unread.size > MAX_UNREAD or len(self._waiting) > MAX_WAITING):
             self._read_oldest(drops_worn=True)
 
     def _read_oldest(self, *, drops_worn: bool = False) -> None:
-        key = next(iter(self._waiting))
-        turn, size = self._waiting.pop(key)
-        self._unread.size -= size
-        if drops_worn and self.is_worn(turn.body):
-            turn.words = turn.utterance = None  # nobody could say which of so many is quoted
-        else:
-            self._read(turn)
+        oldest = self._waiting.pop(next(iter(self._waiting)))
+        self._unread.size -= oldest.size
+        # Of what so many say, nobody could tell which one is quoted.
+        if not (drops_worn and self.is_worn(oldest.turn.body)):
+            self._read(oldest.turn, oldest.words, oldest.utterance)
 
-    def _read(self, turn: Turn) -> None:
-        words, utterance = turn.words, turn.utterance
-        turn.words = turn.utterance = None
+    def _read(self, turn: Turn, words: Words | None, utterance: Utterance | None) -> None:
         if words is not None:
             turn.asked = words.asked
             for mark in turn.asked:
@@ -160,7 +182,7 @@ class Traces:
         if utterance is not None:
             # What stands beside calls is a remark; what others quote is an answer, or what a call hands over.
             turn.said = () if turn.calls else utterance.said
-            turn.handed, turn.handed_sizes = utterance.handed, utterance.handed_sizes
+            turn.handed = tuple(map(Handed, utterance.handed, utterance.handed_sizes))
             for mark in _answer_marks(turn):
                 _add(self.marks, mark, turn)
 
@@ -175,8 +197,8 @@ def holders(index: Holders, key: int) -> tuple[Turn, ...] | list[Turn]:
 
 def _answer_marks(turn: Turn) -> Iterator[int]:
     yield from turn.said
-    for marks in turn.handed:
-        yield from marks
+    for text in turn.handed:
+        yield from text.marks
 
 
 def _add(index: Holders, key: int, turn: Turn) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from gateway.domain.decision import SessionSource
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
-from gateway.domain.request import RequestFacts, Utterance, Words
+from gateway.domain.request import RequestFacts
 
 ExplicitKey = tuple[TenantId, str, str]
 """Tenant, schema, the session as the client names it."""
@@ -21,6 +21,14 @@ class Outcome(enum.Enum):
     CUT = "cut"
     """An answer began and broke off, or its reader left: what came of it may have been used."""
     FAILED = "failed"
+
+
+class Handed(msgspec.Struct, frozen=True, gc=False):
+    """A text that a call handed over."""
+
+    marks: tuple[int, ...]
+    size: int
+    """In characters."""
 
 
 class Turn(msgspec.Struct, kw_only=True, eq=False):
@@ -38,17 +46,12 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     is_opening: bool
     """It built on no turn that we know."""
     is_side: bool
-    words: Words | None = None
-    """What it asked, while nobody needed the marks of it."""
     asked: tuple[int, ...] = ()
     outcome: Outcome = Outcome.LIVE
     ended_s: float = 0.0
     text: int = 0
-    utterance: Utterance | None = None
-    """Its answer, while nobody needed the marks of it."""
     said: tuple[int, ...] = ()
-    handed: tuple[tuple[int, ...], ...] = ()
-    handed_sizes: tuple[int, ...] = ()
+    handed: tuple[Handed, ...] = ()
     minted: tuple[int, ...] = ()
     """Hashes of the ids that its answer minted, oldest first."""
     calls: int = 0

@@ -33,6 +33,10 @@ class Spoken(Utterance):
     def handed(self) -> tuple[tuple[int, ...], ...]:
         return (self._handed,)
 
+    @property
+    def handed_sizes(self) -> tuple[int, ...]:
+        return (9,)
+
 
 def full(traces: Traces, number: int) -> Turn:
     one = turn(tail=1, body=2)
@@ -101,6 +105,17 @@ def test_titles_are_few_and_short_lived(monkeypatch):
     assert [title[0] for title in traces.titles] == turns[2:]
     traces.remove(turns[2])
     assert traces.titles == []
+
+
+def test_titles_of_all_tenants_are_few_and_the_oldest_go(monkeypatch):
+    monkeypatch.setattr(module, "MAX_PROBES", 3)
+    unread = Unread()
+    one, other = Traces(unread), Traces(unread)
+    one.add_title(turn(), frozenset({1, 2}))
+    other.add_title(turn(), frozenset({3, 4}))
+    assert not one.titles and len(other.titles) == 1 and unread.probes == 2
+    other.drop_titles(before_s=10**9)
+    assert unread.probes == 0 and not unread.titles
 
 
 def test_what_was_answered_is_not_asked_again_nor_known_by_its_text_if_it_called():
