@@ -52,5 +52,7 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """A health check that takes longer has failed."""
     failures_until_down: Annotated[int, Meta(ge=1)] = 2
     """Health checks that fail in a row before a replica is taken out."""
+    engine_period_s: _Seconds = 1.0
+    """Between two looks at what a vLLM says of itself at `/metrics`."""
     ca_file: str | None = None
     """Certificates to trust for https replicas, instead of the system's."""

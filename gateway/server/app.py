@@ -15,6 +15,7 @@ from gateway.config.load import read_api_key
 from gateway.config.server import split_listen
 from gateway.core import events as ev
 from gateway.core.snapshot import Snapshot, take_snapshot
+from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.records import Record
 from gateway.server.control import ControlPlane
@@ -28,6 +29,7 @@ from gateway.server.tenants import Tenants
 from gateway.telemetry.jsonl import StreamFile
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.recorder import Recorder
+from gateway.upstream.engine_watch import EngineWatch
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Address, Replica
 
@@ -61,8 +63,14 @@ class Gateway:
             self._replicas,
             config.upstream,
             tls=tls,
-            on_up=lambda facts: self.driver.send(ev.ReplicaCameUp(facts)),
-            on_down=lambda replica, why: self.driver.send(ev.ReplicaWentDown(replica, why)),
+            on_up=self._replica_came_up,
+            on_down=self._replica_went_down,
+        )
+        self._engines = EngineWatch(
+            self._replicas.values(),
+            config.upstream,
+            tls=tls,
+            on_report=lambda replica, signals: self.driver.send(ev.EngineReported(replica, signals)),
         )
         tenants = Tenants(config.tenants)
         self._handlers = Handlers(
@@ -100,7 +108,7 @@ class Gateway:
         site = web.TCPSite(self._control, host, port)
         await site.start()
         self.control_port = self._control.addresses[0][1]
-        for loop in self._health.loops():
+        for loop in (*self._health.loops(), *self._engines.loops()):
             self._tasks.spawn(loop)
         self._tasks.spawn(self._sweep())
 
@@ -114,6 +122,7 @@ class Gateway:
         await self.listener.close()
         await self._tasks.cancel()
         await self._health.close()
+        await self._engines.close()
         if self._control is not None:
             await self._control.cleanup()
         for replica in self._replicas.values():
@@ -151,6 +160,14 @@ class Gateway:
             await asyncio.wait((draining, hurrying), return_when=asyncio.FIRST_COMPLETED)
         finally:
             await self.stop()
+
+    def _replica_came_up(self, facts: ReplicaFacts) -> None:
+        self._engines.came_up(facts)
+        self.driver.send(ev.ReplicaCameUp(facts))
+
+    def _replica_went_down(self, replica: ReplicaId, why: str) -> None:
+        self._engines.went_down(replica)
+        self.driver.send(ev.ReplicaWentDown(replica, why))
 
     def _on_records(self, records: list[Record]) -> None:
         self._metrics.take(records)

@@ -1,0 +1,85 @@
+"""What a vLLM says of itself at `/metrics`, as signals.
+
+Only the lines of the few metrics that decisions are made from are read. Engines of one server (data parallel)
+are added up. What is missing or unreadable is None; a server that is no vLLM has none of it.
+
+Names as in vLLM 0.32: `vllm:cache_config_info` (a gauge whose labels are the configuration),
+`vllm:kv_cache_usage_perc`, `vllm:num_requests_running` and `…_waiting`, `vllm:num_preemptions_total`,
+`vllm:prefix_cache_queries_total` and `…_hits_total`, and the same of the external cache behind it.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from gateway.domain.engine import EngineSignals
+
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_MAX_BYTES: Final = 8 << 20
+
+
+def read_vllm_metrics(text: str) -> EngineSignals:
+    """Never raises, whatever the text is."""
+    sums: dict[str, float] = {}
+    most_used: float | None = None
+    kv_tokens = 0
+    for name, labels, value in _samples(text[:_MAX_BYTES]):
+        if name == "cache_config_info":
+            kv_tokens += _kv_tokens(labels)
+        elif name in ("kv_cache_usage_perc", "gpu_cache_usage_perc"):
+            most_used = max(most_used or 0.0, value)
+        else:
+            sums[name] = sums.get(name, 0.0) + value
+    return EngineSignals(
+        kv_tokens=kv_tokens or None,
+        kv_used=most_used,
+        running=_whole(sums, "num_requests_running"),
+        waiting=_whole(sums, "num_requests_waiting"),
+        preemptions=_whole(sums, "num_preemptions_total"),
+        prefix_queried=_whole(sums, "prefix_cache_queries_total"),
+        prefix_hit=_whole(sums, "prefix_cache_hits_total", "external_prefix_cache_hits_total"),
+    )
+
+
+_WANTED: Final = frozenset(
+    (
+        "cache_config_info",
+        "kv_cache_usage_perc",
+        "gpu_cache_usage_perc",  # its name before 0.10
+        "num_requests_running",
+        "num_requests_waiting",
+        "num_preemptions_total",
+        "prefix_cache_queries_total",
+        "prefix_cache_hits_total",
+        "external_prefix_cache_hits_total",
+    )
+)
+
+
+_SAMPLE: Final = re.compile(rf"^vllm:({'|'.join(sorted(_WANTED))})(?:\{{(.*)\}})? +(\S+)", re.MULTILINE)
+
+
+def _samples(text: str) -> Iterator[tuple[str, str, float]]:
+    for name, labels, number in _SAMPLE.findall(text):
+        try:
+            value = float(number)
+        except ValueError:
+            continue
+        if 0.0 <= value < 1e18:  # a NaN is none of it
+            yield name, labels, value
+
+
+def _kv_tokens(labels: str) -> int:
+    """Blocks × tokens of a block, as configured; 0 if it does not say."""
+    found = dict(_LABEL.findall(labels))
+    try:
+        return int(found["num_gpu_blocks"]) * int(found["block_size"])
+    except (KeyError, ValueError):
+        return 0
+
+
+def _whole(sums: dict[str, float], *names: str) -> int | None:
+    """Of one metric, and of those that add to it where they are there."""
+    if names[0] not in sums:
+        return None
+    return int(sum(sums.get(name, 0.0) for name in names))

@@ -1,0 +1,88 @@
+"""Engine signals: what does each vLLM say of itself?
+
+Every replica that is up and a vLLM is asked for `/metrics`, about once a second. One that has no such page,
+or takes too long, is asked again after a while; nothing depends on its answer.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+import aiohttp
+
+from gateway.config.upstream import UpstreamConfig
+from gateway.domain.engine import EngineSignals
+from gateway.domain.fleet import ReplicaFacts
+from gateway.domain.ids import ReplicaId
+from gateway.telemetry.vllm_metrics import read_vllm_metrics
+from gateway.upstream.replica import Replica
+
+_MAX_BYTES: Final = 8 << 20
+_LOOK_AGAIN: Final = 30.0
+"""Periods until a replica that did not answer is asked again."""
+
+
+class EngineWatch:
+    def __init__(
+        self,
+        replicas: Iterable[Replica],
+        config: UpstreamConfig,
+        *,
+        tls: ssl.SSLContext | None,
+        on_report: Callable[[ReplicaId, EngineSignals], None],
+    ) -> None:
+        self._replicas = list(replicas)
+        self._config = config
+        self._tls = tls
+        self._on_report = on_report
+        self._engines: set[ReplicaId] = set()
+        self._session: aiohttp.ClientSession | None = None
+
+    def came_up(self, facts: ReplicaFacts) -> None:
+        if facts.abilities.engine == "vllm":
+            self._engines.add(facts.id)
+        else:
+            self._engines.discard(facts.id)
+
+    def went_down(self, replica: ReplicaId) -> None:
+        self._engines.discard(replica)
+
+    def loops(self) -> list[Coroutine[Any, Any, None]]:
+        """One endless loop per replica, for the caller to run as tasks."""
+        timeout = aiohttp.ClientTimeout(total=self._config.health_timeout_s)
+        self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
+        return [self._watch(replica) for replica in self._replicas]
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _watch(self, replica: Replica) -> None:
+        while True:
+            pause_s = self._config.engine_period_s
+            if replica.id in self._engines:
+                signals = await self._ask(replica)
+                if signals is None:
+                    pause_s *= _LOOK_AGAIN
+                elif replica.id in self._engines:  # still
+                    self._on_report(replica.id, signals)
+            await asyncio.sleep(pause_s)
+
+    async def _ask(self, replica: Replica) -> EngineSignals | None:
+        """None if it says nothing."""
+        assert self._session is not None
+        headers = {"Authorization": f"Bearer {replica.api_key}"} if replica.api_key is not None else {}
+        tls = self._tls if replica.address.is_tls and self._tls is not None else True
+        try:
+            async with self._session.get(
+                replica.address.url + "/metrics", headers=headers, ssl=tls, allow_redirects=False
+            ) as response:
+                if response.status != 200:
+                    return None
+                content = await response.content.read(_MAX_BYTES)
+                while not response.content.at_eof() and len(content) < _MAX_BYTES:
+                    content += await response.content.read(_MAX_BYTES - len(content))
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return None
+        return read_vllm_metrics(content.decode(errors="replace"))

@@ -1,0 +1,61 @@
+"""A vLLM's `/metrics`, and other texts."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.engine import EngineSignals
+from gateway.telemetry.vllm_metrics import read_vllm_metrics
+
+SAID = """\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="tiny"} 3.0
+vllm:num_requests_waiting{engine="0",model_name="tiny"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="tiny",reason="capacity"} 2.0
+vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.25
+vllm:prefix_cache_queries_total{engine="0",model_name="tiny"} 1000.0
+vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} 600.0
+vllm:external_prefix_cache_hits_total{engine="0",model_name="tiny"} 50.0
+vllm:num_preemptions_total{engine="0",model_name="tiny"} 7.0
+vllm:num_preemptions_created{engine="0",model_name="tiny"} 1.7e+09
+vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="159",prefix="a }\\"b"} 1.0
+process_resident_memory_bytes 1.0e+09
+"""
+
+
+def test_a_vllm_says_how_it_is():
+    assert read_vllm_metrics(SAID) == EngineSignals(
+        kv_tokens=159 * 16,
+        kv_used=0.25,
+        running=3,
+        waiting=2,
+        preemptions=7,
+        prefix_queried=1000,
+        prefix_hit=650,
+    )
+
+
+def test_engines_of_one_server_are_added_up():
+    other = SAID.replace('engine="0"', 'engine="1"').replace("} 0.25", "} 0.75")
+    both = read_vllm_metrics(SAID + other)
+    assert (both.kv_tokens, both.running, both.kv_used) == (2 * 159 * 16, 6, 0.75)
+
+
+def test_what_is_not_there_is_not_known():
+    assert read_vllm_metrics("") == read_vllm_metrics("<html>no</html>") == EngineSignals()
+    assert (
+        read_vllm_metrics('vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1').kv_tokens is None
+    )
+    assert read_vllm_metrics('vllm:cache_config_info{num_gpu_blocks="9"} 1').kv_tokens is None
+    for value in ("", "many", "NaN", "-1", "+Inf"):
+        assert read_vllm_metrics(f"vllm:num_requests_running {value}").running is None
+    assert read_vllm_metrics("vllm:num_requests_running 4").running == 4
+    assert read_vllm_metrics("vllm:external_prefix_cache_hits_total 4").prefix_hit is None
+
+
+@given(
+    st.text()
+    | st.text(alphabet='vllm:{}="\\ 0123456789_\n').map(lambda text: "vllm:num_requests_running" + text)
+)
+def test_no_text_is_an_error(text):
+    read_vllm_metrics(text)

@@ -1,0 +1,119 @@
+"""What engines say of themselves is asked for, and never needed."""
+
+import asyncio
+import contextlib
+
+from aiohttp import web
+
+from gateway.config.upstream import UpstreamConfig
+from gateway.domain.engine import EngineSignals
+from gateway.domain.fleet import Abilities, ReplicaFacts
+from gateway.domain.ids import PoolId, ReplicaId
+from gateway.upstream.engine_watch import EngineWatch
+from gateway.upstream.replica import Address, Replica
+
+A = ReplicaId("a")
+VLLM = ReplicaFacts(id=A, pool=PoolId("pool"), abilities=Abilities(engine="vllm"))
+OTHER = ReplicaFacts(id=A, pool=PoolId("pool"))
+CONFIG = UpstreamConfig(engine_period_s=0.01, health_timeout_s=0.5)
+
+
+class Engine:
+    """Answers `/metrics`."""
+
+    def __init__(self) -> None:
+        self.status, self.asked, self.delay_s = 200, 0, 0.0
+        self.headers: dict[str, str] = {}
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        self.asked += 1
+        self.headers = dict(request.headers)
+        await asyncio.sleep(self.delay_s)
+        return web.Response(text="vllm:num_requests_waiting 4\n", status=self.status)
+
+
+@contextlib.asynccontextmanager
+async def watched(engine: Engine, *, key=None):
+    app = web.Application()
+    app.router.add_get("/metrics", engine.metrics)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    replica = Replica(
+        A,
+        PoolId("pool"),
+        Address.parse(f"http://127.0.0.1:{port}"),
+        config=CONFIG,
+        api_key=key,
+        tls=None,
+    )
+    told: list[tuple[ReplicaId, EngineSignals]] = []
+    watch = EngineWatch([replica], CONFIG, tls=None, on_report=lambda *report: told.append(report))
+    await watch.close()  # before it began
+    tasks = [asyncio.create_task(loop) for loop in watch.loops()]
+    try:
+        yield watch, told, runner
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await watch.close()
+        await runner.cleanup()
+
+
+async def eventually(condition) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_vllm_that_is_up_is_asked_again_and_again():
+    engine = Engine()
+    async with watched(engine, key="secret") as (watch, told, _):
+        await asyncio.sleep(0.05)
+        assert engine.asked == 0
+        watch.came_up(VLLM)
+        await eventually(lambda: len(told) >= 2)
+        assert told[0] == (A, EngineSignals(waiting=4))
+        assert engine.headers["Authorization"] == "Bearer secret"
+        watch.went_down(A)
+        await asyncio.sleep(0.05)
+        before = len(told)
+        await asyncio.sleep(0.1)
+        assert len(told) == before
+
+
+async def test_others_are_not_asked():
+    engine = Engine()
+    async with watched(engine) as (watch, told, _):
+        watch.came_up(VLLM)
+        watch.came_up(OTHER)
+        await asyncio.sleep(0.1)
+        assert engine.asked == 0 and not told
+
+
+async def test_one_that_does_not_answer_is_asked_again_later():
+    engine = Engine()
+    engine.status = 404
+    async with watched(engine) as (watch, told, runner):
+        watch.came_up(VLLM)
+        await eventually(lambda: engine.asked == 1)
+        engine.status = 200
+        await asyncio.sleep(0.1)
+        assert engine.asked == 1 and not told
+        await eventually(lambda: bool(told))
+        await runner.cleanup()
+        await asyncio.sleep(0.05)
+
+
+async def test_what_it_said_after_it_left_is_not_told():
+    engine = Engine()
+    engine.delay_s = 0.1
+    async with watched(engine) as (watch, told, _):
+        watch.came_up(VLLM)
+        await eventually(lambda: engine.asked == 1)
+        watch.went_down(A)
+        await asyncio.sleep(0.3)
+        assert not told
