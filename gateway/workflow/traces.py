@@ -31,7 +31,7 @@ _MAX_FRUITLESS: Final = 1024
 Holders = dict[int, Turn | list[Turn]]
 
 
-class _Waiting(msgspec.Struct, gc=False):
+class _Waiting(msgspec.Struct, eq=False):
     """A turn with words that nobody needed yet."""
 
     turn: Turn
@@ -48,7 +48,7 @@ class Unread:
         """Bytes of words."""
         self.probes = 0
         """Marks that titles could carry."""
-        self.titles: dict[int, tuple["Traces", Turn]] = {}
+        self.titles: dict[int, tuple[Traces, Turn]] = {}
         """By turn, oldest first."""
 
 
@@ -99,16 +99,16 @@ class Traces:
         self._unread.titles[id(turn)] = self, turn
         self._unread.probes += len(probes)
         if len(self.titles) > MAX_TITLES:
-            self._drop_title(self.titles[0][0])
+            self.drop_title(self.titles[0][0])
         while self._unread.probes > MAX_PROBES:
             traces, oldest = next(iter(self._unread.titles.values()))
-            traces._drop_title(oldest)
+            traces.drop_title(oldest)
 
     def drop_titles(self, *, before_s: float) -> None:
         while self.titles and self.titles[0][0].arrived_s < before_s:
-            self._drop_title(self.titles[0][0])
+            self.drop_title(self.titles[0][0])
 
-    def _drop_title(self, turn: Turn) -> None:
+    def drop_title(self, turn: Turn) -> None:
         if self._unread.titles.pop(id(turn), None) is not None:
             at = next(at for at, title in enumerate(self.titles) if title[0] is turn)
             self._unread.probes -= len(self.titles.pop(at)[1])
@@ -139,7 +139,7 @@ class Traces:
         turn.handed = ()
 
     def remove(self, turn: Turn) -> None:
-        self._drop_title(turn)
+        self.drop_title(turn)
         self.remove_marks(turn)
         _remove(self.tails, turn.tail, turn)
         _remove(self.bodies, turn.body, turn)
