@@ -163,6 +163,7 @@ class Backend:
         self.script: Script = sends(answer())
         self.models = json.dumps({"object": "list", "data": [{"id": "m", "object": "model"}]}).encode()
         self.version = b'{"version":"0.30.0"}'
+        self.metrics = b""
         self.seen: list[Message] = []
         self.reads_bodies = True
         """If not, scripts run as soon as the head is there."""
@@ -218,7 +219,12 @@ class Backend:
     async def _answer_check(self, request: Message, writer: asyncio.StreamWriter) -> bool:
         if not (request.get(b"user-agent") or b"").startswith(b"Python/"):
             return False
-        bodies = {b"/health": b"", b"/version": self.version, b"/v1/models": self.models}
+        bodies = {
+            b"/health": b"",
+            b"/version": self.version,
+            b"/v1/models": self.models,
+            b"/metrics": self.metrics,
+        }
         writer.write(answer(bodies[request.target]))
         return True
 

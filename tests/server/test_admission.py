@@ -1,0 +1,63 @@
+"""Admission of sessions, on real sockets."""
+
+import asyncio
+import hashlib
+
+from gateway.domain.ids import PoolId
+from tests.server.bench import Exchange, answer, eventually, post
+
+
+class Gate:
+    """Answers a request when it is let pass."""
+
+    def __init__(self) -> None:
+        self.passes = asyncio.Semaphore(0)
+
+    async def __call__(self, exchange: Exchange) -> None:
+        await self.passes.acquire()
+        await exchange.send(answer())
+
+
+def of(session: bytes):
+    return post(headers=b"x-turnpike-session: %s\r\n" % session)
+
+
+async def test_a_session_waits_for_a_place_and_the_turns_of_others_pass_it(start):
+    bench = await start(admission={"policy": "session-cap", "session_cap": 1})
+    assert (await bench.ask(of(b"one"))).status == 200
+    bench.backend.script = gate = Gate()
+    first, second = await bench.connect(), await bench.connect()
+    first.send(of(b"one"))
+    await eventually(lambda: len(bench.backend.seen) == 2)
+    second.send(of(b"two"))
+    await eventually(lambda: len(bench.brain.waiting_room) == 1)
+    again = asyncio.create_task(bench.ask(of(b"one")))
+    await eventually(lambda: len(bench.backend.seen) == 3)
+    for _ in range(3):
+        gate.passes.release()
+    assert (await first.receive()).status == 200
+    assert (await again).status == 200
+    # Nobody who is in has a turn: whoever is next enters at once.
+    answered = await second.receive()
+    assert answered.status == 200 and float(answered.get(b"x-turnpike-queue-ms")) > 0
+
+
+async def test_a_tenant_beyond_its_quota_is_told_429(start):
+    key = b"sesame"
+    digest = "sha256:" + hashlib.sha256(key).hexdigest()
+    tenant = {"name": "t", "key_hashes": [digest], "quota": {"tokens_per_minute": 10}}
+    bench = await start(tenants=[tenant])
+    asked = post(headers=b"Authorization: Bearer sesame\r\n")
+    assert (await bench.ask(asked)).status == 200
+    responses = [await bench.ask(asked) for _ in range(5)]
+    response = responses[-1]
+    assert response.status == 429 and 1 <= int(response.get(b"retry-after")) <= 30
+    assert response.get(b"x-turnpike-reason") == b"tenant_quota"
+    assert response.json()["error"]["code"] == "tenant_quota"
+
+
+async def test_what_an_engine_says_of_its_cache_becomes_the_budget(start):
+    bench = await start(upstream={"engine_period_s": 0.05})
+    bench.backend.metrics = b'vllm:cache_config_info{block_size="16",num_gpu_blocks="1000"} 1.0\n'
+    pools = bench.brain.admission.pools
+    await eventually(lambda: pools and pools[PoolId("default")].window.budget == 0.9 * 16_000)
