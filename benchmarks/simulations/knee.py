@@ -1,0 +1,37 @@
+"""Where is the knee? The load up to which stock vLLM with affinity keeps up.
+
+A load is below the knee if sessions take, on average, at most `SLOW` times what they take alone. It is
+bracketed from a guess by doubling or halving, and the bracket is halved twice on the logarithm: the answer is
+right to within 9 %.
+"""
+
+from collections.abc import Callable
+from math import sqrt
+from typing import Final
+
+SLOW: Final = 1.6
+_DOUBLINGS: Final = 8
+_HALVINGS: Final = 2
+
+
+def find_knee(slowdown: Callable[[float], float], guess: float) -> tuple[float, dict[float, float]]:
+    """The knee, and the slowdown at each load that was tried."""
+    tried: dict[float, float] = {}
+
+    def keeps_up(load: float) -> bool:
+        tried[load] = slowdown(load)
+        return tried[load] <= SLOW
+
+    factor = 2.0 if keeps_up(guess) else 0.5
+    low = high = guess
+    for _ in range(_DOUBLINGS):
+        last, guess = guess, guess * factor
+        if keeps_up(guess) != (factor > 1):
+            low, high = sorted((last, guess))
+            break
+    else:
+        return guess, tried
+    for _ in range(_HALVINGS):
+        middle = sqrt(low * high)
+        low, high = (middle, high) if keeps_up(middle) else (low, middle)
+    return sqrt(low * high), tried

@@ -1,0 +1,51 @@
+"""The workloads to compare policies on: files, or mixes that `turnpike workload synth` composes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+from gateway.simulator.baselines.plan import Plan
+from gateway.simulator.engine.options import EngineOptions
+from gateway.simulator.experiment.draw import fitting
+from gateway.simulator.fleet import FleetSpec
+from gateway.workload.trace.files import read_workload
+from gateway.workload.trace.format import Header, Session
+
+MIXES = ("saga-tenants", "mars-ilr3", "sutradhara-fan-out")
+
+
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    header: Header
+    sessions: list[Session]
+    """Those that fit a replica."""
+    left_out: int
+
+    @property
+    def name(self) -> str:
+        return self.header.name
+
+    @property
+    def mean_context(self) -> float:
+        """Of what a session holds, over its turns."""
+        lengths = [t.input_tokens for s in self.sessions for thread in s.threads for t in thread.turns]
+        return sum(lengths) / len(lengths)
+
+
+def composed(mix: str, folder: Path, *, count: int) -> Path:
+    """A file with so many sessions of one of the papers' mixes."""
+    target = folder / f"{mix}.jsonl"
+    command = ["workload", "synth", "--preset", mix, "--count", str(count), "--per-hour", "60"]
+    subprocess.run(
+        [sys.executable, "-m", "gateway", *command, "-o", str(target)], check=True, stdout=subprocess.DEVNULL
+    )
+    return target
+
+
+def load(path: Path, fleet: FleetSpec) -> Workload:
+    header, sessions = read_workload(str(path))
+    everything = list(sessions)
+    kv_tokens = min(Plan.of(fleet).kv_tokens(fleet).values())
+    fits = fitting(everything, kv_tokens=kv_tokens, max_model_len=EngineOptions().max_model_len)
+    return Workload(header=header, sessions=fits, left_out=len(everything) - len(fits))
