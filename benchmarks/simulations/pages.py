@@ -30,8 +30,8 @@ median over the seeds, in brackets from least to most.
 
 The *knee* of a workload is measured: the load at which sessions take {slow} times what they take alone, on
 stock vLLM with affinity. Loads are relative to it. Of policies with knobs the best in hindsight is shown. `*`
-marks what knows more than a gateway can. **Bold** are Turnpike and the two strong baselines: stock vLLM behind
-session affinity, without and with its native CPU offload.
+marks what knows more than a gateway can. **Bold** are Turnpike and the two strong baselines: stock vLLM
+behind session affinity, without and with its native CPU offload.
 
 ## In short
 """
