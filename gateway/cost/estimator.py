@@ -23,6 +23,7 @@ from typing import Final
 import msgspec
 
 from gateway.cost.fit import DecayingFit
+from gateway.cost.formula import LEAST_S, OUTPUT_TOKENS, READING_S, Formula
 from gateway.cost.profile import Hardware, Model, Profile
 from gateway.cost.roofline import Turn, context_product, weight_bytes_read
 from gateway.cost.spread import Spread
@@ -47,17 +48,13 @@ UNKNOWN: Final = Profile(
 )
 """Of a server about which nothing is known."""
 
-_READING_S: Final = 1e-6
-"""For each token of a prompt, cached or not: parsing, template, tokenizer, hashes of blocks."""
 _FIRST_TOKEN_BELIEF: Final = (1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
 _DECODE_BELIEF: Final = (1.0, 1.0, 1.0, 1.0, 0.0, 0.0)
 _TRIED: Final = 4.0
 _GUESSED: Final = 30.0
 """Error bars to either side before there is experience: with a profile, and without."""
-_FIRST_OUTPUT_TOKENS: Final = 200.0
 _OUTPUTS: Final = 50
 """Turns over which their usual output is averaged."""
-_LEAST_S: Final = 1e-6
 
 
 class TurnWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,8 +107,13 @@ class Estimator:
         self._first_token_spread = Spread(untried)
         self._completion_spreads = {True: Spread(untried), False: Spread(untried)}
         """By whether the length of the output was known."""
-        self._log_output = math.log(_FIRST_OUTPUT_TOKENS)
+        self._log_output = math.log(OUTPUT_TOKENS)
         self._outputs = 0
+        self._pace, self._usual_output = 1.0, OUTPUT_TOKENS
+        self._first_token_bars = (1.0, 1.0)
+        self._completion_bars = {True: (1.0, 1.0), False: (1.0, 1.0)}
+        self._formula: Formula | None = None
+        """With the four above: None if something was learned since they were worked out."""
 
     @property
     def observations(self) -> int:
@@ -123,17 +125,34 @@ class Estimator:
         return math.exp(self._log_output)
 
     def predict(self, work: TurnWork, load: Load) -> Prediction:
-        first_s = self._first_token.pace * self._first_token_s(work, load)
-        decoded = (self.usual_output_tokens if work.output_tokens is None else work.output_tokens) - 1
-        token_s = self._per_token.predict(self._decode_features(work, load))
-        rest_s = max(0.0, decoded) * max(_LEAST_S, token_s)
+        formula = self._formula
+        if formula is None:
+            formula = self._formula = self._multiplied_out()
+        new, cached = work.new_tokens, work.cached_tokens
+        alone_s = formula.alone_s(new, cached)
+        first_s = self._pace * (alone_s + formula.more_s(new, load))
+        output = work.output_tokens
+        known = output is not None
+        decoded = (output if output is not None else self._usual_output) - 1
+        total_s = first_s
+        if decoded > 0:
+            total_s += decoded * formula.token_s(new + cached, load)
+        low, high = self._first_token_bars
+        least, most = self._completion_bars[known]
         return Prediction(
             work=work,
             load=load,
-            first_token=_estimate(first_s, self._first_token_spread),
-            completion=_estimate(first_s + rest_s, self._completion_spreads[work.output_tokens is not None]),
-            prefill_s=self._first_token_s(work, Load()),
+            first_token=Estimate(first_s, first_s * low, first_s * high),
+            completion=Estimate(total_s, total_s * least, total_s * most),
+            prefill_s=alone_s,
         )
+
+    def _multiplied_out(self) -> Formula:
+        self._pace = self._first_token.pace
+        self._usual_output = self.usual_output_tokens
+        self._first_token_bars = self._first_token_spread.bars()
+        self._completion_bars = {knew: each.bars() for knew, each in self._completion_spreads.items()}
+        return Formula(self._profile, self._first_token.coefficients, self._per_token.coefficients)
 
     def isolated_task_s(self, turns: Iterable[Turn], gaps_s: Iterable[float] = ()) -> float:
         """A session that has this replica to itself, as observed so far: for deadlines and goodput."""
@@ -153,7 +172,8 @@ class Estimator:
         self, prediction: Prediction, launch_delay_s: float, actual: TurnWork | None = None
     ) -> None:
         """The turn had its first token so long after it was sent. `actual`: as usage has it, once known."""
-        launch_delay_s = max(_LEAST_S, launch_delay_s)
+        launch_delay_s = max(LEAST_S, launch_delay_s)
+        self._formula = None
         self._first_token_spread.observe(launch_delay_s / prediction.first_token.seconds)
         features = self._first_token_features(actual or prediction.work, prediction.load)
         self._first_token.observe(features, launch_delay_s)
@@ -168,8 +188,9 @@ class Estimator:
         actual: TurnWork | None = None,
     ) -> None:
         """The turn ended so long after it was sent; `first_token_s` is None if nobody saw the first token."""
+        self._formula = None
         knew = prediction.work.output_tokens is not None
-        self._completion_spreads[knew].observe(max(_LEAST_S, duration_s) / prediction.completion.seconds)
+        self._completion_spreads[knew].observe(max(LEAST_S, duration_s) / prediction.completion.seconds)
         if output_tokens < 1:
             return
         self._outputs += 1
@@ -177,9 +198,6 @@ class Estimator:
         if first_token_s is not None and output_tokens > 1 and duration_s > first_token_s:
             features = self._decode_features(actual or prediction.work, prediction.load)
             self._per_token.observe(features, (duration_s - first_token_s) / (output_tokens - 1))
-
-    def _first_token_s(self, work: TurnWork, load: Load) -> float:
-        return max(_LEAST_S, self._first_token.predict(self._first_token_features(work, load)))
 
     def _first_token_features(self, work: TurnWork, load: Load) -> tuple[float, ...]:
         profile, model = self._profile, self._profile.model
@@ -201,8 +219,8 @@ class Estimator:
             token_s * load.queued_tokens + product_s * load.queued_products,
             under_way_s,
             read_s * steps,
-            _READING_S * (new + work.cached_tokens),
-            _READING_S * load.queued_prompt_tokens,
+            READING_S * (new + work.cached_tokens),
+            READING_S * load.queued_prompt_tokens,
         )
 
     def _decode_features(self, work: TurnWork, load: Load) -> tuple[float, ...]:
@@ -215,10 +233,5 @@ class Estimator:
             read_s * (work.new_tokens + work.cached_tokens),
             read_s * load.decoding_context_tokens,
             profile.step_overhead_s * load.decoding,  # rows are believed to cost what they read, and no more
-            2 * model.active_parameters * load.queued_tokens / profile.flops_per_s / _FIRST_OUTPUT_TOKENS,
+            2 * model.active_parameters * load.queued_tokens / profile.flops_per_s / OUTPUT_TOKENS,
         )
-
-
-def _estimate(seconds: float, spread: Spread) -> Estimate:
-    low, high = spread.bars()
-    return Estimate(seconds, seconds * low, seconds * high)

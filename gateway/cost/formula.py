@@ -1,0 +1,123 @@
+"""What a turn takes, multiplied out: the estimator's features and coefficients as one formula.
+
+A prediction is made for every turn, an observation for some of them. So what does not depend on the turn is
+worked out when something was learned, and a prediction is a few sums.
+
+Invariant: what it says is Σ coefficient · feature of the estimator, but for rounding, and never less than
+`LEAST_S`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from gateway.cost.profile import Profile
+from gateway.cost.roofline import weight_bytes_read
+
+if TYPE_CHECKING:
+    from gateway.cost.estimator import Load
+
+LEAST_S: Final = 1e-6
+READING_S: Final = 1e-6
+"""For each token of a prompt, cached or not: parsing, template, tokenizer, hashes of blocks."""
+OUTPUT_TOKENS: Final = 200.0
+"""That turns are taken to have, before one has ended."""
+_ROWS: Final = 256
+
+
+class Formula:
+    def __init__(self, profile: Profile, first_token: Sequence[float], token: Sequence[float]) -> None:
+        """Of the coefficients of both fits."""
+        launch, products, tokens, attention, queued, under_way, shared, reading, queue_reading = first_token
+        model = profile.model
+        token_s = 2 * model.active_parameters / profile.flops_per_s
+        product_s = model.attention_flops_per_context_token / profile.flops_per_s
+        read_s = model.kv_bytes_per_token / profile.bytes_per_s
+        overhead_s, chunk = profile.step_overhead_s, profile.chunk_tokens
+        self._constant = launch * overhead_s
+        self._new = launch * overhead_s / chunk + tokens * token_s + reading * READING_S
+        self._cached = reading * READING_S
+        self._product = attention * product_s
+        self._matrix = products * token_s
+        self._weights = products / profile.bytes_per_s
+        self._queued = launch * overhead_s / chunk + queued * token_s
+        self._queued_product = queued * product_s
+        self._queued_prompt = queue_reading * READING_S
+        self._under_way = under_way / 2
+        self._shared = shared * read_s
+        self._chunk = chunk
+        self._read_s = read_s
+        overhead, weights, own, others, rows, prefills = token
+        self._token = overhead * overhead_s
+        self._token_weights = weights / profile.bytes_per_s
+        self._token_own = own * read_s
+        self._token_others = others * read_s
+        self._token_row = rows * overhead_s
+        self._token_queued = prefills * token_s / OUTPUT_TOKENS
+        self._bytes_per_s = profile.bytes_per_s
+        self._overhead_s = overhead_s
+        self._dense = model.dense_weight_bytes
+        self._experts = model.expert_weight_bytes if model.experts else 0.0
+        untouched = 1 - model.experts_per_token / model.experts if model.experts else 0.0
+        self._log_untouched = math.log(untouched) if untouched > 0 else -math.inf
+        self._profile = profile
+        self._row_weights: list[float] = []
+        """By rows that decode: what a step of theirs reads."""
+
+    def alone_s(self, new: float, cached: float) -> float:
+        """Until the first token of a turn that shares the replica with nobody."""
+        if new < 1.0:
+            new = 1.0
+        matrix_s, weights_s = self._matrix * new, self._weights * self._weight_bytes(new)
+        seconds = (
+            self._constant
+            + self._new * new
+            + self._cached * cached
+            + self._product * new * (cached + new / 2)
+            + (matrix_s if matrix_s > weights_s else weights_s)
+        )
+        return seconds if seconds > LEAST_S else LEAST_S
+
+    def more_s(self, new: float, load: "Load") -> float:
+        """What the others on the replica add to that."""
+        queued = load.queued_tokens
+        seconds = (
+            self._queued * queued
+            + self._queued_product * load.queued_products
+            + self._queued_prompt * load.queued_prompt_tokens
+        )
+        rows, context = load.decoding, load.decoding_context_tokens
+        if rows:
+            weights_s = self._of_rows(rows) / self._bytes_per_s
+            seconds += self._under_way * (self._overhead_s + weights_s + self._read_s * context)
+        if context:
+            steps = 1 + ((new if new > 1.0 else 1.0) + queued) / self._chunk
+            seconds += self._shared * context * steps
+        return seconds
+
+    def token_s(self, context: float, load: "Load") -> float:
+        """Of each token after the first."""
+        rows = load.decoding
+        seconds = (
+            self._token
+            + self._token_weights * self._of_rows(rows + 1)
+            + self._token_own * context
+            + self._token_others * load.decoding_context_tokens
+            + self._token_row * rows
+            + self._token_queued * load.queued_tokens
+        )
+        return seconds if seconds > LEAST_S else LEAST_S
+
+    def _weight_bytes(self, tokens: float) -> float:
+        if not self._experts:
+            return self._dense
+        return self._dense + self._experts * (1 - math.exp(self._log_untouched * tokens))
+
+    def _of_rows(self, rows: int) -> float:
+        known = self._row_weights
+        if rows < len(known):
+            return known[rows]
+        if rows >= _ROWS:
+            return weight_bytes_read(self._profile, rows)
+        known += [weight_bytes_read(self._profile, each) for each in range(len(known), rows + 1)]
+        return known[rows]
