@@ -98,7 +98,7 @@ def read_as(decoder: msgspec.json.Decoder[T], raw: Raw | bytes | str) -> T | Non
 
 def is_true(raw: Raw) -> bool:
     """Whether the field says yes, as leniently as the engines read it."""
-    return bytes(raw) in _TRUE
+    return raw is not ABSENT and bytes(raw) in _TRUE
 
 
 def is_false(raw: Raw) -> bool:

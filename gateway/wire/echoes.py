@@ -6,8 +6,7 @@ those ids, they say which response the request follows (DESIGN.md, session ident
 newest block that did is the best witness left.
 """
 
-from collections.abc import Iterable, Sequence
-from itertools import chain
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from gateway.wire.items import ASIDE, ASSISTANT, Item
@@ -28,26 +27,27 @@ class Echoes(NamedTuple):
 NO_ECHOES: Final = Echoes()
 
 
-def read_echoes(newest: Sequence[Item], before: Iterable[Item] = ()) -> Echoes:
+def read_echoes(items: Iterable[Item]) -> Echoes:
     """The call ids in the newest assistant block that has any, and the results after the newest one.
 
-    Both newest first: the items up to the model's newest, and those that may hold its newest calls.
+    `items`: newest first, those up to the model's newest, and those that may hold its newest calls.
     """
     results: dict[str, None] = {}
     calls: dict[str, None] = {}
     has_left_tail = has_observation = False
-    for item in chain(newest, before):
+    for item in items:
+        ids = item.ids
         if item.kind == ASSISTANT or item.kind == ASIDE:
             has_left_tail = True
-            for call_id in reversed(item.ids):
+            for call_id in reversed(ids):
                 calls[call_id] = None
         elif calls:
             break
         elif not has_left_tail:
-            for call_id in reversed(item.ids):
+            for call_id in reversed(ids):
                 results[call_id] = None
             has_observation = has_observation or item.is_observation
-        if len(calls) + len(results) > MAX_IDS:
+        if ids and len(calls) + len(results) > MAX_IDS:
             break
     if not calls and not results:
         return NO_ECHOES

@@ -92,11 +92,11 @@ class TranscriptReader:
     def _echoes(self, items: Sequence[Raw], raws: Sequence[int], found: _Checkpoint) -> Echoes:
         """Of the items behind the model's newest, and of those from its newest calls on."""
         end = len(raws)
-        tail = range(end - 1, max(found.said - 2, end - MAX_ITEMS - 1, -1), -1)
-        newest = [self._item(raws[at], items[at]) for at in tail]
+        newest = range(end - 1, max(found.said - 2, end - MAX_ITEMS - 1, -1), -1)
         before = min(found.called, found.said - 1)
         block = range(before - 1, max(-1, before - MAX_ITEMS), -1)
-        return read_echoes(newest, (self._item(raws[at], items[at]) for at in block))
+        read = self._item
+        return read_echoes(read(raws[at], items[at]) for places in (newest, block) for at in places)
 
     def _resume(self, items: Sequence[Raw], raws: Sequence[int]) -> _Checkpoint:
         """The whole conversation, from the newest checkpoint on."""
@@ -114,14 +114,12 @@ class TranscriptReader:
         if at == count:
             return state
         read = [self._item(raws[place], items[place]) for place in range(at, count)]
-        before = count - _BACK - at
-        cut = 0
-        if before > 0:
-            cut = next((place for place in range(before, 0, -1) if read[place - 1].kind in _ENDS), 0)
-        if cut:
-            state = _follow(state, read[:cut], at)
-            self._checkpoints.put(prefixes.hash(at + cut), state)
-        found = _follow(state, read[cut:], at + cut)
+        if len(read) > 2:
+            cut = _find_cut(read)
+            if cut:
+                state, at, read = _follow(state, read[:cut], at), at + cut, read[cut:]
+                self._checkpoints.put(prefixes.hash(at), state)
+        found = _follow(state, read, at)
         if read[-1].kind in _ENDS:
             self._checkpoints.put(prefixes.hash(count), found)
         return found
@@ -162,59 +160,58 @@ class _Prefixes:
         return hash((self._base, start, *self._raws[start:end]))
 
 
-def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoint:
-    """The conversation after these items; `count` stand before them.
+def _find_cut(read: Sequence[Item]) -> int:
+    """After how many of the items just read a second checkpoint stands; 0 for none."""
+    before = len(read) - _BACK
+    if before > 0:
+        return next((place for place in range(before, 0, -1) if read[place - 1].kind in _ENDS), 0)
+    # Before the newest answer and what came of it: who asks that again gets another one.
+    return len(read) - 2 if read[-2].kind == ASSISTANT and read[-3].kind in _ENDS else 0
 
-    Several answers may stand in a row, so a block begins at each item of a run that has a text; all of them
-    reach to the end of the run.
-    """
+
+def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoint:
+    """The conversation after these items; `count` stand before them."""
     tail, recent, blocks, run = state.tail, state.recent, state.blocks, state.run
     called, said, asked = state.called, state.said, state.asked
-    open_blocks: list[_Open] = []
+    answers: list[tuple[int, Item]] = []
+    """Those in a row, each with the hash of what stands before it."""
     for place, item in enumerate(items, count + 1):
         kind = item.kind
         if item.ids:
             called = place
         if kind == ASSISTANT:
             said, asked = place, 0
-            for block in open_blocks:
-                block.add(item)
-            if not open_blocks or (item.text and len(open_blocks) < _MAX_RUN):
-                open_blocks.append(_Open(tail, item))
-            run = len(open_blocks)
+            answers.append((tail, item))
         elif kind in _ENDS:
-            asked = place if kind == USER and item.text else asked
-            if open_blocks:
-                blocks = _close(open_blocks, blocks)
-                open_blocks = []
+            if kind == USER and item.text:
+                asked = place
+            if answers:
+                found = _blocks(answers)
+                blocks, run = (*found, *blocks)[:MAX_BLOCKS], len(found)
+                answers = []
         else:
-            said = place if kind == ASIDE else said
+            if kind == ASIDE:
+                said = place
             continue
         recent = (tail, *recent[: MAX_RECENT - 1])
         tail = (tail * _STEP + item.hash) & _MASK
-    if open_blocks:
-        blocks = _close(open_blocks, blocks)
+    if answers:
+        found = _blocks(answers)
+        blocks, run = (*found, *blocks)[:MAX_BLOCKS], len(found)
     return _Checkpoint(tail, recent, blocks, run, called, said, asked)
 
 
-def _close(open_blocks: list["_Open"], blocks: tuple[AssistantBlock, ...]) -> tuple[AssistantBlock, ...]:
-    return (*[block.close() for block in reversed(open_blocks)], *blocks)[:MAX_BLOCKS]
+def _blocks(answers: Sequence[tuple[int, Item]]) -> list[AssistantBlock]:
+    """Newest first. Several answers may stand in a row, so a block begins at each of them that has a text;
+    all of them reach to the end."""
+    tail, item = answers[0]
+    if len(answers) == 1:
+        return [AssistantBlock(tail, item.text, item.has_calls)]
+    starts = [0, *(at for at in range(1, len(answers)) if answers[at][1].text)][:_MAX_RUN]
+    return [_block(answers[start:]) for start in reversed(starts)]
 
 
-class _Open:
-    """A block that may still grow."""
-
-    __slots__ = ("has_calls", "tail", "texts")
-
-    def __init__(self, tail: int, item: Item) -> None:
-        self.tail = tail
-        self.texts = [item.text] if item.text else []
-        self.has_calls = item.has_calls
-
-    def add(self, item: Item) -> None:
-        self.texts += [item.text] if item.text else []
-        self.has_calls = self.has_calls or item.has_calls
-
-    def close(self) -> AssistantBlock:
-        text = self.texts[0] if len(self.texts) == 1 else hash(tuple(self.texts)) if self.texts else 0
-        return AssistantBlock(self.tail, text, self.has_calls)
+def _block(answers: Sequence[tuple[int, Item]]) -> AssistantBlock:
+    texts = [item.text for _, item in answers if item.text]
+    text = texts[0] if len(texts) == 1 else hash(tuple(texts)) if texts else 0
+    return AssistantBlock(answers[0][0], text, any(item.has_calls for _, item in answers))
