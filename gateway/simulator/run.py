@@ -12,6 +12,7 @@ from gateway.config.upstream import PoolConfig, ReplicaConfig
 from gateway.core import events as ev
 from gateway.core.coordinator import Coordinator
 from gateway.cost.profile import Profile
+from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import PoolId
 from gateway.simulator.agents import Agent, Stage
@@ -117,6 +118,10 @@ class _Run:
         specs = _engine_specs(fleet, options, load_profile)
         self._engines = build_engines(specs, options, kernel=self._kernel, listener=self._driver, seed=seed)
         self._driver.engines = {engine.name: engine for engine in self._engines}
+        self._stated = {
+            spec.name: EngineSignals(kv_tokens=(spec.kv_blocks - 1) * options.block_size) for spec in specs
+        }
+        """What engines say of themselves; how busy they are, brains have to find out."""
         self._smallest_kv_blocks = min(spec.kv_blocks for spec in specs) - 1
         self._isolated = isolated or IsolatedTimes(
             specs[0].profile,
@@ -139,6 +144,7 @@ class _Run:
     def run(self) -> Totals:
         for engine in self._engines:
             self._driver.send(ev.ReplicaCameUp(ReplicaFacts(id=engine.name, pool=POOL)))
+            self._driver.send(ev.EngineReported(engine.name, self._stated[engine.name]))
         if self._sample_every_s is not None:
             self._kernel.at(0.0, self._sample)
         self._await_next_session()
