@@ -201,7 +201,9 @@ class Conductor:
         return plan
 
     def _is_aged(self, row: Row, now: float) -> bool:
-        return self.piggyback is not None and now - row.served_at >= self.piggyback.config.age_s
+        if self.piggyback is not None and now - row.served_at >= self.piggyback.config.age_s:
+            row.has_aged = True
+        return row.has_aged
 
     def _headroom(self) -> int:
         """Tokens of this step that are for the best one that waits."""

@@ -3,11 +3,12 @@
 Source: SAGA, §4.1 Eq. 1–3 (WA-LRU); Sutradhara, §4.3 (tags, eviction order).
 Symbols: α, β, γ → ``alpha``, ``beta``, ``gamma``; τ_max → ``idle_max_s``; size_max → ``size_max_blocks``;
     P_reuse(s) → ``reuse`` of `Evictor.claim`; t_last(s) → when the claim was made.
-Deviations: τ_max and size_max are constants and R̂ is not capped at 1, so that the order of two threads does
-    not change while time passes: a sort key, no scan. Tags break ties among threads of equal reuse (the score
-    to a sixteenth), and never outweigh it. What several threads claim outlives each of them, which the papers
-    leave to P_reuse. What a newer turn superseded is claimed by nobody, and goes before everything that is
-    claimed.
+Deviations: γ is 0.05, the paper's 0.2: there a session is evicted as a whole, here block by block, and then
+    its size says nothing of a block's worth (measured: benchmarks/eviction.py). τ_max and size_max are
+    constants and R̂ is not capped at 1, so that the order of two threads does not change while time passes: a
+    sort key, no scan. Tags break ties among threads of equal reuse (the score to a sixteenth), and never
+    outweigh it. What several threads claim outlives each of them, which the papers leave to P_reuse. What a
+    newer turn superseded is claimed by nobody, and goes before everything that is claimed.
 Invariants: leaf before parent within a thread; a block in use is never named; each block is claimed once a
     thread; an operation costs what it handles, times O(log n), over time.
 """
@@ -39,9 +40,12 @@ B = TypeVar("B", bound=Block)
 class EvictionConfig:
     alpha: float = 0.3
     beta: float = 0.5
-    gamma: float = 0.2
-    idle_max_s: float = 300.0
+    gamma: float = 0.05
+    idle_max_s: float = 60.0
     size_max_blocks: int = 4_096
+
+
+_OVER = 1e6
 
 
 @dataclass(eq=False)
@@ -203,7 +207,10 @@ class Evictor(Generic[B]):
         return True
 
     def _score(self, blocks: Sequence[B], reuse: float, now: float) -> float:
-        """Eq. 1, less what time adds to all alike. Larger goes first."""
+        """Eq. 1, less what time adds to all alike. Larger goes first; what will not be used again, before
+        all."""
+        if reuse <= 0.0:
+            return _OVER - now / self.config.idle_max_s
         size = min(len(blocks) / self.config.size_max_blocks, 1.0)
         recency = -now / self.config.idle_max_s
         return self.config.alpha * recency + self.config.beta * (1.0 - reuse) + self.config.gamma * size

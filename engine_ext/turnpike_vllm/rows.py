@@ -37,6 +37,8 @@ class Row:
     blocked_since: float | None = None
     """Since when it waits for memory."""
     displaced: int = 0
+    has_aged: bool = False
+    """Background work that got no service for long; it keeps its privileges to its end."""
 
 
 def nobodys(request: Any, now: float) -> Row:

@@ -1,0 +1,336 @@
+"""Which blocks to overwrite: prefill work against an oracle's, on block traces of agent sessions.
+
+    python -m benchmarks.eviction [WORKLOAD ...] [--quick] [--json]
+
+WORKLOAD is a workload file of recorded sessions (docs/workloads.md); without one, sessions of the same shape
+are generated, and the output says so. Sessions arrive by chance, their gaps are the recorded ones. Each turn
+looks up the blocks of its prompt, computes those that are missing, and leaves prompt and answer. Policies, at
+25, 50 and 75 % of the peak live working set: LRU (leaf first, as vLLM), WA-LRU as published (whole sessions,
+by Eq. 1), the plugin's (`turnpike_vllm.eviction`), and Bélády's, who knows the future and keeps prefixes
+whole. All told policies know the same: a tool call runs (reuse 0.95), or nobody can say (0.5). Figures are
+blocks computed, divided by Bélády's, with first touches and without.
+"""
+
+import gzip
+import heapq
+import random
+import sys
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import msgspec
+
+from benchmarks.engine_bench import SEED, Bench
+from turnpike_vllm.eviction import EvictionConfig, Evictor
+
+BLOCK = 64
+TOOL_REUSE, IDLE_REUSE = 0.95, 0.5
+TOKENS_PER_S = 100.0
+"""Answers; a prompt takes a second."""
+ALPHA, BETA, GAMMA = 0.3, 0.5, 0.2
+
+
+class Access(NamedTuple):
+    """One turn: the blocks of its prompt, those that its answer adds, and what is known when it has ended."""
+
+    at: float
+    owner: tuple[int, int]
+    prompt: list[int]
+    answer: list[int]
+    reuse: float
+
+
+def main() -> int:
+    argv = sys.argv[1:]
+    files = [each for each in argv if not each.startswith("-")]
+    flags = [each for each in argv if each.startswith("-")]
+    bench = Bench("eviction", __doc__, flags, quick="25 sessions instead of 100")
+    return bench.run(lambda: measure(bench, files))
+
+
+def measure(bench: Bench, files: list[str]) -> None:
+    count = 25 if bench.is_quick else 100
+    sources = [(Path(each).name, recorded(Path(each), count)) for each in files]
+    for name, sessions in sources or [("generated", generated(count))]:
+        accesses = play(sessions)
+        peak = peak_live(accesses)
+        answered = {block for each in accesses for block in each.answer}
+        touched = len({block for each in accesses for block in each.prompt} - answered)
+        bench.tell(f"{name}: {len(sessions)} sessions, {len(accesses)} turns, peak {peak} blocks live")
+        for percent in (25, 50, 75):
+            size = max(peak * percent // 100, *(len(each.prompt) + len(each.answer) for each in accesses))
+            ours = Ours(size)
+            missed = {
+                "lru": simulate(Lru(size), accesses),
+                "wa_lru": simulate(WaLru(size), accesses),
+                "ours": simulate(ours, accesses),
+            }
+            best = belady(size, accesses)
+            label = f"{name.partition('.')[0]}_{percent}"
+            for policy, misses in missed.items():
+                figure = f"{policy}_{label}"
+                if policy == "ours" and percent == 50:
+                    bench.verdict.at_most(figure, misses / best, 1.25)
+                else:
+                    bench.verdict.tell(figure, misses / best)
+                again = (misses - touched) / (best - touched) if best > touched else None
+                bench.verdict.tell(f"{figure}_without_first_touches", again)
+            bench.verdict.at_least(f"named_{label}", ours.named, 1)
+
+
+def play(sessions: list[dict[str, Any]]) -> list[Access]:
+    """All sessions on one clock."""
+    rng = random.Random(SEED)
+    blocks = iter(range(1 << 60))
+    shared: dict[str, list[int]] = {}
+    found: list[Access] = []
+    arrival = 0.0
+    for number, session in enumerate(sessions):
+        arrival += rng.expovariate(1 / 20.0)
+        for thread_number, thread in enumerate(session["threads"][:1]):
+            at = arrival
+            chains: dict[int, list[int]] = {}
+            for turn_number, turn in enumerate(thread["turns"]):
+                at += turn.get("pause_s", 0.0)
+                chain = beginning(turn, thread, chains, shared, blocks)
+                wanted = turn["input_tokens"] // BLOCK
+                prompt = chain[:wanted] + [next(blocks) for _ in range(wanted - len(chain))]
+                answer_blocks = (turn["input_tokens"] + turn["output_tokens"]) // BLOCK - wanted
+                answer = [next(blocks) for _ in range(answer_blocks)]
+                chains[turn_number] = prompt + answer
+                tools = turn.get("tools", ())
+                reuse = TOOL_REUSE if tools else IDLE_REUSE
+                found.append(Access(at, (number, thread_number), prompt, answer, reuse))
+                at += 1.0 + turn["output_tokens"] / TOKENS_PER_S
+                at += max((tool.get("duration_s", 0.0) for tool in tools), default=0.0)
+    return sorted(found, key=lambda each: each.at)
+
+
+def beginning(
+    turn: dict[str, Any],
+    thread: dict[str, Any],
+    chains: dict[int, list[int]],
+    shared: dict[str, list[int]],
+    blocks: Iterable[int],
+) -> list[int]:
+    """The blocks that the prompt shares with an earlier turn, or with other sessions."""
+    reference = turn.get("prefix_of")
+    if reference is not None and reference[1] in chains:
+        return chains[reference[1]][: turn.get("prefix_tokens", 0) // BLOCK]
+    key = thread.get("shared_key")
+    if key is None or reference is not None:
+        return []
+    size = thread.get("shared_tokens", 0) // BLOCK
+    text = shared.setdefault(key, [])
+    stream = iter(blocks)
+    text += [next(stream) for _ in range(size - len(text))]
+    return text[:size]
+
+
+def peak_live(accesses: list[Access]) -> int:
+    """Blocks of the sessions that have begun and not ended."""
+    last = {each.owner: number for number, each in enumerate(accesses)}
+    live: dict[tuple[int, int], int] = {}
+    peak = 0
+    for number, each in enumerate(accesses):
+        live[each.owner] = len(each.prompt) + len(each.answer)
+        peak = max(peak, sum(live.values()))
+        if last[each.owner] == number:
+            del live[each.owner]
+    return peak
+
+
+class Lru:
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.there: OrderedDict[int, None] = OrderedDict()
+
+    def has(self, block: int) -> bool:
+        return block in self.there
+
+    def leave(self, access: Access) -> None:
+        for block in reversed(access.prompt + access.answer):
+            self.there[block] = None
+            self.there.move_to_end(block)
+        while len(self.there) > self.size:
+            self.there.popitem(last=False)
+
+
+@dataclass
+class Entry:
+    blocks: list[int]
+    at: float
+    reuse: float
+
+
+class WaLru:
+    """Equation 1 as published: whole sessions, recency and size relative to the largest now."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.entries: dict[tuple[int, int], Entry] = {}
+        self.counts: dict[int, int] = {}
+
+    def has(self, block: int) -> bool:
+        return block in self.counts
+
+    def leave(self, access: Access) -> None:
+        self.drop(access.owner)
+        entry = Entry(access.prompt + access.answer, access.at, access.reuse)
+        self.entries[access.owner] = entry
+        for block in entry.blocks:
+            self.counts[block] = self.counts.get(block, 0) + 1
+        while len(self.counts) > self.size:
+            others = [each for each in self.entries if each != access.owner]
+            idle = max((access.at - self.entries[each].at for each in others), default=0.0) or 1.0
+            largest = max(len(self.entries[each].blocks) for each in others)
+            self.drop(max(others, key=lambda each: self.score(each, access.at, idle, largest)))
+
+    def score(self, owner: tuple[int, int], now: float, idle: float, largest: int) -> float:
+        entry = self.entries[owner]
+        size = len(entry.blocks) / largest
+        return ALPHA * (now - entry.at) / idle + BETA * (1 - entry.reuse) + GAMMA * size
+
+    def drop(self, owner: tuple[int, int]) -> None:
+        entry = self.entries.pop(owner, None)
+        for block in entry.blocks if entry is not None else ():
+            self.counts[block] -= 1
+            if not self.counts[block]:
+                del self.counts[block]
+
+
+@dataclass(eq=False)
+class Cell:
+    block_id: int
+    block_hash: int | None = None
+    ref_cnt: int = 0
+
+
+@dataclass
+class Ours:
+    """The plugin's evictor, on cells as an allocator has them."""
+
+    size: int
+    evictor: Evictor[Cell] = field(default_factory=lambda: Evictor(EvictionConfig()))
+    there: dict[int, Cell] = field(default_factory=dict)
+    next_to_go: list[Cell] = field(default_factory=list)
+    named: int = 0
+    made: int = 0
+
+    def has(self, block: int) -> bool:
+        return block in self.there
+
+    def leave(self, access: Access) -> None:
+        chain = access.prompt + access.answer
+        used = [self.there[block] for block in chain if block in self.there]
+        for cell in used:
+            cell.ref_cnt = 1
+        missing = [block for block in chain if block not in self.there]
+        for block, cell in zip(missing, self.take(len(missing)), strict=True):
+            cell.block_hash, cell.ref_cnt = block, 1
+            self.there[block] = cell
+        cells = [self.there[block] for block in chain]
+        for cell in cells:
+            cell.ref_cnt = 0
+        superseded = self.evictor.claim(access.owner, cells, reuse=access.reuse, now=access.at)
+        self.next_to_go += superseded
+
+    def take(self, count: int) -> list[Cell]:
+        found: list[Cell] = []
+        while len(found) < count and self.made < self.size:
+            found.append(Cell(self.made))
+            self.made += 1
+        while len(found) < count and self.next_to_go:
+            cell = self.next_to_go.pop(0)
+            if cell.ref_cnt == 0 and cell.block_hash is not None and not self.evictor.is_claimed(cell):
+                found.append(self.empty(cell))
+        victims = self.evictor.victims(count - len(found))
+        self.named += len(victims)
+        return found + [self.empty(cell) for cell in victims]
+
+    def empty(self, cell: Cell) -> Cell:
+        assert cell.block_hash is not None
+        del self.there[cell.block_hash]
+        cell.block_hash = None
+        return cell
+
+
+def simulate(policy: Lru | WaLru | Ours, accesses: list[Access]) -> int:
+    """Blocks of prompts that had to be computed."""
+    missed = 0
+    for access in accesses:
+        hit = next((n for n, block in enumerate(access.prompt) if not policy.has(block)), len(access.prompt))
+        missed += len(access.prompt) - hit
+        policy.leave(access)
+    return missed
+
+
+def belady(size: int, accesses: list[Access]) -> int:
+    """What is used again last goes first; a child is never used later than its parent, so prefixes stay
+    whole."""
+    uses: dict[int, list[int]] = {}
+    for number, access in enumerate(accesses):
+        for block in access.prompt:
+            uses.setdefault(block, []).append(number)
+    for each in uses.values():
+        each.reverse()
+    there: dict[int, int] = {}
+    heap: list[tuple[int, int, int, int]] = []
+    missed, never, count = 0, len(accesses), 0
+    for number, access in enumerate(accesses):
+        hit = next((n for n, block in enumerate(access.prompt) if block not in there), len(access.prompt))
+        missed += len(access.prompt) - hit
+        for depth, block in enumerate(access.prompt + access.answer):
+            later = uses.get(block, [])
+            while later and later[-1] <= number:
+                later.pop()
+            count += 1
+            there[block] = count
+            heapq.heappush(heap, (-(later[-1] if later else never), -depth, block, count))
+        while len(there) > size:
+            *_, block, version = heapq.heappop(heap)
+            if there.get(block) == version:
+                del there[block]
+    return missed
+
+
+def recorded(path: Path, count: int) -> list[dict[str, Any]]:
+
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    lines = text.splitlines()[1:]
+    return [msgspec.json.decode(line) for line in lines[:count]]
+
+
+def generated(count: int) -> list[dict[str, Any]]:
+    """Sessions shaped like recorded coding agents': 24 turns, 16k tokens at first, 1.5k more each turn, gaps
+    of a second to a minute, now and then a person's, and sometimes a compaction."""
+    rng = random.Random(SEED)
+    sessions: list[dict[str, Any]] = []
+    for _ in range(count):
+        length, turns = rng.randrange(8_000, 30_000), []
+        answer = 0
+        for number in range(max(3, int(rng.expovariate(1 / 24)))):
+            turn: dict[str, Any] = {"output_tokens": rng.randrange(60, 900)}
+            if number and rng.random() < 0.03:
+                turn |= {"prefix_of": [0, number - 1], "prefix_tokens": 6_000}
+                length = rng.randrange(8_000, 16_000)
+            elif number:
+                turn |= {"prefix_of": [0, number - 1], "prefix_tokens": length + answer}
+                length += answer + int(rng.expovariate(1 / 1_500)) + 20
+            if rng.random() < 0.9:
+                turn["tools"] = [{"name": "tool", "duration_s": 10 ** rng.uniform(-0.5, 1.8)}]
+            else:
+                turn["pause_s"] = rng.uniform(5, 60)
+            turn["input_tokens"], answer = length, turn["output_tokens"]
+            turns.append(turn)
+        sessions.append({"threads": [{"turns": turns, "shared_key": "agent", "shared_tokens": 6_000}]})
+    return sessions
+
+
+if __name__ == "__main__":
+    sys.exit(main())
