@@ -64,14 +64,15 @@ def test_plas_counts_in_queues_whose_quanta_double():
     assert levels == [0, 0, 1, 2, 3, 3]
 
 
-def test_plas_promotes_who_waited_too_long_for_what_it_got():
-    policy = Plas(levels=4, first_s=1.0, beta=3.0)
+@pytest.mark.parametrize(("beta", "level"), [(3.0, 0), (3.5, 2)])
+def test_plas_promotes_who_waited_too_long_for_what_it_got(beta, level):
+    policy = Plas(levels=4, first_s=1.0, beta=beta)
     session = chat("a", 10, 20, 30, 40, 50)
     _end(policy, engine_turn(session, 0), began_s=0.0, end_s=2.0)  # nobody asked for its priority before
     first = engine_turn(session, 0)
     policy.priority(first, now=0.0)
     _end(policy, first, began_s=6.0, end_s=8.0)  # waited 6 s, was served for 2
-    assert policy.priority(engine_turn(session, 1), now=8.0) == 0  # 6 ≥ 3 × 2: promoted
+    assert policy.priority(engine_turn(session, 1), now=8.0) == level  # 6 ≥ 3 × 2, and 6 < 3.5 × 2
     again = engine_turn(session, 2, at_s=9.0)
     assert policy.priority(again, now=9.0) == 2  # and back where 2 s of service belong
 
@@ -258,7 +259,11 @@ def test_a_dynamic_ttl_counts_waiting_and_computing_again():
     turn = engine_turn(session, 3, at_s=now)
     # 400 tokens are worth 4 s: 1 s gains ⅓ · 4 − 1, 4 s gains ⅔ · 4 − 4 < 0. Nobody waited yet.
     assert _end(policy, turn, began_s=now, end_s=now) == now + 1.0
-    policy._wait_s = 16.0  # T_wait · η + reload = 20: 4 s gains ⅔ · 20 − 4 = 9.3, 1 s 5.7, 30 s nothing
+    for turns in (1, 3):
+        policy._memoryfulness.program_over(turns)  # η = 5/11, as above
+    policy._wait_s = (
+        16.0 * 11 / 5
+    )  # T_wait · η + reload = 20: 4 s gains ⅔ · 20 − 4 = 9.3, 1 s 5.7, 30 s nothing
     assert _end(policy, turn, began_s=now, end_s=now) == now + 4.0
 
 

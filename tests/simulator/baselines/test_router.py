@@ -58,6 +58,8 @@ def test_affinity_keeps_a_session_and_puts_a_new_one_where_the_fewest_are():
     assert play.asks("a/0") == ["a/0 on r0"]
     assert play.asks("b/0") == ["b/0 on r1"]
     assert play.asks("c/0") == ["c/0 on r0"]
+    play.ends("a/0")
+    assert play.asks("a/1") == ["a/1 on r0"]  # though there are two
     play.ends("b/0")
     assert play.asks("b/1") == ["b/1 on r1"]
     play.over("a")

@@ -35,6 +35,12 @@ def test_offloading_is_for_those_who_ask_for_it():
     assert [group.offload_gb for group in _plan("affinity+offload").fleet.replicas] == [64.0]
 
 
+@pytest.mark.parametrize("text", ["infercept+offload", "offload+infercept"])
+def test_who_asks_for_offloading_is_known_whatever_stands_first(text):
+    assert _plan(text).options.policy()._can_swap
+    assert not _plan("infercept").options.policy()._can_swap
+
+
 def test_recipes_set_what_they_say():
     assert _plan("plas").options.scheduling_policy is SchedulingPolicy.PRIORITY
     assert _plan("belady").options.scheduling_policy is SchedulingPolicy.FCFS

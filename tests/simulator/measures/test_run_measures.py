@@ -126,9 +126,9 @@ def test_the_waterfall_keeps_who_was_named():
 
 
 def test_what_could_be_cached_is_counted_in_whole_blocks_and_leaves_a_token_to_compute():
-    first = Turn(input_tokens=100, output_tokens=30)
-    again = Turn(input_tokens=300, output_tokens=5, prefix_of=TurnRef(0, 0), prefix_tokens=130)
-    same = Turn(input_tokens=128, output_tokens=5, prefix_of=TurnRef(0, 1), prefix_tokens=128)
+    first = Turn(input_tokens=100, output_tokens=28)
+    again = Turn(input_tokens=300, output_tokens=5, prefix_of=TurnRef(0, 0), prefix_tokens=128)
+    same = Turn(input_tokens=256, output_tokens=5, prefix_of=TurnRef(0, 1), prefix_tokens=256)
     made = Session(id="s", threads=(Thread(turns=(first, again, same)),))
-    # 130 are shared, 129 were computed: 2 blocks of 64. Of the last one's 128, one must be computed: 1 block.
-    assert reusable_tokens(made, 64) == 128 + 64
+    # 128 are shared, 127 of them were computed: 1 block of 64. Of the last one's 256 one must be computed: 3.
+    assert reusable_tokens(made, 64) == 64 + 192

@@ -21,7 +21,7 @@ def test_goodput_counts_what_is_in_time_for_each_slack():
 
 def test_a_session_that_is_alone_is_in_time_however_its_seconds_were_added():
     goodput = Goodput()
-    goodput.add(3 * 0.1, 0.2, failed=False)  # 0.30000000000000004 for a limit of 1.5 × 0.2
+    goodput.add(1.0 + 1e-12, 1.0 / 1.5, failed=False)
     assert goodput.share(1.5) == 1.0
 
 
