@@ -30,12 +30,11 @@ FLEET = ROOT / "benchmarks/simulations/h200.toml"
 def main(argv: Sequence[str] | None = None) -> int:
     options = _arguments(argv)
     fleet = decode_fleet(options.fleet.read_bytes())
-    scope = Scope(
-        sessions=60 if options.quick else 120,
-        seeds=1 if options.quick else 3,
-        jobs=options.jobs,
-        others=("oldest-first", "continuum") if options.quick else OTHERS,
-    )
+    scope = Scope(sessions=100, seeds=2, jobs=options.jobs, others=OTHERS)
+    if options.quick:
+        scope = Scope(
+            sessions=40, seeds=1, jobs=options.jobs, others=("oldest-first",), caps=(0.8,), shares=(0.9,)
+        )
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         mixes = options.mix if options.mix or options.workloads else list(MIXES)

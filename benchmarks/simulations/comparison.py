@@ -29,6 +29,10 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int
     others: tuple[str, ...]
     """Beside the strong baselines, the static windows, the bounds and Turnpike."""
+    caps: tuple[float, ...] = (0.5, 0.75, 1.0, 1.5)
+    """Of sessions, relative to how many fill the cache."""
+    shares: tuple[float, ...] = (0.7, 0.9, 1.1)
+    """Of the KV cache, that footprints may fill."""
 
 
 class Comparison(msgspec.Struct, kw_only=True):
@@ -75,11 +79,13 @@ def compare(workload: Workload, fleet: FleetSpec, scope: Scope) -> Comparison:
 
 
 def _policies(fits: float, scope: Scope) -> Sequence[str]:
-    """Caps around as many sessions as fill the cache: the best in hindsight is among them."""
-    caps = sorted({max(1, round(fits * share)) for share in (0.5, 0.75, 1.0, 1.5)})
-    cap = f"session-cap:n={'/'.join(map(str, caps))}"
-    wide = f"session-cap:n={'/'.join(str(2 * n) for n in caps[-2:])}"
-    windows = (cap, "footprint:f=0.7/0.9/1.1", f"{wide}+offload")
+    """Static windows in several sizes: the best in hindsight is among them."""
+
+    def cap(times: float) -> str:
+        return "/".join(str(n) for n in sorted({max(1, round(times * fits * share)) for share in scope.caps}))
+
+    shares = "/".join(f"{share:g}" for share in scope.shares)
+    windows = (f"session-cap:n={cap(1)}", f"footprint:f={shares}", f"session-cap:n={cap(2)}+offload")
     return (*STRONG, *windows, "turnpike", "turnpike+offload", *scope.others, *BOUNDS)
 
 

@@ -261,9 +261,8 @@ def test_a_dynamic_ttl_counts_waiting_and_computing_again():
     assert _end(policy, turn, began_s=now, end_s=now) == now + 1.0
     for turns in (1, 3):
         policy._memoryfulness.program_over(turns)  # η = 5/11, as above
-    policy._wait_s = (
-        16.0 * 11 / 5
-    )  # T_wait · η + reload = 20: 4 s gains ⅔ · 20 − 4 = 9.3, 1 s 5.7, 30 s nothing
+    policy._wait_s = 36.0 * 11 / 5
+    # T_wait · η + reload = 36 + 4: 4 s gains ⅔ · 40 − 4 = 22.7, 30 s 10. (With η = 1 it would be 30 s.)
     assert _end(policy, turn, began_s=now, end_s=now) == now + 4.0
 
 
