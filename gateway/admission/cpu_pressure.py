@@ -15,7 +15,7 @@ names are remembered.
 """
 
 import math
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from typing import Final
 
 import msgspec
@@ -23,6 +23,7 @@ import msgspec
 from gateway.admission.decay import DecayedMean
 
 _MAX_TOOLS: Final = 512
+_MAX_UNREAD: Final = 256
 _LATELY: Final = 12.0
 """Tool calls over which the present is averaged (half-life)."""
 _USUALLY: Final = 1000.0
@@ -48,11 +49,21 @@ class CpuPressure:
         self._ratio_squared = DecayedMean(half_life=_USUALLY)
         self._active_usual = DecayedMean(half_life=_USUALLY)
         self._seen = 0
+        self._unread: deque[tuple[tuple[str, ...], float, int]] = deque(maxlen=_MAX_UNREAD)
+        """Learned from when somebody asks; of more than so many in between, the newest teach."""
         self.active = 0
         self.host_load: float | None = None
 
     def saw_tool(self, names: tuple[str, ...], duration_s: float) -> None:
         """A session's tools came back; those of one answer run in parallel and count as one."""
+        self._unread.append((names, duration_s, self.active))
+
+    def _learn(self) -> None:
+        for names, duration_s, active in self._unread:
+            self._learn_from(names, duration_s, active)
+        self._unread.clear()
+
+    def _learn_from(self, names: tuple[str, ...], duration_s: float, active: int) -> None:
         name = "+".join(sorted(set(names)))[:256]
         value = math.log(max(duration_s, 1e-3))
         usual = self._usual.get(name)
@@ -68,9 +79,10 @@ class CpuPressure:
             self._ratio_squared.add(ratio * ratio)
             self._seen += 1
         usual.add(value)
-        self._active_usual.add(float(self.active))
+        self._active_usual.add(float(active))
 
     def read(self) -> CpuReading:
+        self._learn()
         host = (self.host_load or 0.0) / _HOST_IS_OVERLOADED
         ratio = self._lately.mean(0.0, 4.0)
         inflation = math.exp(max(0.0, ratio))

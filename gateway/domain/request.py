@@ -1,6 +1,7 @@
 """What the brain knows of a request and of its answer: facts, never bytes."""
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -111,6 +112,9 @@ class Words:
         return self.asked, self.new_probes, self.old_probes
 
 
+NO_WORDS: Final = Words()
+
+
 class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """What identity needs of a conversation: hashes of its canonical content, never the content.
 
@@ -130,7 +134,7 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """Equal for two requests that ask for the same answer, streamed or not."""
     agent: int = 0
     """Hash of the system prompt and the tools: what kind of agent speaks."""
-    words: Words = Words()
+    words: Words = NO_WORDS
 
     @property
     def asked(self) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ Invariants: a call is open at most once; at most `max_open_calls` per session ar
 `active_sessions` counts exactly the sessions that have an open call.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import msgspec
@@ -54,19 +54,19 @@ class ToolBoundaries:
         return tuple(self._open.get(session, {}).values())
 
     def opened(
-        self, session: SessionId, turn: RequestId, calls: Iterable[ToolCall], *, now: float
+        self, session: SessionId, turn: RequestId, calls: Sequence[ToolCall], *, now: float
     ) -> tuple[str, ...]:
         """A response ended with these calls. Returns the names of those that are newly open."""
-        calls = tuple(calls)[-self._config.max_open_calls :]
         if not calls:
             return ()
+        most = self._config.max_open_calls
         open_calls = self._open.setdefault(session, {})
         names = []
-        for call in calls:
+        for call in calls[-most:]:
             if call.id not in open_calls:
                 open_calls[call.id] = OpenCall(call.name, turn, now)
                 names.append(call.name)
-        while len(open_calls) > self._config.max_open_calls:
+        while len(open_calls) > most:
             del open_calls[next(iter(open_calls))]
         return tuple(names)
 
@@ -80,7 +80,8 @@ class ToolBoundaries:
             del self._open[session]
         if not closed:
             return None
-        return ClosedCalls(tuple(c.name for c in closed), now - min(c.started_s for c in closed))
+        first_s = closed[0].started_s if len(closed) == 1 else min([c.started_s for c in closed])
+        return ClosedCalls(tuple([c.name for c in closed]), now - first_s)
 
     def forget(self, session: SessionId) -> None:
         """The session ended, or moved on without answering its calls."""

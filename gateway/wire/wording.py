@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Raw
 
-from gateway.domain.request import Words
+from gateway.domain.request import NO_WORDS, Words
 from gateway.wire.items import ASSISTANT, USER, Item, read_texts
 from gateway.wire.marks import MAX_CHARS, hash_text, is_most, leave_marks, lone_phrases, probe
 from gateway.wire.memory import Memory
@@ -33,7 +33,6 @@ _MAX_REMEMBERED: Final = 64
 _ID: Final = re.compile(r"[\w-]{16,}", re.ASCII)
 _MAX_ID_CHARS: Final = 64
 _MAX_IDS: Final = 64
-_NO_WORDS: Final = Words()
 
 
 class _Texts(NamedTuple):
@@ -101,7 +100,7 @@ class RequestWords(Words):
     def prompt(self) -> Words:
         at = self._asked - 1
         if at < 0:
-            return _NO_WORDS
+            return NO_WORDS
         raw = self._items[at]
         if len(memoryview(raw)) > _MAX_PROMPT:
             return Asked(self.asked)

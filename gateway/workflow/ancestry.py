@@ -122,7 +122,7 @@ def _by_minted_id(traces: Traces, facts: RequestFacts, minted: Sequence[int], wi
 
 
 def _have_short_ids(facts: RequestFacts) -> bool:
-    return not facts.state_ids and all(len(text) <= MAX_SHORT_ID for text in facts.echoed_ids)
+    return not facts.state_ids and len(max(facts.echoed_ids, key=len, default="")) <= MAX_SHORT_ID
 
 
 def _by_conversation(traces: Traces, facts: RequestFacts, within: Within) -> Link | None:

@@ -25,7 +25,7 @@ from typing import Final
 
 from gateway.domain.decision import Edge, SessionRef, SessionSource
 from gateway.domain.ids import RequestId, SessionId, TenantId
-from gateway.domain.request import Answer, RequestFacts, Utterance, Words
+from gateway.domain.request import NO_WORDS, Answer, RequestFacts, Utterance
 from gateway.wire.marks import hash_text
 from gateway.workflow.identity import identify
 from gateway.workflow.inference import Identity
@@ -37,7 +37,6 @@ __all__ = ["Session", "Sessions", "SessionsConfig"]
 
 
 NO_UTTERANCE: Final = Utterance()
-NO_WORDS: Final = Words()
 _QUOTABLE_TURNS: Final = 2
 """Per thread; older turns can be continued, but are not recognised by quotes any more."""
 
@@ -74,7 +73,8 @@ class Sessions(Shelf):
         session.turns += 1
         session.live_turns += 1
         words = facts.transcript.words
-        traces.add_arrival(turn, NO_WORDS if traces.is_worn(turn.body) else words.prompt())
+        prompt = words.prompt()
+        traces.add_arrival(turn, NO_WORDS if prompt is NO_WORDS or traces.is_worn(turn.body) else prompt)
         if facts.attempt:
             traces.counting.add(facts.client)
         if session.turns == 1:
@@ -159,9 +159,14 @@ class Sessions(Shelf):
     def _trim(self, session: Session, traces: Traces) -> None:
         """The newest turn of each thread is forgotten last, one that lives never."""
         while len(session.log) > self._config.max_turns:
-            over = [turn for turn in session.log if turn.outcome is not Outcome.LIVE]
-            if not over:
+            oldest = None
+            for turn in session.log:
+                if turn.outcome is not Outcome.LIVE:
+                    oldest = oldest or turn
+                    if turn.thread.tip is not turn:
+                        oldest = turn
+                        break
+            if oldest is None:
                 return
-            oldest = next((turn for turn in over if turn.thread.tip is not turn), over[0])
             session.log.remove(oldest)
             traces.remove(oldest)

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.domain.request import Utterance, Words
+from gateway.domain.request import NO_WORDS, Utterance, Words
 from gateway.wire.memory import Memory
 from gateway.workflow.turns import Handed, Turn
 
@@ -81,7 +81,8 @@ class Traces:
         """`words`: what it says, as long as it is not known whether anybody needs the marks of it."""
         _add(self.tails, turn.tail, turn)
         _add(self.bodies, turn.body, turn)
-        self._keep(turn, words.size, words=words)
+        if words is not NO_WORDS:
+            self._keep(turn, words.size, words=words)
 
     def add_answer(self, turn: Turn, utterance: Utterance) -> None:
         """What was answered can only be repeated by a new request; what failed may be asked again."""
@@ -131,20 +132,24 @@ class Traces:
         known = self._waiting.pop(id(turn), None)
         if known is not None:
             self._unread.size -= known.size
-        for mark in turn.asked:
-            _remove(self.prompts if turn.offers_tools else self.asked, mark, turn)
-        for mark in _answer_marks(turn):
-            _remove(self.marks, mark, turn)
-        turn.asked = turn.said = ()
-        turn.handed = ()
+        if turn.asked:
+            for mark in turn.asked:
+                _remove(self.prompts if turn.offers_tools else self.asked, mark, turn)
+            turn.asked = ()
+        if turn.said or turn.handed:
+            for mark in _answer_marks(turn):
+                _remove(self.marks, mark, turn)
+            turn.said = turn.handed = ()
 
     def remove(self, turn: Turn) -> None:
         self.drop_title(turn)
         self.remove_marks(turn)
         _remove(self.tails, turn.tail, turn)
         _remove(self.bodies, turn.body, turn)
-        _remove(self.texts, turn.text, turn)
-        self.remove_minted(turn, turn.minted)
+        if turn.text:
+            _remove(self.texts, turn.text, turn)
+        if turn.minted:
+            self.remove_minted(turn, turn.minted)
 
     def remove_minted(self, turn: Turn, ids: Iterable[int]) -> None:
         for minted in ids:

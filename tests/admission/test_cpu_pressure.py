@@ -62,6 +62,16 @@ def test_names_are_bounded_and_parallel_tools_are_one():
     tools = CpuPressure()
     for number in range(600):
         tools.saw_tool((f"tool-{number}",), 0.0)
+        tools.read()
     assert len(tools._usual) == 512
     tools.saw_tool(("b", "a", "b"), 1.0)
+    tools.read()
     assert "a+b" in tools._usual
+
+
+def test_between_two_looks_the_newest_teach():
+    tools = CpuPressure()
+    for number in range(600):
+        tools.saw_tool((f"tool-{number}",), 0.0)
+    tools.read()
+    assert "tool-599" in tools._usual and "tool-0" not in tools._usual
