@@ -60,6 +60,13 @@ def add_simulate(commands: Any) -> None:
         "--max-model-len", type=_positive, default=EngineOptions().max_model_len, metavar="TOKENS"
     )
     simulate.add_argument(
+        "--max-retries",
+        type=_positive,
+        default=1_000_000,
+        metavar="N",
+        help="times that a client asks again after a refusal (default: it never gives up)",
+    )
+    simulate.add_argument(
         "--best-by",
         choices=list(BY_NAME),
         default=BEST_BY,
@@ -108,6 +115,7 @@ def _compare(arguments: argparse.Namespace) -> int:
         options=EngineOptions(max_model_len=arguments.max_model_len),
         arrivals=Arrivals(arguments.arrivals),
         sessions=arguments.sessions,
+        max_retries=arguments.max_retries,
         shown_ids=frozenset(filter(None, arguments.show.split(","))),
     )
     trials = planned(specs, loads, arguments.seeds)

@@ -1,10 +1,12 @@
-"""Turnpike itself, as it is configured by default: the brain of the live gateway.
+"""Turnpike itself: the brain of the live gateway.
 
 Source: this project.
 
 Symbols: —
 
-Deviations: none: it is the same code, driven on a virtual clock.
+Deviations: none: it is the same code, driven on a virtual clock. With the defaults of every setting, but
+for what is set here; with `+offload` it is told, as an operator would, how many tokens the host's memory
+holds.
 
 Invariants: —
 """
@@ -14,16 +16,33 @@ import msgspec
 from gateway.assembly import assemble
 from gateway.simulator.baselines.plan import Knob, Plan, Recipe, Values
 from gateway.simulator.brain import Brain
+from gateway.simulator.errors import SimulatorError
 from gateway.simulator.fleet import FleetSpec
 from gateway.simulator.run import stock_config
 
 
 def _turnpike(plan: Plan, values: Values) -> Plan:
+    host_bytes = min(group.offload_gb for group in plan.fleet.replicas) * 1e9
+    kv_bytes = plan.profile.model.kv_bytes_per_token
+    link = plan.profile.hardware.host_link_bytes_per_s * plan.profile.tensor_parallel
+    admission = {
+        "policy": values["admission"],
+        "session_cap": values["n"],
+        "footprint_share": values["f"],
+        "host_kv_tokens": int(host_bytes / kv_bytes),
+        "host_kv_tokens_per_s": link / kv_bytes,
+    }
+
     def brain(fleet: FleetSpec) -> Brain:
         config = stock_config(fleet)
-        core = msgspec.structs.replace(config.core, max_wait_s=float(values["wait_s"]))
-        return assemble(msgspec.structs.replace(config, core=core), id_prefix="")
+        tree = msgspec.to_builtins(config.admission) | admission
+        try:
+            checked = msgspec.convert(tree, type(config.admission))
+        except msgspec.ValidationError as error:
+            raise SimulatorError(f"turnpike: {error}") from None
+        return assemble(msgspec.structs.replace(config, admission=checked), id_prefix="")
 
+    brain(plan.fleet)  # says at once what is wrong
     return plan.with_brain(brain)
 
 
@@ -32,5 +51,14 @@ TURNPIKE = Recipe(
     summary="this gateway's brain, with its default settings",
     source="this project",
     apply=_turnpike,
-    knobs=(Knob(name="wait_s", default=50, sweep=(50, 3600), meaning="how long a turn may wait"),),
+    knobs=(
+        Knob(
+            name="admission",
+            default="sessions",
+            sweep=("sessions",),
+            meaning="`sessions`; to compare with: `session-cap`, `footprint`, `concurrency`",
+        ),
+        Knob(name="n", default=12, sweep=(12,), meaning="of `session-cap`, all replicas together"),
+        Knob(name="f", default=0.9, sweep=(0.9,), meaning="share of the KV cache, of `footprint`"),
+    ),
 )

@@ -7,6 +7,7 @@ import msgspec
 
 from gateway.simulator.baselines.plan import Plan
 from gateway.simulator.baselines.spec import Variant
+from gateway.simulator.driver import ClientConfig
 from gateway.simulator.engine.options import EngineOptions
 from gateway.simulator.experiment.draw import Arrivals, draw
 from gateway.simulator.fleet import FleetSpec
@@ -38,6 +39,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     arrivals: Arrivals = Arrivals.POISSON
     sessions: int = 120
     """Of each run."""
+    max_retries: int = 1_000_000
+    """Of a refused turn. Sessions that were given up would make a run look shorter than it was."""
     shown: int = 8
     """Sessions kept in full, for the waterfall."""
     shown_ids: frozenset[str] = frozenset()
@@ -77,6 +80,7 @@ class Trials:
             plan.fleet,
             plan.make_brain,
             options=plan.options,
+            client=ClientConfig(max_retries=setting.max_retries),
             seed=trial.seed,
             sink=measures,
             sample_every_s=max(1.0, sessions[-1].arrival_s / _LOOKS),

@@ -41,6 +41,13 @@ def test_who_asks_for_offloading_is_known_whatever_stands_first(text):
     assert not _plan("infercept").options.policy()._can_swap
 
 
+def test_turnpike_is_told_what_the_host_holds():
+    config = _plan("turnpike+offload").make_brain(FLEET).gate._admission._config
+    assert config.host_kv_tokens == int(64e9 / 98_304)
+    assert config.host_kv_tokens_per_s == pytest.approx(50e9 / 98_304)
+    assert _plan("turnpike").make_brain(FLEET).gate._admission._config.host_kv_tokens == 0
+
+
 def test_recipes_set_what_they_say():
     assert _plan("plas").options.scheduling_policy is SchedulingPolicy.PRIORITY
     assert _plan("belady").options.scheduling_policy is SchedulingPolicy.FCFS
@@ -68,6 +75,7 @@ def test_every_recipe_makes_a_plan_with_each_value_of_its_sweep(name):
         ("session-cap:n=x", "is no number"),
         ("session-cap:n", "neither KNOB=VALUE"),
         ("infercept:estimate=guess", "`estimate` is one of"),
+        ("turnpike:admission=magic", "Invalid enum value 'magic'"),
         ("session-cap+footprint", "decide about the gateway"),
         ("turnpike+stock", "decide about the gateway"),
         ("plas+belady", "decide about the engine"),
