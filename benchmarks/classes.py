@@ -94,16 +94,17 @@ def play(is_biased: bool, seconds: float, every_s: float) -> Seen:
     rng = random.Random(SEED)
     back: list[str] = []
     front: list[str] = []
+    live: list[str] = []
     next_at = rng.expovariate(1 / every_s)
     while engine.now < seconds:
-        waiting = sum(engine.done[name].finished is None for name in back)
-        while waiting < SLOTS + BACKLOG:
-            waiting += 1
+        live = [name for name in live if engine.done[name].finished is None]
+        while len(live) < SLOTS + BACKLOG:
             said = hint(f"b{len(back)}", service=1)
             # Of unlike lengths, as they are.
             length = BACK_ANSWER // 2 + rng.randrange(BACK_ANSWER)
             tokens = prompt(len(back), BACK_PROMPT)
             back.append(engine.submit(tokens, max_tokens=length, hint=said, priority=0 if is_biased else 1))
+            live.append(back[-1])
         if engine.now >= next_at:
             next_at += rng.expovariate(1 / every_s)
             said = hint(f"r{len(front)}", service=0)

@@ -87,6 +87,7 @@ class Conductor:
 
     def leave(self, row: Row, now: float) -> None:
         self.live[row.klass] -= 1
+        self.is_dirty = True  # whoever stepped aside for it need not any longer
         self._count(row, now)
 
     # Before and in a step.
@@ -164,6 +165,9 @@ class Conductor:
         fitting = opportunist.shrink(
             tokens, computed=computed, held_blocks=held, free_blocks=max(free, 0), block_size=size
         )
+        if runs and not fitting:
+            # One block will have to be found elsewhere: of what is retained, or of another request.
+            fitting = min(tokens, size - computed % size)
         if 0 < fitting < tokens:
             self.chunks["shrunk"] += 1
             return fitting

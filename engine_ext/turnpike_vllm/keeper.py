@@ -43,17 +43,20 @@ class Keeper:
         if self.retention is None and self.evictor is None:
             return
         blocks = self.pool.cached_blocks(row.request.request_id)
+        if not blocks:
+            return  # it never ran: what its thread left before is as good as it was
         policy = self.sessions.policy(row.thread)
         if self.evictor is not None:
             self._claim(self.evictor, row, blocks, self._reuse(row, policy), now)
-        if self.retention is not None and is_normal and row.session is not None and blocks:
+        if self.retention is not None and is_normal and row.session is not None:
             self._hold(self.retention, row, blocks, policy, is_blocked, now)
 
     def preempted(self, row: Row, now: float) -> None:
         """It loses its blocks, and comes back."""
         if self.evictor is not None:
             blocks = self.pool.cached_blocks(row.request.request_id)
-            self._claim(self.evictor, row, blocks, PREEMPTED_REUSE, now)
+            if blocks:
+                self._claim(self.evictor, row, blocks, PREEMPTED_REUSE, now)
 
     def admitted(self, row: Row) -> None:
         """The request has taken up what it could use of its thread's state."""

@@ -385,8 +385,36 @@ class TestClasses:
         assert all(each.finished is not None for each in engine.done.values())
         assert counters(engine)["classes"]["left_out"] > 0
 
+    def test_when_somebody_s_answer_is_done_those_who_stepped_aside_go_on_at_once(self, make: Make) -> None:
+        engine = make(blocks=8_000, max_batched_tokens=2_048)
+        for number in range(40):
+            hint = Hint(session=f"b{number}", seq=1, service=ServiceClass.PROACTIVE)
+            engine.submit(prompt(number, 1_000), max_tokens=400, hint=hint)
+        engine.run(until=1.0)
+        quick = engine.submit(prompt(99, 100), max_tokens=40, hint=Hint(session="r", seq=1))
+        while engine.done[quick].finished is None:
+            engine.step()
+        assert counters(engine)["classes"]["left_out"] > 0
+        left_out = counters(engine)["classes"]["left_out"]
+        engine.run(until=engine.now + 0.1)
+        assert counters(engine)["classes"]["left_out"] <= left_out + 40
+
 
 class TestEviction:
+    def test_a_request_that_never_ran_costs_its_session_nothing(self, make: Make) -> None:
+        engine = make(turnpike={"retention": False}, max_num_seqs=1)
+        engine.submit(prompt(1, 640), hint=Hint(session="s", seq=1, reuse=0.9))
+        engine.run()
+        engine.submit(prompt(2, 100), max_tokens=60)
+        engine.step()
+        engine.abort(engine.submit(prompt(1, 700), hint=Hint(session="s", seq=2)))
+        engine.run()
+        engine.submit(prompt(3, 700))
+        engine.run()
+        back = engine.submit(prompt(1, 700), hint=Hint(session="s", seq=3))
+        engine.run()
+        assert engine.done[back].cached_tokens == 640
+
     def test_a_finished_session_is_overwritten_before_a_paused_one(self, make: Make) -> None:
         cached = {}
         for biased in (False, True):
