@@ -88,6 +88,8 @@ class Entry(msgspec.Struct, kw_only=True, eq=False):
     """What it is expected to hold at its largest."""
     gpu_s: float
     """Expected work, over all of its turns to come."""
+    isolated_s: float
+    """What these would take with nobody else there, its tools included."""
     task_arrived_s: float
     since_s: float
     """When it first asked; a retry keeps it."""

@@ -139,6 +139,7 @@ class PoolAdmission:
         agent, turn = member.agent, max(1, member.turn)
         demand = self.footprints.demand(agent, turn, member.tokens)
         turns = 1.0 + self.footprints.expected_turns(agent, turn)
+        gpu_s = turns * self.footprints.turn_s(agent)
         entry = Entry(
             session=member.session,
             tenant=member.tenant,
@@ -146,7 +147,8 @@ class PoolAdmission:
             turn=turn,
             tokens=member.tokens,
             size=max(demand),
-            gpu_s=turns * self.footprints.turn_s(agent),
+            gpu_s=gpu_s,
+            isolated_s=max(gpu_s, turns * self.cycle_s.mean(0.0)),
             task_arrived_s=member.task_arrived_s,
             since_s=member.asked_s,
             deadline_s=member.deadline_s,
@@ -277,7 +279,7 @@ class PoolAdmission:
         self._ticked_s = now
         self._settle(now=now)
         self.queue.age(now=now)
-        self.fair.refresh([self._task(entry) for entry in self.queue.some(_TASKS_SAMPLED)], now=now)
+        self.fair.refresh(map(_task, self.queue.some(_TASKS_SAMPLED)), now=now)
         self.update_window(now=now)
         self._make_room_for_the_blocked(now=now)
 
@@ -287,17 +289,6 @@ class PoolAdmission:
         for member in gone:
             self.released(member)
         return bool(gone)
-
-    def _task(self, entry: Entry) -> Task:
-        cycle_s = self.cycle_s.mean(0.0, 1e-9)
-        turns = entry.gpu_s / max(self.footprints.turn_s(entry.agent), 1e-9)
-        return Task(
-            tenant=entry.tenant,
-            gpu_s=entry.gpu_s,
-            isolated_s=max(entry.gpu_s, turns * cycle_s),
-            arrived_s=entry.task_arrived_s,
-            deadline_s=entry.deadline_s,
-        )
 
     def _make_room_for_the_blocked(self, *, now: float) -> None:
         """§6.2 (4) of SAGA, without killing: one session of whoever holds too much waits at its next turn."""
@@ -397,6 +388,16 @@ class PoolAdmission:
             cpu_pressure=seen.cpu.pressure,
             reason=change.reason,
         )
+
+
+def _task(entry: Entry) -> Task:
+    return Task(
+        tenant=entry.tenant,
+        gpu_s=entry.gpu_s,
+        isolated_s=entry.isolated_s,
+        arrived_s=entry.task_arrived_s,
+        deadline_s=entry.deadline_s,
+    )
 
 
 _NAMES = {

@@ -7,6 +7,7 @@ and of each at one session; reactive sessions, and aged ones, come before proact
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final
 
 from gateway.admission.classes import Ageing, ServiceClass
@@ -121,9 +122,10 @@ class SessionQueue:
 
     def some(self, limit: int) -> Iterator[Entry]:
         """A bounded number of those that wait, a few of each tenant, for what is only sampled."""
-        tenants = [queue for of_class in self._tenants.values() for queue in of_class.values()]
-        for queue in tenants[:limit]:
-            yield from queue.some(max(1, limit // len(tenants)))
+        count = sum(map(len, self._tenants.values()))
+        for of_class in self._tenants.values():
+            for queue in islice(of_class.values(), limit):
+                yield from queue.some(max(1, limit // count))
 
     # --- who leaves ----------------------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ from gateway.admission.gpu_pressure import GpuReading
 
 HEALTHY: Final = 0.5
 OVERLOADED: Final = 1.0
+_LEAST_OF_STATED: Final = 0.5
+"""Share of a stated capacity that is believed in whatever is lost."""
 
 
 class WindowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -143,7 +145,8 @@ class Window:
         config = self._config
         was = min(self.sessions, float(seen.admitted))
         if seen.gpu.pressure >= seen.cpu.pressure:
-            self.budget = config.kv_decrease * min(self.budget, max(seen.demand, seen.held, 1.0))
+            least = _LEAST_OF_STATED * self._capacity if self._capacity is not None else 1.0
+            self.budget = max(least, config.kv_decrease * min(self.budget, max(seen.demand, seen.held)))
             # As many stay in as hold what is left; where that is nearly all of them, nearly all.
             factor = max(0.5, min(0.9, self.budget / max(seen.held, 1.0)))
             reason = seen.gpu.reason

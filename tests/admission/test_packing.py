@@ -28,6 +28,7 @@ def entry(name: str, *, size=1000.0, gpu_s=1.0, arrived=0.0, since=0.0, warm=Fal
         tokens=size,
         size=size,
         gpu_s=gpu_s,
+        isolated_s=gpu_s,
         task_arrived_s=arrived,
         since_s=since,
         is_warm=warm,

@@ -26,6 +26,7 @@ def entry(name: str, tenant="t", *, size=1000.0, since=0.0) -> Entry:
         tokens=size,
         size=size,
         gpu_s=1.0,
+        isolated_s=1.0,
         task_arrived_s=float(next(numbers)),
         since_s=since,
     )
