@@ -6,10 +6,12 @@ from gateway.admission.bounded import BoundedConcurrency
 from gateway.admission.policy import AdmissionPolicy
 from gateway.admission.session_admission import SessionAdmission
 from gateway.config import Config
+from gateway.config.profiles import load_profile
 from gateway.core.coordinator import Coordinator
 from gateway.core.fleet import Fleet, PoolFacts
+from gateway.core.forecasts import Forecasts
 from gateway.core.session_book import SessionBook
-from gateway.domain.ids import PoolId, TenantId
+from gateway.domain.ids import PoolId, ReplicaId, TenantId
 from gateway.routing.placement import LeastLoaded
 from gateway.routing.state_residence import StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
@@ -32,7 +34,17 @@ def assemble(config: Config, *, id_prefix: str) -> Coordinator:
             ToolBoundaries(config.tools),
             StateResidence(config.state),
         ),
+        forecasts=_forecasts(config),
     )
+
+
+def _forecasts(config: Config) -> Forecasts:
+    profiles = {}
+    for pool in config.pools:
+        for name, replica in zip(pool.names(), pool.replicas, strict=True):
+            if (profile := replica.profile or pool.profile) is not None:
+                profiles[ReplicaId(name)] = load_profile(profile)
+    return Forecasts(profiles)
 
 
 def _admission(config: Config) -> AdmissionPolicy:

@@ -13,6 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from gateway.config import Config
+from gateway.config.profiles import load_profile
+from gateway.cost.profile import ProfileError
 
 _ENV_PREFIX: Final = "TURNPIKE_"
 _SECTIONS: Final = frozenset(field.name for field in msgspec.structs.fields(Config))
@@ -37,11 +39,23 @@ def load_config(path: str | None, environ: Mapping[str, str], flags: Mapping[str
     if "pools" not in tree:
         raise ConfigError(f"{source}: pools: no backend is given; use --backend URL, or [[pools]] in a file")
     try:
-        return msgspec.convert(tree, Config)
+        config = msgspec.convert(tree, Config)
     except msgspec.ValidationError as error:
         what = _explain(str(error))
         named = [key for key in origins if re.match(rf"{re.escape(key)}(?![a-z0-9_])", what)]
         raise ConfigError(f"{origins[max(named, key=len)] if named else source}: {what}") from None
+    _check_profiles(config, source)
+    return config
+
+
+def _check_profiles(config: Config, source: str) -> None:
+    for pool in config.pools:
+        for profile in (pool.profile, *(replica.profile for replica in pool.replicas)):
+            try:
+                if profile is not None:
+                    load_profile(profile)
+            except ProfileError as error:
+                raise ConfigError(f"{source}: pools: profile: {error}") from None
 
 
 def read_api_key(env: str | None, file: str | None, environ: Mapping[str, str]) -> str | None:

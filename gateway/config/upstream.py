@@ -17,6 +17,9 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The environment variable that holds the key to send to this replica."""
     api_key_file: str | None = None
     """The file that holds it."""
+    profile: str | None = None
+    """What it is made of, for the first predictions: `MODEL@HARDWARE`, or the path of a file (docs/cost.md);
+    by default what its pool says."""
 
     def __post_init__(self) -> None:
         if self.api_key_env is not None and self.api_key_file is not None:
@@ -28,6 +31,8 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Shown in records, and in the names that replicas get by default."""
     models: tuple[str, ...] = ()
     """Model names to route here; by default those that the replicas say they serve."""
+    profile: str | None = None
+    """Of its replicas; by default they are learned from nothing, which costs some tens of turns each."""
     replicas: Annotated[tuple[ReplicaConfig, ...], Meta(min_length=1)]
 
     def names(self) -> list[str]:

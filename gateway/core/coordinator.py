@@ -14,6 +14,7 @@ from gateway.core import events as ev
 from gateway.core import refusals
 from gateway.core.commands import Command, Refuse
 from gateway.core.fleet import Fleet
+from gateway.core.forecasts import Forecasts
 from gateway.core.gate import Gate
 from gateway.core.lifecycle import LifecycleError, State, Step
 from gateway.core.live import LiveRequest
@@ -47,10 +48,12 @@ class Coordinator:
         admission: AdmissionPolicy,
         placement: PlacementPolicy,
         sessions: SessionBook,
+        forecasts: Forecasts,
     ) -> None:
         self._config = config
         self.fleet = fleet
         self.sessions = sessions
+        self.forecasts = forecasts
         self.live: dict[RequestId, LiveRequest] = {}
         self._out: list[Command] = []
         self._stream = Stream(self._out)
@@ -59,6 +62,7 @@ class Coordinator:
             fleet,
             admission,
             placement,
+            forecasts,
             self.live,
             self._out,
             max_wait_s=config.max_wait_s,
@@ -220,6 +224,7 @@ class Coordinator:
             return
         assert live.replica is not None
         live.saw_first_token, live.first_token_s = True, now
+        self.forecasts.first_token(live, live.replica, now=now)
         self._stream.first_token(live, live.replica, now=now)
 
     def _answered_at_once(self, event: ev.AnsweredAtOnce, *, now: float) -> None:

@@ -18,6 +18,7 @@ from gateway.admission.policy import AdmissionPolicy, Applicant, Room, TurnOutco
 from gateway.admission.waiting_room import Lane, Waiting, WaitingRoom
 from gateway.core.commands import Command, Dispatch
 from gateway.core.fleet import Fleet
+from gateway.core.forecasts import Forecasts
 from gateway.core.lifecycle import Step
 from gateway.core.live import LiveRequest
 from gateway.core.stream import Stream
@@ -38,6 +39,7 @@ class Gate:
         fleet: Fleet,
         admission: AdmissionPolicy,
         placement: PlacementPolicy,
+        forecasts: Forecasts,
         live: Mapping[RequestId, LiveRequest],
         out: list[Command],
         *,
@@ -49,6 +51,7 @@ class Gate:
         self._fleet = fleet
         self._admission = admission
         self._placement = placement
+        self._forecasts = forecasts
         self._live = live
         self._out = out
         self._stream = Stream(out)
@@ -152,6 +155,7 @@ class Gate:
         assert live.replica is not None and live.pool is not None
         replica, live.replica = live.replica, None
         self._fleet.ended(replica)
+        self._forecasts.ended(live, replica, answer, is_whole=outcome == "finished", now=now)
         self._stream.left_replica(live, replica, outcome, answer, now=now)
         self.pools_with_room[live.pool] = None
 
@@ -194,7 +198,8 @@ class Gate:
         live.replica, live.submitted_s = placement.replica, now
         live.tried.append(placement.replica)
         self._fleet.submitted(placement.replica)
-        self._stream.submitted(live, placement, now=now)
+        expected = self._forecasts.sent(live, placement.replica, now=now)
+        self._stream.submitted(live, placement, expected, now=now)
         self._out.append(
             Dispatch(
                 request=live.request,

@@ -28,7 +28,9 @@ class Stream:
     def would_wait(self, live: LiveRequest, reason: WaitReason, *, now: float) -> None:
         self.append(rec.TurnWouldWait(at_s=now, turn=live.request, session=live.session_id, reason=reason))
 
-    def submitted(self, live: LiveRequest, placement: Placement, *, now: float) -> None:
+    def submitted(
+        self, live: LiveRequest, placement: Placement, expected: rec.Expected | None, *, now: float
+    ) -> None:
         """Only work for the engine is `gpu_submit`; a request for a list of models is merely routed."""
         self.append(
             rec.Routed(
@@ -50,6 +52,7 @@ class Stream:
                 replica=placement.replica,
                 prompt_bytes=live.facts.body_bytes,
                 attempt=len(live.tried),
+                expected=expected,
             )
         )
 

@@ -121,6 +121,11 @@ class Estimator:
         return self._first_token.observations
 
     @property
+    def expected_output_tokens(self) -> float:
+        """Of a turn of which nothing else is known; as the last prediction had it."""
+        return self._usual_output
+
+    @property
     def usual_output_tokens(self) -> float:
         return math.exp(self._log_output)
 

@@ -34,25 +34,26 @@ class TokenGuess(msgspec.Struct, frozen=True):
     high: float
 
 
+_NOTHING: Final = Counted(0, 0)
+
+
 class TokensPerByte:
     """Of one model: those who use it write alike."""
 
     def __init__(self) -> None:
         self._log_ratio = math.log(_FIRST_GUESS)
+        self.ratio = _FIRST_GUESS
         self._error = math.log(2)
         """Of the logarithm, absolute, averaged."""
+        self._factor = math.exp(_USUAL_TO_P90 * self._error)
         self._observations = 0
-
-    @property
-    def ratio(self) -> float:
-        return math.exp(self._log_ratio)
 
     def guess(self, size_bytes: int, before: Counted | None = None) -> TokenGuess:
         """Tokens of a prompt; `before`: of the turn that it continues."""
-        known = before if before is not None and before.bytes <= size_bytes else Counted(0, 0)
+        known = before if before is not None and before.bytes <= size_bytes else _NOTHING
         rest = (size_bytes - known.bytes) * self.ratio
-        factor = math.exp(_USUAL_TO_P90 * self._error)
-        return TokenGuess(known.tokens + rest, known.tokens + rest / factor, known.tokens + rest * factor)
+        low, high = rest / self._factor, rest * self._factor
+        return TokenGuess(known.tokens + rest, known.tokens + low, known.tokens + high)
 
     def observe(self, counted: Counted, before: Counted | None = None) -> None:
         """The engine reported this. What a continued turn shares with `before` teaches nothing new."""
@@ -68,3 +69,4 @@ class TokensPerByte:
             surprise = max(-_LARGEST_SURPRISE, min(_LARGEST_SURPRISE, surprise))
             self._error += max(share, 1 / 20) * (abs(surprise) - self._error)
         self._log_ratio += share * surprise
+        self.ratio, self._factor = math.exp(self._log_ratio), math.exp(_USUAL_TO_P90 * self._error)

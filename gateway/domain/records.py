@@ -3,10 +3,12 @@
 Source: MARS (§4.1, Table 1). One producer, the coordinator; many readers.
 
 Symbols: the records `gpu_submit`, `gpu_1st_token`, `gpu_end`, `tool_num`, `tool_start`, `tool_end` and
-`window_update` are Table 1's, under its names. `session`, `turn` (the request id) and `replica` are stable identifiers.
+`window_update` are Table 1's, under its names. `session`, `turn` (the request id) and `replica` are stable
+identifiers.
 
 Deviations: routing, refusal, session and replica records are ours. Until an engine reports KV blocks,
-`gpu_submit` carries the bytes of the prompt and `gpu_end` the tokens that the backend reported.
+`gpu_submit` carries the bytes of the prompt, with the tokens that they are taken for, and `gpu_end` the
+tokens that the backend reported.
 
 Invariants: times are seconds on the driver's clock; a turn has at most one record of each `gpu_*` type
 per replica it was sent to; every `gpu_submit` is followed by exactly one `gpu_end`.
@@ -99,6 +101,23 @@ class Routed(_Record, frozen=True, kw_only=True, tag="routing"):
     waited_ms: float
 
 
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """What the replica is expected to make of a turn (docs/cost.md), before it is sent."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    """Of these, those that the replica has computed before."""
+    output_tokens: int
+    first_token_ms: float
+    """Until `gpu_1st_token`."""
+    first_token_p10_ms: float
+    first_token_p90_ms: float
+    completion_ms: float
+    """Until `gpu_end`."""
+    completion_p10_ms: float
+    completion_p90_ms: float
+
+
 class GpuSubmit(_Record, frozen=True, kw_only=True, tag="gpu_submit"):
     turn: RequestId
     session: SessionId | None
@@ -106,6 +125,8 @@ class GpuSubmit(_Record, frozen=True, kw_only=True, tag="gpu_submit"):
     prompt_bytes: int
     attempt: int
     """1 for the first replica tried."""
+    expected: Expected | None = None
+    """None for work that is no turn."""
 
 
 class GpuFirstToken(_Record, frozen=True, kw_only=True, tag="gpu_1st_token"):

@@ -1,0 +1,225 @@
+"""What the brain expects of turns: when the first token comes, when the end, after how many tokens.
+
+For each replica it keeps an estimator and what is in flight there, for each model what a token is in bytes.
+Every turn that is sent gets an expectation; of some, what happened is held against it and learned from. A
+lesson costs fifty times what an expectation costs, so there is an allowance of them, which time refills.
+
+Symbols: —
+
+Deviations: a turn whose first token nobody sees, because its answer is not streamed, is expected to show it
+with its end, and its delay is split into prefill and decoding as it was expected to be.
+
+Invariants: memory is bounded by the number of replicas, of live turns, and of `REMEMBERED`; a replica learns
+from at most `LESSONS_PER_S`, all together from at most `LESSONS_PER_S_IN_ALL`, after a first `ALLOWANCE`.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from gateway.core.live import LiveRequest
+from gateway.cost.estimator import Estimator, Prediction, TurnWork
+from gateway.cost.in_flight import InFlight
+from gateway.cost.profile import Profile
+from gateway.cost.roofline import Turn
+from gateway.cost.tokens import Counted, TokensPerByte
+from gateway.domain.decision import Edge
+from gateway.domain.ids import ReplicaId, RequestId, ThreadId
+from gateway.domain.records import Expected
+from gateway.domain.request import Answer, Usage, Work
+
+LESSONS_PER_S: Final = 20.0
+LESSONS_PER_S_IN_ALL: Final = 50.0
+ALLOWANCE: Final = 20.0
+"""Lessons that may be taken at once, after a pause."""
+REMEMBERED: Final = 32_768
+"""Turns of which it is known how long they were, for those that continue them; or up to twice as many."""
+_MODELS: Final = 256
+_GOES_ON: Final = frozenset((Edge.CONTINUES, Edge.FORKS, Edge.REWINDS, Edge.RETRIES))
+"""Its prompt begins with its parent's."""
+
+
+class _Left(Counted, frozen=True):
+    """What a turn left behind: its prompt, as it was counted, and where that is cached with its answer."""
+
+    cached_tokens: int
+    replica: ReplicaId
+
+
+class _Replica:
+    def __init__(self, profile: Profile | None) -> None:
+        self.estimator = Estimator(profile)
+        self.in_flight = InFlight()
+        self.allowance = ALLOWANCE
+        self.refilled_s = float("-inf")
+
+
+class Forecasts:
+    def __init__(self, profiles: Mapping[ReplicaId, Profile] | None = None) -> None:
+        """`profiles`: what is believed of those replicas; of others nothing is, until it is seen."""
+        self._profiles = dict(profiles or {})
+        self._replicas: dict[ReplicaId, _Replica] = {}
+        self._models: dict[str | None, TokensPerByte] = {}
+        self._left: dict[RequestId | ThreadId | None, _Left] = {}
+        self._left_before: dict[RequestId | ThreadId | None, _Left] = {}
+        """By turn, and the last one by conversation: the older half of what is remembered, or more."""
+        self._lessons: dict[RequestId, Prediction] = {}
+        """Live turns to learn from."""
+
+    # --- what is expected --------------------------------------------------------------------------
+
+    def isolated_task_s(
+        self, replica: ReplicaId, turns: Iterable[Turn], gaps_s: Iterable[float] = ()
+    ) -> float:
+        """A session that has the replica to itself, as `gateway.cost.foresight.Foresight`."""
+        return self._of(replica).estimator.isolated_task_s(turns, gaps_s)
+
+    def completion_s(self, replica: ReplicaId, work: TurnWork, *, now: float) -> float:
+        """A turn that is sent there now, as `gateway.cost.foresight.Foresight`."""
+        known = self._of(replica)
+        return known.estimator.predict(work, known.in_flight.load(now=now)).completion.seconds
+
+    # --- what happens ------------------------------------------------------------------------------
+
+    def sent(self, live: LiveRequest, replica: ReplicaId, *, now: float) -> Expected | None:
+        """None for what is no turn."""
+        facts = live.facts
+        if facts.work is not Work.GENERATE:
+            return None
+        known = self._replicas.get(replica) or self._of(replica)
+        left = self._before(live)
+        model = self._models.get(facts.model) or self._of_model(facts.model)
+        tokens = model.guess(facts.body_bytes, left).tokens
+        cached = 0.0
+        if left is not None and left.replica == replica:
+            cached = left.cached_tokens if left.cached_tokens < tokens else tokens
+        work = TurnWork(new_tokens=tokens - cached, cached_tokens=cached)
+        prediction = known.estimator.predict(work, known.in_flight.load(now=now))
+        known.in_flight.sent(live.request, prediction, now=now)
+        if not facts.stream:
+            known.in_flight.first_token(live.request, now=now)  # nobody will see it
+        if self._may_learn(known, now=now):
+            self._lessons[live.request] = prediction
+        end = prediction.completion
+        first = prediction.first_token if facts.stream else end
+        return Expected(
+            prompt_tokens=int(tokens),
+            cached_tokens=int(cached),
+            output_tokens=int(known.estimator.expected_output_tokens),
+            first_token_ms=first.seconds * 1e3,
+            first_token_p10_ms=first.p10_s * 1e3,
+            first_token_p90_ms=first.p90_s * 1e3,
+            completion_ms=end.seconds * 1e3,
+            completion_p10_ms=end.p10_s * 1e3,
+            completion_p90_ms=end.p90_s * 1e3,
+        )
+
+    def first_token(self, live: LiveRequest, replica: ReplicaId, *, now: float) -> None:
+        if live.facts.work is Work.GENERATE:
+            self._replicas[replica].in_flight.first_token(live.request, now=now)
+
+    def ended(
+        self, live: LiveRequest, replica: ReplicaId, answer: Answer | None, *, is_whole: bool, now: float
+    ) -> None:
+        """`is_whole`: the answer came to its end."""
+        if live.facts.work is not Work.GENERATE:
+            return
+        known, request = self._replicas[replica], live.request
+        known.in_flight.ended(request)
+        prediction = self._lessons.pop(request, None)
+        if answer is None or answer.status >= 400:
+            return
+        usage = answer.usage
+        if usage.prompt_tokens is not None:
+            cached = usage.prompt_tokens + (usage.output_tokens or 0)
+            left = _Left(live.facts.body_bytes, usage.prompt_tokens, cached, replica)
+            if prediction is not None:
+                self._of_model(live.facts.model).observe(left, self._before(live))
+            self._remember(live, left)
+        if prediction is not None:
+            _learn(known.estimator, prediction, live, usage, is_whole=is_whole, now=now)
+
+    # --- books -------------------------------------------------------------------------------------
+
+    def _of(self, replica: ReplicaId) -> _Replica:
+        known = self._replicas.get(replica)
+        if known is None:
+            known = self._replicas[replica] = _Replica(self._profiles.get(replica))
+        return known
+
+    def _of_model(self, model: str | None) -> TokensPerByte:
+        """Names come from clients: beyond so many, they share one."""
+        known = self._models.get(model)
+        if known is None:
+            name = model if len(self._models) < _MODELS else None
+            known = self._models.setdefault(name, TokensPerByte())
+        return known
+
+    def _before(self, live: LiveRequest) -> _Left | None:
+        """Of the turn whose prompt and answer this one begins with."""
+        session = live.session
+        if session is None:
+            return None
+        key: RequestId | ThreadId | None = session.parent
+        if session.edge is Edge.OPENS:
+            key = session.thread  # its client says which conversation it is in, and shows nothing of it
+        elif session.edge not in _GOES_ON:
+            return None
+        left = self._left.get(key) or self._left_before.get(key)
+        return left if left is not None and left.bytes <= live.facts.body_bytes else None
+
+    def _remember(self, live: LiveRequest, left: _Left) -> None:
+        if len(self._left) >= REMEMBERED:
+            self._left_before, self._left = self._left, {}
+        self._left[live.request] = left
+        if live.session is not None:
+            self._left[live.session.thread] = left
+
+    def _may_learn(self, known: _Replica, *, now: float) -> bool:
+        allowance = known.allowance
+        if allowance < ALLOWANCE:
+            rate = min(LESSONS_PER_S, LESSONS_PER_S_IN_ALL / len(self._replicas))
+            allowance = min(ALLOWANCE, allowance + rate * (now - known.refilled_s))
+        known.refilled_s = now
+        if allowance < 1.0:
+            known.allowance = allowance
+            return False
+        known.allowance = allowance - 1.0
+        return True
+
+
+def _learn(
+    estimator: Estimator,
+    prediction: Prediction,
+    live: LiveRequest,
+    usage: Usage,
+    *,
+    is_whole: bool,
+    now: float,
+) -> None:
+    duration_s = now - live.submitted_s
+    actual = _actual(prediction.work, usage)
+    first_s = live.first_token_s - live.submitted_s if live.saw_first_token else None
+    if not live.facts.stream:
+        if actual is None or actual.output_tokens is None or not is_whole:
+            return
+        again = estimator.predict(actual, prediction.load)
+        first_s = again.first_token.seconds * duration_s / again.completion.seconds
+    if first_s is not None:
+        estimator.observe_first_token(prediction, first_s, actual)
+    if is_whole:
+        estimator.observe_end(
+            prediction,
+            duration_s=duration_s,
+            output_tokens=usage.output_tokens or 0,
+            first_token_s=first_s,
+            actual=actual,
+        )
+
+
+def _actual(expected: TurnWork, usage: Usage) -> TurnWork | None:
+    """As the backend counted; what it does not say about its cache is taken to be as expected."""
+    prompt, cached = usage.prompt_tokens, usage.cached_tokens
+    if prompt is None:
+        return None
+    found = min(expected.cached_tokens if cached is None else cached, prompt)
+    return TurnWork(new_tokens=prompt - found, cached_tokens=found, output_tokens=usage.output_tokens)

@@ -1,0 +1,163 @@
+"""What is expected of a turn stands in its `gpu_submit`, and comes true once the replica is known."""
+
+import pytest
+
+from gateway.core import forecasts
+from gateway.core.forecasts import Forecasts
+from gateway.core.live import LiveRequest
+from gateway.cost.estimator import TurnWork
+from gateway.cost.profile import Profile
+from gateway.cost.roofline import Turn
+from gateway.domain import records as rec
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
+from gateway.domain.request import Usage, Work
+from tests.core.playbook import (
+    Playbook,
+    arrived,
+    cut,
+    dispatch,
+    facts,
+    failed,
+    finished,
+    first_token,
+    started,
+    stated,
+)
+
+BYTES_PER_TOKEN = 5
+A = ReplicaId("a")
+
+
+def one_turn(
+    play: Playbook, number: int, tokens: int, *, first_s: float, rest_s: float, usage: bool = True, **fields
+) -> rec.Expected:
+    """A turn of one conversation, whose prompt is so long; returns what was expected of it."""
+    request = f"r{number}"
+    fields = {"stream": True, "explicit": stated("s", thread="t"), **fields}
+    play >> arrived(request, body_bytes=BYTES_PER_TOKEN * tokens, **fields) << dispatch(request, to="a")
+    play.now += first_s
+    _ = play >> started(request)
+    if fields["stream"]:
+        _ = play >> first_token(request)
+    play.now += rest_s
+    told = Usage(prompt_tokens=tokens, cached_tokens=max(0, tokens - 500), output_tokens=50)
+    _ = play >> finished(request, usage=told if usage else Usage())
+    return play.seen(rec.GpuSubmit)[-1].expected
+
+
+def conversation(play: Playbook, turns: int, **fields) -> rec.Expected:
+    found = None
+    for number in range(turns):
+        play.now += 5.0
+        found = one_turn(play, number, 2_000 + 450 * number, first_s=0.4, rest_s=4.9, **fields)
+    assert found is not None
+    return found
+
+
+def test_a_replica_that_is_known_does_what_was_expected():
+    found = conversation(Playbook(), 40)
+    assert found.first_token_ms == pytest.approx(400, rel=0.2)
+    assert found.completion_ms == pytest.approx(5_300, rel=0.1)
+    assert 0 < found.first_token_p10_ms <= found.first_token_p90_ms < 3 * found.first_token_ms
+    assert found.prompt_tokens == pytest.approx(2_000 + 450 * 39, rel=0.01)
+    assert found.cached_tokens == 2_000 + 450 * 38 + 50
+    assert found.output_tokens == pytest.approx(50, abs=1)
+
+
+def test_without_streaming_the_first_token_comes_with_the_end():
+    found = conversation(Playbook(), 40, stream=False)
+    assert found.first_token_ms == found.completion_ms == pytest.approx(5_300, rel=0.1)
+
+
+def test_without_usage_nothing_is_known_of_tokens_but_first_tokens_are():
+    found = conversation(Playbook(), 60, usage=False)
+    assert found.first_token_ms == pytest.approx(400, rel=0.2)
+    assert found.cached_tokens == 0
+
+
+def test_a_conversation_that_moves_has_nothing_cached():
+    play = Playbook(replicas="a b")
+    _ = one_turn(play, 0, 2_000, first_s=0.1, rest_s=1.0)
+    play >> arrived("r1", body_bytes=11_000, explicit=stated("s", thread="t")) << dispatch("r1", to="b")
+    assert play.seen(rec.GpuSubmit)[-1].expected.cached_tokens == 0
+
+
+def test_what_is_no_turn_is_expected_nothing_of():
+    play = Playbook()
+    play >> arrived("r1", work=Work.POOL) << dispatch("r1", to="a")
+    assert play.seen(rec.GpuSubmit)[-1].expected is None
+    _ = play >> started("r1") >> finished("r1")
+
+
+def test_whoever_runs_there_is_counted_and_whoever_left_is_not():
+    play = Playbook()
+    _ = conversation(play, 30)
+    alone = one_turn(play, 50, 5_000, first_s=0.4, rest_s=1.0, explicit=stated("t")).first_token_ms
+    for number in range(5):
+        request = f"other-{number}"
+        play >> arrived(request, body_bytes=200_000, stream=True) << dispatch(request, to="a")
+    _ = play >> arrived("r51", body_bytes=25_000, stream=True, explicit=stated("u"))
+    among = play.seen(rec.GpuSubmit)[-1].expected.first_token_ms
+    assert among > 2 * alone
+    play.take()
+    for number in range(5):
+        _ = play >> started(f"other-{number}") >> cut(f"other-{number}")
+    _ = play >> failed("r51")
+    play.take()
+    again = one_turn(play, 52, 5_000, first_s=0.4, rest_s=1.0, explicit=stated("v")).first_token_ms
+    assert again == pytest.approx(alone, rel=0.3)
+
+
+def test_lessons_are_rationed():
+    play = Playbook()
+    seen = []
+    learned = play.brain.forecasts._of(A).estimator
+    for number in range(400):
+        _ = one_turn(play, number, 2_000, first_s=0.0005, rest_s=0.0005)
+        seen.append(learned.observations)
+    assert seen[19] == 20, "at first, and after a pause, all teach"
+    assert seen[-1] <= 20 + 0.4 * forecasts.LESSONS_PER_S + 1
+
+
+def test_a_profile_is_believed_at_first(shipped: Profile):
+    facts_ = facts(stream=True, body_bytes=40_000)
+    live = LiveRequest(
+        request=RequestId("r"), tenant=TenantId("t"), facts=facts_, pool=PoolId("p"), home=None, arrived_s=0.0
+    )
+    known, unknown = Forecasts({A: shipped}), Forecasts()
+    found, guess = known.sent(live, A, now=0.0), unknown.sent(live, A, now=0.0)
+    assert found is not None and guess is not None
+    assert found.first_token_p90_ms / found.first_token_ms < guess.first_token_p90_ms / guess.first_token_ms
+
+
+def test_what_admission_and_placement_may_ask(shipped: Profile):
+    asked = Forecasts({A: shipped})
+    turns = [Turn(new_tokens=1_000, cached_tokens=4_000, output_tokens=100)] * 3
+    alone_s = asked.completion_s(
+        A, TurnWork(new_tokens=1_000, cached_tokens=4_000, output_tokens=100), now=0.0
+    )
+    assert asked.isolated_task_s(A, turns, [10.0]) == pytest.approx(3 * alone_s + 10.0)
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    monkeypatch.setattr(forecasts, "REMEMBERED", 10)
+    play = Playbook()
+    _ = conversation(play, 40)
+    brain = play.brain.forecasts
+    assert len(brain._left) + len(brain._left_before) <= 22
+    assert not brain._lessons
+
+
+def test_models_that_clients_make_up_share_what_is_known(monkeypatch):
+    monkeypatch.setattr(forecasts, "_MODELS", 3)
+    play = Playbook()
+    for number in range(9):
+        _ = one_turn(play, number, 2_000, first_s=0.1, rest_s=0.1, model=f"m{number}")
+    assert len(play.brain.forecasts._models) <= 4
+
+
+@pytest.fixture
+def shipped() -> Profile:
+    from gateway.config.profiles import load_profile
+
+    return load_profile("qwen3-coder-30b-a3b@h200")
