@@ -20,7 +20,7 @@ from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.records import Record
 from gateway.server.control import ControlPlane
 from gateway.server.door import Door
-from gateway.server.driver import Driver, SteadyClock
+from gateway.server.driver import Driver, steady_clock
 from gateway.server.handlers import Handlers
 from gateway.server.listener import Listener
 from gateway.server.outbound import Outbound
@@ -43,7 +43,7 @@ class Gateway:
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
         """Needs a running event loop. Raises ConfigError or OSError for what the settings point to."""
         self._config = config
-        self._clock = SteadyClock()
+        self._clock = steady_clock()
         self._tasks = TaskGroup()
         self._stream = StreamFile(config.stream) if config.stream.path is not None else None
         self._metrics = Metrics(self.snapshot, lambda: self._stream.dropped if self._stream else 0)

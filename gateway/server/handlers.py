@@ -89,7 +89,7 @@ class Handlers:
             return
         with self._driver.open_ticket(visitor.tenant.id, facts) as ticket:
             while True:
-                decision = await ticket.decision()
+                decision = ticket.decided() or await ticket.decision()
                 told = receipts(decision) if self._with_receipts else b""
                 if isinstance(decision, Refuse):
                     client.refuse(endpoint.protocol, decision.refusal, told)

@@ -6,7 +6,7 @@ Counting is a plain addition; what Prometheus wants to read is made when it asks
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -32,10 +32,12 @@ class _Spread:
         self.counts = [0] * (len(_SECONDS) + 1)
         self.total_s = 0.0
 
-    def add_ms(self, ms: float) -> None:
-        seconds = ms / 1e3
-        self.counts[bisect_left(_SECONDS, seconds)] += 1
-        self.total_s += seconds
+    def add_ms(self, times_ms: Iterable[float]) -> None:
+        counts = self.counts
+        for ms in times_ms:
+            seconds = ms / 1e3
+            counts[bisect_left(_SECONDS, seconds)] += 1
+            self.total_s += seconds
 
 
 class Metrics(Collector):
@@ -49,15 +51,13 @@ class Metrics(Collector):
         self._tokens: Counter[str] = Counter()
         self._queue, self._tools = _Spread(), _Spread()
         self._first_token: dict[ReplicaId, _Spread] = defaultdict(_Spread)
-        self._counters: dict[type[rec.Record], Callable[[Any], None]] = {
-            rec.TurnArrived: self._count_turn,
-            rec.Routed: lambda record: self._queue.add_ms(record.waited_ms),
-            rec.GpuFirstToken: lambda record: self._first_token[record.replica].add_ms(
-                record.launch_delay_ms
-            ),
-            rec.GpuEnd: self._count_end,
-            rec.ToolEnd: lambda record: self._tools.add_ms(record.duration_ms),
-            rec.Refused: self._count_refusal,
+        self._counters: dict[type[rec.Record], Callable[[list[Any]], None]] = {
+            rec.TurnArrived: self._count_turns,
+            rec.Routed: lambda records: self._queue.add_ms([record.waited_ms for record in records]),
+            rec.GpuFirstToken: self._count_first_tokens,
+            rec.GpuEnd: self._count_ends,
+            rec.ToolEnd: lambda records: self._tools.add_ms([record.duration_ms for record in records]),
+            rec.Refused: self._count_refusals,
         }
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -70,27 +70,38 @@ class Metrics(Collector):
 
     def _count(self) -> None:
         fresh, self._fresh = self._fresh, []
+        kinds: dict[type[rec.Record], list[rec.Record]] = defaultdict(list)
         for record in fresh:
-            counter = self._counters.get(type(record))
+            kinds[type(record)].append(record)
+        for kind, records in kinds.items():
+            counter = self._counters.get(kind)
             if counter is not None:
-                counter(record)
+                counter(records)
 
     def render(self) -> bytes:
         """The Prometheus text format."""
         return generate_latest(self._registry)
 
-    def _count_turn(self, record: rec.TurnArrived) -> None:
-        self._turns[record.protocol, record.source] += 1
+    def _count_turns(self, records: list[rec.TurnArrived]) -> None:
+        self._turns.update([(record.protocol, record.source) for record in records])
 
-    def _count_end(self, record: rec.GpuEnd) -> None:
-        self._ends[record.replica, record.outcome] += 1
-        tokens, usage = self._tokens, record.usage
-        tokens["prompt"] += usage.prompt_tokens or 0
-        tokens["cached"] += usage.cached_tokens or 0
-        tokens["output"] += usage.output_tokens or 0
+    def _count_first_tokens(self, records: list[rec.GpuFirstToken]) -> None:
+        delays_ms: dict[ReplicaId, list[float]] = defaultdict(list)
+        for record in records:
+            delays_ms[record.replica].append(record.launch_delay_ms)
+        for replica, each in delays_ms.items():
+            self._first_token[replica].add_ms(each)
 
-    def _count_refusal(self, record: rec.Refused) -> None:
-        self._refusals[record.reason] += 1
+    def _count_ends(self, records: list[rec.GpuEnd]) -> None:
+        self._ends.update([(record.replica, record.outcome) for record in records])
+        tokens = self._tokens
+        usages = [record.usage for record in records]
+        tokens["prompt"] += sum([usage.prompt_tokens or 0 for usage in usages])
+        tokens["cached"] += sum([usage.cached_tokens or 0 for usage in usages])
+        tokens["output"] += sum([usage.output_tokens or 0 for usage in usages])
+
+    def _count_refusals(self, records: list[rec.Refused]) -> None:
+        self._refusals.update([record.reason for record in records])
 
     def collect(self) -> Iterator[Metric]:
         self._count()

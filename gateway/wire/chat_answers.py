@@ -150,7 +150,8 @@ class ChatReader:
         for choice in completion.choices or ():
             message = choice.delta or choice.message
             if not choice.index:  # of several answers to one question, a client goes on with the first
-                sighting.add_text(read_said(choice.text if message is None else message.content))
+                said = choice.text if message is None else message.content
+                sighting.add_text(said if type(said) is str else read_said(said))
             if message is not None and message.tool_calls:
                 read_call = self._read_piece if choice.delta is not None else _read_call
                 for call in message.tool_calls:

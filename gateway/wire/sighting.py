@@ -20,12 +20,13 @@ ERROR_FINISH = "error"
 class Sighting:
     """Grows as an answer is read. Ids that no request could bring back are not kept."""
 
+    has_first_token = False
+    has_terminal = False
+    usage = Usage()
+    finish_reason: str | None = None
+
     def __init__(self) -> None:
-        self.has_first_token = False
-        self.has_terminal = False
         self.tool_calls: list[ToolCall] = []
-        self.usage = Usage()
-        self.finish_reason: str | None = None
         self._call_ids: set[str] = set()
         self.state_ids: list[str] = []
         self._known_state_ids: set[str] = set()
@@ -52,12 +53,26 @@ class Sighting:
     def add_text(self, text: str | None) -> None:
         """A piece of what the response says to its reader."""
         if text:
-            self._said += self._within_bounds(text)
+            piece = text.encode("utf-8", "surrogatepass")
+            self._bytes_left -= len(piece)
+            if self._bytes_left >= 0:
+                self._said += piece
+            else:
+                self._forget_said()
 
     def add_arguments(self, call: object, piece: str | None) -> None:
         """A piece of the arguments of a call, whatever the protocol tells calls apart by."""
-        if piece and (call in self._arguments or len(self._arguments) < MAX_CALLS):
-            self._arguments.setdefault(call, bytearray()).extend(self._within_bounds(piece))
+        known = self._arguments.get(call)
+        if not piece or (known is None and len(self._arguments) >= MAX_CALLS):
+            return
+        encoded = piece.encode("utf-8", "surrogatepass")
+        self._bytes_left -= len(encoded)
+        if self._bytes_left < 0:
+            self._forget_said()
+        elif known is None:
+            self._arguments[call] = bytearray(encoded)
+        else:
+            known += encoded
 
     @property
     def has_said(self) -> bool:
@@ -83,15 +98,10 @@ class Sighting:
             has_terminal=self.has_terminal,
         )
 
-    def _within_bounds(self, text: str) -> bytes:
-        """The bytes to keep of a piece; none from the moment at which it is too much."""
-        piece = text.encode("utf-8", "surrogatepass")
-        self._bytes_left -= len(piece)
-        if self._bytes_left >= 0:
-            return piece
+    def _forget_said(self) -> None:
+        """It is too much, and so is all that follows."""
         self._said.clear()
         self._arguments.clear()
-        return b""
 
     def _utterance(self) -> Utterance:
         if self._bytes_left < 0:
