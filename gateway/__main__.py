@@ -19,6 +19,7 @@ from gateway.evaluation.cli import add_eval
 from gateway.server.app import Gateway, check_references
 from gateway.server.tenants import hash_key
 from gateway.simulator.cli import add_simulate
+from gateway.simulator.live.cli import add_play
 from gateway.simulator.replay import add_replay
 from gateway.workload.cli import add_workload
 
@@ -57,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     add_workload(commands)
     add_simulate(commands)
     add_replay(commands)
+    add_play(commands)
     return parser
 
 

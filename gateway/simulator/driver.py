@@ -6,7 +6,7 @@ again when it was told to, as SDKs do, and gives up after so many times.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Protocol
 
 import msgspec
 from msgspec import Meta
@@ -19,11 +19,8 @@ from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
 from gateway.simulator.brain import Brain
 from gateway.simulator.engine.turn import EngineTurn
 from gateway.simulator.kernel import Alarm, Kernel
+from gateway.simulator.patience import retry_after_s
 from gateway.workload.trace.format import Session, TurnRef
-
-_LONGEST_RETRY_AFTER_S: Final = 60.0
-_BACKOFF_S: Final = 0.5
-_LONGEST_BACKOFF_S: Final = 8.0
 
 
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,17 +114,14 @@ class Driver:
     def _refused(self, call: Call, command: Refuse) -> None:
         if command.session is not None:
             call.known_as = command.session.session
-        retry_after_s: float | None = command.refusal.retry_after_s
         self.refusals += 1
         call.refusals += 1
         if call.refusals > self._client.max_retries:
             # Not at once: whoever hears of it may call again, and the brain is still being listened to.
             self._kernel.after(0.0, call.caller.gave_up, call)
             return
-        if retry_after_s is None or not 0 < retry_after_s <= _LONGEST_RETRY_AFTER_S:
-            retry_after_s = min(_BACKOFF_S * 2 ** (call.refusals - 1), _LONGEST_BACKOFF_S)
         call.facts = msgspec.structs.replace(call.facts, attempt=call.refusals)
-        self._kernel.after(retry_after_s, self._ask, call)
+        self._kernel.after(retry_after_s(call.refusals, command.refusal.retry_after_s), self._ask, call)
 
     # --- the engines' side -------------------------------------------------------------------------
 

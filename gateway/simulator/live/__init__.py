@@ -1,0 +1,1 @@
+"""A workload against a real fleet: what the simulator plays, played, and measured as it measures."""
