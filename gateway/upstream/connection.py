@@ -27,7 +27,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
-        self.idle_since = 0.0
         self.sent_at = 0.0
         self.last_read = 0.0
         self.use_count = 0

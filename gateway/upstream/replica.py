@@ -102,7 +102,6 @@ class Replica:
         """Ends the use of a connection: kept for the next request, or closed at once."""
         self._busy.discard(connection)
         if reuse and connection.is_reusable and len(self._idle) < self._config.max_idle_connections:
-            connection.idle_since = asyncio.get_running_loop().time()
             self._idle.append(connection)
         else:
             connection.abort()
@@ -113,7 +112,7 @@ class Replica:
             if connection.head is None and now - connection.sent_at > self._config.head_timeout_s:
                 connection.give_up_on_head()
         oldest_kept = now - self._config.idle_connection_s
-        kept = [c for c in self._idle if c.is_reusable and c.idle_since > oldest_kept]
+        kept = [c for c in self._idle if c.is_reusable and c.last_read > oldest_kept]
         for connection in self._idle:
             if connection not in kept:
                 connection.abort()
@@ -131,7 +130,7 @@ class Replica:
         oldest = asyncio.get_running_loop().time() - self._config.idle_connection_s
         while self._idle:
             connection = self._idle.pop()
-            if connection.idle_since > oldest and connection.is_reusable:
+            if connection.last_read > oldest and connection.is_reusable:
                 return connection
             connection.abort()
         return None
