@@ -133,5 +133,41 @@ class TurnHazard:
         return tuple(out)
 
 
+class TurnGrowth:
+    """By how much a session grows with its n-th turn; the first ones are other than the rest."""
+
+    __slots__ = ("_means", "turns")
+
+    def __init__(self, *, half_life: float) -> None:
+        self._means = [DecayedMean(half_life=half_life) for _ in _FIRST_TURNS]
+        self.turns = 0
+
+    def saw(self, turn: int, grown: float) -> None:
+        """The `turn`-th turn left so much more than the one before it."""
+        self._means[_class_of(turn)].add(grown)
+        self.turns += 1
+
+    def mean(self, turn: int, prior: float, fallback: "TurnGrowth | None" = None) -> float:
+        """By how much the `turn`-th turn is expected to make a session longer."""
+        if fallback is not None:
+            prior = fallback.mean(turn, prior)
+        return max(0.0, self._means[_class_of(turn)].mean(prior, _PRIOR_TURNS))
+
+    def after(
+        self, turn: int, horizons: tuple[int, ...], prior: float, fallback: "TurnGrowth | None" = None
+    ) -> tuple[float, ...]:
+        """By how much a session that made `turn` turns will have grown after so many more."""
+        grown, at, out = 0.0, turn + 1, []
+        for horizon in horizons:
+            end = turn + horizon + 1
+            while at < end:
+                place = _class_of(at)
+                stop = min(end, _FIRST_TURNS[place + 1]) if place + 1 < len(_FIRST_TURNS) else end
+                grown += (stop - at) * self.mean(at, prior, fallback)
+                at = stop
+            out.append(grown)
+        return tuple(out)
+
+
 def _class_of(turn: int) -> int:
     return max(0, bisect_right(_FIRST_TURNS, turn) - 1)

@@ -21,7 +21,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from gateway.admission.decay import DecayedHistogram, DecayedMean, TurnHazard
+from gateway.admission.decay import DecayedHistogram, DecayedMean, TurnGrowth, TurnHazard
 
 HORIZONS: Final = (0, 1, 2, 4, 8, 16, 32)
 """Turns from now at which demand is estimated."""
@@ -47,27 +47,37 @@ class FootprintConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class AgentType:
     """What sessions of one kind did so far. Everything here is a running statistic."""
 
-    __slots__ = ("_cached", "growth", "hazard", "shared", "tokens_per_byte", "turn_s")
+    __slots__ = ("_growth", "_survival", "growth", "hazard", "shared", "tokens_per_byte", "turn_s")
 
     def __init__(self, config: FootprintConfig) -> None:
         half_life = config.half_life_turns
-        self.growth = DecayedMean(half_life=half_life)
+        self.growth = TurnGrowth(half_life=half_life)
         self.tokens_per_byte = DecayedMean(half_life=half_life)
         self.hazard = TurnHazard(half_life=half_life)
         self.shared = DecayedHistogram(low=16, half_life=50)
         """Tokens that were cached already when a session began."""
         self.turn_s = DecayedHistogram(low=0.001, half_life=half_life)
         """How long a turn took on its replica."""
-        self._cached: dict[int, tuple[float, ...]] = {}
+        self._survival: dict[int, tuple[float, ...]] = {}
+        self._growth: dict[int, tuple[float, ...]] = {}
 
     def survival(self, turn: int, overall: "AgentType") -> tuple[float, ...]:
-        found = self._cached.get(turn)
+        """The chance that a session which made `turn` turns is there at each of the horizons."""
+        found = self._survival.get(turn)
         if found is None:
-            found = self._cached[turn] = self.hazard.survival(turn, HORIZONS, overall.hazard)
+            found = self._survival[turn] = self.hazard.survival(turn, HORIZONS, overall.hazard)
         return found
 
-    def forget_survival(self) -> None:
-        self._cached.clear()
+    def grown(self, turn: int, overall: "AgentType") -> tuple[float, ...]:
+        """By how much it will have grown until then."""
+        found = self._growth.get(turn)
+        if found is None:
+            found = self._growth[turn] = self.growth.after(turn, HORIZONS, _PRIOR_GROWTH, overall.growth)
+        return found
+
+    def forget_what_was_worked_out(self) -> None:
+        self._survival.clear()
+        self._growth.clear()
 
 
 class Footprints:
@@ -101,10 +111,11 @@ class Footprints:
             kind.hazard.saw(turn)
             kind.turn_s.add(turn_s)
             if grown is not None:
-                kind.growth.add(grown)
+                kind.growth.saw(turn, grown)
         self._lessons += 1
-        if self._lessons % 64 == 0:
-            self._forget_survival()
+        if self._lessons % 64 == 0 or self._lessons < 64:
+            for each in self._types.values():
+                each.forget_what_was_worked_out()
 
     def saw_size(self, agent: int, *, body_bytes: int, prompt_tokens: int) -> None:
         if body_bytes > 0:
@@ -119,10 +130,6 @@ class Footprints:
         for kind in (self.type_of(agent), self.overall):
             kind.hazard.saw_end(turn, by=by)
 
-    def _forget_survival(self) -> None:
-        for kind in self._types.values():
-            kind.forget_survival()
-
     # --- what they say -----------------------------------------------------------------------------
 
     def prompt_tokens(self, agent: int, body_bytes: int) -> float:
@@ -130,10 +137,9 @@ class Footprints:
         prior = self.overall.tokens_per_byte.mean(_PRIOR_TOKENS_PER_BYTE)
         return body_bytes * self.type_of(agent).tokens_per_byte.mean(prior)
 
-    def growth(self, agent: int) -> float:
-        """Tokens by which a turn makes its session longer."""
-        overall = self.overall.growth.mean(_PRIOR_GROWTH, _TRUST)
-        return max(0.0, self.type_of(agent).growth.mean(overall, _TRUST))
+    def growth(self, agent: int, turn: int) -> float:
+        """Tokens by which the `turn`-th turn makes its session longer."""
+        return self.type_of(agent).growth.mean(turn, _PRIOR_GROWTH, self.overall.growth)
 
     def end_chance(self, agent: int, turn: int) -> float:
         return self.type_of(agent).hazard.chance(turn, self.overall.hazard)
@@ -145,11 +151,9 @@ class Footprints:
     def demand(self, agent: int, turn: int, tokens: float) -> Demand:
         """Of a session alone, its shared prefix left out, which is counted once for all."""
         own = max(0.0, tokens - self.shared(agent))
-        growth = self.growth(agent)
-        alive = self.type_of(agent).survival(turn, self.overall)
-        return tuple(
-            chance * (own + horizon * growth) for chance, horizon in zip(alive, HORIZONS, strict=True)
-        )
+        kind = self.type_of(agent)
+        alive, grown = kind.survival(turn, self.overall), kind.grown(turn, self.overall)
+        return tuple(chance * (own + more) for chance, more in zip(alive, grown, strict=True))
 
     def expected_turns(self, agent: int, turn: int) -> float:
         """How many more turns a session is expected to make that made `turn`; within the horizons."""

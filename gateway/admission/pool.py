@@ -74,6 +74,8 @@ class PoolAdmission:
         self._up: tuple[ReplicaId, ...] = ()
         self._entered_s = -math.inf
         self.update_due_s = -math.inf
+        self.changed_s = -math.inf
+        """When the window was last decreased: what was lost before says nothing about now."""
         self._lessons = 0
         self._lessons_since_s = -math.inf
         self._ticked_s = -math.inf
@@ -155,6 +157,16 @@ class PoolAdmission:
             is_warm=member.is_spilled,
         )
         self.queue.put(entry, member.service_class)
+
+    def turn_is_over(self, member: Member) -> None:
+        """The last live turn of a session that is in has ended; it may have to give its place back."""
+        if member.must_yield:
+            self.release(member)
+        elif member.is_above:
+            if self.places.count > self.window.limit() or self.places.residents.now() > self.window.budget:
+                self.release(member)  # a guest: it goes on when the pool rests again, or has room
+            else:
+                self.places.settle_in(member)
 
     def withdraw(self, session: SessionId, request: RequestId) -> None:
         """A turn that waited is gone; with its last one the session leaves the queue, and keeps its rank."""
@@ -360,6 +372,7 @@ class PoolAdmission:
             return
         if change.is_decrease:
             self.gpu.start_afresh()
+            self.changed_s = now
             excess = self.places.count - math.ceil(self.window.limit())
             if excess > 0:
                 self._yield_newest(self.places.members.values(), excess, change.reason)

@@ -158,8 +158,8 @@ class SessionAdmission:
             self._correct(turn, outcome.usage if outcome is not None else _NO_USAGE, now=now)
         member.turn += 1
         pool.places.turn_ended(member, gap, now=now)
-        if member.must_yield and not member.live:
-            pool.release(member)
+        if not member.live and (member.must_yield or member.is_above):
+            pool.turn_is_over(member)
         if now >= pool.update_due_s:
             pool.update_window(now=now)
         self._is_stirred = True
@@ -221,7 +221,7 @@ class SessionAdmission:
         if member.is_studied and member.began_s and not member.live:
             pool.cycle_s.add(now - member.began_s)
         turn.is_let_in = True
-        turn.may_find_warm = not member.is_spilled
+        turn.may_find_warm = not member.is_spilled and member.gap_since_s >= pool.changed_s
         pool.places.turn_began(member, now=now)
 
     def _wait_for_a_place(self, turn: _Turn, room: Room, reason: WaitReason, *, now: float) -> Admission:

@@ -126,6 +126,11 @@ class Places:
             member.gap, member.gap_since_s = member.gap or Gap.IDLE, now
         self.residents.enter(member.agent, member.demand)
 
+    def settle_in(self, member: Member) -> None:
+        """It was in above the window, and is in like the others from now on."""
+        self.above -= member.is_above
+        member.is_above = False
+
     def release(self, member: Member) -> None:
         """Gives the place back. A session with a live turn has to keep it."""
         assert member.is_in and not member.live

@@ -30,6 +30,12 @@ from gateway.admission.gpu_pressure import GpuReading
 
 HEALTHY: Final = 0.5
 OVERLOADED: Final = 1.0
+_NEAR: Final = 0.85
+_CAREFUL: Final = 0.15
+_BOLDER: Final = 1.25
+"""Near the ceiling the budget grows by `_CAREFUL` of a step, and each time by so much more."""
+_IN_USE: Final = 0.9
+"""Share of the budget that has to be held, before that nothing is lost says anything."""
 _LEAST_OF_STATED: Final = 0.5
 """Share of a stated capacity that is believed in whatever is lost."""
 
@@ -84,6 +90,9 @@ class Window:
         self.budget = math.inf
         """Tokens."""
         self._capacity: float | None = None
+        self._ceiling = math.inf
+        """The budget at which much was lost the last time; the stated capacity before that."""
+        self._probe = _CAREFUL
         self._overloaded_since_s: float | None = None
         self._healthy_since_s: float | None = None
         self._changed_s = -math.inf
@@ -136,8 +145,10 @@ class Window:
             return None
         if self._capacity is None or math.isinf(self.budget):
             self.budget = self._config.kv_share * seen.capacity
+            self._ceiling = seen.capacity
         else:
             self.budget *= seen.capacity / self._capacity
+            self._ceiling *= seen.capacity / self._capacity
         self._capacity = seen.capacity
         return self._change("capacity", is_decrease=False)
 
@@ -145,8 +156,10 @@ class Window:
         config = self._config
         was = min(self.sessions, float(seen.admitted))
         if seen.gpu.pressure >= seen.cpu.pressure:
+            used = max(seen.demand, seen.held)
+            self._ceiling, self._probe = min(self.budget, used), _CAREFUL
             least = _LEAST_OF_STATED * self._capacity if self._capacity is not None else 1.0
-            self.budget = max(least, config.kv_decrease * min(self.budget, max(seen.demand, seen.held)))
+            self.budget = max(least, config.kv_decrease * min(self.budget, used))
             # As many stay in as hold what is left; where that is nearly all of them, nearly all.
             factor = max(0.5, min(0.9, self.budget / max(seen.held, 1.0)))
             reason = seen.gpu.reason
@@ -160,14 +173,23 @@ class Window:
     def _increase(self, seen: WindowInputs, *, now: float) -> WindowChange | None:
         if seen.blocked_by == "sessions":
             self.sessions += max(1.0, 0.05 * self.sessions)
-        elif seen.blocked_by == "kv" and seen.gpu.is_loss_known:
-            self.budget += self._config.kv_increase * (self._capacity or self.budget)
+        elif seen.blocked_by == "kv" and seen.gpu.is_loss_known and seen.held >= _IN_USE * self.budget:
+            self.budget += self._step() * (self._capacity or self.budget)
         elif math.isfinite(self.sessions) and self.sessions < 2 * seen.admitted + 2:
             self.sessions += 1.0
         else:
             return None
         self._changed_s = now
         return self._change("healthy", is_decrease=False)
+
+    def _step(self) -> float:
+        """Quick up to where much was lost the last time, or the stated capacity ends; then with care, and with
+        less of it the longer nothing is lost."""
+        if self.budget < _NEAR * self._ceiling:
+            return self._config.kv_increase
+        step = self._probe * self._config.kv_increase
+        self._probe = min(1.0, self._probe * _BOLDER)
+        return step
 
     def _change(self, reason: str, *, is_decrease: bool) -> WindowChange:
         return WindowChange(

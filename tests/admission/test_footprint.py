@@ -54,22 +54,32 @@ def test_prompts_are_measured_in_bytes_until_tokens_are_told():
 
 def test_a_new_type_is_like_the_others_until_it_is_known():
     known = taught(turns=400, growth=3000.0)
-    assert known.growth(OTHER) == pytest.approx(known.growth(AGENT), rel=0.2)
+    assert known.growth(OTHER, 3) == pytest.approx(known.growth(AGENT, 3), rel=0.5)
     for _ in range(100):
-        known.saw_turn(OTHER, 1, grown=10.0, turn_s=1.0)
-    assert known.growth(OTHER) < 500
+        known.saw_turn(OTHER, 3, grown=10.0, turn_s=1.0)
+    assert known.growth(OTHER, 3) < 500
     for _ in range(1000):
-        known.saw_turn(OTHER, 1, grown=-100.0, turn_s=1.0)
-    assert known.growth(OTHER) == 0.0
+        known.saw_turn(OTHER, 3, grown=-100.0, turn_s=1.0)
+    assert known.growth(OTHER, 3) == 0.0
+
+
+def test_the_first_turns_grow_other_than_the_rest():
+    known = Footprints(FootprintConfig())
+    for _ in range(200):
+        known.saw_turn(AGENT, 2, grown=9000.0, turn_s=1.0)
+        known.saw_turn(AGENT, 10, grown=100.0, turn_s=1.0)
+    assert known.growth(AGENT, 2) > 8000 and known.growth(AGENT, 12) < 200
+    young, old = known.demand(AGENT, 1, 5000.0), known.demand(AGENT, 10, 5000.0)
+    assert young[1] > 12_000 and old[1] < 5200
 
 
 def test_turns_without_known_growth_teach_the_rest():
     known = Footprints(FootprintConfig())
     assert known.turn_s(AGENT) == 1.0
-    before = known.growth(AGENT)
+    before = known.growth(AGENT, 1)
     for _ in range(3):
         known.saw_turn(AGENT, 1, grown=None, turn_s=5.0)
-    assert known.growth(AGENT) == before
+    assert known.growth(AGENT, 1) == before
     assert known.turn_s(AGENT) == pytest.approx(5.0, rel=0.2)
     for _ in range(20):
         known.saw_turn(AGENT, 1, grown=None, turn_s=0.5)
@@ -81,7 +91,7 @@ def test_types_are_forgotten_oldest_first():
     for agent in (AGENT, 3, AGENT, 4):
         known.type_of(agent)
     assert len(known) == 2
-    assert known.type_of(AGENT).growth.weight > 0
+    assert known.type_of(AGENT).growth.turns > 0
 
 
 def test_what_is_learned_changes_the_survival_that_was_remembered():

@@ -148,8 +148,8 @@ def test_the_aged_may_exceed_the_window_one_at_a_time():
     assert play.later(4.8) == []
     assert play.later(0.4) == ["b1"]
     assert play.later(10.0) == []
-    play.end("b1")
-    assert play.finish("b1") == ["b2"]
+    assert play.end("b1") == ["b2"]  # a guest's place ends with its turn
+    assert play.ask("b1", background=True) == FULL
 
 
 def test_a_class_is_stated_by_who_may_or_comes_with_the_key():
@@ -163,6 +163,18 @@ def test_a_class_is_stated_by_who_may_or_comes_with_the_key():
     assert members[SessionId("u1")].deadline_s == 1030.0 and members[SessionId("t2")].deadline_s is None
     play.end("s1")
     assert play.finish("s1") == ["u1"]
+
+
+def test_a_guest_stays_where_there_is_room_by_then():
+    play = capped(1)
+    play.is_let_in("parent")
+    play.is_let_in("sub-agent")
+    play.end("parent", calls=True)
+    assert play.later(0.1) == ["sub-agent"]
+    assert play.pool.places.above == 1
+    play.finish("parent")
+    play.end("sub-agent")
+    assert play.pool.places.above == 0 and play.is_let_in("sub-agent")
 
 
 def test_reactive_before_proactive():

@@ -110,17 +110,36 @@ def test_health_increases_what_holds_somebody_up():
     play.run(30, blocked_by="sessions")
     assert play.window.sessions > sessions and play.window.budget == budget
     sessions = play.window.sessions
-    play.run(30, blocked_by="kv")
+    play.run(30, blocked_by="kv", held=1e6)
     assert play.window.budget > budget and play.window.sessions == sessions
     play.run(200)  # nobody waits: the window opens slowly, up to twice what is in
     assert sessions < play.window.sessions <= 23
 
 
 def test_the_budget_grows_beyond_the_stated_capacity_only_where_losses_would_show():
-    play = Played().run(400, capacity=1000.0, blocked_by="kv")
+    full = {"capacity": 1000.0, "blocked_by": "kv", "held": 1e6, "demand": 1e6}
+    play = Played().run(700, **full)
     assert play.window.budget > 1500
-    play = Played().run(400, capacity=1000.0, blocked_by="kv", is_loss_known=False)
+    play = Played().run(400, **full, is_loss_known=False)
     assert play.window.budget == 900
+    play = Played().run(400, **(full | {"held": 700.0}))  # it is not used
+    assert play.window.budget == 900
+
+
+def test_the_budget_grows_with_care_where_much_was_lost_the_last_time():
+    play = Played().run(1, capacity=1000.0).run(11, gpu=2.0, capacity=1000.0, held=880.0, demand=880.0)
+    assert play.window.budget == pytest.approx(0.85 * 880)
+    budgets = []
+    for _ in range(30):
+        play.run(10, capacity=1000.0, blocked_by="kv", held=1e6)
+        budgets.append(play.window.budget)
+    steps = [later - sooner for sooner, later in itertools.pairwise(budgets)]
+    assert max(steps[:4]) < 15 < 29 < max(steps)
+
+
+def test_a_stated_capacity_is_believed_at_least_by_half():
+    play = Played().run(1, capacity=1000.0).run(500, gpu=9.0, capacity=1000.0, held=10.0, demand=10.0)
+    assert play.window.budget == 500
 
 
 def test_entering_slows_down_near_the_budget():
