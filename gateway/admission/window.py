@@ -183,8 +183,8 @@ class Window:
         return self._change("healthy", is_decrease=False)
 
     def _step(self) -> float:
-        """Quick up to where much was lost the last time, or the stated capacity ends; then with care, and with
-        less of it the longer nothing is lost."""
+        """Quick up to where much was lost the last time, or the stated capacity ends; then with care, and
+        ever less of it while nothing is lost."""
         if self.budget < _NEAR * self._ceiling:
             return self._config.kv_increase
         step = self._probe * self._config.kv_increase
