@@ -4,7 +4,7 @@
 
 Decisions: 5,000 sessions wait, of one tenant, of ten, and of as many tenants; sessions come, end and enter.
 With a workload, too: the knee of the strong baseline (prefix cache and session affinity) is measured; then
-the gateway's brain, as it is by default but for the patience of its clients, against that baseline and
+the gateway's brain, as it is by default, against that baseline and
 the best fixed window in hindsight, at loads relative to the knee. Everything is simulated on one seed each.
 """
 
@@ -29,7 +29,7 @@ from gateway.simulator.fleet import FleetSpec, decode_fleet
 from tests.admission.applicants import Play, answered
 
 WAITING = 5000
-_OURS = "turnpike:wait_s=3600"
+_OURS = "turnpike"
 _STRONG = "affinity"
 
 
