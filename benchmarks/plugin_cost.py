@@ -27,12 +27,12 @@ Make = Callable[[int], SimulatedEngine]
 
 
 def main() -> int:
-    bench = Bench("plugin_cost", __doc__, sys.argv[1:], quick="3 rounds instead of 15")
+    bench = Bench("plugin_cost", __doc__, sys.argv[1:], quick="7 short rounds instead of 15")
     return bench.run(lambda: measure(bench))
 
 
 def measure(bench: Bench) -> None:
-    rounds, steps = (3, 300) if bench.is_quick else (15, 600)
+    rounds, steps = (7, 200) if bench.is_quick else (15, 600)
     for running in (1, 64):
         kinds: dict[str, Make] = {"stock": stock, "idle": idle, "on": awake}
         if running > 1:

@@ -173,7 +173,11 @@ class TurnpikeMixin:
         is_plain = getattr(self, "num_prefill_lookahead", None) == 0  # then the original changes nothing
 
         def reserve(request: Any, computed: int, tokens: int, *args: Any, **kwargs: Any) -> int:
-            if (tokens > 1 or conductor.left_out) and not biases.is_inert:
+            if tokens == 1:  # as all that decode: the many, in every step
+                if request.request_id in conductor.left_out and not biases.is_inert:
+                    conductor.classes["left_out"] += 1
+                    return 0
+            elif not biases.is_inert:
                 try:
                     tokens = biases.chunk(request, computed, tokens)
                 except Exception as error:  # noqa: BLE001  # as in _safely, without the cost of another call
