@@ -1,15 +1,19 @@
 """How well the estimator predicts when a real engine's first tokens come, before a request is sent.
 
-Run with `python -m benchmarks.first_token [--quick] [--json]`. One vLLM server on the CPU serves agents whose
-conversations grow turn by turn: first one agent, then two, four and eight at once. The estimator starts
-from nothing: it knows neither the server nor how many bytes make a token, and learns from the usage that
-answers report. Its predictions are made as a gateway would have to make them: from the size of the request,
-what the conversation's last turn was counted as, and what is in flight.
+Run with `python -m benchmarks.first_token [--quick] [--json]`. One vLLM server on the CPU serves agents
+whose conversations grow turn by turn: first one agent, then two, four and eight at once. A gateway stands
+before it; its information stream says what it expected of each turn when it sent it, and what became of it.
+It starts from nothing: it knows neither the server nor how many bytes make a token, has to find out which
+conversation a request goes on with, and learns from the usage that answers report.
 
-What counts is what was predicted after the first 200 requests. Beside it stands a guess that needs no model:
-the median of the last 50 delays. Load, estimator and server share the machine; how much of it others
-took is told. On a machine that others use, `--clock cpu` counts the processor time that the server's
-processes have used instead of the time of day: delays are then those of a server that never waits for a core.
+What counts is what was predicted after the first 200 requests. Beside it stands a guess that needs no
+model: the median of the last 50 delays. Load, gateway and server share the machine; how much of it others
+took is told.
+
+`--direct` leaves the gateway out: an estimator beside the load predicts, from the size of the request, what
+the conversation's last turn was counted as, and what is in flight. On a machine that others use, `--clock
+cpu` then counts the processor time that the server's processes have used instead of the time of day: delays
+are those of a server that never waits for a core.
 """
 
 import argparse
@@ -21,6 +25,7 @@ import os
 import random
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,9 +35,11 @@ import aiohttp
 import msgspec
 
 from benchmarks.conversations import text
+from benchmarks.expected import Told, read_told
+from benchmarks.gateway import gateway
 from benchmarks.processes import machine, revision
 from benchmarks.verdict import Verdict, percentile
-from gateway.cost.estimator import Estimator, Prediction, TurnWork
+from gateway.cost.estimator import Estimate, Estimator, Prediction, TurnWork
 from gateway.cost.in_flight import InFlight
 from gateway.cost.tokens import Counted, TokensPerByte
 from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
@@ -54,7 +61,8 @@ class Seen(msgspec.Struct, kw_only=True):
     """One request."""
 
     agents: int
-    prediction: Prediction
+    first_token: Estimate
+    completion: Estimate
     naive_s: float | None
     """The median of the last delays."""
     delay_s: float
@@ -65,11 +73,11 @@ class Seen(msgspec.Struct, kw_only=True):
 
     @property
     def error(self) -> float:
-        return abs(self.prediction.first_token.seconds / self.delay_s - 1)
+        return abs(self.first_token.seconds / self.delay_s - 1)
 
     @property
     def is_within(self) -> bool:
-        return self.prediction.first_token.p10_s <= self.delay_s <= self.prediction.first_token.p90_s
+        return self.first_token.p10_s <= self.delay_s <= self.first_token.p90_s
 
 
 class Traffic:
@@ -139,7 +147,8 @@ class Traffic:
             raise RuntimeError("the engine answered without tokens, or without usage")
         seen = Seen(
             agents=agents,
-            prediction=prediction,
+            first_token=prediction.first_token,
+            completion=prediction.completion,
             naive_s=statistics.median(recent) if recent else None,
             delay_s=first_s,
             duration_s=duration_s,
@@ -148,11 +157,18 @@ class Traffic:
             cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
         )
         counted = Counted(len(body), seen.prompt_tokens)
-        self._learn(seen, counted, before, usage["completion_tokens"])
+        self._learn(seen, prediction, counted, before, usage["completion_tokens"])
         next_cached = (seen.prompt_tokens + usage["completion_tokens"]) // BLOCK * BLOCK
         return "".join(answer), counted, float(next_cached)
 
-    def _learn(self, seen: Seen, counted: Counted, before: Counted | None, output_tokens: int) -> None:
+    def _learn(
+        self,
+        seen: Seen,
+        prediction: Prediction,
+        counted: Counted,
+        before: Counted | None,
+        output_tokens: int,
+    ) -> None:
         actual = TurnWork(
             new_tokens=seen.prompt_tokens - seen.cached_tokens,
             cached_tokens=seen.cached_tokens,
@@ -160,9 +176,9 @@ class Traffic:
         )
         self.seen.append(seen)
         self.tokens.observe(counted, before)
-        self.estimator.observe_first_token(seen.prediction, seen.delay_s, actual)
+        self.estimator.observe_first_token(prediction, seen.delay_s, actual)
         self.estimator.observe_end(
-            seen.prediction,
+            prediction,
             duration_s=seen.duration_s,
             output_tokens=output_tokens,
             first_token_s=seen.delay_s,
@@ -197,13 +213,53 @@ def judge(seen: list[Seen], verdict: Verdict) -> None:
         verdict.tell(f"median_delay_{agents}_agents_s", statistics.median(each.delay_s for each in of_these))
     verdict.tell(
         "completion_median_error",
-        statistics.median(abs(each.prediction.completion.seconds / each.duration_s - 1) for each in counted),
+        statistics.median(abs(each.completion.seconds / each.duration_s - 1) for each in counted),
     )
     verdict.tell(
         "prompt_tokens_median_error",
         statistics.median(abs(each.expected_tokens / each.prompt_tokens - 1) for each in counted),
     )
     verdict.tell("requests", len(seen))
+
+
+def watched(told: list[Told], phases: list[tuple[int, int]]) -> list[Seen]:
+    """What the gateway said, as if it had been seen here."""
+    agents = [agents for agents, requests in phases for _ in range(requests)]
+    seen: list[Seen] = []
+    for of, turn in zip(agents, told, strict=True):
+        expected, usage = turn.expected, turn.usage
+        assert usage.prompt_tokens is not None
+        recent = [each.delay_s for each in seen[-50:]]
+        seen.append(
+            Seen(
+                agents=of,
+                first_token=_estimate(
+                    expected.first_token_ms, expected.first_token_p10_ms, expected.first_token_p90_ms
+                ),
+                completion=_estimate(
+                    expected.completion_ms, expected.completion_p10_ms, expected.completion_p90_ms
+                ),
+                naive_s=statistics.median(recent) if recent else None,
+                delay_s=turn.first_token_s,
+                duration_s=turn.end_s,
+                expected_tokens=expected.prompt_tokens,
+                prompt_tokens=usage.prompt_tokens,
+                cached_tokens=usage.cached_tokens or 0,
+            )
+        )
+    return seen
+
+
+def _estimate(ms: float, p10_ms: float, p90_ms: float) -> Estimate:
+    return Estimate(ms / 1e3, p10_ms / 1e3, p90_ms / 1e3)
+
+
+def measure_through_gateway(engine: str, phases: list[tuple[int, int]], tell: Any) -> list[Seen]:
+    with tempfile.TemporaryDirectory(prefix="first-token-") as name:
+        stream = Path(name) / "stream.jsonl"
+        with gateway([engine], Path(name) / "gateway", f'[stream]\npath = "{stream}"\n') as url:
+            asyncio.run(measure(url, phases, time.perf_counter, tell))
+        return watched(read_told(stream), phases)
 
 
 async def measure(
@@ -219,7 +275,7 @@ async def measure(
             tell(
                 f"{agents} agents, {requests} requests in {time.perf_counter() - start_s:.0f} s: median "
                 f"delay {statistics.median(each.delay_s for each in seen) * 1e3:.0f} ms, median error "
-                f"{statistics.median(each.error for each in seen):.1%}"
+                f"{statistics.median(each.error for each in seen):.1%} as predicted beside the load"
             )
         return traffic.seen
 
@@ -250,10 +306,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="How well first tokens of a real engine are predicted.")
     parser.add_argument("--quick", action="store_true", help="400 requests instead of 1,000")
     parser.add_argument("--json", action="store_true", help="print the last line alone")
+    parser.add_argument("--direct", action="store_true", help="without a gateway in front of the server")
     parser.add_argument(
-        "--clock", choices=("wall", "cpu"), default="wall", help="what delays are measured by"
+        "--clock", choices=("wall", "cpu"), default="wall", help="what delays are measured by, with --direct"
     )
     arguments = parser.parse_args()
+    if arguments.clock == "cpu" and not arguments.direct:
+        parser.error("--clock cpu: a gateway has the time of day; say --direct")
     tell = (lambda *_: None) if arguments.json else print
     tell(f"seed {SEED}, {machine()}, revision {revision()}, {arguments.clock} clock")
     each = 80 if arguments.quick else 200
@@ -263,7 +322,10 @@ def main() -> int:
         clock: Callable[[], float] = time.perf_counter
         if arguments.clock == "cpu":
             clock = functools.partial(processor_time_of, descendants(os.getpid()))
-        seen = asyncio.run(measure(engine.url, phases, clock, tell))
+        if arguments.direct:
+            seen = asyncio.run(measure(engine.url, phases, clock, tell))
+        else:
+            seen = measure_through_gateway(engine.url, phases, tell)
     verdict = Verdict()
     judge(seen, verdict)
     strangers_s = machine_busy_s() - busy_s - sum(os.times()[:4])
