@@ -70,7 +70,7 @@ def _described(fleet: FleetSpec) -> str:
 def _reference(path: Path, fleet: FleetSpec, scope: Scope) -> list[str]:
     workload = load(path, fleet)
     specs = [spec for text in reference.REFERENCE for spec in parse_policies(text)]
-    loads: list[float | None] = [40.0, 70.0, 100.0]
+    loads: list[float | None] = list(reference.RAN.values())
     trials = planned(specs, loads, scope.seeds)
     setting = Setting(workload=workload.sessions, fleet=fleet, sessions=120, shown=0)
 

@@ -2,7 +2,9 @@
 
 The other simulation was made before this one and shares no code with it. It ran the same scheduler (vLLM
 0.32) with the same cost of a step, on the kv-cache-tester sessions with the same choices, one H200 and
-Qwen3-Coder-30B-A3B; it drew other sessions and other arrivals.
+Qwen3-Coder-30B-A3B, 120 sessions a run. It drew other sessions and other arrivals. With a KV cache that never
+fills nothing queues, and sessions end as fast as they arrive: its rates there, 36, 63 and 87 an hour where
+40, 70 and 100 were meant, are taken for the loads that it ran, and are the ones run here.
 """
 
 from typing import Final
@@ -25,7 +27,9 @@ REFERENCE: Final[dict[str, dict[float, float]]] = {
     "affinity+offload": {40: 433, 70: 460, 100: 536},
     "infinite-kv": {40: 433, 70: 464, 100: 505},
 }
-"""Mean completion in seconds, by policy and sessions an hour."""
+"""Mean completion in seconds, by policy and by sessions an hour as they were meant."""
+RAN: Final = {40: 36.0, 70: 63.0, 100: 87.0}
+"""Sessions an hour as they were."""
 WITHIN: Final = 0.15
 
 
@@ -36,16 +40,13 @@ def labels() -> dict[str, str]:
 
 def table(cells: list[Cell]) -> list[str]:
     """Markdown: theirs, ours (median, least to most), and how far off the median is."""
-    loads = sorted({cell.per_h for cell in cells if cell.per_h is not None})
     found = {(cell.variant, cell.per_h): cell.metrics["completion_mean_s"] for cell in cells}
-    lines = [
-        "| policy | " + " | ".join(f"{load:g}/h: theirs | ours | off" for load in loads) + " |",
-        "|---|" + "--:|--:|--:|" * len(loads),
-    ]
+    heads = [f"{meant:g}/h ({ran:g}): theirs | ours | off" for meant, ran in RAN.items()]
+    lines = ["| policy | " + " | ".join(heads) + " |", "|---|" + "--:|--:|--:|" * len(heads)]
     for text, label in labels().items():
         row = [f"`{text}`"]
-        for load in loads:
-            theirs, ours = REFERENCE[text].get(load), found.get((label, load))
+        for meant, ran in RAN.items():
+            theirs, ours = REFERENCE[text].get(meant), found.get((label, ran))
             if theirs is None or ours is None:
                 row += ["–", "–", "–"]
                 continue
