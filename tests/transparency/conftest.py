@@ -57,8 +57,8 @@ def paths(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[di
         }
 
 
-# One health check at the start and none later: the tee keeps only what a test sends.
-_ONE_HEALTH_CHECK = "[upstream]\nhealth_period_s = 86400\n"
+# Replicas are looked at once at the start and never later: the tee keeps only what a test sends.
+_ONE_HEALTH_CHECK = "[upstream]\nhealth_period_s = 86400\nengine_period_s = 86400\n"
 
 
 def _gateway(tee: Tee, directory: Path) -> AbstractContextManager[int]:
