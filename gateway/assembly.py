@@ -12,14 +12,15 @@ from gateway.core.fleet import Fleet, PoolFacts
 from gateway.core.forecasts import Forecasts
 from gateway.core.session_book import SessionBook
 from gateway.domain.ids import PoolId, ReplicaId, TenantId
-from gateway.routing.placement import LeastLoaded
+from gateway.routing.affinity import SessionAffinity
+from gateway.routing.placement import PlacementPolicy
 from gateway.routing.state_residence import StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
 from gateway.workflow.sessions import Sessions
 
 
-def assemble(config: Config, *, id_prefix: str) -> Coordinator:
-    """`id_prefix` keeps the session ids of several gateway processes apart."""
+def assemble(config: Config, *, id_prefix: str, placement: PlacementPolicy | None = None) -> Coordinator:
+    """`id_prefix` keeps the session ids of several gateway processes apart; `placement`: to compare with."""
     core = config.core
     if config.tenants:
         # An id that we did not see being minted may be another tenant's.
@@ -28,7 +29,7 @@ def assemble(config: Config, *, id_prefix: str) -> Coordinator:
         core,
         fleet=Fleet([PoolFacts(PoolId(pool.name), pool.models) for pool in config.pools]),
         admission=_admission(config),
-        placement=LeastLoaded(),
+        placement=placement or SessionAffinity(config.routing),
         sessions=SessionBook(
             Sessions(config.sessions, id_prefix=id_prefix),
             ToolBoundaries(config.tools),

@@ -14,6 +14,7 @@ from gateway.config.stream import StreamFileConfig
 from gateway.config.tenants import TenantConfig
 from gateway.config.upstream import PoolConfig, UpstreamConfig
 from gateway.core.coordinator import CoordinatorConfig
+from gateway.routing.affinity import AffinityConfig
 from gateway.routing.state_residence import StateResidenceConfig
 from gateway.tool_probe.boundaries import ToolBoundariesConfig
 from gateway.workflow.sessions import SessionsConfig
@@ -33,6 +34,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     admission: AdmissionConfig = AdmissionConfig()
     sessions: SessionsConfig = SessionsConfig()
     tools: ToolBoundariesConfig = ToolBoundariesConfig()
+    routing: AffinityConfig = AffinityConfig()
     state: StateResidenceConfig = StateResidenceConfig()
 
     def __post_init__(self) -> None:

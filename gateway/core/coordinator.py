@@ -208,10 +208,11 @@ class Coordinator:
         self._tell(self.sessions.turn_ended(live, answer, now=now), now=now)
 
     def _tell(self, records: list[rec.Record], *, now: float) -> None:
-        """Records of sessions go to the stream, and what admission acts on, to admission."""
+        """Records of sessions go to the stream, and what policies act on, to them."""
         for record in records:
             if type(record) is rec.SessionEnded:
                 self.admission.session_over(record.session, now=now)
+                self.gate.placement.session_ended(record.session)
             elif type(record) is rec.ToolEnd:
                 active = self.sessions.tools.active_sessions
                 self.admission.tools_ran(record.names, record.duration_ms / 1e3, active)

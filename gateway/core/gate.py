@@ -50,7 +50,7 @@ class Gate:
         turns away a request that left the waiting room for somebody else, at a time."""
         self._fleet = fleet
         self._admission = admission
-        self._placement = placement
+        self.placement = placement
         self._forecasts = forecasts
         self._live = live
         self._out = out
@@ -189,7 +189,7 @@ class Gate:
         self._stream.waited(live, wait, len(self.waiting_room), now=now)
 
     def _submit(self, live: LiveRequest, candidates: list[ReplicaLoad], *, now: float) -> None:
-        placement = self._placement.place(candidates)
+        placement = self.placement.place(candidates, live.session)
         if live.home is not None:
             placement = Placement(replica=placement.replica, reason=PlacementReason.STATE_LIVES_THERE)
         elif live.tried:

@@ -78,6 +78,12 @@ class PlacementReason(enum.Enum):
     LEAST_LOADED = "least_loaded"
     STATE_LIVES_THERE = "state_lives_there"
     RETRIED_ELSEWHERE = "retried_elsewhere"
+    SESSION_LIVES_THERE = "session_lives_there"
+    """The session's earlier turns ran there, so its KV cache may still be there."""
+    HOME_IS_BUSY = "home_is_busy"
+    """It lives on a replica that runs far more than the others."""
+    HOME_IS_GONE = "home_is_gone"
+    """It lives on a replica that cannot run this turn."""
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """Placement by load: the replica that runs the fewest turns.
 
-Source: none; the floor that affinity (S6) and cost-based placement replace behind `PlacementPolicy`.
+Source: none; the floor, for work that belongs to no session. `affinity.py` places turns.
 
 Symbols: —
 
@@ -13,17 +13,19 @@ chosen wins, so equal replicas take turns.
 from collections.abc import Sequence
 from typing import Protocol
 
-from gateway.domain.decision import Placement, PlacementReason
+from gateway.domain.decision import Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId
+from gateway.domain.ids import ReplicaId, SessionId
 
 
 class PlacementPolicy(Protocol):
     """Which of these replicas should run the turn?"""
 
-    def place(self, candidates: Sequence[ReplicaLoad]) -> Placement:
-        """`candidates` is not empty; all of them have room."""
+    def place(self, candidates: Sequence[ReplicaLoad], session: SessionRef | None) -> Placement:
+        """`candidates` is not empty; all of them have room. `session`: None for what is no turn."""
         ...
+
+    def session_ended(self, session: SessionId) -> None: ...
 
 
 class LeastLoaded:

@@ -8,6 +8,7 @@
 the following event. After every event the brain's books are checked.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -18,14 +19,28 @@ from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Refuse
 from gateway.core.coordinator import Coordinator
 from gateway.core.invariants import check_books
-from gateway.domain.decision import PlacementReason, RefusalReason
-from gateway.domain.fleet import ReplicaFacts
+from gateway.domain.decision import Placement, PlacementReason, RefusalReason, SessionRef
+from gateway.domain.fleet import ReplicaFacts, ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, ExplicitId, Protocol, RequestFacts, ToolCall, Work
+from gateway.routing.placement import LeastLoaded
 
 _HASH = "sha256:" + "0" * 64
 nothing = None
+
+
+class ByLoad:
+    """Placement that tests can foretell: no session has a home."""
+
+    def __init__(self) -> None:
+        self._by_load = LeastLoaded()
+
+    def place(self, candidates: Sequence[ReplicaLoad], session: SessionRef | None) -> Placement:
+        return self._by_load.place(candidates)
+
+    def session_ended(self, session: SessionId) -> None:
+        pass
 
 
 class Playbook:
@@ -49,7 +64,8 @@ class Playbook:
         }
         if tenants_have_keys:
             settings["tenants"] = [{"name": "t", "key_hashes": [_HASH]}]
-        self.brain: Coordinator = assemble(msgspec.convert(settings, Config), id_prefix="")
+        config = msgspec.convert(settings, Config)
+        self.brain: Coordinator = assemble(config, id_prefix="", placement=ByLoad())
         self.now = 1000.0
         self.records: list[Record] = []
         self.decisions: list[Dispatch | Refuse] = []
