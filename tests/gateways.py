@@ -1,4 +1,7 @@
-"""A gateway as a user starts it: the command, a settings file, a process of its own."""
+"""A gateway as a user starts it: the command, a settings file, a process of its own.
+
+What its brain is told is recorded; when it has ended, another brain is told the same, and must answer the same.
+"""
 
 import json
 import subprocess
@@ -10,12 +13,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from gateway.simulator.replay import replay
+
 _READY_WITHIN_S = 60.0
 
 
 @contextmanager
 def running_gateway(backends: Sequence[str], directory: Path, *, more_settings: str = "") -> Iterator[int]:
-    """Yields the port of a gateway that is ready, and ends it by SIGTERM; a bad end fails the test.
+    """Yields the port of a gateway that is ready, and ends it by SIGTERM; a bad end fails the test, and so
+    does a brain that answers otherwise when it is asked again.
 
     `directory` is made, for the settings and the log.
     """
@@ -24,6 +30,7 @@ def running_gateway(backends: Sequence[str], directory: Path, *, more_settings: 
     settings = directory / "turnpike.toml"
     settings.write_text(
         '[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\n'
+        f'[recording]\npath = "{directory / "events"}"\n'
         f"[[pools]]\nreplicas = [{replicas}]\n{more_settings}"
     )
     command = [sys.executable, "-m", "gateway", "serve", str(settings)]
@@ -35,6 +42,8 @@ def running_gateway(backends: Sequence[str], directory: Path, *, more_settings: 
             process.terminate()
             status = process.wait(60)
     assert status == 0, log.read_text()
+    with (directory / "events").open("rb") as lines:
+        assert replay(iter(lines)).events > 0
 
 
 def _port_when_ready(process: subprocess.Popen[bytes], log: Path) -> int:
