@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import os
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -265,6 +266,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="16 sessions of each workload instead of 40")
     parser.add_argument("--json", action="store_true", help="print the last line alone")
     arguments = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all that runs is ended
     tell = (lambda *_: None) if arguments.json else print
     tell(f"seed {SEED}, {machine()}, revision {revision()}, load average {os.getloadavg()[0]:.1f}")
     verdict = Verdict()

@@ -23,6 +23,7 @@ import functools
 import json
 import os
 import random
+import signal
 import statistics
 import sys
 import tempfile
@@ -313,6 +314,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.clock == "cpu" and not arguments.direct:
         parser.error("--clock cpu: a gateway has the time of day; say --direct")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all that runs is ended
     tell = (lambda *_: None) if arguments.json else print
     tell(f"seed {SEED}, {machine()}, revision {revision()}, {arguments.clock} clock")
     each = 80 if arguments.quick else 200

@@ -50,7 +50,7 @@ class _Replica:
         self.estimator = Estimator(profile)
         self.in_flight = InFlight()
         self.allowance = ALLOWANCE
-        self.refilled_s = float("-inf")
+        self.refilled_s = 0.0
 
 
 class Forecasts:
@@ -64,6 +64,8 @@ class Forecasts:
         """By turn, and the last one by conversation: the older half of what is remembered, or more."""
         self._lessons: dict[RequestId, Prediction] = {}
         """Live turns to learn from."""
+        self._lessons_per_s = LESSONS_PER_S
+        """Of each replica."""
 
     # --- what is expected --------------------------------------------------------------------------
 
@@ -88,7 +90,7 @@ class Forecasts:
         known = self._replicas.get(replica) or self._of(replica)
         left = self._before(live)
         model = self._models.get(facts.model) or self._of_model(facts.model)
-        tokens = model.guess(facts.body_bytes, left).tokens
+        tokens = model.expect(facts.body_bytes, left)
         cached = 0.0
         if left is not None and left.replica == replica:
             cached = left.cached_tokens if left.cached_tokens < tokens else tokens
@@ -144,6 +146,7 @@ class Forecasts:
         known = self._replicas.get(replica)
         if known is None:
             known = self._replicas[replica] = _Replica(self._profiles.get(replica))
+            self._lessons_per_s = min(LESSONS_PER_S, LESSONS_PER_S_IN_ALL / len(self._replicas))
         return known
 
     def _of_model(self, model: str | None) -> TokensPerByte:
@@ -175,15 +178,12 @@ class Forecasts:
             self._left[live.session.thread] = left
 
     def _may_learn(self, known: _Replica, *, now: float) -> bool:
-        allowance = known.allowance
-        if allowance < ALLOWANCE:
-            rate = min(LESSONS_PER_S, LESSONS_PER_S_IN_ALL / len(self._replicas))
-            allowance = min(ALLOWANCE, allowance + rate * (now - known.refilled_s))
+        allowance = known.allowance + self._lessons_per_s * (now - known.refilled_s)
         known.refilled_s = now
         if allowance < 1.0:
             known.allowance = allowance
             return False
-        known.allowance = allowance - 1.0
+        known.allowance = (allowance if allowance < ALLOWANCE else ALLOWANCE) - 1.0
         return True
 
 

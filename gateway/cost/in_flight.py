@@ -14,14 +14,12 @@ from gateway.cost.estimator import Load, Prediction
 from gateway.cost.roofline import context_product
 
 
-class _Turn(msgspec.Struct, frozen=True):
-    prediction: Prediction
+class _Turn(msgspec.Struct, frozen=True, gc=False):
+    new_tokens: float
+    context_tokens: float
     product: float
+    prefill_s: float
     sent_s: float
-
-    @property
-    def context_tokens(self) -> float:
-        return self.prediction.work.new_tokens + self.prediction.work.cached_tokens
 
 
 class InFlight:
@@ -41,11 +39,14 @@ class InFlight:
         tokens, products, context = self._queued_tokens, self._queued_products, self._queued_context
         if self._prefilling:
             head = next(iter(self._prefilling.values()))
-            busy_s = now - max(head.sent_s, self._last_first_token_s)
-            done = min(1.0, max(0.0, busy_s / head.prediction.prefill_s))
-            tokens = max(0.0, tokens - done * head.prediction.work.new_tokens)
-            products = max(0.0, products - done * head.product)
-            context = max(0.0, context - done * head.context_tokens)
+            last_s = self._last_first_token_s
+            done = (now - (head.sent_s if head.sent_s > last_s else last_s)) / head.prefill_s
+            done = 0.0 if done < 0.0 else done if done < 1.0 else 1.0
+            tokens -= done * head.new_tokens
+            products -= done * head.product
+            context -= done * head.context_tokens
+            if tokens < 0.0 or products < 0.0 or context < 0.0:  # by rounding
+                tokens, products, context = max(0.0, tokens), max(0.0, products), max(0.0, context)
         return Load(
             decoding=len(self._decoding),
             decoding_context_tokens=self._decoding_context,
@@ -56,12 +57,12 @@ class InFlight:
 
     def sent(self, turn: Hashable, prediction: Prediction, *, now: float) -> None:
         assert turn not in self._prefilling and turn not in self._decoding
-        work = prediction.work
-        added = _Turn(prediction, context_product(work.new_tokens, work.cached_tokens), now)
-        self._prefilling[turn] = added
-        self._queued_tokens += work.new_tokens
-        self._queued_products += added.product
-        self._queued_context += added.context_tokens
+        new, cached = prediction.work.new_tokens, prediction.work.cached_tokens
+        product, context = context_product(new, cached), new + cached
+        self._prefilling[turn] = _Turn(new, context, product, prediction.prefill_s, now)
+        self._queued_tokens += new
+        self._queued_products += product
+        self._queued_context += context
 
     def first_token(self, turn: Hashable, *, now: float) -> None:
         """Of a turn that is in. Once told, further calls change nothing."""
@@ -82,7 +83,7 @@ class InFlight:
 
     def _leave_queue(self, turn: Hashable) -> _Turn:
         left = self._prefilling.pop(turn)
-        self._queued_tokens -= left.prediction.work.new_tokens
+        self._queued_tokens -= left.new_tokens
         self._queued_products -= left.product
         self._queued_context -= left.context_tokens
         if not self._prefilling:

@@ -50,10 +50,15 @@ class TokensPerByte:
 
     def guess(self, size_bytes: int, before: Counted | None = None) -> TokenGuess:
         """Tokens of a prompt; `before`: of the turn that it continues."""
+        tokens = self.expect(size_bytes, before)
+        known = before.tokens if before is not None and before.bytes <= size_bytes else 0
+        rest = tokens - known
+        return TokenGuess(tokens, known + rest / self._factor, known + rest * self._factor)
+
+    def expect(self, size_bytes: int, before: Counted | None = None) -> float:
+        """The guess itself, without what it may be off by."""
         known = before if before is not None and before.bytes <= size_bytes else _NOTHING
-        rest = (size_bytes - known.bytes) * self.ratio
-        low, high = rest / self._factor, rest * self._factor
-        return TokenGuess(known.tokens + rest, known.tokens + low, known.tokens + high)
+        return known.tokens + (size_bytes - known.bytes) * self.ratio
 
     def observe(self, counted: Counted, before: Counted | None = None) -> None:
         """The engine reported this. What a continued turn shares with `before` teaches nothing new."""
