@@ -27,10 +27,10 @@ from gateway.admission.queue import SessionQueue
 from gateway.admission.quotas import Quotas
 from gateway.admission.sessions import Member, Places
 from gateway.admission.settings import AdmissionConfig
-from gateway.admission.window import Window, WindowChange, WindowInputs, host_tier_tokens
+from gateway.admission.window import Window, WindowInputs, host_tier_tokens, window_updated
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
-from gateway.domain.records import Record, WindowUpdated
+from gateway.domain.records import Record
 
 LIVENESS_S: Final = 0.1
 _UPDATE_S: Final = 1.0
@@ -376,7 +376,9 @@ class PoolAdmission:
             excess = self.places.count - math.ceil(self.window.limit())
             if excess > 0:
                 self._yield_newest(self.places.members.values(), excess, change.reason)
-        self._said.append(self._update_record(seen, change, now=now))
+        self._said.append(
+            window_updated(self._pool, self.window, seen, change, waiting=len(self.queue), now=now)
+        )
 
     def _capacity(self) -> float | None:
         stated = self.gpu.capacity(self._up)
@@ -386,21 +388,6 @@ class PoolAdmission:
         host += self._config.host_kv_tokens * len(self._up) if not host else 0.0
         rate = self._config.host_kv_tokens_per_s * max(1, len(self._up))
         return device + host_tier_tokens(host, tokens_per_s=rate, cycle_s=self.window.feedback_s)
-
-    def _update_record(self, seen: WindowInputs, change: WindowChange, *, now: float) -> WindowUpdated:
-        limit = self.window.limit()
-        return WindowUpdated(
-            at_s=now,
-            pool=self._pool,
-            sessions=limit if math.isfinite(limit) else None,
-            kv_budget=self.window.budget if math.isfinite(self.window.budget) else None,
-            admitted=self.places.count,
-            waiting=len(self.queue),
-            demand=seen.demand,
-            gpu_pressure=seen.gpu.pressure,
-            cpu_pressure=seen.cpu.pressure,
-            reason=change.reason,
-        )
 
 
 def _task(entry: Entry) -> Task:

@@ -27,6 +27,8 @@ from msgspec import Meta
 
 from gateway.admission.cpu_pressure import CpuReading
 from gateway.admission.gpu_pressure import GpuReading
+from gateway.domain.ids import PoolId
+from gateway.domain.records import WindowUpdated
 
 HEALTHY: Final = 0.5
 OVERLOADED: Final = 1.0
@@ -195,6 +197,25 @@ class Window:
         return WindowChange(
             sessions=self.sessions, budget=self.budget, reason=reason, is_decrease=is_decrease
         )
+
+
+def window_updated(
+    pool: PoolId, window: Window, seen: WindowInputs, change: WindowChange, *, waiting: int, now: float
+) -> WindowUpdated:
+    """The change, for the information stream; what is infinite is told as None."""
+    limit = window.limit()
+    return WindowUpdated(
+        at_s=now,
+        pool=pool,
+        sessions=limit if math.isfinite(limit) else None,
+        kv_budget=window.budget if math.isfinite(window.budget) else None,
+        admitted=seen.admitted,
+        waiting=waiting,
+        demand=seen.demand,
+        gpu_pressure=seen.gpu.pressure,
+        cpu_pressure=seen.cpu.pressure,
+        reason=change.reason,
+    )
 
 
 def host_tier_tokens(tokens: float, *, tokens_per_s: float, cycle_s: float) -> float:
