@@ -17,13 +17,13 @@ import msgspec
 from gateway.admission.classes import Ageing, ServiceClass
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.decay import DecayedMean
-from gateway.admission.fair_share import BLOCKED_S, EPOCH_S, FairShare, Task
+from gateway.admission.fair_share import BLOCKED_S, EPOCH_S, FairShare
 from gateway.admission.footprint import Footprints
 from gateway.admission.gaps import Gaps
 from gateway.admission.gpu_pressure import GpuPressure
 from gateway.admission.packing import Entry, Pressures, Regime, choose_regime, first_that_fits
 from gateway.admission.policy import Applicant
-from gateway.admission.queue import SessionQueue
+from gateway.admission.queue import SessionQueue, task_of
 from gateway.admission.quotas import Quotas
 from gateway.admission.sessions import Member, Places
 from gateway.admission.settings import AdmissionConfig
@@ -291,7 +291,7 @@ class PoolAdmission:
         self._ticked_s = now
         self._settle(now=now)
         self.queue.age(now=now)
-        self.fair.refresh(map(_task, self.queue.some(_TASKS_SAMPLED)), now=now)
+        self.fair.refresh(map(task_of, self.queue.some(_TASKS_SAMPLED)), now=now)
         self.update_window(now=now)
         self._make_room_for_the_blocked(now=now)
 
@@ -388,16 +388,6 @@ class PoolAdmission:
         host += self._config.host_kv_tokens * len(self._up) if not host else 0.0
         rate = self._config.host_kv_tokens_per_s * max(1, len(self._up))
         return device + host_tier_tokens(host, tokens_per_s=rate, cycle_s=self.window.feedback_s)
-
-
-def _task(entry: Entry) -> Task:
-    return Task(
-        tenant=entry.tenant,
-        gpu_s=entry.gpu_s,
-        isolated_s=entry.isolated_s,
-        arrived_s=entry.task_arrived_s,
-        deadline_s=entry.deadline_s,
-    )
 
 
 _NAMES = {

@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway.admission.classes import Ageing, ServiceClass
 from gateway.admission.decay import DecayedMean
-from gateway.admission.fair_share import FairShare
+from gateway.admission.fair_share import FairShare, Task
 from gateway.admission.packing import Entry, PackingConfig, Regime, TenantQueue
 from gateway.domain.ids import SessionId, TenantId
 
@@ -169,3 +169,14 @@ class SessionQueue:
     def _ages(self, entry: Entry) -> bool:
         found = self._entries.get(entry.session)
         return found is not None and found[0] is entry and not entry.is_aged
+
+
+def task_of(entry: Entry) -> Task:
+    """A session that waits, as fairness sees it."""
+    return Task(
+        tenant=entry.tenant,
+        gpu_s=entry.gpu_s,
+        isolated_s=entry.isolated_s,
+        arrived_s=entry.task_arrived_s,
+        deadline_s=entry.deadline_s,
+    )
