@@ -44,6 +44,8 @@ from gateway.simulator.run import POOL, simulate
 from gateway.workload.trace.format import Session, Thread, Tool, Turn, TurnRef
 from turnpike_vllm.scripted import process as scripted
 
+Settings = dict[str, dict[str, Any]]
+"""Of the gateway, by section."""
 SEED: Final = 11
 MODEL: Final = "scripted"
 BLOCK: Final = 32
@@ -56,11 +58,12 @@ REPLICAS: Final = 2
 WITHIN: Final = 0.15
 APART: Final = 0.05
 """Policies that differ by less are not ranked."""
-POLICIES: Final[dict[str, dict[str, Any]]] = {
-    "least loaded": {"policy": "concurrency"},
-    "session cap of 3": {"policy": "session-cap", "session_cap": 3},
-    "one turn a replica": {"policy": "concurrency", "max_running_per_replica": 1},
+POLICIES: Final[dict[str, Settings]] = {
+    "affinity": {"admission": {"policy": "concurrency"}},
+    "affinity, cap of 3": {"admission": {"policy": "session-cap", "session_cap": 3}},
+    "one turn a replica": {"admission": {"policy": "concurrency", "max_running_per_replica": 1}},
 }
+CALIBRATED_BY: Final = POLICIES["affinity"]
 SCRIPT: Final = {"default": {"turns": [{"text": " and so on" * 500}]}, "scripts": {}}
 """Long enough that whoever asks for tokens gets words."""
 
@@ -147,9 +150,7 @@ class Completions(Ignore):
         return percentile(list(self.seconds.values()), 90)
 
 
-def live(
-    sessions: Iterable[Session], engines: Sequence[str], policy: dict[str, Any], at: Path
-) -> Completions:
+def live(sessions: Iterable[Session], engines: Sequence[str], policy: Settings, at: Path) -> Completions:
     found = Completions()
 
     async def run(url: str) -> None:
@@ -160,19 +161,26 @@ def live(
         ) as client:
             await play(sessions, Endpoint(client, url, MODEL), found)
 
-    lines = [f"{key} = {msgspec.json.encode(value).decode()}" for key, value in policy.items()]
-    with gateway(engines, at, "\n".join(["[admission]", *lines, ""])) as url:
+    with gateway(engines, at, _as_toml(policy)) as url:
         asyncio.run(run(url))
     return found
 
 
-def simulated(sessions: Iterable[Session], costs: Costs, policy: dict[str, Any]) -> Completions:
+def _as_toml(settings: Settings) -> str:
+    return "".join(
+        f"[{section}]\n"
+        + "".join(f"{key} = {msgspec.json.encode(value).decode()}\n" for key, value in keys.items())
+        for section, keys in settings.items()
+    )
+
+
+def simulated(sessions: Iterable[Session], costs: Costs, policy: Settings) -> Completions:
     found = Completions()
     profile = costs.profile(chunk_tokens=CHUNK, kv_tokens=KV_BLOCKS * BLOCK)
 
     def make_brain(fleet: FleetSpec) -> Coordinator:
         replicas = [{"url": f"http://{name}", "name": name} for name, _ in fleet.each()]
-        tree = {"pools": [{"name": POOL, "replicas": replicas}], "admission": policy}
+        tree = {"pools": [{"name": POOL, "replicas": replicas}], **policy}
         return assemble(msgspec.convert(tree, Config), id_prefix="")
 
     simulate(
@@ -192,24 +200,24 @@ def measure(count: int, verdict: Verdict, tell: Any) -> None:
     with ExitStack() as stack:
         at = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fidelity-")))
         engines = start_engines(stack)
-        live(calibration[: count // 3], engines, POLICIES["least loaded"], at / "warm")
-        seen = live(calibration, engines, POLICIES["least loaded"], at / "calibration")
+        live(calibration[: count // 3], engines, CALIBRATED_BY, at / "warm")
+        seen = live(calibration, engines, CALIBRATED_BY, at / "calibration")
         lived = {}
         for number, (name, policy) in enumerate(POLICIES.items()):
             lived[name] = live(test, engines, policy, at / str(number))
             tell(f"live, {name}: mean {lived[name].mean:.2f} s, p90 {lived[name].p90:.2f} s")
 
     def play_with(costs: Costs) -> dict[str, float]:
-        return simulated(calibration, costs, POLICIES["least loaded"]).seconds
+        return simulated(calibration, costs, CALIBRATED_BY).seconds
 
     costs = fitted(play_with, seen.seconds)
     tell(f"fitted: {costs}")
-    again = simulated(calibration, costs, POLICIES["least loaded"])
+    again = simulated(calibration, costs, CALIBRATED_BY)
     verdict.tell("calibration_mean_error", again.mean / seen.mean - 1)
     verdict.tell("calibration_p90_error", again.p90 / seen.p90 - 1)
     played = {name: simulated(test, costs, policy) for name, policy in POLICIES.items()}
     for name in POLICIES:
-        key = name.replace(" ", "_")
+        key = name.replace(",", "").replace(" ", "_")
         tell(f"simulated, {name}: mean {played[name].mean:.2f} s, p90 {played[name].p90:.2f} s")
         verdict.at_most(f"mean_error_{key}", abs(played[name].mean / lived[name].mean - 1), WITHIN)
         verdict.at_most(f"p90_error_{key}", abs(played[name].p90 / lived[name].p90 - 1), WITHIN)
@@ -263,7 +271,7 @@ def start_engines(stack: ExitStack) -> list[str]:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="16 sessions of each workload instead of 40")
+    parser.add_argument("--quick", action="store_true", help="14 sessions of each workload instead of 40")
     parser.add_argument("--json", action="store_true", help="print the last line alone")
     arguments = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all that runs is ended
@@ -271,7 +279,7 @@ def main(argv: list[str] | None = None) -> int:
     tell(f"seed {SEED}, {machine()}, revision {revision()}, load average {os.getloadavg()[0]:.1f}")
     verdict = Verdict()
     try:
-        measure(16 if arguments.quick else 40, verdict, tell)
+        measure(14 if arguments.quick else 40, verdict, tell)
     except BenchmarkError as error:
         print(f"fidelity: {error}", file=sys.stderr)
         return 2
