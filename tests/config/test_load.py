@@ -157,3 +157,15 @@ def test_a_key_from_a_file(tmp_path):
     path.unlink()
     with pytest.raises(ConfigError, match="api_key_file: No such file"):
         read_api_key(None, str(path), {})
+
+
+@pytest.mark.parametrize("where", ["pool", "replica"])
+def test_a_profile_that_is_none_is_refused(where):
+    def settings(profile):
+        of = {"profile": profile}
+        replica = {"url": "http://a"} | (of if where == "replica" else {})
+        return {"pools": [{"replicas": [replica]} | (of if where == "pool" else {})]}
+
+    assert load_config(None, {}, settings("qwen3-coder-30b-a3b@h200"))
+    with pytest.raises(ConfigError, match="profile: nothing: a profile is named"):
+        load_config(None, {}, settings("nothing"))
