@@ -166,6 +166,6 @@ def test_a_profile_that_is_none_is_refused(where):
         replica = {"url": "http://a"} | (of if where == "replica" else {})
         return {"pools": [{"replicas": [replica]} | (of if where == "pool" else {})]}
 
-    assert load_config(None, {}, settings("qwen3-coder-30b-a3b@h200"))
+    assert load_config(None, {}, settings("qwen3-coder-30b-a3b@h200")).pools
     with pytest.raises(ConfigError, match="profile: nothing: a profile is named"):
         load_config(None, {}, settings("nothing"))
