@@ -1,6 +1,7 @@
 """A gateway as a user starts it: the command, a settings file, a process of its own.
 
-What its brain is told is recorded; when it has ended, another brain is told the same, and must answer the same.
+What its brain is told is recorded; when it has ended, another brain is told the same, and must answer
+the same.
 """
 
 import json

@@ -163,8 +163,8 @@ class Forecasts:
         if session is None:
             return None
         key: RequestId | ThreadId | None = session.parent
-        if session.edge is Edge.OPENS:
-            key = session.thread  # its client says which conversation it is in, and shows nothing of it
+        if session.edge is Edge.SERVES:
+            key = session.thread  # a summary is asked for behind all that was said; a title is shorter
         elif session.edge not in _GOES_ON:
             return None
         left = self._left.get(key) or self._left_before.get(key)

@@ -9,6 +9,7 @@ from gateway.cost.estimator import TurnWork
 from gateway.cost.profile import Profile
 from gateway.cost.roofline import Turn
 from gateway.domain import records as rec
+from gateway.domain.decision import Edge
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
 from gateway.domain.request import Usage, Work
 from tests.core.playbook import (
@@ -72,6 +73,15 @@ def test_without_streaming_the_first_token_comes_with_the_end():
 def test_without_usage_nothing_is_known_of_tokens_but_first_tokens_are():
     found = conversation(Playbook(), 60, usage=False)
     assert found.first_token_ms == pytest.approx(400, rel=0.2)
+    assert found.cached_tokens == 0
+
+
+def test_a_side_request_may_go_on_as_well():
+    play = Playbook()
+    _ = one_turn(play, 0, 2_000, first_s=0.1, rest_s=1.0, tool_count=1, explicit=stated("s"))
+    found = one_turn(play, 1, 2_500, first_s=0.1, rest_s=1.0, explicit=stated("s"))
+    assert (found.cached_tokens, play.seen(rec.TurnArrived)[-1].edge) == (2_050, Edge.SERVES)
+    found = one_turn(play, 2, 100, first_s=0.1, rest_s=1.0, explicit=stated("s"))
     assert found.cached_tokens == 0
 
 
