@@ -20,13 +20,12 @@ def log(tmp_path):
     config = load_config(None, {}, tree)
     brain, recorder = assemble(config, id_prefix="x"), Recorder(config, id_prefix="x")
     facts = RequestFacts(protocol=Protocol.CHAT, work=Work.GENERATE)
-    for at, event in enumerate(
-        [
-            ev.ReplicaCameUp(ReplicaFacts(id=ReplicaId("default-0"), pool=PoolId("default"))),
-            ev.RequestArrived(RequestId("r"), TenantId("t"), facts),
-            ev.ClientLeft(RequestId("r")),
-        ]
-    ):
+    told: list[ev.Event] = [
+        ev.ReplicaCameUp(ReplicaFacts(id=ReplicaId("default-0"), pool=PoolId("default"))),
+        ev.RequestArrived(RequestId("r"), TenantId("t"), facts),
+        ev.ClientLeft(RequestId("r")),
+    ]
+    for at, event in enumerate(told):
         recorder.answered(brain.handle(recorder.told(event), now=float(at)), now=float(at))
     recorder.close()
     return path

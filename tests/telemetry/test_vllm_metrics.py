@@ -18,7 +18,7 @@ vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} 600.0
 vllm:external_prefix_cache_hits_total{engine="0",model_name="tiny"} 50.0
 vllm:num_preemptions_total{engine="0",model_name="tiny"} 7.0
 vllm:num_preemptions_created{engine="0",model_name="tiny"} 1.7e+09
-vllm:cache_config_info{block_size="16",cache_dtype="auto",engine="0",num_gpu_blocks="159",prefix="a }\\"b"} 1.0
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="159",prefix="a }\\"b"} 1.0
 process_resident_memory_bytes 1.0e+09
 """
 
