@@ -52,5 +52,7 @@ def _admission(config: Config) -> AdmissionPolicy:
     if config.admission.policy == "concurrency":
         return BoundedConcurrency(config.admission)
     return SessionAdmission(
-        config.admission, {TenantId(tenant.name): tenant.quota for tenant in config.tenants}
+        config.admission,
+        {TenantId(tenant.name): tenant.quota for tenant in config.tenants},
+        trusted={TenantId(tenant.name) for tenant in config.tenants if "scheduling" in tenant.trust},
     )

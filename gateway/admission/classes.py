@@ -6,20 +6,22 @@ Symbols: *real-time queue* → `ServiceClass.REACTIVE`; *best-effort queue* → 
 *threshold age* → `age_s`; *bypasses the batch size cap* → `may_exceed_window`.
 
 Deviations: the paper's classes are given by the application; ours by what a trusted client states, else by
-its key, its `service_tier`, a background request, and else reactive: to treat a person's turn as background
-costs more than the reverse. The paper's privileges of the aged hold inside the engine (a prefill unit, the
-batch cap); at the gate they are the head of the reactive queue, and one place above the window. A class
-counts for the whole session: one that ever spoke for a person stays reactive.
+its key, a trusted `service_tier`, a background request, and else reactive: to treat a person's turn as
+background costs more than the reverse. The paper's privileges of the aged hold inside the engine (a prefill
+unit, the batch cap); at the gate they are the head of the reactive queue, and one place above the window. A
+class counts for the whole session: one that ever spoke for a person stays reactive.
 
-Invariants: what a client states counts only if its tenant is trusted to state it, except to ask for less;
-at most one aged session at a time is above the window.
+Invariants: what a client states counts only if its tenant is trusted to state it, even to ask for less (the
+aged have a privilege); at most one aged session at a time is above the window.
 """
 
 import enum
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
+
+from gateway.domain.request import Claims
 
 
 class ServiceClass(enum.Enum):
@@ -27,6 +29,15 @@ class ServiceClass(enum.Enum):
     """Somebody waits for it."""
     PROACTIVE = "proactive"
     """Background work; it starts when no reactive session waits, or when it has waited too long."""
+
+
+_CLASS_OF_TIER: Final = {
+    "priority": ServiceClass.REACTIVE,
+    "default": ServiceClass.REACTIVE,
+    "flex": ServiceClass.PROACTIVE,
+    "batch": ServiceClass.PROACTIVE,
+    "low": ServiceClass.PROACTIVE,
+}
 
 
 class ClassesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,29 +48,23 @@ class ClassesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class ClassClaim(msgspec.Struct, frozen=True, kw_only=True):
     """What says which class a session is of."""
 
-    stated: str | None = None
-    """`x-turnpike-class`."""
-    is_trusted: bool = False
-    """Its tenant may state a class."""
+    stated: Claims | None = None
+    """By a client whose tenant is trusted to say so."""
     key_class: ServiceClass | None = None
     """As configured for its key."""
-    service_tier: str | None = None
     is_background: bool = False
     """The protocol says that nobody waits for the answer."""
 
 
 def classify(claim: ClassClaim) -> tuple[ServiceClass, str]:
     """The class, and what it was inferred from: the first of header, key, service_tier, request, default."""
-    if claim.stated == ServiceClass.PROACTIVE.value:
-        return ServiceClass.PROACTIVE, "header"
-    if claim.stated == ServiceClass.REACTIVE.value and claim.is_trusted:
-        return ServiceClass.REACTIVE, "header"
+    stated = claim.stated
+    if stated is not None and stated.service_class is not None:
+        return ServiceClass(stated.service_class), "header"
     if claim.key_class is not None:
         return claim.key_class, "key"
-    if claim.service_tier in ("flex", "batch", "low"):
-        return ServiceClass.PROACTIVE, "service_tier"
-    if claim.service_tier == "priority" and claim.is_trusted:
-        return ServiceClass.REACTIVE, "service_tier"
+    if stated is not None and stated.service_tier is not None:
+        return _CLASS_OF_TIER[stated.service_tier], "service_tier"
     if claim.is_background:
         return ServiceClass.PROACTIVE, "background"
     return ServiceClass.REACTIVE, "default"

@@ -14,7 +14,7 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.records import Record
-from gateway.domain.request import Usage
+from gateway.domain.request import Claims, Usage
 
 
 class Applicant(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,13 +34,10 @@ class Applicant(msgspec.Struct, frozen=True, kw_only=True):
     """What kind of agent asks."""
     task_arrived_s: float = 0.0
     """When the session's first turn came."""
-    stated_class: str | None = None
-    """What the client says that it is (`classes.py`)."""
-    service_tier: str | None = None
+    claims: Claims | None = None
+    """What the client says of how urgent it is (`classes.py`)."""
     is_background: bool = False
     """The protocol says that nobody waits for the answer."""
-    deadline_s: float | None = None
-    """In how many seconds from now the session should be over, if its client said so."""
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):

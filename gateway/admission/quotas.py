@@ -30,9 +30,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tokens_per_minute: Annotated[int, Meta(ge=1)] | None = None
     """Prompt and output tokens, those from the cache included."""
     service_class: Literal["reactive", "proactive"] | None = None
-    """What its sessions are, unless a request says otherwise: `proactive` for background work."""
-    may_state_class: bool = False
-    """It may say itself that somebody waits, and until when."""
+    """What its sessions are, unless a request that is trusted says otherwise: `proactive` for background."""
 
 
 class Quotas:

@@ -30,7 +30,7 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.records import Record
-from gateway.domain.request import Usage
+from gateway.domain.request import Claims, Usage
 
 
 class _Turn(msgspec.Struct):
@@ -45,9 +45,17 @@ class _Turn(msgspec.Struct):
 
 
 class SessionAdmission:
-    def __init__(self, config: AdmissionConfig, tenants: Mapping[TenantId, Quota] | None = None) -> None:
+    def __init__(
+        self,
+        config: AdmissionConfig,
+        tenants: Mapping[TenantId, Quota] | None = None,
+        *,
+        trusted: Collection[TenantId] = (),
+    ) -> None:
+        """`trusted`: whose claims of a class or deadline count; everybody's where there are no tenants."""
         self._config = config
         self._tenants = dict(tenants or {})
+        self._trusted = frozenset(trusted)
         self._quotas = Quotas(self._tenants)
         self._has_quotas = bool(self._quotas)
         self._weights = {tenant: quota.weight for tenant, quota in self._tenants.items()}
@@ -90,7 +98,11 @@ class SessionAdmission:
         if turn is not None:  # its attempt failed; or its replicas changed, and it waits as before
             return None if turn.is_let_in else Wait(reason=WaitReason.BEHIND_OTHERS)
         pool = self.pools.get(applicant.pool) or self._pool(applicant.pool)
-        member = pool.places.members.get(session) or self._meet(pool, applicant, now=now)
+        member = pool.places.members.get(session)
+        if member is None:
+            member = self._meet(pool, applicant, now=now)
+        elif applicant.claims is not None:
+            self._hear(member, applicant, now=now)
         charged = 0.0
         if self._has_quotas:
             charged, refusal = self._charge(pool, applicant, now=now)
@@ -203,18 +215,27 @@ class SessionAdmission:
     def _meet(self, pool: PoolAdmission, applicant: Applicant, *, now: float) -> Member:
         tenant = self._tenants.get(applicant.tenant, _NOTHING_SAID)
         of_key = ServiceClass(tenant.service_class) if tenant.service_class is not None else None
+        stated = self._believed(applicant)
         service_class, _ = classify(
-            ClassClaim(
-                stated=applicant.stated_class,
-                is_trusted=tenant.may_state_class,
-                key_class=of_key,
-                service_tier=applicant.service_tier,
-                is_background=applicant.is_background,
-            )
+            ClassClaim(stated=stated, key_class=of_key, is_background=applicant.is_background)
         )
-        has_deadline = applicant.deadline_s is not None and tenant.may_state_class
-        deadline_s = now + applicant.deadline_s if has_deadline and applicant.deadline_s else None
+        deadline_s = now + stated.deadline_s if stated is not None and stated.deadline_s else None
         return pool.meet(applicant, service_class, deadline_s)
+
+    def _believed(self, applicant: Applicant) -> Claims | None:
+        is_trusted = applicant.tenant in self._trusted or not self._tenants
+        return applicant.claims if is_trusted else None
+
+    def _hear(self, member: Member, applicant: Applicant, *, now: float) -> None:
+        """A later turn of a session claims something. Somebody waits for it as soon as one turn says so; of
+        deadlines the newest counts. A session that waits in the queue stands there as it came."""
+        stated = self._believed(applicant)
+        if stated is None:
+            return
+        if stated.service_class == ServiceClass.REACTIVE.value:
+            member.service_class = ServiceClass.REACTIVE
+        if stated.deadline_s is not None:
+            member.deadline_s = now + stated.deadline_s
 
     def _begin(self, turn: _Turn, *, now: float) -> None:
         member, pool = turn.member, turn.pool

@@ -10,8 +10,9 @@ from gateway.admission.quotas import Quota
 KeyHash = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
 """What `turnpike hash-key` prints."""
 
-Trust = Literal["engine-control"]
-"""`engine-control`: may call the engine's own control paths (sleep, reset caches, load adapters, …)."""
+Trust = Literal["engine-control", "scheduling"]
+"""`engine-control`: may call the engine's own control paths (sleep, reset caches, load adapters, …).
+`scheduling`: what it says of its sessions' class and deadline counts."""
 
 
 class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,6 +21,7 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     key_hashes: Annotated[tuple[KeyHash, ...], Meta(min_length=1)]
     """Several, so that a key can be replaced without a gap."""
     trust: tuple[Trust, ...] = ()
-    """What this tenant may do beyond asking: `engine-control`, the engine's own control paths."""
+    """What this tenant may do beyond asking: `engine-control`, the engine's own control paths; `scheduling`,
+    its word on whether somebody waits for its sessions, and until when."""
     quota: Quota = Quota()
     """What it may have at most, and how much of what is scarce is its share."""

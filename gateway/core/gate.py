@@ -225,5 +225,6 @@ def _applicant(live: LiveRequest) -> Applicant:
         parent=live.runs_for,
         agent=facts.transcript.agent,
         task_arrived_s=live.task_arrived_s,
+        claims=facts.claims,
         is_background=facts.is_background,
     )

@@ -62,6 +62,7 @@ class SessionBook:
                 thread=ref.thread,
                 edge=ref.edge,
                 parent=ref.parent,
+                claims=facts.claims,
             )
         )
         closed = self.tools.results_came(session.id, facts.tool_result_ids, now=now)

@@ -18,7 +18,7 @@ import msgspec
 
 from gateway.domain.decision import Edge, PlacementReason, RefusalReason, SessionSource, WaitReason
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
-from gateway.domain.request import Protocol, Usage
+from gateway.domain.request import Claims, Protocol, Usage
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -58,6 +58,8 @@ class TurnArrived(_Record, frozen=True, kw_only=True, tag="turn_arrive"):
     edge: Edge = Edge.OPENS
     parent: RequestId | None = None
     """The turn that this one follows, in the way that `edge` says."""
+    claims: Claims | None = None
+    """What its client says of how urgent it is, trusted or not."""
 
 
 class TurnWaited(_Record, frozen=True, kw_only=True, tag="turn_wait"):

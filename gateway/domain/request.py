@@ -44,6 +44,19 @@ class ExplicitId(msgspec.Struct, frozen=True, kw_only=True):
     """The client says that the session ends with this turn."""
 
 
+class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a client says of how urgent its session is. It counts only if its tenant is trusted to say so."""
+
+    service_class: str | None = None
+    """`reactive` (somebody waits) or `proactive` (background)."""
+    service_tier: str | None = None
+    """As in OpenAI's API; only those that tell a class."""
+    deadline_s: float | None = None
+    """In how many seconds from now the session should be over."""
+    malformed: tuple[str, ...] = ()
+    """Which of them were sent and could not be read: `class`, `deadline`, `service_tier`."""
+
+
 class AssistantBlock(msgspec.Struct, frozen=True, gc=False):
     """What a response may have left behind in a conversation: a run of items of the model's, to its end."""
 
@@ -164,6 +177,8 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     tool_count: int = 0
     """Tools offered to the model; side requests (titles, summaries) offer none."""
     explicit: ExplicitId | None = None
+    claims: Claims | None = None
+    """None if the client says nothing of how urgent it is."""
     echoed_ids: tuple[str, ...] = ()
     """Call ids in the newest assistant block and in the tool results after it, newest first: ids that
     a backend minted, if the client is telling the truth."""

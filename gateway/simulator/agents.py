@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import msgspec
 
 from gateway.domain.ids import SessionId, TenantId
-from gateway.domain.request import ExplicitId, RequestFacts, ToolCall, Work
+from gateway.domain.request import Claims, ExplicitId, RequestFacts, ToolCall, Work
 from gateway.domain.request import Protocol as Wire
 from gateway.simulator.driver import Call
 from gateway.simulator.hosts import ToolHost
@@ -24,6 +24,8 @@ from gateway.workload.trace.format import ServiceClass, Session, Tool, TurnRef
 
 _BYTES_PER_TOKEN: Final = 4
 _MAIN: Final = "0"
+_SOON_S: Final = 1e-3
+"""What is left of a deadline that has passed."""
 
 
 class Audience(Protocol):
@@ -60,6 +62,7 @@ class Agent:
         self.stage = stage
         self.turns = 0
         """That were answered."""
+        self.started_s = 0.0
         self.failed = False
         self.final_first_token_s = 0.0
         self.end_s = 0.0
@@ -68,7 +71,19 @@ class Agent:
         self._was_ended_by_id = False
 
     def start(self) -> None:
+        self.started_s = self.stage.kernel.now
         self.run_thread(0, None)
+
+    def claims(self) -> Claims | None:
+        """What its client says now of how urgent it is. Who waits for it, and says no more, says nothing."""
+        session, deadline_s = self.session, self.session.deadline_s
+        is_proactive = session.service_class is ServiceClass.PROACTIVE
+        if not is_proactive and deadline_s is None:
+            return None
+        left_s = None
+        if deadline_s is not None:
+            left_s = max(_SOON_S, self.started_s + deadline_s - self.stage.kernel.now)
+        return Claims(service_class=session.service_class.value if is_proactive else None, deadline_s=left_s)
 
     def run_thread(self, number: int, ended: Callable[[], None] | None) -> None:
         self._live_threads += 1
@@ -190,6 +205,7 @@ class _Conversation:
                 parent=_MAIN if self._number else None,
                 final=agent.is_final(ref),
             ),
+            claims=agent.claims(),
             echoed_ids=results,
             tool_result_ids=results,
             is_background=session.service_class is ServiceClass.PROACTIVE,

@@ -48,6 +48,7 @@ class Metrics(Collector):
         self._turns: Counter[tuple[Protocol, SessionSource]] = Counter()
         self._ends: Counter[tuple[ReplicaId, str]] = Counter()
         self._refusals: Counter[RefusalReason] = Counter()
+        self._malformed: Counter[str] = Counter()
         self._tokens: Counter[str] = Counter()
         self._queue, self._tools = _Spread(), _Spread()
         self._first_token: dict[ReplicaId, _Spread] = defaultdict(_Spread)
@@ -84,6 +85,9 @@ class Metrics(Collector):
 
     def _count_turns(self, records: list[rec.TurnArrived]) -> None:
         self._turns.update([(record.protocol, record.source) for record in records])
+        for record in records:
+            if record.claims is not None:
+                self._malformed.update(record.claims.malformed)
 
     def _count_first_tokens(self, records: list[rec.GpuFirstToken]) -> None:
         delays_ms: dict[ReplicaId, list[float]] = defaultdict(list)
@@ -121,7 +125,14 @@ class Metrics(Collector):
         tokens = CounterMetricFamily("turnpike_tokens", "Tokens as backends reported them", labels=["kind"])
         for kind, count in self._tokens.items():
             tokens.add_metric([kind], count)
-        yield from (turns, ends, refusals, tokens)
+        malformed = CounterMetricFamily(
+            "turnpike_malformed_claims",
+            "Stated classes and deadlines that could not be read",
+            labels=["claim"],
+        )
+        for claim, count in self._malformed.items():
+            malformed.add_metric([claim], count)
+        yield from (turns, ends, refusals, tokens, malformed)
         yield _histogram("turnpike_queue_seconds", "Time in the waiting room", {(): self._queue})
         yield _histogram(
             "turnpike_launch_delay_seconds",

@@ -37,6 +37,7 @@ class RequestBody(msgspec.Struct):
     is_last_step: Raw = ABSENT
     vllm_xargs: Raw = ABSENT
     agent_hint: Raw = ABSENT
+    service_tier: Raw = ABSENT
 
 
 class ResponsesBody(RequestBody):

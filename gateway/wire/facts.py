@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.ids import is_well_formed_id
-from gateway.domain.request import Protocol, RequestFacts, Transcript, Work
+from gateway.domain.request import Claims, Protocol, RequestFacts, Transcript, Work
 from gateway.wire.body import (
     ABSENT,
     UNREADABLE,
@@ -24,6 +24,13 @@ from gateway.wire.body import (
     read_text,
     read_text_or_id,
 )
+from gateway.wire.claims import (
+    CLASS_HEADER,
+    DEADLINE_HEADER,
+    has_claims,
+    read_header_claims,
+    with_body_claims,
+)
 from gateway.wire.echoes import NO_ECHOES
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.explicit_ids import IDENTITY_HEADERS, read_explicit_id
@@ -34,7 +41,14 @@ from gateway.wire.marks import hash_text
 from gateway.wire.transcript import TranscriptReader
 
 _ATTEMPT = b"x-stainless-retry-count"
-_WANTED_HEADERS = IDENTITY_HEADERS | {b"content-encoding", b"content-type", b"user-agent", _ATTEMPT}
+_WANTED_HEADERS = IDENTITY_HEADERS | {
+    b"content-encoding",
+    b"content-type",
+    b"user-agent",
+    _ATTEMPT,
+    CLASS_HEADER,
+    DEADLINE_HEADER,
+}
 TRANSCRIPTS = TranscriptReader()
 """One for the process: sessions of the same agent share their first messages."""
 
@@ -55,6 +69,7 @@ class HeaderFacts(msgspec.Struct, frozen=True):
     coding: str
     client: int
     attempt: int | None
+    claims: Claims | None
 
 
 def read_header_facts(headers: RawHeaders) -> HeaderFacts:
@@ -62,6 +77,8 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
     content_type = selected.pop("content-type", "")
     coding = selected.pop("content-encoding", "").lower()
     software, attempt = selected.pop("user-agent", ""), selected.pop(_ATTEMPT.decode(), "")
+    service_class = selected.pop(CLASS_HEADER.decode(), None)
+    deadline = selected.pop(DEADLINE_HEADER.decode(), None)
     return HeaderFacts(
         stated=selected,
         content_type=content_type,
@@ -69,6 +86,7 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
         coding=coding,
         client=hash_text(software) if software else 0,
         attempt=int(attempt) if attempt.isdecimal() and len(attempt) < 5 else None,
+        claims=read_header_claims(service_class, deadline),
     )
 
 
@@ -90,6 +108,7 @@ def read_body_facts(endpoint: Endpoint, fields: HeaderFacts, body: bytes) -> Req
             work=endpoint.work,
             body_bytes=len(body),
             explicit=read_explicit_id(fields.stated, None),
+            claims=fields.claims,
             state_ids=_path_ids(endpoint),
             # Whether it stores is not known, so it must be assumed.
             stores=_may_store(endpoint),
@@ -130,6 +149,7 @@ def _facts(
         message_count=message_count,
         tool_count=len(fields.tools or ()),
         explicit=read_explicit_id(header.stated, fields),
+        claims=with_body_claims(header.claims, fields) if has_claims(fields) else header.claims,
         echoed_ids=echoes.echoed_ids,
         tool_result_ids=echoes.tool_result_ids,
         transcript=transcript,
@@ -149,6 +169,7 @@ def _form_facts(endpoint: Endpoint, header: HeaderFacts, body: bytes, body_bytes
         model=read_form_field(header.content_type, body, "model"),
         body_bytes=body_bytes,
         explicit=read_explicit_id(header.stated, None),
+        claims=header.claims,
         state_ids=_path_ids(endpoint),
         stores=_may_store(endpoint),
         is_replayable=endpoint.is_replayable and not _may_store(endpoint),

@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.admission.classes import Ageing, ClassClaim, ClassesConfig, ServiceClass, classify
+from gateway.domain.request import Claims
 
 REACTIVE, PROACTIVE = ServiceClass.REACTIVE, ServiceClass.PROACTIVE
 
@@ -12,21 +13,19 @@ REACTIVE, PROACTIVE = ServiceClass.REACTIVE, ServiceClass.PROACTIVE
     [
         (ClassClaim(), (REACTIVE, "default")),
         (ClassClaim(is_background=True), (PROACTIVE, "background")),
-        (ClassClaim(service_tier="flex", is_background=False), (PROACTIVE, "service_tier")),
-        (ClassClaim(service_tier="default"), (REACTIVE, "default")),
-        (ClassClaim(service_tier="priority", is_background=True), (PROACTIVE, "background")),
+        (ClassClaim(stated=Claims()), (REACTIVE, "default")),
+        (ClassClaim(stated=Claims(service_tier="flex")), (PROACTIVE, "service_tier")),
+        (ClassClaim(stated=Claims(service_tier="default")), (REACTIVE, "service_tier")),
+        (ClassClaim(stated=Claims(service_tier="priority"), is_background=True), (REACTIVE, "service_tier")),
+        (ClassClaim(stated=Claims(service_tier="priority"), key_class=PROACTIVE), (PROACTIVE, "key")),
+        (ClassClaim(stated=Claims(service_class="reactive"), key_class=PROACTIVE), (REACTIVE, "header")),
         (
-            ClassClaim(service_tier="priority", is_background=True, is_trusted=True),
-            (REACTIVE, "service_tier"),
+            ClassClaim(stated=Claims(service_class="proactive", service_tier="priority"), key_class=REACTIVE),
+            (PROACTIVE, "header"),
         ),
-        (ClassClaim(key_class=PROACTIVE, service_tier="priority", is_trusted=True), (PROACTIVE, "key")),
-        (ClassClaim(stated="reactive", key_class=PROACTIVE), (PROACTIVE, "key")),
-        (ClassClaim(stated="reactive", key_class=PROACTIVE, is_trusted=True), (REACTIVE, "header")),
-        (ClassClaim(stated="proactive", key_class=REACTIVE), (PROACTIVE, "header")),
-        (ClassClaim(stated="urgent", is_trusted=True), (REACTIVE, "default")),
     ],
 )
-def test_the_first_evidence_counts_and_more_only_if_it_is_trusted(claim, expected):
+def test_the_first_evidence_counts(claim, expected):
     assert classify(claim) == expected
 
 

@@ -5,12 +5,14 @@ from typing import Any
 import pytest
 
 from gateway.admission.bounded import NO_REPLICA
+from gateway.admission.classes import ServiceClass
 from gateway.admission.policy import TurnOutcome
 from gateway.admission.quotas import Quota
 from gateway.admission.session_admission import SessionAdmission
 from gateway.domain.decision import Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
 from gateway.domain.records import WindowUpdated
+from gateway.domain.request import Claims
 from tests.admission.applicants import Play, answered, config, room
 
 T, U = TenantId("t"), TenantId("u")
@@ -153,16 +155,49 @@ def test_the_aged_may_exceed_the_window_one_at_a_time():
 
 
 def test_a_class_is_stated_by_who_may_or_comes_with_the_key():
-    tenants = {T: Quota(service_class="proactive"), U: Quota(service_class="proactive", may_state_class=True)}
-    play = Play(SessionAdmission(config(policy="session-cap", session_cap=1), tenants))
+    tenants = {T: Quota(service_class="proactive"), U: Quota(service_class="proactive")}
+    capped_at_one = config(policy="session-cap", session_cap=1)
+    play = Play(SessionAdmission(capped_at_one, tenants, trusted={U}))
     play.is_let_in("s1")
-    play.is_let_in("t1", stated_class="reactive", tenant="t")
-    play.is_let_in("u1", stated_class="reactive", tenant="u", deadline_s=30.0)
-    play.is_let_in("t2", deadline_s=30.0, tenant="t")
+    urgent = Claims(service_class="reactive", deadline_s=30.0)
+    play.is_let_in("t1", claims=urgent, tenant="t")
+    play.is_let_in("u1", claims=urgent, tenant="u")
+    play.is_let_in("t2", claims=urgent, tenant="t")
     members = play.pool.places.members
     assert members[SessionId("u1")].deadline_s == 1030.0 and members[SessionId("t2")].deadline_s is None
     play.end("s1")
     assert play.finish("s1") == ["u1"]
+
+
+@pytest.mark.parametrize("claims", [Claims(service_class="proactive"), Claims(service_tier="flex")])
+def test_who_is_not_trusted_cannot_even_ask_for_less(claims):
+    play = Play(SessionAdmission(config(policy="session-cap", session_cap=1), {T: Quota(), U: Quota()}))
+    play.is_let_in("t1", claims=claims, tenant="t")
+    assert play.pool.places.members[SessionId("t1")].service_class is ServiceClass.REACTIVE
+
+
+def test_where_there_are_no_tenants_everybody_is_believed():
+    play = capped(1)
+    play.is_let_in("s1")
+    play.is_let_in("b1", claims=Claims(service_tier="flex", deadline_s=5.0))
+    play.is_let_in("p1")
+    assert play.pool.places.members[SessionId("b1")].deadline_s == 1005.0
+    play.end("s1")
+    assert play.finish("s1") == ["p1"]
+
+
+def test_who_ever_spoke_for_a_person_stays_reactive_and_the_newest_deadline_counts():
+    tenants = {T: Quota(), U: Quota()}
+    play = Play(SessionAdmission(config(policy="session-cap", session_cap=9), tenants, trusted={U}))
+    for session, tenant in (("t1", "t"), ("u1", "u")):
+        play.is_let_in(session, tenant=tenant, background=True)
+        for service_class, deadline_s in (("reactive", 60.0), ("proactive", None)):
+            claims = Claims(service_class=service_class, deadline_s=deadline_s)
+            play.is_let_in(session, tenant=tenant, claims=claims)
+    of = play.pool.places.members
+    trusted, other = of[SessionId("u1")], of[SessionId("t1")]
+    assert (trusted.service_class, trusted.deadline_s) == (ServiceClass.REACTIVE, 1060.0)
+    assert (other.service_class, other.deadline_s) == (ServiceClass.PROACTIVE, None)
 
 
 def test_a_guest_stays_where_there_is_room_by_then():

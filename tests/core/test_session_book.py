@@ -3,7 +3,7 @@
 from gateway.domain import records as rec
 from gateway.domain.decision import SessionSource
 from gateway.domain.ids import TenantId
-from gateway.domain.request import Work
+from gateway.domain.request import Claims, Work
 from tests.core.playbook import (
     Playbook,
     answer,
@@ -54,6 +54,14 @@ def test_a_call_that_was_passed_on_counts_though_the_client_left():
     play.take()
     play >> started("r1") >> left("r1", answer("c1"))
     assert play.seen(rec.ToolStart)[0].names == ("bash",)
+
+
+def test_a_turn_is_told_with_what_its_client_claims():
+    play = Playbook(tenants_have_keys=True)  # of whom nobody is trusted
+    claims = Claims(service_class="proactive", deadline_s=30.0)
+    run(play, "r1", claims=claims)
+    run(play, "r2")
+    assert [turn.claims for turn in play.seen(rec.TurnArrived)] == [claims, None]
 
 
 def test_state_leads_back_to_its_session():

@@ -2,9 +2,13 @@
 
 import asyncio
 import hashlib
+from collections.abc import Sized
+from functools import partial
+
+import pytest
 
 from gateway.domain.ids import PoolId
-from tests.server.bench import Exchange, answer, eventually, post
+from tests.server.bench import CHAT, Client, Exchange, Message, answer, eventually, post
 
 
 class Gate:
@@ -16,6 +20,10 @@ class Gate:
     async def __call__(self, exchange: Exchange) -> None:
         await self.passes.acquire()
         await exchange.send(answer())
+
+
+def _has(room: Sized, count: int) -> bool:
+    return len(room) == count
 
 
 def of(session: bytes):
@@ -54,6 +62,39 @@ async def test_a_tenant_beyond_its_quota_is_told_429(start):
     assert response.status == 429 and 1 <= int(response.get(b"retry-after")) <= 30
     assert response.get(b"x-turnpike-reason") == b"tenant_quota"
     assert response.json()["error"]["code"] == "tenant_quota"
+
+
+@pytest.mark.parametrize(("trust", "order"), [(["scheduling"], ["person", "task"]), ([], ["task", "person"])])
+async def test_who_is_trusted_says_that_nobody_waits_and_until_when(start, trust, order):
+    digest = "sha256:" + hashlib.sha256(b"sesame").hexdigest()
+    bench = await start(
+        tenants=[{"name": "t", "key_hashes": [digest], "trust": trust}],
+        admission={"policy": "session-cap", "session_cap": 1},
+    )
+    bench.backend.script = gate = Gate()
+    said = {
+        "first": (b"", b""),
+        "task": (b"X-Turnpike-Class: proactive\r\nX-Turnpike-Deadline: 90\r\n", b'"service_tier":"flex",'),
+        "person": (b"", b""),
+    }
+    clients: dict[str, Client] = {}
+    waiting = bench.brain.waiting_room
+    for at, (session, (headers, fields)) in enumerate(said.items()):
+        who = b"Authorization: Bearer sesame\r\nX-Turnpike-Session: %s\r\n" % session.encode()
+        clients[session] = await bench.connect()
+        clients[session].send(post(CHAT.replace(b"{", b"{" + fields, 1), headers=who + headers))
+        await eventually(partial(_has, waiting, at))
+    for member in bench.brain.admission.pools[PoolId("default")].places.members.values():
+        assert trust or member.deadline_s is None
+    for _ in said:
+        gate.passes.release()
+    bodies: dict[str, Message] = {}
+    for session in ["first", *order]:
+        await clients[session].receive()
+        bodies[session] = bench.backend.seen[len(bodies)]
+    task = bodies["task"]
+    assert b'"service_tier":"flex"' in task.body and b"turnpike-class" not in task.head.lower()
+    assert all(b"service_tier" not in bodies[other].body for other in ("first", "person"))
 
 
 async def test_what_an_engine_says_of_its_cache_becomes_the_budget(start):

@@ -6,7 +6,7 @@ from gateway.core.snapshot import ReplicaView, Snapshot
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource
 from gateway.domain.ids import PoolId, ReplicaId
-from gateway.domain.request import Protocol, Usage
+from gateway.domain.request import Claims, Protocol, Usage
 from gateway.telemetry.metrics import Metrics
 
 ONE = ReplicaView(
@@ -32,6 +32,7 @@ def test_records_are_counted():
         rec.TurnArrived(
             **turn, **alice, protocol=Protocol.CHAT, model="client's text", source=SessionSource.NEW,
             confidence=0.5, body_bytes=1, message_count=1, tool_count=0,
+            claims=Claims(malformed=("deadline",)),
         ),
         rec.Routed(**there, reason=PlacementReason.LEAST_LOADED, waited_ms=1500.0),
         rec.GpuFirstToken(**there, launch_delay_ms=20.0),
@@ -46,6 +47,7 @@ def test_records_are_counted():
         'turnpike_turns_total{protocol="chat",source="new"} 1.0',
         'turnpike_attempts_total{outcome="finished",replica="r0"} 1.0',
         'turnpike_refusals_total{reason="queue_full"} 1.0',
+        'turnpike_malformed_claims_total{claim="deadline"} 1.0',
         "turnpike_queue_seconds_sum 1.5",
         'turnpike_launch_delay_seconds_bucket{le="0.01",replica="r0"} 0.0',
         'turnpike_launch_delay_seconds_bucket{le="0.03",replica="r0"} 2.0',
