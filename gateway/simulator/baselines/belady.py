@@ -9,7 +9,8 @@ Deviations: by conversation, not by block; of one, the end goes before the begin
 next use is when the conversation would come back if nothing were in its way; it comes later where tools
 slow each other down or sub-agents queue. Within vLLM: running turns keep their blocks.
 
-Invariants: a conversation that never comes back goes before all that do; one whose next turn waits goes last.
+Invariants: a conversation that never comes back goes before all that do; those whose next turn waits go last,
+and of them the first in the queue.
 """
 
 import math
@@ -19,30 +20,43 @@ from gateway.simulator.baselines.plan import Plan, Recipe, Values
 from gateway.simulator.engine.policy import EnginePolicy
 from gateway.simulator.engine.turn import EngineTurn
 
+_LONGEST_S = 1e9
+"""No simulation takes as long."""
+
 _Conversation = tuple[str, int]
 
 
 class Belady(EnginePolicy):
     def __init__(self) -> None:
         self._next_use_s: dict[_Conversation, float] = {}
-        """Of conversations that pause. Those that are not here are at work."""
+        """Of conversations that pause."""
+        self._came_s: dict[_Conversation, float] = {}
+        """When those came back that wait or run."""
 
     def priority(self, turn: EngineTurn, *, now: float) -> int:
         """No order; a conversation is back."""
-        self._next_use_s.pop((turn.session.id, turn.ref.thread), None)
+        conversation = turn.session.id, turn.ref.thread
+        self._next_use_s.pop(conversation, None)
+        self._came_s[conversation] = now
         return 0
 
     def retain_until(self, turn: EngineTurn, *, now: float) -> float | None:
         """Nothing is retained; a conversation pauses, or is over."""
+        conversation = turn.session.id, turn.ref.thread
+        self._came_s.pop(conversation, None)
         gap = gap_s(turn.session, turn.ref)
         if gap is not None:
-            self._next_use_s[turn.session.id, turn.ref.thread] = now + gap
+            self._next_use_s[conversation] = now + gap
         return None
 
     def eviction_rank(self, turn: EngineTurn, *, now: float) -> float:
         if turn.is_last:
             return -math.inf
-        return -self._next_use_s.get((turn.session.id, turn.ref.thread), now)
+        conversation = turn.session.id, turn.ref.thread
+        next_use_s = self._next_use_s.get(conversation)
+        if next_use_s is None:  # it waits: for those who came before it, but for nobody who comes
+            next_use_s = now + self._came_s.get(conversation, now) / _LONGEST_S
+        return -next_use_s
 
 
 def _belady(plan: Plan, values: Values) -> Plan:

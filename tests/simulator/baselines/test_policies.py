@@ -138,7 +138,10 @@ def test_belady_evicts_what_is_needed_last():
     ranks = {name: policy.eviction_rank(turn, now=11.0) for name, turn in turns.items()}
     assert ranks == {"s": -12.0, "l": -40.0, "x": -math.inf}
     policy.priority(engine_turn(late, 1), now=20.0)  # it is back, and waits: needed now
-    assert policy.eviction_rank(turns["l"], now=21.0) == -21.0
+    assert policy.eviction_rank(turns["l"], now=21.0) == pytest.approx(-21.0)
+    policy.priority(engine_turn(soon, 1), now=20.5)  # and another one behind it
+    waiting = [policy.eviction_rank(turns[name], now=21.0) for name in ("s", "l")]
+    assert waiting[0] < waiting[1]  # who is served last is evicted first
 
 
 def _retained(turn, *, since_s=0.0, until_s=99.0, blocks=1):
