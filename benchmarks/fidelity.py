@@ -28,7 +28,7 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from benchmarks.fidelity_profile import Costs, fitted, with_api
+from benchmarks.fidelity_profile import Costs, fitted
 from benchmarks.gateway import gateway
 from benchmarks.processes import BenchmarkError, machine, on_cpus, revision
 from benchmarks.verdict import Verdict, percentile
@@ -49,9 +49,9 @@ Settings = dict[str, dict[str, Any]]
 SEED: Final = 11
 MODEL: Final = "scripted"
 BLOCK: Final = 32
-KV_BLOCKS: Final = 700
+KV_BLOCKS: Final = 1_300
 """Of each server: two or three sessions at their longest."""
-LONGEST: Final = 16_384
+LONGEST: Final = 32_768
 CHUNK: Final = 2_048
 SEQUENCES: Final = 64
 REPLICAS: Final = 2
@@ -86,21 +86,21 @@ CALIBRATION: Final = Kind(
     name="calibration",
     seed=SEED,
     turns=(3, 6),
-    first_tokens=(1_000, 7_000),
-    grows_by=(100, 900),
-    output_tokens=(8, 60),
-    tool_s=0.8,
-    apart_s=1.6,
+    first_tokens=(1_000, 16_000),
+    grows_by=(100, 1_500),
+    output_tokens=(10, 100),
+    tool_s=0.4,
+    apart_s=0.8,
 )
 TEST: Final = Kind(
     name="test",
     seed=SEED + 1,
     turns=(5, 9),
-    first_tokens=(5_000, 8_000),
-    grows_by=(200, 1_100),
-    output_tokens=(10, 40),
-    tool_s=1.2,
-    apart_s=1.5,
+    first_tokens=(9_000, 14_000),
+    grows_by=(300, 1_400),
+    output_tokens=(10, 60),
+    tool_s=0.8,
+    apart_s=0.7,
 )
 
 
@@ -184,13 +184,14 @@ def simulated(sessions: Iterable[Session], costs: Costs, policy: Settings) -> Co
         return assemble(msgspec.convert(tree, Config), id_prefix="")
 
     simulate(
-        [with_api(session, costs) for session in sessions],
+        sessions,
         FleetSpec(replicas=(ReplicaGroup(profile="tiny", count=REPLICAS, kv_blocks=KV_BLOCKS),)),
         make_brain,
         options=EngineOptions(max_num_seqs=SEQUENCES, max_model_len=LONGEST, block_size=BLOCK),
         seed=SEED,
         sink=found,
         load_profile=lambda _: profile,
+        front=costs.front,
     )
     return found
 

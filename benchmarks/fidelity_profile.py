@@ -3,7 +3,7 @@
 A step of it costs an overhead, so much for a token, for a token's look at each other of its context, and for
 each sequence in the step (sampling, and the work of the server for a token that is streamed); the profile has
 no such thing, so it stands there as experts, of which a step reads those that its tokens need. What happens
-outside steps (parsing, tokens to text, gateway and client) is a pause before each turn: so much for a
+outside steps (parsing, tokens to text, gateway and client) is what the server's front takes: so much for a
 request, and for a token of its prompt.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from gateway.cost.profile import Hardware, Model, Profile
-from gateway.workload.trace.format import Session
+from gateway.simulator.engine.front import FrontCosts
 
 _RATE: Final = 1e12
 """FLOPs and bytes a second: they only carry times."""
@@ -26,12 +26,16 @@ _SHRINKS: Final = (0.4, 0.2, 0.1, 0.05)
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds. The defaults are where the search begins."""
 
-    step_s: float = 0.009
-    token_s: float = 40e-6
-    context_token_s: float = 17e-9
-    sequence_s: float = 1.4e-3
-    request_s: float = 0.015
-    prompt_token_s: float = 6e-6
+    step_s: float = 0.004
+    token_s: float = 12e-6
+    context_token_s: float = 5e-9
+    sequence_s: float = 0.6e-3
+    request_s: float = 0.008
+    prompt_token_s: float = 2e-6
+
+    @property
+    def front(self) -> FrontCosts:
+        return FrontCosts(request_s=self.request_s, prompt_token_s=self.prompt_token_s)
 
     def profile(self, *, chunk_tokens: int, kv_tokens: int) -> Profile:
         return Profile(
@@ -59,22 +63,6 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
             chunk_tokens=chunk_tokens,
             kv_capacity_tokens=kv_tokens,
         )
-
-
-def with_api(session: Session, costs: Costs) -> Session:
-    """The session, with what a request costs outside the engine's steps before each turn."""
-    replace = msgspec.structs.replace
-    threads = []
-    for thread in session.threads:
-        turns = [
-            replace(
-                turn,
-                pause_s=turn.pause_s + costs.request_s + costs.prompt_token_s * turn.input_tokens,
-            )
-            for turn in thread.turns
-        ]
-        threads.append(replace(thread, turns=tuple(turns)))
-    return replace(session, threads=tuple(threads))
 
 
 def fitted(simulate: Callable[[Costs], Mapping[str, float]], seen: Mapping[str, float]) -> Costs:

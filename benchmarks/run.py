@@ -71,7 +71,7 @@ def _reference(path: Path, fleet: FleetSpec, scope: Scope) -> list[str]:
     workload = load(path, fleet)
     specs = [spec for text in reference.REFERENCE for spec in parse_policies(text)]
     loads: list[float | None] = list(reference.RAN.values())
-    trials = planned(specs, loads, scope.seeds)
+    trials = planned(specs, loads, max(2, scope.seeds))
     setting = Setting(workload=workload.sessions, fleet=fleet, sessions=120, shown=0)
 
     def progress(done: int, *_: object) -> None:
@@ -82,7 +82,7 @@ def _reference(path: Path, fleet: FleetSpec, scope: Scope) -> list[str]:
     return [
         (reference.__doc__ or "").partition("\n")[2].strip(),
         "",
-        f"Mean completion in seconds; {scope.seeds} seed(s). ✗: more than {reference.WITHIN:.0%} off.",
+        f"Mean completion in seconds; {max(2, scope.seeds)} seeds. ✗: more than {reference.WITHIN:.0%} off.",
         "",
         *reference.table(cells),
     ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from benchmarks.simulations.knee import find_knee
+from benchmarks.simulations.knee import Slow, find_knee
 from benchmarks.simulations.workloads import Workload
 from gateway.simulator.baselines.plan import Plan
 from gateway.simulator.baselines.spec import PolicySpec, parse_policies
@@ -23,8 +23,13 @@ BOUNDS = ("belady", "infinite-kv")
 OTHERS = ("plas", "infercept", "continuum", "continuum-dynamic", "kvflow", "oldest-first", "smallest-first")
 
 
+_TURNOVERS = 4.0
+"""A run has at least so many times the sessions that fill the cache, or it is over before that fills."""
+
+
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
     sessions: int
+    """Of each run, at least."""
     seeds: int
     jobs: int
     others: tuple[str, ...]
@@ -38,9 +43,11 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 class Comparison(msgspec.Struct, kw_only=True):
     workload: Workload
     knee_per_h: float
-    tried: dict[float, float]
+    tried: dict[float, Slow]
     cells: list[Cell]
     policies: list[str]
+    sessions: int
+    """Of each run."""
     took_s: float
 
     def at(self, relative: float) -> list[Cell]:
@@ -54,13 +61,14 @@ def compare(workload: Workload, fleet: FleetSpec, scope: Scope) -> Comparison:
     kv_tokens = sum(plan.kv_tokens(fleet).values())
     fits = kv_tokens / workload.mean_context
     """Sessions whose contexts fill the cache."""
-    setting = Setting(workload=workload.sessions, fleet=fleet, sessions=scope.sessions, shown=0)
-    (stock,) = parse_policies("affinity")
+    count = max(scope.sessions, round(_TURNOVERS * fits))
+    setting = Setting(workload=workload.sessions, fleet=fleet, sessions=count, shown=0)
+    stock, unlimited = parse_policies("affinity,infinite-kv")
 
-    def slowdown(per_h: float) -> float:
-        trial = Trial(stock.variants[0], per_h, 1)
-        (found,) = run_all(setting, [trial], jobs=1, progress=_told(workload, 1))
-        return found.metrics["slowdown_mean"] or 0.0
+    def slowdown(per_h: float) -> Slow:
+        trials = [Trial(spec.variants[0], per_h, 1) for spec in (stock, unlimited)]
+        found = run_all(setting, trials, jobs=scope.jobs, progress=_told(workload, 2))
+        return Slow(*(figures.metrics["slowdown_mean"] or 0.0 for figures in found))
 
     isolated_s = _isolated_s(setting, stock)
     knee, tried = find_knee(slowdown, fits / 2 * 3600 / isolated_s)
@@ -74,6 +82,7 @@ def compare(workload: Workload, fleet: FleetSpec, scope: Scope) -> Comparison:
         tried=tried,
         cells=put_together(specs, loads, trials, found),
         policies=[spec.text for spec in specs],
+        sessions=count,
         took_s=time.monotonic() - began,
     )
 

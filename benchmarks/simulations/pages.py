@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from benchmarks.simulations import papers
 from benchmarks.simulations.comparison import RELATIVE, STRONG, Comparison, Scope
-from benchmarks.simulations.knee import SLOW
+from benchmarks.simulations.knee import BEHIND, SATURATED
 from gateway.simulator.experiment.results import Cell
 from gateway.simulator.report.text import number, spread_of
 
@@ -24,14 +24,15 @@ _NOTICEABLE = 0.03
 _HEAD = """\
 # Results
 
-Written by `{command}`. Everything here was simulated: the real scheduler of vLLM 0.32 on a virtual clock,
-stepped by the cost model, on {fleet}. {sessions} sessions a run, {seeds} seed(s). Times are in seconds: the
-median over the seeds, in brackets from least to most.
+Written by `{command}`. Everything here was simulated: the real scheduler of vLLM 0.32 on a virtual
+clock, stepped by the cost model, on {fleet}. {seeds} seed(s).
+Times are in seconds: the median over the seeds, in brackets from least to most.
 
-The *knee* of a workload is measured: the load at which sessions take {slow} times what they take alone, on
-stock vLLM with affinity. Loads are relative to it. Of policies with knobs the best in hindsight is shown. `*`
-marks what knows more than a gateway can. **Bold** are Turnpike and the two strong baselines: stock vLLM
-behind session affinity, without and with its native CPU offload.
+The *knee* of a workload is measured: the load up to which stock vLLM with affinity takes at most {behind}
+times as long as it would with a KV cache that never fills, and that at most {saturated} times as long as sessions
+take alone. Loads are relative to it. Of policies with knobs the best in hindsight is shown. `*` marks what
+knows more than a gateway can. **Bold** are Turnpike and the two strong baselines: stock vLLM behind session
+affinity, without and with its native CPU offload.
 
 ## In short
 """
@@ -42,7 +43,11 @@ def whole(
 ) -> str:
     parts: list[str] = [
         _HEAD.format(
-            command=command, sessions=scope.sessions, seeds=scope.seeds, fleet=fleet, slow=f"{SLOW:g}"
+            command=command,
+            seeds=scope.seeds,
+            fleet=fleet,
+            behind=f"{BEHIND:g}",
+            saturated=f"{SATURATED:g}",
         ),
         *_short(comparisons),
         "",
@@ -96,9 +101,15 @@ def _workload(comparison: Comparison) -> Iterable[str]:
     yield ""
     for source in workload.header.sources:
         yield f"- {source.what}: {source.origin}{'; ' + source.how if source.how else ''}"
-    tried = ", ".join(f"{load:.0f}/h: {slow:.2f}" for load, slow in sorted(comparison.tried.items()))
+    tried = ", ".join(
+        f"{load:.0f}/h: {slow.stock:.2f} ({slow.unlimited:.2f})"
+        for load, slow in sorted(comparison.tried.items())
+    )
     yield ""
-    yield f"Measured knee: **{comparison.knee_per_h:.0f} sessions/h** (slowdown by load: {tried})."
+    yield (
+        f"Measured knee: **{comparison.knee_per_h:.0f} sessions/h**. Runs of {comparison.sessions} sessions. "
+        f"Completion over isolated time by load, in brackets with unlimited KV: {tried}."
+    )
     if workload.left_out:
         yield f"{workload.left_out} sessions are too long for a replica and were left out."
     for name, relative in RELATIVE:

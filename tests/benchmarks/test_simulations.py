@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.simulations import papers, reference
 from benchmarks.simulations.comparison import Comparison, Scope
-from benchmarks.simulations.knee import SLOW, find_knee
+from benchmarks.simulations.knee import BEHIND, SATURATED, Slow, find_knee
 from benchmarks.simulations.pages import whole
 from benchmarks.simulations.workloads import Workload
 from gateway.workload.trace.format import Header
@@ -13,16 +13,21 @@ from tests.simulator.report.cells import cell
 
 @pytest.mark.parametrize("true_knee", [3.0, 60.0, 64.0, 900.0])
 def test_a_knee_is_found_from_any_guess(true_knee):
-    def slowdown(load: float) -> float:
-        return SLOW * (load / true_knee) ** 4
+    def slowdown(load: float) -> Slow:
+        return Slow(stock=1.1 * BEHIND * (load / true_knee) ** 4, unlimited=1.1)
 
     knee, tried = find_knee(slowdown, 64.0)
     assert knee == pytest.approx(true_knee, rel=0.1)
     assert len(tried) <= 11
 
 
+def test_where_memory_never_matters_the_knee_is_where_processors_are_full():
+    knee, _ = find_knee(lambda load: Slow(stock=load / 20, unlimited=load / 20), 64.0)
+    assert knee == pytest.approx(20 * SATURATED, rel=0.1)
+
+
 def test_a_knee_that_is_nowhere_ends_the_search():
-    knee, tried = find_knee(lambda load: 1.0, 10.0)
+    knee, tried = find_knee(lambda load: Slow(1.0, 1.0), 10.0)
     assert knee >= max(tried)
     assert len(tried) <= 10
 
@@ -41,9 +46,10 @@ def _comparison() -> Comparison:
     return Comparison(
         workload=Workload(header=Header(name="made-up"), sessions=[], left_out=3),
         knee_per_h=100.0,
-        tried={80.0: 1.2, 120.0: 3.0},
+        tried={80.0: Slow(1.2, 1.1), 120.0: Slow(3.0, 1.2)},
         cells=cells,
         policies=[],
+        sessions=40,
         took_s=1.0,
     )
 
