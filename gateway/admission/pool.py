@@ -12,32 +12,25 @@ import math
 from collections.abc import Collection
 from typing import Final
 
-import msgspec
-
 from gateway.admission.classes import Ageing, ServiceClass
 from gateway.admission.cpu_pressure import CpuPressure
-from gateway.admission.decay import DecayedMean
 from gateway.admission.fair_share import BLOCKED_S, EPOCH_S, FairShare
 from gateway.admission.footprint import Footprints
 from gateway.admission.gaps import Gaps
-from gateway.admission.gpu_pressure import GpuPressure
+from gateway.admission.lessons import Lessons
+from gateway.admission.limits import SCARCE, Limits
 from gateway.admission.packing import Entry, Pressures, Regime, choose_regime, first_that_fits
 from gateway.admission.policy import Applicant
-from gateway.admission.queue import SessionQueue, task_of
+from gateway.admission.queue import SessionQueue, entry_of, task_of
 from gateway.admission.quotas import Quotas
 from gateway.admission.sessions import Member, Places
 from gateway.admission.settings import AdmissionConfig
-from gateway.admission.window import Window, WindowInputs, host_tier_tokens, window_updated
 from gateway.domain.decision import WaitReason
-from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record
 
 LIVENESS_S: Final = 0.1
-_UPDATE_S: Final = 1.0
-_CERTAIN: Final = 4.0
-"""Demand is never expected to be so many times what is held."""
 _TASKS_SAMPLED: Final = 256
-_LESSONS_PER_S: Final = 50
 
 
 class PoolAdmission:
@@ -51,37 +44,24 @@ class PoolAdmission:
         weights: dict[TenantId, float],
         said: list[Record],
     ) -> None:
-        self._pool = pool
         self._config = config
         self._cpu = cpu
         self._quotas = quotas
-        self.gpu = GpuPressure()
         self.footprints = Footprints(config.footprint)
         self.places = Places(self.footprints, Gaps(config.gaps))
+        self.limits = Limits(pool, config, places=self.places, footprints=self.footprints, cpu=cpu, said=said)
+        self.window = self.limits.window
+        self.lessons = Lessons(self.places, self.footprints, self.limits)
         self.fair = FairShare(config.fair_share, weights)
-        window = config.window
-        if config.policy == "footprint":
-            window = msgspec.structs.replace(window, kv_share=config.footprint_share)
-        self.window = Window(window)
         self._ageing = Ageing(config.classes)
         self.queue = SessionQueue(config.packing, self.fair, self._ageing)
         self.held: dict[SessionId, dict[RequestId, Applicant]] = {}
         """The turns of those that are in the queue."""
         self._freed: list[Applicant] = []
         """Turns that wait no longer, and were not told yet."""
-        self.cycle_s = DecayedMean(half_life=100)
-        self._said = said
-        self._up: tuple[ReplicaId, ...] = ()
         self._entered_s = -math.inf
-        self.update_due_s = -math.inf
-        self.changed_s = -math.inf
-        """When the window was last decreased: what was lost before says nothing about now."""
-        self._lessons = 0
-        self._lessons_since_s = -math.inf
         self._ticked_s = -math.inf
         self._blocked_by: WaitReason | None = None
-        if config.policy == "session-cap":
-            self.window.sessions = float(config.session_cap)
 
     # --- sessions ------------------------------------------------------------------------------------
 
@@ -98,16 +78,6 @@ class PoolAdmission:
             guess=self.footprints.prompt_tokens(applicant.agent, applicant.body_bytes),
         )
         return member
-
-    def may_study(self, member: Member, *, now: float) -> bool:
-        """Whether a session's turn is to teach what its type is like. Under load a sample of sessions does;
-        one that drops out of it never comes back: what it taught is as if we had looked away."""
-        if now >= self._lessons_since_s + 1.0:
-            self._lessons_since_s, self._lessons = now, 0
-        self._lessons += 1
-        if self._lessons > _LESSONS_PER_S:
-            member.is_studied = False
-        return member.is_studied
 
     def try_enter(self, member: Member, applicant: Applicant, *, now: float) -> WaitReason | None:
         """Gives the session a place, or says why it must wait."""
@@ -138,23 +108,8 @@ class PoolAdmission:
             return
         if member.asked_s is None:
             member.asked_s = now
-        agent, turn = member.agent, max(1, member.turn)
-        demand = self.footprints.demand(agent, turn, member.tokens)
-        turns = 1.0 + self.footprints.expected_turns(agent, turn)
-        gpu_s = turns * self.footprints.turn_s(agent)
-        entry = Entry(
-            session=member.session,
-            tenant=member.tenant,
-            agent=agent,
-            turn=turn,
-            tokens=member.tokens,
-            size=max(demand),
-            gpu_s=gpu_s,
-            isolated_s=max(gpu_s, turns * self.cycle_s.mean(0.0)),
-            task_arrived_s=member.task_arrived_s,
-            since_s=member.asked_s,
-            deadline_s=member.deadline_s,
-            is_warm=member.is_spilled,
+        entry = entry_of(
+            member, self.footprints, cycle_s=self.limits.cycle_s.mean(0.0), since_s=member.asked_s
         )
         self.queue.put(entry, member.service_class)
 
@@ -163,7 +118,7 @@ class PoolAdmission:
         if member.must_yield:
             self.release(member)
         elif member.is_above:
-            if self.places.count > self.window.limit() or self.places.residents.now() > self.window.budget:
+            if self.limits.is_over_full():
                 self.release(member)  # a guest: it goes on when the pool rests again, or has room
             else:
                 self.places.settle_in(member)
@@ -248,22 +203,7 @@ class PoolAdmission:
     def _why_not(self, member: Member, *, now: float) -> WaitReason | None:
         if not self._may_hold(member.tenant):
             return WaitReason.TENANT_SESSIONS
-        places, window = self.places, self.window
-        if places.count == 0:
-            return None
-        if places.count + 1 > window.limit():
-            return WaitReason.WINDOW_FULL
-        if math.isinf(window.budget):
-            return None
-        if self._is_far_from_full(member.tokens):
-            return None
-        self.places.count_anew()
-        demand = self.footprints.demand(member.agent, max(1, member.turn), member.tokens)
-        pace_s = window.pace_s(places.residents.peak(also=demand, agent=member.agent))
-        if math.isinf(pace_s):
-            return WaitReason.KV_FULL
-        is_too_soon = now - self._entered_s < pace_s and not member.is_spilled
-        return WaitReason.KV_NEARLY_FULL if is_too_soon else None
+        return self.limits.why_not(member, since_s=now - self._entered_s)
 
     def _must_move(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
         """Who enters though it does not fit: liveness, which knows no quota, and the aged's privilege."""
@@ -276,11 +216,11 @@ class PoolAdmission:
         return None
 
     def _regime(self) -> Regime:
-        budget = self.window.budget
-        kv = self.places.residents.peak() / budget if math.isfinite(budget) else 0.0
         return choose_regime(
             self._config.packing,
-            Pressures(cpu=self._cpu.read().pressure, kv=kv, long_share=self.queue.long_share),
+            Pressures(
+                cpu=self._cpu.read().pressure, kv=self.limits.kv_pressure(), long_share=self.queue.long_share
+            ),
         )
 
     # --- time ----------------------------------------------------------------------------------------
@@ -295,6 +235,14 @@ class PoolAdmission:
         self.update_window(now=now)
         self._make_room_for_the_blocked(now=now)
 
+    def update_window(self, *, now: float) -> None:
+        """Does something at most once a second."""
+        if now < self.limits.update_due_s:
+            return
+        excess = self.limits.update(waiting=len(self.queue), blocked_by=self._blocked_by, now=now)
+        if excess is not None:
+            self._yield_newest(self.places.members.values(), excess.sessions, excess.why)
+
     def _settle(self, *, now: float) -> bool:
         """Lets go of those that are silent for too long; whether there were any."""
         gone = self.places.gone(now=now)
@@ -304,7 +252,7 @@ class PoolAdmission:
 
     def _make_room_for_the_blocked(self, *, now: float) -> None:
         """§6.2 (4) of SAGA, without killing: one session of whoever holds too much waits at its next turn."""
-        if len(self.places.by_tenant) < 1 or self._blocked_by not in _SCARCE:
+        if len(self.places.by_tenant) < 1 or self._blocked_by not in SCARCE:
             return
         candidates = self.queue.candidates(Regime.NORMAL, self._may_hold, now=now)
         if not candidates or now - candidates[0].since_s < BLOCKED_S:
@@ -325,73 +273,3 @@ class PoolAdmission:
                 member.must_yield = why
             else:
                 self.release(member)
-
-    # --- the window ----------------------------------------------------------------------------------
-
-    def fleet_changed(self, up: Collection[ReplicaId]) -> None:
-        for replica in set(self._up) - set(up):
-            self.gpu.replica_left(replica)
-        self._up = tuple(up)
-
-    def is_half_empty(self) -> bool:
-        budget = self.window.budget
-        if math.isinf(budget):
-            return self.places.count <= 2
-        return self.places.tokens < 0.5 * budget
-
-    def _is_far_from_full(self, more: float = 0.0) -> bool:
-        budget = self._config.window.soft_from * self.window.budget
-        return _CERTAIN * (self.places.tokens + more) <= budget
-
-    def update_window(self, *, now: float) -> None:
-        """Does something at most once a second."""
-        if now < self.update_due_s:
-            return
-        self.update_due_s = now + _UPDATE_S
-        if not self._is_far_from_full():
-            self.places.count_anew()
-        self.window.set_feedback(self.cycle_s.mean(10.0))
-        gpu = self.gpu.read(feedback_s=self.window.feedback_s, now=now)
-        cpu = self._cpu.read()
-        if self._config.policy != "sessions":  # fixed; only the capacity is followed
-            gpu = msgspec.structs.replace(gpu, pressure=0.75)
-            cpu = msgspec.structs.replace(cpu, pressure=0.75)
-        residents = self.places.residents
-        seen = WindowInputs(
-            gpu=gpu,
-            cpu=cpu,
-            cpu_limit=self._cpu.limit(self.places.count, cpu),
-            admitted=self.places.count,
-            held=max(residents.now(), 0.0),
-            demand=residents.peak(),
-            capacity=self._capacity() if self._config.policy != "session-cap" else None,
-            blocked_by=_NAMES.get(self._blocked_by) if self._blocked_by else None,
-        )
-        change = self.window.update(seen, now=now)
-        if change is None:
-            return
-        if change.is_decrease:
-            self.gpu.start_afresh()
-            self.changed_s = now
-            excess = self.places.count - math.ceil(self.window.limit())
-            if excess > 0:
-                self._yield_newest(self.places.members.values(), excess, change.reason)
-        self._said.append(
-            window_updated(self._pool, self.window, seen, change, waiting=len(self.queue), now=now)
-        )
-
-    def _capacity(self) -> float | None:
-        stated = self.gpu.capacity(self._up)
-        if stated is None:
-            return None
-        device, host = stated
-        host += self._config.host_kv_tokens * len(self._up) if not host else 0.0
-        rate = self._config.host_kv_tokens_per_s * max(1, len(self._up))
-        return device + host_tier_tokens(host, tokens_per_s=rate, cycle_s=self.window.feedback_s)
-
-
-_NAMES = {
-    WaitReason.WINDOW_FULL: "sessions",
-    WaitReason.KV_FULL: "kv",
-}
-_SCARCE = frozenset(_NAMES)

@@ -13,7 +13,9 @@ from typing import Final
 from gateway.admission.classes import Ageing, ServiceClass
 from gateway.admission.decay import DecayedMean
 from gateway.admission.fair_share import FairShare, Task
+from gateway.admission.footprint import Footprints
 from gateway.admission.packing import Entry, PackingConfig, Regime, TenantQueue
+from gateway.admission.sessions import Member
 from gateway.domain.ids import SessionId, TenantId
 
 _LOOKED_AT: Final = 32
@@ -169,6 +171,27 @@ class SessionQueue:
     def _ages(self, entry: Entry) -> bool:
         found = self._entries.get(entry.session)
         return found is not None and found[0] is entry and not entry.is_aged
+
+
+def entry_of(member: Member, footprints: Footprints, *, cycle_s: float, since_s: float) -> Entry:
+    """A session that begins to wait. `cycle_s`: what sessions take from one turn to the next."""
+    agent, turn = member.agent, max(1, member.turn)
+    turns = 1.0 + footprints.expected_turns(agent, turn)
+    gpu_s = turns * footprints.turn_s(agent)
+    return Entry(
+        session=member.session,
+        tenant=member.tenant,
+        agent=agent,
+        turn=turn,
+        tokens=member.tokens,
+        size=max(footprints.demand(agent, turn, member.tokens)),
+        gpu_s=gpu_s,
+        isolated_s=max(gpu_s, turns * cycle_s),
+        task_arrived_s=member.task_arrived_s,
+        since_s=since_s,
+        deadline_s=member.deadline_s,
+        is_warm=member.is_spilled,
+    )
 
 
 def task_of(entry: Entry) -> Task:

@@ -23,12 +23,12 @@ from gateway.admission.gaps import Gap
 from gateway.admission.policy import Applicant, Displaced, Room, TurnOutcome
 from gateway.admission.pool import PoolAdmission
 from gateway.admission.quotas import Quota, Quotas, retry_after_s
-from gateway.admission.sessions import Member, ThreadState
+from gateway.admission.sessions import Member
 from gateway.admission.settings import AdmissionConfig
-from gateway.domain.decision import Admission, Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
+from gateway.domain.decision import Admission, Admit, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Claims, Usage
 
@@ -163,7 +163,8 @@ class SessionAdmission:
         gap = Gap.IDLE
         if outcome is not None:
             if outcome.was_answered:
-                self._learn(turn, outcome, now=now)
+                warm = turn.may_find_warm
+                pool.lessons.learn(member, turn.applicant, outcome, may_find_warm=warm, now=now)
             if outcome.has_calls:
                 gap = Gap.TOOL
         if turn.charged:
@@ -172,7 +173,7 @@ class SessionAdmission:
         pool.places.turn_ended(member, gap, now=now)
         if not member.live and (member.must_yield or member.is_above):
             pool.turn_is_over(member)
-        if now >= pool.update_due_s:
+        if now >= pool.limits.update_due_s:
             pool.update_window(now=now)
         self._is_stirred = True
 
@@ -189,12 +190,12 @@ class SessionAdmission:
         self, pool: PoolId, replica: ReplicaId, signals: EngineSignals, *, now: float
     ) -> None:
         of_pool = self._pool(pool)
-        of_pool.gpu.engine_reported(replica, signals)
+        of_pool.limits.gpu.engine_reported(replica, signals)
         of_pool.update_window(now=now)
         self._is_stirred = True
 
     def fleet_changed(self, pool: PoolId, up: Collection[ReplicaId], *, now: float) -> None:
-        self._pool(pool).fleet_changed(up)
+        self._pool(pool).limits.fleet_changed(up)
         self._is_stirred = True
 
     # --- in, or not ----------------------------------------------------------------------------------
@@ -240,9 +241,9 @@ class SessionAdmission:
     def _begin(self, turn: _Turn, *, now: float) -> None:
         member, pool = turn.member, turn.pool
         if member.is_studied and member.began_s and not member.live:
-            pool.cycle_s.add(now - member.began_s)
+            pool.limits.cycle_s.add(now - member.began_s)
         turn.is_let_in = True
-        turn.may_find_warm = not member.is_spilled and member.gap_since_s >= pool.changed_s
+        turn.may_find_warm = not member.is_spilled and member.gap_since_s >= pool.limits.changed_s
         pool.places.turn_began(member, now=now)
 
     def _wait_for_a_place(self, turn: _Turn, room: Room, reason: WaitReason, *, now: float) -> Admission:
@@ -315,53 +316,7 @@ class SessionAdmission:
         self._refusals += 1
         return queue_full(self._refusals)
 
-    # --- what a turn teaches -------------------------------------------------------------------------
 
-    def _learn(self, turn: _Turn, outcome: TurnOutcome, *, now: float) -> None:
-        pool, member, applicant, usage = turn.pool, turn.member, turn.applicant, outcome.usage
-        thread = applicant.thread or _NO_THREAD
-        before = member.threads.get(thread)
-        before_tokens = before.tokens if before is not None else None
-        prompt: float
-        if usage.prompt_tokens is not None:
-            prompt = usage.prompt_tokens
-        else:
-            prompt = pool.footprints.prompt_tokens(member.agent, applicant.body_bytes)
-        tokens = prompt + (usage.output_tokens or 0)
-        if member.is_studied and pool.may_study(member, now=now):
-            self._study(turn, outcome, before, grown=tokens - before_tokens if before_tokens else None)
-        pool.places.remember(member, thread, tokens, prompt, outcome.replica)
-        if not outcome.has_calls and member.held > 2 * tokens:
-            # A sub-agent that is done, a title: what it leaves behind is of no use to the others.
-            if any(other.tokens > tokens for other in member.threads.values()):
-                pool.places.thread_is_over(member, thread)
-        member.is_spilled = False
-
-    def _study(
-        self, turn: _Turn, outcome: TurnOutcome, before: ThreadState | None, *, grown: float | None
-    ) -> None:
-        pool, member, usage = turn.pool, turn.member, outcome.usage
-        known = pool.footprints
-        continues = turn.applicant.edge in _CONTINUING
-        if usage.prompt_tokens is not None:
-            known.saw_size(
-                member.agent, body_bytes=turn.applicant.body_bytes, prompt_tokens=usage.prompt_tokens
-            )
-            if usage.cached_tokens is not None and member.turn == 0:
-                known.saw_shared(member.agent, usage.cached_tokens)
-            is_warm = turn.may_find_warm and continues
-            if before is not None and is_warm and before.replica == outcome.replica:
-                left = min(before.prompt_tokens, usage.prompt_tokens)
-                pool.gpu.saw_warm_turn(left, usage.cached_tokens, is_pool_half_empty=pool.is_half_empty())
-        known.saw_turn(
-            member.agent, member.turn + 1, grown=grown if continues else None, turn_s=outcome.ran_s
-        )
-        if outcome.launch_s is not None:
-            pool.gpu.saw_launch(outcome.launch_s)
-
-
-_CONTINUING = (Edge.CONTINUES, Edge.RETRIES)
-_NO_THREAD = ThreadId("")
 _NO_USAGE = Usage()
 _ADMIT = Admit()
 _NOTHING_SAID = Quota()

@@ -1,0 +1,86 @@
+"""Lessons: what a turn that was answered teaches of its session, of sessions of its type, and of the engines.
+
+Invariants: what a session holds is learned of every turn, what its type is like of a bounded number a second;
+a session that drops out of that sample never comes back, so what it taught is as if we had looked away.
+"""
+
+import math
+from typing import Final
+
+from gateway.admission.footprint import Footprints
+from gateway.admission.limits import Limits
+from gateway.admission.policy import Applicant, TurnOutcome
+from gateway.admission.sessions import Member, Places, ThreadState
+from gateway.domain.decision import Edge
+from gateway.domain.ids import ThreadId
+
+_PER_S: Final = 50
+_CONTINUING: Final = (Edge.CONTINUES, Edge.RETRIES)
+_NO_THREAD: Final = ThreadId("")
+
+
+class Lessons:
+    def __init__(self, places: Places, footprints: Footprints, limits: Limits) -> None:
+        self._places = places
+        self._footprints = footprints
+        self._limits = limits
+        self._given = 0
+        self._since_s = -math.inf
+
+    def learn(
+        self, member: Member, applicant: Applicant, outcome: TurnOutcome, *, may_find_warm: bool, now: float
+    ) -> None:
+        """`may_find_warm`: when it began, what its session left behind was still there, for all we know."""
+        places, usage = self._places, outcome.usage
+        thread = applicant.thread or _NO_THREAD
+        before = member.threads.get(thread)
+        before_tokens = before.tokens if before is not None else None
+        prompt: float
+        if usage.prompt_tokens is not None:
+            prompt = usage.prompt_tokens
+        else:
+            prompt = self._footprints.prompt_tokens(member.agent, applicant.body_bytes)
+        tokens = prompt + (usage.output_tokens or 0)
+        if member.is_studied and self._may_study(member, now=now):
+            grown = tokens - before_tokens if before_tokens else None
+            self._study(member, applicant, outcome, before, grown=grown, may_find_warm=may_find_warm)
+        places.remember(member, thread, tokens, prompt, outcome.replica)
+        if not outcome.has_calls and member.held > 2 * tokens:
+            # A sub-agent that is done, a title: what it leaves behind is of no use to the others.
+            if any(other.tokens > tokens for other in member.threads.values()):
+                places.thread_is_over(member, thread)
+        member.is_spilled = False
+
+    def _may_study(self, member: Member, *, now: float) -> bool:
+        if now >= self._since_s + 1.0:
+            self._since_s, self._given = now, 0
+        self._given += 1
+        if self._given > _PER_S:
+            member.is_studied = False
+        return member.is_studied
+
+    def _study(
+        self,
+        member: Member,
+        applicant: Applicant,
+        outcome: TurnOutcome,
+        before: ThreadState | None,
+        *,
+        grown: float | None,
+        may_find_warm: bool,
+    ) -> None:
+        known, limits, usage = self._footprints, self._limits, outcome.usage
+        continues = applicant.edge in _CONTINUING
+        if usage.prompt_tokens is not None:
+            known.saw_size(member.agent, body_bytes=applicant.body_bytes, prompt_tokens=usage.prompt_tokens)
+            if usage.cached_tokens is not None and member.turn == 0:
+                known.saw_shared(member.agent, usage.cached_tokens)
+            is_warm = may_find_warm and continues
+            if before is not None and is_warm and before.replica == outcome.replica:
+                left = min(before.prompt_tokens, usage.prompt_tokens)
+                limits.gpu.saw_warm_turn(left, usage.cached_tokens, is_pool_half_empty=limits.is_half_empty())
+        known.saw_turn(
+            member.agent, member.turn + 1, grown=grown if continues else None, turn_s=outcome.ran_s
+        )
+        if outcome.launch_s is not None:
+            limits.gpu.saw_launch(outcome.launch_s)

@@ -1,0 +1,164 @@
+"""How many sessions may be in a pool: its window and KV budget, and what they follow from.
+
+Engines and turns say what happens; about once a second that becomes a move of the window.
+
+Invariants: a pool with nobody in it has room; a decrease says how many have to go, and who goes is not
+decided here.
+"""
+
+import math
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+import msgspec
+
+from gateway.admission.cpu_pressure import CpuPressure
+from gateway.admission.decay import DecayedMean
+from gateway.admission.footprint import Footprints
+from gateway.admission.gpu_pressure import GpuPressure
+from gateway.admission.sessions import Member, Places
+from gateway.admission.settings import AdmissionConfig
+from gateway.admission.window import Window, WindowInputs, host_tier_tokens, window_updated
+from gateway.domain.decision import WaitReason
+from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.records import Record
+
+SCARCE: Final = {
+    WaitReason.WINDOW_FULL: "sessions",
+    WaitReason.KV_FULL: "kv",
+}
+"""Reasons to wait that somebody else's place would remove, as the window calls them."""
+_UPDATE_S: Final = 1.0
+_CERTAIN: Final = 4.0
+"""Demand is never expected to be so many times what is held."""
+
+
+class Excess(NamedTuple):
+    """How many of those that are in should not be, after a decrease."""
+
+    sessions: int
+    why: str
+
+
+class Limits:
+    def __init__(
+        self,
+        pool: PoolId,
+        config: AdmissionConfig,
+        *,
+        places: Places,
+        footprints: Footprints,
+        cpu: CpuPressure,
+        said: list[Record],
+    ) -> None:
+        self._pool = pool
+        self._config = config
+        self._places = places
+        self._footprints = footprints
+        self._cpu = cpu
+        self._said = said
+        window = config.window
+        if config.policy == "footprint":
+            window = msgspec.structs.replace(window, kv_share=config.footprint_share)
+        self.window = Window(window)
+        if config.policy == "session-cap":
+            self.window.sessions = float(config.session_cap)
+        self.gpu = GpuPressure()
+        self.cycle_s = DecayedMean(half_life=100)
+        """What sessions take from one turn to the next."""
+        self.update_due_s = -math.inf
+        self.changed_s = -math.inf
+        """When the window was last decreased: what was lost before says nothing about now."""
+        self._up: tuple[ReplicaId, ...] = ()
+
+    # --- is there room? ------------------------------------------------------------------------------
+
+    def why_not(self, member: Member, *, since_s: float) -> WaitReason | None:
+        """Why the session may not enter, if it may not; `since_s`: how long ago the last one did."""
+        places, window = self._places, self.window
+        if places.count == 0:
+            return None
+        if places.count + 1 > window.limit():
+            return WaitReason.WINDOW_FULL
+        if math.isinf(window.budget):
+            return None
+        if self._is_far_from_full(member.tokens):
+            return None
+        places.count_anew()
+        demand = self._footprints.demand(member.agent, max(1, member.turn), member.tokens)
+        pace_s = window.pace_s(places.residents.peak(also=demand, agent=member.agent))
+        if math.isinf(pace_s):
+            return WaitReason.KV_FULL
+        is_too_soon = since_s < pace_s and not member.is_spilled
+        return WaitReason.KV_NEARLY_FULL if is_too_soon else None
+
+    def is_over_full(self) -> bool:
+        return self._places.count > self.window.limit() or self._places.residents.now() > self.window.budget
+
+    def is_half_empty(self) -> bool:
+        budget = self.window.budget
+        if math.isinf(budget):
+            return self._places.count <= 2
+        return self._places.tokens < 0.5 * budget
+
+    def kv_pressure(self) -> float:
+        """The share of the budget that those who are in are expected to hold."""
+        budget = self.window.budget
+        return self._places.residents.peak() / budget if math.isfinite(budget) else 0.0
+
+    def _is_far_from_full(self, more: float = 0.0) -> bool:
+        budget = self._config.window.soft_from * self.window.budget
+        return _CERTAIN * (self._places.tokens + more) <= budget
+
+    # --- how they move -------------------------------------------------------------------------------
+
+    def fleet_changed(self, up: Collection[ReplicaId]) -> None:
+        for replica in set(self._up) - set(up):
+            self.gpu.replica_left(replica)
+        self._up = tuple(up)
+
+    def update(self, *, waiting: int, blocked_by: WaitReason | None, now: float) -> Excess | None:
+        """Moves the window; to be asked from `update_due_s` on. `waiting`: sessions in the queue."""
+        self.update_due_s = now + _UPDATE_S
+        if not self._is_far_from_full():
+            self._places.count_anew()
+        self.window.set_feedback(self.cycle_s.mean(10.0))
+        seen = self._look(blocked_by, now=now)
+        change = self.window.update(seen, now=now)
+        if change is None:
+            return None
+        excess = None
+        if change.is_decrease:
+            self.gpu.start_afresh()
+            self.changed_s = now
+            count = self._places.count - math.ceil(self.window.limit())
+            excess = Excess(count, change.reason) if count > 0 else None
+        self._said.append(window_updated(self._pool, self.window, seen, change, waiting=waiting, now=now))
+        return excess
+
+    def _look(self, blocked_by: WaitReason | None, *, now: float) -> WindowInputs:
+        gpu = self.gpu.read(feedback_s=self.window.feedback_s, now=now)
+        cpu = self._cpu.read()
+        if self._config.policy != "sessions":  # fixed; only the capacity is followed
+            gpu = msgspec.structs.replace(gpu, pressure=0.75)
+            cpu = msgspec.structs.replace(cpu, pressure=0.75)
+        residents, admitted = self._places.residents, self._places.count
+        return WindowInputs(
+            gpu=gpu,
+            cpu=cpu,
+            cpu_limit=self._cpu.limit(admitted, cpu),
+            admitted=admitted,
+            held=max(residents.now(), 0.0),
+            demand=residents.peak(),
+            capacity=self._capacity() if self._config.policy != "session-cap" else None,
+            blocked_by=SCARCE.get(blocked_by) if blocked_by else None,
+        )
+
+    def _capacity(self) -> float | None:
+        stated = self.gpu.capacity(self._up)
+        if stated is None:
+            return None
+        device, host = stated
+        host += self._config.host_kv_tokens * len(self._up) if not host else 0.0
+        rate = self._config.host_kv_tokens_per_s * max(1, len(self._up))
+        return device + host_tier_tokens(host, tokens_per_s=rate, cycle_s=self.window.feedback_s)
