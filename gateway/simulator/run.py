@@ -20,6 +20,7 @@ from gateway.simulator.brain import Brain
 from gateway.simulator.conservation import check_end
 from gateway.simulator.driver import Call, ClientConfig, Driver
 from gateway.simulator.engine import build_engines
+from gateway.simulator.engine.front import Front, FrontCosts
 from gateway.simulator.engine.options import EngineOptions, EngineSpec
 from gateway.simulator.errors import ConservationError, SimulatorError
 from gateway.simulator.fleet import FleetSpec
@@ -59,11 +60,13 @@ def simulate(
     sample_every_s: float | None = None,
     isolated: IsolatedTimes | None = None,
     load_profile: Callable[[str], Profile] = load_known_profile,
+    front: FrontCosts | None = None,
 ) -> Totals:
     """Plays the sessions, in the order of their arrival, until the last of them is over.
 
     `sessions` is read as they arrive, and nothing is kept of those that are over. A brain's only pool is
-    `POOL`. With `isolated` given, what it has learned is used, and kept for the next simulation.
+    `POOL`. `front`: what servers do with a request before their engines have it; nothing, by default. With
+    `isolated` given, what it has learned is used, and kept for the next simulation.
 
     Raises SimulatorError for what cannot be simulated, ConservationError if anything was lost on the way.
     """
@@ -78,6 +81,7 @@ def simulate(
         sample_every_s,
         isolated,
         load_profile,
+        front,
     )
     gc.collect()
     gc.freeze()  # blocks by the hundred thousand, which live as long as the simulation
@@ -102,6 +106,7 @@ class _Run:
         sample_every_s: float | None,
         isolated: IsolatedTimes | None,
         load_profile: Callable[[str], Profile],
+        front: FrontCosts | None,
     ) -> None:
         self._sessions = sessions
         self._sink = sink
@@ -118,6 +123,8 @@ class _Run:
         specs = _engine_specs(fleet, options, load_profile)
         self._engines = build_engines(specs, options, kernel=self._kernel, listener=self._driver, seed=seed)
         self._driver.engines = {engine.name: engine for engine in self._engines}
+        if front is not None:
+            self._driver.engines = {each.name: Front(each, front, self._kernel) for each in self._engines}
         self._stated = {
             spec.name: EngineSignals(kv_tokens=(spec.kv_blocks - 1) * options.block_size) for spec in specs
         }

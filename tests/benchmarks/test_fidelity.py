@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.fidelity import CALIBRATION, LONGEST, POLICIES, TEST, disagreements, drawn, simulated
-from benchmarks.fidelity_profile import Costs, fitted, with_api
+from benchmarks.fidelity_profile import Costs, fitted
 from gateway.cost.roofline import Batch, context_product, step_s
 from gateway.workload.trace.format import check
 
@@ -27,12 +27,6 @@ def test_a_step_costs_what_is_said():
     assert one == pytest.approx(0.01 + 2e-3 + 1e-5, rel=0.01)
     prefill = step_s(profile, Batch(new_tokens=2_000, prefill_context_products=context_product(2_000, 500)))
     assert prefill == pytest.approx(0.01 + 0.2 + 1e-8 * 2_000 * 1_500, rel=0.01)
-
-
-def test_what_happens_outside_steps_is_a_pause():
-    session = drawn(CALIBRATION, 1)[0]
-    turn = with_api(session, COSTS).threads[0].turns[1]
-    assert turn.pause_s == pytest.approx(0.5 + 1e-4 * turn.input_tokens)
 
 
 def test_costs_are_found_again():

@@ -1,0 +1,37 @@
+"""The front of a simulated server: it reads requests, one after the other, before its engine gets them.
+
+vLLM's API server is one process: it parses, applies templates and tokenizes while the engine computes. A turn
+holds its place on the replica meanwhile.
+
+Invariant: turns reach the engine in the order in which they were sent.
+"""
+
+from typing import Annotated, Protocol
+
+import msgspec
+from msgspec import Meta
+
+from gateway.simulator.engine.turn import EngineTurn
+from gateway.simulator.kernel import Kernel
+
+
+class FrontCosts(msgspec.Struct, frozen=True, kw_only=True):
+    request_s: Annotated[float, Meta(ge=0)] = 0.0
+    prompt_token_s: Annotated[float, Meta(ge=0)] = 0.0
+
+
+class _Engine(Protocol):
+    def submit(self, turn: EngineTurn) -> None: ...
+
+
+class Front:
+    def __init__(self, engine: _Engine, costs: FrontCosts, kernel: Kernel) -> None:
+        self._engine = engine
+        self._costs = costs
+        self._kernel = kernel
+        self._free_s = 0.0
+
+    def submit(self, turn: EngineTurn) -> None:
+        cost_s = self._costs.request_s + self._costs.prompt_token_s * turn.turn.input_tokens
+        self._free_s = max(self._kernel.now, self._free_s) + cost_s
+        self._kernel.at(self._free_s, self._engine.submit, turn)

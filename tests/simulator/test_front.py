@@ -1,0 +1,27 @@
+"""A server's front serves one request after the other."""
+
+from gateway.simulator.engine.front import Front, FrontCosts
+from gateway.simulator.engine.turn import EngineTurn
+from gateway.simulator.kernel import Kernel
+from gateway.workload.trace.format import Session, Thread, Turn, TurnRef
+
+
+class Engine:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.seen: list[tuple[int, float]] = []
+
+    def submit(self, turn: EngineTurn) -> None:
+        self.seen.append((turn.number, self.kernel.now))
+
+
+def test_requests_reach_the_engine_one_by_one():
+    kernel = Kernel()
+    engine = Engine(kernel)
+    front = Front(engine, FrontCosts(request_s=1.0, prompt_token_s=0.01), kernel)
+    session = Session(id="s", threads=(Thread(turns=(Turn(input_tokens=100, output_tokens=1),)),))
+    for number, at_s in ((1, 0.0), (2, 0.5), (3, 9.0)):
+        turn = EngineTurn(number=number, session=session, ref=TurnRef(0, 0), keys=[], submitted_s=at_s)
+        kernel.at(at_s, front.submit, turn)
+    kernel.run()
+    assert engine.seen == [(1, 2.0), (2, 4.0), (3, 11.0)]
