@@ -65,13 +65,16 @@ def compare(workload: Workload, fleet: FleetSpec, scope: Scope) -> Comparison:
     setting = Setting(workload=workload.sessions, fleet=fleet, sessions=count, shown=0)
     stock, unlimited = parse_policies("affinity,infinite-kv")
 
-    def slowdown(per_h: float) -> Slow:
+    tried: dict[float, Slow] = {}
+
+    def measure(per_h: float) -> float:
         trials = [Trial(spec.variants[0], per_h, 1) for spec in (stock, unlimited)]
         found = run_all(setting, trials, jobs=scope.jobs, progress=_told(workload, 2))
-        return Slow(*(figures.metrics["slowdown_mean"] or 0.0 for figures in found))
+        tried[per_h] = Slow(*(figures.metrics["slowdown_mean"] or 0.0 for figures in found))
+        return tried[per_h].measure
 
     isolated_s = _isolated_s(setting, stock)
-    knee, tried = find_knee(slowdown, fits / 2 * 3600 / isolated_s)
+    knee, _ = find_knee(measure, fits / 2 * 3600 / isolated_s, at_most=1.0)
     specs = [spec for text in _policies(fits, scope) for spec in parse_policies(text)]
     loads: list[float | None] = [round(knee * relative, 1) for _, relative in RELATIVE]
     trials = planned(specs, loads, scope.seeds)

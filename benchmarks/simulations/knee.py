@@ -1,15 +1,14 @@
-"""Where is the knee? The load up to which stock vLLM with affinity keeps up.
+"""Where is the knee? The load up to which something keeps up, by whatever measure rises with the load.
 
-A load is below the knee if sessions take, on average, at most `BEHIND` times as long as they would with a
-KV cache that never fills; and if with that, they take at most `SATURATED` times as long as alone, for
-beyond it the processors are the limit and memory no longer matters. It is bracketed from a guess by
-doubling or halving, and the bracket is halved twice on the logarithm: the answer is right to within 9 %.
+It is bracketed from a guess by doubling or halving, and the bracket is halved twice on the logarithm: the
+answer is right to within 9 %.
 """
 
 from collections.abc import Callable
 from math import sqrt
 from typing import Final, NamedTuple
 
+SLOW: Final = 1.6
 BEHIND: Final = 1.25
 SATURATED: Final = 3.0
 _DOUBLINGS: Final = 8
@@ -21,19 +20,23 @@ class Slow(NamedTuple):
 
     stock: float
     unlimited: float
+    """With a KV cache that never fills."""
 
     @property
-    def keeps_up(self) -> bool:
-        return self.stock <= BEHIND * self.unlimited and self.unlimited <= SATURATED
+    def measure(self) -> float:
+        """At most 1 where memory costs little; unless processors, not memory, are the limit."""
+        return max(self.stock / self.unlimited / BEHIND, self.unlimited / SATURATED)
 
 
-def find_knee(slowdown: Callable[[float], Slow], guess: float) -> tuple[float, dict[float, Slow]]:
-    """The knee, and the slowdown at each load that was tried."""
-    tried: dict[float, Slow] = {}
+def find_knee(
+    measure: Callable[[float], float], guess: float, *, at_most: float = SLOW
+) -> tuple[float, dict[float, float]]:
+    """The load at which the measure gets larger than that, and the measure at each load that was tried."""
+    tried: dict[float, float] = {}
 
     def keeps_up(load: float) -> bool:
-        tried[load] = slowdown(load)
-        return tried[load].keeps_up
+        tried[load] = measure(load)
+        return tried[load] <= at_most
 
     factor = 2.0 if keeps_up(guess) else 0.5
     low = high = guess

@@ -29,10 +29,10 @@ clock, stepped by the cost model, on {fleet}. {seeds} seed(s).
 Times are in seconds: the median over the seeds, in brackets from least to most.
 
 The *knee* of a workload is measured: the load up to which stock vLLM with affinity takes at most {behind}
-times as long as it would with a KV cache that never fills, and that at most {saturated} times as long as sessions
-take alone. Loads are relative to it. Of policies with knobs the best in hindsight is shown. `*` marks what
-knows more than a gateway can. **Bold** are Turnpike and the two strong baselines: stock vLLM behind session
-affinity, without and with its native CPU offload.
+times as long as it would with a KV cache that never fills, and that at most {saturated} times as long as
+sessions take alone. Loads are relative to it. Of policies with knobs the best in hindsight is shown. `*`
+stands beside what knows more than a gateway can. **Bold** are Turnpike and the two strong baselines: stock
+vLLM behind session affinity, without and with its native CPU offload.
 
 ## In short
 """
