@@ -37,9 +37,11 @@ def test_more_is_found_in_the_cache_than_without():
     assert with_host.end_s < without.end_s
 
 
-def test_stretches_change_nothing():
-    world = sessions(40, every_s=0.5, seed=5)
-    spec = fleet(1, blocks=300, offload_gb=0.02)
+@pytest.mark.parametrize("seed", [5, 6, 7])
+@pytest.mark.parametrize("gigabytes", [0.005, 0.02])
+def test_stretches_change_nothing(seed: int, gigabytes: float):
+    world = sessions(40, every_s=0.5, seed=seed)
+    spec = fleet(1, blocks=300, offload_gb=gigabytes)
     stretched, one = play(world, spec, sample_every_s=None)
     stepped, two = play(world, spec, sample_every_s=None, options=replace(OPTIONS, takes_stretches=False))
     assert one.turns == two.turns

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import RequestStatus
 
 from gateway.cost.roofline import Batch, context_product
 from gateway.domain.ids import ReplicaId
@@ -245,8 +246,9 @@ class ReplicaEngine:
         if not running or (waiting > 1 and self._has_order):
             return False
         if self._tier is not None:
-            # Whoever loads goes on loading; anybody else who waits may be let in by any pass.
-            if scheduler.waiting or scheduler.finished_req_ids:
+            # Whoever loads goes on loading; anybody else who waits may be let in by any pass, and so may
+            # whoever was refused after its blocks had come.
+            if scheduler.waiting or scheduler.finished_req_ids or not self._only_loads():
                 return False
             self._tier.send_deferred(now=self._kernel.now)
         elif waiting and not self._is_head_refused:
@@ -267,6 +269,13 @@ class ReplicaEngine:
         self._taken = 0
         self._alarm = self._kernel.at(self._ends[-1], self._end_stretch)
         return True
+
+    def _only_loads(self) -> bool:
+        """Whether all that wait with blocks of their own wait for blocks that are on their way."""
+        scheduler = self.scheduler
+        return not scheduler.finished_recving_kv_req_ids and all(
+            request.status is RequestStatus.WAITING_FOR_REMOTE_KVS for request in scheduler.kv_holding_waiting
+        )
 
     def _end_stretch(self) -> None:
         self._carry_out(len(self._ends))
