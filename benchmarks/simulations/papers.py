@@ -45,7 +45,7 @@ def table(comparisons: Sequence[Comparison]) -> list[str]:
             "SAGA: regenerated tokens against Bélády's, eviction",
             "1.31 ×",
             _against_belady(comparisons),
-            "ours evicts as vLLM does so far: workflow-aware eviction is not built yet",
+            "ours is vLLM's LRU, without admission: workflow-aware eviction is not built yet",
         ),
         ("SAGA: GPU memory utilization", "× 1.22", _NOT_YET, "needs workflow-aware eviction in the engine"),
         (
@@ -63,7 +63,10 @@ def table(comparisons: Sequence[Comparison]) -> list[str]:
         ),
         ("Agent.xpu: proactive throughput", "× 2.4", _NOT_YET, "the same"),
     ]
-    head = ["| headline | theirs | Turnpike today | what differs |", "|---|---|---|---|"]
+    head = [
+        "| headline | theirs | Turnpike, over the strong baseline with its memory | what differs |",
+        "|---|---|---|---|",
+    ]
     return head + [f"| {' | '.join(row)} |" for row in rows]
 
 
@@ -118,7 +121,7 @@ def _against_belady(comparisons: Sequence[Comparison]) -> str:
     ratios = []
     for comparison in comparisons:
         cells = {cell.policy: cell for cell in comparison.at(1.0)}
-        ratio = _ratio(cells.get("turnpike"), cells.get("belady"), "recomputed_tokens")
+        ratio = _ratio(cells.get("affinity"), cells.get("belady"), "recomputed_tokens")
         if ratio is not None:
             ratios.append(ratio)
-    return f"{min(ratios):.2f} × to {max(ratios):.2f} × at the knee" if ratios else "–"
+    return f"{min(ratios):.1f} × to {max(ratios):.1f} × at the knee" if ratios else "–"
