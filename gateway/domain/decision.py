@@ -94,7 +94,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionSource(Word):
-    """How we know which session a turn belongs to, strongest first (DESIGN.md, session identity)."""
+    """How we know which session a turn belongs to, strongest first (docs/sessions.md)."""
 
     TURNPIKE_HEADER = "turnpike-header"
     CLIENT_ID = "client-id"

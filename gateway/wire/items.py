@@ -2,7 +2,7 @@
 
 Clients rewrite what they echo: `cache_control` moves, reasoning is dropped, `name` and `index` appear,
 explicit nulls come and go, arguments are serialised anew, texts become lists of parts. What is left after
-all that is an item's role, its text and its calls (CLIENTS: rule 5).
+all that is an item's role, its text and its calls.
 """
 
 import re

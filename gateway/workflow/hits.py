@@ -1,6 +1,6 @@
 """Whose words a request says again: marks that turns left, found in it.
 
-Source: ours (CLIENTS: rules 8, 10 to 12).
+Source: ours (docs/sessions.md).
 
 Symbols: —
 

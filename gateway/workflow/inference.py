@@ -1,6 +1,6 @@
 """What content says of a turn: the evidence of `ancestry.py` and `quotes.py`, weighed.
 
-Source: ours (DESIGN: "Session identity" 2 to 6).
+Source: ours (docs/sessions.md).
 
 Symbols: —
 

@@ -1,6 +1,6 @@
 """Conversations that begin by quoting another one: sub-agents, next tasks, summaries, side requests.
 
-Source: ours (CLIENTS: rules 8, 10 to 12). A request that follows no turn that we know may still belong to a
+Source: ours (docs/sessions.md). A request that follows no turn that we know may still belong to a
 run that we know, because it says what that run's model or user said.
 
 Symbols: —

@@ -1,6 +1,6 @@
 """Session identity: which run and which conversation does this turn belong to, and how sure are we?
 
-Source: ours (DESIGN: "Session identity"). The first hit wins:
+Source: ours (docs/sessions.md). The first hit wins:
 
 1. an id the client states (a header or body field of a known convention), scoped by tenant;
 2. a failed attempt that this request repeats;
