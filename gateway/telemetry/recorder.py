@@ -47,8 +47,12 @@ class Recorder:
         """The event as the log has it: what the brain must be told instead."""
         if self._is_over:
             return event
-        self._event = encode_event(event)
-        return decode_event(self._event)
+        try:
+            self._event = encode_event(event)
+            return decode_event(self._event)
+        except (ValueError, TypeError, NotImplementedError) as error:  # no request fails for its recording
+            self._end(f"an event cannot be written: {error}")
+            return event
 
     def answered(self, commands: list[Command], *, now: float) -> None:
         if not self._is_over:

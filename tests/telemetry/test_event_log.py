@@ -6,6 +6,7 @@ import pytest
 
 from gateway.config.load import load_config
 from gateway.core import events as ev
+from gateway.domain.ids import SessionId
 from gateway.telemetry.event_log import decode_beginning, decode_entry, encode_beginning
 from gateway.telemetry.recorder import Recorder
 
@@ -60,3 +61,15 @@ def test_a_recording_with_a_hole_ends(tmp_path, caplog, monkeypatch):
             recorder.answered([], now=0.0)
     recorder.close()
     assert caplog.messages == ["the recording has ended: not all of it could be written"]
+
+
+def test_what_cannot_be_written_ends_the_recording_and_nothing_else(tmp_path, caplog):
+    path = tmp_path / "events"
+    recorder = Recorder(settings(recording={"path": str(path)}), id_prefix="x")
+    event = ev.SessionFinished(SessionId("\ud800"))
+    with caplog.at_level(logging.WARNING):
+        assert recorder.told(event) is event
+        recorder.answered([], now=0.0)
+    recorder.close()
+    assert len(path.read_bytes().splitlines()) == 1
+    assert caplog.messages[0].startswith("the recording has ended: an event cannot be written")
