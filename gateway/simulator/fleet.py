@@ -9,6 +9,10 @@ offload_gb = 128
 
 [[tool_hosts]]
 cores = 64
+
+[[changes]]
+at_s = 600
+lost = "sim-3"
 """
 
 import tomllib
@@ -38,12 +42,25 @@ class ToolHostGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     cores: Annotated[float, Meta(gt=0)]
     count: Annotated[int, Meta(ge=1, le=4096)] = 1
+    has_probe: bool = False
+    """The gateway is told how busy they are."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Something that happens to the fleet while sessions are played."""
+
+    at_s: Annotated[float, Meta(ge=0)]
+    lost: str | None = None
+    """A replica by name: no turn is sent there from now on; those that run there end."""
+    tool_speed: Annotated[float, Meta(gt=0, le=100)] | None = None
+    """How fast tools that use cores advance from now on, on all hosts; 1 as before."""
 
 
 class FleetSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     replicas: Annotated[tuple[ReplicaGroup, ...], Meta(min_length=1)]
     tool_hosts: tuple[ToolHostGroup, ...] = ()
     """None: tools never slow each other down."""
+    changes: tuple[Change, ...] = ()
     noise: Annotated[float, Meta(ge=0, le=2)] = 0.0
     """σ of the log-normal factor (of mean 1) on the time of each engine step; 0 for none."""
 

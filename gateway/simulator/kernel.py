@@ -52,6 +52,11 @@ class Kernel:
     def after(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> Alarm:
         return self.at(self.now + delay_s, action, *arguments)
 
+    @property
+    def has_more(self) -> bool:
+        """Something is to happen, or was until it was called off."""
+        return bool(self._alarms)
+
     def stop(self) -> None:
         """Nothing more runs."""
         self._is_stopped = True

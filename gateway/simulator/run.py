@@ -12,9 +12,8 @@ from gateway.config.upstream import PoolConfig, ReplicaConfig
 from gateway.core import events as ev
 from gateway.core.coordinator import Coordinator
 from gateway.cost.profile import Profile
-from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
-from gateway.domain.ids import PoolId
+from gateway.domain.ids import PoolId, ReplicaId
 from gateway.simulator.agents import Agent, Stage
 from gateway.simulator.brain import Brain
 from gateway.simulator.conservation import check_end
@@ -23,11 +22,12 @@ from gateway.simulator.engine import build_engines
 from gateway.simulator.engine.front import Front, FrontCosts
 from gateway.simulator.engine.options import EngineOptions, EngineSpec
 from gateway.simulator.errors import ConservationError, SimulatorError
-from gateway.simulator.fleet import FleetSpec
-from gateway.simulator.hosts import ToolHost
+from gateway.simulator.fleet import Change, FleetSpec
+from gateway.simulator.hosts import HostProbe, ToolHost
 from gateway.simulator.isolated import IsolatedTimes
 from gateway.simulator.kernel import Kernel
 from gateway.simulator.results import Ignore, ReplicaSample, SessionOutcome, Sink, Totals, TurnOutcome
+from gateway.simulator.signals import Reports
 from gateway.workload.trace.content import ContentChain
 from gateway.workload.trace.format import Session
 
@@ -125,10 +125,9 @@ class _Run:
         self._driver.engines = {engine.name: engine for engine in self._engines}
         if front is not None:
             self._driver.engines = {each.name: Front(each, front, self._kernel) for each in self._engines}
-        self._stated = {
-            spec.name: EngineSignals(kv_tokens=(spec.kv_blocks - 1) * options.block_size) for spec in specs
-        }
-        """What engines say of themselves; how busy they are, brains have to find out."""
+        self._reports = Reports(
+            self._engines, block_size=options.block_size, kernel=self._kernel, send=self._driver.send
+        )
         self._smallest_kv_blocks = min(spec.kv_blocks for spec in specs) - 1
         self._isolated = isolated or IsolatedTimes(
             specs[0].profile,
@@ -139,6 +138,13 @@ class _Run:
         cores = [group.cores for group in fleet.tool_hosts for _ in range(group.count)]
         self._hosts = [ToolHost(self._kernel, each) for each in cores or [float("inf")]]
         self._next_host = itertools.cycle(self._hosts)
+        self._changes = fleet.changes
+        probed = [group.has_probe for group in fleet.tool_hosts for _ in range(group.count)]
+        self._probes = [
+            HostProbe(f"host-{number}", self._hosts[number], self._kernel, self._driver.send)
+            for number, is_probed in enumerate(probed)
+            if is_probed
+        ]
         self._stage = Stage(
             kernel=self._kernel,
             gateway=self._driver,
@@ -151,7 +157,11 @@ class _Run:
     def run(self) -> Totals:
         for engine in self._engines:
             self._driver.send(ev.ReplicaCameUp(ReplicaFacts(id=engine.name, pool=POOL)))
-            self._driver.send(ev.EngineReported(engine.name, self._stated[engine.name]))
+        self._reports.begin()
+        for probe in self._probes:
+            probe.begin()
+        for change in self._changes:
+            self._kernel.at(change.at_s, self._change, change)
         if self._sample_every_s is not None:
             self._kernel.at(0.0, self._sample)
         self._await_next_session()
@@ -252,6 +262,13 @@ class _Run:
         if self._is_exhausted and not self._live:
             # The brain's timers, for sessions that nobody will hear of again, need not be awaited.
             self._kernel.stop()
+
+    def _change(self, change: Change) -> None:
+        if change.lost is not None:
+            self._driver.send(ev.ReplicaWentDown(ReplicaId(change.lost), "was taken away"))
+        if change.tool_speed is not None:
+            for host in self._hosts:
+                host.set_speed(change.tool_speed)
 
     # --- what the fleet did ------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from gateway.simulator.errors import SimulatorError
-from gateway.simulator.fleet import FleetSpec, ReplicaGroup, ToolHostGroup, decode_fleet
+from gateway.simulator.fleet import Change, FleetSpec, ReplicaGroup, ToolHostGroup, decode_fleet
 from tests.project.layout import ROOT
 
 
@@ -22,6 +22,9 @@ def test_a_fleet_file():
     kv_blocks = 1000
     [[tool_hosts]]
     cores = 64
+    [[changes]]
+    at_s = 60
+    lost = "sim-1"
     """
     fleet = decode_fleet(told)
     assert fleet == FleetSpec(
@@ -30,6 +33,7 @@ def test_a_fleet_file():
             ReplicaGroup(profile="mine.toml", kv_blocks=1000),
         ),
         tool_hosts=(ToolHostGroup(cores=64),),
+        changes=(Change(at_s=60, lost="sim-1"),),
         noise=0.02,
     )
     assert [(name, group.profile) for name, group in fleet.each()] == [

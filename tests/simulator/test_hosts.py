@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.simulator.hosts import ToolHost
+from gateway.simulator.hosts import HostProbe, ToolHost
 from gateway.simulator.kernel import Kernel
 
 
@@ -59,6 +59,31 @@ def test_cores_in_use_are_counted():
     kernel.run()
     assert kernel.now == 2.0
     assert host.busy_core_s == pytest.approx(4.0)
+
+
+def test_a_host_that_slows_down():
+    kernel = Kernel()
+    host = ToolHost(kernel, 1)
+    ends: list[float] = []
+    host.run(2.0, 1.0, lambda: ends.append(kernel.now))
+    host.run(2.0, 0.0, lambda: ends.append(kernel.now))
+    kernel.at(1.0, host.set_speed, 0.2)
+    kernel.run()
+    assert ends == [2.0, pytest.approx(6.0)]
+    assert host.busy_core_s == pytest.approx(6.0)
+
+
+def test_a_probe_says_how_many_want_a_core():
+    kernel, told = Kernel(), []
+    host = ToolHost(kernel, 2)
+    HostProbe("h", host, kernel, told.append).begin()
+    host.run(1.0, 3.0, lambda: None)
+    kernel.at(2.5, kernel.stop)
+    kernel.run()
+    assert [(e.host, e.signals.cores, round(e.signals.runnable, 6)) for e in told] == [
+        ("h", 2, 3.0),
+        ("h", 2, 1.5),
+    ]
 
 
 TOOLS = st.lists(

@@ -29,6 +29,7 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
         "policy": values["admission"],
         "session_cap": values["n"],
         "footprint_share": values["f"],
+        "follows_tools": bool(values["tools"]),
         "host_kv_tokens": int(host_bytes / kv_bytes),
         "host_kv_tokens_per_s": link / kv_bytes,
     }
@@ -58,6 +59,7 @@ TURNPIKE = Recipe(
             sweep=("sessions",),
             meaning="`sessions`; to compare with: `session-cap`, `footprint`, `concurrency`",
         ),
+        Knob(name="tools", default=1, sweep=(1,), meaning="0: the window follows the engines alone"),
         Knob(name="n", default=12, sweep=(12,), meaning="of `session-cap`, all replicas together"),
         Knob(name="f", default=0.9, sweep=(0.9,), meaning="share of the KV cache, of `footprint`"),
     ),

@@ -54,6 +54,7 @@ class EngineCounts(msgspec.Struct):
     prompt_tokens: int = 0
     """Of turns that began to run."""
     cached_tokens: int = 0
+    preemptions: int = 0
 
 
 class ReplicaEngine:
@@ -63,11 +64,11 @@ class ReplicaEngine:
         self.name: ReplicaId = spec.name
         self.scheduler = build_scheduler(spec, options, transfer_config(spec))
         self.counts = EngineCounts()
+        self.kv_blocks = spec.kv_blocks - 1  # vLLM keeps one for itself
         self._kernel = kernel
         self._listener = listener
         self._options = options
         self._block_size = options.block_size
-        self._kv_blocks = spec.kv_blocks - 1  # vLLM keeps one for itself
         self._times = StepTimes(spec.profile, noise=spec.noise, seed=seed)
         self._token_budget = spec.profile.chunk_tokens
         self._pool = self.scheduler.kv_cache_manager.block_pool
@@ -134,7 +135,7 @@ class ReplicaEngine:
     def kv_used(self) -> float:
         """Share of the KV blocks that are held."""
         free: int = self._pool.get_num_free_blocks()
-        return 1.0 - free / self._kv_blocks
+        return 1.0 - free / self.kv_blocks
 
     # --- the loop ----------------------------------------------------------------------------------
 
@@ -173,6 +174,7 @@ class ReplicaEngine:
         """What the scheduler decides, and when that step can begin."""
         now = self._kernel.now
         out = self.scheduler.schedule()
+        self.counts.preemptions += len(out.preempted_req_ids or ())
         if self._tier is None:
             return out, now
         starts_s, loads_end_s = self._tier.begin_step(out.kv_connector_metadata, now=now)
