@@ -8,6 +8,7 @@ import msgspec
 
 from gateway.admission.settings import AdmissionConfig
 from gateway.config.hints import HintsConfig
+from gateway.config.otel import OtelConfig
 from gateway.config.recording import RecordingConfig
 from gateway.config.server import ServerConfig, is_loopback
 from gateway.config.stream import StreamFileConfig
@@ -31,6 +32,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     stream: StreamFileConfig = StreamFileConfig()
     recording: RecordingConfig = RecordingConfig()
     core: CoordinatorConfig = CoordinatorConfig()
+    otel: OtelConfig = OtelConfig()
     admission: AdmissionConfig = AdmissionConfig()
     sessions: SessionsConfig = SessionsConfig()
     tools: ToolBoundariesConfig = ToolBoundariesConfig()
@@ -50,8 +52,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return
         for key, listen, has_keys, remedy in (
             ("listen", self.server.listen, bool(self.tenants), "add [[tenants]] with key_hashes"),
-            ("control", self.server.control, bool(self.server.control_key_hashes), "set control_key_hashes"),
+            ("control", self.server.control, has_control_keys, "set control_key_hashes"),
         ):
+        has_control_keys = bool(self.server.control_key_hashes or self.server.control_read_key_hashes)
             if not has_keys and not is_loopback(listen):
                 raise ValueError(
                     f"server.{key}: {listen} is reachable from elsewhere and asks for no key; {remedy}, "

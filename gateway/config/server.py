@@ -18,7 +18,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     control: _Listen = "127.0.0.1:8081"
     """The control plane: `/turnpike/*` and `/metrics`."""
     control_key_hashes: tuple[KeyHash, ...] = ()
-    """Keys for the control plane; without any, everybody who reaches it may use it."""
+    """Keys that may do everything on the control plane; without any key, everybody who reaches it may."""
+    control_read_key_hashes: tuple[KeyHash, ...] = ()
+    """Keys that may look there, and change nothing."""
     allow_public_without_keys: bool = False
     """Listen on other addresses than loopback though no key is asked for there."""
     tls_certificate: str | None = None

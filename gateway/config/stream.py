@@ -1,4 +1,4 @@
-"""Where the information stream is written."""
+"""Where the information stream goes."""
 
 from typing import Annotated
 
@@ -13,3 +13,8 @@ class StreamFileConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """At this size the file is moved to `<path>.1`, over an older one, and begun anew."""
     max_pending: Annotated[int, Meta(ge=1)] = 100_000
     """Records waiting to be written; more are dropped."""
+    keep_files: Annotated[int, Meta(ge=1, le=1000)] = 1
+    """Older files that are kept: `<path>.1` is the newest of them."""
+    ring_records: Annotated[int, Meta(ge=0, le=10_000_000)] = 16_384
+    """The newest records, kept in memory for `/turnpike/events`, the dashboard and `turnpike explain`; about
+    300 bytes each. 0: none, and these have nothing to show."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.config import Config
+from gateway.config.otel import OtelConfig
 from gateway.config.recording import RecordingConfig
 from gateway.config.server import ServerConfig
 from gateway.config.stream import StreamFileConfig
@@ -105,6 +106,7 @@ def without_secrets(config: Config) -> Config:
         server=ServerConfig(),
         upstream=UpstreamConfig(),
         stream=StreamFileConfig(),
+        otel=OtelConfig(),
         recording=RecordingConfig(),
     )
     return shown

@@ -35,6 +35,7 @@ class StreamFile:
         self._path = Path(config.path)
         self._max_bytes = config.max_bytes
         self._max_pending = config.max_pending
+        self._keep_files = config.keep_files
         self._pending: deque[Line] = deque()
         self._is_closing = threading.Event()
         self._encoder = msgspec.json.Encoder()
@@ -83,9 +84,7 @@ class StreamFile:
     def _write(self, lines: bytes) -> None:
         """All of it or nothing."""
         if self._size >= self._max_bytes:
-            self._path.replace(self._path.with_name(self._path.name + ".1"))
-            self._file.close()
-            self._open()
+            self._rotate()
         rest = memoryview(lines)
         try:
             while rest:
@@ -95,6 +94,17 @@ class StreamFile:
                 self._file.truncate(self._size)
             raise
         self._size += len(lines)
+
+    def _rotate(self) -> None:
+        for number in range(self._keep_files, 0, -1):
+            newer = self._older(number - 1)
+            if newer.exists():
+                newer.replace(self._older(number))
+        self._file.close()
+        self._open()
+
+    def _older(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}") if number else self._path
 
     def _open(self) -> None:
         # Unbuffered: a buffer would try again to write what has been counted as dropped.

@@ -134,3 +134,16 @@ def test_too_much_at_once_is_dropped_and_counted(tmp_path, monkeypatch):
 def test_a_file_that_cannot_be_opened_is_said_at_once(tmp_path):
     with pytest.raises(OSError, match="No such file"):
         StreamFile(StreamFileConfig(path=str(tmp_path / "none" / "s")))
+
+
+def test_as_many_older_files_are_kept_as_asked_for(tmp_path):
+    path = tmp_path / "stream.jsonl"
+    config = StreamFileConfig(path=str(path), max_bytes=4096, keep_files=3)
+    for number in range(600):
+        stream = StreamFile(config)
+        stream.extend([record(number)])
+        stream.close()
+    files = sorted(tmp_path.iterdir(), reverse=True)
+    assert [file.name for file in files] == [f"stream.jsonl{end}" for end in (".3", ".2", ".1", "")]
+    kept = [number for file in files for number in numbers(file)]
+    assert kept == list(range(600 - len(kept), 600)) and len(kept) < 600

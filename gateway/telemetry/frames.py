@@ -1,0 +1,120 @@
+"""The stream as server-sent events: what each reader gets next, and what it misses instead (pure).
+
+Readers are served in *ticks*. What one tick may cost is bounded: so many records are encoded, and so many
+are sent to all readers together, however many there are. Who lags behind the ring is told of a gap, and goes
+on at its end. Readers that are at the same place and want the same share one encoding.
+
+Invariants: a reader gets every record that it wants exactly once and in order, or a gap that covers it; what
+is kept for readers does not grow with what they fail to read.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+import msgspec
+
+from gateway.domain.ids import SessionId
+from gateway.domain.records import Record
+from gateway.telemetry.ring import Ring
+
+ENCODED_A_TICK: Final = 1000
+SENT_A_TICK: Final = 10_000
+"""To all readers together."""
+LEAST_A_TICK: Final = 32
+"""Of one reader's records, however many readers there are."""
+_REMEMBERED: Final = 64
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """What a reader wants; by default all."""
+
+    types: frozenset[str] | None = None
+    session: SessionId | None = None
+
+    def wants(self, record: Record) -> bool:
+        if self.types is not None and type_of(record) not in self.types:
+            return False
+        return self.session is None or getattr(record, "session", None) == self.session
+
+
+def type_of(record: Record) -> str:
+    tag = record.__struct_config__.tag
+    return tag if isinstance(tag, str) else ""
+
+
+class Reader(msgspec.Struct, kw_only=True, eq=False):
+    """Where a reader is."""
+
+    position: int
+    """The number of the last record that it was sent, or told to have missed."""
+    wanted: Filter
+    is_resuming: bool = False
+
+
+class Frames:
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self._encoder = msgspec.json.Encoder()
+        self._left = ENCODED_A_TICK
+        self._share = ENCODED_A_TICK
+        self._made: OrderedDict[tuple[Filter, int, int], bytes] = OrderedDict()
+        self.gaps = 0
+        """Told so far."""
+
+    def begin_tick(self, readers: int) -> None:
+        self._left = ENCODED_A_TICK
+        self._share = max(LEAST_A_TICK, min(ENCODED_A_TICK, SENT_A_TICK // max(1, readers)))
+
+    def open(self, after: int | None, wanted: Filter) -> Reader:
+        """`after`: the last record that it has, 0 for the oldest that is kept; None for what comes next."""
+        if after is None:
+            return Reader(position=self.ring.last, wanted=wanted)
+        if after == 0:
+            return Reader(position=self.ring.first - 1, wanted=wanted)
+        return Reader(position=after, wanted=wanted, is_resuming=True)
+
+    def read(self, reader: Reader) -> bytes:
+        """What it gets in this tick; empty if there is nothing, or no time for it."""
+        ring = self.ring
+        told = b""
+        if reader.position > ring.last:  # of another life of the gateway
+            told = self._gap(reader, 1, ring.last)
+        elif reader.position < ring.first - 1:
+            # Who comes back gets what is still there; who is too slow would only fall behind again.
+            told = self._gap(reader, reader.position + 1, ring.first - 1 if reader.is_resuming else ring.last)
+        reader.is_resuming = False
+        start = reader.position
+        end = min(ring.last, (start // self._share + 1) * self._share)  # so that readers meet
+        if end <= start:
+            return told
+        made = self._made.get((reader.wanted, start, end))
+        if made is None:
+            if self._left < end - start:
+                return told
+            self._left -= end - start
+            made = self._encode(start, end, reader.wanted)
+            self._made[(reader.wanted, start, end)] = made
+            if len(self._made) > _REMEMBERED:
+                self._made.popitem(last=False)
+        reader.position = end
+        return told + made
+
+    def _gap(self, reader: Reader, start: int, end: int) -> bytes:
+        self.gaps += 1
+        reader.position = end
+        return b'id: %d\nevent: gap\ndata: {"from":%d,"to":%d}\n\n' % (end, start, end)
+
+    def _encode(self, start: int, end: int, wanted: Filter) -> bytes:
+        encode = self._encoder.encode
+        is_all = wanted == _ALL
+        events = [
+            b"id: %d\nevent: %s\ndata: %s\n\n" % (number, type_of(record).encode(), encode(record))
+            for number, record in enumerate(self.ring.behind(start, end - start), start + 1)
+            if is_all or wanted.wants(record)
+        ]
+        if not is_all:
+            events.append(b"id: %d\n\n" % end)  # no event, but where to go on
+        return b"".join(events)
+
+
+_ALL: Final = Filter()

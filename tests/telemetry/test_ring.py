@@ -1,0 +1,24 @@
+"""The ring: numbers without holes, the newest kept."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain import records as rec
+from gateway.telemetry.ring import Ring
+
+
+def record(number: int) -> rec.ToolNum:
+    return rec.ToolNum(at_s=float(number), active=number)
+
+
+@given(st.integers(1, 20), st.lists(st.integers(0, 7), max_size=12), st.integers(0, 80), st.integers(0, 30))
+def test_what_is_behind_a_number_is_the_newest_that_is_kept(size, batches, number, limit):
+    ring, told = Ring(size), 0
+    for batch in batches:
+        ring.extend([record(told + each) for each in range(1, batch + 1)])
+        told += batch
+    kept = list(range(max(1, told - size + 1), told + 1))
+    assert (ring.first, ring.last) == (kept[0] if kept else told + 1, told)
+    behind = [each.active for each in ring.behind(number, limit)]
+    assert behind == [each for each in kept if each > number][:limit]
+    assert [each.active for each in ring.newest_first()] == kept[::-1]
