@@ -13,8 +13,10 @@ from gateway.core.forecasts import Forecasts
 from gateway.core.session_book import SessionBook
 from gateway.domain.ids import PoolId, ReplicaId, TenantId
 from gateway.routing.affinity import SessionAffinity
+from gateway.routing.health import FleetHealth
 from gateway.routing.placement import PlacementPolicy
 from gateway.routing.state_residence import StateResidence
+from gateway.routing.trickle import Trickle
 from gateway.tool_probe.boundaries import ToolBoundaries
 from gateway.workflow.sessions import Sessions
 
@@ -27,7 +29,9 @@ def assemble(config: Config, *, id_prefix: str, placement: PlacementPolicy | Non
         core = msgspec.structs.replace(core, is_unknown_state_refused=True)
     return Coordinator(
         core,
-        fleet=Fleet([PoolFacts(PoolId(pool.name), pool.models) for pool in config.pools]),
+        fleet=Fleet(
+            [PoolFacts(PoolId(pool.name), pool.models) for pool in config.pools], FleetHealth(config.health)
+        ),
         admission=_admission(config),
         placement=placement or SessionAffinity(config.routing),
         sessions=SessionBook(
@@ -36,6 +40,7 @@ def assemble(config: Config, *, id_prefix: str, placement: PlacementPolicy | Non
             StateResidence(config.state),
         ),
         forecasts=_forecasts(config),
+        trickle=Trickle(config.trickle),
     )
 
 

@@ -16,7 +16,9 @@ from gateway.config.tenants import TenantConfig
 from gateway.config.upstream import PoolConfig, UpstreamConfig
 from gateway.core.coordinator import CoordinatorConfig
 from gateway.routing.affinity import AffinityConfig
+from gateway.routing.health import HealthConfig
 from gateway.routing.state_residence import StateResidenceConfig
+from gateway.routing.trickle import TrickleConfig
 from gateway.tool_probe.boundaries import ToolBoundariesConfig
 from gateway.workflow.sessions import SessionsConfig
 
@@ -30,13 +32,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     upstream: UpstreamConfig = UpstreamConfig()
     hints: HintsConfig = HintsConfig()
     stream: StreamFileConfig = StreamFileConfig()
+    otel: OtelConfig = OtelConfig()
     recording: RecordingConfig = RecordingConfig()
     core: CoordinatorConfig = CoordinatorConfig()
-    otel: OtelConfig = OtelConfig()
     admission: AdmissionConfig = AdmissionConfig()
     sessions: SessionsConfig = SessionsConfig()
     tools: ToolBoundariesConfig = ToolBoundariesConfig()
     routing: AffinityConfig = AffinityConfig()
+    health: HealthConfig = HealthConfig()
+    trickle: TrickleConfig = TrickleConfig()
     state: StateResidenceConfig = StateResidenceConfig()
 
     def __post_init__(self) -> None:
@@ -50,11 +54,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _refuse_repeats("pools.replicas: the name", [name for pool in self.pools for name in pool.names()])
         if self.server.allow_public_without_keys:
             return
+        has_control_keys = bool(self.server.control_key_hashes or self.server.control_read_key_hashes)
         for key, listen, has_keys, remedy in (
             ("listen", self.server.listen, bool(self.tenants), "add [[tenants]] with key_hashes"),
             ("control", self.server.control, has_control_keys, "set control_key_hashes"),
         ):
-        has_control_keys = bool(self.server.control_key_hashes or self.server.control_read_key_hashes)
             if not has_keys and not is_loopback(listen):
                 raise ValueError(
                     f"server.{key}: {listen} is reachable from elsewhere and asks for no key; {remedy}, "

@@ -22,10 +22,11 @@ from gateway.core.session_book import SessionBook
 from gateway.core.stream import Stream
 from gateway.domain import records as rec
 from gateway.domain.decision import Refusal
-from gateway.domain.ids import PoolId, RequestId
+from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Answer, Work
 from gateway.errors import http_status
 from gateway.routing.placement import PlacementPolicy
+from gateway.routing.trickle import Trickle
 
 _OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"}
 
@@ -35,6 +36,8 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Replicas tried for one request, as long as none has begun to answer."""
     max_wait_s: Annotated[float, Meta(gt=0, le=3600)] = 50.0
     """A turn that waited this long is refused. Every client tried bears 50 s of silence, not all bear 60."""
+    max_outage_s: Annotated[float, Meta(ge=0, le=3600)] = 10.0
+    """How long a turn is kept for which no replica is there any more, in case one comes back."""
     is_unknown_state_refused: bool = False
     """Refuse ids of stored state that we did not see being minted: they may be another tenant's."""
 
@@ -49,6 +52,7 @@ class Coordinator:
         placement: PlacementPolicy,
         sessions: SessionBook,
         forecasts: Forecasts,
+        trickle: Trickle,
     ) -> None:
         self._config = config
         self.fleet = fleet
@@ -66,6 +70,8 @@ class Coordinator:
             self.live,
             self._out,
             max_wait_s=config.max_wait_s,
+            max_outage_s=config.max_outage_s,
+            trickle=trickle,
             refuse=lambda live, refusal, now: self._refuse(live, refusal, now=now),
         )
         self.waiting_room = self.gate.waiting_room
@@ -77,7 +83,12 @@ class Coordinator:
         `now`: seconds, never decreasing. Raises `LifecycleError`, with nothing changed, if a driver sends
         an event that the request's state does not allow or that is about no request that lives.
         """
+        health = self.fleet.health
+        if now >= health.next_due_s:
+            health.pass_time(now=now)
         self._take_in(event, now=now)
+        if health.said:
+            self.gate.tell_of_health(now=now)
         if self.gate.pools_with_room or self.waiting_room.turns:
             self.gate.let_in(now=now)
         if self.admission.said:
@@ -96,6 +107,7 @@ class Coordinator:
         due = [self.waiting_room.next_deadline_s(), self.sessions.next_expiry_s()]
         if self.waiting_room.turns:
             due.append(self.admission.next_deadline_s())
+            due.append(self.fleet.health.next_due_s)
         return min((d for d in due if d is not None), default=None)
 
     def _take_in(self, event: ev.Event, *, now: float) -> None:  # noqa: C901 - one case for each event
@@ -120,10 +132,8 @@ class Coordinator:
                 self._client_left(self._known(event.request), event.answer, now=now)
             case ev.AttemptFailed():
                 self._attempt_failed(event, now=now)
-            case ev.ReplicaCameUp():
-                self._replica_came_up(event, now=now)
-            case ev.ReplicaWentDown():
-                self._replica_went_down(event, now=now)
+            case ev.ReplicaCameUp() | ev.ReplicaWentDown() | ev.ReplicaDrained() | ev.ReplicaLeft():
+                self._fleet_changes(event, now=now)
             case ev.EngineReported():
                 self._engine_reported(event, now=now)
             case ev.SessionFinished():
@@ -226,6 +236,7 @@ class Coordinator:
         assert live.replica is not None
         live.saw_first_token, live.first_token_s = True, now
         self.forecasts.first_token(live, live.replica, now=now)
+        self.gate.first_token(live, now=now)
         self._stream.first_token(live, live.replica, now=now)
 
     def _answered_at_once(self, event: ev.AnsweredAtOnce, *, now: float) -> None:
@@ -256,28 +267,57 @@ class Coordinator:
         live.step(Step.FAIL)
         self.gate.leave_replica(live, "failed", None, now=now)
         may_repeat = not event.timed_out and (not event.was_sent or live.facts.is_replayable)
-        if may_repeat and len(live.tried) < self._config.max_attempts and self.gate.candidates(live.lane):
-            self._admit(live, now=now)
-            return
+        if may_repeat and live.attempts < self._config.max_attempts:
+            is_elsewhere = bool(self.gate.candidates(live.lane))
+            if not is_elsewhere and self._config.max_outage_s:
+                live.tried.clear()  # then wherever somebody is there again
+            if is_elsewhere or not live.tried:
+                self._admit(live, now=now)
+                return
         self._refuse(live, refusals.attempt_failed(event), now=now)
 
     # --- fleet and time --------------------------------------------------------------------------
 
+    def _fleet_changes(self, event: ev.FleetEvent, *, now: float) -> None:
+        match event:
+            case ev.ReplicaCameUp():
+                self._replica_came_up(event, now=now)
+            case ev.ReplicaWentDown():
+                self._replica_went_down(event.replica, event.why, now=now)
+            case ev.ReplicaDrained():
+                self._replica_drained(event, now=now)
+            case ev.ReplicaLeft():
+                self._replica_went_down(event.replica, event.why, now=now)
+                self.fleet.left(event.replica)
+            case _:
+                assert_never(event)
+
     def _replica_came_up(self, event: ev.ReplicaCameUp, *, now: float) -> None:
-        if self.fleet.came_up(event.facts):
+        if self.fleet.came_up(event.facts, now=now):
             replica = event.facts.id
-            self._stream.append(rec.ReplicaChanged(at_s=now, replica=replica, state="up", why="is healthy"))
+            self._stream.replica_changed(replica, "up", "is healthy", now=now)
             self.gate.room_may_be(event.facts.pool)
             self._fleet_changed(event.facts.pool, now=now)
 
-    def _replica_went_down(self, event: ev.ReplicaWentDown, *, now: float) -> None:
-        gone = self.fleet.get(event.replica)
-        if gone is None or not self.fleet.went_down(event.replica):
+    def _replica_went_down(self, replica: ReplicaId, why: str, *, now: float) -> None:
+        gone = self.fleet.get(replica)
+        if gone is None or not self.fleet.went_down(replica, now=now):
             return
-        self._stream.append(rec.ReplicaChanged(at_s=now, replica=event.replica, state="down", why=event.why))
+        self._stream.replica_changed(replica, "down", why, now=now)
+        self.gate.placement.replica_lost(replica)
         self._fleet_changed(gone.facts.pool, now=now)
         for live in self.gate.strand(gone.facts.pool, now=now):
             self._admit(live, now=now)
+
+    def _replica_drained(self, event: ev.ReplicaDrained, *, now: float) -> None:
+        if self.fleet.drained(event.replica, is_draining=event.is_draining):
+            state = self.fleet.get(event.replica)
+            assert state is not None
+            word = "draining" if event.is_draining else "drained"
+            self._stream.replica_changed(event.replica, word, "as an operator said", now=now)
+            self.gate.room_may_be(state.facts.pool)
+            for live in self.gate.strand(state.facts.pool, now=now):
+                self._admit(live, now=now)
 
     def _fleet_changed(self, pool: PoolId, *, now: float) -> None:
         up = [each.facts.id for each in self.fleet if each.is_up and each.facts.pool == pool]

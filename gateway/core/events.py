@@ -94,6 +94,20 @@ class ReplicaWentDown(msgspec.Struct, frozen=True, tag=True):
     why: str
 
 
+class ReplicaDrained(msgspec.Struct, frozen=True, tag=True):
+    """An operator wants a replica to have no new turns; what runs there may end. Or wants it back."""
+
+    replica: ReplicaId
+    is_draining: bool
+
+
+class ReplicaLeft(msgspec.Struct, frozen=True, tag=True):
+    """A replica is no member of the fleet any more."""
+
+    replica: ReplicaId
+    why: str
+
+
 class EngineReported(msgspec.Struct, frozen=True, tag=True):
     """A replica's engine was asked how it is, about once a second."""
 
@@ -127,12 +141,7 @@ RequestEvent = (
     | AttemptFailed
     | ClientLeft
 )
+FleetEvent = ReplicaCameUp | ReplicaWentDown | ReplicaDrained | ReplicaLeft
 Event = (
-    RequestEvent
-    | ReplicaCameUp
-    | ReplicaWentDown
-    | EngineReported
-    | SessionFinished
-    | DrainStarted
-    | TimerFired
+    RequestEvent | FleetEvent | EngineReported | SessionFinished | DrainStarted | TimerFired
 )

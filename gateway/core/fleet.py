@@ -1,15 +1,17 @@
 """The fleet's state in the brain: which replicas are up, what each runs, which pool serves a model.
 
 Invariants: `running` of a replica is the number of requests submitted to it that have not ended, also
-while it is down; a replica is a candidate only while it is up.
+while it is down; a replica is a candidate only while it is up; one that is ejected only where all are; one
+that is drained only for what can run nowhere else.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
 from gateway.domain.fleet import Abilities, ReplicaFacts, ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId
+from gateway.routing.health import Condition, FleetHealth, HealthConfig
 
 
 class PoolFacts(msgspec.Struct, frozen=True):
@@ -24,12 +26,16 @@ class ReplicaState(msgspec.Struct, kw_only=True):
     facts: ReplicaFacts
     is_up: bool
     running: int = 0
+    is_draining: bool = False
+    is_leaving: bool = False
+    """It is forgotten with the last request that runs there."""
 
 
 class Fleet:
-    def __init__(self, pools: Collection[PoolFacts]) -> None:
+    def __init__(self, pools: Collection[PoolFacts], health: FleetHealth | None = None) -> None:
         if not pools:
             raise ValueError("a fleet needs a pool")
+        self.health = health or FleetHealth(HealthConfig())
         self._pools = {pool.id: pool for pool in pools}
         self._replicas: dict[ReplicaId, ReplicaState] = {}
 
@@ -39,24 +45,47 @@ class Fleet:
     def get(self, replica: ReplicaId) -> ReplicaState | None:
         return self._replicas.get(replica)
 
-    def came_up(self, facts: ReplicaFacts) -> bool:
+    def came_up(self, facts: ReplicaFacts, *, now: float) -> bool:
         """Whether this is news: the replica was unknown or down. Its pool never changes."""
         state = self._replicas.get(facts.id)
         if facts.pool not in self._pools or (state is not None and state.facts.pool != facts.pool):
             raise ValueError(f"replica {facts.id} cannot be in pool {facts.pool}")
+        self.health.came_up(facts.id, facts.pool, now=now)
         if state is None:
             self._replicas[facts.id] = ReplicaState(facts=facts, is_up=True)
             return True
         was_up, state.is_up, state.facts = state.is_up, True, facts
+        state.is_leaving = False
         return not was_up
 
-    def went_down(self, replica: ReplicaId) -> bool:
+    def went_down(self, replica: ReplicaId, *, now: float) -> bool:
         """Whether this is news: the replica was up."""
         state = self._replicas.get(replica)
         if state is None or not state.is_up:
             return False
         state.is_up = False
+        self.health.went_down(replica, now=now)
         return True
+
+    def drained(self, replica: ReplicaId, *, is_draining: bool) -> bool:
+        """Whether this is news."""
+        state = self._replicas.get(replica)
+        if state is None or state.is_draining == is_draining:
+            return False
+        state.is_draining = is_draining
+        return True
+
+    def left(self, replica: ReplicaId) -> None:
+        """It is no member any more; it is down already."""
+        state = self._replicas.get(replica)
+        if state is not None and not state.is_up:
+            state.is_leaving = True
+            self._forget_if_gone(state)
+
+    def _forget_if_gone(self, state: ReplicaState) -> None:
+        if state.is_leaving and not state.running:
+            del self._replicas[state.facts.id]
+            self.health.forget(state.facts.id)
 
     def abilities(self, replica: ReplicaId) -> Abilities:
         return self._replicas[replica].facts.abilities
@@ -65,17 +94,49 @@ class Fleet:
         self._replicas[replica].running += 1
 
     def ended(self, replica: ReplicaId) -> None:
-        self._replicas[replica].running -= 1
+        state = self._replicas[replica]
+        state.running -= 1
+        if state.is_leaving:
+            self._forget_if_gone(state)
 
     def candidates(
         self, pool: PoolId, *, only: ReplicaId | None, without: Collection[ReplicaId]
     ) -> list[ReplicaLoad]:
         """Replicas of the pool that are up, as far as these limits allow."""
-        states = self._replicas.values() if only is None else [self._replicas[only]]
+        if only is not None:
+            home = self._replicas.get(only)
+            is_there = home is not None and home.is_up and home.facts.pool == pool and only not in without
+            return [ReplicaLoad(only, home.running)] if home is not None and is_there else []
+        found = [
+            ReplicaLoad(state.facts.id, state.running)
+            for state in self._replicas.values()
+            if state.is_up
+            and not state.is_draining
+            and state.facts.pool == pool
+            and state.facts.id not in without
+        ]
+        if self.health.is_calm:
+            return found
+        return [load for load in found if not self.health.is_out(load.replica)] or found
+
+    def absent(self, pool: PoolId, *, only: ReplicaId | None) -> list[ReplicaLoad]:
+        """Replicas of the pool that are known, up or not: for a request that may wait until one is."""
         return [
             ReplicaLoad(state.facts.id, state.running)
-            for state in states
-            if state.is_up and state.facts.pool == pool and state.facts.id not in without
+            for state in self._replicas.values()
+            if state.facts.pool == pool and (only is None or state.facts.id == only)
+        ]
+
+    def open_to_more(self, candidates: Sequence[ReplicaLoad], *, now: float) -> Sequence[ReplicaLoad]:
+        """Those that may have one more turn, as far as their condition goes: all, where nobody is sound."""
+        if self.health.is_calm or len(candidates) < 2:
+            return candidates
+        sound = [c for c in candidates if self.health.condition(c.replica) is Condition.UP]
+        if not sound:
+            return candidates
+        usual = sum(load.running for load in sound) / len(sound)
+        return [
+            load for load in candidates if self.health.may_take(load.replica, load.running, usual, now=now)
         ]
 
     def pool_for(self, model: str | None, home: ReplicaId | None = None) -> PoolId | None:

@@ -6,12 +6,14 @@ replica until the attempt ends.
 Two things may keep a turn waiting: its session has no place yet (it is held, until admission lets its session
 in), or no replica has room for it (it is in a lane).
 
-Invariants: after `let_in`, nobody in a lane waits for a replica that has room for it, and nobody waits where
-no replica could ever run it; a request never runs on a replica that is down, on one that it was tried on,
-or anywhere but at its home if it has one.
+A turn for which no replica is there waits for one, for a bounded time, if one was there before. Sessions that
+lost their replica move in a trickle.
+
+Invariants: after `let_in`, nobody in a lane waits for a replica that has room for it; a request never runs
+on a replica that is down, on one that it was tried on, or anywhere but at its home if it has one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import assert_never
 
 from gateway.admission.policy import AdmissionPolicy, Applicant, Room, TurnOutcome
@@ -27,8 +29,11 @@ from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, RequestId
 from gateway.domain.request import Answer, Usage, Work
 from gateway.routing.placement import PlacementPolicy
+from gateway.routing.trickle import Trickle
 
 NO_USAGE = Usage()
+_HOME_LOST = Wait(reason=WaitReason.HOME_LOST)
+_NO_REPLICA = Wait(reason=WaitReason.NO_REPLICA)
 _CAPACITY_FREE_WORK = (Work.LIGHT, Work.STATE)
 """Work that costs an engine next to nothing and so never waits for a place."""
 
@@ -44,6 +49,8 @@ class Gate:
         out: list[Command],
         *,
         max_wait_s: float,
+        max_outage_s: float,
+        trickle: Trickle,
         refuse: Callable[[LiveRequest, Refusal, float], None],
     ) -> None:
         """`live`: the requests whose ids are waiting; `out`: where commands and records are put; `refuse`:
@@ -56,7 +63,10 @@ class Gate:
         self._out = out
         self._stream = Stream(out)
         self._max_wait_s = max_wait_s
+        self._max_outage_s = max_outage_s
+        self._trickle = trickle
         self._refuse = refuse
+        self._now = 0.0
         self.pools_with_room: dict[PoolId, None] = {}
         """What `let_in` has to look at."""
         self.waiting_room = WaitingRoom()
@@ -64,14 +74,21 @@ class Gate:
     def ask(self, live: LiveRequest, *, now: float) -> Refusal | None:
         """Submits or parks a request that is undecided; else says why it must be refused."""
         assert live.pool is not None
+        self._now = now
         candidates = self._fleet.candidates(live.pool, only=live.home, without=live.tried)
         if candidates and live.facts.work in _CAPACITY_FREE_WORK:
             self._submit(live, candidates, now=now)
             return None
         waiting = len(self.waiting_room.turns)
+        is_outage = not candidates and self._max_outage_s > 0
+        if is_outage:
+            candidates = self._fleet.absent(live.pool, only=live.home)
+        open_to_more = self._fleet.open_to_more(candidates, now=now)
         room = Room(
             candidates=candidates,
-            must_queue=waiting > 0 and self.waiting_room.in_lane(live.lane) > 0,
+            must_queue=is_outage
+            or (bool(candidates) and not open_to_more)
+            or (waiting > 0 and self.waiting_room.in_lane(live.lane) > 0),
             waiting=waiting,
             waiting_bytes=self.waiting_room.body_bytes,
         )
@@ -80,13 +97,19 @@ class Gate:
             case Admit():
                 if decision.would_wait is not None:
                     self._stream.would_wait(live, decision.would_wait, now=now)
+                if not self._may_move(live, candidates):
+                    self._park(live, _HOME_LOST, now=now)
+                    return None
                 if len(candidates) > 1:
-                    candidates = [c for c in candidates if self._admission.has_room(c)]
+                    fit = [c for c in open_to_more if self._admission.has_room(c)]
+                    candidates = fit or [c for c in candidates if self._admission.has_room(c)]
                 self._submit(live, candidates, now=now)
                 return None
             case Wait():
                 for displaced in self._admission.displaced():
                     self._turn_away(self._live[displaced.request], displaced.refusal, now=now)
+                if is_outage and decision.reason is WaitReason.CONCURRENCY_FULL:
+                    decision = _NO_REPLICA
                 self._park(live, decision, now=now)
                 return None
             case Refusal():
@@ -99,7 +122,9 @@ class Gate:
         return self._fleet.candidates(lane.pool, only=lane.home, without=lane.without)
 
     def with_room(self, lane: Lane) -> list[ReplicaLoad]:
-        return [load for load in self.candidates(lane) if self._admission.has_room(load)]
+        """As of the last event that was looked at."""
+        candidates = self._fleet.open_to_more(self.candidates(lane), now=self._now)
+        return [load for load in candidates if self._admission.has_room(load)]
 
     def room_may_be(self, pool: PoolId) -> None:
         """Something changed for the better in this pool; `let_in` looks at it."""
@@ -108,8 +133,14 @@ class Gate:
     def let_in(self, *, now: float) -> None:
         """Submits every waiting turn that fits now: those whose session has a place, in order of arrival."""
         if self.waiting_room.turns:
+            self._now = now
+            if not self._fleet.health.is_calm:
+                for state in self._fleet:
+                    self.pools_with_room[state.facts.pool] = None
             for request in self._admission.let_in(now=now):
                 self.pools_with_room[self.waiting_room.release(request).lane.pool] = None
+            if self._trickle:
+                self._let_move()
             for pool in self.pools_with_room:
                 while self._let_one_in(pool, now=now):
                     pass
@@ -128,10 +159,39 @@ class Gate:
         ]
         for live in stranded:
             self.leave_waiting_room(live, now=now)
+            self._trickle.over(live.request)
         return stranded
+
+    def tell_of_health(self, *, now: float) -> None:
+        for changed in self._fleet.health.said:
+            self._stream.replica_changed(changed.replica, changed.condition.value, changed.why, now=now)
+        self._fleet.health.said.clear()
+
+    def first_token(self, live: LiveRequest, *, now: float) -> None:
+        self._fleet.health.first_token(live.request, now=now)
+        if self._trickle:
+            self._trickle.over(live.request)
+
+    def _may_move(self, live: LiveRequest, candidates: Sequence[ReplicaLoad]) -> bool:
+        """Whether a turn may be sent now, or waits for its turn to be moved."""
+        assert live.pool is not None
+        if live.session is None or live.home is not None or len(candidates) < 1:
+            return True
+        if not self.placement.is_adrift(candidates, live.session):
+            return True
+        return self._trickle.may_move(live.request, live.pool, live.facts.body_bytes, len(candidates))
+
+    def _let_move(self) -> None:
+        for pool in self._trickle.pools():
+            replicas = len(self._fleet.candidates(pool, only=None, without=()))
+            while (request := self._trickle.next_to_move(pool, replicas)) is not None:
+                self.waiting_room.release(request)
+                self.pools_with_room[pool] = None
 
     def turn_over(self, live: LiveRequest, answer: Answer | None, *, now: float) -> None:
         """Tells admission how a request ended, whatever became of it."""
+        if self._trickle:
+            self._trickle.over(live.request)
         if live.session is None:
             return
         outcome = None
@@ -154,6 +214,7 @@ class Gate:
         """Books the end of one attempt; its place on the replica is free from now on."""
         assert live.replica is not None and live.pool is not None
         replica, live.replica = live.replica, None
+        self._fleet.health.ended(live.request, replica, failed=_is_fault(outcome, answer), now=now)
         self._fleet.ended(replica)
         self._forecasts.ended(live, replica, answer, is_whole=outcome == "finished", now=now)
         self._stream.left_replica(live, replica, outcome, answer, now=now)
@@ -176,14 +237,15 @@ class Gate:
         live.step(Step.WAIT)
         live.parked_s = now
         live.waits_for = wait.reason
+        longest_s = self._max_outage_s if wait.reason is WaitReason.NO_REPLICA else self._max_wait_s
         self.waiting_room.enter(
             Waiting(
                 request=live.request,
                 lane=live.lane,
                 body_bytes=live.facts.body_bytes,
                 arrived_s=live.arrived_s,
-                deadline_s=now + max(0.0, self._max_wait_s - live.waited_s),
-                is_held=wait.reason is not WaitReason.CONCURRENCY_FULL,
+                deadline_s=now + max(0.0, min(longest_s, self._max_wait_s - live.waited_s)),
+                is_held=wait.reason not in (WaitReason.CONCURRENCY_FULL, WaitReason.NO_REPLICA),
             )
         )
         self._stream.waited(live, wait, len(self.waiting_room), now=now)
@@ -197,8 +259,11 @@ class Gate:
         live.step(Step.SUBMIT)
         live.replica, live.submitted_s = placement.replica, now
         live.tried.append(placement.replica)
+        live.attempts += 1
         self._fleet.submitted(placement.replica)
         expected = self._forecasts.sent(live, placement.replica, now=now)
+        p90_s = expected.first_token_p90_ms / 1e3 if expected is not None else None
+        self._fleet.health.sent(live.request, placement.replica, p90_s, now=now)
         self._stream.submitted(live, placement, expected, now=now)
         self._out.append(
             Dispatch(
@@ -206,9 +271,18 @@ class Gate:
                 placement=placement,
                 session=live.session,
                 waited_s=live.waited_s,
-                attempt=len(live.tried),
+                attempt=live.attempts,
             )
         )
+
+
+def _is_fault(outcome: str, answer: Answer | None) -> bool | None:
+    """The replica's; None if this says nothing of the replica."""
+    if outcome in ("failed", "cut"):
+        return True
+    if outcome == "finished" and answer is not None:
+        return answer.status >= 500
+    return None
 
 
 def _applicant(live: LiveRequest) -> Applicant:

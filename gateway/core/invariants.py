@@ -7,6 +7,7 @@ from collections import Counter
 
 from gateway.core.coordinator import Coordinator
 from gateway.core.lifecycle import State
+from gateway.domain.decision import WaitReason
 from gateway.domain.ids import ReplicaId, SessionId
 
 
@@ -41,7 +42,8 @@ def _check_waiting_room(brain: Coordinator) -> None:
     for waiting in room:
         assert waiting.request in brain.live, f"{waiting.request} waits but does not live"
         assert waiting.lane == brain.live[waiting.request].lane, f"{waiting.request} waits in a wrong lane"
-        assert brain.gate.candidates(waiting.lane), f"{waiting.request} waits for nobody"
+        waits_for_one = waiting.is_held or brain.live[waiting.request].waits_for is WaitReason.NO_REPLICA
+        assert waits_for_one or brain.gate.candidates(waiting.lane), f"{waiting.request} waits for nobody"
         free = brain.gate.with_room(waiting.lane)
         assert waiting.is_held or not free, f"{waiting.request} waits though {free} may run it"
         deadlines.append(waiting.deadline_s)

@@ -41,6 +41,7 @@ TRANSITIONS: dict[State, dict[Step, State]] = {
         Step.REFUSE: State.REFUSED,
     },
     State.WAITING: {
+        Step.WAIT: State.WAITING,  # the last replica that it waited for left; it waits for one to come back
         Step.SUBMIT: State.SUBMITTED,
         Step.REFUSE: State.REFUSED,
         Step.LEAVE: State.LEFT,

@@ -26,6 +26,8 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     replica: ReplicaId | None = None
     """Where it runs now."""
     tried: list[ReplicaId] = []
+    """Where it is not sent again."""
+    attempts: int = 0
     submitted_s: float = 0.0
     parked_s: float = 0.0
     """When it last entered the waiting room."""

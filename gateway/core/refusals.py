@@ -26,6 +26,9 @@ def waited_too_long(number: int, reason: WaitReason | None = None) -> Refusal:
     if reason is WaitReason.TENANT_SESSIONS:
         message = "As many sessions of this key are at work as it may have."
         return Refusal(reason=RefusalReason.TENANT_QUOTA, message=message, retry_after_s=1 + number % 29)
+    if reason is WaitReason.NO_REPLICA:
+        message = "No healthy backend can serve this request at the moment."
+        return Refusal(reason=RefusalReason.NO_REPLICA, message=message, retry_after_s=1 + number % 5)
     message = "All backends were busy for too long."
     return Refusal(reason=RefusalReason.QUEUE_TIMEOUT, message=message, retry_after_s=1 + number % 29)
 

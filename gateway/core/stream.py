@@ -51,7 +51,7 @@ class Stream:
                 session=live.session_id,
                 replica=placement.replica,
                 prompt_bytes=live.facts.body_bytes,
-                attempt=len(live.tried),
+                attempt=live.attempts,
                 expected=expected,
             )
         )
@@ -87,6 +87,9 @@ class Stream:
                 duration_ms=(now - live.submitted_s) * 1e3,
             )
         )
+
+    def replica_changed(self, replica: ReplicaId, state: str, why: str, *, now: float) -> None:
+        self.append(rec.ReplicaChanged(at_s=now, replica=replica, state=state, why=why))
 
     def refused(self, live: LiveRequest, refusal: Refusal, *, now: float) -> None:
         self.append(

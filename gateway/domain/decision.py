@@ -56,6 +56,10 @@ class WaitReason(enum.Enum):
     """Other sessions wait already."""
     TENANT_SESSIONS = "tenant_sessions"
     """As many of the tenant's sessions are in as it may have."""
+    NO_REPLICA = "no_replica"
+    """No replica that could run it answers at the moment."""
+    HOME_LOST = "home_lost"
+    """Its replica was lost, and its session moves when those before it have."""
 
 
 class Admit(msgspec.Struct, frozen=True, kw_only=True):

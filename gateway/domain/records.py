@@ -182,7 +182,8 @@ class Refused(_Record, frozen=True, kw_only=True, tag="refusal"):
 class ReplicaChanged(_Record, frozen=True, kw_only=True, tag="replica"):
     replica: ReplicaId
     state: str
-    """`up`, `down` or `left`."""
+    """`up` or `down`; `ejected`, `tried` or `warming` for what became of its turns; `draining` or `drained`;
+    `left`."""
     why: str
 
 

@@ -56,6 +56,13 @@ class SessionAffinity:
         self._settle((session.session, session.thread), chosen.replica)
         return Placement(replica=chosen.replica, reason=reason)
 
+    def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
+        home = self._home(session)
+        return home is not None and all(load.replica != home for load in candidates)
+
+    def replica_lost(self, replica: ReplicaId) -> None:
+        """Homes stay: whose replica comes back at once need not move, and who moves is adrift."""
+
     def session_ended(self, session: SessionId) -> None:
         """Its state is of no use any more. (What its other conversations left is forgotten in time.)"""
         if (first := self._firsts.get(session)) is not None:

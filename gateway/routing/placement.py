@@ -25,7 +25,15 @@ class PlacementPolicy(Protocol):
         """`candidates` is not empty; all of them have room. `session`: None for what is no turn."""
         ...
 
+    def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
+        """Whether it lived on a replica that is none of these, so that its prompt is computed anew."""
+        ...
+
     def session_ended(self, session: SessionId) -> None: ...
+
+    def replica_lost(self, replica: ReplicaId) -> None:
+        """It is down: what it held is gone."""
+        ...
 
 
 class LeastLoaded:

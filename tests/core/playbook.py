@@ -39,7 +39,13 @@ class ByLoad:
     def place(self, candidates: Sequence[ReplicaLoad], session: SessionRef | None) -> Placement:
         return self._by_load.place(candidates)
 
+    def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
+        return False
+
     def session_ended(self, session: SessionId) -> None:
+        pass
+
+    def replica_lost(self, replica: ReplicaId) -> None:
         pass
 
 

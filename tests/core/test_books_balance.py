@@ -59,6 +59,7 @@ class Known(msgspec.Struct):
     phase: str = "undecided"  # waiting, submitted, answering, over
     replica: str = ""
     tried: list[str] = []
+    attempts: int = 0
     was_sent: bool = False
     entered: int = 0
     open_submits: int = 0
@@ -90,6 +91,7 @@ class Books(RuleBasedStateMachine):
         self.brain = self.play.brain
         self.known: dict[str, Known] = {}
         self.up: set[str] = set()
+        self.drained: set[str] = set()
         self.homes: dict[tuple[str, str], str] = {}
         self.tenants: dict[str, str] = {}
         self.entered = 0
@@ -128,7 +130,8 @@ class Books(RuleBasedStateMachine):
                     assert other.entered >= known.entered, "overtook its equal"
         known.phase, known.replica = "submitted", replica
         known.tried = [*known.tried, replica]
-        assert command.attempt == len(known.tried)
+        known.attempts += 1
+        assert command.attempt == known.attempts <= 3
 
     def saw_record(self, record):
         match record:
@@ -146,6 +149,12 @@ class Books(RuleBasedStateMachine):
                 assert self.tenants.setdefault(record.session, record.tenant) == record.tenant
             case _:
                 pass
+
+    def serving(self, known):
+        if known.home:
+            return {known.home} & self.up
+        pool = "two" if known.event.facts.model == "m2" else "one"
+        return {name for name in self.up - self.drained if REPLICAS[name] == pool}
 
     def over(self, request):
         known = self.known[request]
@@ -224,6 +233,8 @@ class Books(RuleBasedStateMachine):
             known = self.known[request]
             known.phase, known.replica = "failed", ""
             known.was_sent |= was_sent
+            if not self.serving(known) - set(known.tried):
+                known.tried = []  # then wherever somebody is there again
             self.send(failed(request, was_sent=was_sent, timed_out=timed_out))
 
     @rule(replica=st.sampled_from(sorted(REPLICAS)))
@@ -238,6 +249,22 @@ class Books(RuleBasedStateMachine):
         replica = data.draw(st.sampled_from(sorted(self.up)))
         self.up.discard(replica)
         self.send(down(replica))
+
+    @rule(data=st.data(), is_draining=st.booleans())
+    def replica_is_drained(self, data, is_draining):
+        replica = data.draw(st.sampled_from(sorted(REPLICAS)))
+        if self.brain.fleet.get(replica) is not None:
+            (self.drained.add if is_draining else self.drained.discard)(replica)
+        self.send(ev.ReplicaDrained(replica, is_draining))
+
+    @precondition(lambda self: len(self.up) > 1)
+    @rule(data=st.data())
+    def replica_leaves(self, data):
+        replica = data.draw(st.sampled_from(sorted(self.up)))
+        self.up.discard(replica)
+        self.send(ev.ReplicaLeft(replica, "was told to"))
+        if self.brain.fleet.get(replica) is None:
+            self.drained.discard(replica)
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 3.0, 45.0]))
     def time_passes(self, seconds):

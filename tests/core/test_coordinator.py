@@ -167,7 +167,7 @@ def test_state_of_another_pool_leads_there_whatever_the_model():
 
 
 def test_a_request_runs_nowhere_but_at_home():
-    play = Playbook(replicas="a b")
+    play = Playbook(replicas="a b", core={"max_outage_s": 0})
     play >> arrived("r1") << dispatch("r1", to="a")
     play >> started("r1") >> state_minted("r1", "resp_1") >> finished("r1")
     play >> arrived("r2", state_ids=("resp_1",)) << dispatch("r2", to="a", because=HOME)
@@ -180,7 +180,7 @@ def test_a_request_runs_nowhere_but_at_home():
 
 
 def test_what_was_not_sent_is_tried_elsewhere():
-    play = Playbook(replicas="a b")
+    play = Playbook(replicas="a b", core={"max_outage_s": 0})
     play >> arrived("r1") << dispatch("r1", to="a")
     play >> failed("r1") << dispatch("r1", to="b", because=RETRY)
     play >> failed("r1") << refuse("r1", RefusalReason.UPSTREAM_UNREACHABLE)
@@ -227,7 +227,7 @@ def test_news_of_a_replica_are_told_once():
 
 
 def test_nobody_waits_for_a_replica_that_went_down():
-    play = Playbook(max_running_per_replica=1)
+    play = Playbook(max_running_per_replica=1, core={"max_outage_s": 0})
     play >> arrived("r1") << dispatch("r1", to="a")
     play >> arrived("r2") << nothing
     play.now += 3

@@ -25,44 +25,44 @@ def test_a_fleet_needs_a_pool():
 
 def test_news_is_what_was_not_known():
     fleet = two_pools()
-    assert not fleet.went_down(A)
-    assert fleet.came_up(replica(A))
-    assert not fleet.came_up(replica(A, ONE, "m"))
-    assert fleet.went_down(A) and not fleet.went_down(A)
-    assert fleet.came_up(replica(A))
+    assert not fleet.went_down(A, now=0.0)
+    assert fleet.came_up(replica(A), now=0.0)
+    assert not fleet.came_up(replica(A, ONE, "m"), now=0.0)
+    assert fleet.went_down(A, now=0.0) and not fleet.went_down(A, now=0.0)
+    assert fleet.came_up(replica(A), now=0.0)
     assert [state.facts.id for state in fleet] == [A]
 
 
 def test_facts_may_change_but_not_the_pool():
     fleet = two_pools()
-    fleet.came_up(replica(A))
-    fleet.came_up(ReplicaFacts(id=A, pool=ONE, abilities=Abilities(engine="vllm")))
+    fleet.came_up(replica(A), now=0.0)
+    fleet.came_up(ReplicaFacts(id=A, pool=ONE, abilities=Abilities(engine="vllm")), now=0.0)
     assert fleet.abilities(A).engine == "vllm"
     with pytest.raises(ValueError, match="cannot be in pool two"):
-        fleet.came_up(replica(A, TWO))
+        fleet.came_up(replica(A, TWO), now=0.0)
     with pytest.raises(ValueError, match="cannot be in pool three"):
-        fleet.came_up(replica(B, PoolId("three")))
+        fleet.came_up(replica(B, PoolId("three")), now=0.0)
 
 
 def test_candidates_are_up_in_the_pool_and_not_left_out():
     fleet = two_pools()
     for facts in (replica(A), replica(B), replica(C, TWO)):
-        fleet.came_up(facts)
+        fleet.came_up(facts, now=0.0)
     fleet.submitted(A)
     assert fleet.candidates(ONE, only=None, without=()) == [ReplicaLoad(A, 1), ReplicaLoad(B, 0)]
     assert fleet.candidates(ONE, only=B, without=()) == [ReplicaLoad(B, 0)]
     assert fleet.candidates(ONE, only=C, without=()) == []
     assert fleet.candidates(ONE, only=None, without=(A, B)) == []
-    fleet.went_down(A)
+    fleet.went_down(A, now=0.0)
     assert fleet.candidates(ONE, only=A, without=()) == []
 
 
 def test_what_runs_is_counted_also_while_the_replica_is_down():
     fleet = two_pools()
-    fleet.came_up(replica(A))
+    fleet.came_up(replica(A), now=0.0)
     fleet.submitted(A)
     fleet.submitted(A)
-    fleet.went_down(A)
+    fleet.went_down(A, now=0.0)
     fleet.ended(A)
     state = fleet.get(A)
     assert state is not None and state.running == 1
@@ -75,8 +75,8 @@ def test_one_pool_serves_whatever_is_asked():
 
 def test_several_pools_serve_what_is_configured_else_what_their_replicas_say():
     fleet = two_pools(one=("m1",))
-    fleet.came_up(replica(A, ONE, "m3"))
-    fleet.came_up(replica(B, TWO, "m1", "m2"))
+    fleet.came_up(replica(A, ONE, "m3"), now=0.0)
+    fleet.came_up(replica(B, TWO, "m1", "m2"), now=0.0)
     assert fleet.pool_for(None) == ONE
     assert fleet.pool_for("m1") == ONE
     assert fleet.pool_for("m2") == TWO
@@ -86,7 +86,7 @@ def test_several_pools_serve_what_is_configured_else_what_their_replicas_say():
 def test_a_pool_that_has_not_spoken_yet_may_serve_any_model():
     fleet = two_pools(one=("m1",))
     assert fleet.pool_for("m2") == TWO
-    fleet.came_up(replica(B, TWO))
+    fleet.came_up(replica(B, TWO), now=0.0)
     assert fleet.pool_for("m2") == TWO
-    fleet.came_up(replica(B, TWO, "m3"))
+    fleet.came_up(replica(B, TWO, "m3"), now=0.0)
     assert fleet.pool_for("m2") is None

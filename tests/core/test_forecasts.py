@@ -100,7 +100,7 @@ def test_what_is_no_turn_is_expected_nothing_of():
 
 
 def test_whoever_runs_there_is_counted_and_whoever_left_is_not():
-    play = Playbook()
+    play = Playbook(core={"max_outage_s": 0})
     _ = conversation(play, 30)
     alone = one_turn(play, 50, 5_000, first_s=0.4, rest_s=1.0, explicit=stated("t")).first_token_ms
     for number in range(5):

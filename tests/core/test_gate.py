@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.core import events as ev
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason
 from gateway.domain.request import Work
@@ -95,7 +96,7 @@ def test_who_came_first_goes_first_also_between_lanes():
 
 
 def test_only_those_are_sent_away_whose_replicas_are_all_gone():
-    play = with_state_on_a()
+    play = with_state_on_a(core={"max_outage_s": 0})
     play >> arrived("r1") << dispatch("r1", to="b")
     play >> arrived("r2") << dispatch("r2", to="a")
     play >> arrived("r3", state_ids=("resp_1",)) >> arrived("r4") << nothing
@@ -117,7 +118,7 @@ def test_waiting_times_add_up_over_attempts():
 
 @pytest.mark.parametrize("work", [Work.LIGHT, Work.STATE])
 def test_light_work_never_waits(work):
-    play = Playbook(max_running_per_replica=1)
+    play = Playbook(max_running_per_replica=1, core={"max_outage_s": 0})
     play >> arrived("r1") << dispatch("r1", to="a")
     play >> arrived("r2", work=work) << dispatch("r2", to="a")
     play >> down("a") >> arrived("r3", work=work) << refuse("r3", RefusalReason.NO_REPLICA)
@@ -153,3 +154,85 @@ def test_filling_a_place_does_not_look_at_everybody_who_waits(monkeypatch):
     monkeypatch.setattr(play.brain.fleet, "candidates", counted)
     play.brain.handle(left("r0"), now=play.now)
     assert len(looks) <= 2
+
+
+# --- replicas that fail ----------------------------------------------------------------------------
+
+
+def test_a_turn_without_a_replica_waits_for_one_for_a_while():
+    play = Playbook(core={"max_outage_s": 10.0})
+    play >> down("a")
+    play >> arrived("r1") << nothing
+    play.later(9) << nothing
+    play >> up("a") << dispatch("r1", to="a")
+    play >> left("r1") >> down("a") >> arrived("r2") << nothing
+    play.later(10) << refuse("r2", RefusalReason.NO_REPLICA)
+
+
+def test_what_the_sole_replica_took_down_with_it_runs_again_when_it_is_back():
+    play = Playbook()
+    play >> arrived("r1", is_replayable=True) << dispatch("r1", to="a")
+    play >> down("a") >> failed("r1", was_sent=True) << nothing
+    play >> up("a") << dispatch("r1", to="a")
+    assert [submit.attempt for submit in play.seen(rec.GpuSubmit)] == [1, 2]
+
+
+def test_what_must_not_run_twice_does_not_wait():
+    play = Playbook()
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> down("a") >> failed("r1", was_sent=True) << refuse("r1", RefusalReason.UPSTREAM_BROKEN)
+
+
+def test_those_that_wait_when_the_last_replica_leaves_wait_for_it():
+    play = Playbook(max_running_per_replica=1, core={"max_outage_s": 10.0})
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> arrived("r2") >> arrived("r3") << nothing
+    play >> down("a") >> failed("r1") << nothing
+    play.later(3) << nothing
+    play >> up("a") << dispatch("r2", to="a")
+    play >> left("r2") << dispatch("r3", to="a")
+    play >> left("r3") << dispatch("r1", to="a")
+
+
+def test_a_full_waiting_room_is_full_in_an_outage_too():
+    play = Playbook(max_waiting=1)
+    play >> down("a") >> arrived("r1") >> arrived("r2") << refuse("r2", RefusalReason.QUEUE_FULL)
+
+
+def test_nothing_is_sent_to_a_replica_that_fails_until_it_has_rested():
+    play = Playbook(replicas="a b", health={"rest_s": 5.0}, core={"max_attempts": 1})
+    for number in range(3):
+        play >> arrived(f"x{number}") << dispatch(f"x{number}", to="a")
+        play >> arrived(f"y{number}") << dispatch(f"y{number}", to="b")
+        play >> failed(f"x{number}") << refuse(f"x{number}", RefusalReason.UPSTREAM_UNREACHABLE)
+        play >> started(f"y{number}") >> finished(f"y{number}")
+    assert play.seen(rec.ReplicaChanged)[-1].state == "ejected"
+    for number in range(3):
+        play >> arrived(f"r{number}") << dispatch(f"r{number}", to="b")
+    play.now += 5
+    play >> arrived("r3") << dispatch("r3", to="a")
+    play >> arrived("r4") << dispatch("r4", to="b")
+    play >> started("r3") >> finished("r3")
+    assert [each.state for each in play.seen(rec.ReplicaChanged)][-3:] == ["ejected", "tried", "warming"]
+    play >> arrived("r5") << dispatch("r5", to="a")
+    play >> arrived("r6") << dispatch("r6", to="b")  # a's share of what b runs is small
+
+
+def test_a_drained_replica_gets_nothing_new_but_what_needs_it():
+    play = with_state_on_a()
+    play >> ev.ReplicaDrained("a", is_draining=True)
+    play >> arrived("r1") << dispatch("r1", to="b")
+    play >> arrived("r2", state_ids=("resp_1",)) << dispatch("r2", to="a", because=HOME)
+    play >> left("r2") >> arrived("r3") << nothing
+    play >> ev.ReplicaDrained("a", is_draining=False)
+    play << dispatch("r3", to="a")
+    assert [each.state for each in play.seen(rec.ReplicaChanged)][-2:] == ["draining", "drained"]
+
+
+def test_a_replica_that_left_is_forgotten_with_what_ran_there():
+    play = Playbook(replicas="a b")
+    play >> arrived("r1") << dispatch("r1", to="a")
+    play >> ev.ReplicaLeft("a", "was told to")
+    assert [state.facts.id for state in play.brain.fleet] == ["a", "b"]
+    play >> failed("r1") << dispatch("r1", to="b", because=RETRY)
+    assert [state.facts.id for state in play.brain.fleet] == ["b"]

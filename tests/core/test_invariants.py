@@ -34,8 +34,11 @@ def test_books_that_agree():
         (lambda brain: brain.live["r1"].tried.insert(0, "a"), "sent twice"),
         (lambda brain: setattr(brain.live["r1"], "home", "b"), "left its home"),
         (lambda brain: setattr(brain.live["r3"], "home", "b"), "in a wrong lane"),
-        (lambda brain: brain.fleet.went_down("a") and brain.fleet.went_down("b"), "waits for nobody"),
-        (lambda brain: brain.fleet.came_up(up("d").facts), "r3 waits though"),
+        (
+            lambda brain: brain.fleet.went_down("a", now=0.0) and brain.fleet.went_down("b", now=0.0),
+            "waits for nobody",
+        ),
+        (lambda brain: brain.fleet.came_up(up("d").facts, now=0.0), "r3 waits though"),
         (lambda brain: setattr(brain.live["r1"], "tenant", "other"), "another tenant"),
         (lambda brain: brain.live.pop("r1"), "its book says 1"),
     ],

@@ -336,7 +336,8 @@ class Bench:
         }
         # What is not asked for by a test comes seldom enough to stay out of its way.
         upstream = {"health_period_s": 60.0, **settings.pop("upstream", {})}
-        tree = {"pools": configured, "server": server, "upstream": upstream, **settings}
+        core = {"max_outage_s": 0, **settings.pop("core", {})}
+        tree = {"pools": configured, "server": server, "upstream": upstream, "core": core, **settings}
         config = load_config(None, {}, tree)
         self.gateway = Gateway(config, environ or {})
         await self.gateway.start()

@@ -395,3 +395,35 @@ async def test_a_replica_that_is_gone_is_taken_out_and_comes_back(start):
     await bench.backend.open()
     await eventually(lambda: all(state.is_up for state in bench.brain.fleet))
     assert (await bench.ask(post(CHAT))).status == 200
+
+
+@pytest.mark.parametrize("request_bytes", [post(), stored()], ids=["replayable", "stored"])
+async def test_what_finds_the_sole_replica_gone_is_kept_until_it_is_back(start, request_bytes):
+    bench = await start(upstream={"health_period_s": 0.05}, core={"max_outage_s": 10})
+    await bench.backend.close()
+    client = await bench.connect()
+    client.send(request_bytes)
+    await eventually(lambda: len(bench.brain.waiting_room) == 1)
+    await bench.backend.open()
+    assert (await client.receive()).status == 200
+
+
+async def test_what_the_sole_replica_took_down_with_it_is_answered_when_it_is_back(start):
+    bench = await start(upstream={"health_period_s": 0.05}, core={"max_outage_s": 10})
+    bench.backend.script = Exchange.until_left
+    client = await bench.connect()
+    client.send(post())
+    await eventually(lambda: len(bench.backend.seen) == 1)
+    bench.backend.script = sends(answer())
+    await bench.backend.close()
+    await eventually(lambda: len(bench.brain.waiting_room) == 1)
+    await bench.backend.open()
+    assert (await client.receive()).status == 200
+
+
+async def test_an_outage_is_waited_out_for_a_bounded_time(start):
+    bench = await start(upstream={"health_period_s": 0.05}, core={"max_outage_s": 0.3})
+    await bench.backend.close()
+    response = await bench.ask(post())
+    assert response.status == 503 and error_code(response) == "no_replica"
+    assert response.get(b"retry-after") is not None

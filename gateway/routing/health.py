@@ -1,0 +1,320 @@
+"""Passive health: what may be sent to a replica, by what became of what was sent to it (U5).
+
+Source: ours; the circuit breaker (closed, open, half open), slow start and outlier ejection with a floor, as
+in Envoy. Sutradhara (§4.4) for membership by heartbeat, which `gateway/upstream` keeps.
+
+Theory of operation. A replica that answers is *up*. Failures in a row, or turns in a row that were far slower
+than expected of it, have it *ejected*: nothing is sent to it for a while, twice as long each time. Then it
+is *tried* with one turn at a time, and if that goes well it is *warming*: its share grows from one turn to
+that of the others. One that is *down* does not answer at all; it comes back warming, too. A turn is slow as
+soon as it is overdue; nobody waits until it is there.
+
+Symbols: —
+
+Deviations: Envoy compares replicas with each other. Here each is held against what is expected of it
+(`gateway/cost`), so unlike replicas may stand in one pool; the others are asked only whether they are as
+slow, and then it is no fault of this one.
+
+Invariants: a (condition, sign) pair that is not in the table raises; never more than a share of a pool is
+out for what became of its turns, and never the last one; what is slow and stays it is let back after
+`trials`, for placement to judge; memory is bounded by replicas and live turns.
+"""
+
+import heapq
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from gateway.domain.ids import PoolId, ReplicaId, RequestId
+from gateway.domain.words import Word
+
+_Seconds = Annotated[float, Meta(gt=0, le=3600)]
+
+
+class HealthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    failures_until_out: Annotated[int, Meta(ge=1, le=1000)] = 3
+    """Turns in a row that a replica failed (no answer, one that broke off, a 5xx) before it is ejected."""
+    slow_until_out: Annotated[int, Meta(ge=1, le=1000)] = 3
+    """The same for turns that were too slow."""
+    slow_factor: Annotated[float, Meta(ge=1, le=100)] = 2.0
+    """Too slow is a first token after so many times what nine in ten were expected to stay below, …"""
+    slow_least_s: _Seconds = 0.25
+    """… and after this long."""
+    rest_s: _Seconds = 5.0
+    """How long nothing is sent to an ejected replica the first time; twice as long each time after it, …"""
+    rest_most_s: _Seconds = 60.0
+    """… up to this."""
+    slow_start_s: _Seconds = 10.0
+    """Until a replica that came back has its full share."""
+    out_at_most: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """Share of a pool that may be ejected; 0 ejects nobody."""
+    trials: Annotated[int, Meta(ge=1, le=100)] = 5
+    """Ejections in a row for being slow, before a replica counts as one that is slow by nature."""
+
+
+class Condition(Word):
+    UP = "up"
+    EJECTED = "ejected"
+    TRIED = "tried"
+    WARMING = "warming"
+    DOWN = "down"
+
+
+class Sign(Word):
+    CAME = "came"
+    WENT = "went"
+    OFFENDED = "offended"
+    RESTED = "rested"
+    PASSED = "passed"
+    WARMED = "warmed"
+
+
+TRANSITIONS: Final[dict[Condition, dict[Sign, Condition]]] = {
+    Condition.UP: {Sign.WENT: Condition.DOWN, Sign.OFFENDED: Condition.EJECTED},
+    Condition.EJECTED: {Sign.WENT: Condition.DOWN, Sign.RESTED: Condition.TRIED},
+    Condition.TRIED: {
+        Sign.WENT: Condition.DOWN,
+        Sign.OFFENDED: Condition.EJECTED,
+        Sign.PASSED: Condition.WARMING,
+    },
+    Condition.WARMING: {
+        Sign.WENT: Condition.DOWN,
+        Sign.OFFENDED: Condition.EJECTED,
+        Sign.WARMED: Condition.UP,
+    },
+    Condition.DOWN: {Sign.CAME: Condition.WARMING},
+}
+
+
+class Standing(msgspec.Struct, kw_only=True, eq=False):
+    """One replica's."""
+
+    pool: PoolId
+    condition: Condition = Condition.UP
+    since_s: float
+    failures: int = 0
+    slow: int = 0
+    """Turns in a row."""
+    ejections: int = 0
+    """In a row."""
+    slow_ejections: int = 0
+    trial: RequestId | None = None
+
+    def step(self, sign: Sign, *, now: float) -> None:
+        after = TRANSITIONS[self.condition].get(sign)
+        if after is None:
+            raise ValueError(f"a replica that is {self.condition.value} is never {sign.value}")
+        self.condition, self.since_s, self.trial = after, now, None
+        self.failures = self.slow = 0
+
+
+class _Awaited(msgspec.Struct, eq=False):
+    """A turn without a first token yet."""
+
+    replica: ReplicaId
+    overdue_s: float
+
+
+class Changed(msgspec.Struct, frozen=True):
+    replica: ReplicaId
+    condition: Condition
+    why: str
+
+
+class FleetHealth:
+    def __init__(self, config: HealthConfig) -> None:
+        self._config = config
+        self._standings: dict[ReplicaId, Standing] = {}
+        self._awaited: dict[RequestId, _Awaited] = {}
+        self._overdue: list[tuple[float, RequestId]] = []
+        """A heap; those that are not awaited any more stay in it until they come up."""
+        self._began_s: dict[PoolId, float] = {}
+        self._uneasy: set[ReplicaId] = set()
+        """Those that are not up."""
+        self.next_due_s = float("inf")
+        """`pass_time` changes nothing before."""
+        self.said: list[Changed] = []
+        """For the information stream; whoever reads it empties it."""
+
+    # --- questions ---------------------------------------------------------------------------------
+
+    @property
+    def is_calm(self) -> bool:
+        """Every replica may have what it can take."""
+        return not self._uneasy
+
+    def condition(self, replica: ReplicaId) -> Condition:
+        return self._standings[replica].condition
+
+    def is_out(self, replica: ReplicaId) -> bool:
+        """Nothing may be sent there, though it answers."""
+        return self._standings[replica].condition is Condition.EJECTED
+
+    def may_take(self, replica: ReplicaId, running: int, usual: float, *, now: float) -> bool:
+        """One more turn, as far as its condition goes. `usual`: turns that the others run on average."""
+        standing = self._standings[replica]
+        match standing.condition:
+            case Condition.UP:
+                return True
+            case Condition.TRIED:
+                return standing.trial is None
+            case Condition.WARMING:
+                share = (now - standing.since_s) / self._config.slow_start_s
+                return running < 1 + share * usual
+            case _:
+                return False
+
+    # --- notifications -----------------------------------------------------------------------------
+
+    def came_up(self, replica: ReplicaId, pool: PoolId, *, now: float) -> None:
+        """It answers health checks. One that is new to a pool that serves already starts slowly, too."""
+        began_s = self._began_s.setdefault(pool, now)
+        standing = self._standings.get(replica)
+        if standing is None:
+            is_first = now - began_s < self._config.slow_start_s
+            condition = Condition.UP if is_first else Condition.WARMING
+            self._standings[replica] = Standing(pool=pool, condition=condition, since_s=now)
+            if not is_first:
+                self._note(replica)
+        elif standing.condition is Condition.DOWN:
+            standing.step(Sign.CAME, now=now)
+            self._note(replica)
+
+    def went_down(self, replica: ReplicaId, *, now: float) -> None:
+        standing = self._standings.get(replica)
+        if standing is not None and standing.condition is not Condition.DOWN:
+            standing.step(Sign.WENT, now=now)
+            self._note(replica)
+
+    def forget(self, replica: ReplicaId) -> None:
+        self._standings.pop(replica, None)
+        self._uneasy.discard(replica)
+
+    def sent(self, request: RequestId, replica: ReplicaId, p90_s: float | None, *, now: float) -> None:
+        """`p90_s`: until its first token, as nine in ten should take less; None if nothing is expected."""
+        standing = self._standings[replica]
+        if standing.condition is Condition.TRIED:
+            standing.trial = request
+        if p90_s is None:
+            return
+        overdue_s = now + max(self._config.slow_least_s, self._config.slow_factor * p90_s)
+        self._awaited[request] = _Awaited(replica, overdue_s)
+        heapq.heappush(self._overdue, (overdue_s, request))
+        if len(self._overdue) > 2 * len(self._awaited) + 64:
+            self._overdue = [(each.overdue_s, name) for name, each in self._awaited.items()]
+            heapq.heapify(self._overdue)
+        if overdue_s < self.next_due_s:
+            self.next_due_s = overdue_s
+
+    def first_token(self, request: RequestId, *, now: float) -> None:
+        if (awaited := self._awaited.pop(request, None)) is not None:
+            self._judge(request, awaited.replica, is_slow=now > awaited.overdue_s, now=now)
+
+    def ended(self, request: RequestId, replica: ReplicaId, *, failed: bool | None, now: float) -> None:
+        """`failed`: it was the replica's fault; None if the turn says nothing about that."""
+        self._awaited.pop(request, None)
+        standing = self._standings.get(replica)
+        if standing is None:
+            return
+        if failed:
+            standing.failures += 1
+            is_enough = standing.condition is Condition.TRIED
+            if is_enough or standing.failures >= self._config.failures_until_out:
+                self._eject(replica, standing, "fails", now=now)
+        elif failed is not None:
+            standing.failures = 0
+            if standing.trial == request and standing.condition is Condition.TRIED:
+                self._pass_trial(replica, standing, "its trial went well", now=now)
+        if standing.trial == request:
+            standing.trial = None
+
+    def pass_time(self, *, now: float) -> None:
+        """Takes note of what is overdue, whose rest is over and who is warm."""
+        while self._overdue and self._overdue[0][0] <= now:
+            _, request = heapq.heappop(self._overdue)
+            if (awaited := self._awaited.pop(request, None)) is not None:
+                self._judge(request, awaited.replica, is_slow=True, now=now)
+        for replica in tuple(self._uneasy):
+            standing = self._standings[replica]
+            passed_s = now - standing.since_s
+            if standing.condition is Condition.EJECTED and passed_s >= self._rest_s(standing):
+                standing.step(Sign.RESTED, now=now)
+                self._note(replica, "has rested")
+            elif standing.condition is Condition.WARMING and passed_s >= self._config.slow_start_s:
+                standing.step(Sign.WARMED, now=now)
+                standing.ejections = standing.slow_ejections = 0
+                self._note(replica, "is warm")
+        self._set_due()
+
+    # --- verdicts ----------------------------------------------------------------------------------
+
+    def _judge(self, request: RequestId, replica: ReplicaId, *, is_slow: bool, now: float) -> None:
+        standing = self._standings.get(replica)
+        if standing is None or (standing.condition is Condition.TRIED and standing.trial != request):
+            return
+        if not is_slow:
+            standing.slow = 0
+            if standing.condition is Condition.TRIED:
+                self._pass_trial(replica, standing, "its trial went well", now=now)
+            return
+        standing.slow += 1
+        is_enough = standing.condition is Condition.TRIED or standing.slow >= self._config.slow_until_out
+        if not is_enough or self._are_others_as_slow(replica, standing.pool):
+            return
+        if standing.slow_ejections < self._config.trials:
+            if self._eject(replica, standing, "is slow", now=now):
+                standing.slow_ejections += 1
+        elif standing.condition is Condition.TRIED:
+            self._pass_trial(replica, standing, "is slow by nature", now=now)
+
+    def _pass_trial(self, replica: ReplicaId, standing: Standing, why: str, *, now: float) -> None:
+        standing.step(Sign.PASSED, now=now)
+        self._note(replica, why)
+
+    def _are_others_as_slow(self, replica: ReplicaId, pool: PoolId) -> bool:
+        others = [s for name, s in self._standings.items() if s.pool == pool and name != replica]
+        serving = [s for s in others if s.condition in (Condition.UP, Condition.WARMING)]
+        slow = sum(s.slow >= max(1, self._config.slow_until_out - 1) for s in serving)
+        return 2 * slow >= len(serving) if serving else False
+
+    def _eject(self, replica: ReplicaId, standing: Standing, why: str, *, now: float) -> bool:
+        """Unless it is out, or too many would be."""
+        if Sign.OFFENDED not in TRANSITIONS[standing.condition]:
+            return False
+        peers = [each for each in self._standings.values() if each.pool == standing.pool]
+        bad = (Condition.EJECTED, Condition.TRIED)
+        out = sum(each.condition in bad for each in peers if each is not standing)
+        there = sum(each.condition not in (*bad, Condition.DOWN) for each in peers if each is not standing)
+        if not there or out + 1 > max(1, int(self._config.out_at_most * len(peers))):
+            return False
+        if not self._config.out_at_most:
+            return False
+        standing.step(Sign.OFFENDED, now=now)
+        standing.ejections += 1
+        self._note(replica, why)
+        return True
+
+    def _rest_s(self, standing: Standing) -> float:
+        doubled = self._config.rest_s * 2.0 ** min(30, max(0, standing.ejections - 1))
+        return min(doubled, self._config.rest_most_s)
+
+    def _note(self, replica: ReplicaId, why: str = "") -> None:
+        condition = self._standings[replica].condition
+        if condition is Condition.UP:
+            self._uneasy.discard(replica)
+        else:
+            self._uneasy.add(replica)
+        if why:
+            self.said.append(Changed(replica, condition, why))
+        self._set_due()
+
+    def _set_due(self) -> None:
+        due_s = self._overdue[0][0] if self._overdue else float("inf")
+        for replica in self._uneasy:
+            standing = self._standings[replica]
+            if standing.condition is Condition.EJECTED:
+                due_s = min(due_s, standing.since_s + self._rest_s(standing))
+            elif standing.condition is Condition.WARMING:
+                due_s = min(due_s, standing.since_s + self._config.slow_start_s)
+        self.next_due_s = due_s

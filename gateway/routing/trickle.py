@@ -1,0 +1,76 @@
+"""The trickle: when a replica is lost, its sessions move to the others few at a time.
+
+Source: ours; SGLang's router, where the sessions of one lost backend, all at once, took the next one down.
+
+Symbols: —
+
+Deviations: —
+
+Invariants: at most `moving_at_once` turns for each replica that is there compute a lost prompt anew at a
+time; they go in the order in which they came; a turn is moving from when it may go until it has its first
+token, or ended.
+"""
+
+from collections import OrderedDict
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gateway.domain.ids import PoolId, RequestId
+
+
+class TrickleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    moving_at_once: Annotated[int, Meta(ge=1, le=10_000)] = 2
+    """Turns of sessions whose replica was lost, for each of the others, that may compute their prompt anew
+    at a time."""
+    small_bytes: Annotated[int, Meta(ge=0)] = 16_384
+    """A request that is not larger than this just goes."""
+
+
+class Trickle:
+    def __init__(self, config: TrickleConfig) -> None:
+        self._config = config
+        self._moving: dict[PoolId, set[RequestId]] = {}
+        self._waiting: dict[PoolId, OrderedDict[RequestId, None]] = {}
+        self._pools: dict[RequestId, PoolId] = {}
+
+    def __bool__(self) -> bool:
+        """Somebody waits, or moves."""
+        return bool(self._pools)
+
+    def may_move(self, request: RequestId, pool: PoolId, body_bytes: int, replicas: int) -> bool:
+        """Whether a turn that lost its replica may go now; it moves then, and waits otherwise."""
+        if body_bytes <= self._config.small_bytes:
+            return True
+        moving = self._moving.setdefault(pool, set())
+        if request not in moving:
+            is_free = len(moving) < replicas * self._config.moving_at_once
+            if not is_free or self._waiting.get(pool):
+                self._waiting.setdefault(pool, OrderedDict())[request] = None
+                self._pools[request] = pool
+                return False
+            moving.add(request)
+            self._pools[request] = pool
+        return True
+
+    def next_to_move(self, pool: PoolId, replicas: int) -> RequestId | None:
+        """Somebody who waited and moves now."""
+        waiting, moving = self._waiting.get(pool), self._moving.setdefault(pool, set())
+        if not waiting or len(moving) >= replicas * self._config.moving_at_once:
+            return None
+        request, _ = waiting.popitem(last=False)
+        moving.add(request)
+        return request
+
+    def pools(self) -> list[PoolId]:
+        """Where somebody waits."""
+        return [pool for pool, waiting in self._waiting.items() if waiting]
+
+    def over(self, request: RequestId) -> None:
+        """It has its first token, or ended, or will be asked for again."""
+        pool = self._pools.pop(request, None)
+        if pool is not None:
+            self._moving[pool].discard(request)
+            if pool in self._waiting:
+                self._waiting[pool].pop(request, None)

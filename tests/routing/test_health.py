@@ -1,0 +1,230 @@
+"""Passive health: who is ejected for what, who is tried again, who warms up, and who never goes."""
+
+import itertools
+
+import msgspec
+import pytest
+
+from gateway.domain.ids import PoolId, ReplicaId, RequestId
+from gateway.routing.health import TRANSITIONS, Condition, FleetHealth, HealthConfig, Sign, Standing
+
+POOL = PoolId("pool")
+
+
+class Fleet:
+    """Turns by number, sent to replicas that are expected to begin within 100 ms."""
+
+    def __init__(self, replicas: str = "abc", **settings):
+        self.health = FleetHealth(msgspec.convert(settings, HealthConfig))
+        self.now, self.turns = 0.0, itertools.count()
+        for replica in replicas:
+            self.health.came_up(ReplicaId(replica), POOL, now=0.0)
+
+    def later(self, seconds):
+        self.now += seconds
+        if self.now >= self.health.next_due_s:
+            self.health.pass_time(now=self.now)
+
+    def send(self, replica, p90_s=0.1):
+        request = RequestId(f"r{next(self.turns)}")
+        self.health.sent(request, replica, p90_s, now=self.now)
+        return request
+
+    def fail(self, replica, times=1):
+        for _ in range(times):
+            self.health.ended(self.send(replica), replica, failed=True, now=self.now)
+
+    def serve(self, replica, seconds=0.05):
+        request = self.send(replica)
+        self.later(seconds)
+        self.health.first_token(request, now=self.now)
+        self.health.ended(request, replica, failed=False, now=self.now)
+
+    def is_(self, replica, condition):
+        return self.health.condition(replica) is condition
+
+    def may_take(self, replica, running=0, usual=10.0):
+        return self.health.may_take(replica, running, usual, now=self.now)
+
+
+def test_every_pair_is_in_the_table_or_raises():
+    for condition, sign in itertools.product(Condition, Sign):
+        standing = Standing(pool=POOL, condition=condition, since_s=0.0)
+        if sign in TRANSITIONS[condition]:
+            standing.step(sign, now=1.0)
+            assert standing.condition is TRANSITIONS[condition][sign] and standing.since_s == 1.0
+        else:
+            with pytest.raises(ValueError, match=f"is never {sign.value}"):
+                standing.step(sign, now=1.0)
+
+
+def test_failures_in_a_row_have_it_ejected():
+    fleet = Fleet()
+    fleet.fail("a", 2)
+    fleet.serve("a")
+    fleet.fail("a", 2)
+    assert fleet.health.is_calm
+    fleet.fail("a")
+    assert fleet.is_("a", Condition.EJECTED) and fleet.health.is_out("a") and not fleet.health.is_calm
+    assert not fleet.may_take("a") and fleet.may_take("b", running=1000)
+    assert [(each.replica, each.condition) for each in fleet.health.said] == [("a", Condition.EJECTED)]
+
+
+def test_what_says_nothing_of_the_replica_counts_for_nothing():
+    fleet = Fleet()
+    fleet.fail("a", 2)
+    fleet.health.ended(fleet.send("a"), "a", failed=None, now=0.0)
+    fleet.fail("a")
+    assert fleet.is_("a", Condition.EJECTED)
+
+
+def test_slow_is_what_is_overdue_whether_it_comes_or_not():
+    fleet = Fleet()
+    for _ in range(3):
+        fleet.send("a")
+    fleet.later(0.2)
+    assert fleet.health.is_calm, "twice what was expected, but not long"
+    fleet.later(0.05)
+    assert fleet.is_("a", Condition.EJECTED)
+
+
+def test_a_turn_in_time_between_slow_ones_clears_them():
+    fleet = Fleet()
+    for seconds in (1.0, 1.0, 0.1, 1.0, 1.0):
+        fleet.serve("a", seconds)
+    assert fleet.health.is_calm
+    fleet.serve("a", 1.0)
+    assert fleet.is_("a", Condition.EJECTED)
+
+
+def test_a_turn_of_which_nothing_is_expected_is_never_slow():
+    fleet = Fleet()
+    for _ in range(5):
+        fleet.send("a", p90_s=None)
+    fleet.later(1000.0)
+    assert fleet.health.is_calm
+
+
+def test_where_all_are_slow_it_is_nobodys_fault():
+    fleet = Fleet()
+    for _ in range(5):
+        for replica in "abc":
+            fleet.send(replica)
+    fleet.later(10.0)
+    assert fleet.health.is_calm
+
+
+def test_the_last_one_stays_and_so_does_half_of_the_pool():
+    fleet = Fleet("a")
+    fleet.fail("a", 10)
+    assert fleet.health.is_calm
+    fleet = Fleet("abcd")
+    for replica in "abcd":
+        fleet.fail(replica, 10)
+    assert [fleet.is_(each, Condition.EJECTED) for each in "abcd"] == [True, True, False, False]
+    fleet = Fleet(out_at_most=0.0)
+    fleet.fail("a", 10)
+    assert fleet.health.is_calm
+
+
+def test_what_is_down_counts_for_the_floor():
+    fleet = Fleet("ab")
+    fleet.health.went_down("b", now=0.0)
+    fleet.fail("a", 10)
+    assert fleet.is_("a", Condition.UP)
+
+
+def test_after_a_rest_one_turn_is_tried_and_then_its_share_grows():
+    fleet = Fleet(rest_s=5.0, slow_start_s=10.0)
+    fleet.fail("a", 3)
+    fleet.later(4.9)
+    assert fleet.is_("a", Condition.EJECTED)
+    fleet.later(0.1)
+    assert fleet.is_("a", Condition.TRIED) and fleet.may_take("a")
+    trial = fleet.send("a")
+    assert not fleet.may_take("a"), "one at a time"
+    fleet.health.first_token(trial, now=fleet.now)
+    assert fleet.is_("a", Condition.WARMING)
+    assert fleet.may_take("a") and not fleet.may_take("a", running=1)
+    fleet.later(5.0)
+    assert fleet.may_take("a", running=5) and not fleet.may_take("a", running=6)
+    fleet.later(5.0)
+    assert fleet.is_("a", Condition.UP) and fleet.may_take("a", running=1000) and fleet.health.is_calm
+
+
+def test_a_trial_that_fails_doubles_the_rest_up_to_a_bound():
+    fleet = Fleet(rest_s=1.0, rest_most_s=4.0)
+    fleet.fail("a", 3)
+    rests = []
+    for _ in range(4):
+        began = fleet.now
+        while not fleet.is_("a", Condition.TRIED):
+            fleet.later(0.25)
+        rests.append(fleet.now - began)
+        fleet.fail("a")
+    assert rests == [1.0, 2.0, 4.0, 4.0]
+
+
+def test_only_its_trial_speaks_for_a_replica_that_is_tried():
+    fleet = Fleet(rest_s=1.0)
+    old = fleet.send("a", p90_s=100.0)
+    fleet.fail("a", 3)
+    fleet.later(1.0)
+    fleet.health.first_token(old, now=fleet.now)
+    assert fleet.is_("a", Condition.TRIED)
+    trial = fleet.send("a")
+    fleet.health.ended(trial, "a", failed=None, now=fleet.now)
+    assert fleet.may_take("a"), "its client left: the next one is the trial"
+
+
+def test_a_trial_that_is_overdue_ends_it():
+    fleet = Fleet(rest_s=1.0)
+    fleet.fail("a", 3)
+    fleet.later(1.0)
+    _ = fleet.send("a")
+    fleet.later(1.0)
+    assert fleet.is_("a", Condition.EJECTED)
+
+
+def test_work_that_has_no_first_token_may_be_the_trial():
+    fleet = Fleet(rest_s=1.0)
+    fleet.fail("a", 3)
+    fleet.later(1.0)
+    fleet.health.ended(fleet.send("a", p90_s=None), "a", failed=False, now=fleet.now)
+    assert fleet.is_("a", Condition.WARMING)
+
+
+def test_what_stays_slow_is_let_back_in_the_end():
+    fleet = Fleet(rest_s=1.0, rest_most_s=1.0, trials=3)
+    for _ in range(3):
+        fleet.serve("a", 1.0)
+    for _ in range(2):
+        fleet.later(1.0)
+        fleet.serve("a", 1.0)
+        assert fleet.is_("a", Condition.EJECTED)
+    fleet.later(1.0)
+    fleet.serve("a", 1.0)
+    assert fleet.is_("a", Condition.WARMING)
+
+
+def test_whoever_comes_back_or_joins_late_starts_slowly():
+    fleet = Fleet("ab")
+    fleet.later(100.0)
+    fleet.health.went_down("a", now=fleet.now)
+    fleet.health.went_down("a", now=fleet.now)
+    assert not fleet.may_take("a")
+    fleet.health.came_up("a", POOL, now=fleet.now)
+    fleet.health.came_up("c", POOL, now=fleet.now)
+    assert fleet.is_("a", Condition.WARMING) and fleet.is_("c", Condition.WARMING)
+    fleet.health.forget("c")
+    fleet.health.forget("a")
+    assert fleet.health.is_calm
+
+
+def test_memory_is_bounded_by_what_lives():
+    fleet = Fleet()
+    for _ in range(1000):
+        fleet.health.ended(fleet.send("a", p90_s=1e6), "a", failed=False, now=0.0)
+    assert not fleet.health._awaited and len(fleet.health._overdue) < 100
+    fleet.health.first_token("unknown", now=0.0)
+    fleet.health.ended(RequestId("unknown"), ReplicaId("gone"), failed=True, now=0.0)
