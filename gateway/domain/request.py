@@ -128,6 +128,20 @@ class Words:
 NO_WORDS: Final = Words()
 
 
+class NewItems(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What a request brings since the newest answer: results of tools, what a person or a program wrote."""
+
+    size: int = 0
+    """In bytes, as they were sent."""
+    looks: tuple[int, ...] = ()
+    """Hashes of how its newest text begins and ends: programs begin or end all of theirs alike."""
+    has_failed: bool = False
+    """A tool's result says that it failed."""
+
+
+NO_NEW_ITEMS: Final = NewItems()
+
+
 class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """What identity needs of a conversation: hashes of its canonical content, never the content.
 
@@ -147,7 +161,11 @@ class Transcript(msgspec.Struct, frozen=True, kw_only=True):
     """Equal for two requests that ask for the same answer, streamed or not."""
     agent: int = 0
     """Hash of the system prompt and the tools: what kind of agent speaks."""
+    agent_type: int = 0
+    """The same, without what differs from run to run: dates, paths, counters; 0 if there is neither."""
     words: Words = NO_WORDS
+    new: NewItems = NO_NEW_ITEMS
+    """What stands behind the newest answer."""
 
     @property
     def asked(self) -> tuple[int, ...]:
@@ -207,6 +225,22 @@ class ToolCall(msgspec.Struct, frozen=True):
 
     id: str
     name: str
+    is_at_engine: bool = False
+    """Whoever answers runs the tool, too: its result stands in the same answer."""
+
+
+class Manner(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """How an answer calls its tools, beyond their names."""
+
+    names: tuple[str, ...] = ()
+    """Tools that its text asks for, by a protocol of the application's own (ReAct, a code block)."""
+    is_code: bool = False
+    """It does so by a code block alone, as answers to people do."""
+    opening: int = 0
+    """Hash of the word that each call begins with, such as the program that a shell is to run."""
+
+
+NO_MANNER: Final = Manner()
 
 
 class Utterance:
@@ -227,6 +261,10 @@ class Utterance:
     def said(self) -> tuple[int, ...]:
         """Marks of its text."""
         return ()
+
+    @property
+    def manner(self) -> Manner:
+        return NO_MANNER
 
     @property
     def handed(self) -> tuple[tuple[int, ...], ...]:

@@ -6,7 +6,9 @@ Symbols: *active tools* → `active_sessions`.
 
 Deviations: MARS instruments the agent; we infer. A call opens when the response that carries it ends
 (its client may start the tool earlier, while decoding goes on) and closes when a request brings its
-result. A call that nobody answers (a final `finish` tool, a killed agent) stays open until its session ends.
+result. A call in an answer's text has no id; it closes when its conversation goes on. So does, without having
+ended, a call that the conversation goes on without; one that nobody ever answers (a final `finish` tool, a
+killed agent) stays open until its session ends. Tools that the engine runs itself are no boundaries.
 
 Invariants: a call is open at most once; at most `max_open_calls` per session are kept, newest first;
 `active_sessions` counts exactly the sessions that have an open call.
@@ -60,22 +62,38 @@ class ToolBoundaries:
         if not calls:
             return ()
         most = self._config.max_open_calls
-        open_calls = self._open.setdefault(session, {})
+        open_calls = self._open.get(session, {})
         names = []
         for call in calls[-most:]:
-            if call.id not in open_calls:
+            if call.id not in open_calls and not call.is_at_engine:
                 open_calls[call.id] = OpenCall(call.name, turn, now)
                 names.append(call.name)
         while len(open_calls) > most:
             del open_calls[next(iter(open_calls))]
+        if open_calls:
+            self._open[session] = open_calls
         return tuple(names)
 
-    def results_came(self, session: SessionId, call_ids: Iterable[str], *, now: float) -> ClosedCalls | None:
-        """A request brought these results. None if it closes no open call."""
+    def text_called(self, session: SessionId, turn: RequestId, names: Sequence[str], *, now: float) -> None:
+        """A response ended whose text asks for these tools."""
+        calls = [ToolCall(f"{turn}#{number}", name) for number, name in enumerate(names)]
+        self.opened(session, turn, calls, now=now)
+
+    def results_came(
+        self, session: SessionId, call_ids: Iterable[str], *, went_on: RequestId | None = None, now: float
+    ) -> ClosedCalls | None:
+        """A request brought these results; the conversation goes on from the turn `went_on`. None if it
+        closes no open call."""
         open_calls = self._open.get(session)
         if not open_calls:
             return None
         closed = [open_calls.pop(call_id) for call_id in call_ids if call_id in open_calls]
+        if went_on is not None and open_calls:
+            left = [call_id for call_id, call in open_calls.items() if call.turn == went_on]
+            for call_id in left:
+                call = open_calls.pop(call_id)
+                if call_id.startswith(f"{went_on}#"):
+                    closed.append(call)
         if not open_calls:
             del self._open[session]
         if not closed:

@@ -9,7 +9,8 @@ newest block that did is the best witness left.
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from gateway.wire.items import ASIDE, ASSISTANT, Item
+from gateway.domain.request import NewItems
+from gateway.wire.items import ASIDE, ASSISTANT, TOOL, USER, Item
 
 MAX_ITEMS: Final = 128
 """How many items we look at. Larger batches of parallel calls are recognised by their newest ones."""
@@ -54,3 +55,15 @@ def read_echoes(items: Iterable[Item]) -> Echoes:
     if has_observation and not results:
         results = calls
     return Echoes(tuple(results | calls)[:MAX_IDS], tuple(results)[:MAX_IDS])
+
+
+def read_new(items: Iterable[tuple[int, Item]]) -> NewItems:
+    """`items`: those behind the model's newest, newest first, each with its size in bytes."""
+    size, failed = 0, False
+    looks: tuple[int, ...] = ()
+    for item_size, item in items:
+        if item.kind == TOOL or item.kind == USER:
+            size += item_size
+            failed = failed or item.has_failed
+            looks = looks or item.looks
+    return NewItems(size, looks, failed)

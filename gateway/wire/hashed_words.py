@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.domain.request import Utterance, Words
+from gateway.domain.request import NO_MANNER, Manner, Utterance, Words
 from gateway.wire.marks import is_most, lone_phrases, probe
 from gateway.wire.wording import Asked, share_of
 
@@ -39,6 +39,7 @@ class UtteranceHashes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     said: tuple[int, ...] = ()
     handed: tuple[tuple[int, ...], ...] = ()
     handed_sizes: tuple[int, ...] = ()
+    manner: Manner = NO_MANNER
 
 
 class HashedWords(Words):
@@ -94,6 +95,10 @@ class HashedUtterance(Utterance):
     def handed_sizes(self) -> tuple[int, ...]:
         return self._kept.handed_sizes
 
+    @property
+    def manner(self) -> Manner:
+        return self._kept.manner
+
 
 def hash_words(value: Any) -> Any:
     """An `enc_hook` of msgspec: words on their way into a recording."""
@@ -108,7 +113,11 @@ def hash_words(value: Any) -> Any:
         )
     if isinstance(value, Utterance):
         return UtteranceHashes(
-            text=value.text, said=value.said, handed=value.handed, handed_sizes=value.handed_sizes
+            text=value.text,
+            said=value.said,
+            handed=value.handed,
+            handed_sizes=value.handed_sizes,
+            manner=value.manner,
         )
     raise NotImplementedError(f"{type(value).__name__} is not recorded")
 

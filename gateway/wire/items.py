@@ -14,7 +14,7 @@ from xxhash import xxh3_64_intdigest
 
 from gateway.domain.ids import is_well_formed_id
 from gateway.wire.body import UNREADABLE
-from gateway.wire.marks import text_hash
+from gateway.wire.marks import hash_text, text_hash
 
 SYSTEM: Final = 0
 USER: Final = 1
@@ -33,6 +33,14 @@ _CALL_AS_TEXT: Final = re.compile(r"\{'id': '([!-&(-\[\]-~]{1,256})', 'type': 'f
 """smolagents rewrites tool calls into the assistant's text, as Python literals."""
 _OBSERVATION: Final = "Observation:"
 _MAX_DEPTH: Final = 8
+_LOOK: Final = 6
+"""Characters at either end of a text: `<retur…put>`, `Observ…`, `…ash-$`."""
+_FAILED: Final = re.compile(
+    rb'"is_error": ?true|Traceback \(most|(?:"|\\n)(?:<error>|Error\b|ERROR\b|error:)|[Ee]xit code:? [1-9]'
+    rb"|command not found|No such file or directory"
+)
+_FAILS_NEAR: Final = 2000
+"""Bytes at the beginning of a result in which a failure is looked for."""
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
@@ -47,6 +55,10 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     """Of the calls that it makes, or whose results it brings."""
     is_observation: bool = False
     """Results as plain text, which belong to calls as plain text."""
+    looks: tuple[int, ...] = ()
+    """Hashes of how a user's text begins and ends."""
+    has_failed: bool = False
+    """Results that say that their tool failed."""
 
 
 _DECODER: Final = msgspec.json.Decoder()
@@ -62,7 +74,12 @@ def read_item(raw: Raw) -> Item:
     except UNREADABLE:
         return _NO_ITEM
     kind, texts, calls, ids = _understand(content)
-    return _ASIDE if kind == ASIDE else _NO_ITEM if kind == NOTHING else _item(kind, texts, calls, ids)
+    if kind in (ASIDE, NOTHING):
+        return _ASIDE if kind == ASIDE else _NO_ITEM
+    found = _item(kind, texts, calls, ids)
+    if kind == TOOL and _has_failed(raw):
+        return msgspec.structs.replace(found, has_failed=True)
+    return found
 
 
 def user_item(text: str) -> Item:
@@ -73,18 +90,30 @@ def user_item(text: str) -> Item:
 def _item(kind: int, texts: list[str], calls: list[Any], ids: list[Any]) -> Item:
     said = texts[0] if len(texts) == 1 else "\n".join(texts)
     is_observation = False
+    looks: tuple[int, ...] = ()
     if kind == ASSISTANT:
         if not ids and _CALLS_AS_TEXT in said:
             ids = _CALL_AS_TEXT.findall(said)
         said = without_thought(said)
     elif kind == USER:
         is_observation = said.startswith(_OBSERVATION)
+        looks = _looks(said)
     text = text_hash(said)
     known = tuple([text for text in ids if isinstance(text, str) and is_well_formed_id(text)]) if ids else ()
     if not calls:
-        return Item(kind, hash((kind, text)), text, False, known, is_observation)
+        return Item(kind, hash((kind, text)), text, False, known, is_observation, looks)
     content = xxh3_64_intdigest(_CANONICAL.encode((kind, text, calls)))
-    return Item(kind, content, text, True, known, is_observation)
+    return Item(kind, content, text, True, known, is_observation, looks)
+
+
+def _looks(said: str) -> tuple[int, ...]:
+    """Blanks differ between two tellings of the same."""
+    head, tail = " ".join(said[: 4 * _LOOK].split()), " ".join(said[-4 * _LOOK :].split())
+    return (hash_text(head[:_LOOK]), hash_text(tail[-_LOOK:])) if head and tail else ()
+
+
+def _has_failed(raw: Raw) -> bool:
+    return _FAILED.search(memoryview(raw)[:_FAILS_NEAR]) is not None
 
 
 def without_thought(text: str) -> str:

@@ -98,7 +98,7 @@ class MessagesReader:
     def _read_block(self, block: _Block, sighting: Sighting) -> None:
         if block.type is not None and block.type.endswith("tool_use"):
             sighting.has_first_token = True
-            sighting.add_call(block.id, block.name)
+            sighting.add_call(block.id, block.name, is_at_engine=block.type != "tool_use")
             if bytes(block.input) not in _NO_INPUT:  # streamed, it begins empty and grows
                 sighting.add_arguments(block.id, bytes(block.input).decode())
         elif block.type == "text":

@@ -35,13 +35,13 @@ class Sighting:
         self._arguments: dict[object, bytearray] = {}
         self._bytes_left = MAX_SAID_BYTES
 
-    def add_call(self, call_id: str | None, name: str | None) -> None:
+    def add_call(self, call_id: str | None, name: str | None, *, is_at_engine: bool = False) -> None:
         """A tool call, as soon as both are known; told again, it is not counted again."""
         if not call_id or not name or call_id in self._call_ids or len(self.tool_calls) >= MAX_CALLS:
             return
         if is_well_formed_id(call_id):
             self._call_ids.add(call_id)
-            self.tool_calls.append(ToolCall(call_id, name))
+            self.tool_calls.append(ToolCall(call_id, name, is_at_engine))
 
     def add_state_id(self, state_id: str | None) -> None:
         if not state_id or state_id in self._known_state_ids or len(self.state_ids) >= MAX_STATE_IDS:

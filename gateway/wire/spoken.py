@@ -6,8 +6,9 @@ Invariant: whoever looks sees the same marks, whether they are read now or later
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.domain.request import Utterance
+from gateway.domain.request import Manner, Utterance
 from gateway.wire.items import argument_texts, canonical_arguments
+from gateway.wire.manner import read_manner
 from gateway.wire.marks import leave_marks
 from gateway.wire.wording import OVERHEAD
 
@@ -17,13 +18,14 @@ MAX_HANDED: Final = 16
 class SpokenWords(Utterance):
     """An answer whose text and arguments are at hand."""
 
-    __slots__ = ("_arguments", "_handed", "_handed_sizes", "_said", "_size", "_spoken")
+    __slots__ = ("_arguments", "_handed", "_handed_sizes", "_manner", "_said", "_size", "_spoken")
 
     def __init__(self, *, text: int, spoken: str, arguments: Sequence[bytes]) -> None:
         super().__init__(text=text)
         self._spoken = spoken
         self._arguments = arguments
         self._said: tuple[int, ...] | None = None
+        self._manner: Manner | None = None
         self._handed: tuple[tuple[int, ...], ...] | None = None
         self._handed_sizes: tuple[int, ...] = ()
         self._size = len(spoken) + sum(map(len, arguments)) + OVERHEAD
@@ -39,6 +41,12 @@ class SpokenWords(Utterance):
         return self._said or ()
 
     @property
+    def manner(self) -> Manner:
+        if self._manner is None:
+            self._manner = read_manner(self._spoken, self._arguments)
+        return self._manner
+
+    @property
     def handed(self) -> tuple[tuple[int, ...], ...]:
         if self._handed is None:
             self._read()
@@ -51,6 +59,7 @@ class SpokenWords(Utterance):
         return self._handed_sizes
 
     def _read(self) -> None:
+        _ = self.manner
         self._said = leave_marks(self._spoken)
         handed: dict[tuple[int, ...], int] = {}
         for pieces in self._arguments:

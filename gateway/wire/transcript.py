@@ -14,9 +14,10 @@ import msgspec
 from msgspec import Raw
 from xxhash import xxh3_64_intdigest
 
-from gateway.domain.request import AssistantBlock, Transcript
+from gateway.domain.request import AssistantBlock, NewItems, Transcript
+from gateway.wire.agent_skeleton import agent_skeleton
 from gateway.wire.body import ABSENT, RequestBody, ResponsesBody
-from gateway.wire.echoes import MAX_ITEMS, NO_ECHOES, Echoes, read_echoes
+from gateway.wire.echoes import MAX_ITEMS, NO_ECHOES, Echoes, read_echoes, read_new
 from gateway.wire.items import ASIDE, ASSISTANT, SYSTEM, TOOL, USER, Item, read_item, user_item
 from gateway.wire.memory import Memory
 from gateway.wire.wording import InputWords, Marked, RequestWords
@@ -28,6 +29,8 @@ _MAX_RAW: Final = 4
 _BACK: Final = 4
 """How far before the end marks are still moved about."""
 _MAX_SYSTEM: Final = 4
+_MAX_NEW: Final = 32
+"""New items that are looked at one by one."""
 _MAX_RUN: Final = 8
 _ENDS: Final = (USER, TOOL)
 """What stands between two answers of the model."""
@@ -64,12 +67,12 @@ class TranscriptReader:
     def __init__(self, max_known: int = _MAX_KNOWN) -> None:
         self._items: Memory[Item] = Memory(max_known)
         self._checkpoints: Memory[_Checkpoint] = Memory(max_known)
-        self._agents: Memory[int] = Memory(max_known)
+        self._agents: Memory[tuple[int, int]] = Memory(max_known)
         self._marked = Marked()
 
     def read(self, fields: RequestBody, items: Sequence[Raw]) -> tuple[Transcript, Echoes]:
         raws = list(map(xxh3_64_intdigest, items))
-        agent = self._agent(fields, items, raws)
+        agent, agent_type = self._agent(fields, items, raws)
         if isinstance(fields, ResponsesBody) and isinstance(fields.input, str):
             found = _follow(_EMPTY, [user_item(fields.input)], 0)
             words: RequestWords | InputWords = InputWords(fields.input)
@@ -85,7 +88,9 @@ class TranscriptReader:
             newest_run=found.run,
             body=hash((agent, len(raws), *raws[-_MAX_RAW:], found.tail)),
             agent=agent,
+            agent_type=agent_type,
             words=words,
+            new=self._new(items, raws, found.said),
         )
         return transcript, echoes
 
@@ -97,6 +102,11 @@ class TranscriptReader:
         block = range(before - 1, max(-1, before - MAX_ITEMS), -1)
         read = self._item
         return read_echoes(read(raws[at], items[at]) for places in (newest, block) for at in places)
+
+    def _new(self, items: Sequence[Raw], raws: Sequence[int], said: int) -> NewItems:
+        """Of the items behind the model's newest."""
+        places = range(len(raws) - 1, max(said, len(raws) - _MAX_NEW) - 1, -1)
+        return read_new((len(memoryview(items[at])), self._item(raws[at], items[at])) for at in places)
 
     def _resume(self, items: Sequence[Raw], raws: Sequence[int]) -> _Checkpoint:
         """The whole conversation, from the newest checkpoint on."""
@@ -131,7 +141,8 @@ class TranscriptReader:
             self._items.put(key, item)
         return item
 
-    def _agent(self, fields: RequestBody, items: Sequence[Raw], raws: Sequence[int]) -> int:
+    def _agent(self, fields: RequestBody, items: Sequence[Raw], raws: Sequence[int]) -> tuple[int, int]:
+        """The agent, and its type."""
         stated = (
             xxh3_64_intdigest(fields.system) if fields.system is not ABSENT else 0,
             xxh3_64_intdigest(fields.instructions) if fields.instructions is not ABSENT else 0,
@@ -141,7 +152,10 @@ class TranscriptReader:
         agent = self._agents.get(key)
         if agent is None:
             first = [self._item(raws[at], items[at]) for at in range(min(_MAX_SYSTEM, len(raws)))]
-            agent = hash((stated, *(item.hash for item in first if item.kind == SYSTEM)))
+            systems = [at for at, item in enumerate(first) if item.kind == SYSTEM]
+            exact = hash((stated, *(first[at].hash for at in systems)))
+            said = [fields.system, fields.instructions, *(items[at] for at in systems)]
+            agent = exact, agent_skeleton([each for each in said if each is not ABSENT], fields.tools or ())
             self._agents.put(key, agent)
         return agent
 

@@ -64,3 +64,25 @@ def test_a_session_that_ends_takes_its_calls_along():
     probe.forget(S)
     probe.forget(OTHER)
     assert probe.active_sessions == 0
+
+
+def test_calls_in_text_close_when_the_conversation_goes_on():
+    probe = tools()
+    probe.text_called(S, R, ["bash"], now=1.0)
+    assert probe.active_sessions == 1
+    assert probe.results_came(S, (), went_on=RequestId("other"), now=2.0) is None
+    assert probe.results_came(S, (), went_on=R, now=3.0) == ClosedCalls(("bash",), 2.0)
+    assert probe.active_sessions == 0
+
+
+def test_a_conversation_that_goes_on_without_a_result_has_given_it_up():
+    probe = tools()
+    probe.opened(S, R, calls("1", "2"), now=0.0)
+    assert probe.results_came(S, ["1"], went_on=R, now=1.0) == ClosedCalls(("tool-1",), 1.0)
+    assert probe.active_sessions == 0 and probe.results_came(S, ["2"], now=2.0) is None
+
+
+def test_tools_that_the_engine_runs_are_no_boundaries():
+    probe = tools()
+    assert probe.opened(S, R, [ToolCall("1", "web_search", is_at_engine=True)], now=0.0) == ()
+    assert probe.active_sessions == 0

@@ -1,0 +1,110 @@
+"""Streaming quantiles of positive quantities that differ by orders of magnitude, in a few hundred bytes.
+
+Source: none; a histogram of logarithms whose observations decay, and a log-normal fit beside it (SAGA, Alg.
+1, "tool latencies are log-normal").
+
+Symbols: H_t → `LogQuantiles`; μ_t, σ_t → `mu`, `sigma`; Percentile(H_t, p) → `quantile`.
+
+Deviations: a fit alone is wrong where a tool has two modes (a cached build and a whole one), counts alone are
+wrong while there are few. So the quantile is the fit's at first and goes over to the counted one.
+
+Invariants: memory is fixed; an observation weighs half as much after `half_life` later ones; no quantile is
+beyond the largest observation's bucket once there are `_COUNTED` observations.
+"""
+
+import math
+from array import array
+from statistics import NormalDist
+from typing import Final
+
+_BUCKETS: Final = 72
+_RATIO: Final = 1.25
+_LOG_RATIO: Final = math.log(_RATIO)
+_RESCALE_AT: Final = 1e6
+_COUNTED: Final = 40.0
+"""Observations after which counts alone are believed."""
+_PRIOR_SIGMA: Final = 1.0
+_PRIOR_WEIGHT: Final = 2.0
+
+
+class LogQuantiles:
+    __slots__ = ("_counts", "_gain", "_keep", "_log_low", "_squares", "_sum", "_weight")
+
+    def __init__(self, *, low: float, half_life: float = 300.0) -> None:
+        """`low`: what is below it is not told apart; the largest is about ten million times as much."""
+        self._log_low = math.log(low)
+        self._keep = 0.5 ** (1.0 / half_life)
+        self._counts = array("f", bytes(4 * _BUCKETS))
+        self._gain = 1.0
+        self._weight = 0.0
+        self._sum = 0.0
+        self._squares = 0.0
+
+    def add(self, value: float) -> None:
+        log = max(math.log(value) if value > 0.0 else self._log_low, self._log_low)
+        gain = self._gain = self._gain / self._keep
+        self._counts[min(int((log - self._log_low) / _LOG_RATIO), _BUCKETS - 1)] += gain
+        self._weight += gain
+        self._sum += gain * log
+        self._squares += gain * log * log
+        if gain > _RESCALE_AT:
+            self._counts = array("f", [count / gain for count in self._counts])
+            self._weight, self._sum, self._squares = (
+                self._weight / gain,
+                self._sum / gain,
+                self._squares / gain,
+            )
+            self._gain = 1.0
+
+    @property
+    def weight(self) -> float:
+        """How many observations it stands for."""
+        return self._weight / self._gain
+
+    @property
+    def mu(self) -> float:
+        """Mean of the logarithms; of the least value, before the first observation."""
+        return self._sum / self._weight if self._weight else self._log_low
+
+    @property
+    def sigma(self) -> float:
+        """Deviation of the logarithms; a wide guess of it while little is known."""
+        if not self._weight:
+            return _PRIOR_SIGMA
+        weight = self.weight
+        variance = max(0.0, self._squares / self._weight - self.mu**2)
+        return math.sqrt((variance * weight + _PRIOR_SIGMA**2 * _PRIOR_WEIGHT) / (weight + _PRIOR_WEIGHT))
+
+    def quantile(self, share: float) -> float | None:
+        """The value that `share` of them do not exceed; None before the first."""
+        if not self._weight:
+            return None
+        trust = min(1.0, self.weight / _COUNTED)
+        counted = self._counted(share)
+        if trust == 1.0:
+            return math.exp(counted)
+        fitted = self.mu + self.sigma * _NORMAL.inv_cdf(min(max(share, 1e-6), 1 - 1e-6))
+        return math.exp(trust * counted + (1.0 - trust) * fitted)
+
+    def share_within(self, value: float) -> float:
+        """Which share of them does not exceed it; 1 before the first."""
+        if not self._weight:
+            return 1.0
+        place = (math.log(value) - self._log_low) / _LOG_RATIO if value > 0.0 else -1.0
+        if place < 0:
+            return 0.0
+        whole = min(int(place), _BUCKETS - 1)
+        part = min(1.0, place - whole) * self._counts[whole]
+        return min(1.0, (sum(self._counts[:whole]) + part) / self._weight)
+
+    def _counted(self, share: float) -> float:
+        """Its logarithm, within the bucket as if it were evenly filled."""
+        wanted, place = share * self._weight, 0
+        for place, count in enumerate(self._counts):
+            if count and count >= wanted * (1.0 - 1e-6):
+                return self._log_low + (place + min(1.0, wanted / count)) * _LOG_RATIO
+            wanted -= count
+        return self._log_low + (place + 1) * _LOG_RATIO
+
+
+_NORMAL: Final = NormalDist()

@@ -1,0 +1,119 @@
+"""How an answer calls its tools: by which names, if its text alone says so, and with which first words.
+
+Applications that do without native calls have protocols of their own, inside the text: ReAct (`Action: NAME`
+and `Action Input:`), tags (`<function=NAME>`, `<invoke name="NAME">`, `<tool_call>{"name": …}`), or one code
+block that is to be run. A code block alone may as well be meant for a person; whoever uses this has to find
+out (`gateway/tool_probe/text_calls.py`).
+
+Invariants: costs nothing but a few searches where there is none; at most `_MAX_NAMES` names of at most
+`_MAX_NAME` characters.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+from gateway.domain.request import NO_MANNER, Manner
+
+_MAX_NAMES: Final = 16
+_MAX_NAME: Final = 64
+_MAX_WORD: Final = 16
+_NEAR: Final = 200
+"""Characters of a call that are looked at."""
+
+_ACTION: Final = re.compile(r"^[ \t>*]*Action:[ \t]*[`*\[\"]*([\w.\- ]{1,64}?)[`*\]\"]*[ \t]*$", re.MULTILINE)
+_INPUT: Final = "Action Input:"
+_TAGS: Final = (
+    ("<function=", re.compile(r"<function=([\w.\-]{1,64})>")),
+    ("<invoke ", re.compile(r"<invoke\s+name=[\"']([\w.\-]{1,64})[\"']")),
+    ("<tool_call>", re.compile(r"<tool_call>\s*\{[^{}]{0,80}\"name\"\s*:\s*\"([\w.\-]{1,64})\"")),
+)
+_FENCE: Final = "```"
+_SHELLS: Final = frozenset(("bash", "sh", "shell", "mswea_bash_command", "console"))
+_CODE: Final = frozenset(("python", "py"))
+_SKIPPED: Final = re.compile(
+    r"(?:\s|\\n|cd\s+[^\s;&]+\s*(?:&&|;)|[A-Za-z_]\w*=[^\s\"]*\s|source\s+\S+\s*&&)+"
+)
+"""What stands before the command that a shell is to run."""
+_WORD: Final = re.compile(r"[A-Za-z_][\w.\-]*|[/~.]")
+_VALUE: Final = re.compile(r"\s*\{\s*\"[^\"]*\"\s*:\s*\"?")
+
+
+def read_manner(spoken: str, arguments: Sequence[bytes]) -> Manner:
+    """Of an answer's text, and of the arguments of its native calls."""
+    if arguments:
+        words = [_word(_of_value(each)) for each in arguments[:_MAX_NAMES]]
+        return Manner(opening=_hash(words))
+    names, words = _tagged(spoken) or _actions(spoken) or ([], [])
+    if names:
+        return Manner(names=tuple(names), opening=_hash(words))
+    block = _only_block(spoken)
+    if block is None:
+        return NO_MANNER
+    name, code = block
+    return Manner(names=(name,), is_code=True, opening=_hash([_word(code)]))
+
+
+def _tagged(spoken: str) -> tuple[list[str], list[str]] | None:
+    if "<" not in spoken:
+        return None
+    for tag, pattern in _TAGS:
+        if tag in spoken:
+            names = list(dict.fromkeys(pattern.findall(spoken)))[:_MAX_NAMES]
+            if names:
+                return names, names
+    return None
+
+
+def _actions(spoken: str) -> tuple[list[str], list[str]] | None:
+    """The first one counts: what stands behind it, a model has made up."""
+    if _INPUT not in spoken:
+        return None
+    found = _ACTION.search(spoken)
+    if found is None:
+        return None
+    at = spoken.find(_INPUT, found.end())
+    if at < 0:
+        return None
+    return [found[1].strip()[:_MAX_NAME]], [_word(_of_text(spoken[at + len(_INPUT) :][:_NEAR]))]
+
+
+def _only_block(spoken: str) -> tuple[str, str] | None:
+    """The name of a tool, and what it is to run: of an answer with exactly one code block."""
+    start = spoken.find(_FENCE)
+    if start < 0:
+        return None
+    end = spoken.find(_FENCE, start + 3)
+    if end < 0 or spoken.find(_FENCE, end + 3) >= 0:
+        return None
+    kind, _, code = spoken[start + 3 : end].partition("\n")
+    kind = kind.strip().lower()
+    if kind in _SHELLS:
+        return "bash", code[:_NEAR]
+    if kind in _CODE:
+        return "python", code[:_NEAR]
+    word = _word(code[:_NEAR]) if not kind else ""
+    return (word, code[:_NEAR]) if word else None
+
+
+def _of_value(arguments: bytes) -> str:
+    return _of_text(arguments[:_NEAR].decode("utf-8", "replace"))
+
+
+def _of_text(text: str) -> str:
+    """The first value of an object's text; the text if it is none."""
+    found = _VALUE.match(text)
+    return text[found.end() :] if found is not None else text
+
+
+def _word(text: str) -> str:
+    skipped = _SKIPPED.match(text)
+    found = _WORD.match(text, skipped.end() if skipped is not None else 0)
+    return found[0][:_MAX_WORD] if found is not None else ""
+
+
+def _hash(words: Sequence[str]) -> int:
+    said = ",".join(sorted(set(words)))
+    return xxh3_64_intdigest(said.encode()) if said else 0

@@ -1,0 +1,57 @@
+"""Streaming quantiles: right for one mode and for two, with few observations and with many."""
+
+import math
+import random
+
+import pytest
+
+from gateway.tool_probe.quantiles import LogQuantiles
+
+
+def filled(values, half_life: float = 1e9) -> LogQuantiles:
+    found = LogQuantiles(low=0.001, half_life=half_life)
+    for value in values:
+        found.add(value)
+    return found
+
+
+def test_before_the_first():
+    empty = LogQuantiles(low=0.001)
+    assert empty.quantile(0.95) is None and empty.share_within(1.0) == 1.0 and empty.weight == 0
+    assert empty.mu == math.log(0.001) and empty.sigma == 1.0
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
+def test_quantiles_of_many(share):
+    rng = random.Random(1)
+    values = sorted(rng.lognormvariate(0.0, 1.5) for _ in range(4000))
+    found = filled(values)
+    assert found.quantile(share) == pytest.approx(values[int(share * len(values))], rel=0.15)
+    assert found.share_within(values[int(share * len(values))]) == pytest.approx(share, abs=0.04)
+    assert found.mu == pytest.approx(0.0, abs=0.1) and found.sigma == pytest.approx(1.5, rel=0.05)
+
+
+def test_two_modes_are_not_smoothed_over():
+    found = filled([0.1] * 90 + [100.0] * 10)
+    assert found.quantile(0.5) < 0.2 and found.quantile(0.95) == pytest.approx(100.0, rel=0.3)
+
+
+def test_a_few_observations_leave_room():
+    found = filled([1.0, 1.1, 0.9])
+    assert 1.2 < found.quantile(0.95) < 10.0
+
+
+def test_what_is_old_is_forgotten():
+    found = filled([10.0] * 200 + [0.1] * 200, half_life=20)
+    assert found.quantile(0.9) < 0.2 and found.weight < 40
+
+
+def test_out_of_bounds():
+    found = filled([0.0, -1.0, 1e12] + [1.0] * 60)
+    assert found.quantile(0.0) >= 0.001 and found.quantile(1.0) > 1000.0
+    assert found.share_within(0.0) == 0.0 and found.share_within(1e15) > 0.999
+
+
+def test_it_goes_on_for_ever():
+    found = filled([1.0] * 20_000, half_life=5)
+    assert found.quantile(0.5) == pytest.approx(1.0, rel=0.15)
