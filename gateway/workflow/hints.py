@@ -1,0 +1,82 @@
+"""What the engine is told of a conversation: the typed hint of `turnpike-vllm`, as it travels.
+
+The request carries a provisional one, because an engine frees a request's blocks before any gateway has seen
+the end of its answer; another follows at the pause, when it is known what the answer asks for.
+
+Invariants: hints about a thread have growing numbers; a hint is text of less than
+`turnpike_vllm.hints.MAX_TEXT` characters; no id in it is the client's.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from gateway.domain.decision import Edge, SessionRef
+from gateway.domain.ids import SessionId
+from gateway.workflow.reuse import Outlook
+from turnpike_vllm.hints import MAX_SECONDS, Hint, ServiceClass
+
+_SUPERSEDES: Final = (Edge.COMPACTS, Edge.REWINDS)
+"""What stood behind the place where it goes on is no prefix of anything that comes."""
+_CLASSES: Final[Mapping[str, ServiceClass]] = {each.name.lower(): each for each in ServiceClass}
+
+
+class Hints:
+    """Writes hints, and numbers them."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def with_request(
+        self,
+        ref: SessionRef,
+        outlook: Outlook,
+        *,
+        age_s: float,
+        service_class: str | None,
+        is_final: bool,
+        parent: SessionId | None = None,
+    ) -> str:
+        return self._write(
+            ref,
+            outlook,
+            is_final=is_final,
+            is_superseded=ref.edge in _SUPERSEDES,
+            age_s=max(0.0, age_s),
+            service=_CLASSES.get(service_class) if service_class is not None else None,
+            parent=parent,
+        )
+
+    def at_pause(self, ref: SessionRef, outlook: Outlook) -> str:
+        return self._write(ref, outlook)
+
+    def at_end(self, session: SessionId) -> str:
+        """The session is over."""
+        self._number += 1
+        return Hint(session=session, seq=self._number, is_finished=True).as_json()
+
+    def _write(
+        self,
+        ref: SessionRef,
+        outlook: Outlook,
+        *,
+        is_final: bool = False,
+        is_superseded: bool = False,
+        age_s: float | None = None,
+        service: ServiceClass | None = None,
+        parent: SessionId | None = None,
+    ) -> str:
+        self._number += 1
+        returns_in_s = outlook.returns_in_s
+        return Hint(
+            session=ref.session,
+            thread=ref.thread,
+            seq=self._number,
+            parent=parent,
+            service=service,
+            age_s=None if age_s is None else round(age_s, 3),
+            retain_s=round(min(outlook.retain_s, MAX_SECONDS), 3),
+            reuse=round(outlook.reuse, 4),
+            is_final=is_final,
+            is_superseded=is_superseded,
+            prefetch_in_s=None if returns_in_s is None else round(min(returns_in_s, MAX_SECONDS), 3),
+        ).as_json()

@@ -1,0 +1,63 @@
+"""Several opinions about what comes next become one: a mixture in the logarithmic domain, weighted online.
+
+Source: none of the papers; the logistic mixing of context-mixing compressors, for more than two symbols.
+
+Symbols: p_i, an opinion → a row of logarithms; w_i → `_weights`; p ∝ Π p_i^w_i.
+
+Deviations: a weight belongs to a kind of context, to how much was seen in it and to whether it was always the
+same: a context that was seen twice is trusted otherwise than one seen a hundred times.
+
+Invariants: the result is a distribution; memory is fixed; one lesson moves a weight by at most `_MOST`.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+_RATE: Final = 0.004
+_MOST: Final = 3.0
+_FIRST: Final = 0.14
+_LEVELS: Final = 7
+
+
+def level(weight: float, *, is_sure: bool) -> int:
+    """Of a context: how much was seen in it, and whether that was always the same."""
+    return 2 * min(int(weight + 0.5).bit_length(), _LEVELS - 1) + is_sure
+
+
+class Opinion:
+    """What a context says: logarithms of probabilities, one for each candidate."""
+
+    __slots__ = ("logs", "slot")
+
+    def __init__(self, kind: int, level: int, logs: list[float]) -> None:
+        self.slot = kind * 2 * _LEVELS + level
+        self.logs = logs
+
+
+class Mixture:
+    __slots__ = ("_weights",)
+
+    def __init__(self, kinds: int) -> None:
+        self._weights = [_FIRST] * (kinds * 2 * _LEVELS)
+
+    def mix(self, opinions: Sequence[Opinion]) -> list[float]:
+        """The distribution that they amount to."""
+        weights = self._weights
+        scores = [0.0] * len(opinions[0].logs)
+        for opinion in opinions:
+            weight = weights[opinion.slot]
+            scores = [score + weight * log for score, log in zip(scores, opinion.logs, strict=True)]
+        top = max(scores)
+        shares = [math.exp(score - top) for score in scores]
+        total = sum(shares)
+        return [share / total for share in shares]
+
+    def learn(self, opinions: Sequence[Opinion], mixed: Sequence[float], came: int) -> None:
+        """The candidate at `came` is what followed."""
+        weights = self._weights
+        for opinion in opinions:
+            logs = opinion.logs
+            expected = sum([share * log for share, log in zip(mixed, logs, strict=True)])
+            step = logs[came] - expected
+            weights[opinion.slot] += _RATE * (_MOST if step > _MOST else -_MOST if step < -_MOST else step)

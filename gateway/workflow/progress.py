@@ -1,0 +1,295 @@
+"""How far every conversation has come, and what follows: the workflow view of live traffic.
+
+Source: SAGA (§3), at the granularity of one conversation of a session: a sub-agent's is a graph of its own,
+entered by the tool call of its parent.
+
+Symbols: v_s → `Thread.walk`; the prediction for its successor → `Pause`.
+
+Deviations: nobody says when a conversation is over. It counts as over when its session ends, when its parent
+goes on, or when it has been silent for longer than any tool (`gone_after_s`); should it come back after all,
+what was learned is taken back.
+
+Invariants: a step is learned once, when its answer ends; of one conversation one prediction stands at most;
+at most `max_threads` conversations are remembered; one event takes leave of a bounded number.
+"""
+
+from collections import OrderedDict
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from gateway.domain.decision import Edge, SessionRef
+from gateway.domain.ids import SessionId, ThreadId
+from gateway.domain.request import Answer, RequestFacts
+from gateway.tool_probe.text_calls import TextCalls
+from gateway.workflow.agent_types import AgentType, AgentTypes, AgentTypesConfig, Tier
+from gateway.workflow.calibration import Calibration, CalibrationConfig
+from gateway.workflow.graph import Forecast, Graph, Walk
+from gateway.workflow.nodes import END, ToolSet, tool_set
+
+_MOST_AT_ONCE: Final = 16
+_BYTES_PER_TOKEN: Final = 4.0
+_ASIDE: Final = (Edge.SERVES,)
+_CHILD: Final = (Edge.SPAWNED,)
+_UNSURE: Final = (Edge.RETRIES,)
+
+
+class ProgressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    max_threads: Annotated[int, Meta(ge=1)] = 100_000
+    gone_after_s: Annotated[float, Meta(gt=0)] = 600.0
+    """A conversation that is silent for so long counts as over."""
+    types: AgentTypesConfig = AgentTypesConfig()
+    calibration: CalibrationConfig = CalibrationConfig()
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """What is expected at the end of an answer."""
+
+    tier: Tier
+    tools: ToolSet
+    """What the answer asks for."""
+    node: int
+    next: ToolSet | None
+    """What the next one is expected to ask for; None for the end."""
+    probability: float
+    """Of that, as the graph has it."""
+    confidence: float
+    """The same, corrected by how often such predictions were right."""
+    is_confident: bool
+    """It is above the threshold, and enough was seen of the type."""
+    ends: float
+    """Probability that the conversation is over."""
+    steps_left: float
+    new_tokens_left: float
+    output_tokens_left: float
+
+
+class Thread:
+    """A conversation, as far as it has come."""
+
+    __slots__ = (
+        "agent",
+        "ended_s",
+        "forecast",
+        "gone",
+        "graph",
+        "is_code",
+        "is_live",
+        "looks",
+        "parent",
+        "prompt_bytes",
+        "prompt_tokens",
+        "session",
+        "taught",
+        "tools",
+        "walk",
+    )
+
+    def __init__(self, session: SessionId, agent: AgentType, graph: Graph) -> None:
+        self.session = session
+        self.agent = agent
+        self.graph = graph
+        self.walk = Walk()
+        self.is_live = False
+        """A request of it is on its way."""
+        self.ended_s = 0.0
+        """When its last answer did."""
+        self.forecast: Forecast | None = None
+        self.gone: tuple[int, ...] | None = None
+        """In which contexts it was learned that it is over."""
+        self.taught: Graph | None = None
+        """Its family's graph, as long as that is taught."""
+        self.is_code = False
+        """Its last answer was a code block, and perhaps a call."""
+        self.looks: tuple[int, ...] = ()
+        """How what came behind its last code block looked."""
+        self.tools: ToolSet = ()
+        self.parent: ThreadId | None = None
+        self.prompt_bytes = 0
+        self.prompt_tokens = 0.0
+
+
+class Progress:
+    def __init__(self, config: ProgressConfig) -> None:
+        self._config = config
+        self.types = AgentTypes(config.types)
+        self.calibration = Calibration(config.calibration)
+        self.text_calls = TextCalls()
+        self._threads: OrderedDict[ThreadId, Thread] = OrderedDict()
+        """The longest silent first."""
+        self._sessions: dict[SessionId, list[ThreadId]] = {}
+        self.predicted = self.mispredicted = 0
+        """Predictions that were acted on, and those of them that turned out wrong."""
+
+    def __len__(self) -> int:
+        return len(self._threads)
+
+    def thread(self, thread: ThreadId) -> Thread | None:
+        return self._threads.get(thread)
+
+    # --- what happens ------------------------------------------------------------------------------
+
+    def arrived(self, ref: SessionRef, facts: RequestFacts, *, now: float) -> Thread | None:
+        """A turn came. None if it is no step: a side request."""
+        if ref.edge in _ASIDE:
+            return None
+        known = self._threads.get(ref.thread)
+        if known is None:
+            known = self._start(ref, facts)
+        else:
+            self._threads.move_to_end(ref.thread)
+            self._came_back(known, facts, now=now)
+        known.is_live = True
+        self._leave_silent(now=now)
+        return known
+
+    def answered(
+        self, ref: SessionRef, facts: RequestFacts, answer: Answer | None, *, now: float
+    ) -> Pause | None:
+        """The turn is over. None if that was no step."""
+        known = self._threads.get(ref.thread) if ref.edge not in _ASIDE else None
+        if known is None:
+            return None
+        known.is_live = False
+        if answer is None or answer.status >= 400 or not (answer.has_terminal or answer.tool_calls):
+            return None
+        known.ended_s = now
+        self._threads.move_to_end(ref.thread)
+        names = [call.name for call in answer.tool_calls if not call.is_at_engine]
+        tools = tool_set(names or self.text_calls.names(known.agent.key, facts, answer))
+        self._learn_size(known, facts, answer)
+        return self._step(known, tools, facts, answer)
+
+    def session_over(self, session: SessionId) -> None:
+        for thread in self._sessions.pop(session, ()):
+            known = self._threads.pop(thread, None)
+            if known is not None:
+                self._learn_end(known)
+
+    # --- steps -------------------------------------------------------------------------------------
+
+    def _step(self, known: Thread, tools: ToolSet, facts: RequestFacts, answer: Answer) -> Pause:
+        graph, walk = known.graph, known.walk
+        node = graph.nodes.number(tools)
+        before = known.forecast or graph.forecast(walk)
+        self._check(known, before, node)
+        graph.learn(before, node)
+        if known.taught is not None:
+            family = known.taught
+            family.learn(family.forecast(walk), family.nodes.number(tools))
+        new = facts.transcript.new
+        walk.step(
+            node,
+            answer.utterance.manner.opening,
+            has_failed=new.has_failed,
+            is_asked=not facts.tool_result_ids,
+        )
+        known.tools, known.is_code = tools, answer.utterance.manner.is_code
+        known.forecast = forecast = graph.forecast(walk)
+        return self._pause(known, forecast, node, is_final=bool(facts.explicit and facts.explicit.final))
+
+    def _pause(self, known: Thread, forecast: Forecast, node: int, *, is_final: bool) -> Pause:
+        graph = known.graph
+        likeliest, share = forecast.likeliest
+        ends = forecast.shares[0]
+        is_known = self.types.is_known(graph)
+        tier = Tier.STATED if is_final else Tier.INFERRED if is_known else Tier.UNKNOWN
+        confidence = self.calibration.confidence(share)
+        if is_final:
+            likeliest, share, confidence, ends = END, 1.0, 1.0, 1.0
+        left = graph.remaining.steps(known.walk.steps, ends=ends)
+        return Pause(
+            tier=tier,
+            tools=known.tools,
+            node=node,
+            next=None if likeliest == END else graph.nodes.tools(likeliest),
+            probability=share,
+            confidence=confidence,
+            is_confident=is_final or (is_known and confidence >= self.calibration.threshold),
+            ends=ends,
+            steps_left=left,
+            new_tokens_left=left * graph.remaining.new_tokens,
+            output_tokens_left=left * graph.remaining.output_tokens,
+        )
+
+    def _check(self, known: Thread, forecast: Forecast, node: int) -> None:
+        """What was predicted, against what came."""
+        if not known.walk.steps or not forecast.opinions:
+            return
+        likeliest, share = forecast.likeliest
+        was_right = likeliest == node
+        if self.types.is_known(known.graph):
+            if self.calibration.confidence(share) >= self.calibration.threshold:
+                self.predicted += 1
+                self.mispredicted += not was_right
+        self.calibration.learn(share, was_right=was_right)
+
+    def _learn_size(self, known: Thread, facts: RequestFacts, answer: Answer) -> None:
+        prompt = answer.usage.prompt_tokens
+        tokens = float(prompt) if prompt is not None else facts.body_bytes / _BYTES_PER_TOKEN
+        output = answer.usage.output_tokens
+        if known.walk.steps:
+            known.graph.remaining.saw_step(tokens - known.prompt_tokens, float(output or 0))
+        known.prompt_tokens = tokens + (output or 0)
+        known.prompt_bytes = facts.body_bytes
+
+    # --- coming, going, and coming back ------------------------------------------------------------
+
+    def _start(self, ref: SessionRef, facts: RequestFacts) -> Thread:
+        script = facts.transcript
+        is_child = ref.edge in _CHILD
+        agent = AgentType(script.agent_type, facts.client, is_child)
+        known = Thread(ref.session, agent, self.types.graph(agent))
+        if not self.types.is_known(known.graph):
+            family = self.types.family(agent)
+            if family.nodes is known.graph.nodes:  # else it was forgotten, and begins anew
+                known.taught = family
+                if self.types.is_known(family):
+                    known.graph, known.taught = family, known.graph
+        self._threads[ref.thread] = known
+        self._sessions.setdefault(ref.session, []).append(ref.thread)
+        return known
+
+    def _came_back(self, known: Thread, facts: RequestFacts, *, now: float) -> None:
+        if known.gone is not None:
+            known.graph.unlearn(known.gone, END)
+            known.gone = None
+            known.graph.tasks -= 1
+        if known.is_live or not known.walk.steps:
+            return
+        known.graph.saw_gap(known.walk.last, now - known.ended_s)
+        looks = facts.transcript.new.looks
+        if known.is_code and looks and not facts.tool_count:
+            self.text_calls.observed(known.agent.key, known.looks, looks)
+            known.looks = looks
+
+    def _leave_silent(self, *, now: float) -> None:
+        """Takes leave of those that are silent for too long, or too many; of some at a time."""
+        for _ in range(_MOST_AT_ONCE):
+            oldest = next(iter(self._threads), None)
+            if oldest is None:
+                return
+            known = self._threads[oldest]
+            is_too_many = len(self._threads) > self._config.max_threads
+            if not is_too_many and (known.is_live or now - known.ended_s <= self._config.gone_after_s):
+                return
+            if known.gone is None:
+                self._learn_end(known)
+            if not is_too_many:
+                self._threads.move_to_end(oldest)  # it may come back
+                return
+            del self._threads[oldest]
+
+    def _learn_end(self, known: Thread) -> None:
+        forecast = known.forecast
+        if forecast is None or known.gone is not None:
+            return
+        self._check(known, forecast, END)
+        known.graph.learn(forecast, END)
+        known.gone = forecast.contexts
+        known.graph.tasks += 1
+        known.graph.remaining.saw_end(known.walk.steps)
+        if known.taught is not None:
+            known.taught.tasks += 1
+        known.forecast = None

@@ -1,0 +1,133 @@
+"""Will a conversation's KV be used again, how soon, and how long is it worth holding?
+
+Source: SAGA (arXiv 2605.00528), §4.1, Eq. 4–5 (P_reuse, overlap), §4.2, Alg. 1 (TTL), Eq. 6 (memory
+pressure).
+
+Symbols: P_reuse(s) → `Outlook.reuse`; overlap(s, u) → `overlap`; n̂_obs → `observation_tokens`; H_t, p →
+`gaps`, `ReuseConfig.percentile`; TTL_max → `max_s`; m, threshold_low, threshold_high → `memory_pressure`,
+`low`, `high`.
+
+Deviations: m is clamped to 1: as printed, Eq. 6 exceeds it beyond threshold_high, and a TTL would go on
+shrinking where the paper evicts. The latencies are those of the step, tool by tool where the step is new:
+several calls side by side are one gap. A step after which the conversation is likelier over than not is held
+for nothing; one that waits for a person, for at most `max_idle_s`. What is released a moment before it is
+used again costs as much as all the time before, so the TTL has a floor, `least_s`.
+
+Invariants: 0 ≤ `reuse` ≤ 1; 0 ≤ `retain_s` ≤ `max_s`; a finished conversation is held for 0 s.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gateway.tool_probe.durations import Durations
+from gateway.tool_probe.quantiles import LogQuantiles
+from gateway.workflow.progress import Pause, Thread
+
+_BYTES_PER_TOKEN = 4.0
+_ENOUGH = 8.0
+"""Gaps after a step from which on they are believed, instead of its tools' durations."""
+
+
+class ReuseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    percentile: Annotated[float, Meta(gt=0, lt=1)] = 0.95
+    """Of the tool's latency: hold state for so long."""
+    least_s: Annotated[float, Meta(ge=0)] = 1.0
+    unknown_s: Annotated[float, Meta(ge=0)] = 6.0
+    """While nothing is known of a step."""
+    max_s: Annotated[float, Meta(gt=0, le=3600)] = 300.0
+    max_idle_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0
+    """Behind an answer without calls."""
+    low: Annotated[float, Meta(ge=0, le=1)] = 0.7
+    """Share of the KV cache in use from which on TTLs shrink."""
+    high: Annotated[float, Meta(ge=0, le=1)] = 0.9
+    """And at which they are half as long."""
+    over: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    """Probability of the end from which on nothing is held."""
+
+    def __post_init__(self) -> None:
+        if self.low >= self.high:
+            raise ValueError("reuse: low must be below high")
+
+
+class Outlook(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is to be done with the state that a turn left behind."""
+
+    reuse: float
+    retain_s: float
+    returns_in_s: float | None
+    """When the next turn is expected: the median; None if none is, or nothing is known."""
+    is_finished: bool = False
+    """It is likelier over than not."""
+
+
+def memory_pressure(used: float, *, low: float, high: float) -> float:
+    """Eq. 6, clamped to 1."""
+    return min(1.0, max(0.0, (used - low) / (high - low)))
+
+
+def ttl_s(base_s: float, pressure: float, *, least_s: float, most_s: float) -> float:
+    """Alg. 1, lines 3 to 5, with a floor."""
+    return min(max(base_s, least_s) * (1.0 - 0.5 * pressure), most_s)
+
+
+def overlap(context_tokens: float, observation_tokens: float) -> float:
+    """Eq. 5, for a conversation that goes on."""
+    if context_tokens <= 0:
+        return 0.0
+    return context_tokens / (context_tokens + observation_tokens)
+
+
+class Reuse:
+    def __init__(self, config: ReuseConfig, durations: Durations) -> None:
+        self._config = config
+        self._durations = durations
+
+    def at_pause(self, thread: Thread, pause: Pause, *, kv_used: float) -> Outlook:
+        """An answer has ended; its calls, if there are any, begin to run."""
+        config = self._config
+        context = thread.prompt_tokens
+        said = self._durations.observation_bytes(thread.agent.key, pause.tools) / _BYTES_PER_TOKEN
+        reuse = (1.0 - pause.ends) * overlap(context, said)
+        if pause.ends >= config.over:
+            return Outlook(reuse=reuse, retain_s=0.0, returns_in_s=None, is_finished=True)
+        gaps = self._gaps(thread, pause.node, pause.tools)
+        base_s = gaps.quantile(config.percentile) if gaps is not None else None
+        retain_s = ttl_s(
+            config.unknown_s if base_s is None else base_s,
+            memory_pressure(kv_used, low=config.low, high=config.high),
+            least_s=config.least_s,
+            most_s=config.max_s if pause.tools else config.max_idle_s,
+        )
+        returns_in_s = gaps.quantile(0.5) if gaps is not None else None
+        return Outlook(reuse=reuse, retain_s=retain_s, returns_in_s=returns_in_s)
+
+    def provisional(self, thread: Thread, *, kv_used: float) -> Outlook:
+        """A turn is sent; nobody knows yet how its answer will end. Long enough for a word at the pause."""
+        config = self._config
+        forecast = thread.forecast
+        if forecast is None or not forecast.opinions:
+            return Outlook(reuse=0.5, retain_s=config.unknown_s, returns_in_s=None)
+        ends = forecast.shares[0]
+        node, share = forecast.likeliest
+        gaps = thread.graph.gaps.get(node) if node > 0 else None
+        base_s = gaps.quantile(config.percentile) if gaps is not None else None
+        expected_s = config.unknown_s if base_s is None else share * base_s + (1 - share) * config.unknown_s
+        retain_s = ttl_s(
+            expected_s,
+            memory_pressure(kv_used, low=config.low, high=config.high),
+            least_s=config.least_s,
+            most_s=config.max_idle_s,
+        )
+        return Outlook(reuse=1.0 - ends, retain_s=retain_s, returns_in_s=None)
+
+    def _gaps(self, thread: Thread, node: int, tools: tuple[str, ...]) -> LogQuantiles | None:
+        own = thread.graph.gaps.get(node)
+        if own is not None and own.weight >= _ENOUGH:
+            return own
+        if tools:
+            known = self._durations.of(thread.agent.key, self._durations.slowest(thread.agent.key, tools))
+            if known.calls:
+                return known.durations
+        return own
