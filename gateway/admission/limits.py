@@ -70,6 +70,8 @@ class Limits:
         self.changed_s = -math.inf
         """When the window was last decreased: what was lost before says nothing about now."""
         self._up: tuple[ReplicaId, ...] = ()
+        self.seen: WindowInputs | None = None
+        """What the window last saw."""
 
     # --- is there room? ------------------------------------------------------------------------------
 
@@ -123,7 +125,7 @@ class Limits:
         if not self._is_far_from_full():
             self._places.count_anew()
         self.window.set_feedback(self.cycle_s.mean(10.0))
-        seen = self._look(blocked_by, now=now)
+        self.seen = seen = self._look(blocked_by, now=now)
         change = self.window.update(seen, now=now)
         if change is None:
             return None

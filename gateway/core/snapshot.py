@@ -1,5 +1,9 @@
-"""The brain's state at one moment, for people and dashboards: plain values, bounded in size."""
+"""The brain's state at one moment, for people and dashboards: plain values, bounded in size.
 
+What costs little whatever there is (`take_gauges`) stands apart from what costs some microseconds a session.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -7,11 +11,15 @@ import msgspec
 
 from gateway.core.coordinator import Coordinator
 from gateway.core.fleet import ReplicaState
-from gateway.domain.decision import SessionSource
-from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId
+from gateway.core.lifecycle import State
+from gateway.core.pool_views import PoolView, TenantView, view_members, view_pools, view_tenants
+from gateway.domain.decision import Edge, PlacementReason, RefusalReason, SessionSource, WaitReason
+from gateway.domain.engine import EngineSignals
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.workflow.sessions import Session
 
 MAX_SESSIONS: Final = 1000
+NO_SIGNALS: Final = EngineSignals()
 
 
 class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,9 +27,43 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     pool: PoolId
     is_up: bool
     running: int
+    engine_running: int | None = None
+    engine_waiting: int | None = None
+    kv_used: float | None = None
+    kv_tokens: int | None = None
+    sessions: int = 0
+    """Whose first conversation lives there."""
     engine: str
     version: str | None
     models: tuple[str, ...]
+
+
+class TurnView(msgspec.Struct, kw_only=True):
+    """A turn as the stream tells it; what has not happened is None."""
+
+    turn: RequestId
+    thread: ThreadId | None
+    edge: Edge
+    parent: RequestId | None
+    model: str | None
+    arrived_s: float
+    submitted_s: float | None = None
+    first_token_s: float | None = None
+    ended_s: float | None = None
+    wait_reason: WaitReason | None = None
+    queue_ms: float = 0.0
+    replica: ReplicaId | None = None
+    reason: PlacementReason | None = None
+    expected_first_token_ms: float | None = None
+    expected_completion_ms: float | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    output_tokens: int | None = None
+    outcome: str | None = None
+    status: int | None = None
+    refusal: RefusalReason | None = None
+    tools: tuple[str, ...] = ()
+    tools_ended_s: float | None = None
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,64 +73,157 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float
     schema: str | None
     parent: SessionId | None
-    phase: str
-    """`generating` (a turn lives), `tool` (its calls are unanswered) or `idle`."""
+    agent: str
+    """What kind of agent; empty if unknown."""
+    service_class: str | None = msgspec.field(name="class")
+    state: str
+    """`waiting` (its turns have no place), `generating`, `tool` (its calls are unanswered) or `idle`."""
+    since_s: float
     turns: int
+    threads: int
+    thread: ThreadId | None
+    """Of the newest turn."""
+    replica: ReplicaId | None
+    """Where the newest turn that ran did."""
     open_tools: tuple[str, ...]
     started_s: float
     last_seen_s: float
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    last_turns: Sequence[TurnView]
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
-    replicas: tuple[ReplicaView, ...]
-    sessions: tuple[SessionView, ...]
-    """The most recently seen, at most `MAX_SESSIONS`."""
     session_count: int
     running: int
     waiting: int
     active_tools: int
+    waiting_by: dict[str, int] = {}
+    """Turns that wait, by class; `none` where admission knows no class."""
+    replicas: tuple[ReplicaView, ...] = ()
+    pools: tuple[PoolView, ...] = ()
+    tenants: tuple[TenantView, ...] = ()
 
 
-def take_snapshot(brain: Coordinator, *, now: float) -> Snapshot:
-    book = brain.sessions
-    return Snapshot(
+class Snapshot(Gauges, frozen=True, kw_only=True):
+    sessions: tuple[SessionView, ...]
+    """The most recently seen, at most `MAX_SESSIONS`."""
+
+
+def take_gauges(
+    brain: Coordinator, signals: Mapping[ReplicaId, EngineSignals] | None = None, *, now: float
+) -> Gauges:
+    """`signals`: what engines said last."""
+    return Gauges(
         at_s=now,
-        replicas=tuple(_view_replica(state) for state in brain.fleet),
-        sessions=tuple(_view_session(brain, s) for s in islice(book.sessions.newest_first(), MAX_SESSIONS)),
-        session_count=len(book.sessions),
+        session_count=len(brain.sessions.sessions),
         running=len(brain.live) - len(brain.waiting_room),
         waiting=len(brain.waiting_room),
-        active_tools=book.tools.active_sessions,
+        active_tools=brain.sessions.tools.active_sessions,
+        waiting_by=_waiting_by_class(brain),
+        replicas=tuple(_view_replica(brain, state, signals or {}) for state in brain.fleet),
+        pools=view_pools(brain.admission),
+        tenants=view_tenants(brain.admission),
     )
 
 
-def _view_replica(state: ReplicaState) -> ReplicaView:
+def take_snapshot(brain: Coordinator, *, now: float) -> Snapshot:
+    gauges = take_gauges(brain, now=now)
+    views = SessionViews(brain)
+    newest = islice(brain.sessions.sessions.newest_first(), MAX_SESSIONS)
+    return Snapshot(**msgspec.structs.asdict(gauges), sessions=tuple(views.view(each) for each in newest))
+
+
+class SessionViews:
+    """Views of sessions, as they are when asked; what all of them need is looked up once."""
+
+    def __init__(self, brain: Coordinator) -> None:
+        self._brain = brain
+        self._waits: dict[SessionId, float] = {}
+        self._runs: dict[SessionId, float] = {}
+        """Since when."""
+        for live in brain.live.values():
+            if (session := live.session_id) is not None:
+                if live.state is State.WAITING:
+                    self._waits[session] = max(live.parked_s, self._waits.get(session, 0.0))
+                else:
+                    self._runs[session] = max(live.submitted_s, self._runs.get(session, 0.0))
+        self._members = view_members(brain.admission)
+
+    def view(self, session: Session, turns: Sequence[TurnView] = ()) -> SessionView:
+        """`turns`: its last ones, oldest first."""
+        calls = self._brain.sessions.tools.open_calls(session.id)
+        if session.id in self._runs:
+            state, since_s = "generating", self._runs[session.id]
+        elif session.id in self._waits:
+            state, since_s = "waiting", self._waits[session.id]
+        elif calls:
+            state, since_s = "tool", min(call.started_s for call in calls)
+        else:
+            state, since_s = "idle", session.last_seen_s
+        newest = session.log[-1] if session.log else None
+        member = self._members.get(session.id)
+        replica = next((turn.replica for turn in reversed(turns) if turn.replica is not None), None)
+        return SessionView(
+            id=session.id,
+            tenant=session.tenant,
+            source=session.source,
+            confidence=session.confidence,
+            schema=session.schema,
+            parent=session.parent,
+            agent=f"{newest.agent & 0xFFFFFFFF:08x}" if newest is not None and newest.agent else "",
+            service_class=member.service_class if member is not None else None,
+            state=state,
+            since_s=since_s,
+            turns=session.turns,
+            threads=session.thread_count,
+            thread=newest.thread.id if newest is not None else None,
+            replica=replica or (member.replica if member is not None else None),
+            open_tools=tuple(call.name for call in calls),
+            started_s=session.started_s,
+            last_seen_s=session.last_seen_s,
+            prompt_tokens=_sum(turn.prompt_tokens for turn in turns),
+            cached_tokens=_sum(turn.cached_tokens for turn in turns),
+            output_tokens=_sum(turn.output_tokens for turn in turns),
+            last_turns=turns,
+        )
+
+
+def _sum(counts: Iterable[int | None]) -> int:
+    return sum(count or 0 for count in counts)
+
+
+def _waiting_by_class(brain: Coordinator) -> dict[str, int]:
+    if not brain.waiting_room.turns:
+        return {}
+    members, counts = view_members(brain.admission), dict[str, int]()
+    for request in brain.waiting_room.turns:
+        session = brain.live[request].session_id
+        member = members.get(session) if session is not None else None
+        name = member.service_class if member is not None else "none"
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def _view_replica(
+    brain: Coordinator, state: ReplicaState, signals: Mapping[ReplicaId, EngineSignals]
+) -> ReplicaView:
     facts = state.facts
+    said = signals.get(facts.id, NO_SIGNALS)
+    lives_there: Mapping[ReplicaId, int] = getattr(brain.gate.placement, "sessions_at", {})
     return ReplicaView(
         id=facts.id,
         pool=facts.pool,
         is_up=state.is_up,
         running=state.running,
+        engine_running=said.running,
+        engine_waiting=said.waiting,
+        kv_used=said.kv_used,
+        kv_tokens=said.kv_tokens,
+        sessions=lives_there.get(facts.id, 0),
         engine=facts.abilities.engine,
         version=facts.abilities.version,
         models=facts.models,
-    )
-
-
-def _view_session(brain: Coordinator, session: Session) -> SessionView:
-    open_calls = brain.sessions.tools.open_calls(session.id)
-    phase = "generating" if session.live_turns else "tool" if open_calls else "idle"
-    return SessionView(
-        id=session.id,
-        tenant=session.tenant,
-        source=session.source,
-        confidence=session.confidence,
-        schema=session.schema,
-        parent=session.parent,
-        phase=phase,
-        turns=session.turns,
-        open_tools=tuple(call.name for call in open_calls),
-        started_s=session.started_s,
-        last_seen_s=session.last_seen_s,
     )

@@ -14,20 +14,17 @@ from gateway.config import Config
 from gateway.config.load import read_api_key
 from gateway.config.server import split_listen
 from gateway.core import events as ev
-from gateway.core.snapshot import Snapshot, take_snapshot
+from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId
-from gateway.domain.records import Record
-from gateway.server.control import ControlPlane
 from gateway.server.door import Door
 from gateway.server.driver import Driver, steady_clock
 from gateway.server.handlers import Handlers
 from gateway.server.listener import Listener
+from gateway.server.observation import Observation
 from gateway.server.outbound import Outbound
 from gateway.server.tasks import TaskGroup
 from gateway.server.tenants import Tenants
-from gateway.telemetry.jsonl import StreamFile
-from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.engine_watch import EngineWatch
 from gateway.upstream.health import HealthChecks
@@ -45,16 +42,15 @@ class Gateway:
         self._config = config
         self._clock = steady_clock()
         self._tasks = TaskGroup()
-        self._stream = StreamFile(config.stream) if config.stream.path is not None else None
-        self._metrics = Metrics(self.snapshot, lambda: self._stream.dropped if self._stream else 0)
         prefix = secrets.token_hex(3)
         coordinator = assemble(config, id_prefix=prefix)
         self._recorder = Recorder(config, id_prefix=prefix) if config.recording.path is not None else None
+        self.observation = Observation(config, coordinator, environ, clock=self._clock)
         self.driver = Driver(
             coordinator,
             clock=self._clock,
             id_prefix=prefix,
-            on_records=self._on_records,
+            on_records=self.observation.take,
             recorder=self._recorder,
         )
         tls = _upstream_tls(config)
@@ -70,7 +66,7 @@ class Gateway:
             self._replicas.values(),
             config.upstream,
             tls=tls,
-            on_report=lambda replica, signals: self.driver.send(ev.EngineReported(replica, signals)),
+            on_report=self._engine_reported,
         )
         tenants = Tenants(config.tenants)
         self._handlers = Handlers(
@@ -87,20 +83,13 @@ class Gateway:
         self._control: web.AppRunner | None = None
         self.control_port = 0
 
-    def snapshot(self) -> Snapshot:
-        return take_snapshot(self.driver.coordinator, now=self._clock())
-
     async def start(self) -> None:
         """Raises OSError if an address cannot be bound."""
         server = self._config.server
         tls = _server_tls(server.tls_certificate, server.tls_key)
         await self.listener.open(*split_listen(server.listen), tls)
-        control = ControlPlane(
-            self.driver,
-            self._metrics,
-            self.snapshot,
-            key_hashes=server.control_key_hashes,
-            is_draining=lambda: self.listener.is_draining,
+        control = self.observation.control(
+            self.driver, self._tasks, is_draining=lambda: self.listener.is_draining
         )
         self._control = web.AppRunner(control.app(), access_log=None, handle_signals=False)
         await self._control.setup()
@@ -128,9 +117,9 @@ class Gateway:
         for replica in self._replicas.values():
             replica.close()
         self.driver.close()
-        for file in (self._stream, self._recorder):
-            if file is not None:
-                await asyncio.to_thread(file.close)
+        await self.observation.close()
+        if self._recorder is not None:
+            await asyncio.to_thread(self._recorder.close)
 
     async def run(self) -> None:
         """Serves until SIGTERM or SIGINT, then drains. A second signal ends it at once."""
@@ -167,12 +156,12 @@ class Gateway:
 
     def _replica_went_down(self, replica: ReplicaId, why: str) -> None:
         self._engines.went_down(replica)
+        self.observation.replica_went_down(replica)
         self.driver.send(ev.ReplicaWentDown(replica, why))
 
-    def _on_records(self, records: list[Record]) -> None:
-        self._metrics.take(records)
-        if self._stream is not None:
-            self._stream.extend(records)
+    def _engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
+        self.observation.engine_reported(replica, signals)
+        self.driver.send(ev.EngineReported(replica, signals))
 
     async def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

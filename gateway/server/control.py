@@ -1,21 +1,30 @@
-"""The control plane: what operators and probes ask, on a listener of its own."""
+"""The control plane: what operators, dashboards and probes ask, on a listener of its own."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Final
 
 import msgspec
 from aiohttp import web
 
 from gateway.core import events as ev
-from gateway.core.snapshot import Snapshot
-from gateway.domain.ids import SessionId
+from gateway.dashboard.views import Views
+from gateway.domain.ids import RequestId, SessionId
+from gateway.server.control_access import ControlAccess
 from gateway.server.driver import Driver
-from gateway.server.tenants import hash_key
+from gateway.server.events import Events
 from gateway.telemetry.metrics import Metrics
 
-_OPEN_PATHS = frozenset(("/turnpike/healthz", "/turnpike/readyz"))
-"""Orchestrators' probes carry no key."""
-
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_STATIC: Final = Path(str(resources.files("gateway.dashboard"))) / "static"
+_PAGE_HEADERS: Final = {
+    # The page loads nothing from elsewhere, and nobody may put it into a frame.
+    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
 
 
 class ControlPlane:
@@ -23,37 +32,54 @@ class ControlPlane:
         self,
         driver: Driver,
         metrics: Metrics,
-        snapshot: Callable[[], Snapshot],
+        views: Views,
+        events: Events | None,
+        access: ControlAccess,
         *,
-        key_hashes: tuple[str, ...],
         is_draining: Callable[[], bool],
     ) -> None:
+        """`events`: None if no record is kept."""
         self._driver = driver
         self._metrics = metrics
-        self._snapshot = snapshot
-        self._key_hashes = frozenset(key_hashes)
+        self._views = views
+        self._events = events
+        self._access = access
         self._is_draining = is_draining
 
     def app(self) -> web.Application:
-        app = web.Application(middlewares=[self._authenticate])
+        app = web.Application(middlewares=[self._access.check])
         app.add_routes(
             [
+                web.get("/turnpike", self._to_the_page),
+                web.get("/turnpike/", self._get_page),
                 web.get("/turnpike/healthz", self._healthz),
                 web.get("/turnpike/readyz", self._readyz),
                 web.get("/turnpike/snapshot", self._get_snapshot),
+                web.get("/turnpike/events", self._get_events),
+                web.get("/turnpike/turns/{id}", self._explain_turn),
+                web.get("/turnpike/graphs", self._get_graphs),
                 web.post("/turnpike/sessions/{id}/finish", self._finish_session),
                 web.get("/metrics", self._get_metrics),
             ]
         )
+        if _STATIC.is_dir():
+            app.router.add_static("/turnpike/static/", _STATIC)
+        app.on_response_prepare.append(_add_page_headers)
+        app.on_shutdown.append(self._close_events)
         return app
 
-    @web.middleware
-    async def _authenticate(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        if self._key_hashes and request.path not in _OPEN_PATHS:
-            scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or hash_key(key.strip()) not in self._key_hashes:
-                return web.json_response({"error": "a control key is required"}, status=401)
-        return await handler(request)
+    async def _close_events(self, _: web.Application) -> None:
+        if self._events is not None:
+            self._events.close()
+
+    async def _to_the_page(self, _: web.Request) -> web.Response:
+        raise web.HTTPFound("/turnpike/")
+
+    async def _get_page(self, _: web.Request) -> web.StreamResponse:
+        page = _STATIC / "index.html"
+        if not page.is_file():
+            return web.json_response({"error": "this installation has no dashboard"}, status=404)
+        return web.FileResponse(page)
 
     async def _healthz(self, _: web.Request) -> web.Response:
         """The process is alive."""
@@ -61,11 +87,25 @@ class ControlPlane:
 
     async def _readyz(self, _: web.Request) -> web.Response:
         """Requests can be served: at least one replica is up, and we are not draining."""
-        is_ready = not self._is_draining() and any(replica.is_up for replica in self._snapshot().replicas)
+        is_ready = not self._is_draining() and any(state.is_up for state in self._driver.coordinator.fleet)
         return web.json_response({"ready": is_ready}, status=200 if is_ready else 503)
 
     async def _get_snapshot(self, _: web.Request) -> web.Response:
-        return web.Response(body=msgspec.json.encode(self._snapshot()), content_type="application/json")
+        return _json(await self._views.snapshot())
+
+    async def _get_events(self, request: web.Request) -> web.StreamResponse:
+        if self._events is None:
+            return web.json_response({"error": "no record is kept: stream.ring_records is 0"}, status=404)
+        return await self._events.serve(request)
+
+    async def _explain_turn(self, request: web.Request) -> web.Response:
+        found = await self._views.explain(RequestId(request.match_info["id"]))
+        if found is None:
+            return web.json_response({"error": "nothing is known of this request (any more)"}, status=404)
+        return _json(msgspec.json.encode(found))
+
+    async def _get_graphs(self, _: web.Request) -> web.Response:
+        return _json(msgspec.json.encode(self._views.graphs()))
 
     async def _finish_session(self, request: web.Request) -> web.Response:
         session = SessionId(request.match_info["id"])
@@ -78,3 +118,12 @@ class ControlPlane:
         return web.Response(
             body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"}
         )
+
+
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-store"})
+
+
+async def _add_page_headers(_: web.Request, response: web.StreamResponse) -> None:
+    for name, value in _PAGE_HEADERS.items():
+        response.headers.setdefault(name, value)

@@ -37,7 +37,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         return self.session is None or getattr(record, "session", None) == self.session
 
 
-def type_of(record: Record) -> str:
+def type_of(record: Record | type[Record]) -> str:
+    """Also of records that are newer than this module."""
     tag = record.__struct_config__.tag
     return tag if isinstance(tag, str) else ""
 

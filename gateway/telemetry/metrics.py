@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.core.snapshot import Snapshot
+from gateway.core.snapshot import Gauges
 from gateway.domain import records as rec
 from gateway.domain.decision import RefusalReason, SessionSource
 from gateway.domain.ids import ReplicaId
@@ -41,8 +41,8 @@ class _Spread:
 
 
 class Metrics(Collector):
-    def __init__(self, snapshot: Callable[[], Snapshot], dropped_records: Callable[[], int]) -> None:
-        self._snapshot = snapshot
+    def __init__(self, gauges: Callable[[], Gauges], dropped_records: Callable[[], int]) -> None:
+        self._gauges_now = gauges
         self._dropped_records = dropped_records
         self._fresh: list[rec.Record] = []
         self._turns: Counter[tuple[Protocol, SessionSource]] = Counter()
@@ -141,9 +141,9 @@ class Metrics(Collector):
             ["replica"],
         )
         yield _histogram("turnpike_tool_phase_seconds", "Duration of tool phases", {(): self._tools})
-        yield from self._gauges(self._snapshot())
+        yield from self._gauges(self._gauges_now())
 
-    def _gauges(self, now: Snapshot) -> Iterator[Metric]:
+    def _gauges(self, now: Gauges) -> Iterator[Metric]:
         yield GaugeMetricFamily("turnpike_sessions", "Sessions known", now.session_count)
         yield GaugeMetricFamily("turnpike_running", "Requests on replicas", now.running)
         yield GaugeMetricFamily("turnpike_waiting", "Turns in the waiting room", now.waiting)

@@ -29,6 +29,10 @@ class Ring:
         """The number of the oldest that is kept; one more than `last` if none is."""
         return self.last - len(self._kept) + 1
 
+    @property
+    def size(self) -> int:
+        return self._kept.maxlen or 0
+
     def extend(self, records: Sequence[Record]) -> None:
         self._kept.extend(records)
         self.last += len(records)

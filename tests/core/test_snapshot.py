@@ -23,8 +23,10 @@ def test_it_counts_and_shows_each_phase(monkeypatch):
         "a": (True, 1),
         "b": (False, 0),
     }
-    assert [view.phase for view in seen.sessions] == ["generating", "generating", "idle", "tool"]
-    assert seen.sessions[-1].open_tools == ("bash",)
+    assert [view.state for view in seen.sessions] == ["waiting", "generating", "idle", "tool"]
+    assert seen.sessions[-1].open_tools == ("bash",) and seen.sessions[0].service_class == "reactive"
+    assert seen.waiting_by == {"reactive": 1}
+    assert all(view.since_s == play.now and view.threads == 1 for view in seen.sessions)
 
     monkeypatch.setattr(snapshot, "MAX_SESSIONS", 2)
     assert len(take_snapshot(play.brain, now=play.now).sessions) == 2, "bounded, the newest first"

@@ -1,0 +1,171 @@
+"""One decision, explained from the stream: what was known, what was decided, why, and what else there was.
+
+Give an `Explainer` the stream, the newest record first: it is read backwards from now. How much ran on a
+replica then is what runs there now, less what was sent there since, and with what ended since.
+
+Deviations: what an alternative would have cost is an estimate: what the nearest turn before was expected to
+take there for each token that had to be computed, times the tokens of this one, none of them cached there.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, TypeVar
+
+import msgspec
+
+from gateway.dashboard.sentences import why_refused, why_there, why_waited
+from gateway.domain import records as rec
+from gateway.domain.ids import ReplicaId, RequestId
+
+_MAX_RECORDS: Final = 200
+_R = TypeVar("_R")
+
+
+class Decided(msgspec.Struct, frozen=True, kw_only=True):
+    outcome: str
+    """`waiting`, `dispatched` or `refused`."""
+    replica: ReplicaId | None = None
+    reason: str | None = None
+    refusal: str | None = None
+    queue_ms: float = 0.0
+    attempts: int = 0
+
+
+class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+    replica: ReplicaId
+    running: int
+    first_token_ms: float | None
+    completion_ms: float | None
+    why_not: str
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    turn: RequestId
+    known: rec.TurnArrived | None
+    decided: Decided
+    expected: rec.Expected | None
+    became: rec.GpuEnd | None
+    why: list[str]
+    alternatives: list[Alternative]
+    window: rec.WindowUpdated | None
+    records: list[rec.Record]
+
+
+class Explainer:
+    def __init__(self, turn: RequestId, running: Mapping[ReplicaId, int] | None = None) -> None:
+        """`running`: how many turns each replica that is up runs now."""
+        self._turn = turn
+        self._running = dict(running or {})
+        self._records: list[rec.Record] = []
+        self._loads: dict[ReplicaId, int] = {}
+        """When it was routed."""
+        self._paces: dict[ReplicaId, tuple[float, float]] = {}
+        """Milliseconds for each token to compute, and to the end after the first, before it was routed."""
+        self._window: rec.WindowUpdated | None = None
+        self._is_decided = False
+
+    def read(self, newest_first: Iterable[rec.Record]) -> None:
+        for record in newest_first:
+            kind = type(record)
+            if getattr(record, "turn", None) == self._turn and len(self._records) < _MAX_RECORDS:
+                self._records.append(record)
+                if kind in (rec.Routed, rec.Refused, rec.TurnWaited):
+                    self._is_decided = True
+                if kind is rec.Routed and not self._loads:
+                    self._loads = dict(self._running)
+            if isinstance(record, rec.GpuSubmit):
+                self._running[record.replica] = max(0, self._running.get(record.replica, 0) - 1)
+                if self._loads and record.turn != self._turn:
+                    self._learn_pace(record)
+            elif isinstance(record, rec.GpuEnd):
+                self._running[record.replica] = self._running.get(record.replica, 0) + 1
+            elif isinstance(record, rec.WindowUpdated) and self._is_decided and self._window is None:
+                self._window = record
+
+    def explanation(self) -> Explanation | None:
+        """None if the stream had nothing of it."""
+        if not self._records:
+            return None
+        records = self._records[::-1]
+        routed = _last(records, rec.Routed)
+        refused = _last(records, rec.Refused)
+        submitted = _last(records, rec.GpuSubmit)
+        decided = Decided(
+            outcome="refused" if refused else "dispatched" if routed else "waiting",
+            replica=routed.replica if routed else None,
+            reason=routed.reason.value if routed else None,
+            refusal=refused.reason.value if refused else None,
+            queue_ms=refused.waited_ms if refused else routed.waited_ms if routed else 0.0,
+            attempts=sum(isinstance(record, rec.Routed) for record in records),
+        )
+        expected = submitted.expected if submitted else None
+        return Explanation(
+            turn=self._turn,
+            known=_last(records, rec.TurnArrived),
+            decided=decided,
+            expected=expected,
+            became=_last(records, rec.GpuEnd),
+            why=self._why(records, routed, refused),
+            alternatives=self._alternatives(routed, expected) if routed else [],
+            window=self._window,
+            records=records,
+        )
+
+    def _why(
+        self, records: list[rec.Record], routed: rec.Routed | None, refused: rec.Refused | None
+    ) -> list[str]:
+        waits = [record for record in records if isinstance(record, rec.TurnWaited)]
+        waited_ms = routed.waited_ms if routed else refused.waited_ms if refused else None
+        said = [why_waited(waits, waited_ms, self._window)]
+        said += [
+            f"{record.replica} was tried, and failed after {record.duration_ms:.0f} ms."
+            for record in records
+            if isinstance(record, rec.GpuEnd) and record.outcome == "failed"
+        ]
+        if routed is not None:
+            said.append(why_there(routed, self._loads))
+        if refused is not None:
+            said.append(why_refused(refused))
+        return said
+
+    def _alternatives(self, routed: rec.Routed, expected: rec.Expected | None) -> list[Alternative]:
+        found = []
+        for replica, running in self._loads.items():
+            if replica == routed.replica:
+                continue
+            pace = self._paces.get(replica)
+            first_ms = pace[0] * expected.prompt_tokens if pace and expected else None
+            end_ms = first_ms + pace[1] if pace and first_ms is not None else None
+            found.append(
+                Alternative(
+                    replica=replica,
+                    running=running,
+                    first_token_ms=first_ms,
+                    completion_ms=end_ms,
+                    why_not=_why_not(running, self._loads.get(routed.replica, 0), first_ms, expected),
+                )
+            )
+        return sorted(found, key=lambda each: (each.completion_ms or float("inf"), each.running))
+
+    def _learn_pace(self, submit: rec.GpuSubmit) -> None:
+        expected = submit.expected
+        if expected is None or submit.replica in self._paces:
+            return
+        new = expected.prompt_tokens - expected.cached_tokens
+        if new > 0:
+            rest_ms = max(0.0, expected.completion_ms - expected.first_token_ms)
+            self._paces[submit.replica] = (expected.first_token_ms / new, rest_ms)
+
+
+def _why_not(running: int, running_there: int, first_ms: float | None, expected: rec.Expected | None) -> str:
+    said = []
+    if expected is not None and expected.cached_tokens:
+        said.append(f"{expected.cached_tokens} tokens would have to be computed again")
+    if first_ms is not None and expected is not None and first_ms > expected.first_token_ms:
+        said.append(f"the first token is expected {first_ms - expected.first_token_ms:.0f} ms later")
+    if running > running_there:
+        said.append(f"{running} turns ran there, {running_there} where it went")
+    return "; ".join(said) or "as good; one had to be chosen"
+
+
+def _last(records: list[rec.Record], kind: type[_R]) -> _R | None:
+    return next((record for record in reversed(records) if isinstance(record, kind)), None)

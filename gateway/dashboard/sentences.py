@@ -1,0 +1,90 @@
+"""Reasons as sentences for a person. A reason that is newer than this module is told by its name."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from gateway.domain import records as rec
+from gateway.domain.ids import ReplicaId
+
+WAITS: Final = {
+    "concurrency_full": "every replica that could run it had as many turns as it may",
+    "window_full": "as many sessions were in as may be",
+    "kv_full": "the sessions that were in are expected to need all of the KV cache",
+    "kv_nearly_full": "the sessions that were in are expected to need nearly all of the KV cache, "
+    "so others enter one by one",
+    "behind_others": "other sessions waited already",
+    "tenant_sessions": "as many of its tenant's sessions were in as it may have",
+    "no_replica": "no replica that could run it answered",
+    "home_lost": "its replica was lost, and sessions move from there one by one",
+}
+PLACEMENTS: Final = {
+    "least_loaded": "it has no home yet, and least went on there",
+    "state_lives_there": "the stored state that it builds on lives there",
+    "retried_elsewhere": "the replica that was tried before gave no answer",
+    "session_lives_there": "its session's earlier turns ran there, so its KV cache may still be there",
+    "home_is_busy": "its home ran far more than the others",
+    "home_is_gone": "its home could not run it",
+}
+REFUSALS: Final = {
+    "malformed_http": "it was not valid HTTP",
+    "headers_too_large": "its headers were too large",
+    "body_too_large": "its body was too large",
+    "unsupported_upgrade": "it asked for another protocol",
+    "request_timeout": "it was not sent in time",
+    "unauthenticated": "it brought no valid key",
+    "forbidden": "its key may not do this",
+    "unknown_model": "nobody serves that model",
+    "state_not_found": "it builds on state that is not known",
+    "memory_full": "the gateway holds as many bytes as it may",
+    "queue_full": "the waiting room was full",
+    "queue_timeout": "it waited as long as it may",
+    "tenant_share": "the waiting room was full, and its tenant had the largest part of it",
+    "tenant_quota": "its tenant has used up what it may have",
+    "no_replica": "no replica that could run it answered",
+    "draining": "the gateway is shutting down",
+    "upstream_unreachable": "no replica could be reached",
+    "upstream_timeout": "the replica did not answer in time",
+    "upstream_broken": "the replica gave no answer that could be read",
+    "internal": "the gateway failed",
+}
+
+
+def why_waited(
+    waits: Sequence[rec.TurnWaited], waited_ms: float | None, window: rec.WindowUpdated | None
+) -> str:
+    """`waited_ms`: None while it waits."""
+    if not waits:
+        if waited_ms is None:
+            return "Nothing has been decided yet."
+        return "It did not wait: its session was in, or there was a place, and a replica had room."
+    reasons = " Then ".join(f"{_told(WAITS, each.reason.value)} ({_behind(each)})." for each in waits)
+    begin = "It waits: " if waited_ms is None else f"It waited {waited_ms:.0f} ms: "
+    return f"{begin}{reasons}{_window(window) if window is not None else ''}"
+
+
+def why_there(routed: rec.Routed, loads: Mapping[ReplicaId, int]) -> str:
+    load = f" {loads[routed.replica]} turns ran there then." if routed.replica in loads else ""
+    return f"It went to {routed.replica}: {_told(PLACEMENTS, routed.reason.value)}.{load}"
+
+
+def why_refused(refused: rec.Refused) -> str:
+    return f"It was refused after {refused.waited_ms:.0f} ms: {_told(REFUSALS, refused.reason.value)}."
+
+
+def _behind(wait: rec.TurnWaited) -> str:
+    others = wait.waiting - 1
+    return f"with {others} other{'' if others == 1 else 's'} in the waiting room"
+
+
+def _window(window: rec.WindowUpdated) -> str:
+    sessions = "any number of" if window.sessions is None else f"{window.sessions:.0f}"
+    kv = "" if window.kv_budget is None else f" and {window.kv_budget:.0f} tokens"
+    return (
+        f" The window of {window.pool} was {sessions} sessions{kv} ({window.admitted} were in, "
+        f"{window.waiting} waited) since it changed because of: {window.reason}; pressure of the GPU "
+        f"{window.gpu_pressure:.2f}, of the tools {window.cpu_pressure:.2f}."
+    )
+
+
+def _told(sentences: Mapping[str, str], reason: str) -> str:
+    return sentences.get(reason) or reason.replace("_", " ")

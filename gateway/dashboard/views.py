@@ -1,0 +1,97 @@
+"""What the control listener answers about how things are, as JSON.
+
+Nothing here holds the event loop for longer than some hundred sessions or records take: in between, requests
+go on. What was made for one is given to all who ask soon after; how soon depends on how long it took to make.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from gateway import __version__
+from gateway.core.coordinator import Coordinator
+from gateway.core.snapshot import MAX_SESSIONS, SessionViews, take_gauges
+from gateway.dashboard.explain import Explainer, Explanation
+from gateway.dashboard.turn_log import TurnLog
+from gateway.domain.engine import EngineSignals
+from gateway.domain.ids import ReplicaId, RequestId
+from gateway.telemetry.ring import Ring
+
+_SESSIONS_AT_ONCE: Final = 50
+_RECORDS_AT_ONCE: Final = 1000
+_LEAST_AGE_S: Final = 0.5
+_SHARE: Final = 50
+"""A snapshot serves for so many times what it took to make."""
+_NO_RING: Final = Ring(0)
+
+
+class Views:
+    def __init__(
+        self,
+        brain: Coordinator,
+        ring: Ring | None,
+        signals: Mapping[ReplicaId, EngineSignals],
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        """`signals`: what engines said last, kept up to date by whoever gives it."""
+        self._brain = brain
+        self._ring = ring if ring is not None else _NO_RING
+        self._signals = signals
+        self._clock = clock
+        self._log = TurnLog(self._ring)
+        self._encoder = msgspec.json.Encoder()
+        self._making = asyncio.Lock()
+        self._made = b""
+        self._fresh_until_s = float("-inf")
+        self.graphs: Callable[[], list[Any]] = list
+        """Whoever learns graphs puts itself here."""
+
+    async def snapshot(self) -> bytes:
+        async with self._making:
+            began_s = self._clock()
+            if began_s >= self._fresh_until_s:
+                self._made = await self._make()
+                ended_s = self._clock()
+                self._fresh_until_s = ended_s + max(_LEAST_AGE_S, _SHARE * (ended_s - began_s))
+            return self._made
+
+    async def explain(self, turn: RequestId) -> Explanation | None:
+        running = {state.facts.id: state.running for state in self._brain.fleet if state.is_up}
+        explainer = Explainer(turn, running)
+        records = list(self._ring.newest_first())
+        for start in range(0, len(records), _RECORDS_AT_ONCE):
+            explainer.read(islice(records, start, start + _RECORDS_AT_ONCE))
+            await asyncio.sleep(0)
+        return explainer.explanation()
+
+    async def _make(self) -> bytes:
+        brain, log, encode = self._brain, self._log, self._encoder.encode
+        for _ in range(2 * self._ring.size // _RECORDS_AT_ONCE + 2):  # more keep coming
+            if log.catch_up(_RECORDS_AT_ONCE):
+                break
+            await asyncio.sleep(0)
+        number = log.number
+        gauges = take_gauges(brain, self._signals, now=self._clock())
+        pools = [msgspec.structs.replace(pool, updates=log.updates(pool.id)) for pool in gauges.pools]
+        about = {
+            "at_s": gauges.at_s,
+            "seq": number,
+            "version": __version__,
+            **{name: getattr(gauges, name) for name in _TOLD},
+            "pools": pools,
+        }
+        views = SessionViews(brain)
+        newest = list(islice(brain.sessions.sessions.newest_first(), MAX_SESSIONS))
+        sessions = []
+        for start in range(0, len(newest), _SESSIONS_AT_ONCE):
+            part = [views.view(each, log.of(each.id)) for each in newest[start : start + _SESSIONS_AT_ONCE]]
+            sessions.append(encode(part)[1:-1])
+            await asyncio.sleep(0)
+        return b'%s,"sessions":[%s]}' % (encode(about)[:-1], b",".join(sessions))
+
+
+_TOLD: Final = ("session_count", "running", "waiting", "active_tools", "waiting_by", "replicas", "tenants")

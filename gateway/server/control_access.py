@@ -1,0 +1,64 @@
+"""Who may do what on the control plane: keys that read, keys that write.
+
+A key comes as a bearer token, or as the password of HTTP Basic authentication, which a browser asks for
+itself. Because a browser then sends it along with whatever any page asks of us, nothing is changed for a page
+of another origin, key or not.
+"""
+
+import base64
+import binascii
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from gateway.server.tenants import hash_key
+
+OPEN_PATHS: Final = frozenset(("/turnpike/healthz", "/turnpike/readyz"))
+"""Orchestrators' probes carry no key."""
+_READS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
+_CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="turnpike", charset="UTF-8"'}
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class ControlAccess:
+    def __init__(self, *, write_hashes: tuple[str, ...], read_hashes: tuple[str, ...]) -> None:
+        self._write = frozenset(write_hashes)
+        self._read = frozenset(read_hashes) | self._write
+
+    @web.middleware
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        is_write = request.method not in _READS
+        if is_write and _is_of_another_origin(request):
+            return web.json_response({"error": "a page of another origin may not do this"}, status=403)
+        if self._read and request.path not in OPEN_PATHS:
+            known = hash_key(_key_of(request.headers.get("Authorization", "")))
+            if known not in self._read:
+                return web.json_response(
+                    {"error": "a control key is required"}, status=401, headers=_CHALLENGE
+                )
+            if is_write and known not in self._write:
+                return web.json_response({"error": "this key may only read"}, status=403)
+        return await handler(request)
+
+
+def _key_of(header: str) -> str:
+    scheme, _, credentials = header.partition(" ")
+    if scheme.lower() == "bearer":
+        return credentials.strip()
+    if scheme.lower() != "basic":
+        return ""
+    try:
+        return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+
+
+def _is_of_another_origin(request: web.Request) -> bool:
+    """Browsers say which page asks; other programs say nothing."""
+    if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+        return True
+    origin = request.headers.get("Origin")
+    return origin is not None and urlsplit(origin).netloc != request.headers.get("Host", "")

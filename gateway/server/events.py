@@ -1,0 +1,117 @@
+"""`GET /turnpike/events`: the information stream, live, as server-sent events.
+
+Readers are served in ticks, by what `telemetry/frames.py` says each gets. Without a reader there is no tick,
+and nothing is encoded. A reader's socket is never written to while it is full; what it then misses, it is
+told of.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import web
+
+from gateway.domain.ids import SessionId
+from gateway.server.tasks import TaskGroup
+from gateway.telemetry.frames import Filter, Frames
+from gateway.telemetry.ring import Ring
+
+TICK_S: Final = 0.2
+_HEARTBEAT_TICKS: Final = 75
+_STUCK_S: Final = 60.0
+"""A reader that takes nothing for so long is cut off."""
+_MAX_READERS: Final = 256
+_HEADERS: Final = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-store",
+    "X-Accel-Buffering": "no",
+}
+
+
+class Events:
+    """The readers of one ring. `close` ends them."""
+
+    def __init__(self, ring: Ring, tasks: TaskGroup) -> None:
+        self.frames = Frames(ring)
+        self._tasks = tasks
+        self._readers = 0
+        self._ticked: asyncio.Future[None] | None = None
+        self._is_ticking = False
+        self._is_closed = False
+
+    @property
+    def readers(self) -> int:
+        return self._readers
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._wake()
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        try:
+            after, wanted = _wishes(request)
+        except ValueError as error:
+            return web.json_response({"error": str(error)}, status=400)
+        if self._readers >= _MAX_READERS:
+            return web.json_response({"error": "too many readers"}, status=503, headers={"Retry-After": "5"})
+        response = web.StreamResponse(headers=_HEADERS)
+        await response.prepare(request)
+        self._readers += 1
+        if not self._is_ticking:
+            self._is_ticking = True
+            self._ticked = asyncio.get_running_loop().create_future()
+            self._tasks.spawn(self._tick())
+        try:
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                await self._feed(response, after, wanted, lambda: _has_left(request))
+        finally:
+            self._readers -= 1
+        return response
+
+    async def _feed(
+        self, response: web.StreamResponse, after: int | None, wanted: Filter, has_left: Callable[[], bool]
+    ) -> None:
+        reader = self.frames.open(after, wanted)
+        await response.write(b": turnpike\n\n")
+        silent = 0
+        while not self._is_closed and not has_left():
+            data = self.frames.read(reader)
+            silent += 1
+            if data or silent > _HEARTBEAT_TICKS:
+                async with asyncio.timeout(_STUCK_S):
+                    await response.write(data or b": \n\n")
+                silent = 0
+            assert self._ticked is not None
+            await asyncio.shield(self._ticked)
+
+    async def _tick(self) -> None:
+        """As long as somebody reads."""
+        while self._readers and not self._is_closed:
+            await asyncio.sleep(TICK_S)
+            self.frames.begin_tick(self._readers)
+            self._wake()
+        self._is_ticking = False
+
+    def _wake(self) -> None:
+        if self._ticked is not None and not self._ticked.done():
+            ticked, self._ticked = self._ticked, asyncio.get_running_loop().create_future()
+            ticked.set_result(None)
+
+
+def _wishes(request: web.Request) -> tuple[int | None, Filter]:
+    """Raises ValueError."""
+    number = request.headers.get("Last-Event-ID") or request.query.get("after")
+    if number is not None and not (number.isascii() and number.isdecimal() and len(number) < 19):
+        raise ValueError("after: the number of a record is expected")
+    types, session = request.query.get("types"), request.query.get("session")
+    wanted = Filter(
+        types=frozenset(types.split(",")) if types else None,
+        session=SessionId(session) if session else None,
+    )
+    return None if number is None else int(number), wanted
+
+
+def _has_left(request: web.Request) -> bool:
+    transport = request.transport
+    return transport is None or transport.is_closing()

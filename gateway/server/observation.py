@@ -1,0 +1,85 @@
+"""Everybody who reads the information stream in this process, put together from the settings.
+
+What is switched off is not there: its cost is nothing. What is on takes the records of an event at once, and
+looks at them later.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gateway.config import Config
+from gateway.core.coordinator import Coordinator
+from gateway.core.snapshot import Gauges, take_gauges
+from gateway.dashboard.views import Views
+from gateway.domain.engine import EngineSignals
+from gateway.domain.ids import ReplicaId
+from gateway.domain.records import Record
+from gateway.server.control import ControlPlane
+from gateway.server.control_access import ControlAccess
+from gateway.server.driver import Driver
+from gateway.server.events import Events
+from gateway.server.tasks import TaskGroup
+from gateway.telemetry.jsonl import StreamFile
+from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.ring import Ring
+
+
+class Observation:
+    def __init__(
+        self,
+        config: Config,
+        coordinator: Coordinator,
+        environ: Mapping[str, str],
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        """Raises ConfigError or OSError for what the settings point to."""
+        self._config = config
+        self._coordinator = coordinator
+        self._clock = clock
+        self._signals: dict[ReplicaId, EngineSignals] = {}
+        self._file = StreamFile(config.stream) if config.stream.path is not None else None
+        self._ring = Ring(config.stream.ring_records) if config.stream.ring_records else None
+        self._events: Events | None = None
+        self.metrics = Metrics(self._gauges, lambda: self.dropped)
+        self.views = Views(coordinator, self._ring, self._signals, clock=clock)
+        takers: list[Callable[[list[Record]], Any]] = [self.metrics.take]
+        if self._file is not None:
+            takers.append(self._file.extend)
+        if self._ring is not None:
+            takers.append(self._ring.extend)
+        self._takers = tuple(takers)
+        self.take = self._take_all if len(takers) > 1 else takers[0]
+        """For the driver."""
+
+    @property
+    def dropped(self) -> int:
+        """Records that are not in the file."""
+        return self._file.dropped if self._file is not None else 0
+
+    def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
+        self._signals[replica] = signals
+
+    def replica_went_down(self, replica: ReplicaId) -> None:
+        self._signals.pop(replica, None)
+
+    def control(self, driver: Driver, tasks: TaskGroup, *, is_draining: Callable[[], bool]) -> ControlPlane:
+        server = self._config.server
+        if self._ring is not None:
+            self._events = Events(self._ring, tasks)
+        access = ControlAccess(
+            write_hashes=server.control_key_hashes, read_hashes=server.control_read_key_hashes
+        )
+        return ControlPlane(driver, self.metrics, self.views, self._events, access, is_draining=is_draining)
+
+    async def close(self) -> None:
+        if self._file is not None:
+            await asyncio.to_thread(self._file.close)
+
+    def _take_all(self, records: list[Record]) -> None:
+        for take in self._takers:
+            take(records)
+
+    def _gauges(self) -> Gauges:
+        return take_gauges(self._coordinator, self._signals, now=self._clock())

@@ -1,0 +1,128 @@
+"""Explanations: what was known, what was decided, why, and what else there was."""
+
+import random
+
+from gateway.dashboard.explain import Explainer
+from gateway.dashboard.sentences import PLACEMENTS, REFUSALS, WAITS
+from gateway.domain import records as rec
+from gateway.domain.decision import PlacementReason, RefusalReason, WaitReason
+from gateway.domain.request import Usage
+from tests.core.playbook import Playbook, arrived, failed, finished, first_token, started, stated
+
+
+def explain(play: Playbook, turn: str):
+    running = {state.facts.id: state.running for state in play.brain.fleet if state.is_up}
+    explainer = Explainer(turn, running)
+    records = play.records[::-1]
+    for start in range(0, len(records), 7):
+        explainer.read(records[start : start + 7])
+    return explainer.explanation()
+
+
+def test_a_turn_that_went_at_once():
+    play = Playbook(replicas="a b")
+    play >> arrived("r1", explicit=stated("one"), body_bytes=4000, stream=True)
+    play.take()
+    play >> arrived("r2", explicit=stated("two"), body_bytes=4000, stream=True)
+    play.take()
+    told = explain(play, "r2")
+    assert told.known.turn == "r2" and told.decided.outcome == "dispatched"
+    assert (told.decided.replica, told.decided.attempts, told.decided.queue_ms) == ("b", 1, 0.0)
+    assert told.why[0].startswith("It did not wait") and told.why[1].startswith(
+        "It went to b: it has no home"
+    )
+    [other] = told.alternatives
+    assert (other.replica, other.running) == ("a", 1) and "1 turns ran there, 0" in other.why_not
+    assert other.first_token_ms is not None and other.completion_ms > other.first_token_ms
+    assert [type(record) for record in told.records] == [rec.TurnArrived, rec.Routed, rec.GpuSubmit]
+    assert told.became is None
+
+
+def test_loads_are_those_of_then():
+    rng = random.Random(3)
+    play = Playbook(replicas="a b c")
+    live, loads = [], {}
+    for number in range(60):
+        if live and rng.random() < 0.5:
+            gone = live.pop(rng.randrange(len(live)))
+            play >> started(gone) >> finished(gone)
+            continue
+        name = f"r{number}"
+        loads[name] = {state.facts.id: state.running for state in play.brain.fleet}
+        play >> arrived(name, explicit=stated(name))
+        play.take()
+        live.append(name)
+    for name, then in loads.items():
+        told = explain(play, name)
+        seen = {other.replica: other.running for other in told.alternatives}
+        assert seen == {replica: count for replica, count in then.items() if replica != told.decided.replica}
+
+
+def test_why_it_waited():
+    play = Playbook(max_running_per_replica=1)
+    play >> arrived("r1", explicit=stated("one"))
+    play.take()
+    play >> arrived("r2", explicit=stated("two"))
+    told = explain(play, "r2")
+    assert told.decided.outcome == "waiting"
+    assert told.why[0] == (
+        "It waits: every replica that could run it had as many turns as it may "
+        "(with 0 others in the waiting room)."
+    )
+    play.now += 2.5
+    play >> started("r1") >> finished("r1")
+    play.take()
+    told = explain(play, "r2")
+    assert told.why[0].startswith("It waited 2500 ms: every replica") and told.decided.queue_ms == 2500.0
+
+
+def test_the_window_is_that_of_the_decision():
+    play = Playbook(admission={"policy": "session-cap", "session_cap": 1})
+    told_of = {"admitted": 1, "waiting": 0, "demand": 0.0, "gpu_pressure": 1.5, "cpu_pressure": 0.1}
+    play.records += [
+        rec.WindowUpdated(at_s=at, pool="pool", sessions=1.0, kv_budget=None, reason=why, **told_of)
+        for at, why in ((1.0, "older"), (2.0, "state_lost"))
+    ]
+    play >> arrived("r1", explicit=stated("one"))
+    play.take()
+    play >> arrived("r2", explicit=stated("two"))
+    play.records.append(
+        rec.WindowUpdated(at_s=9.0, pool="pool", sessions=2.0, kv_budget=None, reason="later", **told_of)
+    )
+    told = explain(play, "r2")
+    assert told.window is not None and told.window.reason == "state_lost"
+    assert (
+        "as many sessions were in as may be" in told.why[0]
+        and "state_lost; pressure of the GPU 1.50" in told.why[0]
+    )
+
+
+def test_a_refusal_and_an_attempt_that_failed():
+    play = Playbook(max_running_per_replica=1, max_waiting=0)
+    play >> arrived("r1", explicit=stated("one"))
+    play.take()
+    play >> arrived("r2", explicit=stated("two"))
+    play.take()
+    told = explain(play, "r2")
+    assert (told.decided.outcome, told.decided.refusal) == ("refused", "queue_full")
+    assert told.why[-1] == "It was refused after 0 ms: the waiting room was full." and told.alternatives == []
+
+    play = Playbook(replicas="a b")
+    play >> arrived("r1", explicit=stated("one"))
+    play.take()
+    play >> failed("r1")
+    play.take()
+    play >> started("r1") >> first_token("r1") >> finished("r1", usage=Usage(prompt_tokens=9))
+    told = explain(play, "r1")
+    assert told.decided.attempts == 2 and told.decided.reason == "retried_elsewhere"
+    assert told.why[1].startswith("a was tried, and failed") and told.why[2].startswith("It went to b")
+    assert told.became.usage.prompt_tokens == 9
+
+
+def test_what_is_not_in_the_stream_is_not_known():
+    assert explain(Playbook(), "r1") is None
+
+
+def test_every_reason_is_a_sentence():
+    for reasons, sentences in ((WaitReason, WAITS), (PlacementReason, PLACEMENTS), (RefusalReason, REFUSALS)):
+        assert {reason.value for reason in reasons} <= set(sentences)

@@ -1,0 +1,190 @@
+"""The control plane: what it tells, to whom, and what it costs those who are served meanwhile."""
+
+import asyncio
+import base64
+import json
+
+import pytest
+
+from gateway.server import events
+from gateway.server.tenants import hash_key
+from tests.server.bench import CHAT, eventually, get, post
+from tests.telemetry.sse import read_events
+
+READ, WRITE = "tp-read", "tp-write"
+KEYS = {"control_key_hashes": [hash_key(WRITE)], "control_read_key_hashes": [hash_key(READ)]}
+FINISH = b"POST /turnpike/sessions/s-none/finish HTTP/1.1\r\nHost: c\r\n%sContent-Length: 0\r\n\r\n"
+TOLD = [b"/turnpike/snapshot", b"/metrics", b"/turnpike/graphs", b"/turnpike/turns/r-1", b"/turnpike/"]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(events, "TICK_S", 0.02)
+
+
+def bearer(key: str) -> bytes:
+    return b"Authorization: Bearer %s\r\n" % key.encode()
+
+
+def basic(key: str) -> bytes:
+    return b"Authorization: Basic %s\r\n" % base64.b64encode(f"anybody:{key}".encode())
+
+
+class Listener:
+    """One who reads the events."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.data = b""
+        self.head = b""
+
+    @classmethod
+    async def open(cls, port: int, query: bytes = b"", headers: bytes = b"") -> "Listener":
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        self = cls(reader, writer)
+        writer.write(get(b"/turnpike/events" + query, headers))
+        self.head = await reader.readuntil(b"\r\n\r\n")
+        return self
+
+    async def until(self, count: int) -> list:
+        async with asyncio.timeout(10):
+            while len(found := read_events(self.data)) < count:
+                size = int(await self.reader.readuntil(b"\r\n"), 16)
+                assert size, "the stream ended"
+                self.data += (await self.reader.readexactly(size + 2))[:-2]
+        return found
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+async def test_read_keys_look_and_write_keys_act(start):
+    bench = await start(server=KEYS)
+    for path in TOLD:
+        assert (await bench.control(get(path))).status == 401
+        assert (await bench.control(get(path, basic("wrong")))).status == 401
+        for allowed in (bearer(READ), bearer(WRITE), basic(READ)):
+            assert (await bench.control(get(path, allowed))).status in (200, 404)
+    challenge = (await bench.control(get(b"/turnpike/"))).get(b"www-authenticate")
+    assert challenge and challenge.startswith(b"Basic"), "so that a browser asks for the key"
+    assert (await bench.control(FINISH % bearer(READ))).status == 403
+    assert (await bench.control(FINISH % bearer(WRITE))).status == 404
+    assert (await bench.control(FINISH % b"")).status == 401
+    for header in (b"Basic !!!", b"Basic /w==", b"Digest x", b"", b"Bearer"):
+        assert (await bench.control(get(b"/metrics", b"Authorization: %s\r\n" % header))).status == 401
+
+
+async def test_a_page_of_another_origin_changes_nothing(start):
+    bench = await start()
+    for of_another in (
+        b"Origin: http://evil.example\r\n",
+        b"Origin: null\r\n",
+        b"Sec-Fetch-Site: cross-site\r\n",
+    ):
+        assert (await bench.control(FINISH % of_another)).status == 403
+    for of_ours in (b"Origin: http://c\r\n", b"Origin: http://c\r\nSec-Fetch-Site: same-origin\r\n", b""):
+        assert (await bench.control(FINISH % of_ours)).status == 404, "there is no such session"
+    page = await bench.control(get(b"/turnpike/snapshot"))
+    assert b"default-src 'self'" in (page.get(b"content-security-policy") or b"")
+
+
+async def test_events_are_told_live_and_again(start, tmp_path):
+    path = tmp_path / "stream.jsonl"
+    bench = await start(stream={"path": str(path)})
+    listener = await Listener.open(bench.gateway.control_port)
+    assert b"text/event-stream" in listener.head
+    response = await bench.ask(post())
+    turn = (response.get(b"x-turnpike-request") or b"").decode()
+    await eventually(lambda: bench.gateway.observation._ring.last >= 6)
+    last = bench.gateway.observation._ring.last
+    kept = last - bench.gateway.observation._ring.first + 1
+    again = await Listener.open(bench.gateway.control_port, b"?after=0")
+    told = await again.until(kept)
+    assert [event.id for event in told] == [str(number) for number in range(1, last + 1)]
+    live = await listener.until(5)
+    assert [json.loads(e.data)["type"] for e in live] == [e.type for e in live]
+    behind = await Listener.open(bench.gateway.control_port, b"", b"Last-Event-ID: %d\r\n" % (last - 2))
+    assert await behind.until(2) == told[-2:]
+    only = await Listener.open(bench.gateway.control_port, b"?after=0&types=routing,gpu_end")
+    assert [event.type for event in await only.until(2)] == ["routing", "gpu_end"]
+    session = json.loads(told[-1].data)["session"]
+    of_it = await Listener.open(bench.gateway.control_port, b"?after=0&session=" + session.encode())
+    assert {json.loads(e.data)["session"] for e in await of_it.until(4)} == {session}
+    explained = (await bench.control(get(b"/turnpike/turns/" + turn.encode()))).json()
+    assert explained["decided"]["outcome"] == "dispatched" and explained["why"]
+    assert explained["records"][0]["type"] == "turn_arrive"
+    for each in (listener, again, behind, only, of_it):
+        each.close()
+    await eventually(lambda: bench.gateway.observation._events.readers == 0)
+    await bench.gateway.stop()
+    lines = path.read_bytes().splitlines()
+    assert [line.decode() for line in lines[: len(told)]] == [event.data for event in told], "as in the file"
+
+
+async def test_what_is_not_kept_is_a_gap(start):
+    bench = await start(stream={"ring_records": 4})
+    for _ in range(3):
+        await bench.ask(post())
+    listener = await Listener.open(bench.gateway.control_port, b"?after=1")
+    ring = bench.gateway.observation._ring
+    [gap, *rest] = await listener.until(5)
+    assert (gap.type, json.loads(gap.data)) == ("gap", {"from": 2, "to": ring.last - 4})
+    assert [int(event.id) for event in rest] == list(range(ring.first, ring.last + 1))
+    listener.close()
+
+
+async def test_without_a_ring_nothing_is_kept(start):
+    bench = await start(stream={"ring_records": 0})
+    await bench.ask(post())
+    assert (await bench.control(get(b"/turnpike/events"))).status == 404
+    assert (await bench.control(get(b"/turnpike/turns/r-1"))).status == 404
+    snapshot = (await bench.control(get(b"/turnpike/snapshot"))).json()
+    assert snapshot["seq"] == 0 and snapshot["sessions"][0]["last_turns"] == []
+    assert bench.gateway.driver._on_records == bench.gateway.observation.metrics.take, "one reader, one call"
+
+
+async def test_what_is_asked_wrongly_is_refused(start):
+    bench = await start()
+    for query in (b"?after=x", b"?after=-1", b"?after=" + b"9" * 30):
+        assert (await bench.control(get(b"/turnpike/events" + query))).status == 400
+
+
+async def test_the_snapshot_tells_turns_replicas_pools_and_tenants(start):
+    bench = await start()
+    await bench.ask(post(CHAT, headers=b"x-turnpike-session: one\r\n"))
+    snapshot = (await bench.control(get(b"/turnpike/snapshot"))).json()
+    [session] = snapshot["sessions"]
+    assert (session["state"], session["class"], session["turns"]) == ("idle", "reactive", 1)
+    [turn] = session["last_turns"]
+    assert (turn["outcome"], turn["status"], turn["prompt_tokens"]) == ("finished", 200, 3)
+    assert turn["arrived_s"] <= turn["submitted_s"] <= turn["ended_s"]
+    assert session["replica"] == turn["replica"] == snapshot["replicas"][0]["id"]
+    assert (session["prompt_tokens"], session["output_tokens"]) == (3, 1)
+    [pool] = snapshot["pools"]
+    assert (pool["id"], pool["admitted"], pool["window"]) == ("default", 1, None)
+    [tenant] = snapshot["tenants"]
+    assert (tenant["id"], tenant["admitted"], tenant["weight"]) == (session["tenant"], 1, 1.0)
+    assert snapshot["seq"] == bench.gateway.observation._ring.last
+
+
+async def test_who_does_not_read_holds_up_nobody(start):
+    bench = await start(stream={"ring_records": 64})
+    idle = [await Listener.open(bench.gateway.control_port) for _ in range(5)]
+    client = await bench.connect()
+    for _ in range(300):
+        assert (await client.ask(post())).status == 200
+    for each in idle:
+        found = await each.until(1)
+        assert found[0].type in ("gap", "session_start", "turn_arrive")
+        each.close()
+
+
+async def test_a_reader_does_not_hold_up_the_end(start):
+    bench = await start()
+    listener = await Listener.open(bench.gateway.control_port)
+    async with asyncio.timeout(5):
+        await bench.gateway.stop()
+    rest = await listener.reader.read()
+    assert rest.endswith(b"0\r\n\r\n"), "it is ended, not cut"
+    listener.close()
+    await listener.writer.wait_closed()
