@@ -19,6 +19,7 @@ from gateway.admission.settings import AdmissionConfig
 from gateway.domain.decision import Admission, Admit, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
+from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId
 from gateway.domain.records import Record
 
@@ -81,6 +82,9 @@ class BoundedConcurrency:
         pass
 
     def tools_ran(self, names: tuple[str, ...], duration_s: float, active: int) -> None:
+        pass
+
+    def host_reported(self, host: str, signals: HostSignals, *, now: float) -> None:
         pass
 
     def engine_reported(

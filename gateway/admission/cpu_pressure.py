@@ -7,11 +7,13 @@ Symbols: *active tools* → `active`; *execution time*, EMA → `inflation`.
 Deviations: durations differ by orders of magnitude between tools, so each is compared with what the same
 tool usually takes, as a ratio, in logarithms; the pressure counts in standard deviations of that ratio, so
 no duration has to be set. MARS derives no limit: under processor sharing tools that take k times as long
-are k times too many, which gives one (`limit`). A host that reports its load (`host_load`, 1 = all cores
-busy) is believed.
+are k times too many, which gives one (`limit`). Hosts may report how many processes want to run on how many
+cores: a probe beside the tools, as in MARS. It is not known whose tools run where, so what counts is all of
+them together.
 
-Invariants: fewer active tools than usual are no contention, however long they take; at most `_MAX_TOOLS`
-names are remembered.
+Invariants: fewer active tools than usual are no contention, however long they take; sessions whose tools
+find a core each are never too many, whatever else runs on a host; a host that falls silent is forgotten; at
+most `_MAX_TOOLS` names and `_MAX_HOSTS` hosts are remembered.
 """
 
 import math
@@ -21,16 +23,21 @@ from typing import Final
 import msgspec
 
 from gateway.admission.decay import DecayedMean
+from gateway.domain.host import HostSignals
 
 _MAX_TOOLS: Final = 512
 _MAX_UNREAD: Final = 256
 _LATELY: Final = 12.0
 """Tool calls over which the present is averaged (half-life)."""
 _USUALLY: Final = 1000.0
+_STEPS: Final = 24
 _ENOUGH: Final = 20
 _LEAST_INFLATION: Final = 1.5
 _DEVIATIONS: Final = 2.5
 _HOST_IS_OVERLOADED: Final = 1.5
+"""Processes that want a core, for each that there is."""
+_MAX_HOSTS: Final = 1024
+_SILENT_S: Final = 30.0
 
 
 class CpuReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +46,10 @@ class CpuReading(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     active: int = 0
     inflation: float = 1.0
+    host_load: float = 0.0
+    """Processes that want a core, for each that there is; 0 if no host says."""
+    cores: float = 0.0
+    """Of all hosts that say."""
 
 
 class CpuPressure:
@@ -47,12 +58,21 @@ class CpuPressure:
         self._lately = DecayedMean(half_life=_LATELY)
         self._ratio = DecayedMean(half_life=_USUALLY)
         self._ratio_squared = DecayedMean(half_life=_USUALLY)
-        self._active_usual = DecayedMean(half_life=_USUALLY)
+        self._active_lately = DecayedMean(half_life=_LATELY)
+        self._by_active = [DecayedMean(half_life=_USUALLY / 5) for _ in range(_STEPS)]
+        """The ratio, by how many tools were active: each step a half more than the one before."""
         self._seen = 0
         self._unread: deque[tuple[tuple[str, ...], float, int]] = deque(maxlen=_MAX_UNREAD)
         """Learned from when somebody asks; of more than so many in between, the newest teach."""
         self.active = 0
-        self.host_load: float | None = None
+        self._hosts: OrderedDict[str, tuple[float, HostSignals]] = OrderedDict()
+        """With the time of the report, the newest last."""
+
+    def host_reported(self, host: str, signals: HostSignals, *, now: float) -> None:
+        self._hosts[host] = (now, signals)
+        self._hosts.move_to_end(host)
+        if len(self._hosts) > _MAX_HOSTS:
+            self._hosts.popitem(last=False)
 
     def saw_tool(self, names: tuple[str, ...], duration_s: float) -> None:
         """A session's tools came back; those of one answer run in parallel and count as one."""
@@ -77,28 +97,70 @@ class CpuPressure:
             self._lately.add(ratio)
             self._ratio.add(ratio)
             self._ratio_squared.add(ratio * ratio)
+            self._by_active[_step(active)].add(ratio)
             self._seen += 1
         usual.add(value)
-        self._active_usual.add(float(active))
+        self._active_lately.add(float(active))
 
-    def read(self) -> CpuReading:
+    def read(self, *, now: float) -> CpuReading:
         self._learn()
-        host = (self.host_load or 0.0) / _HOST_IS_OVERLOADED
-        ratio = self._lately.mean(0.0, 4.0)
+        host_load, cores = self._read_hosts(now=now)
+        host = host_load / _HOST_IS_OVERLOADED if self.active else 0.0
+        ratio = self._lately.mean(0.0, 4.0) - self._with_fewer()
         inflation = math.exp(max(0.0, ratio))
         pressure = 0.0
-        if self._seen >= _ENOUGH and self.active >= self._active_usual.mean(0.0):
+        if self._seen >= _ENOUGH:
             spread = math.sqrt(max(0.0, self._ratio_squared.mean(0.0) - self._ratio.mean(0.0) ** 2))
             noise = spread * math.sqrt(math.log(2.0) / (2.0 * _LATELY))
             pressure = max(0.0, ratio) / max(math.log(_LEAST_INFLATION), _DEVIATIONS * noise)
+        if cores and self.active <= cores:
+            pressure, host = min(pressure, 0.75), min(host, 0.75)
         reason = "host_load" if host > pressure else "tools_slow" if pressure > 0 else "none"
         return CpuReading(
-            pressure=max(pressure, host), reason=reason, active=self.active, inflation=inflation
+            pressure=max(pressure, host),
+            reason=reason,
+            active=self.active,
+            inflation=inflation,
+            host_load=host_load,
+            cores=cores,
         )
 
+    def _with_fewer(self) -> float:
+        """The ratio while the fewest were active, if that was clearly fewer than lately; else the usual."""
+        lately = _step(self._active_lately.mean(0.0, 0.0) if self._active_lately.weight else 0.0)
+        weight = total = 0.0
+        for seen in self._by_active[: max(0, lately - 1)]:
+            if seen.weight:
+                weight += seen.weight
+                total += seen.weight * seen.mean(0.0, 0.0)
+            if weight >= _ENOUGH:
+                return total / weight
+        return 0.0 if self._is_crowded(lately) else math.inf
+
+    def _is_crowded(self, lately: int) -> bool:
+        """More tools are active than were for most of the time."""
+        below = sum(seen.weight for seen in self._by_active[:lately])
+        return below >= 0.5 * sum(seen.weight for seen in self._by_active)
+
+    def _read_hosts(self, *, now: float) -> tuple[float, float]:
+        """How many processes want each of their cores, and how many cores these are."""
+        while self._hosts and next(iter(self._hosts.values()))[0] < now - _SILENT_S:
+            self._hosts.popitem(last=False)
+        cores = sum(signals.cores for _, signals in self._hosts.values())
+        runnable = sum(signals.runnable for _, signals in self._hosts.values())
+        return (runnable / cores if cores else 0.0), cores
+
     def limit(self, admitted: int, reading: CpuReading) -> float:
-        """Sessions whose tools the host can bear; infinite while there is no contention."""
+        """Sessions whose tools the hosts can bear; infinite while there is no contention."""
         if reading.pressure < 1.0:
             return math.inf
-        slower = max(reading.inflation, (self.host_load or 0.0))
-        return max(1.0, 1.25 * admitted / max(slower, 1.0))
+        slower = max(reading.inflation, reading.host_load, 1.0)
+        return max(1.0, self.floor(admitted, reading), 1.25 * admitted / slower)
+
+    def floor(self, admitted: int, reading: CpuReading) -> float:
+        """Sessions whose tools find a core each, as many of them as are in their tools now."""
+        return min(float(admitted), reading.cores * admitted / reading.active) if reading.active else 0.0
+
+
+def _step(active: float) -> int:
+    return min(_STEPS - 1, int(math.log(max(active, 1.0)) / math.log(1.5)))

@@ -50,10 +50,11 @@ _PRIOR_RETURN: Final = {Gap.TOOL: 0.95, Gap.IDLE: 0.5}
 
 
 class _Seen:
-    __slots__ = ("cached_s", "lengths", "returns")
+    __slots__ = ("cached_s", "lengths", "mean_s", "returns")
 
     def __init__(self) -> None:
         self.cached_s: float | None = None
+        self.mean_s = DecayedMean(half_life=300)
         self.lengths = DecayedHistogram(low=0.05, half_life=300)
         self.returns = DecayedMean(half_life=300)
 
@@ -67,6 +68,7 @@ class Gaps:
     def saw_return(self, agent: int, gap: Gap, length_s: float) -> None:
         for seen in (self._of(agent, gap), self._overall[gap]):
             seen.lengths.add(length_s)
+            seen.mean_s.add(length_s)
             seen.cached_s = None
             seen.returns.add(1.0)
 
@@ -91,6 +93,12 @@ class Gaps:
         limit_s = seen.lengths.quantile(1.0 - longer) if longer < 1.0 else None
         seen.cached_s = max(config.least_s, min(most_s, limit_s or 0.0))
         return seen.cached_s
+
+    def tool_s(self, agent: int) -> float:
+        """What its tools take after a turn; what those of all types do, while little is known of its own."""
+        overall = self._overall[Gap.TOOL].mean_s.mean(0.0, 1e-9)
+        seen = self._types.get((agent, Gap.TOOL))
+        return seen.mean_s.mean(overall, _ENOUGH) if seen is not None else overall
 
     def _of(self, agent: int, gap: Gap) -> _Seen:
         key = (agent, gap)

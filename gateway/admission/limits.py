@@ -140,10 +140,12 @@ class Limits:
 
     def _look(self, blocked_by: WaitReason | None, *, now: float) -> WindowInputs:
         gpu = self.gpu.read(feedback_s=self.window.feedback_s, now=now)
-        cpu = self._cpu.read()
+        cpu = self._cpu.read(now=now)
         if self._config.policy != "sessions":  # fixed; only the capacity is followed
             gpu = msgspec.structs.replace(gpu, pressure=0.75)
             cpu = msgspec.structs.replace(cpu, pressure=0.75)
+        elif not self._config.follows_tools:
+            cpu = msgspec.structs.replace(cpu, pressure=0.0)
         residents, admitted = self._places.residents, self._places.count
         return WindowInputs(
             gpu=gpu,

@@ -4,10 +4,12 @@ Source: MARS (§4.2), PackQueue. Its Algorithm 1 is reconstructed from the prose
 typeset.
 
 Symbols: *normal* → `Regime.NORMAL`: smaller sessions first; *elevated CPU pressure* → `Regime.CPU_BOUND`:
-the longest on the GPU first, which bring the fewest tools; *KV-aware packing* → `Regime.KV_BOUND`: smaller
+those that bring the least work for tools first; *KV-aware packing* → `Regime.KV_BOUND`: smaller
 sessions that fit, past a larger one that does not.
 
-Deviations: MARS packs by the KV of the prefill; here size is the projected KV of the *session*. Sizes count
+Deviations: MARS packs by the KV of the prefill; here size is the projected KV of the *session*. Where tools
+are the bottleneck, MARS prefers sessions with much to do on the GPU, because they bring fewer tools; here
+what they bring is expected from their agent type, and counts itself. Sizes count
 in steps of a quarter, so sessions of about one size keep the order of their tasks' arrival (Sutradhara
 §4.3: an agent's calls in the order in which its task came). Sessions that were in before and gave their
 place back come first: their state is still warm. MARS bounds no wait: here a session that waited
@@ -91,6 +93,8 @@ class Entry(msgspec.Struct, kw_only=True, eq=False):
     isolated_s: float
     """What these would take with nobody else there, its tools included."""
     task_arrived_s: float
+    tool_s: float = 0.0
+    """What its tools are expected to take, all together."""
     since_s: float
     """When it first asked; a retry keeps it."""
     deadline_s: float | None = None
@@ -115,7 +119,7 @@ class TenantQueue:
         self._warm: _Heap = []
         self._oldest: _Heap = []
         self._smallest: _Heap = []
-        self._largest: _Heap = []
+        self._lightest: _Heap = []
         self._newest: _Heap = []
         self._count = 0
 
@@ -131,12 +135,11 @@ class TenantQueue:
         self._count += 1
         entry.number = self._count
         arrived = entry.task_arrived_s
-        step = math.floor(math.log(max(entry.size, 1.0)) / math.log(1.25))
         for heap, key in (
             (self._oldest, (entry.since_s,)),
             (self._newest, (-arrived,)),
-            (self._smallest, (step, arrived)),
-            (self._largest, (-entry.gpu_s, arrived)),
+            (self._smallest, (_step(entry.size), arrived)),
+            (self._lightest, (_step(1000.0 * entry.tool_s), arrived)),
         ):
             heapq.heappush(heap, (key, self._count, entry))
         if entry.is_warm:
@@ -145,7 +148,7 @@ class TenantQueue:
     def take(self, session: SessionId) -> Entry:
         """Takes a session out. Raises KeyError if it does not wait."""
         entry = self._entries.pop(session)
-        for heap in (self._warm, self._oldest, self._smallest, self._largest, self._newest):
+        for heap in (self._warm, self._oldest, self._smallest, self._lightest, self._newest):
             if len(heap) > 2 * len(self._entries) + 16:
                 heap[:] = [item for item in heap if self._is_in(item[2])]
                 heapq.heapify(heap)
@@ -172,7 +175,7 @@ class TenantQueue:
             return warm
         if self._config.order == "arrival":
             return self._first(self._oldest)
-        return self._first(self._largest if regime is Regime.CPU_BOUND else self._smallest)
+        return self._first(self._lightest if regime is Regime.CPU_BOUND else self._smallest)
 
     def starved(self, *, usual_wait_s: float, now: float) -> Entry | None:
         oldest = self.oldest()
@@ -188,6 +191,11 @@ class TenantQueue:
 
     def _is_in(self, entry: Entry) -> bool:
         return self._entries.get(entry.session) is entry
+
+
+def _step(amount: float) -> int:
+    """Amounts of about one size are equal."""
+    return math.floor(math.log(max(amount, 1.0)) / math.log(1.25))
 
 
 def first_that_fits(candidates: list[Entry], regime: Regime, fits: Callable[[Entry], bool]) -> Entry | None:

@@ -12,6 +12,7 @@ import msgspec
 from gateway.domain.decision import Admission, Edge, Refusal
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
+from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.records import Record
 from gateway.domain.request import Claims, Usage
@@ -117,6 +118,10 @@ class AdmissionPolicy(Protocol):
 
     def tools_ran(self, names: tuple[str, ...], duration_s: float, active: int) -> None:
         """A session's tools came back; `active`: sessions whose tools run now."""
+        ...
+
+    def host_reported(self, host: str, signals: HostSignals, *, now: float) -> None:
+        """Of a host on which tools run."""
         ...
 
     def engine_reported(

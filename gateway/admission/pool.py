@@ -48,7 +48,8 @@ class PoolAdmission:
         self._cpu = cpu
         self._quotas = quotas
         self.footprints = Footprints(config.footprint)
-        self.places = Places(self.footprints, Gaps(config.gaps))
+        self.gaps = Gaps(config.gaps)
+        self.places = Places(self.footprints, self.gaps)
         self.limits = Limits(pool, config, places=self.places, footprints=self.footprints, cpu=cpu, said=said)
         self.window = self.limits.window
         self.lessons = Lessons(self.places, self.footprints, self.limits)
@@ -109,7 +110,11 @@ class PoolAdmission:
         if member.asked_s is None:
             member.asked_s = now
         entry = entry_of(
-            member, self.footprints, cycle_s=self.limits.cycle_s.mean(0.0), since_s=member.asked_s
+            member,
+            self.footprints,
+            cycle_s=self.limits.cycle_s.mean(0.0),
+            tool_s=self.gaps.tool_s(member.agent),
+            since_s=member.asked_s,
         )
         self.queue.put(entry, member.service_class)
 
@@ -158,7 +163,7 @@ class PoolAdmission:
             self._blocked_by = None
             return entered
         self._tick(now=now)
-        regime = self._regime()
+        regime = self._regime(now=now)
         while len(self.queue):
             candidates = self.queue.candidates(regime, self._may_hold, now=now)
             entry = first_that_fits(candidates, regime, lambda each: self._fits(each, now=now))
@@ -215,11 +220,13 @@ class PoolAdmission:
                 return entry
         return None
 
-    def _regime(self) -> Regime:
+    def _regime(self, *, now: float) -> Regime:
         return choose_regime(
             self._config.packing,
             Pressures(
-                cpu=self._cpu.read().pressure, kv=self.limits.kv_pressure(), long_share=self.queue.long_share
+                cpu=self._cpu.read(now=now).pressure if self._config.follows_tools else 0.0,
+                kv=self.limits.kv_pressure(),
+                long_share=self.queue.long_share,
             ),
         )
 

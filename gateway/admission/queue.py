@@ -173,8 +173,11 @@ class SessionQueue:
         return found is not None and found[0] is entry and not entry.is_aged
 
 
-def entry_of(member: Member, footprints: Footprints, *, cycle_s: float, since_s: float) -> Entry:
-    """A session that begins to wait. `cycle_s`: what sessions take from one turn to the next."""
+def entry_of(
+    member: Member, footprints: Footprints, *, cycle_s: float, tool_s: float, since_s: float
+) -> Entry:
+    """A session that begins to wait. `cycle_s`: what sessions take from one turn to the next; `tool_s`: of
+    that, what its tools take."""
     agent, turn = member.agent, max(1, member.turn)
     turns = 1.0 + footprints.expected_turns(agent, turn)
     gpu_s = turns * footprints.turn_s(agent)
@@ -188,6 +191,7 @@ def entry_of(member: Member, footprints: Footprints, *, cycle_s: float, since_s:
         gpu_s=gpu_s,
         isolated_s=max(gpu_s, turns * cycle_s),
         task_arrived_s=member.task_arrived_s,
+        tool_s=turns * tool_s,
         since_s=since_s,
         deadline_s=member.deadline_s,
         is_warm=member.is_spilled,

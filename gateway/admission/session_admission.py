@@ -28,6 +28,7 @@ from gateway.admission.settings import AdmissionConfig
 from gateway.domain.decision import Admission, Admit, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
+from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Claims, Usage
@@ -185,6 +186,9 @@ class SessionAdmission:
     def tools_ran(self, names: tuple[str, ...], duration_s: float, active: int) -> None:
         self._cpu.active = active
         self._cpu.saw_tool(names, duration_s)
+
+    def host_reported(self, host: str, signals: HostSignals, *, now: float) -> None:
+        self._cpu.host_reported(host, signals, now=now)
 
     def engine_reported(
         self, pool: PoolId, replica: ReplicaId, signals: EngineSignals, *, now: float

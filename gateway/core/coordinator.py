@@ -136,6 +136,8 @@ class Coordinator:
                 self._fleet_changes(event, now=now)
             case ev.EngineReported():
                 self._engine_reported(event, now=now)
+            case ev.HostReported():
+                self.admission.host_reported(event.host, event.signals, now=now)
             case ev.SessionFinished():
                 self._tell(self.sessions.finish(event.session, now=now), now=now)
             case ev.DrainStarted():
@@ -328,6 +330,7 @@ class Coordinator:
         replica = self.fleet.get(event.replica)
         if replica is not None and replica.is_up:
             self.admission.engine_reported(replica.facts.pool, event.replica, event.signals, now=now)
+            self.gate.placement.engine_reported(event.replica, event.signals)
 
     def _timer_fired(self, *, now: float) -> None:
         while (request := self.waiting_room.first_expired(now=now)) is not None:

@@ -4,6 +4,7 @@ import msgspec
 
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
+from gateway.domain.host import HostSignals
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall
 
@@ -115,6 +116,13 @@ class EngineReported(msgspec.Struct, frozen=True, tag=True):
     signals: EngineSignals
 
 
+class HostReported(msgspec.Struct, frozen=True, tag=True):
+    """A probe beside the tools said how busy their host is, about once a second."""
+
+    host: str
+    signals: HostSignals
+
+
 class SessionFinished(msgspec.Struct, frozen=True, tag=True):
     """Somebody who may say so said that the session is over."""
 
@@ -143,5 +151,5 @@ RequestEvent = (
 )
 FleetEvent = ReplicaCameUp | ReplicaWentDown | ReplicaDrained | ReplicaLeft
 Event = (
-    RequestEvent | FleetEvent | EngineReported | SessionFinished | DrainStarted | TimerFired
+    RequestEvent | FleetEvent | EngineReported | HostReported | SessionFinished | DrainStarted | TimerFired
 )

@@ -6,6 +6,7 @@ its own. The calls of a conversation's last answer are made, but nobody waits fo
 those that start a sub-agent are played.
 """
 
+import zlib
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
@@ -13,7 +14,7 @@ from typing import Final, Protocol
 import msgspec
 
 from gateway.domain.ids import SessionId, TenantId
-from gateway.domain.request import Claims, ExplicitId, RequestFacts, ToolCall, Work
+from gateway.domain.request import Claims, ExplicitId, RequestFacts, ToolCall, Transcript, Work
 from gateway.domain.request import Protocol as Wire
 from gateway.simulator.driver import Call
 from gateway.simulator.hosts import ToolHost
@@ -67,6 +68,9 @@ class Agent:
         self.final_first_token_s = 0.0
         self.end_s = 0.0
         self.known_as: SessionId | None = None
+        kind = zlib.crc32(session.agent_type.encode())
+        self.transcript = Transcript(agent=kind)
+        """Its system prompt says what kind of agent it is, and its client all else."""
         self._live_threads = 0
         self._was_ended_by_id = False
 
@@ -206,6 +210,7 @@ class _Conversation:
                 final=agent.is_final(ref),
             ),
             claims=agent.claims(),
+            transcript=agent.transcript,
             echoed_ids=results,
             tool_result_ids=results,
             is_background=session.service_class is ServiceClass.PROACTIVE,

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from gateway.admission.cpu_pressure import CpuPressure
+from gateway.domain.host import HostSignals
 
 
 def usual(tools: CpuPressure, calls=300, *, active=10, seed=1, slower=1.0) -> None:
@@ -20,14 +21,14 @@ def test_varied_durations_are_no_pressure():
     tools = CpuPressure()
     for seed in range(30):
         usual(tools, 30, seed=seed)
-        assert tools.read().pressure < 1.0
+        assert tools.read(now=0.0).pressure < 1.0
 
 
 def test_all_tools_slower_is_pressure():
     tools = CpuPressure()
     usual(tools)
     usual(tools, 40, active=30, slower=5.0, seed=2)
-    reading = tools.read()
+    reading = tools.read(now=0.0)
     assert reading.pressure >= 1.0 and reading.reason == "tools_slow"
     assert reading.inflation > 2.0 and reading.active == 30
     assert tools.limit(30, reading) < 20
@@ -37,35 +38,72 @@ def test_slow_tools_while_few_run_are_their_own_doing():
     tools = CpuPressure()
     usual(tools)
     usual(tools, 40, active=2, slower=5.0, seed=2)
-    assert tools.read().pressure == 0.0
-    assert tools.limit(30, tools.read()) == float("inf")
+    assert tools.read(now=0.0).pressure == 0.0
+    assert tools.limit(30, tools.read(now=0.0)) == float("inf")
+
+
+def test_tools_that_stay_slow_with_fewer_of_them_are_so_for_another_reason():
+    tools = CpuPressure()
+    usual(tools, active=10)
+    usual(tools, 40, active=30, slower=5.0, seed=2)
+    assert tools.read(now=0.0).pressure >= 1.0
+    usual(tools, 40, active=5, slower=5.0, seed=3)
+    assert tools.read(now=0.0).pressure < 1.0
+    usual(tools, 40, active=12, slower=5.0, seed=4)
+    assert tools.read(now=0.0).pressure < 1.0
 
 
 def test_little_evidence_is_no_pressure():
     tools = CpuPressure()
-    assert tools.read().pressure == 0.0 and tools.read().reason == "none"
+    assert tools.read(now=0.0).pressure == 0.0 and tools.read(now=0.0).reason == "none"
     tools.saw_tool(("bash",), 1.0)
     tools.saw_tool(("bash",), 1000.0)
-    assert tools.read().pressure == 0.0
+    assert tools.read(now=0.0).pressure == 0.0
 
 
-def test_a_host_that_reports_its_load_is_believed():
+def test_hosts_that_report_are_believed():
     tools = CpuPressure()
-    tools.host_load = 3.0
-    reading = tools.read()
+    tools.active = 24
+    for host, runnable in (("a", 4.0), ("b", 20.0)):
+        tools.host_reported(host, HostSignals(cores=4, runnable=runnable), now=0.0)
+    reading = tools.read(now=1.0)
     assert reading.pressure == pytest.approx(2.0) and reading.reason == "host_load"
-    assert tools.limit(12, reading) == pytest.approx(5.0)
+    assert tools.limit(30, reading) == pytest.approx(1.25 * 30 / 3)
     assert tools.limit(0, reading) == 1.0
+
+
+def test_a_host_that_falls_silent_is_forgotten():
+    tools = CpuPressure()
+    tools.active = 20
+    tools.host_reported("a", HostSignals(cores=1, runnable=9), now=0.0)
+    tools.host_reported("b", HostSignals(cores=1, runnable=1), now=20.0)
+    assert tools.read(now=25.0).host_load == 5.0
+    assert tools.read(now=35.0).host_load == 1.0
+    for number in range(2000):
+        tools.host_reported(f"h{number}", HostSignals(cores=1, runnable=1), now=40.0)
+    assert tools.read(now=40.0).cores == 1024
+
+
+def test_sessions_whose_tools_find_a_core_each_are_never_too_many():
+    tools = CpuPressure()
+    tools.active = 4
+    tools.host_reported("a", HostSignals(cores=4, runnable=80), now=0.0)  # of others
+    assert tools.read(now=0.0).pressure < 1.0
+    tools.active = 8
+    reading = tools.read(now=0.0)
+    assert reading.pressure >= 1.0 and tools.limit(10, reading) == 5.0
+    tools.active = 0
+    assert tools.read(now=0.0).pressure == 0.0
 
 
 def test_names_are_bounded_and_parallel_tools_are_one():
     tools = CpuPressure()
     for number in range(600):
         tools.saw_tool((f"tool-{number}",), 0.0)
-        tools.read()
+        tools.read(now=0.0)
     assert len(tools._usual) == 512
     tools.saw_tool(("b", "a", "b"), 1.0)
-    tools.read()
+    tools.read(now=0.0)
     assert "a+b" in tools._usual
 
 
@@ -73,5 +111,5 @@ def test_between_two_looks_the_newest_teach():
     tools = CpuPressure()
     for number in range(600):
         tools.saw_tool((f"tool-{number}",), 0.0)
-    tools.read()
+    tools.read(now=0.0)
     assert "tool-599" in tools._usual and "tool-0" not in tools._usual

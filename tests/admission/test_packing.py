@@ -19,7 +19,7 @@ from gateway.domain.ids import SessionId, TenantId
 CONFIG = PackingConfig(starved_s=100.0, patience=3.0)
 
 
-def entry(name: str, *, size=1000.0, gpu_s=1.0, arrived=0.0, since=0.0, warm=False) -> Entry:
+def entry(name: str, *, size=1000.0, tool_s=1.0, arrived=0.0, since=0.0, warm=False) -> Entry:
     return Entry(
         session=SessionId(name),
         tenant=TenantId("t"),
@@ -27,8 +27,9 @@ def entry(name: str, *, size=1000.0, gpu_s=1.0, arrived=0.0, since=0.0, warm=Fal
         turn=1,
         tokens=size,
         size=size,
-        gpu_s=gpu_s,
-        isolated_s=gpu_s,
+        gpu_s=1.0,
+        isolated_s=1.0,
+        tool_s=tool_s,
         task_arrived_s=arrived,
         since_s=since,
         is_warm=warm,
@@ -63,12 +64,12 @@ def test_the_regime_follows_the_pressures(pressures, regime):
     assert choose_regime(PackingConfig(), Pressures(cpu=cpu, kv=kv, long_share=long_share)) is regime
 
 
-def test_smaller_ones_first_and_the_longest_on_the_gpu_under_cpu_pressure():
-    sessions = [entry("a", size=5000, gpu_s=5), entry("b", size=500, gpu_s=50), entry("c", size=50_000)]
+def test_smaller_ones_first_and_those_with_the_least_for_tools_under_cpu_pressure():
+    sessions = [entry("a", size=5000, tool_s=5), entry("b", size=500, tool_s=50), entry("c", size=50_000)]
     assert order(queue(*sessions)) == order(queue(*sessions), Regime.KV_BOUND) == "bac"
-    assert order(queue(*sessions), Regime.CPU_BOUND) == "bac"
-    sessions[2].gpu_s = 99
-    assert order(queue(*sessions), Regime.CPU_BOUND) == "cba"
+    assert order(queue(*sessions), Regime.CPU_BOUND) == "cab"
+    sessions[2].tool_s = 99
+    assert order(queue(*sessions), Regime.CPU_BOUND) == "abc"
 
 
 def test_about_equal_ones_in_the_order_of_their_tasks():
@@ -121,13 +122,13 @@ class Queues(RuleBasedStateMachine):
         self.count = 0
 
     @rule(
-        size=st.sampled_from([1.0, 10.0, 100.0, 1e4]), gpu_s=st.sampled_from([1.0, 2.0]), warm=st.booleans()
+        size=st.sampled_from([1.0, 10.0, 100.0, 1e4]), tool_s=st.sampled_from([1.0, 2.0]), warm=st.booleans()
     )
-    def comes(self, size, gpu_s, warm):
+    def comes(self, size, tool_s, warm):
         self.count += 1
         name = f"s{self.count}"
         self.oracle[name] = entry(
-            name, size=size, gpu_s=gpu_s, arrived=-self.count, since=self.count, warm=warm
+            name, size=size, tool_s=tool_s, arrived=-self.count, since=self.count, warm=warm
         )
         self.queue.put(self.oracle[name])
 
@@ -149,7 +150,7 @@ class Queues(RuleBasedStateMachine):
         waiting = list(self.oracle.values())
         assert len(self.queue) == len(waiting)
         warm = [each for each in waiting if each.is_warm]
-        for regime, key in ((Regime.NORMAL, lambda e: e.size), (Regime.CPU_BOUND, lambda e: -e.gpu_s)):
+        for regime, key in ((Regime.NORMAL, lambda e: e.size), (Regime.CPU_BOUND, lambda e: e.tool_s)):
             found = self.queue.next(regime, usual_wait_s=0, now=0)
             if warm:
                 assert found is min(warm, key=lambda e: e.task_arrived_s)
@@ -159,7 +160,7 @@ class Queues(RuleBasedStateMachine):
         assert self.queue.oldest() is min(waiting, key=lambda e: e.since_s, default=None)
         assert all(SessionId(name) in self.queue for name in self.oracle)
         assert len(self.queue.some(2)) == min(2, len(waiting))
-        for heap in (self.queue._oldest, self.queue._smallest, self.queue._largest, self.queue._newest):
+        for heap in (self.queue._oldest, self.queue._smallest, self.queue._lightest, self.queue._newest):
             assert len(heap) <= 2 * len(waiting) + 17
 
 

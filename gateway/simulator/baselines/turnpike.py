@@ -14,6 +14,8 @@ Invariants: —
 import msgspec
 
 from gateway.assembly import assemble
+from gateway.routing.settings import RoutingConfig
+from gateway.simulator.baselines.placements import PLACEMENTS
 from gateway.simulator.baselines.plan import Knob, Plan, Recipe, Values
 from gateway.simulator.brain import Brain
 from gateway.simulator.errors import SimulatorError
@@ -34,6 +36,8 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
         "host_kv_tokens_per_s": link / kv_bytes,
     }
 
+    where = str(values["placement"])
+
     def brain(fleet: FleetSpec) -> Brain:
         config = stock_config(fleet)
         tree = msgspec.to_builtins(config.admission) | admission
@@ -41,10 +45,21 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
             checked = msgspec.convert(tree, type(config.admission))
         except msgspec.ValidationError as error:
             raise SimulatorError(f"turnpike: {error}") from None
-        return assemble(msgspec.structs.replace(config, admission=checked), id_prefix="")
+        config = msgspec.structs.replace(config, admission=checked, routing=_routing(where))
+        placement = PLACEMENTS[where]() if where in PLACEMENTS else None
+        return assemble(config, id_prefix="", placement=placement)
 
     brain(plan.fleet)  # says at once what is wrong
     return plan.with_brain(brain)
+
+
+def _routing(policy: str) -> RoutingConfig:
+    if policy in PLACEMENTS:
+        return RoutingConfig()
+    try:
+        return msgspec.convert({"policy": policy}, RoutingConfig)
+    except msgspec.ValidationError as error:
+        raise SimulatorError(f"turnpike: placement: {error}") from None
 
 
 TURNPIKE = Recipe(
@@ -60,6 +75,12 @@ TURNPIKE = Recipe(
             meaning="`sessions`; to compare with: `session-cap`, `footprint`, `concurrency`",
         ),
         Knob(name="tools", default=1, sweep=(1,), meaning="0: the window follows the engines alone"),
+        Knob(
+            name="placement",
+            default="predicted",
+            sweep=("predicted",),
+            meaning="`predicted`; to compare with: `affinity`, " + ", ".join(f"`{n}`" for n in PLACEMENTS),
+        ),
         Knob(name="n", default=12, sweep=(12,), meaning="of `session-cap`, all replicas together"),
         Knob(name="f", default=0.9, sweep=(0.9,), meaning="share of the KV cache, of `footprint`"),
     ),
