@@ -1,0 +1,410 @@
+// The page: reads the stream into the model, and paints what changed, a frame at a time.
+
+import { DetailPanel } from "./detail.js";
+import { clock, count, duration, el, h, setText, show } from "./dom.js";
+import { FleetPanel } from "./fleet.js";
+import { GraphsView } from "./graphs.js";
+import { Model } from "./model.js";
+import { Control, KeyRequired, Stream } from "./stream.js";
+import { TenantsPanel } from "./tenants.js";
+import { Timeline } from "./timeline.js";
+import { Waterfall } from "./waterfall.js";
+import { WindowPanel } from "./window.js";
+import { KEYS, PHASES } from "./words.js";
+
+const DATA_EVERY_MS = 120;
+const PANELS_EVERY_MS = 500;
+const GAUGES_EVERY_MS = 3000;
+const LARGE_MS = 150;
+/** A snapshot that takes so long is asked for less often. */
+const THEMES = ["auto", "light", "dark"];
+
+const model = new Model();
+const control = new Control();
+const timeline = new Timeline();
+const calm = matchMedia("(prefers-reduced-motion: reduce)");
+let link = { state: "connecting" };
+let heldEvents = null;
+let seenSeq = 0;
+let clockOffsetS = 0;
+let frozenS = null;
+
+// Painting: at once for the person, in a while for what happens.
+
+let frame = 0;
+let timer = 0;
+let panelsMs = -Infinity;
+
+function soon() {
+  if (frame === 0) frame = requestAnimationFrame(draw);
+}
+
+function later() {
+  if (frame !== 0 || timer !== 0) return;
+  const passing = timeline.isFollowing ? waterfall.patienceMs : 1000;
+  timer = setTimeout(() => {
+    timer = 0;
+    soon();
+  }, calm.matches ? 1000 : Math.max(DATA_EVERY_MS, Math.min(1000, passing)));
+}
+
+function happened() {
+  if (frame !== 0 || isDue) return;
+  isDue = true;
+  setTimeout(() => {
+    isDue = false;
+    soon();
+  }, calm.matches ? 1000 : DATA_EVERY_MS);
+}
+let isDue = false;
+
+/** The gateway's clock, as far as this one tells; it stands still while nothing is heard. */
+function nowS() {
+  return frozenS ?? Math.max(model.nowS, Date.now() / 1000 + clockOffsetS);
+}
+
+function draw(nowMs) {
+  frame = 0;
+  const now = nowS();
+  if (!el("view-sessions").hidden) waterfall.paint(nowMs, now);
+  if (nowMs - panelsMs > PANELS_EVERY_MS) {
+    panelsMs = nowMs;
+    fleet.paint(now);
+    windowPanel.paint(now);
+    tenants.paint();
+    counters();
+    detail.paint();
+  }
+  el("follow").setAttribute("aria-pressed", String(timeline.isFollowing));
+  if (link.state === "live" && model.sessions.size > 0) later();
+}
+
+const repaintAll = () => {
+  panelsMs = -Infinity;
+  soon();
+};
+
+// What there is on the page.
+
+const detail = new DetailPanel(el("detail"), model, control, {
+  closed() {
+    waterfall.openTurn = null;
+    el("stage").classList.remove("with-detail");
+    waterfall.focusRow();
+    soon();
+  },
+});
+const waterfall = new Waterfall(model, timeline, {
+  root: el("waterfall"), rows: el("rows"), rowsIn: el("rows-in"), bars: el("bars"), axis: el("axis"), tip: el("tip"),
+}, {
+  open(turn, how) {
+    waterfall.openTurn = turn;
+    el("stage").classList.add("with-detail");
+    detail.open(turn, how);
+    soon();
+  },
+  said: (text) => setText(el("said"), text),
+  moved: soon,
+  changed: soon,
+  listed: ({ rows, sessions }) => empty(rows, sessions),
+});
+const fleet = new FleetPanel(model);
+const tenants = new TenantsPanel(model);
+const windowPanel = new WindowPanel(model, repaintAll);
+const graphs = new GraphsView(el("view-graphs"), control);
+
+const NOTES = { sessions: "not ended", run: "turns at replicas", wait: "turns in the waiting room", tools: "sessions whose tools run", refused: "turns refused in the last minute" };
+
+function counters() {
+  let [running, waiting] = [0, 0];
+  let live = 0;
+  for (const session of model.sessions.values()) {
+    if (session.endedS !== null) continue;
+    live += 1;
+    for (const thread of session.threads.values()) for (const turn of thread.turns.slice(-8)) {
+      const phase = turn.phase;
+      waiting += phase === "queue";
+      running += phase === "prefill" || phase === "decode";
+    }
+  }
+  const refused = model.refusedLately();
+  const all = [["sessions", live], ["run", running], ["wait", waiting], ["tools", model.counts.tools], ["refused", refused]];
+  show(el("counters"), JSON.stringify(all), () => all.map(([name, number]) =>
+    h("div", { className: name === "refused" && number > 0 ? "is-bad" : "", title: NOTES[name] }, h("dt", {}, name), h("dd", {}, count(number)))));
+}
+
+function empty(rows, sessions) {
+  const { filter, show: which } = waterfall.view;
+  const box = el("empty");
+  box.hidden = rows > 0;
+  const isFiltered = model.sessions.size > 0;
+  const address = model.snapshot?.listen ?? `${location.hostname || "127.0.0.1"}:8080`;
+  show(box, `${isFiltered} ${filter} ${which} ${address} ${link.state}`, () => {
+    if (isFiltered) {
+      const clear = h("button", { type: "button" }, "Show all");
+      clear.addEventListener("click", () => {
+        el("filter").value = "";
+        el("show").value = "all";
+        Object.assign(waterfall.view, { filter: "", show: "all" });
+        relist();
+      });
+      return [h("p", {}, "No session is like that."), clear];
+    }
+    if (link.state !== "live") return h("p", {}, "Nothing was heard from the gateway yet.");
+    return [h("p", { className: "empty-title" }, "No session yet"), h("p", {}, "Point an agent at ", h("code", {}, `http://${address}/v1`), " and it appears here."),
+      h("p", { className: "dim" }, "OpenAI clients: ", h("code", {}, "OPENAI_BASE_URL"), ". Anthropic clients: ", h("code", {}, "ANTHROPIC_BASE_URL"), ", without ", h("code", {}, "/v1"), "."
+        + (model.snapshot?.listen ? "" : " Where the gateway listens is in the first line that it prints."))];
+  });
+  el("rows").setAttribute("aria-label", `Sessions over time: ${sessions}`);
+}
+
+function relist() {
+  waterfall.relist();
+  soon();
+}
+
+// The link to the gateway.
+
+function sayLink(state, { delayS, why } = {}) {
+  link = { state, delayS, why };
+  const box = el("link");
+  box.dataset.state = state;
+  const texts = { connecting: "connecting", live: "live", broken: "not connected", key: "a key is needed" };
+  setText(el("link-text"), texts[state]);
+  const alert = el("alert");
+  if (state === "broken") {
+    frozenS ??= nowS();
+    const again = h("button", { type: "button" }, "Retry now");
+    again.addEventListener("click", () => (model.snapshot === null ? begin() : stream.retryNow()));
+    alert.replaceChildren(h("span", {}, `The stream broke (${why}). What you see is as of ${clock(frozenS)}. Trying again in ${duration(delayS)}.`), again);
+    alert.hidden = false;
+  } else if (state === "live") {
+    frozenS = null;
+    alert.hidden = true;
+  } else if (state === "key") askForKey();
+  waterfall.relist();
+  repaintAll();
+}
+
+const stream = new Stream(control, {
+  state: sayLink,
+  event(type, record, id) {
+    const seq = Number(id ?? 0);
+    if (type === "gap") return reload(seq);
+    if (heldEvents !== null) {
+      if (heldEvents.length < 100000) heldEvents.push([type, record, seq]);
+      return;
+    }
+    take(type, record, seq);
+    happened();
+  },
+});
+
+function take(type, record, seq) {
+  if (seq !== 0 && seq <= seenSeq) return; // the snapshot had it already
+  seenSeq = Math.max(seenSeq, seq);
+  model.apply(record.type ?? type, record);
+  if (Number.isFinite(record.at_s)) clockOffsetS = Math.max(clockOffsetS, record.at_s - Date.now() / 1000);
+}
+
+/** Behind a gap the state comes from a snapshot; what the stream brings meanwhile is kept back until it is there. */
+async function reload(seq) {
+  const isFirst = heldEvents === null;
+  heldEvents ??= [];
+  if (!isFirst) return;
+  try {
+    takeSnapshot(await control.json("snapshot"), seq);
+  } catch (error) {
+    if (error instanceof KeyRequired) return sayLink("key");
+    // what is shown has a hole then, and goes on
+  }
+  const held = heldEvents;
+  heldEvents = null;
+  for (const [type, record, at] of held) take(type, record, at);
+  repaintAll();
+}
+
+function takeSnapshot(snapshot, leastSeq) {
+  seenSeq = snapshot.seq ?? leastSeq ?? 0;
+  clockOffsetS = (snapshot.at_s ?? Date.now() / 1000) - Date.now() / 1000;
+  model.take(snapshot, { isWhole: true });
+}
+
+let beginAfterS = 0.5;
+async function begin() {
+  clearTimeout(begin.timer);
+  sayLink("connecting");
+  try {
+    takeSnapshot(await control.json("snapshot"));
+    beginAfterS = 0.5;
+    stream.start(model.snapshot.seq ?? null);
+    gauges();
+  } catch (error) {
+    if (error instanceof KeyRequired) return sayLink("key");
+    sayLink("broken", { delayS: beginAfterS, why: error.message });
+    begin.timer = setTimeout(begin, beginAfterS * 1000);
+    beginAfterS = Math.min(15, beginAfterS * 2);
+  }
+}
+
+/** What no record tells: how full the replicas are, what tenants are entitled to. Not while nobody looks. */
+function gauges() {
+  let everyMs = GAUGES_EVERY_MS;
+  clearTimeout(gauges.timer);
+  const ask = async () => {
+    if (!document.hidden && link.state === "live") {
+      const beganMs = performance.now();
+      try {
+        model.take(await control.json("snapshot?sessions=0"), { isWhole: false });
+        happened();
+      } catch (error) {
+        if (error instanceof KeyRequired) return sayLink("key");
+      }
+      everyMs = performance.now() - beganMs > LARGE_MS ? Math.min(30000, everyMs * 2) : GAUGES_EVERY_MS;
+    }
+    gauges.timer = setTimeout(ask, everyMs);
+  };
+  gauges.timer = setTimeout(ask, everyMs);
+}
+
+function askForKey() {
+  const dialog = el("key-dialog");
+  if (dialog.open) return;
+  const input = h("input", { type: "password", id: "control-key", autocomplete: "off", required: true });
+  const form = h("form", { method: "dialog" },
+    h("h2", { id: "key-title" }, "Control key"),
+    h("p", {}, control.hasKey ? "The gateway does not accept this key." : "This gateway shows itself to holders of a control key alone."),
+    h("label", { for: "control-key" }, "Key"), input,
+    h("p", { className: "dim" }, "It is kept until this tab is closed, and sent to this gateway only."),
+    h("div", { className: "dialog-end" }, h("button", { type: "submit", className: "main" }, "Connect")));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    control.setKey(input.value.trim());
+    dialog.close();
+    begin();
+  });
+  dialog.replaceChildren(form);
+  dialog.addEventListener("cancel", (event) => event.preventDefault());
+  dialog.showModal();
+  input.focus();
+}
+
+// Controls and keys.
+
+function setTheme(theme) {
+  if (theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  localStorage.setItem("turnpike-theme", theme);
+  el("theme").textContent = `Theme: ${theme}`;
+  el("theme").setAttribute("aria-label", `Theme: ${theme === "auto" ? "as the system" : theme}`);
+  restyle();
+}
+
+function restyle() {
+  waterfall.restyle();
+  windowPanel.restyle();
+  repaintAll();
+}
+
+const nextTheme = () => setTheme(THEMES[(THEMES.indexOf(localStorage.getItem("turnpike-theme") ?? "auto") + 1) % THEMES.length]);
+
+function choose(tab) {
+  for (const name of ["sessions", "graphs"]) {
+    el(`tab-${name}`).setAttribute("aria-selected", String(name === tab));
+    el(`tab-${name}`).tabIndex = name === tab ? 0 : -1;
+    el(`view-${name}`).hidden = name !== tab;
+  }
+  el("session-tools").hidden = tab !== "sessions";
+  if (tab === "graphs") graphs.load();
+  soon();
+}
+
+const zoom = (factor) => {
+  timeline.zoom(factor, timeline.width / 2, nowS());
+  soon();
+};
+const pan = (share) => {
+  timeline.pan(share * timeline.width);
+  soon();
+};
+const followLive = () => {
+  timeline.isFollowing = !timeline.isFollowing;
+  soon();
+};
+const fit = () => {
+  let firstS = Infinity;
+  for (const row of waterfall.rows) firstS = Math.min(firstS, row.thread?.firstS ?? row.session.startedS);
+  timeline.isFollowing = true;
+  if (Number.isFinite(firstS)) timeline.fit(firstS, nowS());
+  soon();
+};
+const toGraphs = () => {
+  const tab = el("view-graphs").hidden ? "graphs" : "sessions";
+  choose(tab);
+  el(`tab-${tab}`).focus();
+};
+
+function showKeys() {
+  const dialog = el("keys-dialog");
+  const close = h("button", { type: "submit", className: "main" }, "Close");
+  dialog.replaceChildren(h("form", { method: "dialog" }, h("h2", { id: "keys-title" }, "Keys"),
+    h("dl", { className: "key-list" }, ...KEYS.flatMap(([key, does]) => [h("dt", {}, ...key.split(" ").map((one) => h("kbd", {}, one))), h("dd", {}, does)])),
+    h("p", { className: "dim" }, "In the waterfall: drag to pan, Ctrl and wheel to zoom, Shift and wheel to pan."), h("div", { className: "dialog-end" }, close)));
+  dialog.showModal();
+}
+
+const SHORTCUTS = {
+  "?": showKeys, "+": () => zoom(1 / 1.6), "=": () => zoom(1 / 1.6), "-": () => zoom(1.6), 0: fit, l: followLive, t: nextTheme, g: toGraphs,
+  "/": () => el("filter").focus(),
+};
+
+document.addEventListener("keydown", (event) => {
+  const isTyping = event.target.matches("input, select, textarea") || document.querySelector("dialog[open]") !== null;
+  if (event.key === "Escape" && event.target === el("filter")) {
+    el("filter").blur();
+    waterfall.focusRow();
+  } else if (event.key === "Escape" && !isTyping) detail.close();
+  if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.shiftKey && event.key.startsWith("Arrow")) {
+    if (event.key === "ArrowLeft") pan(-0.2);
+    else if (event.key === "ArrowRight") pan(0.2);
+    else return;
+  } else if (Object.hasOwn(SHORTCUTS, event.key.toLowerCase())) SHORTCUTS[event.key.toLowerCase()]();
+  else return;
+  event.preventDefault();
+});
+
+el("legend").append(...PHASES.map(({ id, name, says }) => h("li", {}, h("i", { className: `swatch s-${id}`, "aria-hidden": "true" }), h("b", {}, name), h("span", { className: "says" }, ` ${says}`))),
+  h("li", {}, h("i", { className: "swatch s-hit", "aria-hidden": "true" }), h("b", {}, "cache hit")),
+  h("li", {}, h("i", { className: "swatch s-trouble", "aria-hidden": "true" }, "×"), h("b", {}, "refused or failed")));
+for (const tab of ["sessions", "graphs"]) {
+  el(`tab-${tab}`).addEventListener("click", () => choose(tab));
+  el(`tab-${tab}`).addEventListener("keydown", (event) => {
+    if (event.key === "ArrowLeft" || event.key === "ArrowRight") toGraphs();
+  });
+}
+el("filter").addEventListener("input", (event) => {
+  waterfall.view.filter = event.target.value;
+  relist();
+});
+for (const name of ["show", "order"]) el(name).addEventListener("change", (event) => {
+  waterfall.view[name] = event.target.value;
+  relist();
+});
+el("zoom-in").addEventListener("click", () => zoom(1 / 1.6));
+el("zoom-out").addEventListener("click", () => zoom(1.6));
+el("fit").addEventListener("click", fit);
+el("follow").addEventListener("click", followLive);
+el("theme").addEventListener("click", nextTheme);
+el("help").addEventListener("click", showKeys);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) repaintAll();
+});
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  waterfall.focusRow();
+});
+
+setTheme(THEMES.includes(localStorage.getItem("turnpike-theme")) ? localStorage.getItem("turnpike-theme") : "auto");
+begin();

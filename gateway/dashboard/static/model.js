@@ -1,0 +1,375 @@
+// What the page knows: sessions, their conversations and turns, the fleet, the window; from the stream's
+// records (docs/observability.md) and from snapshots.
+// Invariants: every collection is bounded; what a record lacks is unknown and never guessed; a record of
+// an unknown type changes nothing.
+
+import { Turn, newThread } from "./turns.js";
+
+const MAX_SESSIONS = 2500;
+const MAX_TURNS_OF_THREAD = 500;
+const MAX_TOOLS_OF_THREAD = 500;
+const MAX_WINDOW_POINTS = 2000;
+const MAX_CHANGES = 60;
+const MAX_LOOSE_TURNS = 500;
+const REFUSED_WITHIN_S = 60;
+
+export class Model {
+  /** Oldest first. */
+  sessions = new Map();
+  turns = new Map();
+  replicas = new Map();
+  pools = new Map();
+  tenants = new Map();
+  counts = { sessions: 0, running: 0, waiting: 0, tools: 0 };
+  refusals = [];
+  nowS = 0;
+  /** Grows when rows appear, disappear or are named anew. */
+  shape = 0;
+  /** Grows with whatever is shown. */
+  version = 0;
+  snapshot = null;
+
+  apply(type, record) {
+    const handle = this[`on_${type}`];
+    if (handle === undefined) return;
+    this.version += 1;
+    if (record.at_s > this.nowS) this.nowS = record.at_s;
+    handle.call(this, record);
+  }
+
+  on_session_start(r) {
+    const session = this.session(r.session, r.at_s, r.tenant);
+    Object.assign(session, { source: r.source, confidence: r.confidence, schema: r.schema, parent: r.parent ?? session.parent });
+    session.startedS = Math.min(session.startedS, r.at_s);
+    this.shape += 1;
+  }
+
+  on_session_end(r) {
+    const session = this.sessions.get(r.session);
+    if (session === undefined) return;
+    Object.assign(session, { endedS: r.at_s, endReason: r.reason, turnCount: Math.max(r.turns ?? 0, session.turnCount) });
+    for (const thread of session.threads.values()) this.closeTools(thread, r.at_s);
+    this.shape += 1;
+  }
+
+  on_turn_arrive(r) {
+    const turn = this.turn(r.turn, r.at_s);
+    Object.assign(turn, {
+      arriveS: r.at_s, tenant: r.tenant, protocol: r.protocol, model: r.model, edge: r.edge ?? null, parent: r.parent ?? null,
+      source: r.source, confidence: r.confidence, bytes: r.body_bytes, messages: r.message_count, tools: r.tool_count,
+    });
+    if (r.session === null) return;
+    const session = this.session(r.session, r.at_s, r.tenant);
+    if (session.endedS !== null) session.endedS = session.endReason = null; // it goes on after all
+    session.model = r.model ?? session.model;
+    session.lastS = r.at_s;
+    session.turnCount += 1;
+    const thread = this.thread(session, r.thread ?? r.session);
+    if (thread.turns.length === 0) {
+      Object.assign(thread, { edge: r.edge ?? null, parentTurn: r.parent ?? null, firstS: r.at_s });
+      this.shape += 1;
+    }
+    turn.thread = thread;
+    turn.number = session.turnCount;
+    thread.turns.push(turn);
+    thread.lastS = r.at_s;
+    if (thread.turns.length > MAX_TURNS_OF_THREAD) this.turns.delete(thread.turns.shift().id);
+  }
+
+  on_turn_wait(r) {
+    const turn = this.turn(r.turn, r.at_s);
+    turn.waits.push({ atS: r.at_s, reason: r.reason, waiting: r.waiting });
+    if (turn.waits.length > 20) turn.waits.shift();
+  }
+
+  on_turn_would_wait(r) {
+    this.turn(r.turn, r.at_s).wouldWait = r.reason;
+  }
+
+  on_routing(r) {
+    Object.assign(this.turn(r.turn, r.at_s), { routedS: r.at_s, replica: r.replica, reason: r.reason, waitedMs: r.waited_ms });
+  }
+
+  on_gpu_submit(r) {
+    const turn = this.turn(r.turn, r.at_s);
+    if (turn.submitS !== null) turn.attempts.push({ submitS: turn.submitS, endS: turn.endS ?? r.at_s, replica: turn.lastReplica, outcome: turn.outcome });
+    Object.assign(turn, {
+      submitS: r.at_s, firstS: null, endS: null, outcome: null, replica: r.replica, lastReplica: r.replica, attempt: r.attempt,
+      expected: r.expected ?? null, submitted: { ...r, expected: undefined },
+    });
+    this.load(r.replica, 1);
+  }
+
+  on_gpu_1st_token(r) {
+    this.turn(r.turn, r.at_s).firstS = r.at_s;
+  }
+
+  on_gpu_end(r) {
+    const turn = this.turn(r.turn, r.at_s);
+    Object.assign(turn, {
+      endS: r.at_s, outcome: r.outcome, status: r.status, usage: r.usage ?? {}, finish: r.finish_reason, freedBlocks: r.freed_blocks,
+    });
+    this.load(r.replica, -1);
+    const session = turn.thread?.session;
+    if (session === undefined) return;
+    session.lastS = turn.thread.lastS = r.at_s;
+    const { prompt_tokens: prompt, cached_tokens: cached, output_tokens: output } = turn.usage;
+    if (Number.isFinite(prompt) && Number.isFinite(cached)) {
+      session.promptTokens += prompt;
+      session.cachedTokens += cached;
+    }
+    const tenant = this.tenant(session.tenant);
+    tenant.servedTokens += (prompt ?? 0) - (cached ?? 0) + (output ?? 0);
+    if (r.outcome !== "finished") session.troubles += 1;
+  }
+
+  on_tool_num(r) {
+    this.counts.tools = r.active;
+  }
+
+  on_tool_start(r) {
+    const turn = this.turns.get(r.turn);
+    const session = this.session(r.session, r.at_s);
+    const thread = turn?.thread ?? this.mainThread(session);
+    session.lastS = r.at_s;
+    thread.tools.push({ startS: r.at_s, endS: null, names: r.names ?? [], turn: r.turn });
+    if (thread.tools.length > MAX_TOOLS_OF_THREAD) thread.tools.shift();
+  }
+
+  on_tool_end(r) {
+    const session = this.sessions.get(r.session);
+    if (session === undefined) return;
+    session.lastS = r.at_s;
+    const turn = this.turns.get(r.turn);
+    const asked = turn?.parent;
+    let found = null;
+    for (const thread of session.threads.values()) {
+      for (let i = thread.tools.length - 1; i >= 0; i -= 1) {
+        const span = thread.tools[i];
+        if (span.endS !== null) continue;
+        if (span.turn === asked) found = span;
+        else if (found === null && r.names.some((name) => span.names.includes(name))) found = span;
+      }
+    }
+    if (found !== null) found.endS = r.at_s;
+    if (turn !== undefined) turn.toolMs = r.duration_ms;
+  }
+
+  on_window_update(r) {
+    const pool = this.pool(r.pool);
+    this.addPoint(pool, r);
+    const last = pool.changes.at(-1);
+    if (last !== undefined && last.reason === r.reason && r.at_s - last.at_s < 60) Object.assign(last, r, { times: last.times + 1 });
+    else pool.changes.push({ ...r, times: 1 });
+    if (pool.changes.length > MAX_CHANGES) pool.changes.shift();
+  }
+
+  on_refusal(r) {
+    const turn = this.turn(r.turn, r.at_s);
+    Object.assign(turn, { refused: r.reason, refusedS: r.at_s, waitedMs: r.waited_ms });
+    this.refusals.push({ atS: r.at_s, reason: r.reason, turn: r.turn });
+    if (this.refusals.length > 2000) this.refusals.shift();
+    this.tenant(r.tenant).refused += 1;
+    if (turn.thread !== null) turn.thread.session.troubles += 1;
+  }
+
+  on_replica(r) {
+    const replica = this.replica(r.replica);
+    Object.assign(replica, { state: r.state, why: r.why, changedS: r.at_s });
+    if (r.state === "left") this.replicas.delete(r.replica);
+  }
+
+  // Snapshots: the state as it is, where records tell how it came about.
+
+  /** `isWhole`: sessions that it does not have are over; else only its gauges count. */
+  take(snapshot, { isWhole }) {
+    this.version += 1;
+    this.snapshot = snapshot;
+    this.nowS = Math.max(this.nowS, snapshot.at_s ?? 0);
+    for (const view of snapshot.replicas ?? []) {
+      const replica = this.replica(view.id);
+      replica.view = view;
+      replica.running = view.running ?? replica.running;
+      replica.state = view.is_up === false ? "down" : "up";
+    }
+    if (snapshot.replicas) {
+      const known = new Set(snapshot.replicas.map((view) => view.id));
+      for (const id of this.replicas.keys()) if (!known.has(id)) this.replicas.delete(id);
+    }
+    for (const view of snapshot.pools ?? []) this.takePool(view, snapshot.at_s);
+    for (const tenant of this.tenants.values()) tenant.views = [];
+    for (const view of snapshot.tenants ?? []) this.tenant(view.id).views.push(view);
+    this.counts.tools = snapshot.active_tools ?? this.counts.tools;
+    this.counts.running = snapshot.running ?? null;
+    this.counts.waiting = snapshot.waiting ?? null;
+    if (isWhole) this.takeSessions(snapshot);
+  }
+
+  takePool(view, atS) {
+    const pool = this.pool(view.id);
+    pool.view = view;
+    const lastS = pool.points.at(-1)?.at_s ?? -Infinity;
+    for (const update of view.updates ?? []) if (update.at_s > lastS) this.on_window_update(update);
+    this.addPoint(pool, { ...view, at_s: atS, sessions: view.window });
+  }
+
+  takeSessions(snapshot) {
+    const known = new Set();
+    for (const view of [...(snapshot.sessions ?? [])].reverse()) {
+      known.add(view.id);
+      const session = this.session(view.id, view.started_s, view.tenant);
+      Object.assign(session, {
+        source: view.source, confidence: view.confidence, schema: view.schema, parent: view.parent ?? null, view, endedS: null,
+        startedS: Math.min(session.startedS, view.started_s), lastS: Math.max(session.lastS, view.last_seen_s ?? 0),
+        turnCount: Math.max(session.turnCount, view.turns ?? 0),
+      });
+      (view.last_turns ?? []).forEach((of, i, all) => this.takeTurn(session, of, session.turnCount - all.length + 1 + i));
+      if (session.promptTokens === 0 && view.prompt_tokens > 0) {
+        Object.assign(session, { promptTokens: view.prompt_tokens, cachedTokens: view.cached_tokens ?? 0 });
+      }
+    }
+    const isAll = known.size >= (snapshot.session_count ?? 0);
+    for (const session of this.sessions.values()) {
+      if (!isAll || session.endedS !== null || known.has(session.id)) continue;
+      Object.assign(session, { endedS: session.lastS, endReason: "unseen" });
+      for (const thread of session.threads.values()) this.closeTools(thread, session.lastS);
+    }
+    for (const turn of this.turns.values()) if (!turn.isOver && turn.thread !== null) this.lose(turn, snapshot, known);
+    this.shape += 1;
+  }
+
+  /** A turn whose end fell into a gap ends where it was last seen. */
+  lose(turn, snapshot, known) {
+    const session = turn.thread.session;
+    const mayLive = known.has(session.id) && !["idle", "tool"].includes(session.view?.state);
+    const isListed = mayLive && (session.view.last_turns ?? []).some((of) => of.turn === turn.id);
+    if (!(mayLive && (isListed || session.view.last_turns === undefined)) && turn.arriveS < snapshot.at_s) {
+      turn.lostS = turn.firstS ?? turn.submitS ?? turn.arriveS;
+    }
+  }
+
+  takeTurn(session, of, number) {
+    const isNew = !this.turns.has(of.turn);
+    const turn = this.turn(of.turn, of.arrived_s);
+    Object.assign(turn, {
+      arriveS: of.arrived_s, submitS: of.submitted_s, firstS: of.first_token_s, tenant: session.tenant, model: of.model,
+      edge: of.edge, parent: of.parent, replica: of.replica, reason: of.reason, waitedMs: of.queue_ms, outcome: of.outcome,
+      status: of.status, refused: of.refusal, number: turn.number ?? number,
+      endS: of.outcome === "refused" ? null : of.ended_s, refusedS: of.outcome === "refused" ? of.ended_s : null,
+      usage: { prompt_tokens: of.prompt_tokens, cached_tokens: of.cached_tokens, output_tokens: of.output_tokens },
+    });
+    if (of.wait_reason !== null && turn.waits.length === 0) turn.waits.push({ atS: of.arrived_s, reason: of.wait_reason });
+    if (!isNew) return;
+    session.model = of.model ?? session.model;
+    const thread = this.thread(session, of.thread ?? session.id);
+    if (thread.turns.length === 0) Object.assign(thread, { edge: of.edge, parentTurn: of.parent, firstS: of.arrived_s });
+    turn.thread = thread;
+    thread.turns.push(turn);
+    thread.turns.sort((a, b) => a.arriveS - b.arriveS);
+    thread.lastS = Math.max(thread.lastS, of.ended_s ?? of.arrived_s);
+    if ((of.tools ?? []).length > 0 && of.ended_s !== null) {
+      thread.tools.push({ startS: of.ended_s, endS: of.tools_ended_s, names: of.tools, turn: of.turn });
+      thread.tools.sort((a, b) => a.startS - b.startS);
+    }
+  }
+
+  session(id, atS, tenant) {
+    let session = this.sessions.get(id);
+    if (session === undefined) {
+      session = {
+        id, tenant: tenant ?? null, schema: null, source: null, confidence: null, parent: null, model: null, view: null,
+        startedS: atS, lastS: atS, endedS: null, endReason: null, threads: new Map(), turnCount: 0,
+        promptTokens: 0, cachedTokens: 0, troubles: 0,
+      };
+      this.sessions.set(id, session);
+      this.shape += 1;
+      if (this.sessions.size > MAX_SESSIONS) this.forgetOne();
+    }
+    if (tenant !== undefined && session.tenant === null) session.tenant = tenant;
+    return session;
+  }
+
+  forgetOne() {
+    let chosen = null;
+    for (const session of this.sessions.values()) {
+      if (chosen === null) chosen = session;
+      if (session.endedS === null) continue;
+      chosen = session;
+      break;
+    }
+    for (const thread of chosen.threads.values()) for (const turn of thread.turns) this.turns.delete(turn.id);
+    this.sessions.delete(chosen.id);
+  }
+
+  thread(session, id) {
+    let thread = session.threads.get(id);
+    if (thread === undefined) {
+      thread = newThread(id, session);
+      session.threads.set(id, thread);
+      this.shape += 1;
+    }
+    return thread;
+  }
+
+  mainThread(session) {
+    for (const thread of session.threads.values()) return thread;
+    return this.thread(session, session.id);
+  }
+
+  turn(id, atS) {
+    let turn = this.turns.get(id);
+    if (turn === undefined) {
+      turn = new Turn(id, atS);
+      this.turns.set(id, turn);
+      if (this.turns.size % MAX_LOOSE_TURNS === 0) this.forgetLoose();
+    }
+    return turn;
+  }
+
+  /** Requests that belong to no session, and those whose arrival was not seen, are kept for a while only. */
+  forgetLoose() {
+    const loose = [];
+    for (const turn of this.turns.values()) if (turn.thread === null) loose.push(turn.id);
+    for (const id of loose.slice(0, -MAX_LOOSE_TURNS)) this.turns.delete(id);
+  }
+
+  closeTools(thread, atS) {
+    for (const span of thread.tools) span.endS ??= atS;
+  }
+
+  replica(id) {
+    if (!this.replicas.has(id)) this.replicas.set(id, { id, state: "up", why: "", running: 0, changedS: null, view: null });
+    return this.replicas.get(id);
+  }
+
+  load(id, change) {
+    const replica = this.replica(id);
+    replica.running = Math.max(0, replica.running + change);
+  }
+
+  pool(id) {
+    if (!this.pools.has(id)) this.pools.set(id, { id, points: [], changes: [], view: null });
+    return this.pools.get(id);
+  }
+
+  addPoint(pool, r) {
+    if (!Number.isFinite(r.gpu_pressure) && !Number.isFinite(r.admitted)) return;
+    const isLate = pool.points.length > 0 && r.at_s < pool.points.at(-1).at_s; // told again, behind a snapshot
+    pool.points.push({
+      at_s: r.at_s, gpu: r.gpu_pressure, cpu: r.cpu_pressure, sessions: r.sessions ?? null, budget: r.kv_budget ?? null,
+      admitted: r.admitted, demand: r.demand, waiting: r.waiting, reason: r.reason,
+    });
+    if (isLate) pool.points.sort((a, b) => a.at_s - b.at_s);
+    if (pool.points.length > MAX_WINDOW_POINTS) pool.points.shift();
+  }
+
+  tenant(id) {
+    if (!this.tenants.has(id)) this.tenants.set(id, { id, servedTokens: 0, refused: 0, views: [] });
+    return this.tenants.get(id);
+  }
+
+  refusedLately() {
+    while (this.refusals.length > 0 && this.refusals[0].atS < this.nowS - REFUSED_WITHIN_S) this.refusals.shift();
+    return this.refusals.length;
+  }
+}

@@ -1,0 +1,145 @@
+// The information stream: server-sent events read with fetch, so that a key can be sent with the request.
+// Invariants: one connection at a time; after a break it resumes behind the last event that was seen.
+
+const FIRST_DELAY_S = 0.5;
+const MAX_DELAY_S = 15;
+const SILENT_S = 45;
+/** Without a byte for so long the connection is taken for dead; servers comment about every 15 s. */
+
+export class KeyRequired extends Error {}
+
+const STORED_KEY = "turnpike-control-key";
+
+/** Requests to the control listener; the key lives as long as the tab. */
+export class Control {
+  #key = sessionStorage.getItem(STORED_KEY);
+
+  setKey(key) {
+    this.#key = key;
+    sessionStorage.setItem(STORED_KEY, key);
+  }
+
+  get hasKey() {
+    return this.#key !== null;
+  }
+
+  async fetch(path, { headers = {}, signal } = {}) {
+    const answer = await fetch(path, {
+      headers: this.#key === null ? headers : { ...headers, Authorization: `Bearer ${this.#key}` },
+      signal,
+      cache: "no-store",
+      credentials: "same-origin",
+    });
+    if (answer.status === 401 || answer.status === 403) {
+      await answer.body?.cancel();
+      throw new KeyRequired(path);
+    }
+    return answer;
+  }
+
+  async json(path) {
+    const answer = await this.fetch(path);
+    if (!answer.ok) {
+      await answer.body?.cancel();
+      const error = new Error(`${path} answered ${answer.status}`);
+      error.status = answer.status;
+      throw error;
+    }
+    return answer.json();
+  }
+}
+
+/** Calls `on.event(type, data, id)`, `on.state(state, delayS)`; `state`: connecting, live, broken, key. */
+export class Stream {
+  #control;
+  #on;
+  #lastId = null;
+  #delayS = FIRST_DELAY_S;
+  #timer = 0;
+  #abort = null;
+
+  constructor(control, on) {
+    this.#control = control;
+    this.#on = on;
+  }
+
+  /** From behind `lastId`; null for what comes from now on. */
+  start(lastId) {
+    this.#lastId = lastId;
+    this.retryNow();
+  }
+
+  retryNow() {
+    clearTimeout(this.#timer);
+    this.#abort?.abort();
+    this.#run(new AbortController());
+  }
+
+  async #run(abort) {
+    this.#abort = abort;
+    this.#on.state("connecting");
+    let why = "the stream ended";
+    try {
+      const headers = { Accept: "text/event-stream" };
+      if (this.#lastId !== null) headers["Last-Event-ID"] = String(this.#lastId);
+      const answer = await this.#control.fetch("events", { headers, signal: abort.signal });
+      if (!answer.ok) throw new Error(`the stream answered ${answer.status}`);
+      this.#on.state("live");
+      await this.#read(answer.body.getReader(), abort);
+    } catch (error) {
+      if (abort !== this.#abort) return; // a newer connection took over
+      if (error instanceof KeyRequired) return this.#on.state("key");
+      why = abort.signal.aborted ? "the stream fell silent" : error.message;
+    }
+    if (abort !== this.#abort) return;
+    this.#on.state("broken", { delayS: this.#delayS, why });
+    this.#timer = setTimeout(() => this.#run(new AbortController()), this.#delayS * 1000);
+    this.#delayS = Math.min(MAX_DELAY_S, this.#delayS * 2);
+  }
+
+  async #read(reader, abort) {
+    const decoder = new TextDecoder();
+    let rest = "";
+    let silence = 0;
+    try {
+      for (;;) {
+        silence = setTimeout(() => abort.abort(), SILENT_S * 1000);
+        const { done, value } = await reader.read();
+        clearTimeout(silence);
+        if (done) return;
+        if (abort !== this.#abort) return;
+        this.#delayS = FIRST_DELAY_S;
+        const blocks = (rest + decoder.decode(value, { stream: true })).split(/\r?\n\r?\n/);
+        rest = blocks.pop();
+        for (const block of blocks) this.#take(block);
+      }
+    } finally {
+      clearTimeout(silence);
+      reader.cancel().catch(() => {});
+    }
+  }
+
+  #take(block) {
+    let type = "message";
+    let id = null;
+    let data = "";
+    for (const line of block.split(/\r?\n/)) {
+      const colon = line.indexOf(":");
+      if (colon <= 0) continue; // a comment, or nothing
+      const value = line.slice(line[colon + 1] === " " ? colon + 2 : colon + 1);
+      const field = line.slice(0, colon);
+      if (field === "event") type = value;
+      else if (field === "id") id = value;
+      else if (field === "data") data = data === "" ? value : `${data}\n${value}`;
+    }
+    if (id !== null) this.#lastId = id;
+    if (data === "") return;
+    let record;
+    try {
+      record = JSON.parse(data);
+    } catch {
+      return; // one record that cannot be read is one record less
+    }
+    this.#on.event(type, record, id);
+  }
+}

@@ -1,0 +1,75 @@
+// A turn, a conversation, and in which phase they are.
+
+export class Turn {
+  thread = null;
+  number = null;
+  waits = [];
+  attempts = [];
+  submitS = null;
+  firstS = null;
+  endS = null;
+  refusedS = null;
+  /** When it was last seen, of a turn whose end fell into a gap. */
+  lostS = null;
+  usage = {};
+  expected = null;
+  replica = null;
+  outcome = null;
+
+  constructor(id, atS) {
+    this.id = id;
+    this.arriveS = atS;
+  }
+
+  get isOver() {
+    return this.endS !== null || this.refusedS !== null || this.lostS !== null;
+  }
+
+  get overS() {
+    return this.endS ?? this.refusedS ?? this.lostS;
+  }
+
+  get phase() {
+    if (this.isOver) return "over";
+    if (this.submitS === null) return "queue";
+    return this.firstS === null ? "prefill" : "decode";
+  }
+
+  /** Cached share of the prompt: as reported, else as expected, else null. */
+  get hit() {
+    const { prompt_tokens: prompt, cached_tokens: cached } = this.usage;
+    if (prompt > 0 && Number.isFinite(cached)) return { share: cached / prompt, isExpected: false };
+    if (this.expected?.prompt_tokens > 0) return { share: this.expected.cached_tokens / this.expected.prompt_tokens, isExpected: true };
+    return null;
+  }
+}
+
+export const newThread = (id, session) => ({
+  id, session, turns: [], tools: [], firstS: Infinity, lastS: -Infinity, edge: null, parentTurn: null,
+});
+
+export function phaseOfThread(thread) {
+  let best = "idle";
+  for (let i = thread.turns.length - 1; i >= 0 && i >= thread.turns.length - 8; i -= 1) {
+    const phase = thread.turns[i].phase;
+    if (phase === "decode") return "decode";
+    if (phase === "prefill" || (phase === "queue" && best === "idle")) best = phase;
+  }
+  if (best === "idle" && thread.tools.some((span, i) => span.endS === null && i >= thread.tools.length - 8)) return "tool";
+  return best;
+}
+
+/** A snapshot's states of sessions of whose turns nothing is known. */
+const STATES = { waiting: "queue", generating: "decode", tool: "tool", idle: "idle" };
+const RANK = { decode: 4, prefill: 3, queue: 2, tool: 1, idle: 0 };
+
+export function phaseOf(session) {
+  if (session.endedS !== null) return "ended";
+  let best = "idle";
+  for (const thread of session.threads.values()) {
+    const phase = phaseOfThread(thread);
+    if (RANK[phase] > RANK[best]) best = phase;
+  }
+  if (session.threads.size === 0 && session.view !== null) return STATES[session.view.state] ?? "idle";
+  return best;
+}

@@ -1,0 +1,87 @@
+// What the stream's words mean, in sentences for the person who reads them.
+
+/** The phases of a session, in the order in which a turn goes through them. */
+export const PHASES = [
+  { id: "queue", name: "queue", says: "waits in the gateway" },
+  { id: "prefill", name: "prefill", says: "sent; no token yet" },
+  { id: "decode", name: "decode", says: "generates" },
+  { id: "tool", name: "tool", says: "its tools run" },
+  { id: "idle", name: "idle", says: "nothing runs" },
+];
+
+export const WAITS = {
+  concurrency_full: "every replica that could run it had as many turns as it may",
+  window_full: "as many sessions were in as may be",
+  kv_full: "the sessions that were in are expected to need all of the KV cache",
+  kv_nearly_full: "the sessions that were in are expected to need nearly all of the KV cache, so they enter one by one",
+  behind_others: "other sessions waited already",
+  tenant_sessions: "as many of the tenant's sessions were in as it may have",
+};
+
+export const PLACES = {
+  least_loaded: "the least went on there",
+  state_lives_there: "the state that it builds on is stored there",
+  retried_elsewhere: "another replica had failed to answer",
+  session_lives_there: "its session's earlier turns ran there, so their KV cache may still be there",
+  home_is_busy: "its session's home ran far more than the others",
+  home_is_gone: "its session's home could not run it",
+};
+
+export const REFUSALS = {
+  queue_full: "the waiting room was full",
+  queue_timeout: "it had waited as long as it may",
+  tenant_share: "the waiting room was full, and this tenant had the largest part of it",
+  tenant_quota: "the tenant had used up what it may have",
+  no_replica: "no replica could run it",
+  draining: "the gateway was about to stop",
+  memory_full: "the gateway's memory for bodies was full",
+  unknown_model: "no pool serves this model",
+  state_not_found: "the state that it builds on is not known",
+  upstream_unreachable: "no replica could be reached",
+  upstream_timeout: "the replica did not answer in time",
+  upstream_broken: "the replica broke off before it answered",
+};
+
+export const EDGES = {
+  opens: "opens a conversation",
+  continues: "continues the conversation",
+  retries: "repeats an attempt that failed",
+  forks: "a second branch of the conversation",
+  rewinds: "takes the conversation back",
+  compacts: "goes on from a summary of the conversation",
+  serves: "a side request, such as a title",
+  spawned: "a sub-agent, started by a tool call",
+  quotes: "another conversation that was handed an answer",
+};
+
+/** What a conversation that is not a session's first is called in a row. */
+export const THREADS = { spawned: "sub-agent", serves: "side", forks: "branch", quotes: "quotes", compacts: "summary" };
+
+export const SOURCES = {
+  "turnpike-header": "its client stated the session",
+  "client-id": "an id of the client's own",
+  "state-id": "stored state that it builds on",
+  "call-id": "a tool call id that came back",
+  echo: "our own answer came back",
+  prefix: "the conversation is known",
+  retry: "the same request again",
+  quote: "it quotes a known conversation",
+  adjacent: "it came at once after an answer",
+  new: "nothing links it to an earlier turn",
+};
+
+export const KEYS = [
+  ["↑ ↓", "session above, below; Page Up, Page Down, Home, End"],
+  ["← →", "turn before, after"],
+  ["Enter", "what was known and decided about the turn"],
+  ["Esc", "close it, and back to the row"],
+  ["Space", "fold or unfold sub-agents"],
+  ["+ −", "zoom in, out"],
+  ["Shift ← →", "earlier, later"],
+  ["0", "fit all sessions"],
+  ["L", "follow what happens now"],
+  ["/", "filter"],
+  ["G", "graphs, and back"],
+  ["T", "theme: auto, light, dark"],
+  ["?", "this list"],
+];
