@@ -18,6 +18,7 @@ from gateway.routing.placement import PlacementPolicy
 from gateway.routing.state_residence import StateResidence
 from gateway.routing.trickle import Trickle
 from gateway.tool_probe.boundaries import ToolBoundaries
+from gateway.workflow.prospects import Prospects
 from gateway.workflow.sessions import Sessions
 
 
@@ -38,6 +39,7 @@ def assemble(config: Config, *, id_prefix: str, placement: PlacementPolicy | Non
             Sessions(config.sessions, id_prefix=id_prefix),
             ToolBoundaries(config.tools),
             StateResidence(config.state),
+            Prospects(config.workflow),
         ),
         forecasts=_forecasts(config),
         trickle=Trickle(config.trickle),

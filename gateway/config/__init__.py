@@ -20,6 +20,7 @@ from gateway.routing.health import HealthConfig
 from gateway.routing.state_residence import StateResidenceConfig
 from gateway.routing.trickle import TrickleConfig
 from gateway.tool_probe.boundaries import ToolBoundariesConfig
+from gateway.workflow.prospects import WorkflowConfig
 from gateway.workflow.sessions import SessionsConfig
 
 
@@ -37,6 +38,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     core: CoordinatorConfig = CoordinatorConfig()
     admission: AdmissionConfig = AdmissionConfig()
     sessions: SessionsConfig = SessionsConfig()
+    workflow: WorkflowConfig = WorkflowConfig()
     tools: ToolBoundariesConfig = ToolBoundariesConfig()
     routing: AffinityConfig = AffinityConfig()
     health: HealthConfig = HealthConfig()

@@ -39,6 +39,8 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     """Why it was last told to wait."""
     task_arrived_s: float = 0.0
     """When its session's first turn came."""
+    is_hinted: bool = False
+    """Its replica was told what is expected of it."""
     runs_for: SessionId | None = None
     """The session that its own session runs on behalf of."""
 

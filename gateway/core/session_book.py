@@ -9,20 +9,28 @@ ends takes its open tool calls with it; every `session_start` is followed by at 
 from gateway.core.lifecycle import State
 from gateway.core.live import LiveRequest
 from gateway.domain import records as rec
-from gateway.domain.decision import SessionRef
-from gateway.domain.ids import RequestId, SessionId, TenantId
+from gateway.domain.decision import Edge, SessionRef
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall
 from gateway.routing.state_residence import Residence, StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
+from gateway.workflow.agent_types import Tier
+from gateway.workflow.progress import Pause
+from gateway.workflow.prospects import Prospects
 from gateway.workflow.sessions import Session, Sessions
 from gateway.workflow.turns import Outcome
 
 
 class SessionBook:
-    def __init__(self, sessions: Sessions, tools: ToolBoundaries, residence: StateResidence) -> None:
+    def __init__(
+        self, sessions: Sessions, tools: ToolBoundaries, residence: StateResidence, prospects: Prospects
+    ) -> None:
         self.sessions = sessions
         self.tools = tools
+        self.prospects = prospects
         self._residence = residence
+        self.said: list[tuple[ReplicaId, str]] = []
+        """Hints that are to be sent, and to whom."""
 
     def find_home(self, tenant: TenantId, facts: RequestFacts) -> Residence | None:
         """Where the state that the request builds on lives; None if it needs none or none is known."""
@@ -65,12 +73,20 @@ class SessionBook:
                 claims=facts.claims,
             )
         )
-        closed = self.tools.results_came(session.id, facts.tool_result_ids, now=now)
+        went_on = ref.parent if ref.edge is Edge.CONTINUES else None
+        closed = self.tools.results_came(session.id, facts.tool_result_ids, went_on=went_on, now=now)
+        self.prospects.arrived(ref, facts, closed, now=now)
         if closed is not None:
-            duration_ms = closed.duration_s * 1e3
+            new = facts.transcript.new
             out.append(
                 rec.ToolEnd(
-                    at_s=now, session=session.id, turn=turn, names=closed.names, duration_ms=duration_ms
+                    at_s=now,
+                    session=session.id,
+                    turn=turn,
+                    names=closed.names,
+                    duration_ms=closed.duration_s * 1e3,
+                    observation_bytes=new.size,
+                    has_failed=new.has_failed,
                 )
             )
             out.append(self._tool_num(now=now))
@@ -92,16 +108,23 @@ class SessionBook:
         for call in answer.tool_calls if answer is not None and answer.status < 400 else ():
             self.sessions.learn_id(live.request, call.id, is_call=True)
         self.sessions.ended(live.request, answer, _outcome(live, answer), now=now)
+        assert live.session is not None
+        pause = self.prospects.answered(live.session, live.facts, answer, now=now)
         stated = live.facts.explicit
         is_final = stated is not None and stated.final and stated.parent is None  # of the whole run
         if is_final and answer is not None and answer.status < 400:
             session.is_final = True  # a final turn that got no answer will be sent again
         out: list[rec.Record] = []
+        if pause is not None:
+            out += self._paused(live, pause, now=now)
         if session.is_final and not session.live_turns:
             out += self._end(session, "finished", now=now)
         else:
             # A client may act on a call from a response that was cut: any that was passed on counts.
             names = self.tools.opened(session.id, live.request, answer.tool_calls, now=now) if answer else ()
+            if not names and pause is not None and answer is not None and not answer.tool_calls:
+                names = pause.tools
+                self.tools.text_called(session.id, live.request, names, now=now)
             if names:
                 out.append(rec.ToolStart(at_s=now, session=session.id, turn=live.request, names=names))
                 out.append(self._tool_num(now=now))
@@ -133,6 +156,36 @@ class SessionBook:
     def next_expiry_s(self) -> float | None:
         return self.sessions.next_expiry_s()
 
+    def _paused(self, live: LiveRequest, pause: Pause, *, now: float) -> list[rec.Record]:
+        """A step is over: tells what is expected, and the engine how long to hold what it left."""
+        assert live.session is not None
+        replica = live.tried[-1] if live.tried else None
+        outlook = self.prospects.outlook(live.session, pause, replica)
+        if outlook is None:
+            return []
+        if live.is_hinted and replica is not None:
+            hint = self.prospects.hint_at_pause(live.session, outlook)
+            if hint is not None:
+                self.said.append((replica, hint))
+        if pause.tier is Tier.UNKNOWN:
+            return []
+        return [
+            rec.StepPredicted(
+                at_s=now,
+                session=live.session.session,
+                thread=live.session.thread,
+                turn=live.request,
+                tools=pause.tools,
+                next=pause.next,
+                confidence=pause.confidence,
+                is_acted_on=pause.is_confident,
+                ends=pause.ends,
+                steps_left=pause.steps_left,
+                reuse=outlook.reuse,
+                retain_s=outlook.retain_s,
+            )
+        ]
+
     def _end(self, session: Session, reason: str, *, now: float) -> list[rec.Record]:
         self.sessions.forget(session)
         return self._ended(session, reason, now=now)
@@ -140,6 +193,7 @@ class SessionBook:
     def _ended(self, session: Session, reason: str, *, now: float) -> list[rec.Record]:
         was_active = bool(self.tools.open_calls(session.id))
         self.tools.forget(session.id)
+        self.prospects.session_over(session.id)
         out: list[rec.Record] = [
             rec.SessionEnded(at_s=now, session=session.id, turns=session.turns, reason=reason)
         ]

@@ -169,6 +169,32 @@ class ToolEnd(_Record, frozen=True, kw_only=True, tag="tool_end"):
     """The turn that brought the results."""
     names: tuple[str, ...]
     duration_ms: float
+    observation_bytes: int = 0
+    """What the turn brings since the answer that asked for the tools."""
+    has_failed: bool = False
+    """One of the results says so."""
+
+
+class StepPredicted(_Record, frozen=True, kw_only=True, tag="step_predict"):
+    """A step is over: what is expected to follow, of a conversation whose type is known well enough."""
+
+    session: SessionId
+    thread: ThreadId
+    turn: RequestId
+    tools: tuple[str, ...]
+    """What the answer asks for, each once; empty for none."""
+    next: tuple[str, ...] | None
+    """What the next one is expected to ask for; None if the conversation is expected to be over."""
+    confidence: float
+    is_acted_on: bool
+    """The confidence is above the threshold."""
+    ends: float
+    """Probability that the conversation is over."""
+    steps_left: float
+    reuse: float
+    """Probability that its KV is used again, times how much of it is."""
+    retain_s: float
+    """For how long it is worth holding."""
 
 
 class Refused(_Record, frozen=True, kw_only=True, tag="refusal"):
@@ -201,6 +227,7 @@ Record = (
     | ToolNum
     | ToolStart
     | ToolEnd
+    | StepPredicted
     | Refused
     | ReplicaChanged
 )

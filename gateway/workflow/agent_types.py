@@ -34,6 +34,7 @@ class Tier(enum.Enum):
 
 class AgentTypesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_types: Annotated[int, Meta(ge=1)] = 512
+    """Agent types remembered; beyond it the longest unseen are forgotten."""
     min_tasks: Annotated[int, Meta(ge=0)] = 30
     """Tasks that must have been seen before anything is predicted; or"""
     min_steps: Annotated[int, Meta(ge=0)] = 200

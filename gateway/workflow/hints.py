@@ -7,21 +7,26 @@ Invariants: hints about a thread have growing numbers; a hint is text of less th
 `turnpike_vllm.hints.MAX_TEXT` characters; no id in it is the client's.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import SessionId
 from gateway.workflow.reuse import Outlook
-from turnpike_vllm.hints import MAX_SECONDS, Hint, ServiceClass
+from turnpike_vllm.hints import MAX_SECONDS, Hint
+
+try:
+    from turnpike_vllm.hints import MAX_SECONDS, Hint
+except ImportError:  # a gateway may be installed without it, and then has nothing to say to engines
+    HAS_CONTRACT = False
+else:
+    HAS_CONTRACT = True
 
 _SUPERSEDES: Final = (Edge.COMPACTS, Edge.REWINDS)
 """What stood behind the place where it goes on is no prefix of anything that comes."""
-_CLASSES: Final[Mapping[str, ServiceClass]] = {each.name.lower(): each for each in ServiceClass}
 
 
 class Hints:
-    """Writes hints, and numbers them."""
+    """Writes hints, and numbers them; None where the contract is not installed."""
 
     def __init__(self) -> None:
         self._number = 0
@@ -32,25 +37,25 @@ class Hints:
         outlook: Outlook,
         *,
         age_s: float,
-        service_class: str | None,
         is_final: bool,
         parent: SessionId | None = None,
-    ) -> str:
+    ) -> str | None:
         return self._write(
             ref,
             outlook,
             is_final=is_final,
             is_superseded=ref.edge in _SUPERSEDES,
             age_s=max(0.0, age_s),
-            service=_CLASSES.get(service_class) if service_class is not None else None,
             parent=parent,
         )
 
-    def at_pause(self, ref: SessionRef, outlook: Outlook) -> str:
+    def at_pause(self, ref: SessionRef, outlook: Outlook) -> str | None:
         return self._write(ref, outlook)
 
-    def at_end(self, session: SessionId) -> str:
+    def at_end(self, session: SessionId) -> str | None:
         """The session is over."""
+        if not HAS_CONTRACT:
+            return None
         self._number += 1
         return Hint(session=session, seq=self._number, is_finished=True).as_json()
 
@@ -62,9 +67,10 @@ class Hints:
         is_final: bool = False,
         is_superseded: bool = False,
         age_s: float | None = None,
-        service: ServiceClass | None = None,
         parent: SessionId | None = None,
-    ) -> str:
+    ) -> str | None:
+        if not HAS_CONTRACT:
+            return None
         self._number += 1
         returns_in_s = outlook.returns_in_s
         return Hint(
@@ -72,7 +78,6 @@ class Hints:
             thread=ref.thread,
             seq=self._number,
             parent=parent,
-            service=service,
             age_s=None if age_s is None else round(age_s, 3),
             retain_s=round(min(outlook.retain_s, MAX_SECONDS), 3),
             reuse=round(outlook.reuse, 4),

@@ -37,6 +37,7 @@ _UNSURE: Final = (Edge.RETRIES,)
 
 class ProgressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_threads: Annotated[int, Meta(ge=1)] = 100_000
+    """Conversations whose place in their graph is remembered."""
     gone_after_s: Annotated[float, Meta(gt=0)] = 600.0
     """A conversation that is silent for so long counts as over."""
     types: AgentTypesConfig = AgentTypesConfig()

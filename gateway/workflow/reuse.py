@@ -34,9 +34,11 @@ class ReuseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     percentile: Annotated[float, Meta(gt=0, lt=1)] = 0.95
     """Of the tool's latency: hold state for so long."""
     least_s: Annotated[float, Meta(ge=0)] = 1.0
+    """State is held at least so long, if at all."""
     unknown_s: Annotated[float, Meta(ge=0)] = 6.0
     """While nothing is known of a step."""
     max_s: Annotated[float, Meta(gt=0, le=3600)] = 300.0
+    """State is held at most so long while tools run."""
     max_idle_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0
     """Behind an answer without calls."""
     low: Annotated[float, Meta(ge=0, le=1)] = 0.7

@@ -1,0 +1,93 @@
+"""What is known of the future of sessions, in one place: progress, tools' durations, reuse, hints.
+
+The session book tells it what happened; it answers with what is expected, and with what to tell an engine.
+
+Invariants: what it keeps is bounded by its parts; whoever has no thread here (a side request) gets no hint.
+"""
+
+import msgspec
+
+from gateway.domain.decision import SessionRef
+from gateway.domain.ids import ReplicaId, SessionId
+from gateway.domain.request import Answer, RequestFacts
+from gateway.tool_probe.boundaries import ClosedCalls
+from gateway.tool_probe.durations import Durations, DurationsConfig
+from gateway.workflow.hints import Hints
+from gateway.workflow.progress import Pause, Progress, ProgressConfig
+from gateway.workflow.reuse import Outlook, Reuse, ReuseConfig
+
+_MAX_REPLICAS = 4096
+
+
+class WorkflowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    progress: ProgressConfig = ProgressConfig()
+    durations: DurationsConfig = DurationsConfig()
+    reuse: ReuseConfig = ReuseConfig()
+
+
+class Prospects:
+    def __init__(self, config: WorkflowConfig) -> None:
+        self.progress = Progress(config.progress)
+        self.durations = Durations(config.durations)
+        self._reuse = Reuse(config.reuse, self.durations)
+        self._hints = Hints()
+        self._kv_used: dict[ReplicaId, float] = {}
+
+    def engine_reported(self, replica: ReplicaId, kv_used: float | None) -> None:
+        if kv_used is not None and (replica in self._kv_used or len(self._kv_used) < _MAX_REPLICAS):
+            self._kv_used[replica] = kv_used
+
+    def arrived(
+        self, ref: SessionRef, facts: RequestFacts, closed: ClosedCalls | None, *, now: float
+    ) -> None:
+        """A turn came, and with it the results of these calls."""
+        thread = self.progress.arrived(ref, facts, now=now)
+        if closed is not None:
+            new = facts.transcript.new
+            self.durations.add(
+                thread.agent.key if thread is not None else 0,
+                closed.names,
+                closed.duration_s,
+                observation_bytes=new.size,
+                has_failed=new.has_failed,
+            )
+
+    def answered(
+        self, ref: SessionRef, facts: RequestFacts, answer: Answer | None, *, now: float
+    ) -> Pause | None:
+        return self.progress.answered(ref, facts, answer, now=now)
+
+    def session_over(self, session: SessionId) -> None:
+        self.progress.session_over(session)
+
+    def outlook(self, ref: SessionRef, pause: Pause, replica: ReplicaId | None) -> Outlook | None:
+        """Of the state that a turn has left there."""
+        thread = self.progress.thread(ref.thread)
+        if thread is None:
+            return None
+        used = self._kv_used.get(replica, 0.0) if replica is not None else 0.0
+        return self._reuse.at_pause(thread, pause, kv_used=used)
+
+    # --- hints -------------------------------------------------------------------------------------
+
+    def hint_with_request(
+        self,
+        ref: SessionRef,
+        facts: RequestFacts,
+        replica: ReplicaId,
+        *,
+        age_s: float,
+        parent: SessionId | None,
+    ) -> str | None:
+        thread = self.progress.thread(ref.thread)
+        if thread is None:
+            return None
+        outlook = self._reuse.provisional(thread, kv_used=self._kv_used.get(replica, 0.0))
+        is_final = facts.explicit is not None and facts.explicit.final
+        return self._hints.with_request(ref, outlook, age_s=age_s, is_final=is_final, parent=parent)
+
+    def hint_at_pause(self, ref: SessionRef, outlook: Outlook) -> str | None:
+        return self._hints.at_pause(ref, outlook)
+
+    def hint_at_end(self, session: SessionId) -> str | None:
+        return self._hints.at_end(session)
