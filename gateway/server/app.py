@@ -76,6 +76,7 @@ class Gateway:
             Outbound(config.hints, are_keys_required=tenants.are_keys_required),
             are_keys_required=tenants.are_keys_required,
             with_receipts=config.server.receipts,
+            traces=self.observation.traces,
         )
         self.listener = Listener(
             self._handlers, Door(tenants), config.server.limits, now=asyncio.get_running_loop().time
@@ -97,7 +98,7 @@ class Gateway:
         site = web.TCPSite(self._control, host, port)
         await site.start()
         self.control_port = self._control.addresses[0][1]
-        for loop in (*self._health.loops(), *self._engines.loops()):
+        for loop in (*self._health.loops(), *self._engines.loops(), *self.observation.loops()):
             self._tasks.spawn(loop)
         self._tasks.spawn(self._sweep())
 

@@ -22,11 +22,13 @@ from gateway.server.receipts import receipts
 from gateway.server.relay import Relay, framing_of, pass_whole
 from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
+from gateway.telemetry.trace_context import TraceContexts
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
 from gateway.wire.facts import read_body_facts
+from gateway.wire.headers import get_header
 from gateway.wire.observer import observe
 
 _log = logging.getLogger(__name__)
@@ -46,13 +48,16 @@ class Handlers:
         *,
         are_keys_required: bool,
         with_receipts: bool,
+        traces: TraceContexts | None = None,
     ) -> None:
+        """`traces`: None if nobody traces."""
         self._driver = driver
         self._replicas = replicas
         self._health = health
         self._outbound = outbound
         self._are_keys_required = are_keys_required
         self._with_receipts = with_receipts
+        self._traces = traces
         self._relays: dict[Relay, Replica] = {}
 
     async def __call__(self, client: ClientConnection, request: HttpRequest) -> None:
@@ -88,6 +93,8 @@ class Handlers:
             client.refuse(endpoint.protocol, Refusal(reason=RefusalReason.MALFORMED_HTTP, message=message))
             return
         with self._driver.open_ticket(visitor.tenant.id, facts) as ticket:
+            if self._traces is not None:
+                self._traces.arrived(ticket.request, get_header(request.head.headers, b"traceparent"))
             while True:
                 decision = ticket.decided() or await ticket.decision()
                 told = receipts(decision) if self._with_receipts else b""
@@ -125,12 +132,14 @@ class Handlers:
         facts: RequestFacts,
     ) -> UpstreamConnection | None:
         """Sends the request to one replica. None if no response head came; the brain knows then."""
+        session_id = decision.session.session if decision.session is not None else None
         chunks = self._outbound.chunks(
             request,
             replica,
             self._driver.coordinator.fleet.abilities(replica.id),
             decision.session,
             is_readable=facts.is_readable,
+            trace=self._traces.header(ticket.request, session_id) if self._traces is not None else None,
         )
         try:
             return await replica.exchange(

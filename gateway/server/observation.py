@@ -5,7 +5,7 @@ looks at them later.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from gateway.config import Config
@@ -20,9 +20,11 @@ from gateway.server.control_access import ControlAccess
 from gateway.server.driver import Driver
 from gateway.server.events import Events
 from gateway.server.tasks import TaskGroup
+from gateway.telemetry.export import TraceExport
 from gateway.telemetry.jsonl import StreamFile
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.ring import Ring
+from gateway.telemetry.trace_context import TraceContexts
 
 
 class Observation:
@@ -49,6 +51,12 @@ class Observation:
             takers.append(self._file.extend)
         if self._ring is not None:
             takers.append(self._ring.extend)
+        self.traces = TraceContexts(config.otel.sample) if config.otel.endpoint is not None else None
+        """For the handlers; None if nobody traces."""
+        self._export: TraceExport | None = None
+        if self.traces is not None:
+            self._export = TraceExport(config.otel, self.traces, environ, clock=clock)
+            takers.append(self._export.take)
         self._takers = tuple(takers)
         self.take = self._take_all if len(takers) > 1 else takers[0]
         """For the driver."""
@@ -57,6 +65,10 @@ class Observation:
     def dropped(self) -> int:
         """Records that are not in the file."""
         return self._file.dropped if self._file is not None else 0
+
+    def loops(self) -> list[Coroutine[Any, Any, None]]:
+        """Endless, for the caller to run as tasks."""
+        return self._export.loops() if self._export is not None else []
 
     def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
         self._signals[replica] = signals
@@ -74,6 +86,8 @@ class Observation:
         return ControlPlane(driver, self.metrics, self.views, self._events, access, is_draining=is_draining)
 
     async def close(self) -> None:
+        if self._export is not None:
+            await self._export.close()
         if self._file is not None:
             await asyncio.to_thread(self._file.close)
 

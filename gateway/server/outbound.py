@@ -21,6 +21,7 @@ from gateway.wire.hop_by_hop import end_to_end
 from gateway.wire.splice import Chunk, splice_fields
 
 _REFRAMED: Final = frozenset((b"host", b"content-length", b"expect"))
+_TRACE: Final = frozenset((b"traceparent",))
 _FOR_US_ALONE: Final = b"x-turnpike-"
 _METHODS_WITH_BODY: Final = frozenset(("POST", "PUT", "PATCH"))
 
@@ -38,31 +39,34 @@ class Outbound:
         session: SessionRef | None,
         *,
         is_readable: bool,
+        trace: bytes | None = None,
     ) -> list[Chunk]:
-        """Head and body, to be written in order."""
+        """Head and body, to be written in order; `trace`: a header line instead of the client's own."""
         head = request.head
         body = self._body(request, abilities, is_readable=is_readable)
         start = head.passed_on.get(replica.id)
         if start is None:
             if len(head.passed_on) >= _MAX_REMEMBERED:
                 head.passed_on.clear()
-            start = head.passed_on[replica.id] = self._start(head, replica)
-        hint = b""
+            start = head.passed_on[replica.id] = self._start(head, replica, is_traced=trace is not None)
+        hint = trace or b""
         if session is not None and abilities.session_header and self._hints.session:
             if "x-session-id" not in head.facts.stated:
-                hint = b"X-Session-ID: %s\r\n" % session.session.encode("ascii")
+                hint += b"X-Session-ID: %s\r\n" % session.session.encode("ascii")
         if len(body) == 1 and len(body[0]) < _COPY_BELOW:
             return [b"%s%sContent-Length: %d\r\n\r\n%s" % (start, hint, len(body[0]), body[0])]
         if body or head.method in _METHODS_WITH_BODY:
             hint += b"Content-Length: %d\r\n" % sum(map(len, body))
         return [b"%s%s\r\n" % (start, hint), *body]
 
-    def _start(self, head: RequestHead, replica: Replica) -> bytes:
+    def _start(self, head: RequestHead, replica: Replica, *, is_traced: bool) -> bytes:
         """The request line and the fields that every such request has."""
         key, address = replica.api_key, replica.address
         drop = _REFRAMED
         if self._are_keys_required or key is not None:
             drop |= CREDENTIAL_HEADERS
+        if is_traced:
+            drop |= _TRACE
         lines = [b"%s %s%s HTTP/1.1\r\n" % (head.method.encode("ascii"), address.prefix, head.target)]
         lines.append(b"Host: %s\r\n" % address.authority)
         for name, value in end_to_end(head.headers, drop):

@@ -1,0 +1,154 @@
+"""Traces on their way to a collector, by OTLP/HTTP.
+
+On the way of a request, records are appended to a list. They become spans in slices of a few hundred, between
+requests and on the loop itself: a thread that computes would hold the interpreter for milliseconds at a time.
+Sending is the loop's work, too, of which there is never more than one at a time.
+
+Invariants: what waits is bounded, in records and in spans; what a collector does not take in time, or
+refuses, is dropped and counted, and nobody waits for it.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from itertools import islice
+from typing import Any, Final
+
+import aiohttp
+
+from gateway import __version__
+from gateway.config.load import ConfigError
+from gateway.config.otel import OtelConfig
+from gateway.domain.records import Record
+from gateway.telemetry.otlp import encode_request, encode_span
+from gateway.telemetry.spans import Spans
+from gateway.telemetry.trace_context import TraceContexts
+
+_log: Final = logging.getLogger(__name__)
+_BUILD_PERIOD_S: Final = 0.05
+_SEND_PERIOD_S: Final = 0.5
+_RECORDS_AT_ONCE: Final = 200
+_SPANS_AT_ONCE: Final = 512
+_MAX_RECORDS: Final = 100_000
+_BACKOFF_S: Final = (1.0, 2.0, 5.0, 10.0)
+_AT_THE_END_S: Final = 3.0
+_LATER: Final = frozenset((408, 429, 502, 503, 504))
+
+
+class TraceExport:
+    """`take` is for the driver."""
+
+    def __init__(
+        self,
+        config: OtelConfig,
+        contexts: TraceContexts,
+        environ: Mapping[str, str],
+        *,
+        clock: Callable[[], float],
+    ) -> None:
+        """Raises ConfigError for a variable that is not there."""
+        assert config.endpoint is not None
+        self._endpoint = config.endpoint
+        self._timeout_s = config.timeout_s
+        self._max_pending = config.max_pending
+        self._clock = clock
+        self._headers = {**config.headers, "Content-Type": "application/x-protobuf"}
+        if config.authorization_env is not None:
+            authorization = environ.get(config.authorization_env, "").strip()
+            if not authorization:
+                raise ConfigError(f"otel.authorization_env: {config.authorization_env} is not set, or empty")
+            self._headers["Authorization"] = authorization
+        self._resource = (("service.name", config.service_name), ("service.version", __version__))
+        self._spans = Spans(contexts, spans_per_s=config.max_spans_per_s)
+        self._fresh: list[Record] = []
+        self._pending: deque[bytes] = deque()
+        self._session: aiohttp.ClientSession | None = None
+        self.sent = 0
+        self.dropped = 0
+        self._failures = 0
+        """In a row."""
+
+    @property
+    def left_out(self) -> int:
+        """Turns that were not traced, because more spans would be made than may be."""
+        return self._spans.left_out
+
+    def take(self, records: list[Record]) -> None:
+        if len(self._fresh) < _MAX_RECORDS:
+            self._fresh += records
+
+    def loops(self) -> list[Coroutine[Any, Any, None]]:
+        """Endless, for the caller to run as tasks."""
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=self._timeout_s), cookie_jar=aiohttp.DummyCookieJar()
+        )
+        return [self._build_all(), self._send_all()]
+
+    async def close(self) -> None:
+        """Sends what there is, if that is quick. The loops must have ended."""
+        self._build(self._fresh)
+        self._keep([encode_span(span) for span in self._spans.end_all()])
+        if self._session is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_AT_THE_END_S):
+                while self._pending and await self._send():
+                    pass
+        self.dropped += len(self._pending)
+        await self._session.close()
+
+    async def _build_all(self) -> None:
+        while True:
+            await asyncio.sleep(_BUILD_PERIOD_S)
+            fresh, self._fresh = self._fresh, []
+            for start in range(0, len(fresh), _RECORDS_AT_ONCE):
+                self._build(fresh[start : start + _RECORDS_AT_ONCE])
+                await asyncio.sleep(0)
+
+    def _build(self, records: list[Record]) -> None:
+        self._keep([encode_span(span) for span in self._spans.take(records, now=self._clock())])
+
+    def _keep(self, spans: list[bytes]) -> None:
+        room = self._max_pending - len(self._pending)
+        self._pending.extend(spans[:room])
+        self.dropped += max(0, len(spans) - room)
+
+    async def _send_all(self) -> None:
+        while True:
+            pause_s = _SEND_PERIOD_S
+            while self._pending:
+                if not await self._send():
+                    pause_s = _BACKOFF_S[min(self._failures, len(_BACKOFF_S)) - 1]
+                    break
+            await asyncio.sleep(pause_s)
+
+    async def _send(self) -> bool:
+        """One batch; whether the collector took it, or will never take it."""
+        assert self._session is not None
+        batch = list(islice(self._pending, _SPANS_AT_ONCE))
+        body = encode_request(batch, self._resource, version=__version__)
+        try:
+            async with self._session.post(self._endpoint, data=body, headers=self._headers) as response:
+                status = response.status
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            self._say(f"{type(error).__name__} {error}")
+            return False
+        if status in _LATER:
+            self._say(f"it answered {status}")
+            return False
+        for _ in batch:
+            self._pending.popleft()
+        if status >= 400:
+            self.dropped += len(batch)
+            self._say(f"it answered {status}")
+        else:
+            self.sent += len(batch)
+            self._failures = 0
+        return True
+
+    def _say(self, why: str) -> None:
+        self._failures += 1
+        if self._failures == 1:
+            _log.warning("traces cannot be sent to the collector for now: %s", why)

@@ -1,0 +1,340 @@
+"""From records to spans: one trace per session (pure).
+
+The session is the root. Below it are its turns, each with the time in the queue, the prefill and the decoding
+of every attempt; and, made up afterwards from what the stream tells, its tool phases. A session that runs for
+another one, and a conversation that another one started, are linked to what they came from.
+
+Source: OpenTelemetry's semantic conventions for generative AI (`chat`, `invoke_agent`, `execute_tool`).
+
+Symbols: —
+
+Deviations: attributes that are ours are called `turnpike.…`. No content, and no text of a client's, is in a
+span, but for the names of models and tools.
+
+Invariants: every span's parent is a span of ours or of the client's; a span's times are those of the records;
+at most `MAX_OPEN` turns and sessions are open, the oldest are ended for want of room; on average at most
+`spans_per_s` spans are made: what would make more is left out turn by turn, and counted.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from gateway.domain import records as rec
+from gateway.domain.decision import Edge
+from gateway.domain.ids import RequestId, SessionId
+from gateway.domain.request import Protocol
+from gateway.telemetry.otlp import CLIENT, INTERNAL, SERVER, Span
+from gateway.telemetry.trace_context import Trace, TraceContexts, session_span_id, span_id
+
+MAX_OPEN: Final = 20_000
+_BURST_S: Final = 5.0
+_MAX_TEXT: Final = 256
+_OPERATIONS: Final = {Protocol.COMPLETIONS: "text_completion"}
+_PROVIDERS: Final = {Protocol.MESSAGES: "anthropic"}
+_STARTED_ELSEWHERE: Final = frozenset((Edge.SPAWNED, Edge.QUOTES, Edge.FORKS))
+
+
+class _Attempt(msgspec.Struct):
+    submitted: rec.GpuSubmit
+    first_token_s: float | None = None
+    end: rec.GpuEnd | None = None
+
+
+class _Turn(msgspec.Struct):
+    arrived: rec.TurnArrived
+    trace: Trace
+    wait_reason: str | None = None
+    routed: rec.Routed | None = None
+    routed_first_s: float | None = None
+    attempts: list[_Attempt] = []
+    tools: tuple[str, ...] = ()
+
+
+class _Session(msgspec.Struct):
+    trace: Trace
+    started: rec.SessionStarted | None
+    started_s: float
+    seen_s: float
+    turns: int = 0
+    left_out: int = 0
+    """Turns that are not traced, for want of room."""
+
+
+class Spans:
+    def __init__(self, contexts: TraceContexts, *, spans_per_s: float) -> None:
+        self._contexts = contexts
+        self._rate = spans_per_s
+        self._allowance = _BURST_S * spans_per_s
+        self._refilled_s = 0.0
+        self._turns: OrderedDict[RequestId, _Turn] = OrderedDict()
+        self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()
+        self._out: list[Span] = []
+        self.left_out = 0
+        """Turns, of all sessions."""
+        self._takes: dict[type, Callable[[Any], None]] = {
+            rec.SessionStarted: self._session_started,
+            rec.SessionEnded: self._session_ended,
+            rec.TurnArrived: self._arrived,
+            rec.TurnWaited: self._waited,
+            rec.Routed: self._routed,
+            rec.GpuSubmit: self._submitted,
+            rec.GpuFirstToken: self._first_token,
+            rec.GpuEnd: self._ended,
+            rec.Refused: self._refused,
+            rec.ToolStart: self._tools_started,
+            rec.ToolEnd: self._tools_ended,
+        }
+
+    def take(self, records: Iterable[rec.Record], *, now: float) -> list[Span]:
+        """Spans that ended. Records of types that are unknown here make none."""
+        self._allowance = min(
+            _BURST_S * self._rate, self._allowance + self._rate * max(0.0, now - self._refilled_s)
+        )
+        self._refilled_s = now
+        takes = self._takes
+        for record in records:
+            take = takes.get(type(record))
+            if take is not None:
+                take(record)
+        return self._flush()
+
+    def end_all(self) -> list[Span]:
+        """The gateway ends: so does everything that is open, with what was last seen of it."""
+        for turn in list(self._turns.values()):
+            self._finish(turn.arrived.turn, self._seen_s(turn), "shutdown")
+        for name in list(self._sessions):
+            self._end_session(name, self._sessions[name].seen_s, "shutdown")
+        return self._flush()
+
+    def _seen_s(self, turn: _Turn) -> float:
+        arrived = turn.arrived
+        session = self._sessions.get(arrived.session) if arrived.session is not None else None
+        return max(arrived.at_s, session.seen_s if session is not None else 0.0)
+
+    def _flush(self) -> list[Span]:
+        out, self._out = self._out, []
+        self._allowance -= len(out)
+        return out
+
+    # --- sessions ------------------------------------------------------------------------------------
+
+    def _session_started(self, record: rec.SessionStarted) -> None:
+        """Its first turn follows, and says which trace it is in."""
+        empty = Trace(b"", b"", False)
+        self._open(record.session, _Session(empty, record, record.at_s, record.at_s))
+
+    def _open(self, name: SessionId, session: _Session) -> None:
+        self._sessions[name] = session
+        if len(self._sessions) > MAX_OPEN:
+            oldest = next(iter(self._sessions))
+            self._end_session(oldest, self._sessions[oldest].seen_s, "evicted")
+
+    def _session_ended(self, record: rec.SessionEnded) -> None:
+        self._end_session(record.session, record.at_s, record.reason)
+        self._contexts.forget(record.session)
+
+    def _end_session(self, name: SessionId, end_s: float, reason: str) -> None:
+        session = self._sessions.pop(name, None)
+        if session is None or not session.trace.is_sampled:
+            return
+        started, links = session.started, []
+        if started is not None and started.parent is not None:
+            parent = self._contexts.of(started.parent)
+            links.append((parent.trace_id, session_span_id(started.parent)))
+        if reason == "idle":
+            end_s = session.seen_s  # it was silent since
+        self._out.append(
+            Span(
+                session.trace.trace_id,
+                session_span_id(name),
+                session.trace.parent,
+                "invoke_agent",
+                INTERNAL,
+                session.started_s,
+                max(end_s, session.started_s),
+                (
+                    ("gen_ai.operation.name", "invoke_agent"),
+                    ("gen_ai.conversation.id", name),
+                    ("turnpike.tenant", started.tenant if started is not None else None),
+                    ("turnpike.session.source", started.source.value if started is not None else None),
+                    ("turnpike.session.turns", session.turns),
+                    ("turnpike.session.turns_left_out", session.left_out or None),
+                    ("turnpike.session.end", reason),
+                ),
+                links,
+            )
+        )
+
+    # --- turns ---------------------------------------------------------------------------------------
+
+    def _arrived(self, record: rec.TurnArrived) -> None:
+        if record.session is None:
+            return
+        trace = self._contexts.of(record.session, record.turn)
+        session = self._sessions.get(record.session)
+        if session is None:
+            session = _Session(trace, None, record.at_s, record.at_s)
+            self._open(record.session, session)
+        session.trace, session.seen_s = trace, record.at_s
+        session.turns += 1
+        if not trace.is_sampled:
+            return
+        if self._allowance - len(self._out) <= 0:
+            session.left_out += 1
+            self.left_out += 1
+            return
+        self._turns[record.turn] = _Turn(record, trace)
+        if len(self._turns) > MAX_OPEN:
+            self._finish(next(iter(self._turns)), record.at_s, "lost")
+
+    def _waited(self, record: rec.TurnWaited) -> None:
+        turn = self._turns.get(record.turn)
+        if turn is not None:
+            turn.wait_reason = record.reason.value
+
+    def _routed(self, record: rec.Routed) -> None:
+        turn = self._turns.get(record.turn)
+        if turn is not None:
+            turn.routed = record
+            if turn.routed_first_s is None:
+                turn.routed_first_s = record.at_s
+
+    def _submitted(self, record: rec.GpuSubmit) -> None:
+        turn = self._turns.get(record.turn)
+        if turn is not None:
+            turn.attempts.append(_Attempt(record))
+
+    def _first_token(self, record: rec.GpuFirstToken) -> None:
+        turn = self._turns.get(record.turn)
+        if turn is not None and turn.attempts:
+            turn.attempts[-1].first_token_s = record.at_s
+
+    def _ended(self, record: rec.GpuEnd) -> None:
+        turn = self._turns.get(record.turn)
+        if turn is None:
+            return
+        if turn.attempts:
+            turn.attempts[-1].end = record
+        if record.outcome != "failed":  # else it goes elsewhere, or is refused
+            self._finish(record.turn, record.at_s, record.outcome)
+
+    def _refused(self, record: rec.Refused) -> None:
+        if record.turn in self._turns:
+            self._finish(record.turn, record.at_s, record.reason.value)
+
+    def _tools_started(self, record: rec.ToolStart) -> None:
+        session = self._sessions.get(record.session)
+        if session is not None:
+            session.seen_s = record.at_s
+
+    def _tools_ended(self, record: rec.ToolEnd) -> None:
+        session = self._sessions.get(record.session)
+        if session is None or not session.trace.is_sampled or record.turn not in self._turns:
+            return
+        names = tuple(name[:_MAX_TEXT] for name in record.names)
+        self._out.append(
+            Span(
+                session.trace.trace_id,
+                span_id(f"tools {record.turn}"),
+                session_span_id(record.session),
+                f"execute_tool {names[0]}" if len(set(names)) == 1 else "execute_tool",
+                INTERNAL,
+                record.at_s - record.duration_ms / 1e3,
+                record.at_s,
+                (
+                    ("gen_ai.operation.name", "execute_tool"),
+                    ("gen_ai.tool.name", names[0] if len(set(names)) == 1 else None),
+                    ("turnpike.tool.names", names if len(names) > 1 else None),
+                    ("turnpike.synthetic", True),
+                    ("gen_ai.conversation.id", record.session),
+                ),
+            )
+        )
+
+    def _finish(self, name: RequestId, end_s: float, outcome: str) -> None:
+        turn = self._turns.pop(name)
+        session_id = turn.arrived.session
+        assert session_id is not None
+        session = self._sessions.get(session_id)
+        if session is not None:
+            session.seen_s = max(session.seen_s, end_s)
+        trace_id, own = turn.trace.trace_id, span_id(name)
+        queued_to_s = turn.routed_first_s if turn.routed_first_s is not None else end_s
+        if turn.wait_reason is not None:
+            attributes = (("turnpike.wait.reason", turn.wait_reason),)
+            self._part(trace_id, own, f"queue {name}", "queue", turn.arrived.at_s, queued_to_s, attributes)
+        for number, attempt in enumerate(turn.attempts, 1):
+            self._attempt(trace_id, own, name, number, attempt, end_s)
+        self._out.append(_turn_span(turn, own, end_s, outcome, self._contexts))
+
+    def _attempt(
+        self, trace_id: bytes, own: bytes, name: RequestId, number: int, attempt: _Attempt, end_s: float
+    ) -> None:
+        submitted, end = attempt.submitted, attempt.end
+        ended_s = end.at_s if end is not None else end_s
+        first_s = attempt.first_token_s
+        there = (("turnpike.replica", submitted.replica), ("turnpike.attempt", submitted.attempt))
+        error = end.outcome if end is not None and end.outcome in ("failed", "cut") else ""
+        self._part(
+            trace_id, own, f"prefill {name} {number}", "prefill", submitted.at_s,
+            first_s if first_s is not None else ended_s, there, "" if first_s is not None else error,
+        )  # fmt: skip
+        if first_s is not None:
+            self._part(trace_id, own, f"decode {name} {number}", "decode", first_s, ended_s, there, error)
+
+    def _part(
+        self, trace_id: bytes, parent: bytes, identity: str, name: str, start_s: float, end_s: float,
+        attributes: tuple[tuple[str, str | int], ...], error: str = "",
+    ) -> None:  # fmt: skip
+        self._out.append(
+            Span(trace_id, span_id(identity), parent, name, INTERNAL, start_s, end_s, attributes, (), error)
+        )
+
+
+def _turn_span(turn: _Turn, own: bytes, end_s: float, outcome: str, contexts: TraceContexts) -> Span:
+    arrived, routed = turn.arrived, turn.routed
+    assert arrived.session is not None
+    end = turn.attempts[-1].end if turn.attempts else None
+    client = contexts.of_client(arrived.turn)
+    parent, links = session_span_id(arrived.session), []
+    if client is not None and client.trace_id == turn.trace.trace_id:
+        links.append((turn.trace.trace_id, parent))
+        parent = client.span_id
+    elif client is not None:
+        links.append((client.trace_id, client.span_id))
+    if arrived.edge in _STARTED_ELSEWHERE and arrived.parent is not None:
+        links.append((turn.trace.trace_id, span_id(arrived.parent)))
+    operation = _OPERATIONS.get(arrived.protocol, "chat")
+    model = arrived.model[:_MAX_TEXT] if arrived.model is not None else None
+    usage = end.usage if end is not None else None
+    is_good = outcome == "finished" and end is not None and (end.status or 0) < 400
+    problem = "" if is_good else f"{end.status}" if outcome == "finished" and end is not None else outcome
+    return Span(
+        turn.trace.trace_id, own, parent, f"{operation} {model}" if model else operation,
+        SERVER if client is not None else CLIENT, arrived.at_s, end_s,
+        (
+            ("gen_ai.operation.name", operation),
+            ("gen_ai.provider.name", _PROVIDERS.get(arrived.protocol, "openai")),
+            ("gen_ai.request.model", model),
+            ("gen_ai.conversation.id", arrived.session),
+            ("gen_ai.usage.input_tokens", usage.prompt_tokens if usage is not None else None),
+            ("gen_ai.usage.cache_read.input_tokens", usage.cached_tokens if usage is not None else None),
+            ("gen_ai.usage.output_tokens", usage.output_tokens if usage is not None else None),
+            ("gen_ai.response.finish_reasons",
+             (end.finish_reason[:_MAX_TEXT],) if end is not None and end.finish_reason else None),
+            ("http.response.status_code", end.status if end is not None else None),
+            ("error.type", problem or None),
+            ("turnpike.request", arrived.turn),
+            ("turnpike.thread", arrived.thread),
+            ("turnpike.edge", arrived.edge.value),
+            ("turnpike.source", arrived.source.value),
+            ("turnpike.confidence", arrived.confidence),
+            ("turnpike.replica", routed.replica if routed is not None else None),
+            ("turnpike.placement.reason", routed.reason.value if routed is not None else None),
+            ("turnpike.queue_ms", routed.waited_ms if routed is not None else None),
+        ),
+        links, problem,
+    )  # fmt: skip

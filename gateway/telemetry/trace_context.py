@@ -1,0 +1,110 @@
+"""Which trace a session and its turns belong to, and what goes on to the replica (pure).
+
+Source: W3C Trace Context, level 1 (`traceparent`); OpenTelemetry's parent-based sampling.
+
+Symbols: —
+
+Deviations: a session without a client's trace has one of its own, named after the session: so trace and span
+ids need not be remembered to be known again. A client that traces its run gives the session its trace with
+the first turn, and says whether it is sampled; a turn in that trace hangs below the client's own span, and
+one in another trace is only linked to it. `tracestate` goes on as it came.
+
+Invariants: a session is in one trace for good; what is no valid `traceparent` is as good as none; at most
+`MAX_SESSIONS` sessions and `MAX_TURNS` turns are remembered, the newest.
+"""
+
+import re
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+from xxhash import xxh3_64_digest, xxh3_128_digest
+
+from gateway.domain.ids import RequestId, SessionId
+
+MAX_SESSIONS: Final = 50_000
+MAX_TURNS: Final = 20_000
+_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z")
+
+
+class Context(NamedTuple):
+    """A span somewhere else."""
+
+    trace_id: bytes
+    span_id: bytes
+    is_sampled: bool
+
+
+class Trace(NamedTuple):
+    """The trace that a session is in."""
+
+    trace_id: bytes
+    parent: bytes
+    """The client's span above the session's; empty if the session is the root."""
+    is_sampled: bool
+
+
+def read_traceparent(value: str) -> Context | None:
+    found = _TRACEPARENT.match(value)
+    if found is None:
+        return None
+    version, trace, span, flags, rest = found.groups()
+    if version == "ff" or (version == "00" and rest) or not int(trace, 16) or not int(span, 16):
+        return None
+    return Context(bytes.fromhex(trace), bytes.fromhex(span), bool(int(flags, 16) & 1))
+
+
+def span_id(name: str) -> bytes:
+    """Of a turn, or of what else has a name of its own."""
+    return xxh3_64_digest(name.encode()) or b"\x01"
+
+
+def session_span_id(session: SessionId) -> bytes:
+    return span_id(f"session {session}")
+
+
+class TraceContexts:
+    def __init__(self, share: float) -> None:
+        """`share` of the sessions are sampled, if no client says."""
+        self._threshold = int(share * (1 << 64))
+        self._sessions: OrderedDict[SessionId, Trace] = OrderedDict()
+        self._turns: OrderedDict[RequestId, tuple[str, Context]] = OrderedDict()
+
+    def arrived(self, turn: RequestId, traceparent: str | None) -> None:
+        """What its client said."""
+        if traceparent is None or (context := read_traceparent(traceparent)) is None:
+            return
+        self._turns[turn] = (traceparent, context)
+        if len(self._turns) > MAX_TURNS:
+            self._turns.popitem(last=False)
+
+    def of_client(self, turn: RequestId) -> Context | None:
+        said = self._turns.get(turn)
+        return said[1] if said is not None else None
+
+    def of(self, session: SessionId, turn: RequestId | None = None) -> Trace:
+        """`turn` is one of it; it matters if nothing was asked of the session before."""
+        trace = self._sessions.get(session)
+        if trace is None:
+            client = self.of_client(turn) if turn is not None else None
+            if client is not None:
+                trace = Trace(client.trace_id, client.span_id, client.is_sampled)
+            else:
+                own = xxh3_128_digest(session.encode())
+                trace = Trace(own, b"", int.from_bytes(own[8:], "big") < self._threshold)
+            self._sessions[session] = trace
+            if len(self._sessions) > MAX_SESSIONS:
+                self._sessions.popitem(last=False)
+        return trace
+
+    def forget(self, session: SessionId) -> None:
+        self._sessions.pop(session, None)
+
+    def header(self, turn: RequestId, session: SessionId | None) -> bytes:
+        """The header line for the replica: the turn's span if it is sampled, else what the client said."""
+        if session is not None and (trace := self.of(session, turn)).is_sampled:
+            return b"traceparent: 00-%s-%s-01\r\n" % (
+                trace.trace_id.hex().encode(),
+                span_id(turn).hex().encode(),
+            )
+        said = self._turns.get(turn)
+        return b"traceparent: %s\r\n" % said[0].encode("latin-1") if said is not None else b""
