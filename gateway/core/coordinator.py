@@ -260,6 +260,7 @@ class Coordinator:
         live.step(Step.LEAVE)
         if was is State.WAITING:
             self.gate.leave_waiting_room(live, now=now)
+            self._stream.left_waiting(live, now=now)
         else:
             self.gate.leave_replica(live, _OUTCOMES[Step.LEAVE], answer, now=now)
         self._forget(live, answer, now=now)

@@ -25,6 +25,10 @@ class Stream:
             )
         )
 
+    def left_waiting(self, live: LiveRequest, *, now: float) -> None:
+        waited_ms = live.waited_s * 1e3
+        self.append(rec.TurnLeft(at_s=now, turn=live.request, session=live.session_id, waited_ms=waited_ms))
+
     def would_wait(self, live: LiveRequest, reason: WaitReason, *, now: float) -> None:
         self.append(rec.TurnWouldWait(at_s=now, turn=live.request, session=live.session_id, reason=reason))
 

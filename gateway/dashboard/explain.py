@@ -22,7 +22,7 @@ _R = TypeVar("_R")
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
-    """`waiting`, `dispatched` or `refused`."""
+    """`waiting`, `dispatched`, `refused`, or `left`: its client did not wait any longer."""
     replica: ReplicaId | None = None
     reason: str | None = None
     refusal: str | None = None
@@ -68,7 +68,7 @@ class Explainer:
             kind = type(record)
             if getattr(record, "turn", None) == self._turn and len(self._records) < _MAX_RECORDS:
                 self._records.append(record)
-                if kind in (rec.Routed, rec.Refused, rec.TurnWaited):
+                if kind in (rec.Routed, rec.Refused, rec.TurnWaited, rec.TurnLeft):
                     self._is_decided = True
                 if kind is rec.Routed and not self._loads:
                     self._loads = dict(self._running)
@@ -89,12 +89,13 @@ class Explainer:
         routed = _last(records, rec.Routed)
         refused = _last(records, rec.Refused)
         submitted = _last(records, rec.GpuSubmit)
+        left = _last(records, rec.TurnLeft)
         decided = Decided(
-            outcome="refused" if refused else "dispatched" if routed else "waiting",
+            outcome="refused" if refused else "left" if left else "dispatched" if routed else "waiting",
             replica=routed.replica if routed else None,
             reason=routed.reason.value if routed else None,
             refusal=refused.reason.value if refused else None,
-            queue_ms=refused.waited_ms if refused else routed.waited_ms if routed else 0.0,
+            queue_ms=waited.waited_ms if (waited := refused or left or routed) else 0.0,
             attempts=sum(isinstance(record, rec.Routed) for record in records),
         )
         expected = submitted.expected if submitted else None
@@ -104,17 +105,21 @@ class Explainer:
             decided=decided,
             expected=expected,
             became=_last(records, rec.GpuEnd),
-            why=self._why(records, routed, refused),
+            why=self._why(records, routed, refused, left),
             alternatives=self._alternatives(routed, expected) if routed else [],
             window=self._window,
             records=records,
         )
 
     def _why(
-        self, records: list[rec.Record], routed: rec.Routed | None, refused: rec.Refused | None
+        self,
+        records: list[rec.Record],
+        routed: rec.Routed | None,
+        refused: rec.Refused | None,
+        left: rec.TurnLeft | None,
     ) -> list[str]:
         waits = [record for record in records if isinstance(record, rec.TurnWaited)]
-        waited_ms = routed.waited_ms if routed else refused.waited_ms if refused else None
+        waited_ms = waited.waited_ms if (waited := refused or left or routed) else None
         said = [why_waited(waits, waited_ms, self._window)]
         said += [
             f"{record.replica} was tried, and failed after {record.duration_ms:.0f} ms."
@@ -125,6 +130,8 @@ class Explainer:
             said.append(why_there(routed, self._loads))
         if refused is not None:
             said.append(why_refused(refused))
+        if left is not None:
+            said.append("Its client went away while it waited.")
         return said
 
     def _alternatives(self, routed: rec.Routed, expected: rec.Expected | None) -> list[Alternative]:

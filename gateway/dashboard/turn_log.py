@@ -39,6 +39,7 @@ class TurnLog:
             rec.GpuFirstToken: self._first_token,
             rec.GpuEnd: self._ended,
             rec.Refused: self._refused,
+            rec.TurnLeft: self._left,
             rec.ToolStart: self._tools_started,
             rec.ToolEnd: self._tools_ended,
             rec.SessionEnded: self._session_ended,
@@ -122,6 +123,10 @@ class TurnLog:
         if (turn := self._turns.pop(record.turn, None)) is not None:
             turn.ended_s, turn.outcome, turn.refusal = record.at_s, "refused", record.reason
             turn.queue_ms = record.waited_ms
+
+    def _left(self, record: rec.TurnLeft) -> None:
+        if (turn := self._turns.pop(record.turn, None)) is not None:
+            turn.ended_s, turn.outcome, turn.queue_ms = record.at_s, "client_left", record.waited_ms
 
     def _tools_started(self, record: rec.ToolStart) -> None:
         if (turn := self._turns.get(record.turn)) is not None:

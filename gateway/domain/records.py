@@ -70,6 +70,14 @@ class TurnWaited(_Record, frozen=True, kw_only=True, tag="turn_wait"):
     """Turns in the waiting room, this one included."""
 
 
+class TurnLeft(_Record, frozen=True, kw_only=True, tag="turn_left"):
+    """Its client went away while it waited."""
+
+    turn: RequestId
+    session: SessionId | None
+    waited_ms: float
+
+
 class TurnWouldWait(_Record, frozen=True, kw_only=True, tag="turn_would_wait"):
     """Shadow mode: the turn was let in, and would have had to wait."""
 
@@ -218,6 +226,7 @@ Record = (
     | SessionEnded
     | TurnArrived
     | TurnWaited
+    | TurnLeft
     | TurnWouldWait
     | WindowUpdated
     | Routed

@@ -84,6 +84,7 @@ class Spans:
             rec.GpuFirstToken: self._first_token,
             rec.GpuEnd: self._ended,
             rec.Refused: self._refused,
+            rec.TurnLeft: self._left,
             rec.ToolStart: self._tools_started,
             rec.ToolEnd: self._tools_ended,
         }
@@ -224,6 +225,10 @@ class Spans:
     def _refused(self, record: rec.Refused) -> None:
         if record.turn in self._turns:
             self._finish(record.turn, record.at_s, record.reason.value)
+
+    def _left(self, record: rec.TurnLeft) -> None:
+        if record.turn in self._turns:
+            self._finish(record.turn, record.at_s, "client_left")
 
     def _tools_started(self, record: rec.ToolStart) -> None:
         session = self._sessions.get(record.session)

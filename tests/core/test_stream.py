@@ -49,3 +49,14 @@ def test_waiting_is_told():
     play.take()
     play >> arrived("r2") >> arrived("r3")
     assert [waited.waiting for waited in play.seen(rec.TurnWaited)] == [1, 2]
+
+
+def test_who_leaves_while_it_waits_is_told():
+    play = Playbook(max_running_per_replica=1)
+    play >> arrived("r1")
+    play.take()
+    play >> arrived("r2")
+    play.now += 2.0
+    play >> left("r2") >> left("r1")
+    [gone] = play.seen(rec.TurnLeft)
+    assert (gone.turn, gone.waited_ms) == ("r2", 2000.0)

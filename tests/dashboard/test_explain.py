@@ -7,7 +7,7 @@ from gateway.dashboard.sentences import PLACEMENTS, REFUSALS, WAITS
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason, WaitReason
 from gateway.domain.request import Usage
-from tests.core.playbook import Playbook, arrived, failed, finished, first_token, started, stated
+from tests.core.playbook import Playbook, arrived, failed, finished, first_token, left, started, stated
 
 
 def explain(play: Playbook, turn: str):
@@ -126,3 +126,17 @@ def test_what_is_not_in_the_stream_is_not_known():
 def test_every_reason_is_a_sentence():
     for reasons, sentences in ((WaitReason, WAITS), (PlacementReason, PLACEMENTS), (RefusalReason, REFUSALS)):
         assert {reason.value for reason in reasons} <= set(sentences)
+
+
+def test_who_left_while_it_waited():
+    play = Playbook(max_running_per_replica=1)
+    play >> arrived("r1", explicit=stated("one"))
+    play.take()
+    play >> arrived("r2", explicit=stated("two"))
+    play.now += 3.0
+    play >> left("r2")
+    told = explain(play, "r2")
+    assert (told.decided.outcome, told.decided.queue_ms) == ("left", 3000.0)
+    assert (
+        told.why[0].startswith("It waited 3000 ms") and told.why[1] == "Its client went away while it waited."
+    )

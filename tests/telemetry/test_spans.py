@@ -1,0 +1,275 @@
+"""Spans: the tree of a session, with the times of the records."""
+
+import random
+
+import msgspec
+import pytest
+
+from gateway.core.commands import Refuse
+from gateway.domain import records as rec
+from gateway.domain.decision import Edge
+from gateway.domain.ids import SessionId
+from gateway.domain.request import Protocol, Usage
+from gateway.telemetry import spans as module
+from gateway.telemetry.otlp import CLIENT, SERVER
+from gateway.telemetry.spans import Spans
+from gateway.telemetry.trace_context import TraceContexts, session_span_id, span_id
+from tests.core.playbook import (
+    Playbook,
+    arrived,
+    cut,
+    failed,
+    finished,
+    first_token,
+    left,
+    session_finished,
+    started,
+    stated,
+)
+
+CLIENTS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+class Traced:
+    """A brain, and the spans that come of what it tells."""
+
+    def __init__(self, share: float = 1.0, spans_per_s: float = 1e6, **settings) -> None:
+        self.play = Playbook(**settings)
+        self.contexts = TraceContexts(share)
+        self.spans = Spans(self.contexts, spans_per_s=spans_per_s)
+        self.seen: list = []
+
+    def read(self):
+        self.seen += self.spans.take(self.play.records, now=self.play.now)
+        self.play.records.clear()
+        return self.seen
+
+    def turn(self, name: str, session: str, *calls: str, **facts) -> str:
+        play = self.play
+        play >> arrived(name, explicit=stated(session), model="m", **facts)
+        play.take()
+        play.now += 1.0
+        play >> started(name) >> first_token(name)
+        play.now += 2.0
+        play >> finished(name, *calls, usage=Usage(prompt_tokens=9, cached_tokens=4, output_tokens=2))
+        return play.session.id
+
+    def end(self, session: str) -> None:
+        self.play >> session_finished(session)
+
+
+def of(spans, name):
+    return [span for span in spans if span.name.startswith(name)]
+
+
+def test_the_tree_of_a_session():
+    traced = Traced()
+    session = traced.turn("r1", "one", "c1")
+    traced.play.now += 5.0
+    traced.turn("r2", "one", tool_result_ids=("c1",))
+    traced.play.now += 1.0
+    traced.end(session)
+    spans = traced.read()
+    [root] = of(spans, "invoke_agent")
+    assert (root.parent, root.start_s, root.end_s) == (b"", 1000.0, 1012.0)
+    assert root.span_id == session_span_id(session)
+    one, two = of(spans, "chat m")
+    assert (one.start_s, one.end_s, two.start_s, two.end_s) == (1000.0, 1003.0, 1008.0, 1011.0)
+    assert one.parent == two.parent == root.span_id and one.kind == CLIENT and not one.error
+    said = dict(one.attributes)
+    assert said["gen_ai.usage.input_tokens"] == 9 and said["gen_ai.usage.cache_read.input_tokens"] == 4
+    assert said["gen_ai.conversation.id"] == session and said["turnpike.replica"] == "a"
+    assert said["http.response.status_code"] == 200 and "error.type" not in {k for k, v in said.items() if v}
+    [tools] = of(spans, "execute_tool bash")
+    assert (tools.start_s, tools.end_s, tools.parent) == (1003.0, 1008.0, root.span_id)
+    below = [(span.name, span.start_s, span.end_s) for span in spans if span.parent == one.span_id]
+    assert below == [("prefill", 1000.0, 1001.0), ("decode", 1001.0, 1003.0)]
+    assert len({span.trace_id for span in spans}) == 1 and len({span.span_id for span in spans}) == len(spans)
+
+
+def test_a_turn_that_waited_and_one_that_left_and_one_that_was_refused():
+    traced = Traced(max_running_per_replica=1, max_waiting=1)
+    play = traced.play
+    play >> arrived("r1", explicit=stated("one"))
+    play.take()
+    play >> arrived("r2", explicit=stated("two"))
+    play >> arrived("r3", explicit=stated("three"))
+    play.take()
+    play.now += 4.0
+    play >> left("r2")
+    play >> started("r1") >> cut("r1")
+    spans = traced.read()
+    waited, refused, broken = (
+        next(span for span in spans if span.span_id == span_id(name)) for name in ("r2", "r3", "r1")
+    )
+    [queue] = of(spans, "queue")
+    assert (queue.start_s, queue.end_s, queue.parent) == (1000.0, 1004.0, waited.span_id)
+    assert dict(queue.attributes) == {"turnpike.wait.reason": "concurrency_full"}
+    assert (waited.error, refused.error, broken.error) == ("client_left", "queue_full", "cut")
+
+
+def test_every_attempt_is_shown():
+    traced = Traced(replicas="a b")
+    play = traced.play
+    play >> arrived("r1", explicit=stated("one"))
+    play.take()
+    play.now += 1.0
+    play >> failed("r1")
+    play.take()
+    play.now += 1.0
+    play >> started("r1") >> first_token("r1") >> finished("r1")
+    spans = traced.read()
+    parts = [(span.name, span.start_s, span.end_s, span.error) for span in spans[:-1]]
+    assert parts == [
+        ("prefill", 1000.0, 1001.0, "failed"),
+        ("prefill", 1001.0, 1002.0, ""),
+        ("decode", 1002.0, 1002.0, ""),
+    ]
+    assert spans[-1].span_id == span_id("r1") and not spans[-1].error
+
+
+def test_a_client_that_traces_itself_has_its_turns_below_its_own_spans():
+    traced = Traced()
+    traced.contexts.arrived("r1", CLIENTS)
+    traced.contexts.arrived("r2", CLIENTS.replace("b7ad", "beef"))
+    traced.contexts.arrived("r3", CLIENTS.replace("0af7", "ffff"))
+    for name in ("r1", "r2", "r3"):
+        session = traced.turn(name, "one")
+    traced.end(session)
+    spans = traced.read()
+    assert {span.trace_id.hex() for span in spans} == {"0af7651916cd43dd8448eb211c80319c"}
+    [root] = of(spans, "invoke_agent")
+    assert root.parent.hex() == "b7ad6b7169203331"
+    one, two, three = of(spans, "chat")
+    assert one.parent.hex() == "b7ad6b7169203331" and two.parent.hex() == "beef6b7169203331"
+    assert one.links == [(root.trace_id, root.span_id)] and one.kind == SERVER
+    assert three.parent == root.span_id and three.links[0][0].hex().startswith("ffff")
+
+
+def test_sub_agents_are_linked():
+    records = []
+    for number, (edge, parent) in enumerate(
+        ((Edge.OPENS, None), (Edge.SPAWNED, "r0"), (Edge.CONTINUES, "r1"))
+    ):
+        turn = f"r{number}"
+        records.append(
+            rec.TurnArrived(
+                at_s=1.0, turn=turn, session="s-1", tenant="t", protocol=Protocol.MESSAGES, model=None,
+                source="call-id", confidence=1.0, body_bytes=1, message_count=1, tool_count=0, edge=edge,
+                parent=parent,
+            )
+        )  # fmt: skip
+        records.append(
+            rec.Refused(at_s=2.0, turn=turn, session="s-1", tenant="t", reason=_Reason, waited_ms=0.0)
+        )
+    child = rec.SessionStarted(
+        at_s=1.0, session=SessionId("s-2"), tenant="t", source=_Reason, confidence=1.0, schema=None,
+        parent=SessionId("s-1"),
+    )  # fmt: skip
+    contexts = TraceContexts(1.0)
+    spans = Spans(contexts, spans_per_s=1e6)
+    out = spans.take([_source(each) for each in records], now=1.0)
+    assert [span.links for span in out] == [[], [(contexts.of("s-1").trace_id, span_id("r0"))], []]
+    [first] = [_source(each) for each in records[:1]]
+    spans.take([child, _in_session(first, "s-2")], now=1.0)
+    *_, root = [span for span in spans.end_all() if span.span_id == session_span_id("s-2")]
+    assert root.links == [(contexts.of("s-1").trace_id, session_span_id("s-1"))]
+
+
+class _Reason:
+    value = "new"
+
+
+def _source(record):
+    return msgspec.structs.replace(record, source=_Reason) if hasattr(record, "source") else record
+
+
+def _in_session(record, session):
+    return msgspec.structs.replace(record, session=SessionId(session))
+
+
+def test_nothing_of_a_session_that_is_not_sampled():
+    traced = Traced(share=0.0)
+    session = traced.turn("r1", "one", "c1")
+    traced.turn("r2", "one", tool_result_ids=("c1",))
+    traced.end(session)
+    assert traced.read() == [] and traced.spans.end_all() == [] and not traced.spans.left_out
+
+
+def test_what_would_be_too_many_is_left_out_and_said():
+    traced = Traced(spans_per_s=2.0)
+    session = None
+    for number in range(40):
+        session = traced.turn(f"r{number}", "one")
+        traced.read()
+        traced.play.now -= 3.0  # no time passes
+    assert 0 < len(of(traced.seen, "chat")) <= 5 and traced.spans.left_out >= 35
+    traced.play.now += 100.0
+    traced.turn("later", "one")
+    traced.end(session)
+    spans = traced.read()
+    assert spans[-2].span_id == span_id("later") or span_id("later") in {span.span_id for span in spans}
+    [root] = of(spans, "invoke_agent")
+    assert dict(root.attributes)["turnpike.session.turns_left_out"] == traced.spans.left_out
+    assert dict(root.attributes)["turnpike.session.turns"] == 41
+
+
+def test_the_end_of_the_gateway_ends_everything():
+    traced = Traced()
+    traced.turn("r1", "one")
+    traced.play >> arrived("r2", explicit=stated("two"))
+    traced.play.take()
+    traced.read()
+    spans = traced.spans.end_all()
+    assert {span.name for span in spans} == {"chat", "prefill", "invoke_agent"} and len(spans) == 4
+    assert all(span.end_s >= span.start_s for span in spans) and traced.spans.end_all() == []
+
+
+def test_what_is_open_is_bounded(monkeypatch):
+    monkeypatch.setattr(module, "MAX_OPEN", 5)
+    traced = Traced()
+    for number in range(20):
+        traced.play >> arrived(f"r{number}", explicit=stated(f"s{number}"))
+        traced.play.take()
+    spans = traced.read()
+    assert len(traced.spans._turns) == len(traced.spans._sessions) == 5
+    assert len(of(spans, "invoke_agent")) == 15 and len(of(spans, "chat")) == 15
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_every_parent_is_there(seed):
+    rng = random.Random(seed)
+    traced = Traced(replicas="a b", max_running_per_replica=3, max_waiting=4)
+    play, live = traced.play, {}
+
+    def tell(event) -> None:
+        play >> event
+        while play.decisions:
+            if isinstance(decision := play.take(), Refuse):
+                live.pop(decision.request, None)
+
+    for number in range(150):
+        play.now += rng.random()
+        name = f"r{number}"
+        if rng.random() < 0.5 or not live:
+            live[name] = "new"
+            tell(arrived(name, explicit=stated(f"s{rng.randrange(8)}")))
+            continue
+        name = rng.choice(list(live))
+        if name in play.brain.waiting_room.turns:
+            tell(left(name))
+            del live[name]
+        elif live[name] == "new":
+            tell(started(name))
+            tell(first_token(name))
+            live[name] = "answering"
+        else:
+            tell(rng.choice((finished, cut, left))(name))
+            del live[name]
+        if rng.random() < 0.1:
+            traced.read()
+    spans = traced.read() + traced.spans.end_all()
+    known = {(span.trace_id, span.span_id) for span in spans}
+    assert len(known) == len(spans), "each once"
+    assert all(not span.parent or (span.trace_id, span.parent) in known for span in spans)
+    assert not traced.spans._turns and not traced.spans._sessions

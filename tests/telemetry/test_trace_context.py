@@ -1,0 +1,76 @@
+"""Trace contexts: honoured, passed on, and made up where there is none."""
+
+import pytest
+
+from gateway.domain.ids import RequestId, SessionId
+from gateway.telemetry import trace_context as module
+from gateway.telemetry.trace_context import Context, TraceContexts, read_traceparent, session_span_id, span_id
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+CLIENT = f"00-{TRACE}-{SPAN}-01"
+S, R = SessionId("s-1"), RequestId("r-1")
+
+
+def test_what_a_client_says_is_read():
+    context = Context(bytes.fromhex(TRACE), bytes.fromhex(SPAN), is_sampled=True)
+    assert read_traceparent(CLIENT) == context
+    assert read_traceparent(CLIENT[:-1] + "0") == context._replace(is_sampled=False)
+    assert read_traceparent(f"cc-{TRACE}-{SPAN}-03-what-comes-later") == context
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "x", CLIENT.upper(), CLIENT[:-1], CLIENT + "-more", f"ff-{TRACE}-{SPAN}-01", CLIENT + "\n",
+     f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01", f"00-{TRACE}-{SPAN}", " " + CLIENT],
+)  # fmt: skip
+def test_what_is_no_context_is_none(value):
+    assert read_traceparent(value) is None
+    contexts = TraceContexts(1.0)
+    contexts.arrived(R, value)
+    assert contexts.of_client(R) is None and contexts.header(R, None) == b""
+
+
+def test_a_session_has_a_trace_of_its_own():
+    one, again = TraceContexts(1.0).of(S), TraceContexts(1.0).of(S)
+    assert one == again and len(one.trace_id) == 16 and one.parent == b"" and one.is_sampled
+    assert TraceContexts(1.0).of(SessionId("s-2")).trace_id != one.trace_id
+    header = TraceContexts(1.0).header(R, S)
+    assert header == f"traceparent: 00-{one.trace_id.hex()}-{span_id(R).hex()}-01\r\n".encode()
+    assert len(span_id(R)) == len(session_span_id(S)) == 8 and span_id(R) != session_span_id(S)
+
+
+def test_a_session_takes_its_trace_from_its_first_turn():
+    contexts = TraceContexts(0.0)
+    contexts.arrived(R, CLIENT)
+    trace = contexts.of(S, R)
+    assert (trace.trace_id.hex(), trace.parent.hex(), trace.is_sampled) == (TRACE, SPAN, True)
+    contexts.arrived(RequestId("r-2"), CLIENT.replace("0af7", "ffff"))
+    assert contexts.of(S, RequestId("r-2")) == trace, "for good"
+    assert contexts.header(RequestId("r-2"), S).startswith(b"traceparent: 00-" + TRACE.encode())
+    contexts.forget(S)
+    assert contexts.of(S, RequestId("r-2")).trace_id.hex().startswith("ffff")
+
+
+def test_what_is_not_sampled_goes_on_as_it_came():
+    contexts = TraceContexts(1.0)
+    said = CLIENT[:-1] + "0"
+    contexts.arrived(R, said)
+    assert contexts.header(R, S) == b"traceparent: %s\r\n" % said.encode()
+    assert contexts.header(R, None) == b"traceparent: %s\r\n" % said.encode(), "no turn"
+    assert TraceContexts(0.0).header(R, S) == b""
+
+
+def test_as_many_are_sampled_as_asked_for():
+    contexts = TraceContexts(0.25)
+    sampled = sum(contexts.of(SessionId(f"s-{number}")).is_sampled for number in range(4000))
+    assert 850 < sampled < 1150
+
+
+def test_it_is_bounded(monkeypatch):
+    monkeypatch.setattr(module, "MAX_SESSIONS", 3)
+    monkeypatch.setattr(module, "MAX_TURNS", 3)
+    contexts = TraceContexts(1.0)
+    for number in range(10):
+        contexts.arrived(RequestId(f"r-{number}"), CLIENT)
+        contexts.of(SessionId(f"s-{number}"))
+    assert len(contexts._sessions) == len(contexts._turns) == 3
