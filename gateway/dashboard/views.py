@@ -59,6 +59,14 @@ class Views:
                 self._fresh_until_s = ended_s + max(_LEAST_AGE_S, _SHARE * (ended_s - began_s))
             return self._made
 
+    def gauges(self) -> bytes:
+        """What a snapshot says beside sessions and updates: costs little, and is made for everybody anew."""
+        gauges = take_gauges(self._brain, self._signals, now=self._clock())
+        told = {name: getattr(gauges, name) for name in _TOLD}
+        return self._encoder.encode(
+            {"at_s": gauges.at_s, "version": __version__, **told, "pools": gauges.pools}
+        )
+
     async def explain(self, turn: RequestId) -> Explanation | None:
         running = {state.facts.id: state.running for state in self._brain.fleet if state.is_up}
         explainer = Explainer(turn, running)

@@ -90,7 +90,9 @@ class ControlPlane:
         is_ready = not self._is_draining() and any(state.is_up for state in self._driver.coordinator.fleet)
         return web.json_response({"ready": is_ready}, status=200 if is_ready else 503)
 
-    async def _get_snapshot(self, _: web.Request) -> web.Response:
+    async def _get_snapshot(self, request: web.Request) -> web.Response:
+        if request.query.get("sessions") == "0":
+            return _json(self._views.gauges())
         return _json(await self._views.snapshot())
 
     async def _get_events(self, request: web.Request) -> web.StreamResponse:
