@@ -101,6 +101,8 @@ export class DetailPanel {
     parts.push(part("Why", reasons(turn, decision)));
     parts.push(part("Alternatives", alternatives(turn, decision)));
     parts.push(part("Expected, and what came", outcome(turn, decision)));
+    const predicted = turn.predicted ?? decision.records?.findLast((record) => record.type === "step_predict");
+    if (predicted) parts.push(part("Expected to follow", prediction(predicted)));
     parts.push(part("Known", facts(known(turn, decision))));
     if (decision.window) parts.push(part("The window then", facts(Object.entries(decision.window).filter(([name]) => !["type", "pool"].includes(name)))));
     if (decision.records?.length > 0) parts.push(records(decision.records));
@@ -131,6 +133,9 @@ function decided(turn, { decided: of }) {
   if (outcomeOf === "refused") {
     const reason = of?.refusal ?? turn.refused;
     return h("p", { className: "verdict bad" }, `Refused: ${REFUSALS[reason] ?? words(reason)}.`);
+  }
+  if (outcomeOf === "left" || (turn.submitS === null && turn.outcome === "client_left")) {
+    return h("p", { className: "verdict" }, `Its client left after ${duration((turn.overS ?? turn.arriveS) - turn.arriveS)} in the queue.`);
   }
   if (outcomeOf === "waiting") return h("p", { className: "verdict" }, "It waits for a place.");
   const replica = of?.replica ?? turn.replica;
@@ -187,6 +192,14 @@ function outcome(turn, { expected, became }) {
   return h("table", { className: "outcome" },
     h("thead", {}, h("tr", {}, ...["", "expected", "came"].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", {}, ...rows.map(([name, ...cells]) => h("tr", {}, h("th", { scope: "row" }, name), ...cells.map((cell) => h("td", {}, cell))))));
+}
+
+/** What the execution graph of its type of agent says. */
+function prediction(of) {
+  const next = of.next === null ? "the end of the conversation" : of.next.length > 0 ? of.next.join(", ") : "an answer without tools";
+  const rest = Object.entries(of).filter(([name, value]) => !HIDDEN_FACTS.has(name) && !["next", "confidence", "tools", "is_acted_on"].includes(name) && value !== null);
+  return h("div", {}, h("p", {}, h("strong", {}, next), ` (${percent(of.confidence)} sure; ${of.is_acted_on ? "acted on" : "not acted on"})`),
+    facts([["after", of.tools?.length > 0 ? of.tools : "an answer without tools"], ...rest]));
 }
 
 function known(turn, { known: of }) {

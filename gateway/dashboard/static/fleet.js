@@ -52,14 +52,14 @@ export function contextsByReplica(model) {
 
 function card(replica, contexts, most) {
   const view = replica.view ?? {};
-  const isUp = replica.state === "up";
+  const isUp = !["down", "drained"].includes(replica.state);
   const running = replica.running;
   const waiting = view.engine_waiting ?? 0;
   return h("li", { className: "replica", dataset: { state: replica.state } },
     h("div", { className: "replica-head" },
-      h("span", { className: "health", dataset: { state: replica.state } }, isUp ? "up" : replica.state),
+      h("span", { className: "health", dataset: { state: replica.state } }, replica.state),
       h("strong", { title: [view.engine, view.version, ...(view.models ?? [])].filter(Boolean).join(" ") }, replica.id),
-      h("span", { className: "dim" }, isUp ? [`${count(running)} run`, waiting > 0 ? `${count(waiting)} wait there` : null, Number.isFinite(view.sessions) ? `home of ${view.sessions}` : null].filter(Boolean).join(" · ")
+      h("span", { className: "dim" }, isUp ? [replica.state === "up" ? null : replica.why, `${count(running)} run`, waiting > 0 ? `${count(waiting)} wait there` : null, Number.isFinite(view.sessions) ? `home of ${view.sessions}` : null].filter(Boolean).join(" · ")
         : `${replica.why || "does not answer"}${replica.changedS === null ? "" : `, since ${clock(replica.changedS)}`}`)),
     isUp ? h("div", { className: "meters" },
       h("span", { className: "meter-name" }, "load"), loadBar(running, waiting, most), h("span", { className: "meter-value" }, count(running + waiting)),

@@ -58,7 +58,7 @@ export class Model {
       arriveS: r.at_s, tenant: r.tenant, protocol: r.protocol, model: r.model, edge: r.edge ?? null, parent: r.parent ?? null,
       source: r.source, confidence: r.confidence, bytes: r.body_bytes, messages: r.message_count, tools: r.tool_count,
     });
-    if (r.session === null) return;
+    if (r.session === null || turn.thread !== null) return; // no turn, or told twice
     const session = this.session(r.session, r.at_s, r.tenant);
     if (session.endedS !== null) session.endedS = session.endReason = null; // it goes on after all
     session.model = r.model ?? session.model;
@@ -80,6 +80,10 @@ export class Model {
     const turn = this.turn(r.turn, r.at_s);
     turn.waits.push({ atS: r.at_s, reason: r.reason, waiting: r.waiting });
     if (turn.waits.length > 20) turn.waits.shift();
+  }
+
+  on_turn_left(r) {
+    Object.assign(this.turn(r.turn, r.at_s), { outcome: "client_left", lostS: r.at_s, waitedMs: r.waited_ms });
   }
 
   on_turn_would_wait(r) {
@@ -155,6 +159,11 @@ export class Model {
     if (turn !== undefined) turn.toolMs = r.duration_ms;
   }
 
+  /** What is expected to follow, at a pause. */
+  on_step_predict(r) {
+    this.turn(r.turn, r.at_s).predicted = r;
+  }
+
   on_window_update(r) {
     const pool = this.pool(r.pool);
     this.addPoint(pool, r);
@@ -190,7 +199,8 @@ export class Model {
       const replica = this.replica(view.id);
       replica.view = view;
       replica.running = view.running ?? replica.running;
-      replica.state = view.is_up === false ? "down" : "up";
+      if (view.is_up === false && replica.state === "up") replica.state = "down";
+      if (view.is_up === true && replica.state === "down") replica.state = "up";
     }
     if (snapshot.replicas) {
       const known = new Set(snapshot.replicas.map((view) => view.id));

@@ -10,9 +10,16 @@ export class KeyRequired extends Error {}
 
 const STORED_KEY = "turnpike-control-key";
 
-/** Requests to the control listener; the key lives as long as the tab. */
+/** Beside the page; without a password that the page's own address may carry, which `fetch` would refuse. */
+const BASE = `${location.origin}${location.pathname.replace(/[^/]*$/, "")}`;
+
+/**
+ * Requests to the control listener. Where the page was served to anybody, it asks for a key itself, which lives as
+ * long as the tab; where the browser had to ask for one to get the page, the browser sends it.
+ */
 export class Control {
   #key = sessionStorage.getItem(STORED_KEY);
+  #isBrowsersKey = false;
 
   setKey(key) {
     this.#key = key;
@@ -24,17 +31,20 @@ export class Control {
   }
 
   async fetch(path, { headers = {}, signal } = {}) {
-    const answer = await fetch(path, {
+    const answer = await fetch(BASE + path, {
       headers: this.#key === null ? headers : { ...headers, Authorization: `Bearer ${this.#key}` },
       signal,
       cache: "no-store",
-      credentials: "same-origin",
+      credentials: this.#isBrowsersKey ? "same-origin" : "omit", // else the browser, too, asks for a password
     });
-    if (answer.status === 401 || answer.status === 403) {
-      await answer.body?.cancel();
-      throw new KeyRequired(path);
+    if (answer.status !== 401 && answer.status !== 403) return answer;
+    await answer.body?.cancel();
+    if (this.#key === null && !this.#isBrowsersKey) {
+      const page = await fetch(BASE, { method: "HEAD", cache: "no-store", credentials: "omit", signal });
+      this.#isBrowsersKey = page.status === 401;
+      if (this.#isBrowsersKey) return this.fetch(path, { headers, signal });
     }
-    return answer;
+    throw new KeyRequired(path);
   }
 
   async json(path) {

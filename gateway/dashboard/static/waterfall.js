@@ -22,7 +22,7 @@ export class Waterfall {
   #on;
   #elements = new Map();
   #active = { key: null, turn: null };
-  #listed = { shape: -1, atMs: -Infinity, isStale: true };
+  #listed = { shape: -1, atMs: -Infinity, isStale: true, isMoved: false };
   #labelsMs = -Infinity;
   #palette = null;
 
@@ -95,7 +95,7 @@ export class Waterfall {
     const { rows, sessions } = listRows(this.#model, this.view);
     rows.forEach((row, index) => Object.assign(row, { index, y: 0, spawnY: null }));
     this.rows = rows;
-    this.#listed = { shape: this.#model.shape, atMs: nowMs, isStale: false };
+    this.#listed = { shape: this.#model.shape, atMs: nowMs, isStale: false, isMoved: true };
     this.#labelsMs = -Infinity;
     this.#parts.rowsIn.style.height = `${rows.length * ROW_PX}px`;
     scroller.setAttribute("aria-rowcount", String(rows.length));
@@ -121,6 +121,7 @@ export class Waterfall {
     for (let i = first; i < last; i += 1) wanted.set(this.rows[i].key, this.rows[i]);
     const active = this.#activeRow();
     if (active !== undefined) wanted.set(active.key, active); // the focus survives scrolling away
+    let isNew = false;
     const isDue = resized || nowMs - this.#labelsMs > LABELS_EVERY_MS;
     for (const [key, parts] of this.#elements) {
       if (wanted.has(key)) continue;
@@ -132,7 +133,7 @@ export class Waterfall {
       if (parts === undefined) {
         parts = makeLabel(key);
         this.#elements.set(key, parts);
-        this.#parts.rowsIn.append(parts.row);
+        isNew = true;
         fillLabel(parts, row);
       } else if (isDue) fillLabel(parts, row);
       const isActive = key === this.#active.key || (active === undefined && row.index === first);
@@ -141,6 +142,21 @@ export class Waterfall {
       if (parts.row.style.transform !== top) parts.row.style.transform = top;
     }
     if (isDue) this.#labelsMs = nowMs;
+    if (isNew || this.#listed.isMoved) this.#arrange([...wanted.values()]);
+  }
+
+  /** Elements stand in the order of their rows, for readers of the screen. The focused one must not be moved. */
+  #arrange(rows) {
+    this.#listed.isMoved = false;
+    const inOrder = rows.sort((a, b) => a.index - b.index).map((row) => this.#elements.get(row.key).row);
+    const focused = inOrder.find((element) => element === document.activeElement) ?? null;
+    const { rowsIn } = this.#parts;
+    let isBehind = focused === null;
+    for (const element of inOrder) {
+      if (element === focused) isBehind = true;
+      else if (isBehind) rowsIn.append(element);
+      else rowsIn.insertBefore(element, focused);
+    }
   }
 
   #activeRow() {

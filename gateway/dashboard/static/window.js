@@ -22,8 +22,8 @@ export class WindowPanel {
   #empty = h("p", { className: "hint" }, "No limit has been set or moved yet: nothing was overloaded. Pressures appear here once engines report.");
   #colours = null;
   #legend = h("p", { className: "keys-of" },
-    h("span", { className: "k-gpu" }, "GPU pressure"), h("span", { className: "k-cpu" }, "CPU pressure"),
-    h("span", { className: "k-limit" }, "limit"), h("span", { className: "k-in" }, "in use"), h("span", { className: "k-change" }, "change"));
+    h("span", { className: "k-gpu" }, "GPU"), h("span", { className: "k-cpu" }, "tools (CPU)"),
+    h("span", { className: "k-bad" }, "overload"), h("span", { className: "k-limit" }, "limit"), h("span", { className: "k-in" }, "in use"), h("span", { className: "k-change" }, "change"));
 
   constructor(model, onChange) {
     this.#model = model;
@@ -73,8 +73,8 @@ export class WindowPanel {
     const most = (...names) => Math.max(1e-9, ...seen.flatMap((point) => names.map((name) => point[name] ?? 0)));
     const tops = [Math.max(1.5, Math.min(4, most("gpu", "cpu"))), most("admitted", "sessions") * 1.15, most("demand", "budget") * 1.15];
     LANES.forEach((lane, i) => this.#frame(ctx, lane, tops[i], width, i === 0));
-    ctx.strokeStyle = colours.rule;
-    for (const at of changes) if (at.at_s > nowS - SPAN_S) line(ctx, x(at.at_s), 4, x(at.at_s), CHART_PX - 16);
+    ctx.strokeStyle = colours.dim;
+    for (const at of changes) if (at.at_s > nowS - SPAN_S) line(ctx, x(at.at_s), CHART_PX - 20, x(at.at_s), CHART_PX - 16);
     const plot = (lane, top, name, style) => step(ctx, seen, name, x, (v) => lane.top + lane.height * (1 - Math.min(1, v / top)), nowS, style);
     plot(LANES[1], tops[1], "admitted", { fill: colours.fill, stroke: colours.decode, base: LANES[1].top + LANES[1].height });
     plot(LANES[1], tops[1], "sessions", { stroke: colours.ink });
@@ -102,8 +102,7 @@ export class WindowPanel {
     ctx.fillText(lane.name, 0, lane.top + 10);
     ctx.fillText(`0 – ${count(top)}`, 0, lane.top + 23, LEFT_PX - 6);
     if (!isPressure) return;
-    ctx.strokeStyle = ctx.fillStyle = bad;
-    ctx.fillText("overload", LEFT_PX, lane.top + lane.height * (1 - 1 / top) - 4);
+    ctx.strokeStyle = bad;
     ctx.setLineDash([2, 3]);
     line(ctx, LEFT_PX, lane.top + lane.height * (1 - 1 / top), width - 4, lane.top + lane.height * (1 - 1 / top));
     ctx.setLineDash([]);
@@ -112,7 +111,7 @@ export class WindowPanel {
 
 function sentence(point) {
   const parts = [];
-  if (Number.isFinite(point.admitted)) parts.push(`${count(point.admitted)} of ${point.sessions === null ? "any number" : count(point.sessions)} in`);
+  if (Number.isFinite(point.admitted)) parts.push(`${count(point.admitted)} of ${point.sessions === null ? "any number" : Math.floor(point.sessions)} in`);
   if (point.waiting > 0) parts.push(`${count(point.waiting)} wait`);
   if (Number.isFinite(point.gpu)) parts.push(`GPU ${point.gpu.toFixed(2)}`);
   if (Number.isFinite(point.cpu)) parts.push(`CPU ${point.cpu.toFixed(2)}`);
@@ -123,7 +122,7 @@ function change(at) {
   return h("li", {},
     h("time", {}, clock(at.at_s)),
     h("span", { className: "why" }, `${words(at.reason)}${at.times > 1 ? ` ×${at.times}` : ""}`),
-    h("span", { className: "dim" }, `window ${at.sessions === null ? "open" : count(at.sessions)}, budget ${at.kv_budget === null ? "open" : count(at.kv_budget)}`),
+    h("span", { className: "dim" }, `window ${at.sessions === null ? "open" : Math.floor(at.sessions)}, budget ${at.kv_budget === null ? "open" : count(at.kv_budget)}`),
   );
 }
 

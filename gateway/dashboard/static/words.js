@@ -15,6 +15,8 @@ export const WAITS = {
   kv_full: "the sessions that were in are expected to need all of the KV cache",
   kv_nearly_full: "the sessions that were in are expected to need nearly all of the KV cache, so they enter one by one",
   behind_others: "other sessions waited already",
+  no_replica: "no replica that could run it answered",
+  home_lost: "its replica was lost, and sessions move from there one by one",
   tenant_sessions: "as many of the tenant's sessions were in as it may have",
 };
 
