@@ -8,13 +8,16 @@ looks up the blocks of its prompt, computes those that are missing, and leaves p
 25, 50 and 75 % of the peak live working set: LRU (leaf first, as vLLM), WA-LRU as published (whole sessions,
 by Eq. 1), the plugin's (`turnpike_vllm.eviction`), and Bélády's, who knows the future and keeps prefixes
 whole. All told policies know the same: a tool call runs (reuse 0.95), or nobody can say (0.5). Figures are
-blocks computed, divided by Bélády's, with first touches and without.
+blocks computed, divided by Bélády's, with first touches and without. Between them stands one that is told how
+these very gaps are distributed, after tool calls and without: what no one can know better who does not know
+each gap.
 """
 
 import gzip
 import heapq
 import random
 import sys
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -33,6 +36,7 @@ TOOL_REUSE, IDLE_REUSE = 0.95, 0.5
 TOKENS_PER_S = 100.0
 """Answers; a prompt takes a second."""
 ALPHA, BETA, GAMMA = 0.3, 0.5, 0.2
+NEVER_S = 600.0
 
 
 class Access(NamedTuple):
@@ -69,6 +73,7 @@ def measure(bench: Bench, files: list[str]) -> None:
                 "lru": simulate(Lru(size), accesses),
                 "wa_lru": simulate(WaLru(size), accesses),
                 "ours": simulate(ours, accesses),
+                "gap_distribution_known": simulate(Ours(size, evictor=Informed(accesses)), accesses),
             }
             best = belady(size, accesses)
             label = f"{name.partition('.')[0]}_{percent}"
@@ -209,6 +214,52 @@ class Cell:
     block_id: int
     block_hash: int | None = None
     ref_cnt: int = 0
+
+
+class Informed(Evictor[Cell]):
+    """What is expected back last goes first, from how long it has been away, and from all gaps there are."""
+
+    def __init__(self, accesses: list[Access]) -> None:
+        super().__init__(EvictionConfig())
+        self.gaps = gaps_by_reuse(accesses)
+        self.left: dict[Any, tuple[float, float]] = {}
+        self.now = 0.0
+
+    def claim(self, owner: Any, blocks: Any, *, reuse: float, tags: Any = (), now: float) -> list[Cell]:
+        self.left[owner], self.now = (now, reuse), now
+        return super().claim(owner, blocks, reuse=reuse, tags=tags, now=now)
+
+    def victims(self, count: int) -> list[Cell]:
+        found: list[Cell] = []
+        for owner in sorted(self._chains, key=self.back_in_s, reverse=True):
+            if len(found) == count:
+                break
+            chain = self._chains[owner]
+            while len(found) < count and self._take(chain, found, count):
+                pass
+            if not chain.blocks:
+                del self._chains[owner]
+        return found
+
+    def back_in_s(self, owner: Any) -> float:
+        at, reuse = self.left[owner]
+        away_s = self.now - at
+        gaps = self.gaps[reuse]
+        later = gaps[bisect_right(gaps, away_s) :]
+        return sum(later) / len(later) - away_s if later else NEVER_S
+
+
+def gaps_by_reuse(accesses: list[Access]) -> dict[float, list[float]]:
+    """From a turn to the thread's next; a long time for those that have none."""
+    found: dict[float, list[float]] = {}
+    last: dict[tuple[int, int], Access] = {}
+    for each in accesses:
+        if (before := last.get(each.owner)) is not None:
+            found.setdefault(before.reuse, []).append(min(each.at - before.at, NEVER_S))
+        last[each.owner] = each
+    for each in last.values():
+        found.setdefault(each.reuse, []).append(NEVER_S)
+    return {reuse: sorted(gaps) for reuse, gaps in found.items()}
 
 
 @dataclass
