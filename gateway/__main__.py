@@ -16,6 +16,7 @@ from gateway import __version__
 from gateway.config import Config
 from gateway.config.load import ConfigError, load_config
 from gateway.evaluation.cli import add_eval
+from gateway.evaluation.workflow_cli import add_graph
 from gateway.server.app import Gateway, check_references
 from gateway.server.tenants import hash_key
 from gateway.simulator.cli import add_simulate
@@ -55,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     hashing.set_defaults(command=_hash_key)
 
     add_eval(commands)
+    add_graph(commands)
     add_workload(commands)
     add_simulate(commands)
     add_replay(commands)

@@ -238,6 +238,10 @@ class Manner(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """It does so by a code block alone, as answers to people do."""
     opening: int = 0
     """Hash of the word that each call begins with, such as the program that a shell is to run."""
+    lead: int = 0
+    """Hash of the word that its text begins with."""
+    asks: bool = False
+    """Its text ends with a question, or nearly so."""
 
 
 NO_MANNER: Final = Manner()

@@ -1,4 +1,4 @@
-"""`turnpike eval sessions FILE...`: how right session inference is on recorded traffic."""
+"""`turnpike eval sessions|workflow FILE...`: how right inference is on recorded traffic."""
 
 import argparse
 from pathlib import Path
@@ -9,6 +9,7 @@ import msgspec
 from gateway.evaluation.metrics import Score, Scores, score
 from gateway.evaluation.recording import read_recording
 from gateway.evaluation.replay import replay
+from gateway.evaluation.workflow_cli import add_workflow
 from gateway.wire.explicit_ids import IDENTITY_BODY_FIELDS, IDENTITY_HEADERS
 
 _COLUMNS = ("turns", "pairwise_f1", "thread_f1", "link_f1", "retry_f1", "ambiguous")
@@ -25,6 +26,7 @@ def add_eval(commands: Any) -> None:
     sessions.add_argument("--strip-ids", action="store_true", help="hide every id that clients state")
     sessions.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     sessions.set_defaults(command=_sessions)
+    add_workflow(subjects)
 
 
 def evaluate_sessions(files: list[Path], *, strip_ids: bool) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def score(placed: Sequence[Placed]) -> Scores:
     exchanges = [p.exchange for p in placed]
     named = {p.exchange.truth.session for p in placed if p.exchange.truth.thread is not None}
     in_named = [p for p in placed if p.exchange.truth.session in named]
-    links, retries = _true_parents(exchanges)
+    links, retries = true_parents(exchanges)
     return Scores(
         turns=len(placed),
         sessions=_pairs([(p.exchange.truth.session, p.session) for p in placed]),
@@ -119,7 +119,7 @@ def _body_key(exchange: Exchange) -> bytes:
     return msgspec.json.encode(body, order="sorted")
 
 
-def _true_parents(exchanges: Sequence[Exchange]) -> tuple[dict[int, int], set[int]]:
+def true_parents(exchanges: Sequence[Exchange]) -> tuple[dict[int, int], set[int]]:
     """Each turn's parent where it has one by content, and the turns that are retries."""
     links: dict[int, int] = {}
     retries: set[int] = set()

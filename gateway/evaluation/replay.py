@@ -5,7 +5,7 @@ its calls and its end at `t_end`. Exchanges interleave as they did. All of them 
 the hardest case: nothing but identity keeps them apart.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -16,7 +16,7 @@ from gateway.core import events as ev
 from gateway.core.coordinator import Coordinator
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
-from gateway.domain.records import TurnArrived
+from gateway.domain.records import Record, TurnArrived
 from gateway.domain.request import Answer
 from gateway.evaluation.recording import Exchange
 from gateway.wire.facts import read_facts
@@ -46,17 +46,27 @@ class Placed(msgspec.Struct, frozen=True):
 
 def replay(exchanges: Sequence[Exchange], *, without_ids: bool) -> list[Placed]:
     """Where every turn was put, in order of arrival."""
-    return _Replay(exchanges, without_ids).run()
+    return Replay(exchanges, without_ids=without_ids).run()
 
 
-class _Replay:
-    def __init__(self, exchanges: Sequence[Exchange], without_ids: bool) -> None:
+class Replay:
+    def __init__(
+        self,
+        exchanges: Sequence[Exchange],
+        *,
+        without_ids: bool,
+        on_record: Callable[[Record], None] | None = None,
+        on_end: Callable[[int], None] | None = None,
+    ) -> None:
+        """`on_end`: told the number of each exchange that is over."""
         self._exchanges = exchanges
         self._without_ids = without_ids
+        self._on_record = on_record
+        self._on_end = on_end
         config = msgspec.convert(_SETTINGS, Config)
-        self._brain: Coordinator = assemble(config, id_prefix="")
+        self.brain: Coordinator = assemble(config, id_prefix="")
         facts = ReplicaFacts(id=ReplicaId("a"), pool=PoolId("pool"), models=())
-        self._brain.handle(ev.ReplicaCameUp(facts), now=exchanges[0].t if exchanges else 0.0)
+        self.brain.handle(ev.ReplicaCameUp(facts), now=exchanges[0].t if exchanges else 0.0)
         self._placed: dict[int, Placed] = {}
 
     def run(self) -> list[Placed]:
@@ -70,6 +80,8 @@ class _Replay:
                 self._arrive(number, now)
             else:
                 self._end(number, now)
+                if self._on_end is not None:
+                    self._on_end(number)
         return [self._placed[number] for number in sorted(self._placed)]
 
     def _arrive(self, number: int, now: float) -> None:
@@ -94,7 +106,9 @@ class _Replay:
         self._send(_last_event(exchange, request, answer), now)
 
     def _send(self, event: ev.Event, now: float) -> None:
-        for command in self._brain.handle(event, now=now):
+        for command in self.brain.handle(event, now=now):
+            if self._on_record is not None and isinstance(command, Record):
+                self._on_record(command)
             if isinstance(command, TurnArrived) and command.session is not None:
                 number = int(command.turn)
                 self._placed[number] = Placed(

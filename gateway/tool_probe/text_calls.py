@@ -6,7 +6,7 @@ observations alike (`<returncode>`, `Observation:`, a shell's prompt), people do
 
 Symbols: —
 
-Deviations: —
+Deviations: how the observations of one agent type look is remembered, and recognised behind another's.
 
 Invariants: an agent type's code blocks count from the moment that two observations in a row, each behind a
 code block of the same thread, looked alike; at most `_MAX_TYPES` types are remembered. An agent that offers
@@ -19,12 +19,15 @@ from typing import Final
 from gateway.domain.request import Answer, RequestFacts
 
 _MAX_TYPES: Final = 1024
+_MAX_LOOKS: Final = 256
 
 
 class TextCalls:
     def __init__(self) -> None:
         self._runs_code: OrderedDict[int, None] = OrderedDict()
         """Agent types whose code blocks are run."""
+        self._looks: OrderedDict[int, None] = OrderedDict()
+        """How what comes back from them looks."""
 
     def __len__(self) -> int:
         return len(self._runs_code)
@@ -44,9 +47,16 @@ class TextCalls:
         if agent in self._runs_code:
             self._runs_code.move_to_end(agent)
             return True
-        if any(head == other for head, other in zip(before, now, strict=False)):
-            self._runs_code[agent] = None
-            if len(self._runs_code) > _MAX_TYPES:
-                self._runs_code.popitem(last=False)
-            return True
-        return False
+        alike = [one for one, other in zip(now, before, strict=False) if one == other]
+        if not alike and not any(look in self._looks for look in now):
+            return False
+        _remember(self._looks, alike, _MAX_LOOKS)
+        _remember(self._runs_code, [agent], _MAX_TYPES)
+        return True
+
+
+def _remember(among: OrderedDict[int, None], new: list[int], most: int) -> None:
+    for each in new:
+        among[each] = None
+    while len(among) > most:
+        among.popitem(last=False)

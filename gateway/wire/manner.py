@@ -20,6 +20,7 @@ from gateway.domain.request import NO_MANNER, Manner
 _MAX_NAMES: Final = 16
 _MAX_NAME: Final = 64
 _MAX_WORD: Final = 16
+_END: Final = 160
 _NEAR: Final = 200
 """Characters of a call that are looked at."""
 
@@ -43,17 +44,20 @@ _VALUE: Final = re.compile(r"\s*\{\s*\"[^\"]*\"\s*:\s*\"?")
 
 def read_manner(spoken: str, arguments: Sequence[bytes]) -> Manner:
     """Of an answer's text, and of the arguments of its native calls."""
+    if not spoken and not arguments:
+        return NO_MANNER
+    lead, asks = _hash([_word(spoken).lower()]), "?" in spoken[-_END:]
     if arguments:
         words = [_word(_of_value(each)) for each in arguments[:_MAX_NAMES]]
-        return Manner(opening=_hash(words))
+        return Manner(opening=_hash(words), lead=lead, asks=asks)
     names, words = _tagged(spoken) or _actions(spoken) or ([], [])
     if names:
-        return Manner(names=tuple(names), opening=_hash(words))
+        return Manner(names=tuple(names), opening=_hash(words), lead=lead, asks=asks)
     block = _only_block(spoken)
     if block is None:
-        return NO_MANNER
+        return Manner(lead=lead, asks=asks)
     name, code = block
-    return Manner(names=(name,), is_code=True, opening=_hash([_word(code)]))
+    return Manner(names=(name,), is_code=True, opening=_hash([_word(code)]), lead=lead, asks=asks)
 
 
 def _tagged(spoken: str) -> tuple[list[str], list[str]] | None:

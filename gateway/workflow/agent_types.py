@@ -37,7 +37,7 @@ class AgentTypesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Agent types remembered; beyond it the longest unseen are forgotten."""
     min_tasks: Annotated[int, Meta(ge=0)] = 30
     """Tasks that must have been seen before anything is predicted; or"""
-    min_steps: Annotated[int, Meta(ge=0)] = 200
+    min_steps: Annotated[int, Meta(ge=0)] = 100
     """so many of their steps."""
     graph: GraphConfig = GraphConfig()
 

@@ -18,12 +18,14 @@ from msgspec import Meta
 
 _BINS: Final = 20
 _FINE: Final = 100
-_TRUST: Final = 20.0
+_TRUST: Final = 10.0
 """Observations in a bin that weigh as much as what the prediction itself says."""
-_ENOUGH: Final = 15.0
+_FEW: Final = 30.0
+"""Predictions above a threshold whose outcome weighs as much as their confidence."""
+_LEAST: Final = 5.0
 _EVERY: Final = 8
 _FIRST: Final = 0.9
-_MARGIN: Final = 0.015
+_MARGIN: Final = 0.02
 
 
 class CalibrationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,6 +45,7 @@ class Calibration:
         self._seen = [0.0] * _BINS
         self._fine_right = [0.0] * _FINE
         self._fine_seen = [0.0] * _FINE
+        self._fine_sure = [0.0] * _FINE
         self._lessons = 0
         self.threshold = max(config.theta, _FIRST)
 
@@ -54,15 +57,28 @@ class Calibration:
         part = min(1.0, max(0.0, place - low))
         return share + (1.0 - part) * self._shift(low) + part * self._shift(high)
 
-    def learn(self, share: float, *, was_right: bool) -> None:
-        """A prediction with this probability came true, or did not."""
-        sure = self.confidence(share)
-        for seen, right, place in (
-            (self._seen, self._right, min(_BINS - 1, int(share * _BINS))),
-            (self._fine_seen, self._fine_right, min(_FINE - 1, int(sure * _FINE))),
-        ):
-            seen[place] = seen[place] * self._keep + 1.0
-            right[place] = right[place] * self._keep + was_right
+    def suppose(self, share: float, *, was_right: bool, by: float = 1.0) -> None:
+        """A prediction with this probability came true, or did not, until it turns out otherwise (`by` = -1).
+
+        Were those that wait for their end left out, the others would count too much.
+        """
+        place = min(_BINS - 1, int(share * _BINS))
+        self._seen[place] = max(0.0, self._seen[place] + by)
+        self._right[place] = min(self._seen[place], max(0.0, self._right[place] + by * was_right))
+
+    def learn(self, share: float, *, was_right: bool, is_end: bool = False) -> None:
+        """A prediction with this probability came true, or did not; `is_end`: that of an end, which is mostly
+        right and must not make up for others."""
+        sure, keep = self.confidence(share), self._keep
+        place = min(_BINS - 1, int(share * _BINS))
+        self._seen[place] = self._seen[place] * keep + 1.0
+        self._right[place] = self._right[place] * keep + was_right
+        if is_end:
+            return
+        place = min(_FINE - 1, int(sure * _FINE))
+        self._fine_seen[place] = self._fine_seen[place] * keep + 1.0
+        self._fine_right[place] = self._fine_right[place] * keep + was_right
+        self._fine_sure[place] = self._fine_sure[place] * keep + sure
         self._lessons += 1
         if self._lessons % _EVERY == 0:
             self._move()
@@ -76,13 +92,19 @@ class Calibration:
         return (self._right[place] / seen - middle) * seen / (seen + _TRUST)
 
     def _move(self) -> None:
-        seen = right = 0.0
-        best = 1.0
+        """To the least threshold above which predictions are right as often as is wanted, as far as is
+        known."""
+        seen = right = sure = 0.0
+        best = _FIRST
         least = int(self._config.theta * _FINE)
         wanted = self._config.accuracy + _MARGIN
         for place in range(_FINE - 1, least - 1, -1):
             seen += self._fine_seen[place]
             right += self._fine_right[place]
-            if right + wanted * _ENOUGH >= wanted * (seen + _ENOUGH):
-                best = place / _FINE
-        self.threshold = max(self._config.theta, best if seen >= _ENOUGH else max(best, _FIRST))
+            sure += self._fine_sure[place]
+            if seen >= _LEAST:
+                if min(sure / seen, (right + _FEW * sure / seen) / (seen + _FEW)) >= wanted:
+                    best = place / _FINE
+                elif place / _FINE >= best:
+                    best = min(1.0, (place + 1) / _FINE)
+        self.threshold = max(self._config.theta, best)

@@ -5,10 +5,10 @@ Source: SAGA (arXiv 2605.00528), §3.2, agent execution graphs.
 Symbols: V → `nodes`; E, P → `Evidence`, by context; φ → `Nodes.tools`.
 
 Deviations: a node is the exact set of tools that a step asks for, not a position in a plan. P(v → u) depends
-on more than v: on the two steps before it, what its calls begin with, whether a tool has failed, how often
-the same step was repeated, and how far the task has come. Each such context has an opinion, which leans on
-that of the next simpler one, and a mixture weighs them. Edges below θ_conf are kept; the threshold is applied
-to predictions (`calibration.py`).
+on more than v: on the two steps before it, what its calls and its text begin with, whether it ends with a
+question, whether a tool has failed, how often the same step was repeated, and how far the task has come.
+Each such context has an opinion, which leans on that of the next simpler one, and a mixture weighs them.
+Edges below θ_conf are kept; the threshold is applied to predictions (`calibration.py`).
 
 Invariants: pure; memory is bounded by `GraphConfig`; what is predicted is a distribution over END, TEXT, the
 most frequent nodes, and all others together.
@@ -20,6 +20,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from gateway.domain.request import Manner
 from gateway.tool_probe.quantiles import LogQuantiles
 from gateway.workflow.evidence import Evidence
 from gateway.workflow.mixture import Mixture, Opinion, level
@@ -28,10 +29,10 @@ from gateway.workflow.remaining import Remaining
 
 _CANDIDATES: Final = 16
 _REFRESH: Final = 64
-_STRENGTH: Final = 1.5
+_STRENGTH: Final = 1.0
 """What the simpler context weighs, for each different node that was seen in the one that leans on it."""
-KINDS: Final = 8
-_LEANS_ON: Final = (-1, 0, 1, 0, 3, 3, 0, 0)
+KINDS: Final = 9
+_LEANS_ON: Final = (-1, 0, 1, 0, 3, 3, 0, 3, 3)
 """Of each kind of context, which one it leans on; -1 for none."""
 _MAX_RUN: Final = 6
 _FREQUENT: Final = 0
@@ -58,19 +59,24 @@ class Walk(msgspec.Struct, gc=False):
     """The step before that run."""
     opening: int = 0
     """How the last step's calls begin."""
+    lead: int = 0
+    """How its text begins."""
+    asks: bool = False
+    """Its text ends with a question."""
     has_failed: bool = False
     """A tool's result that the last step was given says so."""
     is_asked: bool = False
     """No tool's result led to the last step, but somebody's words."""
 
-    def step(self, node: int, opening: int, *, has_failed: bool, is_asked: bool) -> None:
+    def step(self, node: int, manner: Manner, *, has_failed: bool, is_asked: bool) -> None:
         if node == self.last:
             self.run += 1
         else:
             self.run, self.left = 1, self.last
         self.third, self.before, self.last = self.before, self.last, node
         self.steps += 1
-        self.opening, self.has_failed, self.is_asked = opening, has_failed, is_asked
+        self.opening, self.lead, self.asks = manner.opening, manner.lead, manner.asks
+        self.has_failed, self.is_asked = has_failed, is_asked
 
     def contexts(self) -> tuple[int, ...]:
         last, before = self.last, self.before
@@ -84,7 +90,8 @@ class Walk(msgspec.Struct, gc=False):
             hash((5, before, called)),
             hash((6, called, self.has_failed, self.is_asked)),
             hash((7, last, self.run if self.run < _MAX_RUN else _MAX_RUN, self.left)),
-            hash((8, last, steps if steps < 6 else 4 + steps.bit_length())),
+            hash((8, called, self.asks, steps if steps < 8 else 7 + steps.bit_length())),
+            hash((9, called, self.asks, self.lead)),
         )
 
 
@@ -164,19 +171,28 @@ class Graph:
 
     def learn(self, forecast: Forecast, node: int) -> None:
         """This node is what followed."""
-        candidates = forecast.candidates
-        if forecast.opinions:
-            came = candidates.index(node) if node in candidates else len(candidates)
-            self._mixture.learn(forecast.opinions, forecast.shares, came)
-        self._evidence.add((_FREQUENT, *forecast.contexts), node)
+        self.learn_weights(forecast, node)
+        self.observe(forecast.contexts, node)
+
+    def observe(self, contexts: tuple[int, ...], node: int) -> None:
+        """The same, of a forecast that another graph made."""
+        self._evidence.add((_FREQUENT, *contexts), node)
         self.steps += 1
         self._lessons += 1
+        candidates = self._candidates
         if (node not in candidates and len(candidates) < _CANDIDATES) or self._lessons % _REFRESH == 0:
             self._choose_candidates()
 
-    def unlearn(self, contexts: tuple[int, ...], node: int) -> None:
-        """It was not what followed, after all."""
-        self._evidence.add((_FREQUENT, *contexts), node, -1.0)
+    def learn_weights(self, forecast: Forecast, node: int) -> None:
+        """The same, for the opinions' weights alone."""
+        if forecast.opinions:
+            candidates = forecast.candidates
+            came = candidates.index(node) if node in candidates else len(candidates)
+            self._mixture.learn(forecast.opinions, forecast.shares, came)
+
+    def suppose(self, contexts: tuple[int, ...], node: int, by: float = 1.0) -> None:
+        """This counts as what followed, until it turns out otherwise (`by` = -1)."""
+        self._evidence.add((_FREQUENT, *contexts), node, by)
 
     def saw_gap(self, node: int, gap_s: float) -> None:
         gaps = self.gaps.get(node)

@@ -16,8 +16,10 @@ from typing import Final
 
 _RATE: Final = 0.004
 _MOST: Final = 3.0
-_FIRST: Final = 0.14
+_FIRST: Final = 0.11
 _LEVELS: Final = 7
+_DOUBT: Final = 0.01
+"""Shared by all that may come, however sure the opinions are."""
 
 
 def level(weight: float, *, is_sure: bool) -> int:
@@ -36,22 +38,27 @@ class Opinion:
 
 
 class Mixture:
-    __slots__ = ("_weights",)
+    __slots__ = ("_kinds", "_weights")
 
     def __init__(self, kinds: int) -> None:
+        self._kinds = kinds
         self._weights = [_FIRST] * (kinds * 2 * _LEVELS)
 
     def mix(self, opinions: Sequence[Opinion]) -> list[float]:
         """The distribution that they amount to."""
         weights = self._weights
         scores = [0.0] * len(opinions[0].logs)
+        share_of_each = self._kinds / len(
+            opinions
+        )  # whoever has nothing to say leaves its weight to the others
         for opinion in opinions:
-            weight = weights[opinion.slot]
+            weight = weights[opinion.slot] * share_of_each
             scores = [score + weight * log for score, log in zip(scores, opinion.logs, strict=True)]
         top = max(scores)
         shares = [math.exp(score - top) for score in scores]
-        total = sum(shares)
-        return [share / total for share in shares]
+        scale = (1.0 - _DOUBT) / sum(shares)
+        doubt = _DOUBT / len(shares)
+        return [share * scale + doubt for share in shares]
 
     def learn(self, opinions: Sequence[Opinion], mixed: Sequence[float], came: int) -> None:
         """The candidate at `came` is what followed."""

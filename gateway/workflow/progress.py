@@ -5,15 +5,16 @@ entered by the tool call of its parent.
 
 Symbols: v_s → `Thread.walk`; the prediction for its successor → `Pause`.
 
-Deviations: nobody says when a conversation is over. It counts as over when its session ends, when its parent
-goes on, or when it has been silent for longer than any tool (`gone_after_s`); should it come back after all,
-what was learned is taken back.
+Deviations: nobody says when a conversation is over. Behind an answer without calls it counts as over until it
+goes on; behind calls, when its session ends or it has been silent for longer than such pauses last. Should it
+come back after all, that is taken back. What predictions are worth is learned later, when it is certain.
 
 Invariants: a step is learned once, when its answer ends; of one conversation one prediction stands at most;
 at most `max_threads` conversations are remembered; one event takes leave of a bounded number.
 """
 
 from collections import OrderedDict
+from heapq import heappop, heappush
 from typing import Annotated, Final
 
 import msgspec
@@ -30,6 +31,14 @@ from gateway.workflow.nodes import END, ToolSet, tool_set
 
 _MOST_AT_ONCE: Final = 16
 _BYTES_PER_TOKEN: Final = 4.0
+_LONG: Final = 0.98
+_LONGER: Final = 2.0
+_LEAST_SILENCE_S: Final = 10.0
+_CERTAIN: Final = 6.0
+_SILENT_AT_FIRST_S: Final = 60.0
+"""While it is not known how long such pauses last: it is taken back easily."""
+_ENOUGH: Final = 12.0
+"""Pauses after a step, from which on it is known how long they last."""
 _ASIDE: Final = (Edge.SERVES,)
 _CHILD: Final = (Edge.SPAWNED,)
 _UNSURE: Final = (Edge.RETRIES,)
@@ -38,8 +47,8 @@ _UNSURE: Final = (Edge.RETRIES,)
 class ProgressConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_threads: Annotated[int, Meta(ge=1)] = 100_000
     """Conversations whose place in their graph is remembered."""
-    gone_after_s: Annotated[float, Meta(gt=0)] = 600.0
-    """A conversation that is silent for so long counts as over."""
+    gone_after_s: Annotated[float, Meta(gt=0)] = 300.0
+    """A conversation that is silent for so long is over for certain."""
     types: AgentTypesConfig = AgentTypesConfig()
     calibration: CalibrationConfig = CalibrationConfig()
 
@@ -71,17 +80,21 @@ class Thread:
 
     __slots__ = (
         "agent",
+        "due_s",
         "ended_s",
         "forecast",
         "gone",
         "graph",
         "is_code",
+        "is_due",
         "is_live",
+        "is_over",
         "looks",
         "parent",
         "prompt_bytes",
         "prompt_tokens",
         "session",
+        "supposed",
         "taught",
         "tools",
         "walk",
@@ -94,11 +107,19 @@ class Thread:
         self.walk = Walk()
         self.is_live = False
         """A request of it is on its way."""
+        self.due_s = 0.0
+        """When it counts as over."""
+        self.is_due = False
+        """It is in the heap of those that are looked at."""
         self.ended_s = 0.0
         """When its last answer did."""
         self.forecast: Forecast | None = None
         self.gone: tuple[int, ...] | None = None
-        """In which contexts it was learned that it is over."""
+        """In which contexts it counts as over."""
+        self.supposed: tuple[float, bool] | None = None
+        """What calibration was told of that: the prediction's probability, and whether it was the end."""
+        self.is_over = False
+        """And that is what was learned."""
         self.taught: Graph | None = None
         """Its family's graph, as long as that is taught."""
         self.is_code = False
@@ -110,6 +131,11 @@ class Thread:
         self.prompt_bytes = 0
         self.prompt_tokens = 0.0
 
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """Those that learn from it; the first one says what is expected."""
+        return (self.graph,) if self.taught is None else (self.graph, self.taught)
+
 
 class Progress:
     def __init__(self, config: ProgressConfig) -> None:
@@ -119,6 +145,8 @@ class Progress:
         self.text_calls = TextCalls()
         self._threads: OrderedDict[ThreadId, Thread] = OrderedDict()
         """The longest silent first."""
+        self._due: list[tuple[float, ThreadId]] = []
+        """A heap: when to look whether a conversation is over."""
         self._sessions: dict[SessionId, list[ThreadId]] = {}
         self.predicted = self.mispredicted = 0
         """Predictions that were acted on, and those of them that turned out wrong."""
@@ -160,7 +188,7 @@ class Progress:
         names = [call.name for call in answer.tool_calls if not call.is_at_engine]
         tools = tool_set(names or self.text_calls.names(known.agent.key, facts, answer))
         self._learn_size(known, facts, answer)
-        return self._step(known, tools, facts, answer)
+        return self._step(ref.thread, known, tools, facts, answer)
 
     def session_over(self, session: SessionId) -> None:
         for thread in self._sessions.pop(session, ()):
@@ -170,24 +198,31 @@ class Progress:
 
     # --- steps -------------------------------------------------------------------------------------
 
-    def _step(self, known: Thread, tools: ToolSet, facts: RequestFacts, answer: Answer) -> Pause:
+    def _step(
+        self, thread: ThreadId, known: Thread, tools: ToolSet, facts: RequestFacts, answer: Answer
+    ) -> Pause:
         graph, walk = known.graph, known.walk
         node = graph.nodes.number(tools)
         before = known.forecast or graph.forecast(walk)
         self._check(known, before, node)
         graph.learn(before, node)
         if known.taught is not None:
-            family = known.taught
-            family.learn(family.forecast(walk), family.nodes.number(tools))
+            known.taught.observe(before.contexts, node)
         new = facts.transcript.new
         walk.step(
             node,
-            answer.utterance.manner.opening,
+            answer.utterance.manner,
             has_failed=new.has_failed,
             is_asked=not facts.tool_result_ids,
         )
         known.tools, known.is_code = tools, answer.utterance.manner.is_code
         known.forecast = forecast = graph.forecast(walk)
+        known.due_s = known.ended_s + self._silent_s(known)
+        if not tools:
+            self._suppose_over(known, forecast)
+        if not known.is_due:
+            known.is_due = True
+            heappush(self._due, (known.due_s, thread))
         return self._pause(known, forecast, node, is_final=bool(facts.explicit and facts.explicit.final))
 
     def _pause(self, known: Thread, forecast: Forecast, node: int, *, is_final: bool) -> Pause:
@@ -218,13 +253,16 @@ class Progress:
         """What was predicted, against what came."""
         if not known.walk.steps or not forecast.opinions:
             return
+        self._count(known, forecast, node)
         likeliest, share = forecast.likeliest
-        was_right = likeliest == node
+        self.calibration.learn(share, was_right=likeliest == node, is_end=likeliest == END)
+
+    def _count(self, known: Thread, forecast: Forecast, node: int) -> None:
+        likeliest, share = forecast.likeliest
         if self.types.is_known(known.graph):
             if self.calibration.confidence(share) >= self.calibration.threshold:
                 self.predicted += 1
-                self.mispredicted += not was_right
-        self.calibration.learn(share, was_right=was_right)
+                self.mispredicted += likeliest != node
 
     def _learn_size(self, known: Thread, facts: RequestFacts, answer: Answer) -> None:
         prompt = answer.usage.prompt_tokens
@@ -254,9 +292,17 @@ class Progress:
 
     def _came_back(self, known: Thread, facts: RequestFacts, *, now: float) -> None:
         if known.gone is not None:
-            known.graph.unlearn(known.gone, END)
+            for graph in known.graphs:
+                graph.suppose(known.gone, END, -1.0)
             known.gone = None
-            known.graph.tasks -= 1
+            if known.supposed is not None:
+                share, was_right = known.supposed
+                self.calibration.suppose(share, was_right=was_right, by=-1.0)
+                known.supposed = None
+        if known.is_over:
+            known.is_over = False
+            for graph in known.graphs:
+                graph.tasks -= 1
         if known.is_live or not known.walk.steps:
             return
         known.graph.saw_gap(known.walk.last, now - known.ended_s)
@@ -267,30 +313,59 @@ class Progress:
 
     def _leave_silent(self, *, now: float) -> None:
         """Takes leave of those that are silent for too long, or too many; of some at a time."""
+        due = self._due
         for _ in range(_MOST_AT_ONCE):
-            oldest = next(iter(self._threads), None)
-            if oldest is None:
-                return
-            known = self._threads[oldest]
-            is_too_many = len(self._threads) > self._config.max_threads
-            if not is_too_many and (known.is_live or now - known.ended_s <= self._config.gone_after_s):
-                return
-            if known.gone is None:
-                self._learn_end(known)
-            if not is_too_many:
-                self._threads.move_to_end(oldest)  # it may come back
-                return
-            del self._threads[oldest]
+            if not due or due[0][0] > now:
+                break
+            when_s, thread = heappop(due)
+            known = self._threads.get(thread)
+            if known is None or known.is_live:
+                if known is not None:
+                    known.is_due = False  # it is looked at again after its next answer
+                continue
+            if known.due_s > when_s:
+                heappush(due, (known.due_s, thread))
+                continue
+            if known.gone is None and known.forecast is not None:
+                self._suppose_over(known, known.forecast)
+            certain_s = known.ended_s + min(self._config.gone_after_s, _CERTAIN * self._silent_s(known))
+            if known.due_s < certain_s:
+                known.due_s = certain_s
+                heappush(due, (known.due_s, thread))
+                continue
+            known.is_due = False
+            self._learn_end(known)
+        while len(self._threads) > self._config.max_threads:
+            _, known = self._threads.popitem(last=False)
+            self._learn_end(known)
+
+    def _silent_s(self, known: Thread) -> float:
+        """How long this conversation may be silent before it counts as over: longer than such pauses last."""
+        gaps = known.graph.gaps.get(known.walk.last)
+        longest = gaps.quantile(_LONG) if gaps is not None and gaps.weight >= _ENOUGH else None
+        silent_s = _SILENT_AT_FIRST_S if longest is None else max(_LEAST_SILENCE_S, _LONGER * longest)
+        return min(self._config.gone_after_s, silent_s)
 
     def _learn_end(self, known: Thread) -> None:
         forecast = known.forecast
-        if forecast is None or known.gone is not None:
+        if forecast is None or known.is_over:
             return
-        self._check(known, forecast, END)
-        known.graph.learn(forecast, END)
-        known.gone = forecast.contexts
-        known.graph.tasks += 1
-        known.graph.remaining.saw_end(known.walk.steps)
-        if known.taught is not None:
-            known.taught.tasks += 1
+        if known.gone is None:
+            self._suppose_over(known, forecast)
+        if forecast.opinions:
+            self._count(known, forecast, END)
+        known.graph.learn_weights(forecast, END)
+        known.is_over = True
+        for graph in known.graphs:
+            graph.tasks += 1
+            graph.remaining.saw_end(known.walk.steps)
         known.forecast = None
+
+    def _suppose_over(self, known: Thread, forecast: Forecast) -> None:
+        known.gone = forecast.contexts
+        for graph in known.graphs:
+            graph.suppose(known.gone, END)
+        if forecast.opinions:
+            likeliest, share = forecast.likeliest
+            known.supposed = share, likeliest == END
+            self.calibration.suppose(share, was_right=likeliest == END)

@@ -42,7 +42,14 @@ def test_calls_in_text(spoken, names, is_code):
     ],
 )
 def test_no_call(spoken):
-    assert read_manner(spoken, ()) == NO_MANNER
+    assert read_manner(spoken, ()).names == ()
+
+
+def test_how_a_text_begins_and_ends():
+    assert read_manner("", ()) == NO_MANNER
+    asks, tells = read_manner("Shall I go on?", ()), read_manner("Perfect! All is done.", ())
+    assert asks.asks and not tells.asks and asks.lead != tells.lead
+    assert tells.lead == read_manner("perfect, go", (b'{"x": "ls"}',)).lead
 
 
 def test_what_is_run_counts_and_not_where():

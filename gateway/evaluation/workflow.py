@@ -1,0 +1,262 @@
+"""How right the workflow view is on recorded traffic: next steps, ends, tool boundaries.
+
+The real brain is told of the exchanges as they happened, and learns all along. What it predicts at the end
+of an answer is scored if that is in the second half of the recording. The truth is read from the recorded
+bodies: the first later exchange of the same session whose messages begin with those of this one (links as in
+`metrics.py`), and the set of tools that its answer asks for; or the end, if there is none.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from gateway.domain import records as rec
+from gateway.evaluation.boundaries import Ended, score_boundaries, true_ends
+from gateway.evaluation.markov import ALPHAS, Markov
+from gateway.evaluation.metrics import true_parents
+from gateway.evaluation.recording import Exchange
+from gateway.evaluation.replay import Replay
+from gateway.workflow.nodes import END, ToolSet, tool_set
+
+_BINS: Final = 10
+_ENDS = "END"
+_SILENT_S: Final = 30.0
+"""After which the Markov model is told that a conversation is over: earlier than the brain finds out."""
+Symbol = ToolSet | str
+
+
+class Predicted(msgspec.Struct, frozen=True):
+    """One prediction, and what came."""
+
+    came: Symbol
+    said: Symbol
+    share: float
+    """What the graph gave to what came."""
+    confidence: float
+    is_acted_on: bool
+    ends: float
+
+    @property
+    def is_right(self) -> bool:
+        return self.came == self.said
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """None where there is nothing to measure."""
+
+    exchanges: int
+    pauses: int
+    """That were scored."""
+    followed: int
+    """Of these: where something followed."""
+    acted: int
+    """Of these: predictions that were acted on."""
+    above: int
+    """And those with a confidence of 0.7 or more."""
+    ends: int
+    """Pauses behind which nothing came."""
+    ends_said: int
+    boundaries_found: int
+    accuracy: float | None
+    """Of all predictions where something followed."""
+    confident_accuracy: float | None
+    """Of those that were acted on."""
+    coverage: float | None
+    """How many of them were."""
+    theta_accuracy: float | None
+    theta_coverage: float | None
+    majority: float | None
+    """Accuracy of always saying what is most frequent."""
+    log_loss: float | None
+    markov_log_loss: float | None
+    markov_accuracy: float | None
+    ece: float | None
+    end_accuracy: float | None
+    end_precision: float | None
+    end_recall: float | None
+    boundaries: int
+    boundary_precision: float | None
+    boundary_recall: float | None
+    duration_error_ms_p99: float | None
+    agent_types: int
+
+
+def evaluate_exchanges(exchanges: Sequence[Exchange], *, without_ids: bool = False) -> Report:
+    run = _Run(exchanges, without_ids=without_ids)
+    rows = run.rows()
+    followed = [row for row in rows if row.came != _ENDS]
+    acted = [row for row in followed if row.is_acted_on]
+    above = [row for row in followed if row.confidence >= 0.7]
+    ends = [(row.ends > 0.5, row.came == _ENDS) for row in rows]
+    markov = run.markov()
+    bounds = score_boundaries(true_ends(exchanges), run.ended)
+    counts: dict[Symbol, int] = defaultdict(int)
+    for row in followed:
+        counts[row.came] += 1
+    errors = sorted(bounds.errors_s)
+    return Report(
+        exchanges=len(exchanges),
+        pauses=len(rows),
+        followed=len(followed),
+        acted=len(acted),
+        above=len(above),
+        ends=sum(came for _, came in ends),
+        ends_said=sum(said for said, _ in ends),
+        boundaries_found=bounds.ends.found,
+        accuracy=_share(followed),
+        confident_accuracy=_share(acted),
+        coverage=len(acted) / len(followed) if followed else None,
+        theta_accuracy=_share(above),
+        theta_coverage=len(above) / len(followed) if followed else None,
+        majority=max(counts.values()) / len(followed) if followed else None,
+        log_loss=_mean([-math.log(max(row.share, 1e-12)) for row in rows]),
+        markov_log_loss=markov[0],
+        markov_accuracy=markov[1],
+        ece=_ece(rows),
+        end_accuracy=_mean([float(said == came) for said, came in ends]),
+        end_precision=_mean([float(came) for said, came in ends if said]),
+        end_recall=_mean([float(said) for said, came in ends if came]),
+        boundaries=bounds.ends.true,
+        boundary_precision=bounds.ends.precision if bounds.ends.true or bounds.ends.found else None,
+        boundary_recall=bounds.ends.recall if bounds.ends.true or bounds.ends.found else None,
+        duration_error_ms_p99=errors[min(len(errors) - 1, int(0.99 * len(errors)))] * 1e3 if errors else None,
+        agent_types=len(run.progress.types),
+    )
+
+
+class _Run:
+    def __init__(self, exchanges: Sequence[Exchange], *, without_ids: bool) -> None:
+        self._exchanges = exchanges
+        self.ended: list[Ended] = []
+        self._said: dict[int, tuple[Symbol, float, bool, float, dict[Symbol, float], float]] = {}
+        self._agents: dict[int, int] = {}
+        self._threads: dict[int, tuple[str, str]] = {}
+        self._replay = Replay(exchanges, without_ids=without_ids, on_record=self._record, on_end=self._end)
+        self.progress = self._replay.brain.sessions.prospects.progress
+        self._replay.run()
+        self._next = _what_follows(exchanges)
+
+    def rows(self) -> list[Predicted]:
+        half = len(self._exchanges) // 2
+        found = []
+        for number, (said, confidence, is_acted_on, ends, shares, other) in self._said.items():
+            if number >= half and number in self._next:
+                came = self._next[number]
+                share = shares.get(came, other)
+                found.append(Predicted(came, said, share, confidence, is_acted_on, ends))
+        return found
+
+    def markov(self) -> tuple[float | None, float | None]:
+        """Log-loss and accuracy (where something followed) of the best order-3 model, on the same pauses."""
+        best: tuple[float | None, float | None] = (None, None)
+        for alpha in ALPHAS:
+            for is_typed in (True, False):
+                loss, accuracy = self._markov(alpha, is_typed=is_typed)
+                if loss is not None and (best[0] is None or loss < best[0]):
+                    best = loss, accuracy
+        return best
+
+    def _markov(self, alpha: float, *, is_typed: bool) -> tuple[float | None, float | None]:
+        model, half = Markov(alpha), len(self._exchanges) // 2
+        histories: dict[Any, list[Symbol]] = defaultdict(list)
+        losses: list[float] = []
+        right: list[float] = []
+        by_end = sorted(self._said, key=lambda number: (_end_s(self._exchanges[number]), number))
+        moments = [(_end_s(self._exchanges[number]), 1, number) for number in by_end]
+        moments += [
+            (_end_s(self._exchanges[n]) + _SILENT_S, 0, n) for n in by_end if self._next.get(n) == _ENDS
+        ]
+        for _, is_step, number in sorted(moments):
+            thread = self._threads[number]
+            agent = self._agents[number] if is_typed else 0
+            history = histories[thread]
+            if not is_step:
+                model.learn(agent, history, _ENDS)
+                continue
+            symbol = _symbol(self._exchanges[number])
+            model.learn(agent, history, symbol)
+            history.append(symbol)
+            if number >= half and number in self._next:
+                shares, other = model.shares(agent, history)
+                came = self._next[number]
+                losses.append(-math.log(shares.get(came, other)))
+                if came != _ENDS:
+                    right.append(float(max(shares, key=shares.__getitem__) == came))
+        return _mean(losses), _mean(right)
+
+    def _record(self, record: rec.Record) -> None:
+        if isinstance(record, rec.ToolEnd):
+            self.ended.append(Ended(int(record.turn), record.names, record.duration_ms / 1e3))
+        elif isinstance(record, rec.TurnArrived) and record.thread is not None:
+            self._threads[int(record.turn)] = (record.session or "", record.thread)
+
+    def _end(self, number: int) -> None:
+        """What is predicted at the end of this exchange's answer."""
+        place = self._threads.get(number)
+        known = self.progress.thread(place[1]) if place is not None else None  # type: ignore[arg-type]
+        if known is None or known.forecast is None or known.is_live or self._exchanges[number].is_broken:
+            return
+        graph, forecast = known.graph, known.forecast
+        node, share = forecast.likeliest
+        shares: dict[Symbol, float] = {
+            _ENDS if each == END else graph.nodes.tools(each): forecast.of(each)
+            for each in forecast.candidates
+        }
+        said: Symbol = _ENDS if node == END else graph.nodes.tools(node)
+        confidence = self.progress.calibration.confidence(share)
+        is_acted_on = (
+            self.progress.types.is_known(graph) and confidence >= self.progress.calibration.threshold
+        )
+        self._agents[number] = known.agent.key
+        self._said[number] = said, confidence, is_acted_on, forecast.shares[0], shares, forecast.shares[-1]
+
+
+def _symbol(exchange: Exchange) -> Symbol:
+    answer = exchange.answer()
+    names = [call.name for call in answer.tool_calls if not call.is_at_engine]
+    body = exchange.body if isinstance(exchange.body, dict) else {}
+    if not names and not body.get("tools"):
+        return tool_set(answer.utterance.manner.names)
+    return tool_set(names)
+
+
+def _end_s(exchange: Exchange) -> float:
+    return exchange.t_end if exchange.t_end is not None else exchange.t
+
+
+def _what_follows(exchanges: Sequence[Exchange]) -> dict[int, Symbol]:
+    """By exchange: what the next answer of its conversation asks for, or that there is none."""
+    parents, _ = true_parents(exchanges)
+    found: dict[int, Symbol] = {}
+    for number, exchange in enumerate(exchanges):
+        if exchange.is_turn and not exchange.is_broken:
+            found.setdefault(number, _ENDS)
+            parent = parents.get(number)
+            if parent is not None and found.get(parent, _ENDS) == _ENDS:
+                found[parent] = _symbol(exchange)
+    return found
+
+
+def _share(rows: Sequence[Predicted]) -> float | None:
+    return _mean([float(row.is_right) for row in rows])
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _ece(rows: Sequence[Predicted]) -> float | None:
+    """Expected calibration error, over ten bins."""
+    if not rows:
+        return None
+    bins: dict[int, list[Predicted]] = defaultdict(list)
+    for row in rows:
+        bins[min(_BINS - 1, int(row.confidence * _BINS))].append(row)
+    off = 0.0
+    for each in bins.values():
+        right = sum(row.is_right for row in each)
+        off += abs(right - sum(row.confidence for row in each))
+    return off / len(rows)

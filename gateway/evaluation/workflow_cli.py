@@ -1,0 +1,134 @@
+"""`turnpike eval workflow FILE...`, `turnpike graph FILE...`: what recordings teach of workflows."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from gateway.evaluation.drawing import draw_graph
+from gateway.evaluation.recording import read_recording
+from gateway.evaluation.replay import Replay
+from gateway.evaluation.workflow import Report, evaluate_exchanges
+
+_COLUMNS: Final = (
+    "pauses",
+    "accuracy",
+    "confident_accuracy",
+    "coverage",
+    "log_loss",
+    "markov_log_loss",
+    "ece",
+    "end_accuracy",
+    "boundary_precision",
+    "boundary_recall",
+)
+_SHORT: Final = ("pauses", "acc", "sure acc", "cover", "loss", "markov", "ece", "end", "tool P", "tool R")
+
+
+def add_workflow(subjects: Any) -> None:
+    workflow = subjects.add_parser("workflow", help="what conversations do next, and when their tools run")
+    workflow.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help=".jsonl, .jsonl.gz or .jsonl.xz"
+    )
+    workflow.add_argument("--strip-ids", action="store_true", help="hide every id that clients state")
+    workflow.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    workflow.set_defaults(command=_workflow)
+
+
+def add_graph(commands: Any) -> None:
+    """The `graph` command, below the `turnpike` command's."""
+    graph = commands.add_parser("graph", help="draw the execution graph that is learned from a recording")
+    graph.add_argument("files", nargs="+", type=Path, metavar="FILE", help="exchanges, as `eval` reads them")
+    graph.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the SVG to write")
+    graph.add_argument(
+        "--type", type=int, default=0, metavar="N", help="the N-th agent type by steps, from 0"
+    )
+    graph.set_defaults(command=_graph)
+
+
+def evaluate_workflow(files: Sequence[Path], *, strip_ids: bool) -> dict[str, Any]:
+    """The report: over all files together, and each file's own."""
+    per_file: dict[str, Report] = {}
+    for path in files:
+        exchanges = read_recording(path)
+        name = exchanges[0].truth.client if exchanges else path.name
+        while name in per_file:
+            name += "'"
+        per_file[name] = evaluate_exchanges(exchanges, without_ids=strip_ids)
+    return {
+        "strip_ids": strip_ids,
+        "all": _rounded(together(list(per_file.values()))),
+        "per_client": {name: _rounded(msgspec.to_builtins(report)) for name, report in per_file.items()},
+    }
+
+
+_WEIGHTS: Final = {
+    "accuracy": "followed",
+    "confident_accuracy": "acted",
+    "coverage": "followed",
+    "theta_accuracy": "above",
+    "theta_coverage": "followed",
+    "majority": "followed",
+    "log_loss": "pauses",
+    "markov_log_loss": "pauses",
+    "markov_accuracy": "followed",
+    "ece": "pauses",
+    "end_accuracy": "pauses",
+    "end_precision": "ends_said",
+    "end_recall": "ends",
+    "boundary_precision": "boundaries_found",
+    "boundary_recall": "boundaries",
+}
+
+
+def together(reports: Sequence[Report]) -> dict[str, Any]:
+    """Every figure, weighted by how many were measured; the largest error of durations."""
+    found: dict[str, Any] = {"files": len(reports)}
+    for field in ("exchanges", "pauses", "followed", "acted", "above", "ends", "boundaries"):
+        found[field] = sum(getattr(report, field) for report in reports)
+    for name, weight in _WEIGHTS.items():
+        known = [(getattr(r, name), getattr(r, weight)) for r in reports if getattr(r, name) is not None]
+        total = sum(each for _, each in known)
+        found[name] = sum(value * each for value, each in known) / total if total else None
+    errors = [r.duration_error_ms_p99 for r in reports if r.duration_error_ms_p99 is not None]
+    found["duration_error_ms_p99"] = max(errors, default=None)
+    return found
+
+
+def _rounded(figures: dict[str, Any]) -> dict[str, Any]:
+    return {name: round(value, 6) if isinstance(value, float) else value for name, value in figures.items()}
+
+
+def _workflow(arguments: argparse.Namespace) -> int:
+    report = evaluate_workflow(arguments.files, strip_ids=arguments.strip_ids)
+    if arguments.json:
+        print(msgspec.json.encode(report).decode())
+        return 0
+    print(f"{'client':<20}" + "".join(f"{column:>10}" for column in _SHORT))
+    for name, row in {**report["per_client"], "all": report["all"]}.items():
+        print(f"{name:<20}" + "".join(f"{_cell(row[column]):>10}" for column in _COLUMNS))
+    return 0
+
+
+def _graph(arguments: argparse.Namespace) -> int:
+    exchanges = sorted(
+        (exchange for path in arguments.files for exchange in read_recording(path)), key=lambda each: each.t
+    )
+    replay = Replay(exchanges, without_ids=False)
+    replay.run()
+    graphs = [graph for _, graph in replay.brain.sessions.prospects.progress.types.items()]
+    graphs.sort(key=lambda graph: -graph.steps)
+    if arguments.type >= len(graphs):
+        raise ValueError(f"there are {len(graphs)} agent types")
+    graph = graphs[arguments.type]
+    arguments.output.write_text(draw_graph(graph))
+    print(f"{arguments.output}: {graph.steps} steps of {graph.tasks} conversations")
+    return 0
+
+
+def _cell(value: float | int | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,55 @@
+"""What a client is sent while its streamed answer has not begun, and how it is told then of an error.
+
+Once a keep-alive was sent, the head is out with it: status 200 and an event stream. From there on only
+events can follow, so what would have been a status becomes the protocol's error event.
+"""
+
+from typing import Final
+
+import msgspec
+
+from gateway.domain.request import Protocol
+
+STREAMED: Final = frozenset((Protocol.CHAT, Protocol.COMPLETIONS, Protocol.RESPONSES, Protocol.MESSAGES))
+"""Protocols with event streams."""
+_COMMENT: Final = b": keep-alive\n\n"
+_PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
+_KEEP_ALIVE: Final = b'event: keepalive\ndata: {"type":"keepalive"}\n\n'
+_MAX_TOLD: Final = 2000
+
+
+def keep_alive(protocol: Protocol, *, is_codex: bool = False) -> bytes:
+    """An event that means nothing. Codex does not count comments, and counts every other event; helpers of
+    OpenAI's SDK take no event before `response.created`, and skip comments."""
+    if protocol is Protocol.MESSAGES:
+        return _PING
+    return _KEEP_ALIVE if is_codex and protocol is Protocol.RESPONSES else _COMMENT
+
+
+def error_event(protocol: Protocol, status: int, body: bytes) -> bytes:
+    """The end of a stream that has failed. `body`: that of the response with this status."""
+    error = _error_in(body)
+    if error is None:
+        text = body[:_MAX_TOLD].decode("utf-8", "replace")
+        error = {"message": text or f"The backend answered with status {status}.", "type": "server_error"}
+    if protocol is Protocol.MESSAGES:
+        told = msgspec.json.encode({"type": "error", "error": error})
+        return b"event: error\ndata: %s\n\n" % told
+    error.setdefault("code", status)
+    if protocol is Protocol.RESPONSES:
+        fields = {"code": str(error["code"]), "message": error.get("message"), "param": error.get("param")}
+        told = msgspec.json.encode({"type": "error", "sequence_number": 0, **fields, "error": error})
+        return b"event: error\ndata: %s\n\n" % told
+    return b"data: %s\n\ndata: [DONE]\n\n" % msgspec.json.encode({"error": error})
+
+
+def _error_in(body: bytes) -> dict[str, object] | None:
+    """As the protocols have it, or as older servers do: without a layer around it."""
+    try:
+        told = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if not isinstance(told, dict):
+        return None
+    error = told.get("error", told)
+    return error if isinstance(error, dict) and isinstance(error.get("message"), str) else None
