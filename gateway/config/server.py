@@ -6,6 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from gateway.config.holding import HoldingConfig
 from gateway.config.http_limits import HttpLimits
 from gateway.config.tenants import KeyHash
 
@@ -31,6 +32,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Add `x-turnpike-*` headers to responses: session, source, replica, time in the queue, reason."""
     drain_s: Annotated[float, Meta(ge=0)] = 30.0
     """After SIGTERM: how long running requests may take to end."""
+    holding: HoldingConfig = HoldingConfig()
     limits: HttpLimits = HttpLimits()
 
     def __post_init__(self) -> None:

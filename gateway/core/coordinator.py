@@ -36,6 +36,8 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Replicas tried for one request, as long as none has begun to answer."""
     max_wait_s: Annotated[float, Meta(gt=0, le=3600)] = 50.0
     """A turn that waited this long is refused. Every client tried bears 50 s of silence, not all bear 60."""
+    max_held_s: Annotated[float, Meta(gt=0, le=86400)] = 600.0
+    """The same for those whose clients are told meanwhile that they wait: who reads a stream."""
     max_outage_s: Annotated[float, Meta(ge=0, le=3600)] = 10.0
     """How long a turn is kept for which no replica is there any more, in case one comes back."""
     is_unknown_state_refused: bool = False
@@ -70,6 +72,7 @@ class Coordinator:
             self.live,
             self._out,
             max_wait_s=config.max_wait_s,
+            max_held_s=config.max_held_s,
             max_outage_s=config.max_outage_s,
             trickle=trickle,
             refuse=lambda live, refusal, now: self._refuse(live, refusal, now=now),

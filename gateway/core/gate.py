@@ -14,6 +14,7 @@ on a replica that is down, on one that it was tried on, or anywhere but at its h
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import assert_never
 
 from gateway.admission.policy import AdmissionPolicy, Applicant, Room, TurnOutcome
@@ -28,7 +29,7 @@ from gateway.domain.decision import Admit, Edge, Placement, PlacementReason, Ref
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, RequestId
 from gateway.domain.request import Answer, Usage, Work
-from gateway.routing.placement import PlacementPolicy
+from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
 from gateway.routing.trickle import Trickle
 
 NO_USAGE = Usage()
@@ -49,6 +50,7 @@ class Gate:
         out: list[Command],
         *,
         max_wait_s: float,
+        max_held_s: float,
         max_outage_s: float,
         trickle: Trickle,
         refuse: Callable[[LiveRequest, Refusal, float], None],
@@ -63,6 +65,7 @@ class Gate:
         self._out = out
         self._stream = Stream(out)
         self._max_wait_s = max_wait_s
+        self._max_held_s = max_held_s
         self._max_outage_s = max_outage_s
         self._trickle = trickle
         self._refuse = refuse
@@ -204,6 +207,10 @@ class Gate:
                 launch_s=live.first_token_s - live.submitted_s if live.saw_first_token else None,
                 usage=answer.usage if answer is not None else NO_USAGE,
             )
+            if answer is not None and answer.status < 400:
+                self.placement.turn_over(
+                    live.session, live.tried[-1], answer.usage, agent=live.facts.transcript.agent, now=now
+                )
         self._admission.turn_over(live.request, outcome, now=now)
 
     def leave_waiting_room(self, live: LiveRequest, *, now: float) -> None:
@@ -237,21 +244,27 @@ class Gate:
         live.step(Step.WAIT)
         live.parked_s = now
         live.waits_for = wait.reason
-        longest_s = self._max_outage_s if wait.reason is WaitReason.NO_REPLICA else self._max_wait_s
+        most_s = self._max_held_s if live.facts.takes_keep_alives else self._max_wait_s
+        longest_s = self._max_outage_s if wait.reason is WaitReason.NO_REPLICA else most_s
         self.waiting_room.enter(
             Waiting(
                 request=live.request,
                 lane=live.lane,
                 body_bytes=live.facts.body_bytes,
                 arrived_s=live.arrived_s,
-                deadline_s=now + max(0.0, min(longest_s, self._max_wait_s - live.waited_s)),
+                deadline_s=now + max(0.0, min(longest_s, most_s - live.waited_s)),
                 is_held=wait.reason not in (WaitReason.CONCURRENCY_FULL, WaitReason.NO_REPLICA),
             )
         )
         self._stream.waited(live, wait, len(self.waiting_room), now=now)
 
     def _submit(self, live: LiveRequest, candidates: list[ReplicaLoad], *, now: float) -> None:
-        placement = self.placement.place(candidates, live.session)
+        asked = NOTHING_KNOWN
+        if live.session is not None:
+            facts = live.facts
+            tokens = partial(self._forecasts.expected_tokens, live)
+            asked = Asked(now, facts.transcript.agent, facts.body_bytes, tokens)
+        placement = self.placement.place(candidates, live.session, asked)
         if live.home is not None:
             placement = Placement(replica=placement.replica, reason=PlacementReason.STATE_LIVES_THERE)
         elif live.tried:

@@ -219,6 +219,11 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     is_readable: bool = True
     """False when the body could not be read; it is then proxied plainly, without a session."""
 
+    @property
+    def takes_keep_alives(self) -> bool:
+        """Its client reads an event stream, so it can be told something before its answer begins."""
+        return self.stream and self.work is Work.GENERATE and self.protocol is not Protocol.OTHER
+
 
 class ToolCall(msgspec.Struct, frozen=True):
     """A tool call in a response."""

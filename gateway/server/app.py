@@ -11,16 +11,16 @@ from aiohttp import web
 
 from gateway.assembly import assemble
 from gateway.config import Config
-from gateway.config.load import read_api_key
 from gateway.config.server import split_listen
 from gateway.core import events as ev
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
-from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.ids import ReplicaId
 from gateway.server.door import Door
 from gateway.server.driver import Driver, steady_clock
 from gateway.server.handlers import Handlers
 from gateway.server.listener import Listener
+from gateway.server.members import Members
 from gateway.server.observation import Observation
 from gateway.server.outbound import Outbound
 from gateway.server.tasks import TaskGroup
@@ -28,7 +28,7 @@ from gateway.server.tenants import Tenants
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.engine_watch import EngineWatch
 from gateway.upstream.health import HealthChecks
-from gateway.upstream.replica import Address, Replica
+from gateway.upstream.replica import Replica
 
 _log = logging.getLogger(__name__)
 _SWEEP_PERIOD_S = 1.0
@@ -54,16 +54,18 @@ class Gateway:
             recorder=self._recorder,
         )
         tls = _upstream_tls(config)
-        self._replicas = _replicas(config, environ, tls)
+        self._members = Members(config, environ, tls=tls, clock=self._clock)
+        self._replicas = self._members.replicas
         self._health = HealthChecks(
             self._replicas,
             config.upstream,
             tls=tls,
             on_up=self._replica_came_up,
             on_down=self._replica_went_down,
+            has_several_pools=len(config.pools) > 1,
         )
         self._engines = EngineWatch(
-            self._replicas.values(),
+            self._replicas,
             config.upstream,
             tls=tls,
             on_report=self._engine_reported,
@@ -76,6 +78,7 @@ class Gateway:
             Outbound(config.hints, are_keys_required=tenants.are_keys_required),
             are_keys_required=tenants.are_keys_required,
             with_receipts=config.server.receipts,
+            holding=config.server.holding,
             traces=self.observation.traces,
         )
         self.listener = Listener(
@@ -92,13 +95,17 @@ class Gateway:
         control = self.observation.control(
             self.driver, self._tasks, is_draining=lambda: self.listener.is_draining
         )
-        self._control = web.AppRunner(control.app(), access_log=None, handle_signals=False)
+        app = control.app()
+        app.add_routes(self._members.routes())
+        self._control = web.AppRunner(app, access_log=None, handle_signals=False)
         await self._control.setup()
         host, port = split_listen(server.control)
         site = web.TCPSite(self._control, host, port)
         await site.start()
         self.control_port = self._control.addresses[0][1]
         for loop in (*self._health.loops(), *self._engines.loops(), *self.observation.loops()):
+            self._tasks.spawn(loop)
+        for loop in self._members.loops(self._replica_joined, self.driver.send):
             self._tasks.spawn(loop)
         self._tasks.spawn(self._sweep())
 
@@ -115,8 +122,7 @@ class Gateway:
         await self._engines.close()
         if self._control is not None:
             await self._control.cleanup()
-        for replica in self._replicas.values():
-            replica.close()
+        self._members.close()
         self.driver.close()
         await self.observation.close()
         if self._recorder is not None:
@@ -151,6 +157,10 @@ class Gateway:
         finally:
             await self.stop()
 
+    def _replica_joined(self, replica: Replica) -> None:
+        self._tasks.spawn(self._health.watch(replica))
+        self._tasks.spawn(self._engines.watch(replica))
+
     def _replica_came_up(self, facts: ReplicaFacts) -> None:
         self._engines.came_up(facts)
         self.driver.send(ev.ReplicaCameUp(facts))
@@ -170,13 +180,12 @@ class Gateway:
             await asyncio.sleep(_SWEEP_PERIOD_S)
             now = loop.time()
             self._handlers.sweep(now)
-            for replica in self._replicas.values():
-                replica.sweep(now=now)
+            self._members.sweep(now=now)
 
 
 def check_references(config: Config, environ: Mapping[str, str]) -> None:
     """Raises what `Gateway` would for files, variables and addresses that the settings name in vain."""
-    _replicas(config, environ, _upstream_tls(config))
+    Members(config, environ, tls=_upstream_tls(config), clock=steady_clock())
     _server_tls(config.server.tls_certificate, config.server.tls_key)
 
 
@@ -184,27 +193,9 @@ async def _wait(event: asyncio.Event) -> None:
     await event.wait()
 
 
-def _replicas(
-    config: Config, environ: Mapping[str, str], tls: ssl.SSLContext | None
-) -> dict[ReplicaId, Replica]:
-    replicas = {}
-    for pool in config.pools:
-        for name, each in zip(pool.names(), pool.replicas, strict=True):
-            replica = ReplicaId(name)
-            address = Address.parse(each.url)
-            replicas[replica] = Replica(
-                replica,
-                PoolId(pool.name),
-                address,
-                config=config.upstream,
-                api_key=read_api_key(each.api_key_env, each.api_key_file, environ),
-                tls=tls if address.is_tls else None,
-            )
-    return replicas
-
-
 def _upstream_tls(config: Config) -> ssl.SSLContext | None:
     is_needed = any(r.url.startswith("https://") for pool in config.pools for r in pool.replicas)
+    is_needed = is_needed or any(pool.discovery is not None for pool in config.pools)
     return ssl.create_default_context(cafile=config.upstream.ca_file) if is_needed else None
 
 

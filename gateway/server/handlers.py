@@ -7,16 +7,19 @@ it is left.
 
 import logging
 from collections.abc import Mapping
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import msgspec
 
+from gateway.config.holding import HoldingConfig
 from gateway.core.commands import Dispatch, Refuse
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Protocol, RequestFacts
 from gateway.server.connection import ClientConnection
 from gateway.server.driver import Driver, Ticket
+from gateway.server.holding import Held, fail_late, is_event_stream
 from gateway.server.outbound import Outbound
 from gateway.server.receipts import receipts
 from gateway.server.relay import Relay, framing_of, pass_whole
@@ -36,6 +39,17 @@ _log = logging.getLogger(__name__)
 _MODELS = "/v1/models/"
 
 
+class _Attempt(NamedTuple):
+    """A replica that has begun to answer."""
+
+    replica: Replica
+    upstream: UpstreamConnection
+    told: bytes
+    """Receipts, as header lines."""
+    held: Held | None
+    """If the request had to wait."""
+
+
 class Handlers:
     """Called by every client connection with every request."""
 
@@ -48,6 +62,7 @@ class Handlers:
         *,
         are_keys_required: bool,
         with_receipts: bool,
+        holding: HoldingConfig,
         traces: TraceContexts | None = None,
     ) -> None:
         """`traces`: None if nobody traces."""
@@ -58,6 +73,7 @@ class Handlers:
         self._are_keys_required = are_keys_required
         self._with_receipts = with_receipts
         self._traces = traces
+        self._holding = holding
         self._relays: dict[Relay, Replica] = {}
 
     async def __call__(self, client: ClientConnection, request: HttpRequest) -> None:
@@ -95,30 +111,64 @@ class Handlers:
         with self._driver.open_ticket(visitor.tenant.id, facts) as ticket:
             if self._traces is not None:
                 self._traces.arrived(ticket.request, get_header(request.head.headers, b"traceparent"))
+            attempt = await self._reach(ticket, client, request, facts)
+            if attempt is not None:
+                await self._answer(ticket, client, request, attempt)
+
+    async def _reach(
+        self, ticket: Ticket, client: ClientConnection, request: HttpRequest, facts: RequestFacts
+    ) -> _Attempt | None:
+        """Until a replica has begun to answer; None if the client was refused."""
+        held: Held | None = None
+        try:
             while True:
-                decision = ticket.decided() or await ticket.decision()
+                decision = ticket.decided()
+                if decision is None:
+                    held = held or self._hold(client, request, facts)
+                    decision = await ticket.decision()
                 told = receipts(decision) if self._with_receipts else b""
                 if isinstance(decision, Refuse):
-                    client.refuse(endpoint.protocol, decision.refusal, told)
-                    return
+                    if held is not None and held.has_begun:
+                        held.refuse(decision.refusal)
+                    else:
+                        client.refuse(facts.protocol, decision.refusal, told)
+                    return None
                 replica = self._replicas[decision.placement.replica]
                 upstream = await self._attempt(ticket, decision, replica, request, facts)
                 if upstream is not None:
-                    break
-            head = upstream.head
-            assert head is not None
-            is_reusable = False
-            try:
-                observer = observe(endpoint.protocol, endpoint.work, head.content_type, head.content_encoding)
+                    return _Attempt(replica, upstream, told, held)
+        finally:
+            if held is not None:
+                held.end()
+
+    async def _answer(
+        self, ticket: Ticket, client: ClientConnection, request: HttpRequest, attempt: _Attempt
+    ) -> None:
+        replica, upstream, told, held = attempt
+        endpoint, head = request.head.visitor.endpoint, upstream.head
+        assert head is not None
+        is_reusable = False
+        try:
+            observer = observe(endpoint.protocol, endpoint.work, head.content_type, head.content_encoding)
+            if held is None or not held.has_begun:
                 client.start_response(head.start + told, framing_of(head, request.head))
-                whole = upstream.take_whole()
-                if whole is not None:
-                    pass_whole(client, whole, head, ticket, observer)
-                    is_reusable = True
-                else:
-                    is_reusable = await self._relay(Relay(client, upstream, head, ticket, observer), replica)
-            finally:
-                replica.release(upstream, reuse=is_reusable)
+            elif not is_event_stream(head):
+                is_reusable = await fail_late(held, client, upstream, ticket, observer)
+                return
+            whole = upstream.take_whole()
+            if whole is not None:
+                pass_whole(client, whole, head, ticket, observer)
+                is_reusable = True
+            else:
+                is_reusable = await self._relay(Relay(client, upstream, head, ticket, observer), replica)
+        finally:
+            replica.release(upstream, reuse=is_reusable)
+
+    def _hold(self, client: ClientConnection, request: HttpRequest, facts: RequestFacts) -> Held | None:
+        """The client is about to wait; None if it cannot be told anything meanwhile."""
+        if not facts.takes_keep_alives:
+            return None
+        return Held(client, request, facts, config=self._holding)
 
     def _is_listing(self, head: RequestHead) -> bool:
         return head.visitor.path.rstrip("/") == "/v1/models" and head.method in ("GET", "HEAD")

@@ -1,0 +1,188 @@
+"""Clients that wait for a stream: quiet at first, then keep-alives, then the answer or the stream's error."""
+
+import asyncio
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from tests.server.bench import DELTA, DONE, STREAM_HEAD, answer, chunk, eventually, post, sends
+from tests.server.test_queue import Gate
+
+CHAT = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}'
+CREATED = b'data: {"type":"response.created","sequence_number":0,"response":{"id":"r","output":[]}}\n\n'
+COMPLETED = CREATED.replace(b"created", b"completed")
+MESSAGE = (
+    b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","role":"assistant",'
+    b'"content":[],"model":"m","usage":{"input_tokens":1,"output_tokens":1}}}\n\n'
+    b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+)
+FAILURE = answer(b'{"error":{"message":"too long","type":"BadRequestError","code":400}}', b"400 Bad Request")
+HOLDING = {"quiet_s": 0.1, "period_s": 0.05}
+
+
+def streamed(*events: bytes) -> bytes:
+    return STREAM_HEAD + b"".join(map(chunk, events)) + b"0\r\n\r\n"
+
+
+async def held(start: Any, last: bytes, **settings: Any) -> tuple[Any, Any, Gate]:
+    """A bench whose only place is taken; whoever comes next gets `last`."""
+    settings.setdefault("server", {"holding": HOLDING})
+    bench = await start(admission={"max_running_per_replica": 1}, **settings)
+    gate = Gate()
+
+    async def script(exchange: Any) -> None:
+        if len(bench.backend.seen) == 1:
+            await gate(exchange)
+        else:
+            await sends(last)(exchange)
+
+    bench.backend.script = script
+    first = await bench.connect()
+    first.send(post())
+    await eventually(lambda: bench.backend.seen)
+    return bench, first, gate
+
+
+async def free(first: Any, gate: Gate) -> None:
+    gate.passes.release()
+    assert (await first.receive()).status == 200
+
+
+async def test_who_waits_shortly_gets_the_backends_own_head(start):
+    bench, first, gate = await held(start, FAILURE, server={"holding": {"quiet_s": 5}})
+    second = await bench.connect()
+    second.send(post(CHAT))
+    await eventually(lambda: len(bench.brain.waiting_room) == 1)
+    await free(first, gate)
+    assert (await second.receive()).status == 400
+
+
+async def test_who_waits_for_long_hears_of_it_and_gets_all_of_the_answer(start):
+    bench, first, gate = await held(start, streamed(DELTA, DONE))
+    second = await bench.connect()
+    second.send(post(CHAT))
+    await asyncio.sleep(0.3)
+    await free(first, gate)
+    response = await second.receive()
+    assert response.status == 200 and response.is_whole
+    assert response.get(b"content-type").startswith(b"text/event-stream")
+    said, _, rest = response.body.rpartition(b": keep-alive\n\n")
+    assert said.count(b": keep-alive") >= 1 and rest == DELTA + DONE
+    # The connection serves on.
+    bench.backend.script = sends(answer())
+    assert (await second.ask(post())).status == 200
+
+
+async def test_who_reads_no_stream_is_told_nothing(start):
+    bench, first, gate = await held(start, answer(b"{}"))
+    second = await bench.connect()
+    second.send(post())
+    await asyncio.sleep(0.25)
+    await free(first, gate)
+    assert (await second.receive()).body == b"{}"
+
+
+async def test_a_client_that_leaves_meanwhile_is_forgotten(start):
+    bench, first, gate = await held(start, FAILURE)
+    second = await bench.connect()
+    second.send(post(CHAT))
+    await asyncio.sleep(0.2)
+    second.close()
+    await eventually(lambda: not bench.brain.waiting_room)
+    await free(first, gate)
+
+
+async def test_a_backend_that_dies_cuts_the_stream(start):
+    bench, first, gate = await held(start, FAILURE)
+    second = await bench.connect()
+    second.send(post(CHAT))
+    await asyncio.sleep(0.2)
+    bench.backend.script = sends(STREAM_HEAD + chunk(DELTA), then="reset")
+    gate.passes.release()
+    assert not (await second.receive()).is_whole
+    await first.receive()
+
+
+async def test_who_waited_too_long_is_told_in_the_stream(start):
+    bench, first, gate = await held(start, FAILURE, core={"max_wait_s": 0.3, "max_held_s": 0.3})
+    second = await bench.connect()
+    response = await second.ask(post(CHAT))
+    assert response.status == 200 and response.is_whole
+    assert b'"code":"queue_timeout"' in response.body and response.body.endswith(DONE)
+    await free(first, gate)
+
+
+async def test_streams_are_held_longer_than_what_cannot_be_told_anything(start):
+    bench, first, gate = await held(start, streamed(DELTA, DONE), core={"max_wait_s": 0.2, "max_held_s": 30})
+    second, third = await bench.connect(), await bench.connect()
+    second.send(post(CHAT))
+    assert (await third.ask(post())).status == 503
+    await free(first, gate)
+    assert (await second.receive()).body.endswith(DELTA + DONE)
+
+
+# --- the SDKs, unmodified ----------------------------------------------------------------------------
+
+
+class Sdk:
+    """A client of a kind that asks while the only place is taken, and what it makes of the answer."""
+
+    def __init__(self, bench: Any) -> None:
+        url = f"http://127.0.0.1:{bench.gateway.listener.port}"
+        self.openai = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+        self.anthropic = anthropic.AsyncAnthropic(base_url=url, api_key="any", max_retries=0)
+
+    async def chat(self) -> list[Any]:
+        return [
+            e async for e in await self.openai.chat.completions.create(model="m", messages=ASKED, stream=True)
+        ]
+
+    async def responses(self) -> list[Any]:
+        return [e async for e in await self.openai.responses.create(model="m", input="hi", stream=True)]
+
+    async def responses_helper(self) -> list[Any]:
+        async with self.openai.responses.stream(model="m", input="hi") as events:
+            return [event async for event in events]
+
+    async def messages(self) -> list[Any]:
+        stream = await self.anthropic.messages.create(model="m", max_tokens=9, messages=ASKED, stream=True)
+        return [event async for event in stream]
+
+    async def close(self) -> None:
+        await self.openai.close()
+        await self.anthropic.close()
+
+
+ASKED: Any = [{"role": "user", "content": "hi"}]
+ANSWERS = {
+    "chat": (streamed(DELTA, DONE), 1),
+    "responses": (streamed(CREATED, COMPLETED), 2),
+    "responses_helper": (streamed(CREATED, COMPLETED), 2),
+    "messages": (streamed(MESSAGE), 2),
+}
+
+
+@pytest.mark.parametrize("api", ANSWERS)
+async def test_sdks_take_keep_alives_and_then_the_answer(start, api):
+    last, count = ANSWERS[api]
+    bench, first, gate = await held(start, last)
+    sdk = Sdk(bench)
+    asking = asyncio.create_task(getattr(sdk, api)())
+    await asyncio.sleep(0.4)
+    await free(first, gate)
+    assert len(await asking) == count
+    await sdk.close()
+
+
+@pytest.mark.parametrize("api", ANSWERS)
+async def test_sdks_raise_the_streams_error(start, api):
+    bench, first, gate = await held(start, FAILURE)
+    sdk = Sdk(bench)
+    asking = asyncio.create_task(getattr(sdk, api)())
+    await asyncio.sleep(0.4)
+    await free(first, gate)
+    with pytest.raises((openai.APIError, anthropic.APIError), match="too long"):
+        await asking
+    await sdk.close()

@@ -1,0 +1,59 @@
+"""Events that mean nothing, and events that end a stream that failed."""
+
+import json
+
+import pytest
+
+from gateway.domain.decision import Refusal, RefusalReason
+from gateway.domain.request import Protocol
+from gateway.errors import error_body
+from gateway.wire.keep_alive import STREAMED, error_event, keep_alive
+from gateway.wire.sse import EventSplitter, event_data
+
+
+def events(data: bytes) -> list[bytes]:
+    splitter = EventSplitter()
+    found = [event_data(block) for block in splitter.feed(data)]
+    assert splitter.is_between_events
+    return found
+
+
+@pytest.mark.parametrize("protocol", STREAMED)
+def test_keep_alives_are_whole_events(protocol):
+    assert len(events(keep_alive(protocol) * 2)) == 2
+
+
+def test_clients_get_what_they_count_and_bear():
+    assert events(keep_alive(Protocol.CHAT)) == events(keep_alive(Protocol.COMPLETIONS)) == [b""]
+    assert events(keep_alive(Protocol.RESPONSES)) == [b""]
+    assert json.loads(events(keep_alive(Protocol.RESPONSES, is_codex=True))[0]) == {"type": "keepalive"}
+    assert json.loads(events(keep_alive(Protocol.MESSAGES))[0]) == {"type": "ping"}
+
+
+def test_a_backends_error_becomes_an_event():
+    body = b'{"error":{"message":"too long","type":"BadRequestError","param":"x","code":400}}'
+    told, done = events(error_event(Protocol.CHAT, 400, body))
+    assert json.loads(told) == json.loads(body) and done == b"[DONE]"
+    (told,) = events(error_event(Protocol.RESPONSES, 400, body))
+    assert json.loads(told)["type"] == "error" and json.loads(told)["message"] == "too long"
+    assert json.loads(told)["code"] == "400" and json.loads(told)["param"] == "x"
+
+
+def test_an_error_without_a_layer_around_it():
+    told, _ = events(error_event(Protocol.CHAT, 400, b'{"object":"error","message":"no","code":400}'))
+    assert json.loads(told)["error"]["message"] == "no"
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>\xff", b"[]", b'{"error":"x"}', b'{"error":{"message":1}}'])
+@pytest.mark.parametrize("protocol", STREAMED)
+def test_whatever_came_is_told(protocol, body):
+    told = events(error_event(protocol, 502, body))[0]
+    error = json.loads(told)["error"]
+    assert isinstance(error["message"], str) and error["message"]
+
+
+def test_a_refusal_keeps_its_shape():
+    refusal = Refusal(reason=RefusalReason.QUEUE_TIMEOUT, message="busy", retry_after_s=3)
+    body = error_body(Protocol.MESSAGES, refusal)
+    (told,) = events(error_event(Protocol.MESSAGES, 503, body))
+    assert json.loads(told) == json.loads(body)
