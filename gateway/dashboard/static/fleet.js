@@ -17,11 +17,13 @@ export class FleetPanel {
     setText(el("fleet-now"), replicas.length === 0 ? "" : `${up} of ${replicas.length} up · ${count(sum(replicas, (one) => one.running))} run`);
     const contexts = contextsByReplica(this.#model);
     const most = Math.max(8, ...replicas.map((replica) => replica.running + (replica.view?.engine_waiting ?? 0)));
+    // Where no engine says what fits, bars compare replicas with each other.
+    const scale = Math.max(...replicas.map((one) => sum(contexts.get(one.id) ?? [], (context) => context.tokens))) / 0.85;
     const key = JSON.stringify(replicas.map((one) => [one.id, one.state, one.why, one.running, one.view?.kv_used, one.view?.engine_waiting, summary(contexts.get(one.id))]));
     show(el("fleet-body"), key, () =>
       replicas.length === 0
         ? h("p", { className: "hint" }, "No replica is known. Start the gateway with ", h("code", {}, "--backend http://…"), " or name some under ", h("code", {}, "[[pools]]"), ".")
-        : [h("ul", { className: "replicas" }, ...replicas.map((replica) => card(replica, contexts.get(replica.id) ?? [], most))), explain()],
+        : [h("ul", { className: "replicas" }, ...replicas.map((replica) => card(replica, contexts.get(replica.id) ?? [], most, scale))), explain()],
     );
   }
 }
@@ -50,7 +52,7 @@ export function contextsByReplica(model) {
   return found;
 }
 
-function card(replica, contexts, most) {
+function card(replica, contexts, most, scale) {
   const view = replica.view ?? {};
   const isUp = !["down", "drained"].includes(replica.state);
   const running = replica.running;
@@ -64,7 +66,7 @@ function card(replica, contexts, most) {
     isUp ? h("div", { className: "meters" },
       h("span", { className: "meter-name" }, "load"), loadBar(running, waiting, most), h("span", { className: "meter-value" }, count(running + waiting)),
       h("span", { className: "meter-name" }, "KV held"), heldBar(view), h("span", { className: "meter-value" }, Number.isFinite(view.kv_used) ? percent(view.kv_used) : "–"),
-      h("span", { className: "meter-name" }, "contexts"), kvBar(view, contexts), h("span", { className: "meter-value" }, count(sum(contexts, (one) => one.tokens)))) : null);
+      h("span", { className: "meter-name" }, "contexts"), kvBar(view, contexts, scale), h("span", { className: "meter-value" }, count(sum(contexts, (one) => one.tokens)))) : null);
 }
 
 function loadBar(running, waiting, most) {
@@ -81,11 +83,11 @@ function heldBar(view) {
   return bar;
 }
 
-function kvBar(view, contexts) {
+function kvBar(view, contexts, scale) {
   const total = sum(contexts, (one) => one.tokens);
   const resting = contexts.filter((one) => !one.runs);
   const capacity = view.kv_tokens ?? null;
-  const whole = Math.max(capacity ?? 0, total, 1);
+  const whole = Math.max(capacity ?? scale, total, 1);
   const says = `${contexts.length - resting.length} contexts in use, ${resting.length} resting, ${count(total)} tokens`;
   const label = capacity === null ? `${says}; the engine does not say how many fit` : `${says}, of ${count(capacity)} that fit`;
   const bar = h("div", { className: "meter kv", role: "img", "aria-label": label, title: label });

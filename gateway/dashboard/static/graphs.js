@@ -101,6 +101,7 @@ function drawing(name, nodes, edges) {
   const width = 24 + filled.length * (NODE.width + NODE.gapX);
   const height = 70 + Math.max(...filled.map((rows) => rows ?? 0)) * (NODE.height + NODE.gapY + 10);
   const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${name}: ${nodes.length} steps, ${edges.length} transitions; the table below lists them` });
+  picture.append(svg("defs", {}, arrowhead("head", "head"), arrowhead("head-back", "head back")));
   for (const edge of edges) picture.append(...arrow(edge, places));
   for (const node of nodes) {
     const { x, y } = places.get(node.id);
@@ -110,6 +111,11 @@ function drawing(name, nodes, edges) {
     picture.append(group);
   }
   return picture;
+}
+
+function arrowhead(id, kind) {
+  const shape = { id, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 8, markerHeight: 8, markerUnits: "userSpaceOnUse", orient: "auto" };
+  return svg("marker", shape, svg("path", { d: "M0,0 L8,4 L0,8 z", class: kind }));
 }
 
 const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
@@ -130,9 +136,9 @@ function arrow(edge, places) {
   } else {
     const low = Math.max(a.y, b.y) + NODE.height + 16;
     path = `M${a.x + NODE.width / 2},${a.y + NODE.height} C${a.x + NODE.width / 2},${low} ${b.x + NODE.width / 2},${low} ${b.x + NODE.width / 2},${b.y + NODE.height + 4}`;
-    at = [(a.x + b.x + NODE.width) / 2, low - 2];
+    at = [(a.x + b.x + NODE.width) / 2 - 12, low + 10];
   }
-  const parts = [svg("path", { d: path, class: b.x > a.x ? "edge" : "edge back", "stroke-width": weight })];
+  const parts = [svg("path", { d: path, class: b.x > a.x ? "edge" : "edge back", "stroke-width": weight, "marker-end": b.x > a.x ? "url(#head)" : "url(#head-back)" })];
   if (Number.isFinite(edge.p)) parts.push(svg("text", { x: at[0], y: at[1], class: "edge-p" }, percent(edge.p)));
   return parts;
 }

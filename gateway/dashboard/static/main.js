@@ -5,7 +5,7 @@ import { clock, count, duration, el, h, setText, show } from "./dom.js";
 import { FleetPanel } from "./fleet.js";
 import { GraphsView } from "./graphs.js";
 import { Model } from "./model.js";
-import { Control, KeyRequired, Stream } from "./stream.js";
+import { Control, KeyRequired, Stream, reasonOf } from "./stream.js";
 import { TenantsPanel } from "./tenants.js";
 import { Timeline } from "./timeline.js";
 import { Waterfall } from "./waterfall.js";
@@ -106,7 +106,10 @@ const waterfall = new Waterfall(model, timeline, {
   said: (text) => setText(el("said"), text),
   moved: soon,
   changed: soon,
-  listed: ({ rows, sessions }) => empty(rows, sessions),
+  listed({ rows, sessions }) {
+    fitOnce();
+    empty(rows, sessions);
+  },
 });
 const fleet = new FleetPanel(model);
 const tenants = new TenantsPanel(model);
@@ -131,6 +134,16 @@ function counters() {
   const all = [["sessions", live], ["run", running], ["wait", waiting], ["tools", model.counts.tools], ["refused", refused]];
   show(el("counters"), JSON.stringify(all), () => all.map(([name, number]) =>
     h("div", { className: name === "refused" && number > 0 ? "is-bad" : "", title: NOTES[name] }, h("dt", {}, name), h("dd", {}, count(number)))));
+}
+
+let isFitted = false;
+
+/** A short history is shown whole, once; after that the person decides. */
+function fitOnce() {
+  if (isFitted || waterfall.rows.length === 0) return;
+  isFitted = true;
+  const firstS = Math.min(...waterfall.rows.map((row) => row.session.startedS));
+  timeline.spanS = Math.min(120, Math.max(30, (nowS() - firstS) * 1.2));
 }
 
 function empty(rows, sessions) {
@@ -241,7 +254,7 @@ async function begin() {
     gauges();
   } catch (error) {
     if (error instanceof KeyRequired) return sayLink("key");
-    sayLink("broken", { delayS: beginAfterS, why: error.message });
+    sayLink("broken", { delayS: beginAfterS, why: reasonOf(error) });
     begin.timer = setTimeout(begin, beginAfterS * 1000);
     beginAfterS = Math.min(15, beginAfterS * 2);
   }
@@ -333,7 +346,7 @@ const followLive = () => {
 };
 const fit = () => {
   let firstS = Infinity;
-  for (const row of waterfall.rows) firstS = Math.min(firstS, row.thread?.firstS ?? row.session.startedS);
+  for (const row of waterfall.rowsInView) firstS = Math.min(firstS, row.thread?.firstS ?? row.session.startedS);
   timeline.isFollowing = true;
   if (Number.isFinite(firstS)) timeline.fit(firstS, nowS());
   soon();

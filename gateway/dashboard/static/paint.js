@@ -7,6 +7,7 @@ const BAR = { queue: [9, 7], prefill: [5, 14], decode: [5, 14], tool: [8, 9] };
 const HIT_TOP = 21;
 const HIT_PX = 3;
 const TILE = 6;
+const OVER_ALPHA = 0.45;
 const FONT = "10.5px ui-sans-serif, system-ui, sans-serif";
 
 const TOKENS = [
@@ -98,7 +99,7 @@ function paintRow(ctx, palette, timeline, row, nowS, activeTurn, openTurn) {
   if (thread === null) return;
   const endS = session.endedS === null ? nowS : session.lastS;
   idleLine(ctx, palette, timeline, y, thread.firstS, Math.min(endS, session.endedS === null && row.depth === 0 ? nowS : Math.max(thread.lastS, lastTool(thread, nowS))));
-  ctx.globalAlpha = session.endedS === null ? 1 : 0.72;
+  ctx.globalAlpha = session.endedS === null ? 1 : OVER_ALPHA;
   for (const span of thread.tools) paintTool(ctx, palette, timeline, y, span, nowS);
   for (let i = firstInView(thread.turns, timeline.startS); i < thread.turns.length; i += 1) {
     const turn = thread.turns[i];
@@ -164,6 +165,7 @@ function bar(ctx, timeline, y, phase, fill, fromS, toS) {
   const x1 = Math.min(timeline.width + 4, timeline.x(toS));
   if (x1 < 0 || x0 > timeline.width) return null;
   const width = Math.max(1, x1 - x0);
+  if (ctx.globalAlpha < 1) ctx.clearRect(x0, y + BAR[phase][0], width, BAR[phase][1]); // nothing shines through
   ctx.fillStyle = fill;
   ctx.fillRect(x0, y + BAR[phase][0], width, BAR[phase][1]);
   return { x0, x1: x0 + width, width };
@@ -186,8 +188,16 @@ function paintTool(ctx, palette, timeline, y, span, nowS) {
   if (text === "") return;
   ctx.fillStyle = palette.panel;
   ctx.fillRect(left + 3, y + 5, ctx.measureText(text).width + 6, 14);
-  ctx.fillStyle = palette["on-tool"];
-  ctx.fillText(text, left + 6, y + 12.5);
+  write(ctx, text, left + 6, y + 12.5, palette["on-tool"]);
+}
+
+/** What is over is paler; what is written on it is not. */
+function write(ctx, text, x, y, colour) {
+  const alpha = ctx.globalAlpha;
+  ctx.globalAlpha = 1;
+  ctx.fillStyle = colour;
+  ctx.fillText(text, x, y);
+  ctx.globalAlpha = alpha;
 }
 
 function paintTurn(ctx, palette, timeline, y, turn, nowS) {
@@ -218,8 +228,7 @@ function paintHit(ctx, palette, timeline, y, turn, overS, decode) {
   ctx.fillRect(x0, y + HIT_TOP, width * Math.min(1, hit.share), HIT_PX);
   const left = decode === null ? 0 : Math.max(0, decode.x0);
   if (decode === null || Math.min(timeline.width, decode.x1) - left < 34 || hit.isExpected) return;
-  ctx.fillStyle = palette["on-decode"];
-  ctx.fillText(percent(hit.share), left + 4, y + 12.5);
+  write(ctx, percent(hit.share), left + 4, y + 12.5, ctx.globalAlpha < 1 ? palette.ink : palette["on-decode"]);
 }
 
 /** A cross: refused, failed or cut; a ring: its client left. */

@@ -6,6 +6,9 @@ const MAX_DELAY_S = 15;
 const SILENT_S = 45;
 /** Without a byte for so long the connection is taken for dead; servers comment about every 15 s. */
 
+/** A browser tells pages no more than that there was no answer. */
+export const reasonOf = (error) => (error instanceof TypeError ? "the gateway cannot be reached" : error.message);
+
 export class KeyRequired extends Error {}
 
 const STORED_KEY = "turnpike-control-key";
@@ -99,7 +102,7 @@ export class Stream {
     } catch (error) {
       if (abort !== this.#abort) return; // a newer connection took over
       if (error instanceof KeyRequired) return this.#on.state("key");
-      why = abort.signal.aborted ? "the stream fell silent" : error.message;
+      why = abort.signal.aborted ? "the stream fell silent" : reasonOf(error);
     }
     if (abort !== this.#abort) return;
     this.#on.state("broken", { delayS: this.#delayS, why });

@@ -75,6 +75,11 @@ export class Waterfall {
     paintAxis(axis.getContext("2d"), this.#palette, this.#timeline, AXIS_PX, nowS);
   }
 
+  get rowsInView() {
+    const { scrollTop, clientHeight } = this.#parts.rows;
+    return this.rows.slice(Math.floor(scrollTop / ROW_PX), Math.ceil((scrollTop + clientHeight) / ROW_PX));
+  }
+
   focusRow() {
     const row = this.#activeRow() ?? this.rows[0];
     if (row !== undefined) this.#activate(row, this.#active.turn, { isFocused: true });
@@ -93,7 +98,8 @@ export class Waterfall {
     const scroller = this.#parts.rows;
     const anchor = this.#anchor(scroller.scrollTop);
     const { rows, sessions } = listRows(this.#model, this.view);
-    rows.forEach((row, index) => Object.assign(row, { index, y: 0, spawnY: null }));
+    const hasTenant = this.#model.tenants.size > 1;
+    rows.forEach((row, index) => Object.assign(row, { index, hasTenant, y: 0, spawnY: null }));
     this.rows = rows;
     this.#listed = { shape: this.#model.shape, atMs: nowMs, isStale: false, isMoved: true };
     this.#labelsMs = -Infinity;
@@ -325,7 +331,7 @@ function fillLabel(parts, row) {
   const { session } = row;
   const hit = hitOfRow(row);
   setText(parts.name, row.name);
-  setText(parts.kind, row.depth > 0 && row.key !== session.id ? row.kind : [row.kind, session.tenant].filter(Boolean).join(" · "));
+  setText(parts.kind, row.depth > 0 && row.key !== session.id ? row.kind : [row.kind, row.hasTenant ? session.tenant : ""].filter(Boolean).join(" · "));
   setText(parts.phase, phase);
   setText(parts.hit, hit === null ? "" : percent(hit));
   setText(parts.fold, row.hidden === 0 ? "" : row.isFolded ? `▸${row.hidden}` : "▾");

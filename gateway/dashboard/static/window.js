@@ -49,13 +49,14 @@ export class WindowPanel {
     const isBare = points.length === 0;
     this.#canvas.hidden = this.#legend.hidden = isBare;
     this.#empty.hidden = !isBare;
-    this.#changes.hidden = (pool?.changes.length ?? 0) === 0;
+    this.#changes.hidden = isBare;
     setText(el("window-now"), isBare ? "" : sentence(points.at(-1)));
     if (isBare) return;
     this.#canvas.setAttribute("aria-label", `The last ten minutes. Now: ${sentence(points.at(-1))}`);
     this.#chart(points, pool.changes, nowS);
     const last = pool.changes.at(-1);
-    show(this.#changes, `${pool.id} ${last?.at_s} ${last?.times}`, () => pool.changes.slice(-SHOWN_CHANGES).reverse().map(change));
+    show(this.#changes, `${pool.id} ${last?.at_s} ${last?.times}`, () => 
+      pool.changes.length > 0 ? pool.changes.slice(-SHOWN_CHANGES).reverse().map(change) : h("li", { className: "dim" }, "The window was not moved yet."));
   }
 
   #chart(points, changes, nowS) {

@@ -80,7 +80,7 @@ export const KEYS = [
   ["Space", "fold or unfold sub-agents"],
   ["+ −", "zoom in, out"],
   ["Shift ← →", "earlier, later"],
-  ["0", "fit all sessions"],
+  ["0", "fit the sessions in view"],
   ["L", "follow what happens now"],
   ["/", "filter"],
   ["G", "graphs, and back"],

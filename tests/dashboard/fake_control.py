@@ -1,0 +1,212 @@
+"""A control listener without a gateway: it serves the page, and whatever records it is told to publish.
+
+    python -m tests.dashboard.fake_control [--port 8099] [--sessions-per-s 0.25] [--history-s 240]
+
+plays a made-up fleet (`world.py`) to look at while the page is built.
+"""
+
+import argparse
+import asyncio
+import json
+import time
+from base64 import b64encode
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from gateway.dashboard.explain import Explainer
+from gateway.domain.ids import ReplicaId, RequestId
+from gateway.domain.records import Record
+from tests.dashboard.world import World
+
+STATIC = Path(__file__).parents[2] / "gateway" / "dashboard" / "static"
+BATCH_S = 0.2
+
+
+class FakeControl:
+    """Snapshots have no sessions and the number 0, so the page reads everything that was ever published."""
+
+    def __init__(self, *, key: str | None = None) -> None:
+        self.key = key
+        self.is_page_closed = False
+        """The page, too, is for those alone who have the key; so the browser asks for it."""
+        self.url = ""
+        self.lines: list[bytes] = []
+        self.gauges: dict[str, object] = {}
+        self.snapshot: dict[str, object] | None = None
+        """In place of the empty one."""
+        self.records: list[Record] = []
+        self.loads: dict[ReplicaId, int] = {}
+        self.graphs: list[object] = []
+        self.asked: list[str] = []
+        """Paths with query, in order."""
+        self.after: list[int] = []
+        """Where streams were asked to begin."""
+        self.is_down = False
+        self._streams: set[asyncio.Task[Any]] = set()
+        self._more = asyncio.Event()
+
+    def publish(self, records: Iterable[Record | dict[str, object]]) -> None:
+        """A dict is sent as it is, hostile or not."""
+        for record in records:
+            if not isinstance(record, dict):
+                self.records.append(record)
+            body = msgspec.json.encode(record)
+            kind = json.loads(body)["type"]
+            self.lines.append(f"id: {len(self.lines) + 1}\nevent: {kind}\ndata: {body.decode()}\n\n".encode())
+
+    def publish_gap(self) -> None:
+        """The next number is one that was not kept."""
+        number = len(self.lines) + 1
+        data = json.dumps({"from": number, "to": number})
+        self.lines.append(f"id: {number}\nevent: gap\ndata: {data}\n\n".encode())
+
+    def cut(self) -> None:
+        """Every stream that is open breaks."""
+        for task in self._streams:
+            task.cancel()
+
+    @property
+    def stream_count(self) -> int:
+        return len(self._streams)
+
+    @asynccontextmanager
+    async def running(self, port: int = 0) -> AsyncIterator["FakeControl"]:
+        app = web.Application(middlewares=[self._check])
+        app.add_routes(
+            [
+                web.get("/turnpike/", self._page),
+                web.get("/turnpike/snapshot", self._snapshot),
+                web.get("/turnpike/events", self._events),
+                web.get("/turnpike/turns/{id}", self._turn),
+                web.get("/turnpike/graphs", self._graphs),
+                web.static("/turnpike/static/", STATIC),
+            ]
+        )
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", port)
+        await site.start()
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}/turnpike/"
+        try:
+            yield self
+        finally:
+            self.cut()
+            await runner.cleanup()
+
+    @web.middleware
+    async def _check(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        self.asked.append(request.path_qs)
+        is_data = request.path != "/turnpike/" and not request.path.startswith("/turnpike/static/")
+        is_asked = is_data or self.is_page_closed
+        if is_data and self.is_down:
+            assert request.transport is not None
+            request.transport.abort()
+            raise asyncio.CancelledError
+        password = b64encode(f"any:{self.key}".encode()).decode()
+        accepted = (f"Bearer {self.key}", f"Basic {password}")
+        if is_asked and self.key is not None and request.headers.get("Authorization") not in accepted:
+            headers = {"WWW-Authenticate": 'Basic realm="turnpike"'}
+            return web.json_response({"error": "a control key is required"}, status=401, headers=headers)
+        return await handler(request)
+
+    async def _page(self, _: web.Request) -> web.StreamResponse:
+        return web.FileResponse(STATIC / "index.html")
+
+    async def _snapshot(self, request: web.Request) -> web.Response:
+        """The first one knows nothing yet, as becomes the number 0."""
+        told = {"at_s": time.time(), "seq": 0, "sessions": [], "session_count": 0}
+        empty = {**told, **self.gauges} if "sessions" in request.query else told
+        return web.json_response(self.snapshot if self.snapshot is not None else empty)
+
+    async def _turn(self, request: web.Request) -> web.Response:
+        explainer = Explainer(RequestId(request.match_info["id"]), self.loads)
+        explainer.read(reversed(self.records))
+        found = explainer.explanation()
+        if found is None:
+            return web.json_response({"error": "nothing is known of this request (any more)"}, status=404)
+        return web.Response(body=msgspec.json.encode(found), content_type="application/json")
+
+    async def _graphs(self, _: web.Request) -> web.Response:
+        return web.json_response(self.graphs)
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        at = int(request.headers.get("Last-Event-ID", len(self.lines)))
+        self.after.append(at)
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+        )
+        await response.prepare(request)
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams.add(task)
+        try:
+            await response.write(b": turnpike\n\n")
+            while True:
+                if at < len(self.lines):
+                    some = self.lines[at : at + 1000]
+                    at += len(some)
+                    await response.write(b"".join(some))
+                else:
+                    await asyncio.sleep(BATCH_S)
+        except (asyncio.CancelledError, ConnectionError):
+            if request.transport is not None:
+                request.transport.abort()
+            return response
+        finally:
+            self._streams.discard(task)
+
+
+GRAPHS: list[object] = [
+    {
+        "agent": "claude-code",
+        "tasks": 64,
+        "confidence": 0.91,
+        "nodes": [
+            {"id": "start", "visits": 64},
+            {"id": "read_file", "visits": 301, "p95_s": 0.4},
+            {"id": "edit", "visits": 188, "p95_s": 0.3},
+            {"id": "run_tests", "visits": 121, "p95_s": 41.0},
+            {"id": "answer", "visits": 61},
+        ],
+        "edges": [
+            {"from": "start", "to": "read_file", "probability": 0.94, "count": 60},
+            {"from": "read_file", "to": "read_file", "probability": 0.41, "count": 124},
+            {"from": "read_file", "to": "edit", "probability": 0.52, "count": 157},
+            {"from": "edit", "to": "run_tests", "probability": 0.61, "count": 114},
+            {"from": "run_tests", "to": "edit", "probability": 0.33, "count": 40},
+            {"from": "run_tests", "to": "answer", "probability": 0.5, "count": 60},
+        ],
+    }
+]
+
+
+async def _play(control: FakeControl, world: World) -> None:
+    while True:
+        control.publish(world.until(time.time()))
+        control.gauges = world.gauges()
+        control.loads = {replica.id: replica.running for replica in world.fleet if replica.is_up}
+        await asyncio.sleep(BATCH_S)
+
+
+async def _main(port: int, arrivals_per_s: float, history_s: float, replicas: int) -> None:
+    control = FakeControl()
+    control.graphs = GRAPHS
+    world = World(arrivals_per_s=arrivals_per_s, began_s=time.time() - history_s, replicas=replicas)
+    async with control.running(port):
+        print(control.url)
+        await _play(control, world)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=8099)
+    parser.add_argument("--sessions-per-s", type=float, default=0.25)
+    parser.add_argument("--history-s", type=float, default=240)
+    parser.add_argument("--replicas", type=int, default=3)
+    given = parser.parse_args()
+    asyncio.run(_main(given.port, given.sessions_per_s, given.history_s, given.replicas))

@@ -1,0 +1,110 @@
+"""How the page looks: at what widths, in which theme, to whom."""
+
+import pytest
+
+from tests.dashboard.browser import Page
+from tests.dashboard.fake_control import GRAPHS, FakeControl
+from tests.dashboard.life import lived, now, whole_turn
+from tests.dashboard.probes import CONTRAST, FRAMES_IN_2500_MS, LIVE, OVERHANGING, ROWS
+
+pytestmark = pytest.mark.slow
+
+
+async def opened(page: Page, control: FakeControl) -> None:
+    await page.open(control.url)
+    await page.until(LIVE)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_nothing_overflows_and_text_has_contrast(
+    page: Page, control: FakeControl, width: int, theme: str
+):
+    world, records = lived()
+    control.publish(records)
+    control.gauges = world.gauges()
+    control.graphs = GRAPHS
+    await page.resize(width, 800)
+    await page.prefer(color_scheme=theme)
+    await opened(page, control)
+    await page.until(ROWS)
+    await page.until("document.querySelectorAll('.tenants tbody tr').length")
+    await page.run("document.querySelector('.skip').click()")
+    for view in ("nothing open", "a turn", "graphs"):
+        if view == "a turn":
+            await page.press("ArrowLeft", "Enter")
+            await page.until("document.querySelector('.outcome') !== null")
+        elif view == "graphs":
+            await page.press("Escape", "g")
+            await page.until("document.querySelector('.graph') !== null")
+        assert await page.run("document.documentElement.scrollWidth") <= width, view
+        assert await page.run(OVERHANGING) == [], view
+        assert await page.run(CONTRAST) == [], view
+
+
+async def test_text_on_the_canvas_has_contrast(page: Page, control: FakeControl):
+    """Which cannot be looked up in the page: the pairs that `paint.js` and `window.js` write with."""
+    pairs = (
+        ("on-decode", "decode"),
+        ("on-tool", "panel"),
+        ("dim", "panel"),
+        ("bad", "panel"),
+        ("ink", "panel"),
+    )
+    for theme in ("light", "dark"):
+        await page.prefer(color_scheme=theme)
+        await opened(page, control)
+        for text, ground in pairs:
+            value = "getComputedStyle(document.documentElement).getPropertyValue('--' + n).trim()"
+            colours = f"['{text}', '{ground}'].map(n => {value})"
+            assert contrast(*await page.run(colours)) >= 4.5, (theme, text, ground)
+
+
+def contrast(*colours: str) -> float:
+    def luminance(colour: str) -> float:
+        digits = colour[1:] if len(colour) == 7 else "".join(c * 2 for c in colour[1:])
+        parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+        r, g, b = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    low, high = sorted(map(luminance, colours))
+    return (high + 0.05) / (low + 0.05)
+
+
+async def test_everything_has_a_name_and_a_role(page: Page, control: FakeControl):
+    world, records = lived()
+    control.publish(records)
+    control.gauges = world.gauges()
+    await opened(page, control)
+    await page.until(ROWS)
+    await page.send("Accessibility.enable")
+    nodes = (await page.send("Accessibility.getFullAXTree"))["nodes"]
+    roles = {node["role"]["value"] for node in nodes if not node["ignored"]}
+    assert {
+        "main",
+        "banner",
+        "treegrid",
+        "row",
+        "rowheader",
+        "tablist",
+        "tab",
+        "tabpanel",
+        "toolbar",
+    } <= roles
+    operable = {"button", "combobox", "searchbox", "tab", "treegrid", "image", "region"}
+    nameless = [
+        n
+        for n in nodes
+        if not n["ignored"] and n["role"]["value"] in operable and not n["name"]["value"].strip()
+    ]
+    assert nameless == []
+
+
+async def test_who_wants_less_motion_gets_less(page: Page, control: FakeControl):
+    """The waterfall then moves once a second, not as often as a pixel passes."""
+    control.publish(whole_turn("s-1", "r-1", at_s=now() - 4))
+    await page.prefer(reduced_motion="reduce")
+    await opened(page, control)
+    await page.until(ROWS)
+    await page.run("for (let i = 0; i < 8; i += 1) document.getElementById('zoom-in').click()")
+    assert await page.run(FRAMES_IN_2500_MS) <= 6

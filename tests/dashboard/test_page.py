@@ -1,0 +1,283 @@
+"""The page in a real browser: what it shows, by keyboard, in both themes, and when the stream breaks."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.domain import records as rec
+from gateway.domain.decision import Edge, WaitReason
+from gateway.domain.ids import RequestId, SessionId
+from tests.dashboard.browser import Page
+from tests.dashboard.fake_control import GRAPHS, FakeControl
+from tests.dashboard.life import (
+    arrived,
+    ended,
+    first_token,
+    lived,
+    now,
+    sent,
+    session_started,
+    tools_ended,
+    tools_started,
+    whole_turn,
+)
+from tests.dashboard.probes import LIVE, ROWS
+
+pytestmark = pytest.mark.slow
+
+PHASE = "document.querySelector('#rows .phase')?.textContent"
+FOCUSED = "document.activeElement.closest('.row')?.dataset.key ?? document.activeElement.id"
+
+
+async def opened(page: Page, control: FakeControl) -> None:
+    await page.open(control.url)
+    await page.until(LIVE)
+
+
+async def test_a_live_session_goes_through_its_phases_in_order(page: Page, control: FakeControl):
+    await opened(page, control)
+    s, seen = "s-abc", []
+
+    async def see(phase: str, *records: rec.Record) -> None:
+        control.publish(records)
+        seen.append(await page.until(PHASE, holds=lambda shown: shown == phase))
+
+    waits = rec.TurnWaited(
+        at_s=now(), turn=RequestId("r-1"), session=SessionId(s), reason=WaitReason.KV_FULL, waiting=1
+    )
+    await see("queue", session_started(s, at_s=now()), arrived(s, "r-1", at_s=now()), waits)
+    await see("prefill", *sent(s, "r-1", at_s=now()))
+    await see("decode", first_token(s, "r-1", at_s=now()))
+    await see("tool", tools_started(s, "r-1", "bash", at_s=now()), ended(s, "r-1", at_s=now()))
+    await see("idle", tools_ended(s, "r-2", "bash", at_s=now()))
+    await see("ended", rec.SessionEnded(at_s=now(), session=SessionId(s), turns=1, reason="finished"))
+    assert seen == ["queue", "prefill", "decode", "tool", "idle", "ended"]
+    assert await page.run("document.querySelector('#rows .hit').textContent") == "75 %"
+
+
+async def test_sub_agents_stand_indented_below_their_session(page: Page, control: FakeControl):
+    await opened(page, control)
+    spawned = arrived("s-1", "r-2", at_s=now(), thread="2", edge=Edge.SPAWNED)
+    child = session_started("s-child", at_s=now(), parent="s-1")
+    control.publish(
+        [*whole_turn("s-1", "r-1", at_s=now() - 4), spawned, child, arrived("s-child", "r-3", at_s=now())]
+    )
+    assert await page.until(ROWS, holds=lambda rows: len(rows) == 3) == ["s-1", ".2", "s-child"]
+    indent_of = "getComputedStyle(r.querySelector('.label')).paddingLeft"
+    depths = f"[...document.querySelectorAll('#rows .row')].map(r => [r.ariaLevel, {indent_of}])"
+    (first, _), (second, indent), (third, _) = await page.run(depths)
+    assert [first, second, third] == ["1", "2", "2"]
+    assert float(indent.removesuffix("px")) > 10
+    assert "sub-agent" in await page.run("document.querySelectorAll('#rows .row')[1].textContent")
+
+
+async def test_a_turns_decision_opens_by_keyboard(page: Page, control: FakeControl):
+    control.publish([*whole_turn("s-1", "r-1", at_s=now() - 9), *whole_turn("s-1", "r-2", at_s=now() - 4)])
+    control.publish(whole_turn("s-2", "r-3", at_s=now() - 3))
+    control.loads = {"default-0": 1, "default-1": 4}  # type: ignore[dict-item]
+    await opened(page, control)
+    await page.until(ROWS, holds=lambda rows: rows == ["s-2", "s-1"])
+    for _ in range(40):
+        await page.press("Tab")
+        if await page.run(FOCUSED) in ("s-1", "s-2"):
+            break
+    assert await page.run(FOCUSED) == "s-2"
+    await page.press("ArrowDown", "ArrowLeft", "ArrowLeft", "Enter")
+    text = await page.until(
+        "document.getElementById('detail').innerText", holds=lambda shown: "Alternatives" in shown
+    )
+    assert "r-1" in text
+    assert "Sent to default-0" in text
+    assert "its session's earlier turns ran there" in text
+    assert "default-1" in text
+    assert "first token\t0.30 s (0.20 s – 0.50 s)\t0.50 s" in text
+    assert "750 (75 %)\t750 (75 %)" in text
+    assert await page.run("document.activeElement.id") == "detail-title"
+    assert await page.run("document.activeElement.matches(':focus-visible')")
+    await page.press("Escape")
+    assert await page.run(FOCUSED) == "s-1"
+    assert await page.run("document.getElementById('detail').hidden")
+
+
+async def test_what_the_gateway_forgot_is_told_from_what_the_page_saw(page: Page, control: FakeControl):
+    control.publish(whole_turn("s-1", "r-1", at_s=now() - 4))
+    control.records.clear()
+    await opened(page, control)
+    await page.until(ROWS, holds=lambda rows: rows == ["s-1"])
+    await page.run("document.querySelector('.skip').click()")
+    await page.press("ArrowLeft", "Enter")
+    text = await page.until(
+        "document.getElementById('detail').innerText", holds=lambda shown: "forgotten" in shown
+    )
+    assert "Sent to default-0" in text
+
+
+async def test_keys_are_listed_and_do_what_they_say(page: Page, control: FakeControl):
+    control.graphs = GRAPHS
+    _, records = lived()
+    control.publish(records)
+    await opened(page, control)
+    await page.until(ROWS)
+    await page.press("?")
+    assert "zoom in, out" in await page.run("document.querySelector('dialog[open]').innerText")
+    await page.press("Escape", "g")
+    await page.until(
+        "document.querySelectorAll('#view-graphs svg .node').length", holds=lambda count: count == 5
+    )
+    await page.press("g", "l")
+    await page.until("document.getElementById('follow').ariaPressed === 'false'")
+    await page.press("t")
+    assert await page.run("document.documentElement.dataset.theme") == "light"
+    await page.press("/", "c", "o", "d", "e", "x")
+    assert await page.run("document.activeElement.id + document.activeElement.value") == "filtercodex"
+    kind = "k.textContent.split(' ')[0]"
+    all_kinds = "[...document.querySelectorAll('#rows .row[aria-level=\"1\"] .kind')]"
+    kinds = f"[...new Set({all_kinds}.map(k => {kind}))]"
+    await page.until(kinds, holds=lambda shown: shown == ["codex"])
+
+
+async def test_it_goes_on_where_the_stream_was_cut(page: Page, control: FakeControl):
+    control.publish(whole_turn("s-1", "r-1", at_s=now() - 4))
+    await opened(page, control)
+    await page.until(ROWS, holds=lambda rows: rows == ["s-1"])
+    control.is_down = True
+    control.cut()
+    await page.until("document.getElementById('link').dataset.state === 'broken'")
+    assert "Trying again in" in await page.until("document.getElementById('alert').innerText")
+    control.publish(whole_turn("s-2", "r-2", at_s=now() - 3))
+    control.is_down = False
+    await page.run("document.querySelector('#alert button').click()")
+    await page.until(LIVE)
+    await page.until(ROWS, holds=lambda rows: rows == ["s-2", "s-1"])
+    assert control.after == [0, 5]
+    assert await page.run("document.getElementById('alert').hidden")
+
+
+async def test_behind_a_gap_it_asks_how_things_are(page: Page, control: FakeControl):
+    control.publish(whole_turn("s-1", "r-1", at_s=now() - 9))
+    await opened(page, control)
+    await page.until(ROWS, holds=lambda rows: rows == ["s-1"])
+    at_s = now() - 5
+    turn: dict[str, Any] = {
+        "turn": "r-9",
+        "thread": "s-9.1",
+        "edge": "opens",
+        "parent": None,
+        "model": "m",
+        "arrived_s": at_s,
+        "submitted_s": at_s + 1,
+        "first_token_s": at_s + 2,
+        "ended_s": at_s + 3,
+        "wait_reason": "window_full",
+        "queue_ms": 1000.0,
+        "replica": "default-0",
+        "reason": "least_loaded",
+        "expected_first_token_ms": 900.0,
+        "expected_completion_ms": 2000.0,
+        "prompt_tokens": 100,
+        "cached_tokens": 40,
+        "output_tokens": 5,
+        "outcome": "finished",
+        "status": 200,
+        "refusal": None,
+        "tools": ["bash"],
+        "tools_ended_s": None,
+    }
+    session = {
+        "id": "s-9",
+        "tenant": "team-b",
+        "source": "new",
+        "confidence": 1.0,
+        "schema": None,
+        "parent": None,
+        "agent": "",
+        "state": "tool",
+        "since_s": at_s + 3,
+        "turns": 1,
+        "threads": 1,
+        "started_s": at_s,
+        "last_seen_s": at_s + 3,
+        "prompt_tokens": 100,
+        "cached_tokens": 40,
+        "output_tokens": 5,
+        "last_turns": [turn],
+    }
+    control.publish_gap()
+    control.snapshot = {"at_s": now(), "seq": len(control.lines), "session_count": 1, "sessions": [session]}
+    texts = "['.name', '.phase'].map(part => r.querySelector(part).textContent)"
+    shown = f"[...document.querySelectorAll('#rows .row')].map(r => {texts})"
+    await page.until(shown, holds=lambda rows: rows == [["s-9", "tool"], ["s-1", "ended"]])
+    control.publish([tools_ended("s-9", "r-10", "bash", at_s=now())])
+    await page.until(shown, holds=lambda rows: rows[0] == ["s-9", "idle"])
+
+
+async def test_no_request_leaves_the_origin(page: Page, control: FakeControl):
+    world, records = lived()
+    control.publish(records)
+    control.gauges = world.gauges()
+    await opened(page, control)
+    await page.until(ROWS)
+    await page.run("document.querySelector('.skip').click()")
+    await page.press("ArrowLeft", "Enter", "Escape", "g", "?")
+    await asyncio.sleep(0.5)
+    origin = control.url.removesuffix("turnpike/")
+    assert len(page.requests) > 10
+    assert [url for url in page.requests if not url.startswith((origin, "data:"))] == []
+
+
+async def test_hostile_names_are_shown_as_text(page: Page, control: FakeControl):
+    evil = "<img src=x onerror=window.broken=1>"
+    await opened(page, control)
+    control.publish(
+        [session_started(evil, at_s=now() - 5, schema=evil), *whole_turn(evil, evil, at_s=now() - 4)]
+    )
+    control.publish(
+        [tools_started(evil, evil, evil, at_s=now() - 1), {"type": "no_such_record", "at_s": "soon"}]
+    )
+    assert await page.until(ROWS, holds=lambda rows: rows == [evil])
+    assert evil in await page.run("document.querySelector('.kind').textContent")
+    await page.run("document.querySelector('.skip').click()")
+    await page.press("ArrowLeft", "Enter")
+    await page.until("document.getElementById('detail').innerText", holds=lambda shown: evil in shown)
+    await page.until("document.querySelector('.outcome') !== null")
+    assert await page.run("[document.querySelectorAll('img').length, window.broken ?? null]") == [0, None]
+
+
+async def test_an_empty_page_says_what_to_do(page: Page, control: FakeControl):
+    await opened(page, control)
+    text = await page.until(
+        "document.getElementById('empty').innerText", holds=lambda shown: "No session yet" in shown
+    )
+    assert "/v1" in text
+    assert "No replica is known" in await page.until("document.getElementById('fleet-body').innerText")
+
+
+async def test_it_asks_for_the_key_once_and_keeps_it_for_the_tab(page: Page, control: FakeControl):
+    control.key = "let-me-in"
+    control.publish(whole_turn("s-1", "r-1", at_s=now() - 4))
+    await page.open(control.url)
+    await page.until("document.getElementById('key-dialog').open")
+    page.complaints.clear()  # the browser tells of the 401
+    await page.press(*"wrong", "Enter")
+    await page.until(
+        "document.querySelector('dialog[open]')?.innerText", holds=lambda shown: "not accept" in (shown or "")
+    )
+    await page.press(*control.key, "Enter")
+    await page.until(LIVE)
+    await page.until(ROWS, holds=lambda rows: rows == ["s-1"])
+    await page.open(control.url)
+    await page.until(LIVE)
+    kept = "[Object.values(sessionStorage), Object.values(localStorage), document.cookie]"
+    session, local, cookie = await page.run(kept)
+    assert session == [control.key]
+    assert control.key not in [*local, cookie]
+
+
+async def test_a_key_that_the_browser_asked_for_is_not_asked_for_again(page: Page, control: FakeControl):
+    control.key, control.is_page_closed = "let-me-in", True
+    control.publish(whole_turn("s-1", "r-1", at_s=now() - 4))
+    await page.open(control.url.replace("://", f"://any:{control.key}@"))
+    await page.until(LIVE)
+    await page.until(ROWS, holds=lambda rows: rows == ["s-1"])
+    page.complaints.clear()  # the browser tells of the 401
