@@ -9,7 +9,8 @@ Deviations: a fit alone is wrong where a tool has two modes (a cached build and 
 wrong while there are few. So the quantile is the fit's at first and goes over to the counted one.
 
 Invariants: memory is fixed; an observation weighs half as much after `half_life` later ones; no quantile is
-beyond the largest observation's bucket once there are `_COUNTED` observations.
+beyond the largest observation's bucket once there are `_COUNTED` observations; callers ask for a few shares
+only.
 """
 
 import math
@@ -21,6 +22,8 @@ _BUCKETS: Final = 72
 _RATIO: Final = 1.25
 _LOG_RATIO: Final = math.log(_RATIO)
 _RESCALE_AT: Final = 1e6
+_STALE: Final = 0.03
+"""Share of new observations after which quantiles are worked out anew."""
 _COUNTED: Final = 40.0
 """Observations after which counts alone are believed."""
 _PRIOR_SIGMA: Final = 1.0
@@ -28,7 +31,7 @@ _PRIOR_WEIGHT: Final = 2.0
 
 
 class LogQuantiles:
-    __slots__ = ("_counts", "_gain", "_keep", "_log_low", "_squares", "_sum", "_weight")
+    __slots__ = ("_counts", "_gain", "_keep", "_known", "_log_low", "_new", "_squares", "_sum", "_weight")
 
     def __init__(self, *, low: float, half_life: float = 300.0) -> None:
         """`low`: what is below it is not told apart; the largest is about ten million times as much."""
@@ -39,10 +42,17 @@ class LogQuantiles:
         self._weight = 0.0
         self._sum = 0.0
         self._squares = 0.0
+        self._known: dict[float, float] = {}
+        """Quantiles that were worked out and are still about right."""
+        self._new = 0
 
     def add(self, value: float) -> None:
         log = max(math.log(value) if value > 0.0 else self._log_low, self._log_low)
         gain = self._gain = self._gain / self._keep
+        self._new += 1
+        if self._new >= _STALE * self.weight:
+            self._known.clear()
+            self._new = 0
         self._counts[min(int((log - self._log_low) / _LOG_RATIO), _BUCKETS - 1)] += gain
         self._weight += gain
         self._sum += gain * log
@@ -79,6 +89,12 @@ class LogQuantiles:
         """The value that `share` of them do not exceed; None before the first."""
         if not self._weight:
             return None
+        known = self._known.get(share)
+        if known is None:
+            known = self._known[share] = self._work_out(share)
+        return known
+
+    def _work_out(self, share: float) -> float:
         trust = min(1.0, self.weight / _COUNTED)
         counted = self._counted(share)
         if trust == 1.0:

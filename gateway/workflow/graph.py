@@ -14,7 +14,7 @@ Invariants: pure; memory is bounded by `GraphConfig`; what is predicted is a dis
 most frequent nodes, and all others together.
 """
 
-import math
+from math import log
 from typing import Annotated, Final
 
 import msgspec
@@ -27,12 +27,12 @@ from gateway.workflow.mixture import Mixture, Opinion, level
 from gateway.workflow.nodes import END, OTHER, TEXT, Nodes
 from gateway.workflow.remaining import Remaining
 
-_CANDIDATES: Final = 16
+_CANDIDATES: Final = 12
 _REFRESH: Final = 64
 _STRENGTH: Final = 1.0
 """What the simpler context weighs, for each different node that was seen in the one that leans on it."""
-KINDS: Final = 9
-_LEANS_ON: Final = (-1, 0, 1, 0, 3, 3, 0, 3, 3)
+KINDS: Final = 8
+_LEANS_ON: Final = (-1, 0, 1, 0, 3, 0, 3, 3)
 """Of each kind of context, which one it leans on; -1 for none."""
 _MAX_RUN: Final = 6
 _FREQUENT: Final = 0
@@ -87,7 +87,6 @@ class Walk(msgspec.Struct, gc=False):
             hash((2, before, last)),
             hash((3, self.third, before, last)),
             hash((4, called)),
-            hash((5, before, called)),
             hash((6, called, self.has_failed, self.is_asked)),
             hash((7, last, self.run if self.run < _MAX_RUN else _MAX_RUN, self.left)),
             hash((8, called, self.asks, steps if steps < 8 else 7 + steps.bit_length())),
@@ -130,6 +129,7 @@ class Graph:
         self._evidence = Evidence(max_contexts=config.max_contexts, half_life=config.half_life_steps)
         self._mixture = mixture
         self._candidates: tuple[int, ...] = (END, TEXT)
+        self._place = {END: 0, TEXT: 1}
         self._lessons = 0
         self.tasks = 0
         """Conversations that came to their end."""
@@ -140,7 +140,8 @@ class Graph:
 
     def forecast(self, walk: Walk) -> Forecast:
         """What follows the step where the walk stands."""
-        contexts, candidates = walk.contexts(), self._candidates
+        contexts, candidates, place = walk.contexts(), self._candidates, self._place
+        others = len(candidates)
         evidence, gain = self._evidence, self._evidence.gain
         uniform = 1.0 / (len(candidates) + 1)
         nothing = [uniform] * (len(candidates) + 1)
@@ -157,15 +158,14 @@ class Graph:
             weight = counts.total / gain
             prior = _STRENGTH * (len(by_node) + 0.5)
             scale = 1.0 / (weight + prior)
-            count = by_node.get
             prior *= scale
             scale /= gain
-            pairs = zip(candidates, simpler, strict=False)  # the last of `simpler` is of all others
-            shares = [count(node, 0.0) * scale + prior * share for node, share in pairs]
-            shares.append(max(1e-9, 1.0 - sum(shares)))
+            shares = [prior * share for share in simpler]
+            for node, seen in by_node.items():
+                shares[place.get(node, others)] += seen * scale
             said.append(shares)
             trusted = level(weight, is_sure=len(by_node) == 1)
-            opinions.append(Opinion(kind, trusted, [math.log(each) for each in shares]))
+            opinions.append(Opinion(kind, trusted, list(map(log, shares))))
         mixed = self._mixture.mix(opinions) if opinions else nothing
         return Forecast(contexts, candidates, opinions, mixed)
 
@@ -219,3 +219,4 @@ class Graph:
         frequent = sorted(counts.by_node, key=counts.by_node.__getitem__, reverse=True)
         rest = [node for node in frequent if node not in (END, TEXT, OTHER)]
         self._candidates = (END, TEXT, *rest[: _CANDIDATES - 2])
+        self._place = {node: at for at, node in enumerate(self._candidates)}
