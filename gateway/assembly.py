@@ -15,6 +15,7 @@ from gateway.domain.ids import PoolId, ReplicaId, TenantId
 from gateway.routing.affinity import SessionAffinity
 from gateway.routing.health import FleetHealth
 from gateway.routing.placement import PlacementPolicy
+from gateway.routing.predicted import PredictedPlacement
 from gateway.routing.state_residence import StateResidence
 from gateway.routing.trickle import Trickle
 from gateway.tool_probe.boundaries import ToolBoundaries
@@ -28,20 +29,26 @@ def assemble(config: Config, *, id_prefix: str, placement: PlacementPolicy | Non
     if config.tenants:
         # An id that we did not see being minted may be another tenant's.
         core = msgspec.structs.replace(core, is_unknown_state_refused=True)
+    forecasts = _forecasts(config)
+    if placement is None:
+        by_affinity = config.routing.policy == "affinity"
+        placement = (
+            SessionAffinity(config.routing) if by_affinity else PredictedPlacement(config.routing, forecasts)
+        )
     return Coordinator(
         core,
         fleet=Fleet(
             [PoolFacts(PoolId(pool.name), pool.models) for pool in config.pools], FleetHealth(config.health)
         ),
         admission=_admission(config),
-        placement=placement or SessionAffinity(config.routing),
+        placement=placement,
         sessions=SessionBook(
             Sessions(config.sessions, id_prefix=id_prefix),
             ToolBoundaries(config.tools),
             StateResidence(config.state),
             Prospects(config.workflow),
         ),
-        forecasts=_forecasts(config),
+        forecasts=forecasts,
         trickle=Trickle(config.trickle),
     )
 

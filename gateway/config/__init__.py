@@ -15,8 +15,8 @@ from gateway.config.stream import StreamFileConfig
 from gateway.config.tenants import TenantConfig
 from gateway.config.upstream import PoolConfig, UpstreamConfig
 from gateway.core.coordinator import CoordinatorConfig
-from gateway.routing.affinity import AffinityConfig
 from gateway.routing.health import HealthConfig
+from gateway.routing.settings import RoutingConfig
 from gateway.routing.state_residence import StateResidenceConfig
 from gateway.routing.trickle import TrickleConfig
 from gateway.tool_probe.boundaries import ToolBoundariesConfig
@@ -40,7 +40,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sessions: SessionsConfig = SessionsConfig()
     workflow: WorkflowConfig = WorkflowConfig()
     tools: ToolBoundariesConfig = ToolBoundariesConfig()
-    routing: AffinityConfig = AffinityConfig()
+    routing: RoutingConfig = RoutingConfig()
     health: HealthConfig = HealthConfig()
     trickle: TrickleConfig = TrickleConfig()
     state: StateResidenceConfig = StateResidenceConfig()

@@ -26,6 +26,31 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError("of api_key_env and api_key_file only one can be meant")
 
 
+class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a pool's replicas are named, beside those that are listed in the settings."""
+
+    file: str | None = None
+    """A file that names one URL a line; it may change at any time."""
+    dns: Annotated[str, Meta(pattern=r"^(https?://)?[A-Za-z0-9._-]+:[0-9]{1,5}\Z")] | None = None
+    """A name whose every address is a replica, with the port: `vllm.models.svc:8000`."""
+    registration: bool = False
+    """Replicas may register at the control plane: `POST /turnpike/replicas`, again before `ttl_s` is over."""
+    period_s: _Seconds = 5.0
+    """Between two looks at the file and at DNS."""
+    ttl_s: _Seconds = 15.0
+    """A registered replica that was not heard of for this long leaves."""
+    api_key_env: str | None = None
+    """The environment variable that holds the key to send to all of them."""
+    api_key_file: str | None = None
+    """The file that holds it."""
+
+    def address(self) -> tuple[str, str, int]:
+        """Scheme, name and port of `dns`."""
+        scheme, _, rest = (self.dns or "").rpartition("://")
+        name, _, port = rest.rpartition(":")
+        return scheme or "http", name, int(port)
+
+
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z")] = "default"
     """Shown in records, and in the names that replicas get by default."""
@@ -33,7 +58,13 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Model names to route here; by default those that the replicas say they serve."""
     profile: str | None = None
     """Of its replicas; by default they are learned from nothing, which costs some tens of turns each."""
-    replicas: Annotated[tuple[ReplicaConfig, ...], Meta(min_length=1)]
+    replicas: tuple[ReplicaConfig, ...] = ()
+    discovery: DiscoveryConfig | None = None
+    """Where more of them are named."""
+
+    def __post_init__(self) -> None:
+        if not self.replicas and self.discovery is None:
+            raise ValueError(f"pool {self.name} needs replicas, or a discovery that finds some")
 
     def names(self) -> list[str]:
         """The replicas' names, in their order."""

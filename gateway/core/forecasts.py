@@ -80,6 +80,10 @@ class Forecasts:
         known = self._of(replica)
         return known.estimator.predict(work, known.in_flight.load(now=now)).completion.seconds
 
+    def expected_tokens(self, live: LiveRequest) -> float:
+        """Of its prompt."""
+        return self._of_model(live.facts.model).expect(live.facts.body_bytes, self._before(live))
+
     # --- what happens ------------------------------------------------------------------------------
 
     def sent(self, live: LiveRequest, replica: ReplicaId, *, now: float) -> Expected | None:

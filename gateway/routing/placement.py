@@ -10,30 +10,68 @@ Invariants: the chosen replica is one of the candidates; among equally loaded on
 chosen wins, so equal replicas take turns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
+
 from gateway.domain.decision import Placement, PlacementReason, SessionRef
+from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId
+from gateway.domain.request import Usage
+
+
+def _unknown() -> float:
+    return 0.0
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What is known of a turn before it is placed."""
+
+    now: float = 0.0
+    agent: int = 0
+    """What its conversation begins with, as a hash; 0 if nothing."""
+    body_bytes: int = 0
+    tokens: Callable[[], float] = _unknown
+    """Of its prompt, as expected. Asking takes some µs."""
+
+
+NOTHING_KNOWN = Asked()
 
 
 class PlacementPolicy(Protocol):
-    """Which of these replicas should run the turn?"""
+    """Which of these replicas should run the turn?
 
-    def place(self, candidates: Sequence[ReplicaLoad], session: SessionRef | None) -> Placement:
+    A policy that is told something that it has no use for need not say so."""
+
+    def place(
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+    ) -> Placement:
         """`candidates` is not empty; all of them have room. `session`: None for what is no turn."""
         ...
 
     def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
         """Whether it lived on a replica that is none of these, so that its prompt is computed anew."""
-        ...
+        return False
 
-    def session_ended(self, session: SessionId) -> None: ...
+    def turn_over(
+        self, session: SessionRef, replica: ReplicaId, usage: Usage, *, agent: int, now: float
+    ) -> None:
+        """A turn was answered, to its end."""
+        return
+
+    def session_ended(self, session: SessionId) -> None:
+        """No further turn will come."""
+        return
 
     def replica_lost(self, replica: ReplicaId) -> None:
         """It is down: what it held is gone."""
-        ...
+        return
+
+    def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
+        """As engines do about once a second."""
+        return
 
 
 class LeastLoaded:

@@ -6,7 +6,7 @@ or takes too long, is asked again after a while; nothing depends on its answer.
 
 import asyncio
 import ssl
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 import aiohttp
@@ -26,13 +26,13 @@ _LOOK_AGAIN: Final = 30.0
 class EngineWatch:
     def __init__(
         self,
-        replicas: Iterable[Replica],
+        replicas: Mapping[ReplicaId, Replica],
         config: UpstreamConfig,
         *,
         tls: ssl.SSLContext | None,
         on_report: Callable[[ReplicaId, EngineSignals], None],
     ) -> None:
-        self._replicas = list(replicas)
+        self._replicas = replicas
         self._config = config
         self._tls = tls
         self._on_report = on_report
@@ -52,14 +52,15 @@ class EngineWatch:
         """One endless loop per replica, for the caller to run as tasks."""
         timeout = aiohttp.ClientTimeout(total=self._config.health_timeout_s)
         self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
-        return [self._watch(replica) for replica in self._replicas]
+        return [self.watch(replica) for replica in self._replicas.values()]
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
 
-    async def _watch(self, replica: Replica) -> None:
-        while True:
+    async def watch(self, replica: Replica) -> None:
+        """Asks it for as long as it is a member."""
+        while self._replicas.get(replica.id) is replica:
             pause_s = self._config.engine_period_s
             if replica.id in self._engines:
                 signals = await self._ask(replica)

@@ -30,7 +30,10 @@ class HealthChecks:
         tls: ssl.SSLContext | None,
         on_up: Callable[[ReplicaFacts], None],
         on_down: Callable[[ReplicaId, str], None],
+        has_several_pools: bool,
     ) -> None:
+        """`replicas` may change: those that are added are for the caller to `watch`."""
+        self.has_several_pools = has_several_pools
         self._replicas = replicas
         self._config = config
         self._tls = tls
@@ -39,15 +42,14 @@ class HealthChecks:
         self._facts: dict[ReplicaId, ReplicaFacts] = {}
         self._models: dict[ReplicaId, list[dict[str, Any]]] = {}
         self._failures: dict[ReplicaId, int] = {}
-        self._wake = {replica: asyncio.Event() for replica in replicas}
+        self._wake: dict[ReplicaId, asyncio.Event] = {}
         self._session: aiohttp.ClientSession | None = None
-        self.has_several_pools = len({replica.pool for replica in replicas.values()}) > 1
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
         """One endless check per replica, for the caller to run as tasks."""
         timeout = aiohttp.ClientTimeout(total=self._config.health_timeout_s)
         self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
-        return [self._watch(replica) for replica in self._replicas.values()]
+        return [self.watch(replica) for replica in self._replicas.values()]
 
     async def close(self) -> None:
         if self._session is not None:
@@ -55,7 +57,8 @@ class HealthChecks:
 
     def check_now(self, replica: ReplicaId) -> None:
         """A request to it has just failed."""
-        self._wake[replica].set()
+        if (wake := self._wake.get(replica)) is not None:
+            wake.set()
 
     def suspect(self, replica: ReplicaId, why: str) -> None:
         """It cannot be reached. It is out at once, until a check finds it healthy; else it would look idle
@@ -70,16 +73,19 @@ class HealthChecks:
         models = {model.get("id"): model for listing in found for model in listing}
         return {"object": "list", "data": list(models.values())}
 
-    async def _watch(self, replica: Replica) -> None:
-        while True:
+    async def watch(self, replica: Replica) -> None:
+        """Checks it for as long as it is a member."""
+        wake = self._wake[replica.id] = asyncio.Event()
+        while self._replicas.get(replica.id) is replica:
             await self._check(replica)
-            wake = self._wake[replica.id]
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._config.health_period_s):
                     await wake.wait()
             if wake.is_set():  # not more often than this, however many requests fail
                 await asyncio.sleep(min(0.1, self._config.health_period_s))
                 wake.clear()
+        for known in (self._facts, self._models, self._failures):
+            known.pop(replica.id, None)
 
     async def _check(self, replica: Replica) -> None:
         try:
@@ -88,12 +94,16 @@ class HealthChecks:
                 raise aiohttp.ClientError(f"/health answered {status}")
             facts = await self._learn(replica)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            if self._replicas.get(replica.id) is not replica:
+                return
             failures = self._failures[replica.id] = self._failures.get(replica.id, 0) + 1
             is_refused = isinstance(error, aiohttp.ClientConnectorError)
             if is_refused or failures >= self._config.failures_until_down:
                 self._facts.pop(replica.id, None)
                 self._models.pop(replica.id, None)
                 self._on_down(replica.id, _describe(error))
+            return
+        if self._replicas.get(replica.id) is not replica:
             return
         self._failures[replica.id] = 0
         if self._facts.get(replica.id) != facts:

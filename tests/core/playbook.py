@@ -24,29 +24,22 @@ from gateway.domain.fleet import ReplicaFacts, ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, ExplicitId, Protocol, RequestFacts, ToolCall, Work
-from gateway.routing.placement import LeastLoaded
+from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 
 _HASH = "sha256:" + "0" * 64
 nothing = None
 
 
-class ByLoad:
+class ByLoad(PlacementPolicy):
     """Placement that tests can foretell: no session has a home."""
 
     def __init__(self) -> None:
         self._by_load = LeastLoaded()
 
-    def place(self, candidates: Sequence[ReplicaLoad], session: SessionRef | None) -> Placement:
+    def place(
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+    ) -> Placement:
         return self._by_load.place(candidates)
-
-    def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
-        return False
-
-    def session_ended(self, session: SessionId) -> None:
-        pass
-
-    def replica_lost(self, replica: ReplicaId) -> None:
-        pass
 
 
 class Playbook:

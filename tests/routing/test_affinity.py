@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from gateway.domain.decision import PlacementReason, SessionRef, SessionSource
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
-from gateway.routing.affinity import AffinityConfig, SessionAffinity
+from gateway.routing.affinity import SessionAffinity
+from gateway.routing.settings import RoutingConfig
 
 
 def loads(**running: int) -> list[ReplicaLoad]:
@@ -22,7 +23,7 @@ def turn(session: str, thread: str = "1") -> SessionRef:
 
 
 def policy(**config) -> SessionAffinity:
-    return SessionAffinity(AffinityConfig(**config))
+    return SessionAffinity(RoutingConfig(**config))
 
 
 def test_new_sessions_go_where_the_fewest_live_though_their_tools_run():
@@ -124,6 +125,7 @@ def test_the_books_balance(steps):
                 load for load in loads(**dict(zip("abc", running, strict=True))) if load.replica in names
             ]
             assert affinity.place(candidates, turn(session, thread)).replica in names
-        assert len(affinity._homes) <= 5
-        counted = Counter(affinity._homes[first] for first in affinity._firsts.values())
+        assert len(affinity.homes._homes) <= 5
+        firsts = [first.conversation for first in affinity.homes._firsts.values()]
+        counted = Counter(affinity.homes._homes[first] for first in firsts)
         assert affinity.sessions_at == counted

@@ -1,0 +1,104 @@
+"""Homes: which replica each conversation was placed on last, and how many sessions live where.
+
+Invariants: a conversation has at most one home; at most `max_conversations` are remembered, the least
+recently used go first, and forgetting one only costs a prefill; `sessions_at` counts the sessions whose first
+conversation is remembered to live there, and `tokens_at` what those were last told to hold.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+import msgspec
+
+from gateway.domain.decision import SessionRef
+from gateway.domain.ids import ReplicaId, SessionId, ThreadId
+
+Conversation = tuple[SessionId, ThreadId]
+
+
+class _First(msgspec.Struct, eq=False):
+    """The conversation that a session is counted by."""
+
+    conversation: Conversation
+    tokens: float = 0.0
+
+
+class Homes:
+    def __init__(self, max_conversations: int) -> None:
+        self._max = max_conversations
+        self._homes: OrderedDict[Conversation, ReplicaId] = OrderedDict()
+        self._firsts: dict[SessionId, _First] = {}
+        self.sessions_at: dict[ReplicaId, int] = {}
+        self.tokens_at: dict[ReplicaId, float] = {}
+
+    def own(self, session: SessionRef) -> ReplicaId | None:
+        """Of this conversation."""
+        return self._homes.get((session.session, session.thread))
+
+    def find(self, session: SessionRef) -> ReplicaId | None:
+        """A conversation that is new shares its beginning with the session's first, more often than not."""
+        return self.own(session) or self.of_first(session.session)
+
+    def of_first(self, session: SessionId) -> ReplicaId | None:
+        first = self._firsts.get(session)
+        return self._homes[first.conversation] if first is not None else None
+
+    def first(self, session: SessionId) -> Conversation | None:
+        first = self._firsts.get(session)
+        return first.conversation if first is not None else None
+
+    def settle(self, session: SessionRef, replica: ReplicaId) -> Conversation | None:
+        """Whom it had to forget for that."""
+        self.move((session.session, session.thread), replica)
+        if len(self._homes) <= self._max:
+            return None
+        oldest = next(iter(self._homes))
+        self._leave(oldest)
+        return oldest
+
+    def move(self, conversation: Conversation, replica: ReplicaId) -> None:
+        session = conversation[0]
+        before = self._homes.get(conversation)
+        self._homes[conversation] = replica
+        self._homes.move_to_end(conversation)
+        first = self._firsts.get(session)
+        if first is None:
+            first = self._firsts[session] = _First(conversation)
+            self._count(replica, 1, 0.0)
+        elif before is not None and before != replica and first.conversation == conversation:
+            self._count(before, -1, -first.tokens)
+            self._count(replica, 1, first.tokens)
+
+    def holds(self, conversation: Conversation, tokens: float) -> None:
+        """It was told to hold so many."""
+        first = self._firsts.get(conversation[0])
+        if first is not None and first.conversation == conversation:
+            self._count(self._homes[conversation], 0, tokens - first.tokens)
+            first.tokens = tokens
+
+    def session_ended(self, session: SessionId) -> float:
+        """What it held in the end. (What its other conversations left is forgotten in time.)"""
+        first = self._firsts.get(session)
+        if first is None:
+            return 0.0
+        self._leave(first.conversation)
+        return first.tokens
+
+    def oldest_first(self) -> Iterator[tuple[Conversation, ReplicaId]]:
+        return iter(self._homes.items())
+
+    def _leave(self, conversation: Conversation) -> None:
+        replica = self._homes.pop(conversation)
+        first = self._firsts.get(conversation[0])
+        if first is not None and first.conversation == conversation:
+            del self._firsts[conversation[0]]
+            self._count(replica, -1, -first.tokens)
+
+    def _count(self, replica: ReplicaId, sessions: int, tokens: float) -> None:
+        count = self.sessions_at.get(replica, 0) + sessions
+        if count:
+            self.sessions_at[replica] = count
+            self.tokens_at[replica] = self.tokens_at.get(replica, 0.0) + tokens
+        else:
+            del self.sessions_at[replica]
+            self.tokens_at.pop(replica, None)

@@ -1,0 +1,205 @@
+"""Placement by prediction: where is the turn done soonest, counting what it costs the sessions that are
+there?
+
+Source: ours, on the predictions of Agent.xpu (§4.2, `gateway/cost`); SAGA (§5.1) for affinity.
+
+Theory of operation. A turn that has a home stays, unless others run far less than its home; only then
+predictions are asked for, as they cost some µs. Each candidate's cost is the predicted completion there, the
+prompt computed as far as it is not held there, and the time by which that prefill holds up those that run
+there. A session that is new, or lost its home, will make many more turns: it counts as well what each session
+that lives on a replica adds to each turn there, and what would have to be computed again because the KV cache
+cannot hold all of them when they are grown.
+
+Symbols: —
+
+Deviations: —
+
+Invariants: the chosen replica is one of the candidates; those of `Homes` and `Residency`; at most
+`_LOOKED_AT` replicas are predicted for a turn that has a home.
+"""
+
+import heapq
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.cost.estimator import TurnWork
+from gateway.cost.foresight import Foresight
+from gateway.cost.roofline import Turn
+from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
+from gateway.domain.engine import EngineSignals
+from gateway.domain.fleet import ReplicaLoad
+from gateway.domain.ids import ReplicaId, SessionId
+from gateway.domain.request import Usage
+from gateway.routing.homes import Homes
+from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
+from gateway.routing.residency import Residency, ResidencyConfig
+from gateway.routing.settings import RoutingConfig
+
+_FEW: Final = 3
+"""Turns that a home may run more than the least loaded replica, before anything is predicted."""
+_LOOKED_AT: Final = 3
+_MOVE_PAYS: Final = 0.8
+"""A move must be predicted to take no more than this share of staying."""
+_HOLDS_UP: Final = 0.5
+"""Of a prefill, what those that run meanwhile lose: it is computed in chunks, beside their decoding."""
+_CALIBRATED_FOR: Final = 64
+"""Placements, until what a usual turn takes on a replica is predicted again."""
+_AVERAGED: Final = 0.05
+_USUAL_NEW, _USUAL_CONTEXT, _USUAL_PEAK = 2_000.0, 20_000.0, 40_000.0
+
+
+class PredictedPlacement(PlacementPolicy):
+    def __init__(self, config: RoutingConfig, foresight: Foresight) -> None:
+        self._foresight = foresight
+        self._by_load = LeastLoaded()
+        self.homes = Homes(config.max_conversations)
+        self.residency = Residency(ResidencyConfig(max_conversations=config.max_conversations))
+        self._usual_new, self._usual_context, self._usual_peak = _USUAL_NEW, _USUAL_CONTEXT, _USUAL_PEAK
+        self._usual_s: dict[ReplicaId, float] = {}
+        self._calibrated = 0
+
+    @property
+    def sessions_at(self) -> dict[ReplicaId, int]:
+        return self.homes.sessions_at
+
+    # --- where -------------------------------------------------------------------------------------
+
+    def place(
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
+    ) -> Placement:
+        if session is None:
+            return self._by_load.place(candidates)
+        chosen, reason = self._choose(candidates, session, asked)
+        forgotten = self.homes.settle(session, chosen)
+        if forgotten is not None:
+            self.residency.forget(forgotten)
+        return Placement(replica=chosen, reason=reason)
+
+    def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
+        home = self.homes.find(session)
+        return home is not None and all(load.replica != home for load in candidates)
+
+    def _choose(
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
+    ) -> tuple[ReplicaId, PlacementReason]:
+        if len(candidates) == 1:
+            return self._only(candidates[0].replica, session)
+        home = self.homes.find(session)
+        if home is None:
+            return self._for_a_newcomer(candidates, session, asked), PlacementReason.LEAST_LOADED
+        at_home = next((load for load in candidates if load.replica == home), None)
+        if at_home is None:
+            return self._for_a_newcomer(candidates, session, asked), PlacementReason.HOME_IS_GONE
+        least = min([load.running for load in candidates])
+        if at_home.running <= least + _FEW:
+            return home, PlacementReason.SESSION_LIVES_THERE
+        tokens = asked.tokens()
+        stay_s = self._cost_s(at_home, session, tokens, asked)
+        others = heapq.nsmallest(_LOOKED_AT, candidates, key=lambda load: load.running)
+        costs = [(self._cost_s(load, session, tokens, asked), load.replica) for load in others]
+        cost_s, best = min(costs)
+        if best != home and cost_s < _MOVE_PAYS * stay_s:
+            return best, PlacementReason.HOME_IS_BUSY
+        return home, PlacementReason.SESSION_LIVES_THERE
+
+    def _only(self, replica: ReplicaId, session: SessionRef) -> tuple[ReplicaId, PlacementReason]:
+        home = self.homes.find(session)
+        if home is None:
+            return replica, PlacementReason.LEAST_LOADED
+        is_home = home == replica
+        return replica, PlacementReason.SESSION_LIVES_THERE if is_home else PlacementReason.HOME_IS_GONE
+
+    def _cost_s(self, load: ReplicaLoad, session: SessionRef, tokens: float, asked: Asked) -> float:
+        """Of this turn, to itself and to those that run there."""
+        held = min(self._held(session, load.replica, asked.agent), tokens)
+        work = TurnWork(new_tokens=tokens - held, cached_tokens=held)
+        completion_s = self._foresight.completion_s(load.replica, work, now=asked.now)
+        prefill = TurnWork(new_tokens=tokens - held, cached_tokens=held, output_tokens=1)
+        alone_s = self._foresight.isolated_task_s(load.replica, [_alone(prefill)])
+        return completion_s + _HOLDS_UP * alone_s * load.running
+
+    def _held(self, session: SessionRef, replica: ReplicaId, agent: int) -> float:
+        conversation = (session.session, session.thread)
+        held = self.residency.held(conversation, replica)
+        if not held and session.edge is Edge.FORKS and (first := self.homes.first(session.session)):
+            held = self.residency.held(first, replica)
+        return max(held, self.residency.shared(agent, replica)) if agent else held
+
+    def _for_a_newcomer(
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
+    ) -> ReplicaId:
+        self._calibrated -= 1
+        if self._calibrated < 0:
+            self._usual_s.clear()
+            self._calibrated = _CALIBRATED_FOR
+        tokens = asked.tokens()
+        best, best_s = candidates[0].replica, float("inf")
+        for load in candidates:
+            there = self.sessions_at.get(load.replica, 0)
+            cost_s = self._cost_s(load, session, tokens, asked)
+            cost_s += (there + 1) * self._usual_turn_s(load.replica)
+            cost_s += self._overflow_s(load.replica, there)
+            if cost_s < best_s:
+                best, best_s = load.replica, cost_s
+        return best
+
+    def _usual_turn_s(self, replica: ReplicaId) -> float:
+        known = self._usual_s.get(replica)
+        if known is None:
+            work = TurnWork(new_tokens=self._usual_new, cached_tokens=self._usual_context, output_tokens=200)
+            known = self._usual_s[replica] = self._foresight.isolated_task_s(replica, [_alone(work)])
+        return known
+
+    def _overflow_s(self, replica: ReplicaId, there: int) -> float:
+        """What would be computed again, each turn, of what does not fit when all have grown."""
+        room = self.residency.kv_tokens(replica)
+        if room is None:
+            return 0.0
+        wanted = max((there + 1) * self._usual_peak, self.homes.tokens_at.get(replica, 0.0))
+        if wanted <= room:
+            return 0.0
+        again = min(self._usual_peak, (wanted - room) / (there + 1))
+        work = TurnWork(new_tokens=again, output_tokens=1)
+        return (there + 1) * self._foresight.isolated_task_s(replica, [_alone(work)])
+
+    # --- what happens ------------------------------------------------------------------------------
+
+    def turn_over(
+        self, session: SessionRef, replica: ReplicaId, usage: Usage, *, agent: int, now: float
+    ) -> None:
+        conversation = (session.session, session.thread)
+        prompt = usage.prompt_tokens
+        if prompt is None or session.edge is Edge.SERVES:
+            return
+        opens = not self.residency.context(conversation)
+        self.residency.turn_over(conversation, replica, usage, agent=agent, opens=opens)
+        context = prompt + (usage.output_tokens or 0)
+        if self.homes.own(session) is not None:
+            self.homes.holds(conversation, float(context))
+        self._usual_context += _AVERAGED * (context - self._usual_context)
+        if usage.cached_tokens is not None and not opens:
+            self._usual_new += _AVERAGED * (prompt - usage.cached_tokens - self._usual_new)
+
+    def session_ended(self, session: SessionId) -> None:
+        first = self.homes.first(session)
+        held = self.homes.session_ended(session)
+        if held:
+            self._usual_peak += _AVERAGED * (held - self._usual_peak)
+        if first is not None:
+            self.residency.forget(first)
+
+    def replica_lost(self, replica: ReplicaId) -> None:
+        """Homes stay: whose replica comes back at once need not move, and who moves is adrift."""
+        self.residency.lost(replica)
+
+    def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
+        if signals.kv_tokens is not None:
+            self.residency.has_room_for(replica, signals.kv_tokens)
+
+
+def _alone(work: TurnWork) -> Turn:
+    return Turn(
+        new_tokens=int(work.new_tokens),
+        cached_tokens=int(work.cached_tokens),
+        output_tokens=int(work.output_tokens or 1),
+    )

@@ -1,0 +1,186 @@
+"""Members of the fleet, as they come and go while the gateway runs: found, registered, drained, lost.
+
+On the control listener, for whoever may act there:
+
+    POST   /turnpike/replicas             {"url", "pool"?, "name"?}   registers, or is a heartbeat
+    DELETE /turnpike/replicas/{name}                                  leaves
+    POST   /turnpike/replicas/{name}/drain {"draining": true|false}   no new turns; or turns again
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from gateway.config import Config
+from gateway.config.load import read_api_key
+from gateway.config.upstream import DiscoveryConfig
+from gateway.core import events as ev
+from gateway.domain.ids import PoolId, ReplicaId
+from gateway.routing.membership import SET, Changes, Member, Membership, MembershipError
+from gateway.upstream.discovery import Discovery
+from gateway.upstream.replica import Address, Replica
+
+_LOOK_PERIOD_S: Final = 1.0
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    url: str
+    pool: str | None = None
+    """By default the only one that takes registrations."""
+    name: str | None = None
+
+
+class Draining(msgspec.Struct, frozen=True):
+    draining: bool = True
+
+
+class Members:
+    """`replicas`: by name, for everybody who looks one up; this adds to it and takes away."""
+
+    def __init__(
+        self,
+        config: Config,
+        environ: Mapping[str, str],
+        *,
+        tls: ssl.SSLContext | None,
+        clock: Callable[[], float],
+    ) -> None:
+        """Raises ConfigError or ValueError for what the settings point to."""
+        self._config = config
+        self._tls = tls
+        self._clock = clock
+        self._discoveries = {pool.name: pool.discovery for pool in config.pools if pool.discovery is not None}
+        self._keys = {
+            PoolId(name): read_api_key(each.api_key_env, each.api_key_file, environ)
+            for name, each in self._discoveries.items()
+        }
+        self.replicas: dict[ReplicaId, Replica] = {}
+        self._leaving: list[Replica] = []
+        members = []
+        for pool in config.pools:
+            for name, each in zip(pool.names(), pool.replicas, strict=True):
+                member = Member(name=ReplicaId(name), pool=PoolId(pool.name), url=each.url, origin=SET)
+                key = read_api_key(each.api_key_env, each.api_key_file, environ)
+                self.replicas[member.name] = self._replica(member, key)
+                members.append(member)
+        self._membership = Membership(members)
+        self._on_join: Callable[[Replica], None] = lambda _: None
+        self._send: Callable[[ev.Event], None] = lambda _: None
+
+    def loops(
+        self, on_join: Callable[[Replica], None], send: Callable[[ev.Event], None]
+    ) -> list[Coroutine[Any, Any, None]]:
+        """Endless, for the caller to run as tasks. `on_join` is told of everybody who comes later."""
+        self._on_join, self._send = on_join, send
+        pools = {pool.name: pool for pool in self._config.pools}
+        listed = [
+            Discovery(pools[name], each, self._list_says).run()
+            for name, each in self._discoveries.items()
+            if each.file is not None or each.dns is not None
+        ]
+        return [*listed, self._look_after()]
+
+    def close(self) -> None:
+        for replica in (*self.replicas.values(), *self._leaving):
+            replica.close()
+
+    def sweep(self, *, now: float) -> None:
+        """`now`: of the event loop."""
+        for replica in (*self.replicas.values(), *self._leaving):
+            replica.sweep(now=now)
+        if self._leaving:
+            for replica in [each for each in self._leaving if not each.busy_count]:
+                self._leaving.remove(replica)
+                replica.close()
+
+    # --- those who come and go ---------------------------------------------------------------------
+
+    async def _look_after(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_PERIOD_S)
+            for member in self._membership.expired(now=self._clock()):
+                self._leave(member, "was not heard of for too long")
+
+    def _list_says(self, pool: PoolId, origin: str, urls: Collection[str]) -> None:
+        changes: Changes = self._membership.list_says(pool, origin, urls)
+        for member in changes.left:
+            self._leave(member, f"is not in the pool's {origin} any more")
+        for member in changes.joined:
+            self._join(member)
+
+    def _join(self, member: Member) -> None:
+        replica = self.replicas[member.name] = self._replica(member, self._keys.get(member.pool))
+        self._on_join(replica)
+
+    def _leave(self, member: Member, why: str) -> None:
+        replica = self.replicas.pop(member.name)
+        self._leaving.append(replica)
+        self._send(ev.ReplicaLeft(member.name, why))
+
+    def _replica(self, member: Member, key: str | None) -> Replica:
+        address = Address.parse(member.url)
+        return Replica(
+            member.name,
+            member.pool,
+            address,
+            config=self._config.upstream,
+            api_key=key,
+            tls=self._tls if address.is_tls else None,
+        )
+
+    # --- those who say so --------------------------------------------------------------------------
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.post("/turnpike/replicas", self._register),
+            web.delete("/turnpike/replicas/{name}", self._withdraw),
+            web.post("/turnpike/replicas/{name}/drain", self._drain),
+        ]
+
+    async def _register(self, request: web.Request) -> web.Response:
+        try:
+            asked = msgspec.json.decode(await request.read(), type=Registration)
+            pool, discovery = self._pool_for(asked.pool)
+            Address.parse(asked.url)
+            member, is_new = self._membership.heartbeat(
+                pool, asked.url, asked.name, ttl_s=discovery.ttl_s, now=self._clock()
+            )
+        except (msgspec.MsgspecError, ValueError) as error:
+            return web.json_response({"error": str(error)}, status=400)
+        except MembershipError as error:
+            return web.json_response({"error": str(error)}, status=409)
+        if is_new:
+            self._join(member)
+        told = {"name": member.name, "pool": member.pool, "ttl_s": discovery.ttl_s}
+        return web.json_response(told, status=201 if is_new else 200)
+
+    def _pool_for(self, name: str | None) -> tuple[PoolId, DiscoveryConfig]:
+        takers = {pool: each for pool, each in self._discoveries.items() if each.registration}
+        if name is None and len(takers) == 1:
+            name = next(iter(takers))
+        if name is None or name not in takers:
+            raise MembershipError("no pool of that name takes registrations")
+        return PoolId(name), takers[name]
+
+    async def _withdraw(self, request: web.Request) -> web.Response:
+        try:
+            member = self._membership.withdraw(ReplicaId(request.match_info["name"]))
+        except MembershipError as error:
+            return web.json_response({"error": str(error)}, status=404)
+        self._leave(member, "said that it leaves")
+        return web.json_response({"name": member.name, "left": True})
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        name = ReplicaId(request.match_info["name"])
+        if name not in self.replicas:
+            return web.json_response({"error": "no such replica"}, status=404)
+        try:
+            asked = msgspec.json.decode(await request.read() or b"{}", type=Draining)
+        except msgspec.MsgspecError as error:
+            return web.json_response({"error": str(error)}, status=400)
+        self._send(ev.ReplicaDrained(name, asked.draining))
+        return web.json_response({"name": name, "draining": asked.draining})
