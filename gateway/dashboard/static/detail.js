@@ -168,9 +168,10 @@ function alternatives(turn, { alternatives: others, expected }) {
       h("thead", {}, h("tr", {}, ...["replica", "first token", "complete", "cost"].map((name) => h("th", { scope: "col" }, name)))),
       h("tbody", {}, ...rows.map((row) => h("tr", { className: row.isChosen ? "chosen" : "" },
         h("th", { scope: "row" }, row.replica ?? "–", row.isChosen ? h("small", {}, "chosen") : h("small", {}, [Number.isFinite(row.running) ? `${row.running} run` : null, row.why_not].filter(Boolean).join(" · "))),
-        h("td", {}, duration(row.first_token_ms / 1000)), h("td", {}, duration(row.completion_ms / 1000)), h("td", {}, more(row)))))));
+        h("td", {}, ms(row.first_token_ms)), h("td", {}, ms(row.completion_ms)), h("td", {}, more(row)))))));
 }
 
+const ms = (value) => (Number.isFinite(value) ? duration(value / 1000) : "–");
 const signed = (seconds) => `${seconds < 0 ? "−" : "+"}${duration(Math.abs(seconds))}`;
 
 function outcome(turn, { expected, became }) {

@@ -1,0 +1,124 @@
+"""The page and a real gateway: what a turn that went through it looks like."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.dashboard.browser import Page
+from tests.dashboard.probes import LIVE, ROWS
+from tests.server.bench import DONE, STREAM_HEAD, Bench, Exchange, chunk, post
+
+pytestmark = pytest.mark.slow
+
+KEY_HASH = "sha256:b03ddf3ca2e714a6548e7495e2a03f5e824eaac9837cd7f159c67b90fb4b7342"
+"""Of `P@ssw0rd`."""
+PHASES = "[...document.querySelectorAll('#rows .phase')].map(e => e.textContent)"
+DETAIL = "document.getElementById('detail').innerText"
+ASK = {"role": "user", "content": "fix the bug"}
+TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {}}}]
+
+
+def request(*messages: dict[str, object]) -> bytes:
+    return post(
+        json.dumps({"model": "m", "stream": True, "messages": [ASK, *messages], "tools": TOOLS}).encode()
+    )
+
+
+def event(delta: dict[str, object], **more: object) -> bytes:
+    return chunk(b"data: %s\n\n" % json.dumps({"choices": [{"index": 0, "delta": delta, **more}]}).encode())
+
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
+USAGE = {"prompt_tokens": 100, "completion_tokens": 9, "prompt_tokens_details": {"cached_tokens": 80}}
+
+
+class Steps:
+    """A backend that takes a step when it is told to."""
+
+    def __init__(self) -> None:
+        self.answers_now = asyncio.Event()
+        self.ends_now = asyncio.Event()
+
+    async def __call__(self, exchange: Exchange) -> None:
+        await exchange.send(STREAM_HEAD)
+        await self.answers_now.wait()
+        await exchange.send(event({"content": "hm"}))
+        await self.ends_now.wait()
+        await exchange.send(
+            event({"tool_calls": [{"index": 0, **CALL}]}) + event({}, finish_reason="tool_calls")
+        )
+        usage = json.dumps({"choices": [], "usage": USAGE}).encode()
+        await exchange.send(chunk(b"data: %s\n\n" % usage) + chunk(DONE) + b"0\r\n\r\n")
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    await bench.start(replicas=2)
+    yield bench
+    await bench.finish()
+
+
+def url_of(bench: Bench) -> str:
+    return f"http://127.0.0.1:{bench.gateway.control_port}/turnpike/"
+
+
+async def test_a_turn_is_shown_while_it_runs_and_explained_afterwards(page: Page, bench: Bench):
+    await page.open(url_of(bench))
+    await page.until(LIVE)
+    for backend in bench.backends:
+        backend.script = steps = Steps() if backend is bench.backend else bench.backend.script
+    client = await bench.connect()
+    client.send(request())
+    assert isinstance(steps, Steps)
+    await page.until(PHASES, holds=lambda shown: shown == ["prefill"])
+    steps.answers_now.set()
+    await page.until(PHASES, holds=lambda shown: shown == ["decode"])
+    steps.ends_now.set()
+    assert (await client.receive()).is_whole
+    await page.until(PHASES, holds=lambda shown: shown == ["tool"])
+    answered = {"role": "assistant", "content": "hm", "tool_calls": [CALL]}
+    await client.ask(request(answered, {"role": "tool", "tool_call_id": "call_1", "content": "done"}))
+    await page.until("document.querySelector('.row .sr').textContent", holds=lambda told: "2 turns" in told)
+    await page.run("document.querySelector('.skip').click()")
+    await page.press("ArrowLeft", "Enter")
+    text = await page.until(DETAIL, holds=lambda shown: "Alternatives" in shown and "Turn 2" in shown)
+    assert "its session's earlier turns ran there" in text
+    assert "80 (80 %)" in text
+    await page.until(
+        "document.querySelectorAll('.alternatives tbody tr').length", holds=lambda count: count == 2
+    )
+    name = await page.run(ROWS)
+    await page.open(url_of(bench))  # who comes later is told what was before, by the snapshot
+    await page.until(LIVE)
+    assert await page.until(ROWS) == name
+    assert await page.until(PHASES, holds=lambda shown: shown == ["tool"])
+    assert "turn 2" in await page.run("document.querySelector('.row .sr').textContent")
+
+
+async def test_the_page_needs_no_more_than_its_key(page: Page):
+    """The browser sends it, or the page does; either way everything that the page shows is there."""
+    keyed = Bench()
+    await keyed.start(server={"control_read_key_hashes": [KEY_HASH]})
+    try:
+        await page.open(url_of(keyed).replace("://", "://any:P%40ssw0rd@"))
+        if await page.run("document.getElementById('key-dialog')?.open ?? false"):
+            await page.press(*"P@ssw0rd", "Enter")
+        await page.until(LIVE)
+        await page.until("document.querySelectorAll('.replica').length", holds=lambda count: count == 1)
+        page.complaints.clear()  # the browser tells of the 401
+    finally:
+        await keyed.finish()
+
+
+async def test_when_the_gateway_is_gone_the_page_says_so(page: Page):
+    bench = Bench()
+    await bench.start()
+    await page.open(url_of(bench))
+    await page.until(LIVE)
+    await bench.finish()
+    alert = await page.until("document.getElementById('alert').innerText")
+    assert "Trying again" in alert
+    page.complaints.clear()
