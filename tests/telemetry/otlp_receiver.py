@@ -1,10 +1,11 @@
 """A collector as small as can be: OTLP/HTTP, decoded with OpenTelemetry's own definitions."""
 
-import asyncio
+import contextlib
+import threading
 from collections.abc import Iterable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 SpanMessage = Any
@@ -35,7 +36,7 @@ def children(spans: Iterable[SpanMessage]) -> dict[bytes, list[SpanMessage]]:
 
 
 class Receiver:
-    """Answers with `statuses`, one after the other, then with 200; after `delay_s`."""
+    """Answers with `statuses`, one after the other, then with 200; after `delay_s`. On threads of its own."""
 
     def __init__(self) -> None:
         self.spans: list[SpanMessage] = []
@@ -43,32 +44,43 @@ class Receiver:
         self.statuses: list[int] = []
         self.delay_s = 0.0
         self.requests = 0
-        self.port = 0
-        self._runner: web.AppRunner | None = None
+        self._is_closed = threading.Event()
+        receiver = self
 
-    async def start(self) -> None:
-        app = web.Application(client_max_size=64 << 20)
-        app.router.add_post("/v1/traces", self._receive)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.port = self._runner.addresses[0][1]
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
 
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}/v1/traces"
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                status = receiver.receive(self.path, self.headers, body)
+                with contextlib.suppress(OSError):  # it may have left
+                    self.send_response(status)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
 
-    async def close(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+            def log_message(self, *_: Any) -> None:
+                pass
 
-    async def _receive(self, request: web.Request) -> web.Response:
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.endpoint = f"http://127.0.0.1:{self._server.server_port}/v1/traces"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def __enter__(self) -> "Receiver":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_closed.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def receive(self, path: str, headers: Any, body: bytes) -> int:
         self.requests += 1
-        self.headers.append(request.headers.copy())
-        body = await request.read()
-        await asyncio.sleep(self.delay_s)
+        self.headers.append(headers)
+        self._is_closed.wait(self.delay_s)
+        if path != "/v1/traces" or headers["Content-Type"] != "application/x-protobuf":
+            return 404
         status = self.statuses.pop(0) if self.statuses else 200
         if status == 200:
-            assert request.content_type == "application/x-protobuf"
             self.spans += spans_of(body)
-        return web.Response(status=status, content_type="application/x-protobuf")
+        return status

@@ -1,0 +1,149 @@
+"""Export: spans arrive, and a collector that is slow, dead or rude holds up nobody."""
+
+import asyncio
+import contextlib
+import logging
+import time
+
+import pytest
+
+from gateway.config.load import ConfigError
+from gateway.config.otel import OtelConfig
+from gateway.telemetry import export as module
+from gateway.telemetry.export import TraceExport
+from gateway.telemetry.trace_context import TraceContexts
+from tests.core.playbook import Playbook, arrived, finished, first_token, session_finished, started, stated
+from tests.telemetry.otlp_receiver import Receiver, attributes
+
+
+@pytest.fixture
+def receiver():
+    with Receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(module, "_BUILD_PERIOD_S", 0.005)
+    monkeypatch.setattr(module, "_SEND_PERIOD_S", 0.01)
+    monkeypatch.setattr(module, "_BACKOFF_S", (0.01, 0.05))
+
+
+class Exported:
+    def __init__(self, endpoint: str, environ=None, **settings) -> None:
+        config = OtelConfig(endpoint=endpoint, **{"max_spans_per_s": 1_000_000, **settings})
+        self.export = TraceExport(config, TraceContexts(1.0), environ or {}, clock=time.time)
+        self.play = Playbook()
+        self.tasks = [asyncio.ensure_future(loop) for loop in self.export.loops()]
+
+    def sessions(self, count: int, start: int = 0) -> None:
+        """Four spans each."""
+        play = self.play
+        for number in range(start, start + count):
+            name = f"r{number}"
+            play >> arrived(name, explicit=stated(name))
+            play.take()
+            play >> started(name) >> first_token(name) >> finished(name)
+            play >> session_finished(play.session.id)
+            self.export.take(play.records.copy())
+            play.records.clear()
+
+    async def close(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self.export.close()
+
+
+async def until(is_true) -> None:
+    async with asyncio.timeout(10):
+        while not is_true():
+            await asyncio.sleep(0.005)
+
+
+async def test_spans_arrive(receiver):
+    sent = Exported(
+        receiver.endpoint, {"TOKEN": "Bearer x\n"}, headers={"x-team": "a"}, authorization_env="TOKEN"
+    )
+    sent.sessions(300)
+    await until(lambda: len(receiver.spans) == 1200)
+    assert sent.export.sent == 1200 and not sent.export.dropped and receiver.requests < 10
+    assert receiver.headers[0]["Authorization"] == "Bearer x" and receiver.headers[0]["x-team"] == "a"
+    assert sorted({span.name for span in receiver.spans}) == ["chat", "decode", "invoke_agent", "prefill"]
+    await sent.close()
+
+
+async def test_what_is_open_at_the_end_is_sent(receiver):
+    sent = Exported(receiver.endpoint)
+    sent.play >> arrived("r1", explicit=stated("one"))
+    sent.play.take()
+    sent.export.take(sent.play.records)
+    await sent.close()
+    [root] = [span for span in receiver.spans if not span.parent_span_id]
+    assert attributes(root)["turnpike.session.end"] == "shutdown" and len(receiver.spans) == 3
+
+
+async def test_a_collector_that_is_busy_is_asked_again(receiver):
+    receiver.statuses = [503, 429, 200]
+    sent = Exported(receiver.endpoint)
+    sent.sessions(2)
+    await until(lambda: len(receiver.spans) == 8)
+    assert not sent.export.dropped
+    await sent.close()
+
+
+async def test_what_it_refuses_is_dropped_and_counted(receiver, caplog):
+    receiver.statuses = [400]
+    sent = Exported(receiver.endpoint)
+    with caplog.at_level(logging.WARNING):
+        sent.sessions(2)
+        await until(lambda: sent.export.dropped == 8)
+    assert caplog.messages == ["traces cannot be sent to the collector for now: it answered 400"]
+    sent.sessions(1, start=9)
+    await until(lambda: len(receiver.spans) == 4)
+    await sent.close()
+
+
+async def test_a_dead_collector_costs_spans_and_nothing_else(caplog):
+    sent = Exported("http://127.0.0.1:9/v1/traces", max_pending=100)
+    sent.sessions(200)
+    await until(lambda: sent.export.dropped >= 700)
+    assert len(sent.export._pending) == 100
+    began = time.monotonic()
+    await sent.close()
+    assert time.monotonic() - began < 3 and sent.export.dropped == 800
+    assert len([each for each in caplog.messages if "cannot be sent" in each]) == 1
+
+
+async def test_a_slow_collector_is_waited_for_by_nobody(receiver, monkeypatch):
+    monkeypatch.setattr(module, "_AT_THE_END_S", 0.1)
+    receiver.delay_s = 30.0
+    sent = Exported(receiver.endpoint, max_pending=50)
+    sent.sessions(100)
+    await until(lambda: sent.export.dropped >= 350 and receiver.requests)
+    began = time.monotonic()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert time.monotonic() - began < 0.5 and receiver.requests == 1
+    await sent.close()
+    assert time.monotonic() - began < 2
+
+
+async def test_records_wait_in_bounds(monkeypatch):
+    monkeypatch.setattr(module, "_MAX_RECORDS", 10)
+    monkeypatch.setattr(module, "_BUILD_PERIOD_S", 60.0)
+    sent = Exported("http://127.0.0.1:9/v1/traces")
+    sent.sessions(100)
+    assert len(sent.export._fresh) < 20
+    for task in sent.tasks:
+        task.cancel()
+    await asyncio.gather(*sent.tasks, return_exceptions=True)
+    await sent.export._session.close()
+
+
+def test_a_variable_that_is_not_there_is_said_at_once():
+    with pytest.raises(ConfigError, match=r"otel\.authorization_env: NOPE"):
+        TraceExport(
+            OtelConfig(endpoint="http://x", authorization_env="NOPE"), TraceContexts(1.0), {}, clock=time.time
+        )
