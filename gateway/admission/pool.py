@@ -7,7 +7,6 @@ Invariants: nobody enters past the queue; a turn of a session that is in never w
 session that is in has a live turn, the next one enters within `LIVENESS_S`, whatever it holds up.
 """
 
-import heapq
 import math
 from collections.abc import Collection
 from typing import Final
@@ -274,8 +273,16 @@ class PoolAdmission:
         self._yield_newest(of_holder, 1, "fair_share")
 
     def _yield_newest(self, members: Collection[Member], count: int, why: str) -> None:
-        may = [member for member in members if member.is_in and not member.is_child and not member.must_yield]
-        for member in heapq.nlargest(count, may, key=lambda each: each.task_arrived_s):
+        """Of whoever holds the most for its share, one after the other, the newest."""
+        newest: dict[TenantId, list[Member]] = {}
+        for member in sorted(members, key=lambda each: each.task_arrived_s):
+            if member.is_in and not member.is_child and not member.must_yield:
+                newest.setdefault(member.tenant, []).append(member)
+        for _ in range(min(count, sum(map(len, newest.values())))):
+            tenant = max(newest, key=lambda each: len(newest[each]) / self.fair.entitlement(each))
+            member = newest[tenant].pop()
+            if not newest[tenant]:
+                del newest[tenant]
             if member.live:
                 member.must_yield = why
             else:

@@ -34,7 +34,7 @@ HEALTHY: Final = 0.5
 OVERLOADED: Final = 1.0
 _NEAR: Final = 0.85
 _CAREFUL: Final = 0.15
-_BOLDER: Final = 1.25
+_BOLDER: Final = 1.05
 """Near the ceiling the budget grows by `_CAREFUL` of a step, and each time by so much more."""
 _IN_USE: Final = 0.9
 """Share of the budget that has to be held, before that nothing is lost says anything."""

@@ -130,7 +130,7 @@ def test_the_budget_grows_with_care_where_much_was_lost_the_last_time():
     play = Played().run(1, capacity=1000.0).run(11, gpu=2.0, capacity=1000.0, held=880.0, demand=880.0)
     assert play.window.budget == pytest.approx(0.85 * 880)
     budgets = []
-    for _ in range(30):
+    for _ in range(60):
         play.run(10, capacity=1000.0, blocked_by="kv", held=1e6)
         budgets.append(play.window.budget)
     steps = [later - sooner for sooner, later in itertools.pairwise(budgets)]
