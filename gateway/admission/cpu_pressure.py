@@ -11,8 +11,9 @@ are k times too many, which gives one (`limit`). Hosts may report how many proce
 cores: a probe beside the tools, as in MARS. It is not known whose tools run where, so what counts is all of
 them together.
 
-Invariants: fewer active tools than usual are no contention, however long they take; sessions whose tools
-find a core each are never too many, whatever else runs on a host; a host that falls silent is forgotten; at
+Invariants: fewer active tools than usual are no contention, however long they take; durations alone never
+take more than half of the sessions out; sessions whose tools find a core each are never too many, whatever
+else runs on a host; a host that falls silent is forgotten; at
 most `_MAX_TOOLS` names and `_MAX_HOSTS` hosts are remembered.
 """
 
@@ -27,13 +28,13 @@ from gateway.domain.host import HostSignals
 
 _MAX_TOOLS: Final = 512
 _MAX_UNREAD: Final = 256
-_LATELY: Final = 12.0
+_LATELY: Final = 30.0
 """Tool calls over which the present is averaged (half-life)."""
 _USUALLY: Final = 1000.0
 _STEPS: Final = 24
 _ENOUGH: Final = 20
-_LEAST_INFLATION: Final = 1.5
-_DEVIATIONS: Final = 2.5
+_LEAST_INFLATION: Final = 2.0
+_DEVIATIONS: Final = 4.0
 _HOST_IS_OVERLOADED: Final = 1.5
 """Processes that want a core, for each that there is."""
 _MAX_HOSTS: Final = 1024
@@ -64,6 +65,8 @@ class CpuPressure:
         self._seen = 0
         self._unread: deque[tuple[tuple[str, ...], float, int]] = deque(maxlen=_MAX_UNREAD)
         """Learned from when somebody asks; of more than so many in between, the newest teach."""
+        self._began_with: int | None = None
+        """Sessions that were in when tools became slow."""
         self.active = 0
         self._hosts: OrderedDict[str, tuple[float, HostSignals]] = OrderedDict()
         """With the time of the report, the newest last."""
@@ -158,7 +161,15 @@ class CpuPressure:
         return max(1.0, self.floor(admitted, reading), 1.25 * admitted / slower)
 
     def floor(self, admitted: int, reading: CpuReading) -> float:
-        """Sessions whose tools find a core each, as many of them as are in their tools now."""
+        """Sessions that are not too many, whatever tools take. Durations have many reasons: alone they may
+        halve a window. Where hosts say that they are overloaded, what counts is who finds a core."""
+        if reading.pressure < 1.0:
+            self._began_with = None
+            return 0.0
+        if self._began_with is None:
+            self._began_with = admitted
+        if reading.host_load < _HOST_IS_OVERLOADED:
+            return min(float(admitted), 0.5 * self._began_with)
         return min(float(admitted), reading.cores * admitted / reading.active) if reading.active else 0.0
 
 

@@ -151,6 +151,7 @@ class Limits:
             gpu=gpu,
             cpu=cpu,
             cpu_limit=self._cpu.limit(admitted, cpu),
+            cpu_floor=self._cpu.floor(admitted, cpu),
             admitted=admitted,
             held=max(residents.now(), 0.0),
             demand=residents.peak(),

@@ -65,6 +65,8 @@ class WindowInputs(msgspec.Struct, frozen=True, kw_only=True):
     gpu: GpuReading
     cpu: CpuReading
     cpu_limit: float
+    cpu_floor: float = 0.0
+    """Sessions that are not too many for the tools."""
     admitted: int
     held: float
     """Tokens that the sessions that are in hold now."""
@@ -167,6 +169,7 @@ class Window:
             reason = seen.gpu.reason
         else:
             factor, reason = config.decrease, seen.cpu.reason
+            factor = max(factor, min(1.0, seen.cpu_floor / max(was, 1.0)))
         self.sessions = max(1.0, was * factor)
         self._changed_s = now
         self._overloaded_since_s = None
