@@ -55,6 +55,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """None: a `Router` with what is below."""
     placement: Callable[[], Placement] | None = None
     window: Window | None = None
+    rank: Callable[[str], float] | None = None
+    """In which order sessions that wait enter, by name; None for that of their arrival."""
     foresee: Callable[[Session], None] | None = None
     """Told of every session before it arrives, if the policy is clairvoyant."""
 
@@ -73,7 +75,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         if self.brain is not None:
             return self.brain(fleet)
         placement = self.placement or Affinity
-        return Router(self.kv_tokens(fleet), placement(), self.window)
+        return Router(self.kv_tokens(fleet), placement(), self.window, self.rank)
 
     def kv_tokens(self, fleet: FleetSpec) -> dict[str, int]:
         """By replica, as its engine will have them."""
@@ -92,9 +94,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         _refuse(self.brain or self.placement or self.window, "gateway")
         return msgspec.structs.replace(self, placement=placement)
 
-    def with_window(self, window: Window, foresee: Callable[[Session], None] | None = None) -> Self:
+    def with_window(
+        self,
+        window: Window,
+        foresee: Callable[[Session], None] | None = None,
+        *,
+        rank: Callable[[str], float] | None = None,
+    ) -> Self:
         _refuse(self.brain or self.placement or self.window, "gateway")
-        return msgspec.structs.replace(self, window=window, foresee=foresee)
+        return msgspec.structs.replace(self, window=window, foresee=foresee, rank=rank)
 
     def with_policy(self, policy: Callable[[], EnginePolicy], *, by_priority: bool = False) -> Self:
         """`by_priority`: the engines run with vLLM's priority scheduling."""

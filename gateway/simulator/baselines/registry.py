@@ -5,6 +5,7 @@ from typing import Final
 from gateway.simulator.baselines.belady import BELADY
 from gateway.simulator.baselines.by_order import OLDEST_FIRST, SMALLEST_FIRST
 from gateway.simulator.baselines.continuum import CONTINUUM, CONTINUUM_DYNAMIC
+from gateway.simulator.baselines.edf import EDF
 from gateway.simulator.baselines.infercept import INFERCEPT
 from gateway.simulator.baselines.infinite_kv import INFINITE_KV
 from gateway.simulator.baselines.kv_footprint import FOOTPRINT, FOOTPRINT_PEAK
@@ -33,6 +34,7 @@ RECIPES: Final = {
         REQUEST_CAP,
         FOOTPRINT,
         FOOTPRINT_PEAK,
+        EDF,
         BELADY,
         INFINITE_KV,
     )

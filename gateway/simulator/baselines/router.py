@@ -13,7 +13,7 @@ from its first turn on a replica to its end; with affinity, it runs on one repli
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 import msgspec
@@ -87,7 +87,15 @@ class Window(Protocol):
 class Router:
     """A `Brain`."""
 
-    def __init__(self, kv_tokens: Mapping[str, int], placement: Placement, window: Window | None) -> None:
+    def __init__(
+        self,
+        kv_tokens: Mapping[str, int],
+        placement: Placement,
+        window: Window | None,
+        rank: Callable[[str], float] | None = None,
+    ) -> None:
+        """`rank`: in which order sessions that wait enter, by name; that of their arrival without."""
+        self._rank = rank
         self.live: dict[RequestId, Turn] = {}
         self._kv_tokens = kv_tokens
         self._placement = placement
@@ -157,7 +165,11 @@ class Router:
 
         Newcomers keep their order: the first who finds no place keeps those behind from looking for one."""
         is_shut = False
-        for turn in list(self._waiting.values()):
+        turns = list(self._waiting.values())
+        if self._rank is not None:
+            rank = self._rank
+            turns.sort(key=lambda turn: rank(turn.member.name))
+        for turn in turns:
             home = turn.member.book
             if home is not None:
                 if window.may_run(home):
