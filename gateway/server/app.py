@@ -84,6 +84,7 @@ class Gateway:
         self.listener = Listener(
             self._handlers, Door(tenants), config.server.limits, now=asyncio.get_running_loop().time
         )
+            overhead=self.observation.metrics.overhead,
         self._control: web.AppRunner | None = None
         self.control_port = 0
 

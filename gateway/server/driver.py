@@ -39,7 +39,7 @@ class Driver:
         recorder: Recorder | None = None,
     ) -> None:
         self.coordinator = coordinator
-        self._clock = clock
+        self.clock = self._clock = clock
         self._loop = asyncio.get_running_loop()
         self.call_soon = self._loop.call_soon
         self._id_prefix = id_prefix
@@ -115,6 +115,8 @@ class Ticket:
     def __enter__(self) -> "Ticket":
         return self
 
+        self.began_s = 0.0
+        """When the request was whole, for those of which it is measured how long they take to be sent on."""
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

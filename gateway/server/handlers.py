@@ -25,6 +25,7 @@ from gateway.server.receipts import receipts
 from gateway.server.relay import Relay, framing_of, pass_whole
 from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
+from gateway.telemetry.counts import Spread
 from gateway.telemetry.trace_context import TraceContexts
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut
@@ -37,6 +38,8 @@ from gateway.wire.observer import observe
 _log = logging.getLogger(__name__)
 
 _MODELS = "/v1/models/"
+_OVERHEAD_OF_ONE_IN = 15
+"""A power of two, less one."""
 
 
 class _Attempt(NamedTuple):
@@ -64,8 +67,9 @@ class Handlers:
         with_receipts: bool,
         holding: HoldingConfig,
         traces: TraceContexts | None = None,
+        overhead: Spread | None = None,
     ) -> None:
-        """`traces`: None if nobody traces."""
+        """`traces`: None if nobody traces; `overhead`: what a request takes until it is sent on, of some."""
         self._driver = driver
         self._replicas = replicas
         self._health = health
@@ -73,6 +77,8 @@ class Handlers:
         self._are_keys_required = are_keys_required
         self._with_receipts = with_receipts
         self._traces = traces
+        self._overhead = overhead
+        self._served = 0
         self._holding = holding
         self._relays: dict[Relay, Replica] = {}
 
@@ -95,6 +101,8 @@ class Handlers:
                 relay.give_up()
 
     async def _serve(self, client: ClientConnection, request: HttpRequest) -> None:
+        self._served += 1
+        began_s = 0.0 if self._served & _OVERHEAD_OF_ONE_IN else self._driver.clock()
         visitor = request.head.visitor
         endpoint, path = visitor.endpoint, visitor.path
         if self._health.has_several_pools and self._is_listing(request.head):
@@ -109,6 +117,7 @@ class Handlers:
             client.refuse(endpoint.protocol, Refusal(reason=RefusalReason.MALFORMED_HTTP, message=message))
             return
         with self._driver.open_ticket(visitor.tenant.id, facts) as ticket:
+            ticket.began_s = began_s
             if self._traces is not None:
                 self._traces.arrived(ticket.request, get_header(request.head.headers, b"traceparent"))
             attempt = await self._reach(ticket, client, request, facts)
@@ -192,6 +201,9 @@ class Handlers:
             trace=self._traces.header(ticket.request, session_id) if self._traces is not None else None,
         )
         try:
+        if ticket.began_s and self._overhead is not None and not decision.waited_s:
+            self._overhead.add(self._driver.clock() - ticket.began_s)
+            ticket.began_s = 0.0
             return await replica.exchange(
                 chunks, is_head_request=request.head.method == "HEAD", may_repeat=facts.is_replayable
             )

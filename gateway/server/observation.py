@@ -6,11 +6,12 @@ looks at them later.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from typing import Any, Final
 
 from gateway.config import Config
 from gateway.core.coordinator import Coordinator
 from gateway.core.snapshot import Gauges, take_gauges
+from gateway.dashboard.graphs import view_graphs
 from gateway.dashboard.views import Views
 from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId
@@ -25,6 +26,8 @@ from gateway.telemetry.jsonl import StreamFile
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.ring import Ring
 from gateway.telemetry.trace_context import TraceContexts
+
+_LAG_PERIOD_S: Final = 0.25
 
 
 class Observation:
@@ -44,8 +47,18 @@ class Observation:
         self._file = StreamFile(config.stream) if config.stream.path is not None else None
         self._ring = Ring(config.stream.ring_records) if config.stream.ring_records else None
         self._events: Events | None = None
-        self.metrics = Metrics(self._gauges, lambda: self.dropped)
+        self.metrics = Metrics(
+            self._gauges,
+            {
+                "stream_dropped": ("Records not written to the stream's file", lambda: self.dropped),
+                "event_gaps": ("Gaps told to readers of events", lambda: self._of_events("gaps")),
+                "spans_sent": ("Spans that a collector took", lambda: self._of_export("sent")),
+                "spans_dropped": ("Spans that no collector took", lambda: self._of_export("dropped")),
+                "turns_untraced": ("Turns left out of traces", lambda: self._of_export("left_out")),
+            },
+        )
         self.views = Views(coordinator, self._ring, self._signals, clock=clock)
+        self.views.graphs = lambda: view_graphs(coordinator.sessions.prospects.progress.types)
         takers: list[Callable[[list[Record]], Any]] = [self.metrics.take]
         if self._file is not None:
             takers.append(self._file.extend)
@@ -68,7 +81,21 @@ class Observation:
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
         """Endless, for the caller to run as tasks."""
-        return self._export.loops() if self._export is not None else []
+        exporting = self._export.loops() if self._export is not None else []
+        return [self._watch_the_loop(), *exporting]
+
+    async def _watch_the_loop(self) -> None:
+        spread, clock = self.metrics.loop_lag, self._clock
+        while True:
+            due_s = clock() + _LAG_PERIOD_S
+            await asyncio.sleep(_LAG_PERIOD_S)
+            spread.add(max(0.0, clock() - due_s))
+
+    def _of_events(self, name: str) -> int:
+        return getattr(self._events.frames, name) if self._events is not None else 0
+
+    def _of_export(self, name: str) -> int:
+        return getattr(self._export, name) if self._export is not None else 0
 
     def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
         self._signals[replica] = signals

@@ -1,0 +1,196 @@
+"""What is counted from the information stream, for Prometheus (pure).
+
+Counting is a plain addition, of many records at once: one by one it takes twice as long.
+
+Invariants: labels are small closed sets (reasons, outcomes, sources, pools, replicas), never a session, never
+a client's text; a record of a type that is unknown here counts as a record of its type and no more.
+"""
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+
+from gateway.domain import records as rec
+from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource, WaitReason
+from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.request import Protocol
+
+_SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+_SHORT: Final = (0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1)
+_SHARES: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
+_MANY: Final = 256
+
+
+class Spread:
+    """How often a value fell between which bounds."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float] = _SECONDS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def add_all(self, values: Iterable[float]) -> None:
+        for value in values:
+            self.add(value)
+
+    def add_ms(self, times_ms: Iterable[float]) -> None:
+        self.add_all([ms / 1e3 for ms in times_ms])
+
+
+def short_spread() -> Spread:
+    """For what takes microseconds."""
+    return Spread(_SHORT)
+
+
+class Counts:
+    def __init__(self) -> None:
+        self._fresh: list[rec.Record] = []
+        self._records: Counter[str] = Counter()
+        self._turns: Counter[tuple[Protocol, SessionSource]] = Counter()
+        self._waits: Counter[WaitReason] = Counter()
+        self._would_wait: Counter[WaitReason] = Counter()
+        self._placements: Counter[tuple[ReplicaId, PlacementReason]] = Counter()
+        self._ends: Counter[tuple[ReplicaId, str]] = Counter()
+        self._refusals: Counter[RefusalReason] = Counter()
+        self._malformed: Counter[str] = Counter()
+        self._tokens: Counter[tuple[ReplicaId, str]] = Counter()
+        self._session_ends: Counter[str] = Counter()
+        self._window_updates: Counter[tuple[PoolId, str]] = Counter()
+        self._replica_changes: Counter[tuple[ReplicaId, str]] = Counter()
+        self._queue, self._tools, self._confidence = Spread(), Spread(), Spread(_SHARES)
+        self._first_token: dict[ReplicaId, Spread] = defaultdict(Spread)
+        self._durations: dict[ReplicaId, Spread] = defaultdict(Spread)
+        self._counters: dict[type, Callable[[list[Any]], None]] = {
+            rec.SessionEnded: lambda each: self._session_ends.update([record.reason for record in each]),
+            rec.TurnArrived: self._count_turns,
+            rec.TurnWaited: lambda each: self._waits.update([record.reason for record in each]),
+            rec.TurnWouldWait: lambda each: self._would_wait.update([record.reason for record in each]),
+            rec.Routed: self._count_placements,
+            rec.GpuFirstToken: self._count_first_tokens,
+            rec.GpuEnd: self._count_ends,
+            rec.ToolEnd: lambda each: self._tools.add_ms([record.duration_ms for record in each]),
+            rec.Refused: lambda each: self._refusals.update([record.reason for record in each]),
+            rec.WindowUpdated: lambda each: self._window_updates.update([(r.pool, r.reason) for r in each]),
+            rec.ReplicaChanged: lambda each: self._replica_changes.update(
+                [(record.replica, record.state) for record in each]
+            ),
+        }
+
+    def take(self, records: list[rec.Record]) -> None:
+        self._fresh += records
+        if len(self._fresh) > _MANY:
+            self._count()
+
+    def families(self) -> Iterator[Metric]:
+        self._count()
+        yield _counter("records", "Records of the information stream", ["type"], self._records)
+        yield _counter("turns", "Turns that arrived", ["protocol", "source"], self._turns)
+        yield _counter("waits", "Turns that were told to wait", ["reason"], self._waits)
+        yield _counter(
+            "would_wait", "Turns that would have waited, in shadow mode", ["reason"], self._would_wait
+        )
+        yield _counter("placements", "Turns that were sent", ["replica", "reason"], self._placements)
+        yield _counter(
+            "attempts", "Requests sent to a replica, by how they ended", ["replica", "outcome"], self._ends
+        )
+        yield _counter("refusals", "Requests the gateway refused", ["reason"], self._refusals)
+        yield _counter("tokens", "Tokens as backends reported them", ["replica", "kind"], self._tokens)
+        yield _counter(
+            "malformed_claims",
+            "Stated classes and deadlines that could not be read",
+            ["claim"],
+            self._malformed,
+        )
+        yield _counter("sessions_ended", "Sessions that ended", ["reason"], self._session_ends)
+        yield _counter(
+            "window_updates", "Changes of the window, by why", ["pool", "reason"], self._window_updates
+        )
+        yield _counter(
+            "replica_changes", "Changes of replicas' states", ["replica", "state"], self._replica_changes
+        )
+        steals = CounterMetricFamily("turnpike_steals", "Sessions that an idle replica took over")
+        steals.add_metric([], self._records["steal"])
+        yield steals
+        yield histogram("queue_seconds", "Time in the waiting room", {(): self._queue})
+        yield histogram(
+            "launch_delay_seconds", "From submission to the first token", _by(self._first_token), ["replica"]
+        )
+        yield histogram(
+            "turn_seconds", "From submission to the end of the answer", _by(self._durations), ["replica"]
+        )
+        yield histogram("tool_phase_seconds", "Duration of tool phases", {(): self._tools})
+        yield histogram(
+            "session_confidence", "How sure it is that a turn belongs to its session", {(): self._confidence}
+        )
+
+    def _count(self) -> None:
+        fresh, self._fresh = self._fresh, []
+        kinds: dict[type[rec.Record], list[rec.Record]] = defaultdict(list)
+        for record in fresh:
+            kinds[type(record)].append(record)
+        for kind, records in kinds.items():
+            self._records[str(kind.__struct_config__.tag)] += len(records)
+            counter = self._counters.get(kind)
+            if counter is not None:
+                counter(records)
+
+    def _count_turns(self, records: list[rec.TurnArrived]) -> None:
+        self._turns.update([(record.protocol, record.source) for record in records])
+        self._confidence.add_all([record.confidence for record in records])
+        for record in records:
+            if record.claims is not None:
+                self._malformed.update(record.claims.malformed)
+
+    def _count_placements(self, records: list[rec.Routed]) -> None:
+        self._queue.add_ms([record.waited_ms for record in records])
+        self._placements.update([(record.replica, record.reason) for record in records])
+
+    def _count_first_tokens(self, records: list[rec.GpuFirstToken]) -> None:
+        for record in records:
+            self._first_token[record.replica].add(record.launch_delay_ms / 1e3)
+
+    def _count_ends(self, records: list[rec.GpuEnd]) -> None:
+        self._ends.update([(record.replica, record.outcome) for record in records])
+        tokens = self._tokens
+        for record in records:
+            usage, replica = record.usage, record.replica
+            if usage.prompt_tokens is not None:
+                tokens[replica, "prompt"] += usage.prompt_tokens
+                tokens[replica, "cached"] += usage.cached_tokens or 0
+                tokens[replica, "output"] += usage.output_tokens or 0
+            self._durations[replica].add(record.duration_ms / 1e3)
+
+
+def histogram(
+    name: str, help_text: str, spreads: dict[tuple[str, ...], Spread], labels: list[str] | None = None
+) -> Metric:
+    family = HistogramMetricFamily(f"turnpike_{name}", help_text, labels=labels or [])
+    for values, spread in spreads.items():
+        bounds = [*(str(float(bound)) for bound in spread.bounds), "+Inf"]
+        below, buckets = 0, []
+        for bound, count in zip(bounds, spread.counts, strict=True):
+            below += count
+            buckets.append((bound, float(below)))
+        family.add_metric(list(values), buckets, spread.total)
+    return family
+
+
+def _by(spreads: dict[ReplicaId, Spread]) -> dict[tuple[str, ...], Spread]:
+    return {(replica,): spread for replica, spread in spreads.items()}
+
+
+def _counter(name: str, help_text: str, labels: list[str], counts: Counter[Any]) -> Metric:
+    family = CounterMetricFamily(f"turnpike_{name}", help_text, labels=labels)
+    for key, count in counts.items():
+        parts = key if isinstance(key, tuple) else (key,)
+        family.add_metric([part if isinstance(part, str) else str(part.value) for part in parts], count)
+    return family

@@ -1,0 +1,94 @@
+"""How things are, as Prometheus gauges (pure).
+
+Invariants: of tenants at most `MAX_TENANTS` have a label of their own, those with most in the pools; the
+others are counted together.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from gateway.core.pool_views import TenantView
+from gateway.core.snapshot import Gauges
+
+MAX_TENANTS: Final = 50
+_OTHERS: Final = "other tenants"
+
+
+def gauge_families(now: Gauges) -> Iterator[Metric]:
+    yield _gauge("sessions", "Sessions known", now.session_count)
+    yield _gauge("running", "Requests on replicas", now.running)
+    yield _gauge("waiting", "Turns in the waiting room", now.waiting)
+    yield _gauge("tools_active", "Sessions whose tools run", now.active_tools)
+    waiting = _labelled("waiting_by_class", "Turns in the waiting room", ["class"])
+    for name, count in now.waiting_by.items():
+        waiting.add_metric([name], count)
+    yield waiting
+    yield from _replicas(now)
+    yield from _pools(now)
+    yield from _tenants(now.tenants)
+
+
+def _replicas(now: Gauges) -> Iterator[Metric]:
+    is_up = _labelled("replica_up", "1 if the replica is healthy", ["replica"])
+    running = _labelled("replica_running", "Requests on a replica", ["replica"])
+    sessions = _labelled("replica_sessions", "Sessions that live on a replica", ["replica"])
+    waiting = _labelled("engine_waiting", "Requests in the engine's own queue", ["replica"])
+    kv_used = _labelled("engine_kv_used_ratio", "Share of the KV cache that runs hold", ["replica"])
+    kv_tokens = _labelled("engine_kv_tokens", "Tokens whose KV fits on the device", ["replica"])
+    for replica in now.replicas:
+        is_up.add_metric([replica.id], float(replica.is_up))
+        running.add_metric([replica.id], replica.running)
+        sessions.add_metric([replica.id], replica.sessions)
+        for family, value in (
+            (waiting, replica.engine_waiting),
+            (kv_used, replica.kv_used),
+            (kv_tokens, replica.kv_tokens),
+        ):
+            if value is not None:
+                family.add_metric([replica.id], value)
+    yield from (is_up, running, sessions, waiting, kv_used, kv_tokens)
+
+
+def _pools(now: Gauges) -> Iterator[Metric]:
+    told = (
+        ("window_sessions", "Sessions that may be in; absent without a limit", "window"),
+        ("kv_budget_tokens", "Tokens that they may be expected to hold; absent without a limit", "kv_budget"),
+        ("admitted_sessions", "Sessions that are in", "admitted"),
+        ("waiting_sessions", "Sessions that wait for a place", "waiting"),
+        ("kv_demand_tokens", "Tokens that those in are expected to hold at most", "demand"),
+        ("kv_held_tokens", "Tokens that they hold now, as far as they were told", "held"),
+        ("gpu_pressure_ratio", "From 1 on the engines are overloaded", "gpu_pressure"),
+        ("cpu_pressure_ratio", "From 1 on the tools are", "cpu_pressure"),
+    )
+    for name, help_text, field in told:
+        family = _labelled(name, help_text, ["pool"])
+        for pool in now.pools:
+            value = getattr(pool, field)
+            if value is not None:
+                family.add_metric([pool.id], value)
+        yield family
+
+
+def _tenants(tenants: Iterable[TenantView]) -> Iterator[Metric]:
+    admitted = _labelled("tenant_admitted_sessions", "Sessions that are in", ["pool", "tenant"])
+    waiting = _labelled("tenant_waiting_sessions", "Sessions that wait for a place", ["pool", "tenant"])
+    counts: dict[tuple[str, str], list[int]] = {}
+    for number, view in enumerate(tenants):
+        name = view.id if number < MAX_TENANTS else _OTHERS
+        count = counts.setdefault((view.pool, name), [0, 0])
+        count[0] += view.admitted
+        count[1] += view.waiting
+    for labels, (is_in, waits) in counts.items():
+        admitted.add_metric(list(labels), is_in)
+        waiting.add_metric(list(labels), waits)
+    yield from (admitted, waiting)
+
+
+def _gauge(name: str, help_text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"turnpike_{name}", help_text, value)
+
+
+def _labelled(name: str, help_text: str, labels: list[str]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"turnpike_{name}", help_text, labels=labels)
