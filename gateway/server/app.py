@@ -80,11 +80,11 @@ class Gateway:
             with_receipts=config.server.receipts,
             holding=config.server.holding,
             traces=self.observation.traces,
+            overhead=self.observation.metrics.overhead,
         )
         self.listener = Listener(
             self._handlers, Door(tenants), config.server.limits, now=asyncio.get_running_loop().time
         )
-            overhead=self.observation.metrics.overhead,
         self._control: web.AppRunner | None = None
         self.control_port = 0
 
