@@ -200,10 +200,10 @@ class Handlers:
             is_readable=facts.is_readable,
             trace=self._traces.header(ticket.request, session_id) if self._traces is not None else None,
         )
-        try:
         if ticket.began_s and self._overhead is not None and not decision.waited_s:
             self._overhead.add(self._driver.clock() - ticket.began_s)
             ticket.began_s = 0.0
+        try:
             return await replica.exchange(
                 chunks, is_head_request=request.head.method == "HEAD", may_repeat=facts.is_replayable
             )
