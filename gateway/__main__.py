@@ -22,6 +22,7 @@ from gateway.server.tenants import hash_key
 from gateway.simulator.cli import add_simulate
 from gateway.simulator.live.cli import add_play
 from gateway.simulator.replay import add_replay
+from gateway.upstream.host_probe import add_probe
 from gateway.workload.cli import add_workload
 
 
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     add_simulate(commands)
     add_replay(commands)
     add_play(commands)
+    add_probe(commands)
     return parser
 
 

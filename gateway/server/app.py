@@ -19,6 +19,8 @@ from gateway.domain.ids import ReplicaId
 from gateway.server.door import Door
 from gateway.server.driver import Driver, steady_clock
 from gateway.server.handlers import Handlers
+from gateway.server.hint_sender import HintSender
+from gateway.server.hosts import Hosts
 from gateway.server.listener import Listener
 from gateway.server.members import Members
 from gateway.server.observation import Observation
@@ -52,6 +54,7 @@ class Gateway:
             id_prefix=prefix,
             on_records=self.observation.take,
             recorder=self._recorder,
+            send_hint=self._send_hint if config.hints.turnpike else None,
         )
         tls = _upstream_tls(config)
         self._members = Members(config, environ, tls=tls, clock=self._clock)
@@ -64,6 +67,7 @@ class Gateway:
             on_down=self._replica_went_down,
             has_several_pools=len(config.pools) > 1,
         )
+        self.hints = HintSender(self._replicas, self._tasks, tls=tls)
         self._engines = EngineWatch(
             self._replicas,
             config.upstream,
@@ -98,6 +102,7 @@ class Gateway:
         )
         app = control.app()
         app.add_routes(self._members.routes())
+        app.add_routes(Hosts(self.driver.send).routes())
         self._control = web.AppRunner(app, access_log=None, handle_signals=False)
         await self._control.setup()
         host, port = split_listen(server.control)
@@ -110,6 +115,9 @@ class Gateway:
             self._tasks.spawn(loop)
         self._tasks.spawn(self._sweep())
 
+    def _send_hint(self, replica: ReplicaId, hint: str) -> None:
+        self.hints.send(replica, hint)
+
     async def drain(self) -> None:
         """Stops taking requests and waits for the running ones, as long as the settings say."""
         self.driver.send(ev.DrainStarted())
@@ -121,6 +129,7 @@ class Gateway:
         await self._tasks.cancel()
         await self._health.close()
         await self._engines.close()
+        await self.hints.close()
         if self._control is not None:
             await self._control.cleanup()
         self._members.close()
