@@ -88,16 +88,20 @@ class TraceExport:
 
     async def close(self) -> None:
         """Sends what there is, if that is quick. The loops must have ended."""
-        self._build(self._fresh)
+        fresh, self._fresh = self._fresh, []
+        self._build(fresh)
         self._keep([encode_span(span) for span in self._spans.end_all()])
-        if self._session is None:
+        session = self._session
+        if session is None:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_AT_THE_END_S):
                 while self._pending and await self._send():
                     pass
         self.dropped += len(self._pending)
-        await self._session.close()
+        self._pending.clear()
+        self._session = None
+        await session.close()
 
     async def _build_all(self) -> None:
         while True:
