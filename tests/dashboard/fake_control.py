@@ -161,28 +161,35 @@ class FakeControl:
             self._streams.discard(task)
 
 
-GRAPHS: list[object] = [
-    {
-        "agent": "claude-code",
-        "tasks": 64,
-        "confidence": 0.91,
-        "nodes": [
-            {"id": "start", "visits": 64},
-            {"id": "read_file", "visits": 301, "p95_s": 0.4},
-            {"id": "edit", "visits": 188, "p95_s": 0.3},
-            {"id": "run_tests", "visits": 121, "p95_s": 41.0},
-            {"id": "answer", "visits": 61},
-        ],
-        "edges": [
-            {"from": "start", "to": "read_file", "probability": 0.94, "count": 60},
-            {"from": "read_file", "to": "read_file", "probability": 0.41, "count": 124},
-            {"from": "read_file", "to": "edit", "probability": 0.52, "count": 157},
-            {"from": "edit", "to": "run_tests", "probability": 0.61, "count": 114},
-            {"from": "run_tests", "to": "edit", "probability": 0.33, "count": 40},
-            {"from": "run_tests", "to": "answer", "probability": 0.5, "count": 60},
-        ],
-    }
-]
+def learned() -> list[object]:
+    """Graphs in the form in which the gateway tells them."""
+    steps = ("START", "read_file", "edit", "run_tests", "answer", "END")
+    counts = (
+        (0, 1, 60),
+        (0, 4, 4),
+        (1, 1, 124),
+        (1, 2, 157),
+        (2, 3, 114),
+        (2, 1, 31),
+        (3, 2, 40),
+        (3, 4, 60),
+        (4, 5, 61),
+    )
+    after = {start: sum(n for at, _, n in counts if at == start) for start, _, _ in counts}
+    edges = [{"from": a, "to": b, "probability": n / after[a], "count": n} for a, b, n in counts]
+    visits = {at: sum(n for _, to, n in counts if to == at) or 64 for at in range(len(steps))}
+    pauses = {1: (0.1, 0.4), 2: (0.1, 0.3), 3: (12.0, 41.0)}
+    nodes = [
+        {
+            "id": at,
+            "label": label,
+            "visits": visits[at],
+            "pause_p50_s": pauses[at][0] if at in pauses else None,
+            "pause_p95_s": pauses[at][1] if at in pauses else None,
+        }
+        for at, label in enumerate(steps)
+    ]
+    return [{"id": "9f86d081", "tasks": 64, "steps": 650, "is_known": True, "nodes": nodes, "edges": edges}]
 
 
 async def _play(control: FakeControl, world: World) -> None:
@@ -195,7 +202,7 @@ async def _play(control: FakeControl, world: World) -> None:
 
 async def _main(port: int, arrivals_per_s: float, history_s: float, replicas: int) -> None:
     control = FakeControl()
-    control.graphs = GRAPHS
+    control.graphs = learned()
     world = World(arrivals_per_s=arrivals_per_s, began_s=time.time() - history_s, replicas=replicas)
     async with control.running(port):
         print(control.url)

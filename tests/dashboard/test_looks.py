@@ -3,7 +3,7 @@
 import pytest
 
 from tests.dashboard.browser import Page
-from tests.dashboard.fake_control import GRAPHS, FakeControl
+from tests.dashboard.fake_control import FakeControl, learned
 from tests.dashboard.life import lived, now, whole_turn
 from tests.dashboard.probes import CONTRAST, FRAMES_IN_2500_MS, LIVE, OVERHANGING, ROWS
 
@@ -23,7 +23,7 @@ async def test_nothing_overflows_and_text_has_contrast(
     world, records = lived()
     control.publish(records)
     control.gauges = world.gauges()
-    control.graphs = GRAPHS
+    control.graphs = learned()
     await page.resize(width, 800)
     await page.prefer(color_scheme=theme)
     await opened(page, control)

@@ -9,7 +9,7 @@ from gateway.domain import records as rec
 from gateway.domain.decision import Edge, WaitReason
 from gateway.domain.ids import RequestId, SessionId
 from tests.dashboard.browser import Page
-from tests.dashboard.fake_control import GRAPHS, FakeControl
+from tests.dashboard.fake_control import FakeControl, learned
 from tests.dashboard.life import (
     arrived,
     ended,
@@ -114,7 +114,7 @@ async def test_what_the_gateway_forgot_is_told_from_what_the_page_saw(page: Page
 
 
 async def test_keys_are_listed_and_do_what_they_say(page: Page, control: FakeControl):
-    control.graphs = GRAPHS
+    control.graphs = learned()
     _, records = lived()
     control.publish(records)
     await opened(page, control)
@@ -123,7 +123,7 @@ async def test_keys_are_listed_and_do_what_they_say(page: Page, control: FakeCon
     assert "zoom in, out" in await page.run("document.querySelector('dialog[open]').innerText")
     await page.press("Escape", "g")
     await page.until(
-        "document.querySelectorAll('#view-graphs svg .node').length", holds=lambda count: count == 5
+        "document.querySelectorAll('#view-graphs svg .node').length", holds=lambda count: count == 6
     )
     await page.press("g", "l")
     await page.until("document.getElementById('follow').ariaPressed === 'false'")

@@ -1,9 +1,13 @@
 // Learned graphs: which step follows which, of each type of agent. Drawn, and as a table.
 
-import { count, fieldName, fieldValue, h, percent, show, svg } from "./dom.js";
+import { count, duration, h, percent, show, svg } from "./dom.js";
 
-const NODE = { width: 132, height: 40, gapX: 84, gapY: 18 };
-const SHOWN_EDGES = 80;
+const NODE = { width: 140, height: 40, gapX: 60, gapY: 36 };
+const TOP_PX = 62;
+const DRAWN_NODES = 14;
+const DRAWN_FROM = 0.05;
+/** Edges less likely than that are in the table alone. */
+const LIKELY = 0.2;
 const first = (object, ...names) => names.map((name) => object[name]).find((value) => value !== undefined && value !== null);
 
 export class GraphsView {
@@ -38,52 +42,37 @@ export class GraphsView {
 }
 
 function section(graph, at) {
-  const name = String(first(graph, "name", "agent", "agent_type", "type", "id") ?? `graph ${at + 1}`);
-  const nodes = nodesOf(graph);
-  const edges = edgesOf(graph);
-  const facts = Object.entries(graph).filter(([key, value]) => !["nodes", "edges", "name", "agent", "agent_type", "type", "id"].includes(key) && (typeof value !== "object" || value === null));
-  const known = new Map(nodes.map((node) => [node.id, node]));
-  for (const edge of edges) for (const id of [edge.from, edge.to]) if (!known.has(id)) known.set(id, { id, facts: [] });
+  const name = String(first(graph, "name", "agent") ?? `Type ${graph.id ?? at + 1}`);
+  const nodes = new Map((graph.nodes ?? []).map((node) => [String(node.id), { ...node, id: String(node.id), label: String(node.label ?? node.id) }]));
+  const edges = (graph.edges ?? []).map((edge) => ({ from: String(edge.from), to: String(edge.to), p: edge.probability, seen: edge.count }));
+  for (const edge of edges) for (const id of [edge.from, edge.to]) if (!nodes.has(id)) nodes.set(id, { id, label: id });
+  const facts = [`${count(graph.tasks)} conversations`, `${count(graph.steps)} steps`, graph.is_known === false ? "not enough yet to predict from" : "steps are predicted from it"];
   const titleId = `graph-${at}`;
   return h("section", { className: "graph", "aria-labelledby": titleId },
     h("h3", { id: titleId }, name),
-    facts.length > 0 ? h("p", { className: "dim" }, facts.map(([key, value]) => `${fieldName(key)} ${fieldValue(key, value)}`).join(" · ")) : null,
-    known.size > 0 ? h("div", { className: "scrolls-x", tabIndex: 0, role: "region", "aria-label": `Drawing of ${name}` }, drawing(name, [...known.values()], edges)) : null,
-    edges.length > 0 ? table(edges) : null);
+    h("p", { className: "dim" }, facts.join(" · ")),
+    nodes.size > 0 ? h("div", { className: "scrolls-x", tabIndex: 0, role: "region", "aria-label": `Drawing of ${name}` }, drawing(name, ...commonest(nodes, edges))) : null,
+    edges.length > 0 ? table(nodes, edges) : null);
 }
 
-function nodesOf(graph) {
-  const nodes = graph.nodes ?? [];
-  const list = Array.isArray(nodes) ? nodes : Object.entries(nodes).map(([id, of]) => ({ id, ...(typeof of === "object" ? of : {}) }));
-  return list.map((node) => {
-    if (typeof node !== "object") return { id: String(node), facts: [] };
-    const id = String(first(node, "id", "name", "tool", "step", "label"));
-    const facts = Object.entries(node).filter(([key, value]) => !["id", "name", "tool", "step", "label"].includes(key) && typeof value === "number");
-    return { id, facts };
-  });
+/** What a drawing has room for; the table has all. */
+function commonest(nodes, edges) {
+  const kept = [...nodes.values()].sort((a, b) => (b.visits ?? 0) - (a.visits ?? 0)).slice(0, DRAWN_NODES);
+  const ids = new Set(kept.map((node) => node.id));
+  return [kept, edges.filter((edge) => ids.has(edge.from) && ids.has(edge.to) && (edge.p ?? 1) >= DRAWN_FROM)];
 }
 
-function edgesOf(graph) {
-  const edges = graph.edges ?? graph.transitions ?? [];
-  const list = Array.isArray(edges) ? edges : Object.entries(edges).flatMap(([from, to]) => Object.entries(to).map(([id, p]) => ({ from, to: id, probability: p })));
-  return list
-    .map((edge) => {
-      const [from, to, p] = Array.isArray(edge) ? edge : [first(edge, "from", "source", "after"), first(edge, "to", "target", "next"), first(edge, "probability", "p", "share")];
-      return { from: String(from), to: String(to), p, seen: Array.isArray(edge) ? undefined : first(edge, "count", "seen", "n") };
-    })
-    .sort((a, b) => (b.p ?? 0) - (a.p ?? 0))
-    .slice(0, SHOWN_EDGES);
-}
-
-/** Columns by the fewest steps from where it begins. */
+/** Columns by the fewest likely steps from where it begins; what is reached by unlikely ones alone stands behind. */
 function columns(nodes, edges) {
   const entered = new Set(edges.filter((edge) => edge.from !== edge.to).map((edge) => edge.to));
+  const begins = nodes.filter((node) => !entered.has(node.id)).map((node) => node.id);
   const column = new Map();
-  let wave = nodes.filter((node) => !entered.has(node.id)).map((node) => node.id);
-  if (wave.length === 0) wave = nodes.slice(0, 1).map((node) => node.id);
+  let wave = begins.length > 0 ? begins : nodes.slice(0, 1).map((node) => node.id);
   for (let at = 0; wave.length > 0; at += 1) {
     for (const id of wave) column.set(id, at);
-    wave = [...new Set(wave.flatMap((id) => edges.filter((edge) => edge.from === id && !column.has(edge.to)).map((edge) => edge.to)))];
+    const next = (from, least) => edges.filter((edge) => from(edge.from) && !column.has(edge.to) && (edge.p ?? 1) >= least).map((edge) => edge.to);
+    const likely = next((id) => wave.includes(id), LIKELY);
+    wave = [...new Set(likely.length > 0 ? likely : next((id) => column.has(id), 0))];
   }
   for (const node of nodes) if (!column.has(node.id)) column.set(node.id, 0);
   return column;
@@ -96,19 +85,19 @@ function drawing(name, nodes, edges) {
   for (const node of nodes) {
     const at = column.get(node.id);
     const row = (filled[at] = (filled[at] ?? 0) + 1) - 1;
-    places.set(node.id, { x: 12 + at * (NODE.width + NODE.gapX), y: 26 + row * (NODE.height + NODE.gapY + 10) });
+    places.set(node.id, { x: 12 + at * (NODE.width + NODE.gapX), y: TOP_PX + row * (NODE.height + NODE.gapY) });
   }
   const width = 24 + filled.length * (NODE.width + NODE.gapX);
-  const height = 70 + Math.max(...filled.map((rows) => rows ?? 0)) * (NODE.height + NODE.gapY + 10);
+  const height = TOP_PX + 34 + Math.max(...Array.from(filled, (rows) => rows ?? 0)) * (NODE.height + NODE.gapY);
   const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${name}: ${nodes.length} steps, ${edges.length} transitions; the table below lists them` });
   picture.append(svg("defs", {}, arrowhead("head", "head"), arrowhead("head-back", "head back")));
   for (const edge of edges) picture.append(...arrow(edge, places));
   for (const node of nodes) {
     const { x, y } = places.get(node.id);
-    const label = svg("text", { x: x + 10, y: y + (node.facts.length > 0 ? 17 : 24), class: "node-name" }, short(node.id, 18));
-    const group = svg("g", {}, svg("title", {}, node.id), svg("rect", { x, y, width: NODE.width, height: NODE.height, rx: 4, class: "node" }), label);
-    if (node.facts.length > 0) group.append(svg("text", { x: x + 10, y: y + 32, class: "node-fact" }, short(node.facts.slice(0, 2).map(([key, value]) => `${fieldName(key)} ${fieldValue(key, value)}`).join(", "), 24)));
-    picture.append(group);
+    const told = [Number.isFinite(node.visits) ? `${count(node.visits)}×` : null, Number.isFinite(node.pause_p50_s) ? `then ${duration(node.pause_p50_s)}` : null].filter(Boolean).join(" · ");
+    const more = Number.isFinite(node.pause_p95_s) ? `, 95 % within ${duration(node.pause_p95_s)}` : "";
+    picture.append(svg("g", {}, svg("title", {}, `${node.label}: ${told}${more}`), svg("rect", { x, y, width: NODE.width, height: NODE.height, rx: 4, class: "node" }),
+      svg("text", { x: x + 10, y: y + (told === "" ? 24 : 17), class: "node-name" }, short(node.label, 17)), svg("text", { x: x + 10, y: y + 32, class: "node-fact" }, told)));
   }
   return picture;
 }
@@ -127,8 +116,12 @@ function arrow(edge, places) {
   let path;
   let at;
   if (edge.from === edge.to) {
-    path = `M${a.x + 30},${a.y} C${a.x + 20},${a.y - 26} ${a.x + 70},${a.y - 26} ${a.x + 60},${a.y}`;
-    at = [a.x + 72, a.y - 12];
+    path = `M${a.x + 50},${a.y} C${a.x + 40},${a.y - 24} ${a.x + 90},${a.y - 24} ${a.x + 80},${a.y - 2}`;
+    at = [a.x + 89, a.y - 8];
+  } else if (b.x > a.x + NODE.width + NODE.gapX) {
+    const top = Math.min(a.y, b.y) - 26;
+    path = `M${a.x + NODE.width - 24},${a.y} C${a.x + NODE.width},${top} ${b.x},${top} ${b.x + 24},${b.y - 4}`;
+    at = [(a.x + NODE.width + b.x) / 2 - 10, top + 3];
   } else if (b.x > a.x) {
     const [x0, x1] = [a.x + NODE.width, b.x];
     path = `M${x0},${a.y + middle} C${x0 + 40},${a.y + middle} ${x1 - 40},${b.y + middle} ${x1 - 5},${b.y + middle}`;
@@ -143,8 +136,9 @@ function arrow(edge, places) {
   return parts;
 }
 
-function table(edges) {
+function table(nodes, edges) {
+  const label = (id) => nodes.get(id).label;
   return h("details", {}, h("summary", {}, `${edges.length} transitions as a table`),
     h("table", {}, h("thead", {}, h("tr", {}, ...["after", "comes", "probability", "seen"].map((name) => h("th", { scope: "col" }, name)))),
-      h("tbody", {}, ...edges.map((edge) => h("tr", {}, h("td", {}, edge.from), h("td", {}, edge.to), h("td", {}, percent(edge.p)), h("td", {}, edge.seen === undefined ? "–" : count(edge.seen)))))));
+      h("tbody", {}, ...edges.map((edge) => h("tr", {}, h("td", {}, label(edge.from)), h("td", {}, label(edge.to)), h("td", {}, percent(edge.p)), h("td", {}, edge.seen === undefined ? "–" : count(edge.seen)))))));
 }

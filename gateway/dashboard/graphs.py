@@ -1,0 +1,86 @@
+"""Learned execution graphs as plain values, for people: the types that were seen last, their likeliest edges.
+
+Invariants: bounded in size, and so in time: some milliseconds at most, on the event loop, for who looks.
+"""
+
+from typing import Final
+
+import msgspec
+
+from gateway.workflow.agent_types import AgentTypes
+from gateway.workflow.graph import Graph
+from gateway.workflow.nodes import END
+
+_MAX_TYPES: Final = 12
+_MAX_EDGES: Final = 120
+_LEAST: Final = 0.02
+"""Edges below this probability are left out."""
+_START: Final = -1
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    id: int
+    label: str
+    """The tools that the step asks for, or `answer`, `START`, `END`."""
+    visits: float
+    """Old ones count less."""
+    pause_p50_s: float | None
+    """From the step's answer to the request that follows it."""
+    pause_p95_s: float | None
+
+
+class EdgeView(msgspec.Struct, frozen=True, kw_only=True):
+    from_: int = msgspec.field(name="from")
+    to: int
+    probability: float
+    count: float
+    """Old ones count less."""
+
+
+class GraphView(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    tasks: int
+    steps: int
+    is_known: bool
+    """Enough was seen of the type to predict from it."""
+    nodes: list[NodeView]
+    edges: list[EdgeView]
+
+
+def view_graphs(types: AgentTypes) -> list[GraphView]:
+    """Newest first; of types of which nothing was seen, nothing."""
+    newest = [(key, graph) for key, graph in reversed(types.items()) if graph.steps][:_MAX_TYPES]
+    return [_view(key, graph, is_known=types.is_known(graph)) for key, graph in newest]
+
+
+def _view(key: int, graph: Graph, *, is_known: bool) -> GraphView:
+    visits: dict[int, float] = {}
+    edges = []
+    for start, to, share, count in graph.edges():
+        visits[to] = visits.get(to, 0.0) + count
+        if start == _START:
+            visits[_START] = visits.get(_START, 0.0) + count
+        if share >= _LEAST and (start, to) != (_START, END):
+            edges.append(EdgeView(from_=start, to=to, probability=round(share, 4), count=round(count, 1)))
+    edges.sort(key=lambda edge: -edge.count)
+    del edges[_MAX_EDGES:]
+    shown = sorted({node for edge in edges for node in (edge.from_, edge.to)})
+    return GraphView(
+        id=f"{key & 0xFFFFFFFF:08x}",
+        tasks=graph.tasks,
+        steps=graph.steps,
+        is_known=is_known,
+        nodes=[_node(graph, node, visits.get(node, 0.0)) for node in shown],
+        edges=edges,
+    )
+
+
+def _node(graph: Graph, node: int, visits: float) -> NodeView:
+    gaps = graph.gaps.get(node)
+    return NodeView(
+        id=node,
+        label="START" if node == _START else graph.nodes.label(node),
+        visits=round(visits, 1),
+        pause_p50_s=gaps.quantile(0.5) if gaps is not None else None,
+        pause_p95_s=gaps.quantile(0.95) if gaps is not None else None,
+    )
