@@ -15,6 +15,7 @@ import uvloop
 from gateway import __version__
 from gateway.config import Config
 from gateway.config.load import ConfigError, load_config
+from gateway.dashboard.cli import add_look
 from gateway.evaluation.cli import add_eval
 from gateway.evaluation.workflow_cli import add_graph
 from gateway.server.app import Gateway, check_references
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     add_workload(commands)
     add_simulate(commands)
     add_replay(commands)
+    add_look(commands)
     add_play(commands)
     add_probe(commands)
     return parser

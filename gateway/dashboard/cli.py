@@ -1,0 +1,183 @@
+"""`turnpike sessions` and `turnpike explain REQUEST_ID`: the dashboard's answers in a terminal.
+
+Both ask a running gateway's control listener. `explain` can read the stream's file instead, for what a
+gateway has forgotten, or of one that is gone.
+"""
+
+import argparse
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from gateway.config.load import ConfigError
+from gateway.dashboard.explain import Explainer, Explanation
+from gateway.domain.ids import RequestId
+from gateway.domain.records import Record
+
+_CONTROL: Final = "http://127.0.0.1:8081"
+_TIMEOUT_S: Final = 10.0
+_COLUMNS: Final = ("session", "state", "for", "class", "tenant", "replica", "turns", "cached", "source")
+
+
+def add_look(commands: Any) -> None:
+    """The `sessions` and `explain` commands, below the `turnpike` command's."""
+    sessions = commands.add_parser(
+        "sessions", help="which sessions a running gateway serves, and how they are"
+    )
+    sessions.add_argument("--state", choices=("waiting", "generating", "tool", "idle"), help="only those")
+    sessions.add_argument("--limit", type=int, default=50, metavar="N", help="at most so many (default 50)")
+    sessions.set_defaults(command=_sessions)
+    explain = commands.add_parser("explain", help="why a request waited, and why it went where it went")
+    explain.add_argument("request", metavar="REQUEST_ID", help="as the answer's x-turnpike-request says")
+    explain.add_argument(
+        "--stream", metavar="FILE", help="read it from the stream's file, not from a gateway"
+    )
+    explain.set_defaults(command=_explain)
+    for parser in (sessions, explain):
+        parser.add_argument("--control", metavar="URL", default=_CONTROL, help=f"default {_CONTROL}")
+        parser.add_argument(
+            "--key-env", metavar="VARIABLE", help="the environment variable that holds the control key"
+        )
+        parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _sessions(arguments: argparse.Namespace) -> int:
+    now = _ask(arguments, "/turnpike/snapshot")
+    shown = [each for each in now["sessions"] if arguments.state in (None, each["state"])][: arguments.limit]
+    if arguments.json:
+        print(json.dumps(shown))
+        return 0
+    rows = [_COLUMNS, *(_row(each, now["at_s"]) for each in shown)]
+    widths = [max(len(row[number]) for row in rows) for number in range(len(_COLUMNS))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(
+        f"{len(shown)} of {now['session_count']} sessions; {now['running']} turns run, "
+        f"{now['waiting']} wait, the tools of {now['active_tools']} sessions run"
+    )
+    return 0
+
+
+def _row(session: Mapping[str, Any], now_s: float) -> tuple[str, ...]:
+    prompt, cached = session["prompt_tokens"], session["cached_tokens"]
+    return (
+        session["id"],
+        session["state"] + (f" ({session['open_tools'][0]})" if session["open_tools"] else ""),
+        f"{max(0.0, now_s - session['since_s']):.1f} s",
+        session["class"] or "-",
+        session["tenant"],
+        session["replica"] or "-",
+        str(session["turns"]),
+        f"{100 * cached / prompt:.0f} %" if prompt else "-",
+        f"{session['source']} {session['confidence']:.2f}",
+    )
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    request = RequestId(arguments.request)
+    if arguments.stream is not None:
+        found = explain_from_file(Path(arguments.stream), request)
+        if found is None:
+            raise ValueError(f"{arguments.stream}: nothing is in there of {request}")
+        told = json.loads(msgspec.json.encode(found))
+    else:
+        told = _ask(arguments, f"/turnpike/turns/{request}")
+    if arguments.json:
+        print(json.dumps(told))
+    else:
+        print("\n".join(_lines(told)))
+    return 0
+
+
+def explain_from_file(path: Path, request: RequestId) -> Explanation | None:
+    """From the stream's file, and the older ones beside it."""
+    explainer = Explainer(request)
+    decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(Record)
+    for file in _newest_first(path):
+        lines = file.read_bytes().splitlines()
+        explainer.read(_records(reversed(lines), decoder))
+    return explainer.explanation()
+
+
+def _newest_first(path: Path) -> Iterator[Path]:
+    yield path
+    number = 1
+    while (older := path.with_name(f"{path.name}.{number}")).exists():
+        yield older
+        number += 1
+
+
+def _records(lines: Iterator[bytes], decoder: "msgspec.json.Decoder[Record]") -> Iterator[Record]:
+    for line in lines:
+        try:
+            yield decoder.decode(line)
+        except msgspec.DecodeError:  # of a newer gateway, or cut off
+            continue
+
+
+def _lines(told: Mapping[str, Any]) -> Iterator[str]:
+    known, decided, became = told["known"], told["decided"], told["became"]
+    if known is not None:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(known["at_s"]))
+        yield f"{told['turn']}  {at}  tenant {known['tenant']}, model {known['model'] or '-'}"
+        yield (
+            f"known    session {known['session']}, by {known['source']}, confidence "
+            f"{known['confidence']:.2f}; it {known.get('edge', 'opens')} {known.get('parent') or 'nothing that is known'}"
+        )
+    else:
+        yield f"{told['turn']}  (when it came is not known any more)"
+    where = decided["replica"] or decided["refusal"] or "-"
+    yield f"decided  {decided['outcome']}: {where} ({decided['reason'] or decided['refusal'] or '-'})"
+    yield from (f"why      {sentence}" for sentence in told["why"])
+    for other in told["alternatives"]:
+        cost = (
+            ""
+            if other["first_token_ms"] is None
+            else f", first token in about {other['first_token_ms']:.0f} ms"
+        )
+        yield f"instead  {other['replica']}, which ran {other['running']}{cost}: {other['why_not']}"
+    expected = told["expected"]
+    if expected is not None:
+        yield (
+            f"expected first token after {expected['first_token_ms']:.0f} ms, end after "
+            f"{expected['completion_ms']:.0f} ms; {expected['cached_tokens']} of "
+            f"{expected['prompt_tokens']} tokens cached"
+        )
+    if became is not None:
+        usage = became["usage"]
+        tokens = (
+            ""
+            if usage.get("prompt_tokens") is None
+            else (f"; {usage.get('cached_tokens') or 0} of {usage['prompt_tokens']} tokens cached")
+        )
+        yield f"became   {became['outcome']} after {became['duration_ms']:.0f} ms{tokens}"
+
+
+def _ask(arguments: argparse.Namespace, path: str) -> Any:
+    if not arguments.control.startswith(("http://", "https://")):
+        raise ConfigError(f"--control: {arguments.control} is no URL")
+    headers = {}
+    if arguments.key_env is not None:
+        key = os.environ.get(arguments.key_env, "").strip()
+        if not key:
+            raise ConfigError(f"--key-env: the environment variable {arguments.key_env} is not set, or empty")
+        headers["Authorization"] = f"Bearer {key}"
+    request = urllib.request.Request(arguments.control.rstrip("/") + path, headers=headers)  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        try:
+            why = json.load(error)["error"]
+        except (ValueError, KeyError, TypeError):
+            why = error.reason
+        raise ValueError(f"{arguments.control}: {error.code}: {why}") from None
+    except urllib.error.URLError as error:
+        raise OSError(f"{arguments.control}: {error.reason}") from None

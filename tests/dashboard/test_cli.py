@@ -1,0 +1,111 @@
+"""`turnpike sessions` and `turnpike explain`."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import msgspec
+import pytest
+
+from gateway.__main__ import main
+from gateway.core.snapshot import take_snapshot
+from gateway.dashboard.cli import explain_from_file
+from gateway.dashboard.explain import Explainer
+from tests.core.playbook import Playbook, arrived, call_seen, finished, started, stated
+
+
+def play():
+    play = Playbook(replicas="a b", max_running_per_replica=1)
+    for name in ("r1", "r2"):
+        play >> arrived(name, explicit=stated(name))
+        play.take()
+    play >> started("r1") >> call_seen("r1", "c1") >> finished("r1", "c1")
+    play >> arrived("r3", explicit=stated("three"))
+    play.take()
+    play >> arrived("r4", explicit=stated("four"))
+    return play
+
+
+@pytest.fixture
+def control():
+    """A control listener that tells of one brain."""
+    told = play()
+    pages = {"/turnpike/snapshot": msgspec.json.encode(take_snapshot(told.brain, now=told.now + 2.0))}
+    explainer = Explainer("r4", {"a": 1, "b": 1})
+    explainer.read(told.records[::-1])
+    pages["/turnpike/turns/r4"] = msgspec.json.encode(explainer.explanation())
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            is_known = self.headers["Authorization"] in (None, "Bearer good")
+            body = pages.get(self.path, b'{"error": "nothing is known of this request"}')
+            self.send_response(401 if not is_known else 200 if self.path in pages else 404)
+            self.end_headers()
+            self.wfile.write(body if is_known else b"no JSON")
+
+        def log_message(self, *_) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_sessions_are_listed(control, capsys):
+    assert main(["sessions", "--control", control]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:4] == ["session", "state", "for", "class"]
+    assert [line.split()[1] for line in lines[1:-1]] == ["waiting", "generating", "tool", "generating"]
+    assert (
+        "tool (bash)" in lines[3]
+        and "2.0 s" in lines[3]
+        and lines[-1].startswith("4 of 4 sessions; 2 turns run")
+    )
+    assert main(["sessions", "--control", control, "--state", "tool", "--json"]) == 0
+    assert [each["open_tools"] for each in json.loads(capsys.readouterr().out)] == [["bash"]]
+
+
+def test_a_request_is_explained(control, capsys):
+    assert main(["explain", "r4", "--control", control]) == 0
+    text = capsys.readouterr().out
+    assert (
+        "decided  waiting" in text
+        and "why      It waits: every replica that could run it had as many" in text
+    )
+    assert main(["explain", "r4", "--control", control, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["turn"] == "r4"
+
+
+def test_what_went_wrong_is_said(control, capsys, monkeypatch):
+    assert main(["explain", "r99", "--control", control]) == 1
+    assert "404: nothing is known" in capsys.readouterr().err
+    monkeypatch.setenv("KEY", "bad")
+    assert main(["sessions", "--control", control, "--key-env", "KEY"]) == 1
+    assert "401" in capsys.readouterr().err
+    monkeypatch.setenv("KEY", "good")
+    assert main(["sessions", "--control", control, "--key-env", "KEY"]) == 0
+    for wrong, why in (
+        (["--key-env", "NOT_THERE"], "NOT_THERE is not set"),
+        (["--control", "file:///etc/passwd"], "is no URL"),
+        (["--control", "http://127.0.0.1:9"], "refused"),
+    ):
+        assert main(["sessions", *wrong]) == 1
+        assert why in capsys.readouterr().err
+
+
+def test_every_request_of_a_file_is_explained(tmp_path, capsys):
+    told = play()
+    path = tmp_path / "stream.jsonl"
+    lines = [msgspec.json.encode(record) for record in told.records]
+    older, newer = lines[: len(lines) // 2], [*lines[len(lines) // 2 :], b'{"type":"newer"}', b'{"cut o']
+    path.with_name("stream.jsonl.1").write_bytes(b"\n".join(older) + b"\n")
+    path.write_bytes(b"\n".join(newer))
+    for name in ("r1", "r2", "r3", "r4"):
+        found = explain_from_file(path, name)
+        assert found is not None and found.known.turn == name and found.why
+        assert main(["explain", name, "--stream", str(path)]) == 0
+    text = capsys.readouterr().out
+    assert "instead  " in text and "became   finished" in text
+    assert main(["explain", "r9", "--stream", str(path)]) == 1
