@@ -5,7 +5,7 @@ from typing import final
 import msgspec
 
 from gateway.domain.decision import Placement, Refusal, SessionRef
-from gateway.domain.ids import RequestId
+from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.records import Record
 
 
@@ -19,6 +19,16 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     waited_s: float
     attempt: int
     """1 for the first replica tried."""
+    hint: str | None = None
+    """What to tell the engine of the session, for engines that follow hints (`gateway/workflow/hints.py`)."""
+
+
+@final
+class SendHint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Tell this replica's engine, while no request of that conversation runs there."""
+
+    replica: ReplicaId
+    hint: str
 
 
 @final
@@ -31,5 +41,5 @@ class Refuse(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     waited_s: float
 
 
-Command = Dispatch | Refuse | Record
+Command = Dispatch | Refuse | SendHint | Record
 """A record is to be appended to the information stream."""

@@ -12,7 +12,7 @@ from msgspec import Meta
 from gateway.admission.policy import AdmissionPolicy
 from gateway.core import events as ev
 from gateway.core import refusals
-from gateway.core.commands import Command, Refuse
+from gateway.core.commands import Command, Refuse, SendHint
 from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
 from gateway.core.gate import Gate
@@ -76,6 +76,7 @@ class Coordinator:
             max_outage_s=config.max_outage_s,
             trickle=trickle,
             refuse=lambda live, refusal, now: self._refuse(live, refusal, now=now),
+            hint=self._hint,
         )
         self.waiting_room = self.gate.waiting_room
         self._is_draining, self._timeouts = False, 0
@@ -222,6 +223,12 @@ class Coordinator:
         self.gate.turn_over(live, answer, now=now)
         self._tell(self.sessions.turn_ended(live, answer, now=now), now=now)
 
+    def _hint(self, live: LiveRequest, replica: ReplicaId, now: float) -> str | None:
+        """What to tell an engine that follows hints of the request's session."""
+        if live.session is None or not self.fleet.abilities(replica).turnpike_hints:
+            return None
+        return self.sessions.hint_for(live, replica, now=now)
+
     def _tell(self, records: list[rec.Record], *, now: float) -> None:
         """Records of sessions go to the stream, and what policies act on, to them."""
         for record in records:
@@ -232,6 +239,9 @@ class Coordinator:
                 active = self.sessions.tools.active_sessions
                 self.admission.tools_ran(record.names, record.duration_ms / 1e3, active)
         self._stream.extend(records)
+        if self.sessions.said:
+            self._out += [SendHint(replica=replica, hint=hint) for replica, hint in self.sessions.said]
+            self.sessions.said.clear()
 
     # --- the answer ------------------------------------------------------------------------------
 
@@ -334,6 +344,7 @@ class Coordinator:
         replica = self.fleet.get(event.replica)
         if replica is not None and replica.is_up:
             self.admission.engine_reported(replica.facts.pool, event.replica, event.signals, now=now)
+            self.sessions.prospects.engine_reported(event.replica, event.signals.kv_used)
             self.gate.placement.engine_reported(event.replica, event.signals)
 
     def _timer_fired(self, *, now: float) -> None:

@@ -27,7 +27,7 @@ from gateway.core.live import LiveRequest
 from gateway.core.stream import Stream
 from gateway.domain.decision import Admit, Edge, Placement, PlacementReason, Refusal, Wait, WaitReason
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import PoolId, RequestId
+from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Answer, Usage, Work
 from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
 from gateway.routing.trickle import Trickle
@@ -54,9 +54,11 @@ class Gate:
         max_outage_s: float,
         trickle: Trickle,
         refuse: Callable[[LiveRequest, Refusal, float], None],
+        hint: Callable[[LiveRequest, ReplicaId, float], str | None],
     ) -> None:
         """`live`: the requests whose ids are waiting; `out`: where commands and records are put; `refuse`:
-        turns away a request that left the waiting room for somebody else, at a time."""
+        turns away a request that left the waiting room for somebody else, at a time; `hint`: what to tell the
+        engine with it."""
         self._fleet = fleet
         self._admission = admission
         self.placement = placement
@@ -69,6 +71,7 @@ class Gate:
         self._max_outage_s = max_outage_s
         self._trickle = trickle
         self._refuse = refuse
+        self._hint = hint
         self._now = 0.0
         self.pools_with_room: dict[PoolId, None] = {}
         """What `let_in` has to look at."""
@@ -285,6 +288,7 @@ class Gate:
                 session=live.session,
                 waited_s=live.waited_s,
                 attempt=live.attempts,
+                hint=self._hint(live, placement.replica, now),
             )
         )
 

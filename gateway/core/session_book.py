@@ -132,6 +132,15 @@ class SessionBook:
             out += self.expire(now=now)
         return out
 
+    def hint_for(self, live: LiveRequest, replica: ReplicaId, *, now: float) -> str | None:
+        """What to tell the engine there with this request."""
+        assert live.session is not None
+        hint = self.prospects.hint_with_request(
+            live.session, live.facts, replica, age_s=now - live.task_arrived_s, parent=live.runs_for
+        )
+        live.is_hinted = hint is not None
+        return hint
+
     def finish(self, session_id: SessionId, *, now: float) -> list[rec.Record]:
         """Ends a session, at once or with its last live turn. An unknown session is no error."""
         session = self.sessions.get(session_id)
@@ -193,7 +202,7 @@ class SessionBook:
     def _ended(self, session: Session, reason: str, *, now: float) -> list[rec.Record]:
         was_active = bool(self.tools.open_calls(session.id))
         self.tools.forget(session.id)
-        self.prospects.session_over(session.id)
+        self.said += self.prospects.session_over(session.id)
         out: list[rec.Record] = [
             rec.SessionEnded(at_s=now, session=session.id, turns=session.turns, reason=reason)
         ]

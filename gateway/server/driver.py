@@ -12,9 +12,9 @@ from collections.abc import Callable
 from types import TracebackType
 
 from gateway.core import events as ev
-from gateway.core.commands import Dispatch, Refuse
+from gateway.core.commands import Dispatch, Refuse, SendHint
 from gateway.core.coordinator import Coordinator
-from gateway.domain.ids import RequestId, TenantId
+from gateway.domain.ids import ReplicaId, RequestId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, RequestFacts, ToolCall
 from gateway.telemetry.recorder import Recorder
@@ -37,7 +37,9 @@ class Driver:
         id_prefix: str,
         on_records: Callable[[list[Record]], None],
         recorder: Recorder | None = None,
+        send_hint: Callable[[ReplicaId, str], None] | None = None,
     ) -> None:
+        """`send_hint`: tells a replica's engine something, and does not wait for it."""
         self.coordinator = coordinator
         self.clock = self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -46,6 +48,7 @@ class Driver:
         self._numbers = itertools.count(1)
         self._on_records = on_records
         self._recorder = recorder
+        self._send_hint = send_hint
         self.tickets: dict[RequestId, Ticket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
@@ -74,6 +77,9 @@ class Driver:
             # `isinstance` takes three times as long.
             if type(command) is Dispatch or type(command) is Refuse:
                 self.tickets[command.request].decide(command)
+            elif type(command) is SendHint:
+                if self._send_hint is not None:
+                    self._send_hint(command.replica, command.hint)
             else:
                 records.append(command)
         if records:

@@ -197,6 +197,7 @@ class Handlers:
             replica,
             self._driver.coordinator.fleet.abilities(replica.id),
             decision.session,
+            hint=decision.hint,
             is_readable=facts.is_readable,
             trace=self._traces.header(ticket.request, session_id) if self._traces is not None else None,
         )

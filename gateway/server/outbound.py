@@ -7,7 +7,7 @@ where the gateway has its own or asks for keys itself.
 
 import hashlib
 import hmac
-from typing import Final
+from typing import Any, Final
 
 from gateway.config.hints import HintsConfig
 from gateway.domain.decision import SessionRef
@@ -39,25 +39,27 @@ class Outbound:
         session: SessionRef | None,
         *,
         is_readable: bool,
+        hint: str | None = None,
         trace: bytes | None = None,
     ) -> list[Chunk]:
-        """Head and body, to be written in order; `trace`: a header line instead of the client's own."""
+        """Head and body, to be written in order; `hint`: what to tell the engine; `trace`: a header line instead
+        of the client's own."""
         head = request.head
-        body = self._body(request, abilities, is_readable=is_readable)
+        body = self._body(request, abilities, hint, is_readable=is_readable)
         start = head.passed_on.get(replica.id)
         if start is None:
             if len(head.passed_on) >= _MAX_REMEMBERED:
                 head.passed_on.clear()
             start = head.passed_on[replica.id] = self._start(head, replica, is_traced=trace is not None)
-        hint = trace or b""
+        told = trace or b""
         if session is not None and abilities.session_header and self._hints.session:
             if "x-session-id" not in head.facts.stated:
-                hint += b"X-Session-ID: %s\r\n" % session.session.encode("ascii")
+                told += b"X-Session-ID: %s\r\n" % session.session.encode("ascii")
         if len(body) == 1 and len(body[0]) < _COPY_BELOW:
-            return [b"%s%sContent-Length: %d\r\n\r\n%s" % (start, hint, len(body[0]), body[0])]
+            return [b"%s%sContent-Length: %d\r\n\r\n%s" % (start, told, len(body[0]), body[0])]
         if body or head.method in _METHODS_WITH_BODY:
-            hint += b"Content-Length: %d\r\n" % sum(map(len, body))
-        return [b"%s%s\r\n" % (start, hint), *body]
+            told += b"Content-Length: %d\r\n" % sum(map(len, body))
+        return [b"%s%s\r\n" % (start, told), *body]
 
     def _start(self, head: RequestHead, replica: Replica, *, is_traced: bool) -> bytes:
         """The request line and the fields that every such request has."""
@@ -76,18 +78,24 @@ class Outbound:
             lines.append(b"Authorization: Bearer %s\r\n" % key.encode("latin-1"))
         return b"".join(lines)
 
-    def _body(self, request: HttpRequest, abilities: Abilities, *, is_readable: bool) -> list[Chunk]:
-        secret = self._hints.cache_salt_secret
-        if secret is None or not abilities.cache_salt or not is_readable:
-            return [request.body] if request.body else []
-        head = request.head
-        if head.visitor.endpoint.work is Work.GENERATE and not head.facts.coding:
-            tenant = head.visitor.tenant.id
-            salt = hmac.digest(secret.encode(), tenant.encode(), hashlib.sha256).hex()
-            return splice_fields(request.body, {"cache_salt": salt})
+    def _body(
+        self, request: HttpRequest, abilities: Abilities, hint: str | None, *, is_readable: bool
+    ) -> list[Chunk]:
+        fields: dict[str, Any] = {}
+        head, secret = request.head, self._hints.cache_salt_secret
+        if is_readable and head.visitor.endpoint.work is Work.GENERATE and not head.facts.coding:
+            if secret is not None and abilities.cache_salt:
+                tenant = head.visitor.tenant.id
+                fields["cache_salt"] = hmac.digest(secret.encode(), tenant.encode(), hashlib.sha256).hex()
+            # Of two fields of one name the last counts: what a client says there itself is not replaced.
+            if hint is not None and self._hints.turnpike and _XARGS not in request.body:
+                fields["vllm_xargs"] = {"turnpike": hint}
+        if fields:
+            return splice_fields(request.body, fields)
         return [request.body] if request.body else []
 
 
+_XARGS: Final = b'"vllm_xargs"'
 _MAX_REMEMBERED: Final = 4
 """Replicas for which a connection remembers what they get."""
 _COPY_BELOW: Final = 16 << 10

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.core import events as ev
-from gateway.core.commands import Command, Dispatch, Refuse
+from gateway.core.commands import Command, Dispatch, Refuse, SendHint
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
@@ -78,6 +78,8 @@ class Driver:
         self.brain = brain
         self.engines: Mapping[ReplicaId, Engine] = {}
         """To be set before the first call."""
+        self.on_hint: Callable[[ReplicaId, str], None] | None = None
+        """Told what an engine is told at a pause."""
         self.refusals = 0
         self._kernel = kernel
         self._client = client
@@ -160,6 +162,9 @@ class Driver:
             self._dispatch(command)
         elif isinstance(command, Refuse):
             self._refused(self._calls.pop(command.request), command)
+        elif isinstance(command, SendHint):
+            if self.on_hint is not None:
+                self.on_hint(command.replica, command.hint)
         elif self._on_record is not None:
             self._on_record(command)
 
@@ -177,6 +182,7 @@ class Driver:
             ref=call.ref,
             keys=call.keys(),
             submitted_s=self._kernel.now,
+            hint=command.hint,
         )
         self.engines[call.replica].submit(turn)
 

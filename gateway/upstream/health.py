@@ -1,7 +1,7 @@
 """Health and abilities: is a replica there, what engine is it, what does it serve?
 
-Each replica is asked `/health` in turn; when it comes up, also `/version` and `/v1/models`. A replica
-that has no such paths is up if it answers HTTP at all.
+Each replica is asked `/health` in turn; when it comes up, also `/version`, `/turnpike/kv` (is the plugin
+there?) and `/v1/models`. A replica that has no such paths is up if it answers HTTP at all.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.fleet import Abilities, ReplicaFacts
@@ -123,7 +124,13 @@ class HealthChecks:
     async def _learn_abilities(self, replica: Replica) -> Abilities:
         status, answer = await self._get(replica, "/version")
         version = answer.get("version") if status == 200 and isinstance(answer, dict) else None
-        return vllm_abilities(version) if isinstance(version, str) else Abilities()
+        if not isinstance(version, str):
+            return Abilities()
+        has_plugin = False
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):  # it need not know the path
+            status, answer = await self._get(replica, "/turnpike/kv")
+            has_plugin = status == 200 and isinstance(answer, dict)
+        return msgspec.structs.replace(vllm_abilities(version), turnpike_hints=has_plugin)
 
     async def _get(self, replica: Replica, path: str) -> tuple[int, Any]:
         assert self._session is not None

@@ -8,6 +8,7 @@ an unfinished string, array or object. So a client cannot smuggle a field past u
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -19,7 +20,7 @@ _NEAR_BYTES = 64
 _OPEN, _CLOSE = b"{}"
 
 
-def splice_fields(body: bytes, fields: Mapping[str, str | int]) -> list[Chunk]:
+def splice_fields(body: bytes, fields: Mapping[str, Any]) -> list[Chunk]:
     """The body with the fields set, as pieces to be written one after the other.
 
     Raises ValueError if the body is not an object by its outer bytes.

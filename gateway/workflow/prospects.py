@@ -32,6 +32,8 @@ class Prospects:
         self._reuse = Reuse(config.reuse, self.durations)
         self._hints = Hints()
         self._kv_used: dict[ReplicaId, float] = {}
+        self._told: dict[SessionId, ReplicaId] = {}
+        """Live sessions of which an engine was told something, and which one."""
 
     def engine_reported(self, replica: ReplicaId, kv_used: float | None) -> None:
         if kv_used is not None and (replica in self._kv_used or len(self._kv_used) < _MAX_REPLICAS):
@@ -57,8 +59,12 @@ class Prospects:
     ) -> Pause | None:
         return self.progress.answered(ref, facts, answer, now=now)
 
-    def session_over(self, session: SessionId) -> None:
+    def session_over(self, session: SessionId) -> list[tuple[ReplicaId, str]]:
+        """Whom to tell so, and what."""
         self.progress.session_over(session)
+        replica = self._told.pop(session, None)
+        hint = self._hints.at_end(session) if replica is not None else None
+        return [(replica, hint)] if replica is not None and hint is not None else []
 
     def outlook(self, ref: SessionRef, pause: Pause, replica: ReplicaId | None) -> Outlook | None:
         """Of the state that a turn has left there."""
@@ -83,11 +89,9 @@ class Prospects:
         if thread is None:
             return None
         outlook = self._reuse.provisional(thread, kv_used=self._kv_used.get(replica, 0.0))
+        self._told[ref.session] = replica
         is_final = facts.explicit is not None and facts.explicit.final
         return self._hints.with_request(ref, outlook, age_s=age_s, is_final=is_final, parent=parent)
 
     def hint_at_pause(self, ref: SessionRef, outlook: Outlook) -> str | None:
         return self._hints.at_pause(ref, outlook)
-
-    def hint_at_end(self, session: SessionId) -> str | None:
-        return self._hints.at_end(session)

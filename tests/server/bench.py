@@ -225,7 +225,8 @@ class Backend:
             b"/v1/models": self.models,
             b"/metrics": self.metrics,
         }
-        writer.write(answer(bodies[request.target]))
+        body = bodies.get(request.target)
+        writer.write(answer(body) if body is not None else answer(b"", status=b"404 Not Found"))
         return True
 
 

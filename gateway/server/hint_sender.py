@@ -1,0 +1,92 @@
+"""Hints at the pause: `POST /turnpike/hints`, in the background.
+
+A hint is worth something for a moment and never worth waiting for. Each replica gets what has gathered while
+the last message was on its way, in one message; what is too much is dropped, the oldest first.
+
+Invariants: one message to a replica at a time; at most `MAX_WAITING` hints wait for each; nothing here raises
+into the brain's driver.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from ssl import SSLContext
+from typing import Final
+
+import aiohttp
+
+from gateway.domain.ids import ReplicaId
+from gateway.server.tasks import TaskGroup
+from gateway.upstream.replica import Replica
+
+MAX_WAITING: Final = 1024
+_AT_ONCE: Final = 256
+"""As many as the engine takes in one message."""
+_TIMEOUT_S: Final = 5.0
+
+
+class HintSender:
+    def __init__(
+        self, replicas: Mapping[ReplicaId, Replica], tasks: TaskGroup, *, tls: SSLContext | None
+    ) -> None:
+        """`replicas` may change."""
+        self._replicas = replicas
+        self._tasks = tasks
+        self._tls = tls
+        self._waiting: dict[ReplicaId, deque[str]] = {}
+        """Of the replicas that are being told something."""
+        self._session: aiohttp.ClientSession | None = None
+        self.sent = self.dropped = self.failed = 0
+        """Hints so far."""
+
+    def send(self, replica: ReplicaId, hint: str) -> None:
+        waiting = self._waiting.get(replica)
+        if waiting is None:
+            if replica not in self._replicas:
+                self.dropped += 1
+                return
+            self._waiting[replica] = deque([hint])
+            self._tasks.spawn(self._tell(replica))
+            return
+        if len(waiting) >= MAX_WAITING:
+            waiting.popleft()
+            self.dropped += 1
+        waiting.append(hint)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _tell(self, replica: ReplicaId) -> None:
+        waiting = self._waiting[replica]
+        try:
+            while waiting:
+                some = [waiting.popleft() for _ in range(min(len(waiting), _AT_ONCE))]
+                if await self._post(replica, some):
+                    self.sent += len(some)
+                else:
+                    self.failed += len(some)
+        finally:
+            del self._waiting[replica]
+
+    async def _post(self, replica: ReplicaId, hints: list[str]) -> bool:
+        known = self._replicas.get(replica)
+        if known is None:
+            return False
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+            self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
+        headers = {"Content-Type": "application/json"}
+        if known.api_key is not None:
+            headers["Authorization"] = f"Bearer {known.api_key}"
+        try:
+            async with self._session.post(
+                f"{known.address.url}/turnpike/hints",
+                data=f'{{"hints":[{",".join(hints)}]}}'.encode(),
+                headers=headers,
+                ssl=self._tls if known.address.is_tls and self._tls is not None else True,
+                allow_redirects=False,
+            ) as response:
+                return response.status == 200
+        except (aiohttp.ClientError, OSError, asyncio.TimeoutError):  # noqa: UP041 - 3.11 has one, aiohttp another
+            return False
