@@ -129,7 +129,8 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"{told['turn']}  {at}  tenant {known['tenant']}, model {known['model'] or '-'}"
         yield (
             f"known    session {known['session']}, by {known['source']}, confidence "
-            f"{known['confidence']:.2f}; it {known.get('edge', 'opens')} {known.get('parent') or 'nothing that is known'}"
+            f"{known['confidence']:.2f}; it {known.get('edge', 'opens')} "
+            f"{known.get('parent') or 'nothing that is known'}"
         )
     else:
         yield f"{told['turn']}  (when it came is not known any more)"

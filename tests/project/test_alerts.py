@@ -1,0 +1,118 @@
+"""The Grafana dashboard and the alert rules: valid, and about metrics that exist."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gateway.core.pool_views import PoolView
+from gateway.core.snapshot import Gauges
+from gateway.domain.ids import PoolId
+from gateway.telemetry.metrics import Metrics
+
+DOCKER = Path(__file__).parents[2] / "docker"
+DASHBOARD = json.loads((DOCKER / "grafana" / "turnpike.json").read_text())
+RULES = yaml.safe_load((DOCKER / "prometheus" / "alerts.yaml").read_text())
+PROMTOOL = shutil.which("promtool")
+EXTERNAL = {"up"}
+"""Prometheus makes it itself."""
+COUNTED_ELSEWHERE = ("stream_dropped", "event_gaps", "spans_sent", "spans_dropped", "turns_untraced")
+
+
+def expressions() -> list[str]:
+    panels = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
+    return [*panels, *(rule["expr"] for group in RULES["groups"] for rule in group["rules"])]
+
+
+def exported() -> dict[str, set[str]]:
+    """Name → its samples' names, of everything that the gateway exports."""
+    pool = PoolView(
+        id=PoolId("p"), window=1.0, kv_budget=1.0, admitted=1, waiting=1, demand=1.0, held=1.0,
+        gpu_pressure=1.0, cpu_pressure=1.0,
+    )  # fmt: skip
+    now = Gauges(at_s=1.0, session_count=1, running=1, waiting=1, active_tools=1, pools=(pool,))
+    metrics = Metrics(lambda: now, {name: (name, lambda: 0) for name in COUNTED_ELSEWHERE})
+    text = metrics.render().decode()
+    suffixes = {
+        "counter": ("",),
+        "gauge": ("",),
+        "histogram": ("_bucket", "_sum", "_count"),
+        "info": ("_info",),
+    }
+    return {
+        name: {name + suffix for suffix in suffixes.get(kind, ("",))}
+        for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
+    }
+
+
+def test_every_metric_that_is_asked_for_exists():
+    known = set().union(*exported().values()) | EXTERNAL
+    asked = set()
+    for expression in expressions():
+        bare = re.sub(r"\{[^}]*\}|\[[^]]*\]|by \([^)]*\)", "", expression)
+        asked |= set(re.findall(r"\b(?:turnpike|process)_\w+|\bup\b", bare))
+    assert asked <= known, asked - known
+    shown = {name for name, samples in exported().items() if name.startswith("turnpike_") and samples & asked}
+    forgotten = {name for name in exported() if name.startswith("turnpike_")} - shown
+    assert forgotten <= {
+        "turnpike_build_info", "turnpike_records_total", "turnpike_spans_sent_total",
+        "turnpike_engine_kv_tokens",
+    }, "all else is on the dashboard"  # fmt: skip
+
+
+def test_the_dashboard_is_whole():
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids) and len(ids) > 20
+    places = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert place["x"] + place["w"] <= 24 and not cells & places
+        places |= cells
+        assert panel["type"] == "row" or all(target["expr"] for target in panel["targets"])
+
+
+def test_every_alert_says_what_is_wrong():
+    for group in RULES["groups"]:
+        for rule in group["rules"]:
+            assert rule["labels"]["severity"] in ("critical", "warning", "info")
+            assert rule["annotations"]["summary"].endswith(".")
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
+def test_promtool_finds_nothing_wrong(tmp_path):
+    folder = DOCKER / "prometheus"
+    for command in (
+        ["check", "rules", "alerts.yaml"],
+        ["test", "rules", "alerts_test.yaml"],
+        ["check", "config", "prometheus.yml"],
+    ):
+        done = subprocess.run([PROMTOOL, *command], cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    asked = [
+        {
+            "record": f"asked:{number}",
+            "expr": expression.replace("$__rate_interval", "5m").replace("$instance", ".*"),
+        }
+        for number, expression in enumerate(expressions())
+    ]
+    path = tmp_path / "asked.yaml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "asked", "rules": asked}]}))
+    done = subprocess.run([PROMTOOL, "check", "rules", str(path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
+def test_promtool_likes_what_is_exported():
+    now = Gauges(at_s=1.0, session_count=1, running=1, waiting=1, active_tools=1)
+    text = Metrics(lambda: now, {name: ("What it is", lambda: 0) for name in COUNTED_ELSEWHERE}).render()
+    done = subprocess.run([PROMTOOL, "check", "metrics"], input=text, capture_output=True)
+    assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
