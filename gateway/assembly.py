@@ -1,5 +1,7 @@
 """From settings to a coordinator: the wiring that both drivers, server and simulator, use."""
 
+import random
+
 import msgspec
 
 from gateway.admission.bounded import BoundedConcurrency
@@ -33,7 +35,9 @@ def assemble(config: Config, *, id_prefix: str, placement: PlacementPolicy | Non
     if placement is None:
         by_affinity = config.routing.policy == "affinity"
         placement = (
-            SessionAffinity(config.routing) if by_affinity else PredictedPlacement(config.routing, forecasts)
+            SessionAffinity(config.routing)
+            if by_affinity
+            else PredictedPlacement(config.routing, forecasts, random.Random(0))  # noqa: S311 - no secret
         )
     return Coordinator(
         core,

@@ -42,6 +42,9 @@ class Fleet:
     def __iter__(self) -> Iterator[ReplicaState]:
         return iter(self._replicas.values())
 
+    def __len__(self) -> int:
+        return len(self._replicas)
+
     def get(self, replica: ReplicaId) -> ReplicaState | None:
         return self._replicas.get(replica)
 

@@ -211,10 +211,23 @@ class Gate:
                 usage=answer.usage if answer is not None else NO_USAGE,
             )
             if answer is not None and answer.status < 400:
-                self.placement.turn_over(
-                    live.session, live.tried[-1], answer.usage, agent=live.facts.transcript.agent, now=now
-                )
+                self._placed_turn_over(live, answer, now=now)
         self._admission.turn_over(live.request, outcome, now=now)
+
+    def _placed_turn_over(self, live: LiveRequest, answer: Answer, *, now: float) -> None:
+        assert live.session is not None and live.pool is not None
+        is_movable = bool(answer.tool_calls) and not answer.state_ids and live.home is None
+        self.placement.turn_over(
+            live.session,
+            live.tried[-1],
+            answer.usage,
+            agent=live.facts.transcript.agent,
+            pauses=is_movable,
+            now=now,
+        )
+        if len(self._fleet) > 1:
+            candidates = self._fleet.candidates(live.pool, only=None, without=())
+            self.placement.look_around(candidates, now=now)
 
     def leave_waiting_room(self, live: LiveRequest, *, now: float) -> None:
         self.waiting_room.leave(live.request)

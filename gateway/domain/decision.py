@@ -48,6 +48,8 @@ class WaitReason(enum.Enum):
     """Every replica that could run this turn has as many as it may."""
     WINDOW_FULL = "window_full"
     """As many sessions are in as may be."""
+    TOOLS_FULL = "tools_full"
+    """As many sessions are in as their tools' hosts can bear."""
     KV_FULL = "kv_full"
     """The sessions that are in are expected to need all of the KV cache."""
     KV_NEARLY_FULL = "kv_nearly_full"
@@ -86,6 +88,8 @@ class PlacementReason(enum.Enum):
     """The session's earlier turns ran there, so its KV cache may still be there."""
     HOME_IS_BUSY = "home_is_busy"
     """It lives on a replica that runs far more than the others."""
+    STOLEN = "stolen"
+    """A replica that idled took the session over from one that has too many."""
     HOME_IS_GONE = "home_is_gone"
     """It lives on a replica that cannot run this turn."""
 

@@ -56,9 +56,20 @@ class PlacementPolicy(Protocol):
         return False
 
     def turn_over(
-        self, session: SessionRef, replica: ReplicaId, usage: Usage, *, agent: int, now: float
+        self,
+        session: SessionRef,
+        replica: ReplicaId,
+        usage: Usage,
+        *,
+        agent: int,
+        pauses: bool,
+        now: float,
     ) -> None:
-        """A turn was answered, to its end."""
+        """A turn was answered, to its end. `pauses`: the session's tools run now."""
+        return
+
+    def look_around(self, candidates: Sequence[ReplicaLoad], *, now: float) -> None:
+        """What the replicas of a pool run, when a turn there has ended."""
         return
 
     def session_ended(self, session: SessionId) -> None:

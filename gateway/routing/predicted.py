@@ -19,6 +19,7 @@ Invariants: the chosen replica is one of the candidates; those of `Homes` and `R
 """
 
 import heapq
+import random
 from collections.abc import Sequence
 from typing import Final
 
@@ -34,6 +35,7 @@ from gateway.routing.homes import Homes
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 from gateway.routing.residency import Residency, ResidencyConfig
 from gateway.routing.settings import RoutingConfig
+from gateway.routing.stealing import Stealing
 
 _FEW: Final = 3
 """Turns that a home may run more than the least loaded replica, before anything is predicted."""
@@ -49,11 +51,12 @@ _USUAL_NEW, _USUAL_CONTEXT, _USUAL_PEAK = 2_000.0, 20_000.0, 40_000.0
 
 
 class PredictedPlacement(PlacementPolicy):
-    def __init__(self, config: RoutingConfig, foresight: Foresight) -> None:
+    def __init__(self, config: RoutingConfig, foresight: Foresight, rng: random.Random) -> None:
         self._foresight = foresight
         self._by_load = LeastLoaded()
         self.homes = Homes(config.max_conversations)
         self.residency = Residency(ResidencyConfig(max_conversations=config.max_conversations))
+        self.stealing = Stealing(config.stealing, rng)
         self._usual_new, self._usual_context, self._usual_peak = _USUAL_NEW, _USUAL_CONTEXT, _USUAL_PEAK
         self._usual_s: dict[ReplicaId, float] = {}
         self._calibrated = 0
@@ -73,6 +76,7 @@ class PredictedPlacement(PlacementPolicy):
         forgotten = self.homes.settle(session, chosen)
         if forgotten is not None:
             self.residency.forget(forgotten)
+            self.stealing.session_ended(forgotten)
         return Placement(replica=chosen, reason=reason)
 
     def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
@@ -87,6 +91,11 @@ class PredictedPlacement(PlacementPolicy):
         home = self.homes.find(session)
         if home is None:
             return self._for_a_newcomer(candidates, session, asked), PlacementReason.LEAST_LOADED
+        conversation = (session.session, session.thread)
+        self.stealing.goes_on(conversation)
+        thief = self.stealing.claim(conversation, candidates, now=asked.now)
+        if thief is not None:
+            return thief, PlacementReason.STOLEN
         at_home = next((load for load in candidates if load.replica == home), None)
         if at_home is None:
             return self._for_a_newcomer(candidates, session, asked), PlacementReason.HOME_IS_GONE
@@ -143,6 +152,13 @@ class PredictedPlacement(PlacementPolicy):
                 best, best_s = load.replica, cost_s
         return best
 
+    def _burden(self, replica: ReplicaId, more: int) -> float:
+        """What a usual turn of each session that lives there takes, together."""
+        there = self.sessions_at.get(replica, 0) + more
+        if more and self._overflow_s(replica, there - 1):
+            return float("inf")
+        return there * self._usual_turn_s(replica)
+
     def _usual_turn_s(self, replica: ReplicaId) -> float:
         known = self._usual_s.get(replica)
         if known is None:
@@ -165,9 +181,18 @@ class PredictedPlacement(PlacementPolicy):
     # --- what happens ------------------------------------------------------------------------------
 
     def turn_over(
-        self, session: SessionRef, replica: ReplicaId, usage: Usage, *, agent: int, now: float
+        self,
+        session: SessionRef,
+        replica: ReplicaId,
+        usage: Usage,
+        *,
+        agent: int,
+        pauses: bool,
+        now: float,
     ) -> None:
         conversation = (session.session, session.thread)
+        if pauses and self.homes.first(session.session) == conversation:
+            self.stealing.paused(conversation, replica, now=now)
         prompt = usage.prompt_tokens
         if prompt is None or session.edge is Edge.SERVES:
             return
@@ -180,6 +205,10 @@ class PredictedPlacement(PlacementPolicy):
         if usage.cached_tokens is not None and not opens:
             self._usual_new += _AVERAGED * (prompt - usage.cached_tokens - self._usual_new)
 
+    def look_around(self, candidates: Sequence[ReplicaLoad], *, now: float) -> None:
+        if len(candidates) > 1:
+            self.stealing.look(candidates, self._burden, now=now)
+
     def session_ended(self, session: SessionId) -> None:
         first = self.homes.first(session)
         held = self.homes.session_ended(session)
@@ -187,6 +216,7 @@ class PredictedPlacement(PlacementPolicy):
             self._usual_peak += _AVERAGED * (held - self._usual_peak)
         if first is not None:
             self.residency.forget(first)
+            self.stealing.session_ended(first)
 
     def replica_lost(self, replica: ReplicaId) -> None:
         """Homes stay: whose replica comes back at once need not move, and who moves is adrift."""

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gateway.routing.stealing import StealingConfig
+
 
 class RoutingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     policy: Literal["predicted", "affinity"] = "predicted"
@@ -15,5 +17,7 @@ class RoutingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     average, …"""
     spill_floor: Annotated[int, Meta(ge=1, le=100_000)] = 8
     """… and more than so many turns."""
+    stealing: StealingConfig = StealingConfig()
+    """With `predicted`."""
     max_conversations: Annotated[int, Meta(ge=1)] = 200_000
     """Conversations of which it is remembered where they are."""

@@ -106,7 +106,14 @@ class _Seen(PlacementPolicy):
         return _there(replica)
 
     def turn_over(
-        self, session: SessionRef, replica: ReplicaId, usage: Usage, *, agent: int, now: float
+        self,
+        session: SessionRef,
+        replica: ReplicaId,
+        usage: Usage,
+        *,
+        agent: int,
+        pauses: bool,
+        now: float,
     ) -> None:
         """The first turn of a conversation finds what it shares with others."""
         key = (session.session, session.thread)

@@ -45,7 +45,8 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
             checked = msgspec.convert(tree, type(config.admission))
         except msgspec.ValidationError as error:
             raise SimulatorError(f"turnpike: {error}") from None
-        config = msgspec.structs.replace(config, admission=checked, routing=_routing(where))
+        routing = _routing(where, is_stealing=values["stealing"] == "on")
+        config = msgspec.structs.replace(config, admission=checked, routing=routing)
         placement = PLACEMENTS[where]() if where in PLACEMENTS else None
         return assemble(config, id_prefix="", placement=placement)
 
@@ -53,11 +54,11 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
     return plan.with_brain(brain)
 
 
-def _routing(policy: str) -> RoutingConfig:
+def _routing(policy: str, *, is_stealing: bool) -> RoutingConfig:
     if policy in PLACEMENTS:
         return RoutingConfig()
     try:
-        return msgspec.convert({"policy": policy}, RoutingConfig)
+        return msgspec.convert({"policy": policy, "stealing": {"enabled": is_stealing}}, RoutingConfig)
     except msgspec.ValidationError as error:
         raise SimulatorError(f"turnpike: placement: {error}") from None
 
@@ -80,6 +81,12 @@ TURNPIKE = Recipe(
             default="predicted",
             sweep=("predicted",),
             meaning="`predicted`; to compare with: `affinity`, " + ", ".join(f"`{n}`" for n in PLACEMENTS),
+        ),
+        Knob(
+            name="stealing",
+            default="on",
+            sweep=("on",),
+            meaning="`off`: replicas that idle take no sessions over",
         ),
         Knob(name="n", default=12, sweep=(12,), meaning="of `session-cap`, all replicas together"),
         Knob(name="f", default=0.9, sweep=(0.9,), meaning="share of the KV cache, of `footprint`"),

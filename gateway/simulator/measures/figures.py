@@ -51,7 +51,8 @@ METRICS: Final = (
     Metric("hit_rate", "share of prompt tokens found in a cache", True, True),
     Metric("recomputed_tokens", "prompt tokens computed though the session had computed them before", False),
     Metric("preemptions", "running turns thrown out for want of KV", False),
-    Metric("steals", "sessions moved to another replica by work stealing (there is none yet)"),
+    Metric("steals", "times that a session was moved to another replica by work stealing"),
+    Metric("steals_max", "the same, of the session that was moved most"),
     Metric("refusals", "requests that the gateway answered with an error", False),
     Metric("failed", "sessions given up after too many refusals", False),
     Metric("sessions_per_h", "sessions that end in an hour, between 10 % and 90 % of the ends", True),
@@ -62,6 +63,7 @@ METRICS: Final = (
     Metric("kv_used_mean", "share of KV blocks held: mean", None, True),
     Metric("kv_used_max", "share of KV blocks held: highest, fleet-wide", None, True),
     Metric("busy", "share of the time that engines are in a step", None, True),
+    Metric("busy_max_to_mean", "how busy the busiest replica was, over how busy all were", False),
     Metric("isolated_mean_s", "what sessions take alone: mean, seconds"),
     Metric("window_s", "from the first arrival to the last end, seconds"),
 )
@@ -101,7 +103,8 @@ def run_figures(measures: RunMeasures, totals: Totals, *, reusable_tokens: int, 
         "hit_rate": turns.hit_rate,
         "recomputed_tokens": recomputed_tokens(totals, reusable_tokens),
         "preemptions": totals.preemptions,
-        "steals": 0,
+        "steals": sum(m.steals.values()),
+        "steals_max": max(m.steals.values(), default=0),
         "refusals": totals.refusals,
         "failed": totals.failed_sessions,
         "sessions_per_h": m.steady_sessions_per_h,
@@ -112,6 +115,7 @@ def run_figures(measures: RunMeasures, totals: Totals, *, reusable_tokens: int, 
         "kv_used_mean": m.kv_used.mean,
         "kv_used_max": m.kv_used_most,
         "busy": rate(totals.busy_s / replicas),
+        "busy_max_to_mean": _max_to_mean(list(m.replica_busy_s.values())),
         "isolated_mean_s": m.isolated_s.mean,
         "window_s": window_s,
     }
@@ -153,6 +157,11 @@ def recomputed_tokens(totals: Totals, reusable_tokens: int) -> int:
     """
     needed = totals.prompt_tokens - reusable_tokens + totals.output_tokens - totals.turns
     return max(0, totals.computed_tokens - needed)
+
+
+def _max_to_mean(busy_s: list[float]) -> float | None:
+    total_s = sum(busy_s)
+    return max(busy_s) * len(busy_s) / total_s if total_s else None
 
 
 def _of(name: str, histogram: Histogram) -> dict[str, float | None]:

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from gateway.domain.records import Record
+from gateway.domain.decision import PlacementReason
+from gateway.domain.ids import ReplicaId, SessionId
+from gateway.domain.records import Record, Routed
 from gateway.simulator.measures.goodput import Goodput
 from gateway.simulator.measures.histogram import Histogram
 from gateway.simulator.measures.series import Gauge, Series
@@ -44,6 +46,9 @@ class RunMeasures:
         self.queued = Gauge()
         """Turns in the engines' queues."""
         self.busy_s = 0.0
+        self.replica_busy_s: dict[ReplicaId, float] = {}
+        self.steals: dict[SessionId, int] = {}
+        """Of each session that was stolen, how often."""
         self.kv_used_most = 0.0
         self.waterfall = waterfall or Waterfall()
         self._steady_at = (round(_EARLY * sessions), round(_LATE * sessions))
@@ -82,9 +87,13 @@ class RunMeasures:
         if prompt:
             self.hits.look(at_s, sum(each.cached_tokens for each in replicas) / prompt)
         self.busy_s += sum(each.busy_s for each in replicas)
+        for each in replicas:
+            self.replica_busy_s[each.replica] = self.replica_busy_s.get(each.replica, 0.0) + each.busy_s
 
     def record(self, record: Record) -> None:
-        """The stream is not measured."""
+        """Of the stream, only who was stolen."""
+        if type(record) is Routed and record.reason is PlacementReason.STOLEN and record.session is not None:
+            self.steals[record.session] = self.steals.get(record.session, 0) + 1
 
     def _ended(self, arrival_s: float, end_s: float) -> None:
         self.ended += 1

@@ -1,0 +1,180 @@
+"""Work stealing: an idle replica takes a session over from one that has too many (S7).
+
+Source: SAGA (§3.1, §5.2).
+
+Symbols: T_idle → `idle_s`; R_max → `ratio`; w_i → the thief; w_j → the victim.
+
+Deviations: §5.2 triggers on idleness *or* the ratio, and its safeguard (a) wants both at once: so do we. What
+is stolen is a session between two turns, whose tools run: in front of stock servers a turn that was sent
+cannot be called back, and one that waits in the gateway goes wherever there is room. Load is what the
+sessions that live on a replica take there, as all of them are idle now and then. A session's state is computed anew by
+the thief, so a steal must leave the victim busier than the thief, by the prefix that it costs.
+
+Invariants: a session is stolen at most `most` times, never within `cooldown_s` of the last time, and never
+back to where it came from within `_NO_RETURN` cooldowns; a steal that is claimed when the thief has got
+busier than the victim, or later than `valid_s`, is refused, and the session stays; memory is bounded by the
+sessions that pause and were stolen.
+"""
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from gateway.domain.fleet import ReplicaLoad
+from gateway.domain.ids import ReplicaId, SessionId, ThreadId
+
+Conversation = tuple[SessionId, ThreadId]
+_Seconds = Annotated[float, Meta(ge=0, le=86_400)]
+_LOOK_EVERY_S: Final = 0.05
+_NO_RETURN: Final = 4.0
+_REMEMBERED: Final = 20_000
+_TRIED: Final = 8
+"""Sessions of a victim that are looked at, before it keeps all."""
+
+
+class StealingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    enabled: bool = True
+    """Replicas that idle take sessions over from those that have too many."""
+    idle_s: _Seconds = 0.1
+    """How long a replica must have run nothing."""
+    ratio: Annotated[float, Meta(ge=1, le=100)] = 2.0
+    """How many times as much as the thief, with the stolen session, the victim must bear."""
+    cooldown_s: _Seconds = 60.0
+    """A session that was stolen stays for so long."""
+    most: Annotated[int, Meta(ge=0, le=100)] = 3
+    """Times that a session may be stolen."""
+    valid_s: _Seconds = 300.0
+    """A steal that was not claimed for so long is void."""
+
+
+class Steal(msgspec.Struct, frozen=True):
+    conversation: Conversation
+    victim: ReplicaId
+    thief: ReplicaId
+    decided_s: float
+
+
+class _Past(msgspec.Struct, eq=False):
+    """Of a session that was stolen."""
+
+    times: int
+    last_s: float
+    came_from: ReplicaId
+
+
+class Stealing:
+    def __init__(self, config: StealingConfig, rng: random.Random) -> None:
+        self._config = config
+        self._rng = rng
+        self._pausing: dict[ReplicaId, OrderedDict[Conversation, float]] = {}
+        """By replica, the longest first."""
+        self._at: dict[Conversation, ReplicaId] = {}
+        self._idle_since_s: dict[ReplicaId, float] = {}
+        self._decided: dict[Conversation, Steal] = {}
+        self._past: OrderedDict[SessionId, _Past] = OrderedDict()
+        self._looked_s = float("-inf")
+
+    # --- what happens ------------------------------------------------------------------------------
+
+    def paused(self, conversation: Conversation, replica: ReplicaId, *, now: float) -> None:
+        """Its tools run now."""
+        if not self._config.enabled:
+            return
+        self.goes_on(conversation)
+        self._pausing.setdefault(replica, OrderedDict())[conversation] = now
+        self._at[conversation] = replica
+
+    def goes_on(self, conversation: Conversation) -> None:
+        """Its next turn came, or it ended."""
+        replica = self._at.pop(conversation, None)
+        if replica is not None:
+            del self._pausing[replica][conversation]
+
+    def session_ended(self, conversation: Conversation) -> None:
+        self.goes_on(conversation)
+        self._decided.pop(conversation, None)
+        self._past.pop(conversation[0], None)
+
+    def look(
+        self, loads: Sequence[ReplicaLoad], burden: Callable[[ReplicaId, int], float], *, now: float
+    ) -> Steal | None:
+        """Whether somebody steals now. To be asked at least whenever a turn ends.
+
+        `burden`: what a replica bears with so many more sessions than live there; infinite, if it has no room.
+        """
+        if now - self._looked_s < _LOOK_EVERY_S or not self._at:
+            return None
+        self._looked_s = now
+        thief = self._thief(loads, burden, now=now)
+        if thief is None:
+            return None
+        least = self._config.ratio * burden(thief, 1)
+        victims = [
+            load.replica
+            for load in loads
+            if load.running > 1 and load.replica != thief and burden(load.replica, 0) >= least
+        ]
+        if not victims:
+            return None
+        victim = self._rng.choice(victims)
+        conversation = self._oldest(victim, thief, now=now)
+        if conversation is None:
+            return None
+        steal = self._decided[conversation] = Steal(conversation, victim, thief, now)
+        self._idle_since_s[thief] = now  # it has something to wait for
+        return steal
+
+    # --- at the next turn --------------------------------------------------------------------------
+
+    def claim(
+        self, conversation: Conversation, loads: Sequence[ReplicaLoad], *, now: float
+    ) -> ReplicaId | None:
+        """Where a turn goes that was stolen; None if it was not, or not any more."""
+        steal = self._decided.pop(conversation, None)
+        if steal is None or now - steal.decided_s > self._config.valid_s:
+            return None
+        running = {load.replica: load.running for load in loads}
+        if steal.thief not in running or running[steal.thief] > running.get(steal.victim, 0):
+            return None
+        past = self._past.pop(conversation[0], None)
+        times = past.times + 1 if past is not None else 1
+        self._past[conversation[0]] = _Past(times, now, steal.victim)
+        if len(self._past) > _REMEMBERED:
+            self._past.popitem(last=False)
+        return steal.thief
+
+    # --- who ---------------------------------------------------------------------------------------
+
+    def _thief(
+        self, loads: Sequence[ReplicaLoad], burden: Callable[[ReplicaId, int], float], *, now: float
+    ) -> ReplicaId | None:
+        """Of those that have idled for long enough and have room for a session, the one that bears least."""
+        found, fewest = None, float("inf")
+        for load in loads:
+            if load.running:
+                self._idle_since_s.pop(load.replica, None)
+                continue
+            since_s = self._idle_since_s.setdefault(load.replica, now)
+            if now - since_s >= self._config.idle_s and (bears := burden(load.replica, 1)) < fewest:
+                found, fewest = load.replica, bears
+        return found
+
+    def _oldest(self, victim: ReplicaId, thief: ReplicaId, *, now: float) -> Conversation | None:
+        """Of those that pause there, who may be stolen and has paused for longest."""
+        for tried, conversation in enumerate(self._pausing.get(victim, ())):
+            if tried >= _TRIED:
+                return None
+            past = self._past.get(conversation[0])
+            if conversation in self._decided:
+                continue
+            if past is None:
+                return conversation
+            rested_s = now - past.last_s
+            is_back = past.came_from == thief and rested_s < _NO_RETURN * self._config.cooldown_s
+            if past.times < self._config.most and rested_s >= self._config.cooldown_s and not is_back:
+                return conversation
+        return None

@@ -1,0 +1,178 @@
+"""Placement by prediction: who stays, who moves, and where newcomers go."""
+
+import random
+from collections import Counter
+
+import msgspec
+
+from gateway.domain.decision import Edge, PlacementReason, SessionRef, SessionSource
+from gateway.domain.engine import EngineSignals
+from gateway.domain.fleet import ReplicaLoad
+from gateway.domain.request import Usage
+from gateway.routing.placement import Asked
+from gateway.routing.predicted import PredictedPlacement
+from gateway.routing.settings import RoutingConfig
+
+BUSY, HERE = PlacementReason.HOME_IS_BUSY, PlacementReason.SESSION_LIVES_THERE
+
+
+class Oracle:
+    """A token of a prompt takes a millisecond, one that is cached or generated nothing; and who is behind
+    others waits a second for each, as far as `queued` says."""
+
+    def __init__(self):
+        self.pace = {}
+        self.queued = {}
+        self.asked = 0
+
+    def completion_s(self, replica, work, *, now):
+        self.asked += 1
+        return self.queued.get(replica, 0) + 1e-3 * work.new_tokens * self.pace.get(replica, 1.0)
+
+    def isolated_task_s(self, replica, turns, gaps_s=()):
+        return sum(1e-3 * turn.new_tokens for turn in turns) * self.pace.get(replica, 1.0)
+
+
+class Fleet:
+    def __init__(self, **settings):
+        self.oracle = Oracle()
+        config = msgspec.convert(settings, RoutingConfig)
+        self.policy = PredictedPlacement(config, self.oracle, random.Random(0))
+        self.now = 0.0
+
+    def place(self, session, tokens=1000.0, edge=Edge.OPENS, agent=7, thread="1", **running):
+        asked = Asked(self.now, agent, 4 * int(tokens), lambda: tokens)
+        loads = [ReplicaLoad(name, count) for name, count in running.items()]
+        return self.policy.place(loads, turn(session, thread, edge), asked)
+
+    def answer(self, session, replica, prompt=1000, cached=0, pauses=True, thread="1"):
+        usage = Usage(prompt_tokens=prompt, cached_tokens=cached, output_tokens=0)
+        self.policy.turn_over(turn(session, thread), replica, usage, agent=7, pauses=pauses, now=self.now)
+
+
+def turn(session, thread="1", edge=Edge.OPENS):
+    return SessionRef(session=session, thread=thread, edge=edge, source=SessionSource.NEW, confidence=0.5)
+
+
+def test_what_is_no_turn_goes_where_the_fewest_run():
+    fleet = Fleet()
+    assert fleet.policy.place([ReplicaLoad("a", 2), ReplicaLoad("b", 1)], None).replica == "b"
+
+
+def test_newcomers_spread_though_tools_run():
+    fleet = Fleet()
+    chosen = Counter(fleet.place(f"s{n}", a=0, b=0, c=0).replica for n in range(9))
+    assert chosen == {"a": 3, "b": 3, "c": 3}
+
+
+def test_unlike_replicas_get_what_they_are_good_at():
+    fleet = Fleet()
+    fleet.oracle.pace = {"slow": 3.0}
+    chosen = Counter(fleet.place(f"s{n}", slow=0, fast=0).replica for n in range(40))
+    assert 8 <= chosen["slow"] <= 12
+
+
+def test_a_session_stays_and_nothing_is_predicted_for_it():
+    fleet = Fleet()
+    fleet.place("s", a=0, b=9)
+    fleet.answer("s", "a")
+    fleet.oracle.asked = 0
+    assert fleet.place("s", a=3, b=0) == fleet.place("s", a=0, b=9)
+    assert fleet.oracle.asked == 0
+
+
+def test_it_moves_when_that_pays_and_only_then():
+    fleet = Fleet()
+    fleet.place("s", a=0, b=9)
+    fleet.answer("s", "a", prompt=10_000)
+    fleet.oracle.queued = {"a": 5.0}
+    assert fleet.place("s", tokens=11_000.0, a=9, b=0).reason is HERE, "to compute it anew takes 11 s"
+    fleet.oracle.queued = {"a": 20.0}
+    placement = fleet.place("s", tokens=11_000.0, a=9, b=0)
+    assert placement.replica == "b" and placement.reason is BUSY
+    assert fleet.policy.sessions_at == {"b": 1}
+
+
+def test_those_that_run_there_count():
+    fleet = Fleet()
+    fleet.place("s", a=0, b=99)
+    fleet.answer("s", "a", prompt=10_000)
+    fleet.oracle.queued = {"a": 20.0}
+    assert fleet.place("s", tokens=11_000.0, a=9, b=4).reason is HERE, "four lose half of 11 s each"
+
+
+def test_a_lost_home_is_left_for_where_it_is_best():
+    fleet = Fleet()
+    fleet.place("s", a=0, b=9, c=9)
+    fleet.oracle.queued = {"b": 5.0}
+    candidates = [ReplicaLoad("b", 0), ReplicaLoad("c", 0)]
+    assert fleet.policy.is_adrift(candidates, turn("s"))
+    placement = fleet.place("s", b=0, c=0)
+    assert placement.replica == "c" and placement.reason is PlacementReason.HOME_IS_GONE
+    assert not fleet.policy.is_adrift(candidates, turn("s"))
+    assert not fleet.policy.is_adrift(candidates, turn("new"))
+
+
+def test_a_sole_candidate_is_taken():
+    fleet = Fleet()
+    assert fleet.place("s", a=0).reason is PlacementReason.LEAST_LOADED
+    assert fleet.place("s", a=50).reason is HERE
+    assert fleet.place("s", b=0).reason is PlacementReason.HOME_IS_GONE
+
+
+def test_a_newcomer_prefers_who_holds_what_its_agent_begins_with():
+    fleet = Fleet()
+    for number, replica in enumerate("ab"):
+        fleet.place(f"x{number}", **{replica: 0})
+        fleet.answer(f"x{number}", replica, cached=0 if replica == "a" else 1)
+    fleet.place("y", b=0)
+    fleet.answer("y", "b", prompt=10_000, cached=9_000)
+    fleet.policy.replica_lost("a")
+    fleet.policy.session_ended("y")
+    assert fleet.place("s", tokens=10_000.0, a=0, b=0).replica == "b"
+
+
+def test_a_newcomer_avoids_who_has_no_room_for_it_to_grow():
+    fleet = Fleet()
+    fleet.policy.engine_reported("a", EngineSignals(kv_tokens=50_000))
+    fleet.policy.engine_reported("b", EngineSignals(kv_tokens=500_000))
+    chosen = Counter(fleet.place(f"s{n}", a=0, b=0).replica for n in range(8))
+    assert chosen["a"] <= 2
+
+
+def test_a_fork_follows_its_parent_while_it_pays():
+    fleet = Fleet()
+    fleet.place("s", a=0, b=9)
+    fleet.answer("s", "a", prompt=10_000)
+    fleet.oracle.queued = {"a": 5.0}
+    place = {"tokens": 10_500.0, "edge": Edge.FORKS}
+    assert fleet.place("s", thread="2", a=9, b=0, **place).replica == "a"
+    fleet.oracle.queued = {"a": 50.0}
+    assert fleet.place("s", thread="3", a=9, b=0, **place).replica == "b"
+    assert fleet.policy.homes.of_first("s") == "a"
+
+
+def test_an_idle_replica_steals_a_session_that_pauses():
+    fleet = Fleet(stealing={"idle_s": 0.1})
+    for number in range(6):
+        fleet.place(f"s{number}", a=0)
+        fleet.answer(f"s{number}", "a")
+    loads = [ReplicaLoad("a", 4), ReplicaLoad("b", 0)]
+    for _ in range(2):
+        fleet.now += 0.2
+        fleet.policy.look_around(loads, now=fleet.now)
+    placement = fleet.place("s0", a=4, b=0)
+    assert placement.replica == "b" and placement.reason is PlacementReason.STOLEN
+    assert fleet.policy.sessions_at == {"a": 5, "b": 1}
+
+
+def test_books_are_closed():
+    fleet = Fleet(max_conversations=3)
+    for number in range(9):
+        fleet.place(f"s{number}", a=0, b=0)
+        fleet.answer(f"s{number}", fleet.policy.homes.of_first(f"s{number}"))
+    assert len(fleet.policy.homes._homes) == 3 and len(fleet.policy.residency._left) == 3
+    for number in range(9):
+        fleet.policy.session_ended(f"s{number}")
+    assert not fleet.policy.sessions_at and not fleet.policy.homes.tokens_at
+    assert not fleet.policy.residency._left and not fleet.policy.stealing._at
