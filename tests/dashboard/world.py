@@ -357,10 +357,10 @@ class World:
         if readings["gpu_pressure"] >= 1.0:
             self.budget, reason = (
                 max(0.5 * KV_TOKENS, self.budget * 0.85),
-                self.rng.choice(("preemptions", "kv_evicted_too_soon")),
+                self.rng.choice(("preemptions", "state_lost")),
             )
         elif readings["cpu_pressure"] >= 1.0:
-            self._window, reason = max(4.0, self._window * 0.7), "tools_slowed_down"
+            self._window, reason = max(4.0, self._window * 0.7), "tools_slow"
         elif readings["gpu_pressure"] < 0.7 and self._waiting:
             self._window, reason = min(60.0, self._window + 1), "healthy"
             self.budget = min(self.budget * 1.03, KV_TOKENS * self.replicas)

@@ -1,6 +1,7 @@
 // One turn: what was known, what was decided, why, and what the alternatives would have cost.
 
 import { clock, count, duration, fieldName, fieldValue, h, percent, words } from "./dom.js";
+import { reasonOf } from "./stream.js";
 import { EDGES, PHASES, PLACES, REFUSALS, SOURCES, WAITS } from "./words.js";
 
 const HIDDEN_FACTS = new Set(["type", "turn", "session", "thread", "parent", "tenant", "at_s"]);
@@ -55,7 +56,7 @@ export class DetailPanel {
     try {
       decision = { kind: "loaded", seen, of: await this.#control.json(`turns/${encodeURIComponent(turn.id)}`) };
     } catch (error) {
-      decision = { kind: "failed", seen, why: error.status === 404 ? "The gateway has forgotten this turn; what follows is what this page saw." : `It could not be asked (${error.message}); what follows is what this page saw.` };
+      decision = { kind: "failed", seen, why: error.status === 404 ? "The gateway has forgotten this turn; what follows is what this page saw." : `It could not be asked (${reasonOf(error)}); what follows is what this page saw.` };
     }
     if (this.#turn !== turn) return;
     this.#decision = decision;

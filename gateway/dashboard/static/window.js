@@ -3,6 +3,7 @@
 
 import { clock, count, el, h, setText, show, words } from "./dom.js";
 import { fitCanvas } from "./paint.js";
+import { MOVES } from "./words.js";
 
 const SPAN_S = 600;
 const CHART_PX = 138;
@@ -122,7 +123,7 @@ function sentence(point) {
 function change(at) {
   return h("li", {},
     h("time", {}, clock(at.at_s)),
-    h("span", { className: "why" }, `${words(at.reason)}${at.times > 1 ? ` ×${at.times}` : ""}`),
+    h("span", { className: "why", title: MOVES[at.reason] ?? words(at.reason) }, `${words(at.reason)}${at.times > 1 ? ` ×${at.times}` : ""}`),
     h("span", { className: "dim" }, `window ${at.sessions === null ? "open" : Math.floor(at.sessions)}, budget ${at.kv_budget === null ? "open" : count(at.kv_budget)}`),
   );
 }

@@ -12,6 +12,7 @@ export const PHASES = [
 export const WAITS = {
   concurrency_full: "every replica that could run it had as many turns as it may",
   window_full: "as many sessions were in as may be",
+  tools_full: "as many sessions were in as the hosts of their tools can bear",
   kv_full: "the sessions that were in are expected to need all of the KV cache",
   kv_nearly_full: "the sessions that were in are expected to need nearly all of the KV cache, so they enter one by one",
   behind_others: "other sessions waited already",
@@ -26,7 +27,20 @@ export const PLACES = {
   retried_elsewhere: "another replica had failed to answer",
   session_lives_there: "its session's earlier turns ran there, so their KV cache may still be there",
   home_is_busy: "its session's home ran far more than the others",
+  stolen: "it idled, and took the session over from a replica that had too many",
   home_is_gone: "its session's home could not run it",
+};
+
+/** Why the window was moved. */
+export const MOVES = {
+  capacity: "engines said how much fits",
+  healthy: "no overload, little lost",
+  state_lost: "KV was lost that came back",
+  preemptions: "engines preempted turns",
+  kv_full: "turns queued behind a full KV cache",
+  launch_delay: "first tokens came late",
+  tools_slow: "tools slower than while fewer ran",
+  host_load: "the tools' hosts are loaded",
 };
 
 export const REFUSALS = {
