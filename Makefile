@@ -21,15 +21,15 @@ test: setup  ## all tests but the nightly ones, against a real vLLM and real age
 nightly: setup  ## every agent and framework, with a backend that refuses or dies (many minutes)
 	$(bin)/python -m pytest -m nightly $(pytest_args)
 
-check: setup  ## format, lint, types, import contracts, fast tests (a minute and a half)
+check: setup  ## format, lint, types, import contracts, fast tests (under a minute)
 	$(bin)/ruff format --check .
 	$(bin)/ruff check .
 	$(bin)/mypy $(python_trees)
 	$(bin)/lint-imports --no-logo
-	$(bin)/python -m pytest -q -m "not engine and not agents and not slow" $(pytest_args)
+	$(bin)/python -m pytest -q -n auto -m "not engine and not agents and not slow" $(pytest_args)
 
 fast: setup  ## the fast tests alone
-	$(bin)/python -m pytest -q -m "not engine and not agents and not slow" $(pytest_args)
+	$(bin)/python -m pytest -q -n auto -m "not engine and not agents and not slow" $(pytest_args)
 
 demo: setup  ## two real vLLM servers, the gateway, real agents: what changes
 	$(bin)/python -m demo

@@ -18,7 +18,7 @@ def events(data: bytes) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("protocol", STREAMED)
+@pytest.mark.parametrize("protocol", sorted(STREAMED))
 def test_keep_alives_are_whole_events(protocol):
     assert len(events(keep_alive(protocol) * 2)) == 2
 
@@ -45,7 +45,7 @@ def test_an_error_without_a_layer_around_it():
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>\xff", b"[]", b'{"error":"x"}', b'{"error":{"message":1}}'])
-@pytest.mark.parametrize("protocol", STREAMED)
+@pytest.mark.parametrize("protocol", sorted(STREAMED))
 def test_whatever_came_is_told(protocol, body):
     told = events(error_event(protocol, 502, body))[0]
     error = json.loads(told)["error"]
