@@ -13,7 +13,7 @@ from gateway.telemetry import export as module
 from gateway.telemetry.export import TraceExport
 from gateway.telemetry.trace_context import TraceContexts
 from tests.core.playbook import Playbook, arrived, finished, first_token, session_finished, started, stated
-from tests.telemetry.otlp_receiver import Receiver, attributes
+from benchmarks.otlp_receiver import Receiver, attributes
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from gateway.telemetry.otlp import CLIENT, INTERNAL, SERVER, Span, encode_request, encode_span
-from tests.telemetry.otlp_receiver import attributes
+from benchmarks.otlp_receiver import attributes
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 VALUES = (

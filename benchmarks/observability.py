@@ -1,0 +1,222 @@
+"""What watching costs, and whether what is told is true.
+
+    python benchmarks/observability.py [--quick] [--json]
+
+First gateways on one core, under the same load in interleaved rounds: one that tells nobody anything, one
+that tells everything (file, ring, traces, metrics asked for every second, a dashboard), and like that one
+those whose collector hangs or is dead, whose disk is full, and which fifty dashboards watch. Then a run of
+agents whose traces arrive over OTLP, whose metrics a real Prometheus asks for, and whose decisions are
+explained and replayed.
+
+Targets: everything on ≥ 0.95 × the requests/s of everything off; nothing that goes wrong with a reader costs
+more than that; every session's trace whole, its times within 5 ms of the stream's; 100 decisions at random
+come out the same, reason and all, when what was known is told again; every request explained. The last line
+is one JSON object, name → {value, target, ok}. Exit status: 0 if all hold, 1 if not, 2 if it could not be
+measured.
+"""
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import msgspec
+import uvloop
+
+from benchmarks import observed_run
+from benchmarks.conversations import Conversation
+from benchmarks.load import Outcome, drive, is_right
+from benchmarks.processes import (
+    ROOT,
+    BenchmarkError,
+    Pinning,
+    cpu_seconds,
+    end_with_parent,
+    free_port,
+    machine,
+    on_cpus,
+    revision,
+    upstream,
+)
+from benchmarks.verdict import Verdict, percentile, ratios
+
+CONNECTIONS: Final = 32
+_READY_WITHIN_S: Final = 60.0
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    rounds: int
+    seconds: float
+
+
+FULL = Plan(rounds=9, seconds=2.0)
+QUICK = Plan(rounds=5, seconds=1.0)
+
+
+class Watched(msgspec.Struct, kw_only=True):
+    """A gateway, and who watches it."""
+
+    name: str
+    port: int
+    pid: int
+    outcomes: list[Outcome] = []
+    cpu_us: list[float] = []
+    """Of the gateway's processor time, for one answer."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    parser.add_argument("--json", action="store_true", help="print nothing but the JSON object")
+    options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    quiet = open(os.devnull, "w") if options.json else contextlib.nullcontext(sys.stdout)  # noqa: SIM115
+    verdict = Verdict()
+    try:
+        with quiet as out, contextlib.redirect_stdout(out):
+            print(f"{revision()}, {machine()}")
+            _costs(QUICK if options.quick else FULL, verdict)
+            with tempfile.TemporaryDirectory() as name:
+                observed_run.judge(Path(name), verdict)
+            print(f"missed: {', '.join(verdict.missed) or 'nothing'}")
+    except BenchmarkError as error:
+        print(f"observability: {error}", file=sys.stderr)
+        return 2
+    print(verdict.as_json())
+    return verdict.exit_status
+
+
+def _costs(plan: Plan, verdict: Verdict) -> None:
+    pinning = Pinning.of_this_machine()
+    rng = random.Random(1)
+    agents = [
+        Conversation(rng, first_bytes=2000, turn_bytes=400, turns=1, stream=False) for _ in range(CONNECTIONS)
+    ]
+    with contextlib.ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        [backend] = stack.enter_context(upstream(pinning))
+        watched = _start_all(backend, pinning, directory, stack)
+        stack.enter_context(on_cpus(pinning.others))
+        for _ in range(plan.rounds):
+            for each in watched:
+                _measure(each, agents, plan)
+    off, on, *troubled = watched
+    print(f"\n{'':<18}{'requests/s':>12}{'of off':>8}{'p99 ms':>8}{'µs of the core':>16}")
+    for each in watched:
+        spread = ratios(_rates(each), _rates(off))
+        assert spread is not None
+        p99 = sorted(percentile(outcome.latencies_ms, 99) for outcome in each.outcomes)[plan.rounds // 2]
+        cpu = sorted(each.cpu_us)[plan.rounds // 2]
+        rate = sorted(_rates(each))[plan.rounds // 2]
+        print(f"{each.name:<18}{rate:>12.0f}{spread.median:>8.3f}{p99:>8.2f}{cpu:>16.1f}")
+        name = each.name.replace(" ", "_")
+        verdict.tell(f"{name}_requests_per_s", rate)
+        verdict.tell(f"{name}_p99_ms", p99)
+        verdict.tell(f"{name}_core_us", cpu)
+    verdict.at_least("everything_on_of_off", _ratio(on, off), 0.95)
+    for each in troubled:
+        verdict.at_least(f"{each.name.replace(' ', '_')}_of_on", _ratio(each, on), 0.95)
+    verdict.at_most("failures", sum(o.failures for each in watched for o in each.outcomes), 0)
+
+
+def _rates(watched: Watched) -> list[float]:
+    return [outcome.answers / outcome.seconds for outcome in watched.outcomes]
+
+
+def _ratio(one: Watched, other: Watched) -> float | None:
+    spread = ratios(_rates(one), _rates(other))
+    return spread.median if spread is not None else None
+
+
+def _measure(watched: Watched, agents: list[Conversation], plan: Plan) -> None:
+    before = cpu_seconds(watched.pid)
+    warm_up_s = plan.seconds * 0.25
+    outcome = uvloop.run(drive(watched.port, agents, is_right, warm_up_s=warm_up_s, seconds=plan.seconds))
+    used_s = (cpu_seconds(watched.pid) - before) * plan.seconds / (plan.seconds + warm_up_s)
+    watched.outcomes.append(outcome)
+    watched.cpu_us.append(used_s / max(1, outcome.answers) * 1e6)
+
+
+def _start_all(backend: int, pinning: Pinning, directory: Path, stack: contextlib.ExitStack) -> list[Watched]:
+    def collector(delay_s: float) -> int:
+        return int(stack.enter_context(_watcher(pinning, "collector", delay_s)))
+
+    def start(name: str, *, file: str | None, endpoint: int | None, tabs: int) -> Watched:
+        settings = "[stream]\n" + (f'path = "{file}"\n' if file is not None else "ring_records = 0\n")
+        if endpoint is not None:
+            settings += f'[otel]\nendpoint = "http://127.0.0.1:{endpoint}/v1/traces"\ntimeout_s = 2\n'
+        each, control = stack.enter_context(_gateway(name, backend, pinning, directory, settings))
+        if tabs:
+            stack.enter_context(_watcher(pinning, "scrape", control, 1))
+            stack.enter_context(_watcher(pinning, "tabs", control, tabs))
+        return each
+
+    quick = collector(0)
+    path = str(directory / "stream-%s.jsonl")
+    return [
+        start("off", file=None, endpoint=None, tabs=0),
+        start("on", file=path % 1, endpoint=quick, tabs=1),
+        start("slow collector", file=path % 2, endpoint=collector(60), tabs=1),
+        start("dead collector", file=path % 3, endpoint=free_port(), tabs=1),
+        start("full disk", file="/dev/full", endpoint=quick, tabs=1),
+        start("fifty dashboards", file=path % 4, endpoint=quick, tabs=50),
+    ]
+
+
+@contextlib.contextmanager
+def _watcher(pinning: Pinning, *arguments: object) -> Iterator[str]:
+    with on_cpus(pinning.others):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.watchers", *map(str, arguments)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - there are no threads
+        )
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+
+
+@contextlib.contextmanager
+def _gateway(
+    name: str, backend: int, pinning: Pinning, directory: Path, settings: str
+) -> Iterator[tuple[Watched, int]]:
+    file, log = directory / f"{name}.toml", directory / f"{name}.log"
+    file.write_text(
+        '[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\ndrain_s = 1\n'
+        f'[[pools]]\nreplicas = [{{ url = "http://127.0.0.1:{backend}" }}]\n{settings}'
+    )
+    with log.open("w") as written, on_cpus(pinning.gateway):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gateway", "serve", str(file)],
+            cwd=ROOT,
+            stderr=written,
+            preexec_fn=end_with_parent,  # noqa: PLW1509 - there are no threads
+        )
+    try:
+        port, control = observed_run.ports_when_ready(log, process, within_s=_READY_WITHIN_S)
+        yield Watched(name=name, port=port, pid=process.pid), control
+    finally:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
