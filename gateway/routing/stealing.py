@@ -7,8 +7,8 @@ Symbols: T_idle → `idle_s`; R_max → `ratio`; w_i → the thief; w_j → the 
 Deviations: §5.2 triggers on idleness *or* the ratio, and its safeguard (a) wants both at once: so do we. What
 is stolen is a session between two turns, whose tools run: in front of stock servers a turn that was sent
 cannot be called back, and one that waits in the gateway goes wherever there is room. Load is what the
-sessions that live on a replica take there, as all of them are idle now and then. A session's state is computed anew by
-the thief, so a steal must leave the victim busier than the thief, by the prefix that it costs.
+sessions that live on a replica take there, as all of them are idle now and then. The thief computes what it
+stole anew.
 
 Invariants: a session is stolen at most `most` times, never within `cooldown_s` of the last time, and never
 back to where it came from within `_NO_RETURN` cooldowns; a steal that is claimed when the thief has got
@@ -37,8 +37,9 @@ _TRIED: Final = 8
 
 
 class StealingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    enabled: bool = True
-    """Replicas that idle take sessions over from those that have too many."""
+    enabled: bool = False
+    """Replicas that idle take sessions over from those that have too many. In simulations that gained nothing
+    on like replicas, and cost completion on unlike ones (docs/routing.md)."""
     idle_s: _Seconds = 0.1
     """How long a replica must have run nothing."""
     ratio: Annotated[float, Meta(ge=1, le=100)] = 2.0
@@ -104,7 +105,7 @@ class Stealing:
     ) -> Steal | None:
         """Whether somebody steals now. To be asked at least whenever a turn ends.
 
-        `burden`: what a replica bears with so many more sessions than live there; infinite, if it has no room.
+        `burden`: what a replica bears with so many more sessions than live there; infinite without room.
         """
         if now - self._looked_s < _LOOK_EVERY_S or not self._at:
             return None

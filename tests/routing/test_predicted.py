@@ -153,7 +153,7 @@ def test_a_fork_follows_its_parent_while_it_pays():
 
 
 def test_an_idle_replica_steals_a_session_that_pauses():
-    fleet = Fleet(stealing={"idle_s": 0.1})
+    fleet = Fleet(stealing={"enabled": True, "idle_s": 0.1})
     for number in range(6):
         fleet.place(f"s{number}", a=0)
         fleet.answer(f"s{number}", "a")

@@ -17,7 +17,8 @@ class Fleet:
     """`a` has ten sessions, of which three pause, and runs some; `b` has two and idles."""
 
     def __init__(self, **settings):
-        self.stealing = Stealing(msgspec.convert(settings, StealingConfig), random.Random(0))
+        config = msgspec.convert({"enabled": True, **settings}, StealingConfig)
+        self.stealing = Stealing(config, random.Random(0))
         self.now = 0.0
         self.sessions = {"a": 10, "b": 2}
         self.full = ""

@@ -84,9 +84,9 @@ TURNPIKE = Recipe(
         ),
         Knob(
             name="stealing",
-            default="on",
-            sweep=("on",),
-            meaning="`off`: replicas that idle take no sessions over",
+            default="off",
+            sweep=("off",),
+            meaning="`on`: replicas that idle take sessions over",
         ),
         Knob(name="n", default=12, sweep=(12,), meaning="of `session-cap`, all replicas together"),
         Knob(name="f", default=0.9, sweep=(0.9,), meaning="share of the KV cache, of `footprint`"),
