@@ -55,7 +55,8 @@ class Calibration:
         low = max(0, min(_BINS - 1, int(place)))
         high = min(_BINS - 1, low + 1)
         part = min(1.0, max(0.0, place - low))
-        return share + (1.0 - part) * self._shift(low) + part * self._shift(high)
+        shifted = share + (1.0 - part) * self._shift(low) + part * self._shift(high)
+        return min(1.0, max(0.0, shifted))
 
     def suppose(self, share: float, *, was_right: bool, by: float = 1.0) -> None:
         """A prediction with this probability came true, or did not, until it turns out otherwise (`by` = -1).

@@ -16,7 +16,7 @@ import msgspec
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core import events as ev
-from gateway.core.commands import Dispatch, Refuse
+from gateway.core.commands import Dispatch, Refuse, SendHint
 from gateway.core.coordinator import Coordinator
 from gateway.core.invariants import check_books
 from gateway.domain.decision import Placement, PlacementReason, RefusalReason, SessionRef
@@ -67,6 +67,7 @@ class Playbook:
         self.brain: Coordinator = assemble(config, id_prefix="", placement=ByLoad())
         self.now = 1000.0
         self.records: list[Record] = []
+        self.hints: list[SendHint] = []
         self.decisions: list[Dispatch | Refuse] = []
         for name in replicas.split():
             _ = self >> up(name, pool=pools[0]["name"])
@@ -76,6 +77,8 @@ class Playbook:
         for command in self.brain.handle(event, now=self.now):
             if isinstance(command, Dispatch | Refuse):
                 self.decisions.append(command)
+            elif isinstance(command, SendHint):
+                self.hints.append(command)
             else:
                 self.records.append(command)
         check_books(self.brain)

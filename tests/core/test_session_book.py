@@ -1,9 +1,13 @@
 """The books of sessions: what a turn's arrival and end mean for its session, tools and state."""
 
+from typing import Any
+
+from gateway.core.events import ReplicaCameUp
 from gateway.domain import records as rec
 from gateway.domain.decision import SessionSource
-from gateway.domain.ids import TenantId
-from gateway.domain.request import Claims, Work
+from gateway.domain.fleet import Abilities, ReplicaFacts
+from gateway.domain.ids import PoolId, ReplicaId, TenantId
+from gateway.domain.request import Claims, NewItems, Transcript, Work
 from tests.core.playbook import (
     Playbook,
     answer,
@@ -17,6 +21,7 @@ from tests.core.playbook import (
     state_minted,
     stated,
 )
+from turnpike_vllm.hints import Hint, parse
 
 
 def run(play: Playbook, request: str, *calls: str, status: int = 200, **fields) -> None:
@@ -149,3 +154,53 @@ def test_sessions_are_bounded_and_forgetting_is_graceful():
     run(play, "again", echoed_ids=("c0",), tool_result_ids=("c0",))
     assert play.seen(rec.TurnArrived)[-1].source is SessionSource.NEW
     assert not play.seen(rec.ToolEnd)
+
+
+def test_a_step_is_told_with_what_is_expected():
+    play = Playbook(workflow={"progress": {"types": {"min_tasks": 0}}})
+    for number in range(6):
+        run(play, f"a{number}", f"c{number}", body_bytes=4000)
+        play.now += 2
+        run(play, f"b{number}", echoed_ids=(f"c{number}",), tool_result_ids=(f"c{number}",))
+        play.now += 100
+    told = [record for record in play.seen(rec.StepPredicted) if record.tools == ("bash",)]
+    assert told[-1].next == () and told[-1].ends < 0.3 and 1.0 < told[-1].retain_s < 30.0
+    assert told[-1].turn == "a5" and told[-1].reuse > 0.5
+    [*_, last] = play.seen(rec.StepPredicted)
+    assert last.next is None and last.ends > 0.5 and last.retain_s == 0.0
+
+
+def test_tool_ends_carry_what_came_back():
+    play = Playbook()
+    run(play, "r1", "c1")
+    new = NewItems(1234, (), True)
+    run(play, "r2", echoed_ids=("c1",), tool_result_ids=("c1",), transcript=Transcript(new=new))
+    (end,) = play.seen(rec.ToolEnd)
+    assert end.observation_bytes == 1234 and end.has_failed
+
+
+def test_an_engine_with_the_plugin_is_told_with_the_request_at_the_pause_and_at_the_end():
+    play = Playbook()
+    play >> ReplicaCameUp(
+        ReplicaFacts(id=ReplicaId("a"), pool=PoolId("pool"), abilities=Abilities(turnpike_hints=True))
+    )
+    play >> arrived("r1")
+    with_request: Any = play.take()
+    play >> started("r1") >> finished("r1", "c1")
+    [at_pause] = play.hints
+    play >> session_finished(play.session.id)
+    [_, at_end] = play.hints
+    hints: list[Any] = [parse(each.hint) for each in (with_request, at_pause, at_end)]
+    assert all(isinstance(each, Hint) and each.session == hints[0].session for each in hints)
+    assert [each.is_finished for each in hints] == [False, False, True]
+    assert [each.seq for each in hints] == sorted({each.seq for each in hints})
+    assert at_pause.replica == "a" and hints[1].retain_s == 6.0
+
+
+def test_an_engine_without_it_is_told_nothing():
+    play = Playbook()
+    play >> arrived("r1")
+    told: Any = play.take()
+    assert told.hint is None
+    play >> started("r1") >> finished("r1", "c1")
+    assert not play.hints

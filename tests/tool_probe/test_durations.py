@@ -1,5 +1,7 @@
 """Durations and sizes of tools, by agent type and tool."""
 
+from typing import Any
+
 import msgspec
 
 from gateway.tool_probe.durations import Durations, DurationsConfig
@@ -7,7 +9,7 @@ from gateway.tool_probe.durations import Durations, DurationsConfig
 A, B = 11, 22
 
 
-def durations(**settings) -> Durations:
+def durations(**settings: Any) -> Any:
     return Durations(msgspec.convert(settings, DurationsConfig))
 
 

@@ -2,14 +2,15 @@
 
 import math
 import random
+from typing import Any
 
 import pytest
 
 from gateway.tool_probe.quantiles import LogQuantiles
 
 
-def filled(values, half_life: float = 1e9) -> LogQuantiles:
-    found = LogQuantiles(low=0.001, half_life=half_life)
+def filled(values, half_life: float = 1e9) -> Any:
+    found: Any = LogQuantiles(low=0.001, half_life=half_life)
     for value in values:
         found.add(value)
     return found

@@ -43,7 +43,7 @@ def test_a_conversation_carries_its_type():
     def types(day: str) -> tuple[int, int]:
         system = {"role": "system", "content": PROMPT.format(day=day, path="/x", n=3)}
         body = decode_body(encode({"messages": [system, user()]}), is_responses=False)
-        found = TranscriptReader().read(body, body.messages)[0]
+        found = TranscriptReader().read(body, body.messages or ())[0]
         return found.agent, found.agent_type
 
     (exact, kind_of_it), (other, same) = types("1 May 2030"), types("2 May 2030")

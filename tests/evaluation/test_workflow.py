@@ -1,0 +1,107 @@
+"""What is said of workflows, against recordings whose truth is plain."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.__main__ import main
+from gateway.evaluation.boundaries import Ended, score_boundaries, true_ends
+from gateway.evaluation.markov import Markov
+from gateway.evaluation.recording import Exchange, Truth
+from gateway.evaluation.workflow import evaluate_exchanges
+
+PLAN = ("read", "edit", "test", "")
+
+
+def recorded(sessions: int, plan: tuple[str, ...] = PLAN, *, tool_s: float = 2.0) -> list[Exchange]:
+    """Sessions one after the other, each of which follows the plan."""
+    found, now = [], 0.0
+    for number in range(sessions):
+        name = f"s{number}"
+        messages: list[Any] = [{"role": "user", "content": f"Please do the task {name} now, will you?"}]
+        for step, tool in enumerate(plan):
+            answer: dict[str, Any] = {"role": "assistant", "content": f"Step {step} of {name}."}
+            if tool:
+                call = {"id": f"call_{name}_{step}", "type": "function"}
+                answer["tool_calls"] = [{**call, "function": {"name": tool, "arguments": "{}"}}]
+            body = {
+                "model": "m",
+                "messages": list(messages),
+                "tools": [tool_named(each) for each in PLAN[:3]],
+            }
+            found.append(
+                Exchange(
+                    t=now,
+                    t_end=now + 1.0,
+                    method="POST",
+                    path="/v1/chat/completions",
+                    body=body,
+                    response=answer,
+                    finish="tool_calls" if tool else "stop",
+                    truth=Truth(client="test", session=name),
+                )
+            )
+            messages += [answer]
+            if tool:
+                messages += [{"role": "tool", "tool_call_id": f"call_{name}_{step}", "content": "ok"}]
+            now += 1.0 + tool_s
+        now += 60.0
+    return found
+
+
+def tool_named(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": {}}}
+
+
+def test_a_plan_is_predicted_at_full_marks():
+    report: Any = evaluate_exchanges(recorded(60))
+    assert report.accuracy == report.confident_accuracy == 1.0 and report.coverage > 0.9
+    assert report.end_accuracy == report.end_precision == report.end_recall == 1.0
+    assert report.boundary_precision == report.boundary_recall == 1.0 and report.boundaries == 180
+    assert report.duration_error_ms_p99 == pytest.approx(0.0, abs=0.01)
+    assert report.log_loss < 0.2 and report.ece < 0.1 and report.agent_types == 1
+    assert report.majority == pytest.approx(1 / 3)
+
+
+def test_nothing_recorded_is_nothing_measured():
+    report: Any = evaluate_exchanges([])
+    assert report.accuracy is None and report.boundary_recall is None and report.ece is None
+
+
+def test_boundaries_count_when_all_of_them_fit():
+    true = true_ends(recorded(1))
+    assert [(each.number, each.names, each.duration_s) for each in true] == [
+        (1, ("read",), 2.0),
+        (2, ("edit",), 2.0),
+        (3, ("test",), 2.0),
+    ]
+    found = [true[0], Ended(2, ("other",), 2.0), Ended(9, ("test",), 2.0)]
+    scores = score_boundaries(true, found)
+    assert (scores.ends.right, scores.ends.found, scores.ends.true) == (1, 3, 3)
+
+
+def test_the_markov_model_backs_off():
+    model = Markov(0.1)
+    for _ in range(9):
+        model.learn("a", ["x", "y"], "z")
+    shares, other = model.shares("a", ["q", "y"])
+    assert shares["z"] > 0.95 and other < 0.05
+    assert model.shares("b", [])[1] == pytest.approx(0.5)
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "plan.jsonl"
+    path.write_bytes(b"\n".join(msgspec.json.encode(each) for each in recorded(8)))
+    assert main(["eval", "workflow", str(path), str(path), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["all"]["files"] == 2 and set(report["per_client"]) == {"test", "test'"}
+    assert main(["eval", "workflow", str(path)]) == 0
+    assert "tool P" in capsys.readouterr().out
+    drawing = tmp_path / "graph.svg"
+    assert main(["graph", str(path), "-o", str(drawing)]) == 0
+    drawn = drawing.read_text()
+    assert drawn.startswith("<svg") and "edit" in drawn and "1.00" in drawn and "p95" in drawn
+    assert main(["graph", str(path), "-o", str(drawing), "--type", "5"]) == 1

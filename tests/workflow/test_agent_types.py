@@ -1,0 +1,40 @@
+"""Agent types: when one is known, and what the young ones share."""
+
+from typing import Any
+
+import msgspec
+
+from gateway.workflow.agent_types import AgentType, AgentTypes, AgentTypesConfig
+
+
+def types(**settings: Any) -> AgentTypes:
+    return AgentTypes(msgspec.convert(settings, AgentTypesConfig))
+
+
+def test_types_are_told_apart_by_prompt_client_and_place():
+    one = AgentType(1, 2)
+    assert len({one.key, AgentType(1, 3).key, AgentType(2, 2).key, AgentType(1, 2, True).key}) == 4
+    assert one.family == AgentType(9, 2).family != AgentType(9, 2, True).family
+
+
+def test_a_type_is_known_after_tasks_or_steps():
+    known = types(min_tasks=2, min_steps=10)
+    graph = known.graph(AgentType(1, 2))
+    assert not known.is_known(graph) and known.graph(AgentType(1, 2)) is graph
+    graph.tasks = 2
+    assert known.is_known(graph)
+    graph.tasks, graph.steps = 0, 10
+    assert known.is_known(graph)
+
+
+def test_a_family_has_one_numbering():
+    known = types()
+    graph, family = known.graph(AgentType(1, 2)), known.family(AgentType(5, 2))
+    assert graph.nodes is family.nodes and known.graph(AgentType(1, 3)).nodes is not family.nodes
+
+
+def test_memory_is_bounded():
+    known = types(max_types=4)
+    for number in range(20):
+        known.graph(AgentType(number, number))
+    assert len(known) == 4 and len(known.items()) == 4

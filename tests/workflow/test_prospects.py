@@ -1,0 +1,38 @@
+"""What is known of sessions' future, in one place."""
+
+from typing import Any
+
+from gateway.domain.decision import Edge
+from gateway.domain.ids import ReplicaId, SessionId
+from gateway.tool_probe.boundaries import ClosedCalls
+from gateway.workflow.prospects import Prospects, WorkflowConfig
+from tests.workflow.test_progress import answer, facts, ref
+from turnpike_vllm.hints import Hint, parse
+
+A = ReplicaId("a")
+
+
+def test_a_turn_from_its_arrival_to_the_end_of_its_session():
+    known: Any = Prospects(WorkflowConfig())
+    known.arrived(ref("s"), facts(), None, now=0.0)
+    first = known.hint_with_request(ref("s"), facts(), A, age_s=0.0, parent=None)
+    pause: Any = known.answered(ref("s"), facts(), answer("bash"), now=1.0)
+    outlook: Any = known.outlook(ref("s"), pause, A)
+    assert outlook.retain_s == 6.0
+    calm = parse(known.hint_at_pause(ref("s"), outlook))
+    assert isinstance(calm, Hint) and calm.retain_s == 6.0 and first is not None
+    known.engine_reported(A, 1.0)
+    known.engine_reported(A, None)
+    assert known.outlook(ref("s"), pause, A).retain_s == 3.0  # the cache is full
+    known.arrived(ref("s"), facts(), ClosedCalls(("bash",), 2.0), now=3.0)
+    assert known.durations.of(0, "bash").calls == 1
+    [(replica, over)] = known.session_over(SessionId("s"))
+    finished: Any = parse(over)
+    assert replica == A and finished.is_finished
+    assert known.session_over(SessionId("s")) == [] and known.outlook(ref("s"), pause, A) is None
+
+
+def test_side_requests_get_no_hint():
+    known: Any = Prospects(WorkflowConfig())
+    known.arrived(ref("s", Edge.SERVES), facts(), ClosedCalls(("bash",), 2.0), now=0.0)
+    assert known.hint_with_request(ref("s", Edge.SERVES), facts(), A, age_s=0.0, parent=None) is None

@@ -1,0 +1,92 @@
+"""Reuse: Eq. 4 to 6 and Alg. 1, at their edges."""
+
+import msgspec
+import pytest
+
+from gateway.domain.ids import SessionId
+from gateway.tool_probe.durations import Durations, DurationsConfig
+from gateway.workflow.agent_types import AgentType, Tier
+from gateway.workflow.graph import KINDS, Graph, GraphConfig
+from gateway.workflow.mixture import Mixture
+from gateway.workflow.nodes import Nodes
+from gateway.workflow.progress import Pause, Thread
+from gateway.workflow.reuse import Reuse, ReuseConfig, memory_pressure, overlap, ttl_s
+
+AGENT = AgentType(1, 2)
+
+
+def thread(tokens: float = 1000.0) -> Thread:
+    found = Thread(SessionId("s"), AGENT, Graph(GraphConfig(), Mixture(KINDS), Nodes()))
+    found.prompt_tokens = tokens
+    return found
+
+
+def pause(*tools: str, ends: float = 0.0, node: int = 3) -> Pause:
+    return Pause(
+        tier=Tier.INFERRED,
+        tools=tools,
+        node=node,
+        next=("x",),
+        probability=0.9,
+        confidence=0.9,
+        is_confident=True,
+        ends=ends,
+        steps_left=3.0,
+        new_tokens_left=1.0,
+        output_tokens_left=1.0,
+    )
+
+
+@pytest.mark.parametrize(("used", "m"), [(0.0, 0.0), (0.7, 0.0), (0.8, 0.5), (0.9, 1.0), (1.0, 1.0)])
+def test_memory_pressure_is_clamped(used, m):
+    assert memory_pressure(used, low=0.7, high=0.9) == pytest.approx(m)
+
+
+def test_ttl():
+    assert ttl_s(10.0, 0.0, least_s=1.0, most_s=300.0) == 10.0
+    assert ttl_s(10.0, 1.0, least_s=1.0, most_s=300.0) == 5.0
+    assert ttl_s(1e6, 1.0, least_s=1.0, most_s=300.0) == 300.0
+    assert ttl_s(0.001, 0.0, least_s=1.0, most_s=300.0) == 1.0
+
+
+def test_overlap():
+    assert overlap(900, 100) == 0.9 and overlap(0, 100) == 0.0
+
+
+def test_a_tool_is_waited_for_as_long_as_it_takes():
+    durations = Durations(DurationsConfig())
+    for _ in range(100):
+        durations.add(AGENT.key, ["build"], 60.0, observation_bytes=4000)
+        durations.add(AGENT.key, ["read"], 0.05, observation_bytes=400)
+    reuse = Reuse(ReuseConfig(), durations)
+    build = reuse.at_pause(thread(), pause("build"), kv_used=0.0)
+    read = reuse.at_pause(thread(), pause("read"), kv_used=0.0)
+    assert 50 < build.retain_s < 90 and read.retain_s == 1.0
+    assert build.returns_in_s == pytest.approx(60, rel=0.25)
+    assert build.reuse == pytest.approx(0.5, abs=0.06) and read.reuse == pytest.approx(0.91, abs=0.02)
+    assert reuse.at_pause(thread(), pause("build"), kv_used=1.0).retain_s == pytest.approx(build.retain_s / 2)
+
+
+def test_what_is_over_is_let_go():
+    reuse = Reuse(ReuseConfig(), Durations(DurationsConfig()))
+    over = reuse.at_pause(thread(), pause(ends=0.8), kv_used=0.0)
+    assert over.is_finished and over.retain_s == 0.0 and over.reuse == pytest.approx(0.2)
+
+
+def test_a_person_is_waited_for_within_bounds():
+    reuse, known = Reuse(ReuseConfig(), Durations(DurationsConfig())), thread()
+    for _ in range(20):
+        known.graph.saw_gap(1, 600.0)
+    assert reuse.at_pause(known, pause(ends=0.1, node=1), kv_used=0.0).retain_s == 30.0
+
+
+def test_nothing_is_known():
+    reuse = Reuse(ReuseConfig(), Durations(DurationsConfig()))
+    first = reuse.provisional(thread(), kv_used=0.0)
+    assert (first.retain_s, first.reuse) == (6.0, 0.5)
+    assert reuse.at_pause(thread(), pause("new"), kv_used=0.0).retain_s == 6.0
+
+
+def test_bounds_belong_together():
+    with pytest.raises(ValueError, match="low"):
+        msgspec.convert({"low": 0.9, "high": 0.8}, ReuseConfig)
