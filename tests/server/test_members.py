@@ -1,0 +1,99 @@
+"""Replicas come and go while the gateway runs."""
+
+import asyncio
+
+from tests.server.bench import Backend, Message, eventually, get, post
+
+DISCOVERY = {"registration": True, "ttl_s": 0.5}
+
+
+def control(method: bytes, path: bytes, body: bytes = b"") -> bytes:
+    return b"%s %s HTTP/1.1\r\nHost: gw\r\nContent-Length: %d\r\n\r\n%s" % (method, path, len(body), body)
+
+
+def registration(url: str, **fields: str) -> bytes:
+    more = "".join(f', "{name}": "{value}"' for name, value in fields.items())
+    return control(b"POST", b"/turnpike/replicas", f'{{"url": "{url}"{more}}}'.encode())
+
+
+def up(bench) -> set[str]:
+    return {state.facts.id for state in bench.brain.fleet if state.is_up}
+
+
+async def served_by(bench) -> set[bytes | None]:
+    return {(await bench.ask(post())).get(b"x-turnpike-replica") for _ in range(6)}
+
+
+async def test_a_replica_registers_is_used_and_leaves_when_it_is_not_heard_of(start):
+    bench = await start(pools=[{"name": "default", "backends": 1, "discovery": DISCOVERY}])
+    late = Backend()
+    await late.open()
+    told: Message = await bench.control(registration(late.url, name="late"))
+    assert told.status == 201 and told.json() == {"name": "late", "pool": "default", "ttl_s": 0.5}
+    await eventually(lambda: up(bench) == {"default-0", "late"})
+    assert b"late" in await served_by(bench)
+    assert (await bench.control(registration(late.url))).status == 200
+    await eventually(lambda: up(bench) == {"default-0"}, "it was not heard of")
+    assert await served_by(bench) == {b"default-0"}
+    await eventually(lambda: [s.facts.id for s in bench.brain.fleet] == ["default-0"])
+    assert (
+        not bench.gateway._members._leaving
+        or await eventually(lambda: not bench.gateway._members._leaving) is None
+    )
+    await late.close()
+
+
+async def test_it_may_say_that_it_leaves(start):
+    bench = await start(pools=[{"name": "default", "backends": 1, "discovery": {**DISCOVERY, "ttl_s": 60}}])
+    late = Backend()
+    await late.open()
+    await bench.control(registration(late.url, name="late"))
+    await eventually(lambda: "late" in up(bench))
+    assert (await bench.control(control(b"DELETE", b"/turnpike/replicas/late"))).status == 200
+    assert up(bench) == {"default-0"}
+    assert (await bench.control(control(b"DELETE", b"/turnpike/replicas/late"))).status == 404
+    assert (await bench.control(control(b"DELETE", b"/turnpike/replicas/default-0"))).status == 404
+    await late.close()
+
+
+async def test_what_cannot_register(start):
+    bench = await start(pools=[{"name": "default", "backends": 1, "discovery": DISCOVERY}])
+    for request, status in (
+        (registration("gopher://x"), 400),
+        (control(b"POST", b"/turnpike/replicas", b"nonsense"), 400),
+        (registration("http://x:1", pool="other"), 409),
+        (registration("http://x:1", name="default-0"), 409),
+    ):
+        assert (await bench.control(request)).status == status
+
+
+async def test_nobody_registers_where_no_pool_takes_registrations(start):
+    bench = await start()
+    assert (await bench.control(registration("http://x:1"))).status == 409
+
+
+async def test_a_drained_replica_gets_no_new_turns_until_it_is_wanted_back(start):
+    bench = await start(replicas=2)
+    drain = b"/turnpike/replicas/default-0/drain"
+    assert (await bench.control(control(b"POST", drain))).json() == {"name": "default-0", "draining": True}
+    assert await served_by(bench) == {b"default-1"}
+    await bench.control(control(b"POST", drain, b'{"draining": false}'))
+    assert await served_by(bench) == {b"default-0", b"default-1"}
+    assert (await bench.control(control(b"POST", drain, b"[]"))).status == 400
+    assert (await bench.control(control(b"POST", b"/turnpike/replicas/x/drain"))).status == 404
+
+
+async def test_a_file_names_replicas(start, tmp_path):
+    late, listing = Backend(), tmp_path / "replicas"
+    await late.open()
+    listing.write_text("")
+    discovery = {"file": str(listing), "period_s": 0.05}
+    bench = await start(pools=[{"name": "default", "backends": 1, "discovery": discovery}])
+    listing.write_text(late.url)
+    await eventually(lambda: len(up(bench)) == 2)
+    assert len(await served_by(bench)) == 2
+    listing.write_text("")
+    await eventually(lambda: len(up(bench)) == 1)
+    assert (await bench.ask(get(b"/v1/models"))).status == 200
+    await asyncio.sleep(0)
+    await late.close()
