@@ -36,10 +36,7 @@ async def test_a_replica_registers_is_used_and_leaves_when_it_is_not_heard_of(st
     await eventually(lambda: up(bench) == {"default-0"}, "it was not heard of")
     assert await served_by(bench) == {b"default-0"}
     await eventually(lambda: [s.facts.id for s in bench.brain.fleet] == ["default-0"])
-    assert (
-        not bench.gateway._members._leaving
-        or await eventually(lambda: not bench.gateway._members._leaving) is None
-    )
+    await eventually(lambda: not bench.gateway._members._leaving)
     await late.close()
 
 
@@ -78,7 +75,7 @@ async def test_a_drained_replica_gets_no_new_turns_until_it_is_wanted_back(start
     assert (await bench.control(control(b"POST", drain))).json() == {"name": "default-0", "draining": True}
     assert await served_by(bench) == {b"default-1"}
     await bench.control(control(b"POST", drain, b'{"draining": false}'))
-    assert await served_by(bench) == {b"default-0", b"default-1"}
+    assert b"default-0" in await served_by(bench)
     assert (await bench.control(control(b"POST", drain, b"[]"))).status == 400
     assert (await bench.control(control(b"POST", b"/turnpike/replicas/x/drain"))).status == 404
 
