@@ -63,6 +63,8 @@ class Seen(msgspec.Struct):
     session: str
     turn: int
     began_s: float
+    head_s: float | None = None
+    """Of the response: from here on it is too late to go elsewhere."""
     first_s: float | None = None
     end_s: float | None = None
     replica: str = ""
@@ -117,7 +119,8 @@ class Agents:
         tokens: list[int] = []
         with suppress(aiohttp.ClientError, TimeoutError):
             async with self._client.post(self._url, json=body, headers=headers) as response:
-                seen.status, seen.replica = response.status, response.headers.get("x-turnpike-replica", "")
+                seen.head_s, seen.status = clock(), response.status
+                seen.replica = response.headers.get("x-turnpike-replica", "")
                 async for line in response.content:
                     if seen.first_s is None:
                         seen.first_s = clock()
@@ -205,19 +208,22 @@ async def kill(
             break
         await asyncio.sleep(0.005)
     met = {id(turn) for turn in agents.turns if turn.end_s is None}
-    silent = [turn for turn in agents.turns if turn.end_s is None and turn.first_s is None]
+    silent = [turn for turn in agents.turns if turn.end_s is None and turn.head_s is None]
     killed_s = loop.time()
     fleet.signal(number, signal.SIGKILL)
     await asyncio.sleep(RECOVERS_WITHIN_S + 10.0)
-    lost = [turn for turn in silent if not turn.is_whole and turn.first_s is None]
-    cut = [
-        turn for turn in agents.turns if id(turn) in met and not turn.is_whole and turn.first_s is not None
-    ]
-    later = [turn for turn in agents.turns if killed_s <= turn.began_s]
-    lost += [turn for turn in later if turn.end_s is not None and not turn.is_whole]
+    ended = [turn for turn in agents.turns if turn.end_s is not None and not turn.is_whole]
+    ended = [turn for turn in ended if id(turn) in met or turn.began_s >= killed_s]
+    lost = [turn for turn in ended if turn.status != 200]
+    cut = [turn for turn in ended if turn.status == 200]
     after = finished(agents.turns, killed_s + RECOVERS_WITHIN_S, loop.time())
     after_s = percentile([turn.first_s - turn.began_s for turn in after if turn.first_s], 99)
     tell(f"killed {name} ({state.value}): {len(silent)} silent, {len(lost)} lost, {len(cut)} cut")
+    for turn in ended:
+        tell(
+            f"    {turn.status} on {turn.replica}, head {_after(turn.head_s, killed_s)}, "
+            f"first byte {_after(turn.first_s, killed_s)}, end {_after(turn.end_s, killed_s)}"
+        )
     verdict.tell(f"silent_{state.value}", len(silent))
     verdict.at_most(f"lost_{state.value}", len(lost), 0)
     verdict.tell(f"cut_{state.value}", len(cut))
@@ -245,12 +251,16 @@ async def slow(fleet: Fleet, agents: Agents, verdict: Verdict, tell: Any) -> Non
     tell(f"slow: {len(late)} late, back after {back_s} s, share {share:.2f}")
 
 
+def _after(at_s: float | None, killed_s: float) -> str:
+    return "never" if at_s is None else f"{at_s - killed_s:+.2f} s"
+
+
 def in_state(turns: Sequence[Seen], state: State, name: str) -> bool:
     """As far as clients can tell: one that got no byte waits or was submitted."""
     open_turns = [turn for turn in turns if turn.end_s is None]
-    answering = sum(turn.first_s is not None for turn in open_turns)
+    answering = sum(turn.head_s is not None for turn in open_turns)
     if state is State.ANSWERING:
-        return any(turn.first_s is not None and turn.replica == name for turn in open_turns)
+        return any(turn.head_s is not None and turn.replica == name for turn in open_turns)
     if state is State.WAITING:
         return len(open_turns) > 2 * REPLICAS
     return len(open_turns) > answering
