@@ -33,10 +33,14 @@ _LATELY: Final = 30.0
 _USUALLY: Final = 1000.0
 _STEPS: Final = 24
 _ENOUGH: Final = 20
+_ENOUGH_OF_TYPE: Final = 12.0
+_LIGHT: Final = 1.4
 _LEAST_INFLATION: Final = 2.0
 _DEVIATIONS: Final = 4.0
 _HOST_IS_OVERLOADED: Final = 1.5
 """Processes that want a core, for each that there is."""
+_PER_CORE: Final = 8.0
+"""Sessions are in their tools for a part of the time. Too few starve the host; too many only share it."""
 _MAX_HOSTS: Final = 1024
 _SILENT_S: Final = 30.0
 
@@ -63,7 +67,10 @@ class CpuPressure:
         self._by_active = [DecayedMean(half_life=_USUALLY / 5) for _ in range(_STEPS)]
         """The ratio, by how many tools were active: each step a half more than the one before."""
         self._seen = 0
-        self._unread: deque[tuple[tuple[str, ...], float, int]] = deque(maxlen=_MAX_UNREAD)
+        self._types: OrderedDict[int, tuple[DecayedMean, DecayedMean]] = OrderedDict()
+        """The ratio, by agent type: while nothing was slow, and during overload."""
+        self._is_overloaded = False
+        self._unread: deque[tuple[tuple[str, ...], float, int, int]] = deque(maxlen=_MAX_UNREAD)
         """Learned from when somebody asks; of more than so many in between, the newest teach."""
         self._began_with: int | None = None
         """Sessions that were in when tools became slow."""
@@ -77,16 +84,24 @@ class CpuPressure:
         if len(self._hosts) > _MAX_HOSTS:
             self._hosts.popitem(last=False)
 
-    def saw_tool(self, names: tuple[str, ...], duration_s: float) -> None:
+    def saw_tool(self, names: tuple[str, ...], duration_s: float, agent: int = 0) -> None:
         """A session's tools came back; those of one answer run in parallel and count as one."""
-        self._unread.append((names, duration_s, self.active))
+        self._unread.append((names, duration_s, self.active, agent))
+
+    def is_light(self, agent: int) -> bool:
+        """Overload does not make this agent type's tools slower: they need no core."""
+        found = self._types.get(agent)
+        if found is None or min(mean.weight for mean in found) < _ENOUGH_OF_TYPE:
+            return False
+        calm, overloaded = found
+        return overloaded.mean(0.0, 0.0) - calm.mean(0.0, 0.0) < math.log(_LIGHT)
 
     def _learn(self) -> None:
-        for names, duration_s, active in self._unread:
-            self._learn_from(names, duration_s, active)
+        for names, duration_s, active, agent in self._unread:
+            self._learn_from(names, duration_s, active, agent)
         self._unread.clear()
 
-    def _learn_from(self, names: tuple[str, ...], duration_s: float, active: int) -> None:
+    def _learn_from(self, names: tuple[str, ...], duration_s: float, active: int, agent: int) -> None:
         name = "+".join(sorted(set(names)))[:256]
         value = math.log(max(duration_s, 1e-3))
         usual = self._usual.get(name)
@@ -101,14 +116,25 @@ class CpuPressure:
             self._ratio.add(ratio)
             self._ratio_squared.add(ratio * ratio)
             self._by_active[_step(active)].add(ratio)
+            self._of_type(agent)[self._is_overloaded].add(ratio)
             self._seen += 1
         usual.add(value)
         self._active_lately.add(float(active))
 
+    def _of_type(self, agent: int) -> tuple[DecayedMean, DecayedMean]:
+        found = self._types.get(agent)
+        if found is None:
+            found = self._types[agent] = (DecayedMean(half_life=100), DecayedMean(half_life=100))
+            if len(self._types) > _MAX_TOOLS:
+                self._types.popitem(last=False)
+        else:
+            self._types.move_to_end(agent)
+        return found
+
     def read(self, *, now: float) -> CpuReading:
         self._learn()
         host_load, cores = self._read_hosts(now=now)
-        host = host_load / _HOST_IS_OVERLOADED if self.active else 0.0
+        host = max(0.0, (host_load - 1.0) / (_HOST_IS_OVERLOADED - 1.0)) if self.active else 0.0
         ratio = self._lately.mean(0.0, 4.0) - self._with_fewer()
         inflation = math.exp(max(0.0, ratio))
         pressure = 0.0
@@ -118,6 +144,7 @@ class CpuPressure:
             pressure = max(0.0, ratio) / max(math.log(_LEAST_INFLATION), _DEVIATIONS * noise)
         if cores and self.active <= cores:
             pressure, host = min(pressure, 0.75), min(host, 0.75)
+        self._is_overloaded = max(pressure, host) >= 1.0
         reason = "host_load" if host > pressure else "tools_slow" if pressure > 0 else "none"
         return CpuReading(
             pressure=max(pressure, host),
@@ -170,7 +197,8 @@ class CpuPressure:
             self._began_with = admitted
         if reading.host_load < _HOST_IS_OVERLOADED:
             return min(float(admitted), 0.5 * self._began_with)
-        return min(float(admitted), reading.cores * admitted / reading.active) if reading.active else 0.0
+        finds_a_core = reading.cores * admitted / reading.active if reading.active else 0.0
+        return min(float(admitted), max(finds_a_core, _PER_CORE * reading.cores))
 
 
 def _step(active: float) -> int:

@@ -16,6 +16,7 @@ is that of its parts, whatever came and went.
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Annotated, Final
 
 import msgspec
@@ -180,6 +181,11 @@ class Residents:
 
     def __len__(self) -> int:
         return self._members
+
+    @property
+    def agents(self) -> Mapping[int, int]:
+        """How many there are of each type."""
+        return self._agents
 
     def enter(self, agent: int, demand: Demand) -> None:
         self._agents[agent] = self._agents.get(agent, 0) + 1

@@ -25,6 +25,7 @@ from gateway.domain.records import Record
 
 SCARCE: Final = {
     WaitReason.WINDOW_FULL: "sessions",
+    WaitReason.TOOLS_FULL: "tools",
     WaitReason.KV_FULL: "kv",
 }
 """Reasons to wait that somebody else's place would remove, as the window calls them."""
@@ -38,6 +39,8 @@ class Excess(NamedTuple):
 
     sessions: int
     why: str
+    is_of_tools: bool = False
+    """Only those whose tools are no light ones are meant."""
 
 
 class Limits:
@@ -82,6 +85,10 @@ class Limits:
             return None
         if places.count + 1 > window.limit():
             return WaitReason.WINDOW_FULL
+        tool_limit = window.tool_limit()
+        if math.isfinite(tool_limit) and not self._cpu.is_light(member.agent):
+            if self._with_tools() + 1 > tool_limit:
+                return WaitReason.TOOLS_FULL
         if math.isinf(window.budget):
             return None
         if self._is_far_from_full(member.tokens):
@@ -93,6 +100,10 @@ class Limits:
             return WaitReason.KV_FULL
         is_too_soon = since_s < pace_s and not member.is_spilled
         return WaitReason.KV_NEARLY_FULL if is_too_soon else None
+
+    def _with_tools(self) -> int:
+        agents = self._places.residents.agents
+        return sum(count for agent, count in agents.items() if not self._cpu.is_light(agent))
 
     def is_over_full(self) -> bool:
         return self._places.count > self.window.limit() or self._places.residents.now() > self.window.budget
@@ -133,10 +144,16 @@ class Limits:
         if change.is_decrease:
             self.gpu.start_afresh()
             self.changed_s = now
-            count = self._places.count - math.ceil(self.window.limit())
-            excess = Excess(count, change.reason) if count > 0 else None
+            excess = self._excess(change.reason)
         self._said.append(window_updated(self._pool, self.window, seen, change, waiting=waiting, now=now))
         return excess
+
+    def _excess(self, why: str) -> Excess | None:
+        if (count := _beyond(self._places.count, self.window.limit())) > 0:
+            return Excess(count, why)
+        if (count := _beyond(self._with_tools(), self.window.tool_limit())) > 0:
+            return Excess(count, why, is_of_tools=True)
+        return None
 
     def _look(self, blocked_by: WaitReason | None, *, now: float) -> WindowInputs:
         gpu = self.gpu.read(feedback_s=self.window.feedback_s, now=now)
@@ -146,13 +163,14 @@ class Limits:
             cpu = msgspec.structs.replace(cpu, pressure=0.75)
         elif not self._config.follows_tools:
             cpu = msgspec.structs.replace(cpu, pressure=0.0)
-        residents, admitted = self._places.residents, self._places.count
+        residents, with_tools = self._places.residents, self._with_tools()
         return WindowInputs(
             gpu=gpu,
             cpu=cpu,
-            cpu_limit=self._cpu.limit(admitted, cpu),
-            cpu_floor=self._cpu.floor(admitted, cpu),
-            admitted=admitted,
+            cpu_limit=self._cpu.limit(with_tools, cpu),
+            cpu_floor=self._cpu.floor(with_tools, cpu),
+            admitted=self._places.count,
+            with_tools=with_tools,
             held=max(residents.now(), 0.0),
             demand=residents.peak(),
             capacity=self._capacity() if self._config.policy != "session-cap" else None,
@@ -167,3 +185,7 @@ class Limits:
         host += self._config.host_kv_tokens * len(self._up) if not host else 0.0
         rate = self._config.host_kv_tokens_per_s * max(1, len(self._up))
         return device + host_tier_tokens(host, tokens_per_s=rate, cycle_s=self.window.feedback_s)
+
+
+def _beyond(count: int, limit: float) -> int:
+    return count - math.ceil(limit) if math.isfinite(limit) else 0

@@ -95,6 +95,8 @@ class Entry(msgspec.Struct, kw_only=True, eq=False):
     task_arrived_s: float
     tool_s: float = 0.0
     """What its tools are expected to take, all together."""
+    is_light: bool = False
+    """Its tools are not in the way of others."""
     since_s: float
     """When it first asked; a retry keeps it."""
     deadline_s: float | None = None
@@ -139,7 +141,7 @@ class TenantQueue:
             (self._oldest, (entry.since_s,)),
             (self._newest, (-arrived,)),
             (self._smallest, (_step(entry.size), arrived)),
-            (self._lightest, (_step(1000.0 * entry.tool_s), arrived)),
+            (self._lightest, (not entry.is_light, _step(1000.0 * entry.tool_s), arrived)),
         ):
             heapq.heappush(heap, (key, self._count, entry))
         if entry.is_warm:
@@ -160,6 +162,10 @@ class TenantQueue:
     def newest(self) -> Entry | None:
         """The one whose task came last."""
         return self._first(self._newest)
+
+    def lightest(self) -> Entry | None:
+        """The one that brings the least for tools."""
+        return self._first(self._lightest)
 
     def some(self, limit: int) -> list[Entry]:
         """A few of them, the longest waiting first."""
@@ -201,11 +207,11 @@ def _step(amount: float) -> int:
 def first_that_fits(candidates: list[Entry], regime: Regime, fits: Callable[[Entry], bool]) -> Entry | None:
     """Of several tenants' next ones, in order of entitlement, the one that enters; None if none may.
 
-    Outside the KV-bound regime the first of them holds the others up until it fits.
+    In the normal regime the first of them holds the others up until it fits.
     """
     for entry in candidates:
         if fits(entry):
             return entry
-        if regime is not Regime.KV_BOUND:
+        if regime is Regime.NORMAL:
             return None
     return None

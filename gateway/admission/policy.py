@@ -116,7 +116,7 @@ class AdmissionPolicy(Protocol):
         """No further turn will come; none is live."""
         ...
 
-    def tools_ran(self, names: tuple[str, ...], duration_s: float, active: int) -> None:
+    def tools_ran(self, session: SessionId, names: tuple[str, ...], duration_s: float, active: int) -> None:
         """A session's tools came back; `active`: sessions whose tools run now."""
         ...
 

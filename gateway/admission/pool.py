@@ -113,6 +113,7 @@ class PoolAdmission:
             self.footprints,
             cycle_s=self.limits.cycle_s.mean(0.0),
             tool_s=self.gaps.tool_s(member.agent),
+            is_light=self._cpu.is_light(member.agent),
             since_s=member.asked_s,
         )
         self.queue.put(entry, member.service_class)
@@ -167,6 +168,8 @@ class PoolAdmission:
             candidates = self.queue.candidates(regime, self._may_hold, now=now)
             entry = first_that_fits(candidates, regime, lambda each: self._fits(each, now=now))
             is_above = False
+            if entry is None and self._blocked_by is WaitReason.TOOLS_FULL:
+                entry = self._light_one(now=now)
             if entry is None and (entry := self._must_move(candidates, regime, now=now)) is not None:
                 is_above = True
             if entry is None:
@@ -209,6 +212,14 @@ class PoolAdmission:
             return WaitReason.TENANT_SESSIONS
         return self.limits.why_not(member, since_s=now - self._entered_s)
 
+    def _light_one(self, *, now: float) -> Entry | None:
+        """Who does not have to wait for tools, behind somebody who does."""
+        for entry in self.queue.lightest(self._may_hold):
+            if self._cpu.is_light(entry.agent) and self._fits(entry, now=now):
+                return entry
+        self._blocked_by = WaitReason.TOOLS_FULL
+        return None
+
     def _must_move(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
         """Who enters though it does not fit: liveness, which knows no quota, and the aged's privilege."""
         quiet_s = self.places.quiet_since_s
@@ -247,7 +258,9 @@ class PoolAdmission:
             return
         excess = self.limits.update(waiting=len(self.queue), blocked_by=self._blocked_by, now=now)
         if excess is not None:
-            self._yield_newest(self.places.members.values(), excess.sessions, excess.why)
+            may_stay = self._cpu.is_light if excess.is_of_tools else lambda _: False
+            members = [each for each in self.places.members.values() if not may_stay(each.agent)]
+            self._yield_newest(members, excess.sessions, excess.why)
 
     def _settle(self, *, now: float) -> bool:
         """Lets go of those that are silent for too long; whether there were any."""

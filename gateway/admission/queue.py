@@ -122,6 +122,14 @@ class SessionQueue:
                 return [first] if now - first.since_s >= bound_s else [entry for _, entry in nexts]
         return []
 
+    def lightest(self, may: Callable[[TenantId], bool]) -> list[Entry]:
+        """Of each tenant that may have another place, the one that brings the least for tools."""
+        found = []
+        for tenant, queue in islice(self._tenants[ServiceClass.REACTIVE].items(), 2 * _LOOKED_AT):
+            if may(tenant) and (entry := queue.lightest()) is not None:
+                found.append((*self._fair.rank(tenant), entry.number, entry))
+        return [each[-1] for each in sorted(found, key=lambda each: each[:-1])]
+
     def some(self, limit: int) -> Iterator[Entry]:
         """A bounded number of those that wait, a few of each tenant, for what is only sampled."""
         count = sum(map(len, self._tenants.values()))
@@ -174,7 +182,13 @@ class SessionQueue:
 
 
 def entry_of(
-    member: Member, footprints: Footprints, *, cycle_s: float, tool_s: float, since_s: float
+    member: Member,
+    footprints: Footprints,
+    *,
+    cycle_s: float,
+    tool_s: float,
+    is_light: bool,
+    since_s: float,
 ) -> Entry:
     """A session that begins to wait. `cycle_s`: what sessions take from one turn to the next; `tool_s`: of
     that, what its tools take."""
@@ -192,6 +206,7 @@ def entry_of(
         isolated_s=max(gpu_s, turns * cycle_s),
         task_arrived_s=member.task_arrived_s,
         tool_s=turns * tool_s,
+        is_light=is_light,
         since_s=since_s,
         deadline_s=member.deadline_s,
         is_warm=member.is_spilled,

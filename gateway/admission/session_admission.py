@@ -183,9 +183,11 @@ class SessionAdmission:
             pool.forget(session)
         self._is_stirred = True
 
-    def tools_ran(self, names: tuple[str, ...], duration_s: float, active: int) -> None:
+    def tools_ran(self, session: SessionId, names: tuple[str, ...], duration_s: float, active: int) -> None:
         self._cpu.active = active
-        self._cpu.saw_tool(names, duration_s)
+        found = (pool.places.members.get(session) for pool in self.pools.values())
+        member = next((each for each in found if each is not None), None)
+        self._cpu.saw_tool(names, duration_s, member.agent if member is not None else 0)
 
     def host_reported(self, host: str, signals: HostSignals, *, now: float) -> None:
         self._cpu.host_reported(host, signals, now=now)

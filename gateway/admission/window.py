@@ -3,8 +3,8 @@
 Source: MARS (§4.2), UpdateWindow. Its Algorithm 1 is reconstructed from the prose: the text lacks it as
 typeset.
 
-Symbols: *raw concurrency window* → `sessions`; *KV-derived limit* → `budget`; *CPU-derived limit* →
-`cpu_limit`; *progressive soft cap* → `pace_s`.
+Symbols: *raw concurrency window* → `sessions`, and `with_tools` for sessions that bring work for tools;
+*KV-derived limit* → `budget`; *CPU-derived limit* → `cpu_limit`; *progressive soft cap* → `pace_s`.
 
 Deviations: the KV-derived limit counts projected footprints of sessions, not requests, and is itself moved
 by additive increase and multiplicative decrease around what the engine states as its capacity: if nothing
@@ -68,6 +68,8 @@ class WindowInputs(msgspec.Struct, frozen=True, kw_only=True):
     cpu_floor: float = 0.0
     """Sessions that are not too many for the tools."""
     admitted: int
+    with_tools: int = 0
+    """Of these, whose tools are no light ones."""
     held: float
     """Tokens that the sessions that are in hold now."""
     demand: float
@@ -90,6 +92,8 @@ class Window:
         self._config = config
         self.sessions = math.inf
         """The raw window."""
+        self.with_tools = math.inf
+        """The same for sessions whose tools are no light ones."""
         self.cpu_limit = math.inf
         self.budget = math.inf
         """Tokens."""
@@ -112,8 +116,12 @@ class Window:
         self._feedback_s = max(config.min_feedback_s, min(config.max_feedback_s, cycle_s))
 
     def limit(self) -> float:
-        """Sessions that may be in, KV apart."""
-        return max(1.0, min(self.sessions, self.cpu_limit))
+        """Sessions that may be in, KV and tools apart."""
+        return max(1.0, self.sessions)
+
+    def tool_limit(self) -> float:
+        """Of these, sessions whose tools are no light ones."""
+        return max(1.0, min(self.with_tools, self.cpu_limit))
 
     def pace_s(self, demand: float) -> float:
         """How long after the last one a session may enter that brings the demand to this; inf: never."""
@@ -158,7 +166,6 @@ class Window:
 
     def _decrease(self, seen: WindowInputs, *, now: float) -> WindowChange:
         config = self._config
-        was = min(self.sessions, float(seen.admitted))
         if seen.gpu.pressure >= seen.cpu.pressure:
             used = max(seen.demand, seen.held)
             self._ceiling, self._probe = min(self.budget, used), _CAREFUL
@@ -166,11 +173,12 @@ class Window:
             self.budget = max(least, config.kv_decrease * min(self.budget, used))
             # As many stay in as hold what is left; where that is nearly all of them, nearly all.
             factor = max(0.5, min(0.9, self.budget / max(seen.held, 1.0)))
+            self.sessions = max(1.0, factor * min(self.sessions, float(seen.admitted)))
             reason = seen.gpu.reason
         else:
-            factor, reason = config.decrease, seen.cpu.reason
-            factor = max(factor, min(1.0, seen.cpu_floor / max(was, 1.0)))
-        self.sessions = max(1.0, was * factor)
+            was = min(self.with_tools, float(seen.with_tools))
+            self.with_tools = max(1.0, min(was, seen.cpu_floor), config.decrease * was)
+            reason = seen.cpu.reason
         self._changed_s = now
         self._overloaded_since_s = None
         return self._change(reason, is_decrease=True)
@@ -178,10 +186,14 @@ class Window:
     def _increase(self, seen: WindowInputs, *, now: float) -> WindowChange | None:
         if seen.blocked_by == "sessions":
             self.sessions += max(1.0, 0.05 * self.sessions)
+        elif seen.blocked_by == "tools":
+            self.with_tools += max(1.0, 0.05 * self.with_tools)
         elif seen.blocked_by == "kv" and seen.gpu.is_loss_known and seen.held >= _IN_USE * self.budget:
             self.budget += self._step() * (self._capacity or self.budget)
         elif math.isfinite(self.sessions) and self.sessions < 2 * seen.admitted + 2:
             self.sessions += 1.0
+        elif math.isfinite(self.with_tools) and self.with_tools < 2 * seen.with_tools + 2:
+            self.with_tools += 1.0
         else:
             return None
         self._changed_s = now
@@ -206,7 +218,7 @@ def window_updated(
     pool: PoolId, window: Window, seen: WindowInputs, change: WindowChange, *, waiting: int, now: float
 ) -> WindowUpdated:
     """The change, for the information stream; what is infinite is told as None."""
-    limit = window.limit()
+    limit = min(window.limit(), window.tool_limit() + seen.admitted - seen.with_tools)
     return WindowUpdated(
         at_s=now,
         pool=pool,

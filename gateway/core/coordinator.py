@@ -237,7 +237,7 @@ class Coordinator:
                 self.gate.placement.session_ended(record.session)
             elif type(record) is rec.ToolEnd:
                 active = self.sessions.tools.active_sessions
-                self.admission.tools_ran(record.names, record.duration_ms / 1e3, active)
+                self.admission.tools_ran(record.session, record.names, record.duration_ms / 1e3, active)
         self._stream.extend(records)
         if self.sessions.said:
             self._out += [SendHint(replica=replica, hint=hint) for replica, hint in self.sessions.said]

@@ -67,8 +67,8 @@ def test_hosts_that_report_are_believed():
     for host, runnable in (("a", 4.0), ("b", 20.0)):
         tools.host_reported(host, HostSignals(cores=4, runnable=runnable), now=0.0)
     reading = tools.read(now=1.0)
-    assert reading.pressure == pytest.approx(2.0) and reading.reason == "host_load"
-    assert tools.limit(30, reading) == pytest.approx(1.25 * 30 / 3)
+    assert reading.pressure == pytest.approx(4.0) and reading.reason == "host_load"
+    assert tools.limit(300, reading) == pytest.approx(1.25 * 300 / 3)
     assert tools.limit(0, reading) == 1.0
 
 
@@ -89,9 +89,9 @@ def test_sessions_whose_tools_find_a_core_each_are_never_too_many():
     tools.active = 4
     tools.host_reported("a", HostSignals(cores=4, runnable=80), now=0.0)  # of others
     assert tools.read(now=0.0).pressure < 1.0
-    tools.active = 8
+    tools.active = 80
     reading = tools.read(now=0.0)
-    assert reading.pressure >= 1.0 and tools.limit(10, reading) == 5.0
+    assert reading.pressure >= 1.0 and tools.limit(100, reading) == 32.0
     tools.active = 0
     assert tools.read(now=0.0).pressure == 0.0
 

@@ -10,6 +10,7 @@ from gateway.admission.policy import TurnOutcome
 from gateway.admission.quotas import Quota
 from gateway.admission.session_admission import SessionAdmission
 from gateway.domain.decision import Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
+from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
 from gateway.domain.records import WindowUpdated
 from gateway.domain.request import Claims
@@ -320,15 +321,34 @@ def test_slow_tools_shrink_the_window():
     for number in range(20):
         play.is_let_in(f"s{number}")
     for _ in range(200):
-        play.policy.tools_ran(("bash",), 1.0, 10)
+        play.policy.tools_ran(SessionId("s1"), ("bash",), 1.0, 10)
     for _ in range(100):
-        play.policy.tools_ran(("bash",), 8.0, 20)
+        play.policy.tools_ran(SessionId("s1"), ("bash",), 8.0, 20)
     for _ in range(30):
         play.now += 1
         play.pool.update_window(now=play.now)
     last: Any = play.told()[-1]
     assert last.reason == "tools_slow" and last.cpu_pressure > 1.0 and last.sessions < 20
-    assert play.ask("s-new") == FULL
+    assert play.ask("s-new") == Wait(reason=WaitReason.TOOLS_FULL)
+
+
+def test_who_brings_little_for_tools_passes_those_who_wait_for_them():
+    play = Play()
+    play.is_let_in("s1", agent=1)
+    for slower in (1.0, 9.0):
+        for _ in range(20):
+            play.policy._cpu.saw_tool(("make",), slower, 1)
+            play.policy._cpu.saw_tool(("fetch",), 1.0, 2)
+        play.policy._cpu.active = 9
+        play.policy.host_reported("h", HostSignals(cores=1, runnable=9), now=play.now)
+        play.policy._cpu.read(now=play.now)
+    play.pool.window.with_tools = 1.0
+    assert play.ask("s2", agent=1) == Wait(reason=WaitReason.TOOLS_FULL)
+    assert not play.is_let_in("s3", agent=1)
+    play.ask("s4", agent=2)
+    assert play.let_in() == ["s4"]
+    play.end("s1")
+    assert play.finish("s1") == ["s2"]
 
 
 # --- tenants ---------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ def seen(
         cpu=CpuReading(pressure=cpu, reason="tools_slow"),
         cpu_limit=cpu_limit,
         admitted=admitted,
+        with_tools=admitted,
         held=held,
         demand=demand,
         capacity=capacity,
@@ -94,9 +95,10 @@ def test_one_decrease_a_feedback_time():
 def test_cpu_pressure_shrinks_the_window_and_leaves_the_budget():
     play = Played().run(1, capacity=1e6).run(11, cpu=1.5, cpu_limit=4.0, capacity=1e6)
     assert play.window.budget == 900_000
-    assert play.window.sessions == pytest.approx(7.0) and play.window.limit() == 4.0
+    assert play.window.with_tools == pytest.approx(7.0) and play.window.tool_limit() == 4.0
+    assert play.window.sessions == math.inf
     play.run(1, cpu=0.7, cpu_limit=4.0, capacity=1e6)
-    assert play.window.limit() == pytest.approx(7.0)  # the limit holds only while the pressure does
+    assert play.window.tool_limit() == pytest.approx(7.0)  # the limit holds only while the pressure does
 
 
 def test_between_health_and_overload_nothing_changes():

@@ -12,6 +12,7 @@ export const PHASES = [
 export const WAITS = {
   concurrency_full: "every replica that could run it had as many turns as it may",
   window_full: "as many sessions were in as may be",
+  tools_full: "the hosts of their tools had as many sessions as they can bear",
   tools_full: "as many sessions were in as the hosts of their tools can bear",
   kv_full: "the sessions that were in are expected to need all of the KV cache",
   kv_nearly_full: "the sessions that were in are expected to need nearly all of the KV cache, so they enter one by one",
