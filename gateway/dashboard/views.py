@@ -42,6 +42,7 @@ class Views:
         self._ring = ring if ring is not None else _NO_RING
         self._signals = signals
         self._clock = clock
+        self._began_s = clock()
         self._log = TurnLog(self._ring)
         self._encoder = msgspec.json.Encoder()
         self._making = asyncio.Lock()
@@ -63,9 +64,8 @@ class Views:
         """What a snapshot says beside sessions and updates: costs little, and is made for everybody anew."""
         gauges = take_gauges(self._brain, self._signals, now=self._clock())
         told = {name: getattr(gauges, name) for name in _TOLD}
-        return self._encoder.encode(
-            {"at_s": gauges.at_s, "version": __version__, **told, "pools": gauges.pools}
-        )
+        about = {"at_s": gauges.at_s, "began_s": self._began_s, "version": __version__}
+        return self._encoder.encode({**about, **told, "pools": gauges.pools})
 
     async def explain(self, turn: RequestId) -> Explanation | None:
         running = {state.facts.id: state.running for state in self._brain.fleet if state.is_up}
@@ -87,6 +87,7 @@ class Views:
         pools = [msgspec.structs.replace(pool, updates=log.updates(pool.id)) for pool in gauges.pools]
         about = {
             "at_s": gauges.at_s,
+            "began_s": self._began_s,
             "seq": number,
             "version": __version__,
             **{name: getattr(gauges, name) for name in _TOLD},

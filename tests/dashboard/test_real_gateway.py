@@ -113,6 +113,28 @@ async def test_the_page_needs_no_more_than_its_key(page: Page):
         await keyed.finish()
 
 
+async def test_a_gateway_that_begins_anew_is_looked_at_anew(page: Page):
+    first, second = Bench(), Bench()
+    await first.start()
+    port = first.gateway.control_port
+    await first.ask(post())
+    await page.open(url_of(first))
+    before = await page.until(ROWS)
+    await first.finish()
+    await page.until("document.getElementById('link').dataset.state === 'broken'")
+    await second.start(server={"control": f"127.0.0.1:{port}"})
+    try:
+        await second.ask(post())
+        await page.until(LIVE, within_s=30)
+        rows = await page.until(ROWS, holds=lambda shown: len(shown) == 2)
+        assert before[0] in rows
+        phases = await page.until(PHASES, holds=lambda shown: "ended" in shown)
+        assert phases[rows.index(before[0])] == "ended"
+        page.complaints.clear()
+    finally:
+        await second.finish()
+
+
 async def test_when_the_gateway_is_gone_the_page_says_so(page: Page):
     bench = Bench()
     await bench.start()

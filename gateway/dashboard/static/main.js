@@ -17,6 +17,8 @@ const PANELS_EVERY_MS = 500;
 const GAUGES_EVERY_MS = 3000;
 const LARGE_MS = 150;
 /** A snapshot that takes so long is asked for less often. */
+const GAUGES = "snapshot?sessions=0";
+const SNAPSHOT_TRIES = 10;
 const THEMES = ["auto", "light", "dark"];
 
 const model = new Model();
@@ -26,6 +28,8 @@ const calm = matchMedia("(prefers-reduced-motion: reduce)");
 let link = { state: "connecting" };
 let heldEvents = null;
 let seenSeq = 0;
+let began;
+/** When the gateway did. */
 let clockOffsetS = 0;
 let frozenS = null;
 
@@ -199,8 +203,17 @@ function sayLink(state, { delayS, why } = {}) {
   repaintAll();
 }
 
+/** A gateway that began anew counts from 1 again: what is shown is taken from a snapshot then. */
+async function isSame() {
+  const { began_s: beganS } = await control.json(GAUGES);
+  if (beganS === began) return true;
+  begin();
+  return false;
+}
+
 const stream = new Stream(control, {
   state: sayLink,
+  isSame,
   event(type, record, id) {
     const seq = Number(id ?? 0);
     if (type === "gap") return reload(seq);
@@ -226,7 +239,12 @@ async function reload(seq) {
   heldEvents ??= [];
   if (!isFirst) return;
   try {
-    takeSnapshot(await control.json("snapshot"), seq);
+    let snapshot = await control.json("snapshot");
+    for (let again = 0; snapshot.seq < seq && again < SNAPSHOT_TRIES; again += 1) {
+      await new Promise((done) => setTimeout(done, 500)); // it was made before the gap, for somebody else
+      snapshot = await control.json("snapshot");
+    }
+    takeSnapshot(snapshot, seq);
   } catch (error) {
     if (error instanceof KeyRequired) return sayLink("key");
     // what is shown has a hole then, and goes on
@@ -238,6 +256,7 @@ async function reload(seq) {
 }
 
 function takeSnapshot(snapshot, leastSeq) {
+  began = snapshot.began_s;
   seenSeq = snapshot.seq ?? leastSeq ?? 0;
   clockOffsetS = (snapshot.at_s ?? Date.now() / 1000) - Date.now() / 1000;
   model.take(snapshot, { isWhole: true });
@@ -268,7 +287,7 @@ function gauges() {
     if (!document.hidden && link.state === "live") {
       const beganMs = performance.now();
       try {
-        model.take(await control.json("snapshot?sessions=0"), { isWhole: false });
+        model.take(await control.json(GAUGES), { isWhole: false });
         happened();
       } catch (error) {
         if (error instanceof KeyRequired) return sayLink("key");

@@ -8,6 +8,8 @@ import { Turn, newThread } from "./turns.js";
 const MAX_SESSIONS = 2500;
 const MAX_TURNS_OF_THREAD = 500;
 const MAX_TOOLS_OF_THREAD = 500;
+const MAX_THREADS_OF_SESSION = 200;
+const MAX_TENANTS = 500;
 const MAX_WINDOW_POINTS = 2000;
 const MAX_CHANGES = 60;
 const MAX_LOOSE_TURNS = 500;
@@ -317,8 +319,16 @@ export class Model {
       thread = newThread(id, session);
       session.threads.set(id, thread);
       this.shape += 1;
+      if (session.threads.size > MAX_THREADS_OF_SESSION) this.forgetThread(session);
     }
     return thread;
+  }
+
+  /** The oldest but the first, which is the session's own. */
+  forgetThread(session) {
+    const [, [id, thread]] = [...session.threads].slice(0, 2);
+    for (const turn of thread.turns) this.turns.delete(turn.id);
+    session.threads.delete(id);
   }
 
   mainThread(session) {
@@ -374,6 +384,12 @@ export class Model {
   }
 
   tenant(id) {
+    if (!this.tenants.has(id) && this.tenants.size >= MAX_TENANTS) {
+      for (const tenant of this.tenants.values()) if (tenant.views.length === 0) {
+        this.tenants.delete(tenant.id);
+        break;
+      }
+    }
     if (!this.tenants.has(id)) this.tenants.set(id, { id, servedTokens: 0, refused: 0, views: [] });
     return this.tenants.get(id);
   }

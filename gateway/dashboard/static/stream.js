@@ -62,7 +62,10 @@ export class Control {
   }
 }
 
-/** Calls `on.event(type, data, id)`, `on.state(state, delayS)`; `state`: connecting, live, broken, key. */
+/**
+ * Calls `on.event(type, data, id)`, `on.state(state, details)`; `state`: connecting, live, broken, key. Before it
+ * connects again it asks `on.isSame()`; if that is false, numbers mean something else now, and it leaves.
+ */
 export class Stream {
   #control;
   #on;
@@ -70,6 +73,7 @@ export class Stream {
   #delayS = FIRST_DELAY_S;
   #timer = 0;
   #abort = null;
+  #wasLive = false;
 
   constructor(control, on) {
     this.#control = control;
@@ -79,6 +83,7 @@ export class Stream {
   /** From behind `lastId`; null for what comes from now on. */
   start(lastId) {
     this.#lastId = lastId;
+    this.#wasLive = false;
     this.retryNow();
   }
 
@@ -93,10 +98,12 @@ export class Stream {
     this.#on.state("connecting");
     let why = "the stream ended";
     try {
+      if (this.#wasLive && !(await this.#on.isSame())) return;
       const headers = { Accept: "text/event-stream" };
       if (this.#lastId !== null) headers["Last-Event-ID"] = String(this.#lastId);
       const answer = await this.#control.fetch("events", { headers, signal: abort.signal });
       if (!answer.ok) throw new Error(`the stream answered ${answer.status}`);
+      this.#wasLive = true;
       this.#on.state("live");
       await this.#read(answer.body.getReader(), abort);
     } catch (error) {
