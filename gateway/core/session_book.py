@@ -192,6 +192,7 @@ class SessionBook:
                 steps_left=pause.steps_left,
                 reuse=outlook.reuse,
                 retain_s=outlook.retain_s,
+                returns_in_s=outlook.returns_in_s,
             )
         ]
 

@@ -203,6 +203,8 @@ class StepPredicted(_Record, frozen=True, kw_only=True, tag="step_predict"):
     """Probability that its KV is used again, times how much of it is."""
     retain_s: float
     """For how long it is worth holding."""
+    returns_in_s: float | None
+    """When the next turn is expected; None if none is."""
 
 
 class Refused(_Record, frozen=True, kw_only=True, tag="refusal"):

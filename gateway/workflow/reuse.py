@@ -16,6 +16,8 @@ used again costs as much as all the time before, so the TTL has a floor, `least_
 Invariants: 0 ≤ `reuse` ≤ 1; 0 ≤ `retain_s` ≤ `max_s`; a finished conversation is held for 0 s.
 """
 
+from math import exp, log
+from statistics import NormalDist
 from typing import Annotated
 
 import msgspec
@@ -26,6 +28,8 @@ from gateway.tool_probe.quantiles import LogQuantiles
 from gateway.workflow.progress import Pause, Thread
 
 _BYTES_PER_TOKEN = 4.0
+_NORMAL = NormalDist()
+_Z95 = _NORMAL.inv_cdf(0.95)
 _ENOUGH = 8.0
 """Gaps after a step from which on they are believed, instead of its tools' durations."""
 
@@ -79,6 +83,21 @@ def overlap(context_tokens: float, observation_tokens: float) -> float:
     if context_tokens <= 0:
         return 0.0
     return context_tokens / (context_tokens + observation_tokens)
+
+
+def expected_wait_s(elapsed_s: float, *, median_s: float, p95_s: float, ends: float) -> float:
+    """How long until a state is used again that has been silent for so long: by whom to let go of first.
+
+    The pause is taken for log-normal. Whoever is silent for longer than usual is likelier over, and else not
+    back sooner: after long silence the wait grows.
+    """
+    mu = log(max(median_s, 1e-3))
+    sigma = max(0.1, (log(max(p95_s, 1e-3)) - mu) / _Z95)
+    passed = _NORMAL.cdf((log(max(elapsed_s, 1e-3)) - mu) / sigma)
+    left = max(1e-6, 1.0 - passed)
+    is_over = ends / (ends + (1.0 - ends) * left)
+    middle = exp(mu + sigma * _NORMAL.inv_cdf(min(1 - 1e-9, passed + left / 2)))
+    return max(1e-3, middle - elapsed_s) / max(1e-6, 1.0 - is_over)
 
 
 class Reuse:

@@ -10,7 +10,7 @@ from gateway.workflow.graph import KINDS, Graph, GraphConfig
 from gateway.workflow.mixture import Mixture
 from gateway.workflow.nodes import Nodes
 from gateway.workflow.progress import Pause, Thread
-from gateway.workflow.reuse import Reuse, ReuseConfig, memory_pressure, overlap, ttl_s
+from gateway.workflow.reuse import Reuse, ReuseConfig, expected_wait_s, memory_pressure, overlap, ttl_s
 
 AGENT = AgentType(1, 2)
 
@@ -85,6 +85,16 @@ def test_nothing_is_known():
     first = reuse.provisional(thread(), kv_used=0.0)
     assert (first.retain_s, first.reuse) == (6.0, 0.5)
     assert reuse.at_pause(thread(), pause("new"), kv_used=0.0).retain_s == 6.0
+
+
+def test_silence_makes_a_return_less_likely_and_not_sooner():
+    def wait_s(elapsed_s: float, ends: float = 0.05) -> float:
+        return expected_wait_s(elapsed_s, median_s=1.0, p95_s=5.0, ends=ends)
+
+    assert wait_s(0.01) == pytest.approx(1.05, rel=0.1)
+    assert wait_s(60.0) > wait_s(10.0) > wait_s(0.01)
+    assert wait_s(1.0, ends=0.9) > 10 * wait_s(1.0, ends=0.01)
+    assert wait_s(1e9) < float("inf")
 
 
 def test_bounds_belong_together():
