@@ -69,6 +69,10 @@ def _name_of(annotation: Any) -> str:
         return f"list of {_name_of(arguments[0])}"
     if origin is typing.Literal:
         return ", ".join(f'`"{argument}"`' for argument in arguments)
+    if origin is dict:
+        return f"table of {_name_of(arguments[1])}"
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return "table"
     if arguments:
         return " or ".join(_name_of(argument) for argument in arguments if argument is not type(None))
     return {"str": "text", "bool": "true, false", "int": "integer", "float": "number"}[annotation.__name__]

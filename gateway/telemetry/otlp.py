@@ -60,17 +60,23 @@ def encode_span(span: Span) -> bytes:
 
 
 _TIMES: Final = struct.Struct("<BQBQ")
+_SHORT: Final = 100
 _DOUBLE: Final = struct.Struct("<Bd")
 
 
 def _attributes(field: int, attributes: Attributes) -> bytes:
-    return b"".join(
-        [
-            _block(field, _key(key) + _block(2, _value(value)))
-            for key, value in attributes
-            if value is not None
-        ]
-    )
+    parts = []
+    for key, value in attributes:
+        if value is None:
+            continue
+        if type(value) is str and (size := len(text := value.encode(errors="replace"))) < _SHORT:
+            # What nearly all of them are, in one go.
+            name = _key(key)
+            if (whole := len(name) + size + 4) < 128:
+                parts.append(b"%c%c%s\x12%c\x0a%c%s" % (field << 3 | 2, whole, name, size + 2, size, text))
+                continue
+        parts.append(_block(field, _key(key) + _block(2, _value(value))))
+    return b"".join(parts)
 
 
 def _value(value: Value) -> bytes:
