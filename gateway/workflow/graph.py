@@ -27,7 +27,7 @@ from gateway.workflow.mixture import Mixture, Opinion, level
 from gateway.workflow.nodes import END, OTHER, TEXT, Nodes
 from gateway.workflow.remaining import Remaining
 
-_CANDIDATES: Final = 12
+_CANDIDATES: Final = 10
 _REFRESH: Final = 64
 _STRENGTH: Final = 1.0
 """What the simpler context weighs, for each different node that was seen in the one that leans on it."""
