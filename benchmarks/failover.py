@@ -22,8 +22,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,10 +45,12 @@ TURNS: Final = 8
 OUTPUT: Final = 32
 STATES: Final = tuple(state for state in State if state not in FINAL_STATES and state is not State.UNDECIDED)
 """A request is undecided only while the brain looks at it, so nothing can happen to it then."""
-SETTINGS: Final = """
+NARROW: Final = """
 [admission]
 policy = "concurrency"
 max_running_per_replica = 2
+"""
+CHECKS: Final = """
 [upstream]
 health_period_s = 0.5
 health_timeout_s = 2.0
@@ -174,25 +176,43 @@ class Fleet:
             await asyncio.sleep(0.1 / SLOWER)
 
 
-async def measure(fleet: Fleet, url: str, verdict: Verdict, tell: Any, *, quick: bool) -> None:
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as client:
-        agents = Agents(client, url)
-        running = asyncio.create_task(agents.run())
+async def fare(fleet: Fleet, url: str, verdict: Verdict, tell: Any, *, quick: bool) -> None:
+    """Nothing happens; then a server becomes slow."""
+    async with holding(url) as agents:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(15 if quick else 30)
         began_s = loop.time()
         await asyncio.sleep(10 if quick else 20)
         usual = finished(agents.turns, began_s, loop.time())
-        verdict.tell("turns_before", len(usual))
+        verdict.tell("turns", len(usual))
         again = [turn for turn in usual if turn.turn]
         reused = sum(min(turn.cached, turn.reusable) for turn in again) / sum(turn.reusable for turn in again)
         verdict.at_least("prefix_reused", reused, 0.95)
+        await slow(fleet, agents, verdict, tell)
+
+
+async def suffer(fleet: Fleet, url: str, verdict: Verdict, tell: Any, *, quick: bool) -> None:
+    """Servers die."""
+    async with holding(url) as agents:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(5)
+        began_s = loop.time()
+        await asyncio.sleep(10 if quick else 20)
+        usual = finished(agents.turns, began_s, loop.time())
         p99_s = percentile([turn.first_s - turn.began_s for turn in usual if turn.first_s], 99)
         verdict.tell("first_byte_p99_before_s", p99_s)
         for number, state in enumerate(STATES):
             await kill(fleet, agents, number % REPLICAS, state, p99_s, verdict, tell)
-        await slow(fleet, agents, verdict, tell)
+
+
+@asynccontextmanager
+async def holding(url: str) -> AsyncIterator[Agents]:
+    """Agents at work."""
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as client:
+        agents = Agents(client, url)
+        running = asyncio.create_task(agents.run())
+        yield agents
         agents.is_over = True
         await running
 
@@ -299,8 +319,10 @@ def main(argv: list[str] | None = None) -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="failover-")))
         fleet = Fleet(stack)
         urls = [engine.url for engine in fleet.engines]
-        url = stack.enter_context(gateway(urls, folder / "gateway", SETTINGS))
-        asyncio.run(measure(fleet, url, verdict, tell, quick=arguments.quick))
+        with gateway(urls, folder / "at-ease", CHECKS) as url:
+            asyncio.run(fare(fleet, url, verdict, tell, quick=arguments.quick))
+        with gateway(urls, folder / "narrow", NARROW + CHECKS) as url:
+            asyncio.run(suffer(fleet, url, verdict, tell, quick=arguments.quick))
     verdict.tell("load_average", os.getloadavg()[0])
     for name, figure in verdict.figures.items():
         tell(f"{name:<42}{figure.value!s:>12}   {figure.target or '':<12}{'' if figure.ok else 'MISSED'}")

@@ -291,8 +291,10 @@ class Gate:
         live.attempts += 1
         self._fleet.submitted(placement.replica)
         expected = self._forecasts.sent(live, placement.replica, now=now)
-        p90_s = expected.first_token_p90_ms / 1e3 if expected is not None else None
-        self._fleet.health.sent(live.request, placement.replica, p90_s, now=now)
+        first_s, end_s = None, float("inf")
+        if expected is not None:
+            first_s, end_s = expected.first_token_p90_ms / 1e3, expected.completion_p90_ms / 1e3
+        self._fleet.health.sent(live.request, placement.replica, first_s, end_s, now=now)
         self._stream.submitted(live, placement, expected, now=now)
         self._out.append(
             Dispatch(

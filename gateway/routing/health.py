@@ -110,10 +110,15 @@ class Standing(msgspec.Struct, kw_only=True, eq=False):
 
 
 class _Awaited(msgspec.Struct, eq=False):
-    """A turn without a first token yet."""
+    """A turn without a first token yet, or without an end."""
 
     replica: ReplicaId
+    sent_s: float
+    patience_s: float
+    """It counts as slow after this long, and again after each such time."""
+    end_patience_s: float
     overdue_s: float
+    is_late: bool = False
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -191,15 +196,28 @@ class FleetHealth:
         self._standings.pop(replica, None)
         self._uneasy.discard(replica)
 
-    def sent(self, request: RequestId, replica: ReplicaId, p90_s: float | None, *, now: float) -> None:
-        """`p90_s`: until its first token, as nine in ten should take less; None if nothing is expected."""
+    def sent(
+        self,
+        request: RequestId,
+        replica: ReplicaId,
+        p90_s: float | None,
+        end_p90_s: float = float("inf"),
+        *,
+        now: float,
+    ) -> None:
+        """`p90_s`, `end_p90_s`: until its first token, and its end, as nine in ten should take less; None if
+        nothing is expected."""
         standing = self._standings[replica]
         if standing.condition is Condition.TRIED:
             standing.trial = request
         if p90_s is None:
             return
-        overdue_s = now + max(self._config.slow_least_s, self._config.slow_factor * p90_s)
-        self._awaited[request] = _Awaited(replica, overdue_s)
+        patience_s = max(self._config.slow_least_s, self._config.slow_factor * p90_s)
+        end_s = max(patience_s, self._config.slow_factor * end_p90_s)
+        self._awaited[request] = _Awaited(replica, now, patience_s, end_s, now + patience_s)
+        self._await(request, now + patience_s)
+
+    def _await(self, request: RequestId, overdue_s: float) -> None:
         heapq.heappush(self._overdue, (overdue_s, request))
         if len(self._overdue) > 2 * len(self._awaited) + 64:
             self._overdue = [(each.overdue_s, name) for name, each in self._awaited.items()]
@@ -208,8 +226,15 @@ class FleetHealth:
             self.next_due_s = overdue_s
 
     def first_token(self, request: RequestId, *, now: float) -> None:
-        if (awaited := self._awaited.pop(request, None)) is not None:
+        awaited = self._awaited.get(request)
+        if awaited is None:
+            return
+        if not awaited.is_late:  # or it was counted already
             self._judge(request, awaited.replica, is_slow=now > awaited.overdue_s, now=now)
+        awaited.is_late, awaited.patience_s = False, awaited.end_patience_s
+        awaited.overdue_s = max(now + self._config.slow_least_s, awaited.sent_s + awaited.end_patience_s)
+        if awaited.overdue_s < float("inf"):
+            self._await(request, awaited.overdue_s)
 
     def ended(self, request: RequestId, replica: ReplicaId, *, failed: bool | None, now: float) -> None:
         """`failed`: it was the replica's fault; None if the turn says nothing about that."""
@@ -232,8 +257,12 @@ class FleetHealth:
     def pass_time(self, *, now: float) -> None:
         """Takes note of what is overdue, whose rest is over and who is warm."""
         while self._overdue and self._overdue[0][0] <= now:
-            _, request = heapq.heappop(self._overdue)
-            if (awaited := self._awaited.pop(request, None)) is not None:
+            overdue_s, request = heapq.heappop(self._overdue)
+            awaited = self._awaited.get(request)
+            if awaited is not None and awaited.overdue_s <= overdue_s:
+                awaited.is_late = True
+                awaited.overdue_s = now + awaited.patience_s
+                heapq.heappush(self._overdue, (awaited.overdue_s, request))
                 self._judge(request, awaited.replica, is_slow=True, now=now)
         for replica in tuple(self._uneasy):
             standing = self._standings[replica]

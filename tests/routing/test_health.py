@@ -97,6 +97,29 @@ def test_a_turn_in_time_between_slow_ones_clears_them():
     assert fleet.is_("a", Condition.EJECTED)
 
 
+def test_a_turn_counts_again_for_as_long_as_it_is_awaited():
+    fleet = Fleet()
+    fleet.send("a")
+    for _ in range(2):
+        fleet.later(0.25)
+        assert fleet.health.is_calm
+    fleet.later(0.25)
+    assert fleet.is_("a", Condition.EJECTED)
+
+
+def test_so_does_one_whose_end_is_overdue():
+    fleet = Fleet()
+    request = RequestId("r")
+    fleet.health.sent(request, "a", 0.1, 1.0, now=0.0)
+    fleet.later(0.1)
+    fleet.health.first_token(request, now=fleet.now)
+    for seconds in (1.89, 0.02, 2.0):
+        fleet.later(seconds)
+        assert fleet.health.is_calm
+    fleet.later(2.0)
+    assert fleet.is_("a", Condition.EJECTED)
+
+
 def test_a_turn_of_which_nothing_is_expected_is_never_slow():
     fleet = Fleet()
     for _ in range(5):
