@@ -3,9 +3,7 @@
 import random
 
 from gateway.dashboard.explain import Explainer
-from gateway.dashboard.sentences import PLACEMENTS, REFUSALS, WAITS
 from gateway.domain import records as rec
-from gateway.domain.decision import PlacementReason, RefusalReason, WaitReason
 from gateway.domain.request import Usage
 from tests.core.playbook import Playbook, arrived, failed, finished, first_token, left, started, stated
 
@@ -121,11 +119,6 @@ def test_a_refusal_and_an_attempt_that_failed():
 
 def test_what_is_not_in_the_stream_is_not_known():
     assert explain(Playbook(), "r1") is None
-
-
-def test_every_reason_is_a_sentence():
-    for reasons, sentences in ((WaitReason, WAITS), (PlacementReason, PLACEMENTS), (RefusalReason, REFUSALS)):
-        assert {reason.value for reason in reasons} <= set(sentences)
 
 
 def test_who_left_while_it_waited():

@@ -1,0 +1,47 @@
+"""Reasons as sentences."""
+
+from enum import Enum
+
+from gateway.dashboard.sentences import PLACEMENTS, REFUSALS, WAITS, why_refused, why_there, why_waited
+from gateway.domain import records as rec
+from gateway.domain.decision import PlacementReason, RefusalReason, WaitReason
+
+WINDOW = rec.WindowUpdated(
+    at_s=1.0, pool="p", sessions=6.0, kv_budget=1000.0, admitted=6, waiting=2, demand=0.0, gpu_pressure=1.25,
+    cpu_pressure=0.1, reason="state_lost",
+)  # fmt: skip
+
+
+def wait(reason, waiting=2):
+    return rec.TurnWaited(at_s=1.0, turn="r", session="s", reason=reason, waiting=waiting)
+
+
+def test_every_reason_has_a_sentence_and_no_sentence_is_of_none():
+    for reasons, sentences in ((WaitReason, WAITS), (PlacementReason, PLACEMENTS), (RefusalReason, REFUSALS)):
+        assert {reason.value for reason in reasons} == set(sentences)
+
+
+def test_waiting():
+    assert why_waited([], None, None) == "Nothing has been decided yet."
+    assert why_waited([], 0.0, WINDOW).startswith("It did not wait")
+    told = why_waited([wait(WaitReason.WINDOW_FULL), wait(WaitReason.CONCURRENCY_FULL, 1)], 12.0, WINDOW)
+    assert told == (
+        "It waited 12 ms: as many sessions were in as may be (with 1 other in the waiting room). Then every "
+        "replica that could run it had as many turns as it may (with 0 others in the waiting room). The "
+        "window of p was 6 sessions and 1000 tokens (6 were in, 2 waited) since it changed because of: state_lost; "
+        "pressure of the GPU 1.25, of the tools 0.10."
+    )
+
+
+def test_what_is_newer_is_told_by_its_name():
+    class Newer(Enum):
+        STOLEN_AT_NIGHT = "stolen_at_night"
+
+    routed = rec.Routed(
+        at_s=1.0, turn="r", session="s", replica="a", reason=Newer.STOLEN_AT_NIGHT, waited_ms=0.0
+    )
+    assert why_there(routed, {"a": 3}) == "It went to a: stolen at night. 3 turns ran there then."
+    refused = rec.Refused(
+        at_s=1.0, turn="r", session="s", tenant="t", reason=RefusalReason.QUEUE_FULL, waited_ms=5.0
+    )
+    assert why_refused(refused) == "It was refused after 5 ms: the waiting room was full."
