@@ -28,8 +28,8 @@ def test_waiting():
     assert told == (
         "It waited 12 ms: as many sessions were in as may be (with 1 other in the waiting room). Then every "
         "replica that could run it had as many turns as it may (with 0 others in the waiting room). The "
-        "window of p was 6 sessions and 1000 tokens (6 were in, 2 waited) since it changed because of: state_lost; "
-        "pressure of the GPU 1.25, of the tools 0.10."
+        "window of p was 6 sessions and 1000 tokens (6 were in, 2 waited) since it changed because of: "
+        "state_lost; pressure of the GPU 1.25, of the tools 0.10."
     )
 
 
