@@ -25,6 +25,7 @@ PLACEMENTS: Final = {
     "session_lives_there": "its session's earlier turns ran there, so its KV cache may still be there",
     "home_is_busy": "its home ran far more than the others",
     "home_is_gone": "its home could not run it",
+    "stolen": "it idled, and took the session over from a replica that had too many",
 }
 REFUSALS: Final = {
     "malformed_http": "it was not valid HTTP",

@@ -32,7 +32,7 @@ const sum = (all, of) => all.reduce((total, one) => total + of(one), 0);
 const summary = (contexts = []) => [contexts.length, Math.round(sum(contexts, (one) => one.tokens) / 500), contexts.filter((one) => one.runs).length];
 
 /** What sessions last ran with, by replica: their context is there, or was the last time. */
-export function contextsByReplica(model) {
+function contextsByReplica(model) {
   const found = new Map();
   for (const session of model.sessions.values()) {
     if (session.endedS !== null) continue;

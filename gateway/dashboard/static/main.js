@@ -1,16 +1,19 @@
 // The page: reads the stream into the model, and paints what changed, a frame at a time.
 
+import { showCounters } from "./counters.js";
 import { DetailPanel } from "./detail.js";
-import { clock, count, duration, el, h, setText, show } from "./dom.js";
+import { askForKey, showKeys } from "./dialogs.js";
+import { clock, duration, el, h, setText, show } from "./dom.js";
 import { FleetPanel } from "./fleet.js";
 import { GraphsView } from "./graphs.js";
 import { Model } from "./model.js";
+import { take } from "./snapshot.js";
 import { Control, KeyRequired, Stream, reasonOf } from "./stream.js";
 import { TenantsPanel } from "./tenants.js";
 import { Timeline } from "./timeline.js";
 import { Waterfall } from "./waterfall.js";
 import { WindowPanel } from "./window.js";
-import { KEYS, PHASES } from "./words.js";
+import { PHASES } from "./words.js";
 
 const DATA_EVERY_MS = 120;
 const PANELS_EVERY_MS = 500;
@@ -76,7 +79,7 @@ function draw(nowMs) {
     fleet.paint(now);
     windowPanel.paint(now);
     tenants.paint();
-    counters();
+    showCounters(model);
     detail.paint();
   }
   el("follow").setAttribute("aria-pressed", String(timeline.isFollowing));
@@ -119,26 +122,6 @@ const fleet = new FleetPanel(model);
 const tenants = new TenantsPanel(model);
 const windowPanel = new WindowPanel(model, repaintAll);
 const graphs = new GraphsView(el("view-graphs"), control);
-
-const NOTES = { sessions: "not ended", run: "turns at replicas", wait: "turns in the waiting room", tools: "sessions whose tools run", refused: "turns refused in the last minute" };
-
-function counters() {
-  let [running, waiting] = [0, 0];
-  let live = 0;
-  for (const session of model.sessions.values()) {
-    if (session.endedS !== null) continue;
-    live += 1;
-    for (const thread of session.threads.values()) for (const turn of thread.turns.slice(-8)) {
-      const phase = turn.phase;
-      waiting += phase === "queue";
-      running += phase === "prefill" || phase === "decode";
-    }
-  }
-  const refused = model.refusedLately();
-  const all = [["sessions", live], ["run", running], ["wait", waiting], ["tools", model.counts.tools], ["refused", refused]];
-  show(el("counters"), JSON.stringify(all), () => all.map(([name, number]) =>
-    h("div", { className: name === "refused" && number > 0 ? "is-bad" : "", title: NOTES[name] }, h("dt", {}, name), h("dd", {}, count(number)))));
-}
 
 let isFitted = false;
 
@@ -198,7 +181,7 @@ function sayLink(state, { delayS, why } = {}) {
   } else if (state === "live") {
     frozenS = null;
     alert.hidden = true;
-  } else if (state === "key") askForKey();
+  } else if (state === "key") askForKey(control, begin);
   waterfall.relist();
   repaintAll();
 }
@@ -221,12 +204,12 @@ const stream = new Stream(control, {
       if (heldEvents.length < 100000) heldEvents.push([type, record, seq]);
       return;
     }
-    take(type, record, seq);
+    apply(type, record, seq);
     happened();
   },
 });
 
-function take(type, record, seq) {
+function apply(type, record, seq) {
   if (seq !== 0 && seq <= seenSeq) return; // the snapshot had it already
   seenSeq = Math.max(seenSeq, seq);
   model.apply(record.type ?? type, record);
@@ -251,7 +234,7 @@ async function reload(seq) {
   }
   const held = heldEvents;
   heldEvents = null;
-  for (const [type, record, at] of held) take(type, record, at);
+  for (const [type, record, at] of held) apply(type, record, at);
   repaintAll();
 }
 
@@ -259,7 +242,7 @@ function takeSnapshot(snapshot, leastSeq) {
   began = snapshot.began_s;
   seenSeq = snapshot.seq ?? leastSeq ?? 0;
   clockOffsetS = (snapshot.at_s ?? Date.now() / 1000) - Date.now() / 1000;
-  model.take(snapshot, { isWhole: true });
+  take(model, snapshot, { isWhole: true });
 }
 
 let beginAfterS = 0.5;
@@ -287,7 +270,7 @@ function gauges() {
     if (!document.hidden && link.state === "live") {
       const beganMs = performance.now();
       try {
-        model.take(await control.json(GAUGES), { isWhole: false });
+        take(model, await control.json(GAUGES), { isWhole: false });
         happened();
       } catch (error) {
         if (error instanceof KeyRequired) return sayLink("key");
@@ -297,28 +280,6 @@ function gauges() {
     gauges.timer = setTimeout(ask, everyMs);
   };
   gauges.timer = setTimeout(ask, everyMs);
-}
-
-function askForKey() {
-  const dialog = el("key-dialog");
-  if (dialog.open) return;
-  const input = h("input", { type: "password", id: "control-key", autocomplete: "off", required: true });
-  const form = h("form", { method: "dialog" },
-    h("h2", { id: "key-title" }, "Control key"),
-    h("p", {}, control.hasKey ? "The gateway does not accept this key." : "This gateway shows itself to holders of a control key alone."),
-    h("label", { for: "control-key" }, "Key"), input,
-    h("p", { className: "dim" }, "It is kept until this tab is closed, and sent to this gateway only."),
-    h("div", { className: "dialog-end" }, h("button", { type: "submit", className: "main" }, "Connect")));
-  form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    control.setKey(input.value.trim());
-    dialog.close();
-    begin();
-  });
-  dialog.replaceChildren(form);
-  dialog.addEventListener("cancel", (event) => event.preventDefault());
-  dialog.showModal();
-  input.focus();
 }
 
 // Controls and keys.
@@ -375,15 +336,6 @@ const toGraphs = () => {
   choose(tab);
   el(`tab-${tab}`).focus();
 };
-
-function showKeys() {
-  const dialog = el("keys-dialog");
-  const close = h("button", { type: "submit", className: "main" }, "Close");
-  dialog.replaceChildren(h("form", { method: "dialog" }, h("h2", { id: "keys-title" }, "Keys"),
-    h("dl", { className: "key-list" }, ...KEYS.flatMap(([key, does]) => [h("dt", {}, ...key.split(" ").map((one) => h("kbd", {}, one))), h("dd", {}, does)])),
-    h("p", { className: "dim" }, "In the waterfall: drag to pan, Ctrl and wheel to zoom, Shift and wheel to pan."), h("div", { className: "dialog-end" }, close)));
-  dialog.showModal();
-}
 
 const SHORTCUTS = {
   "?": showKeys, "+": () => zoom(1 / 1.6), "=": () => zoom(1 / 1.6), "-": () => zoom(1.6), 0: fit, l: followLive, t: nextTheme, g: toGraphs,

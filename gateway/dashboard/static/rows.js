@@ -52,7 +52,7 @@ export function listRows(model, { order, show, filter, folded }) {
   return { rows, sessions };
 }
 
-export const kindOf = (session) => session.schema ?? session.model ?? session.view?.agent ?? "";
+const kindOf = (session) => session.schema ?? session.model ?? session.view?.agent ?? "";
 
 export function phaseOfRow(row) {
   if (row.session.endedS !== null) return "ended";

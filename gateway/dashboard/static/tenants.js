@@ -21,7 +21,7 @@ export class TenantsPanel {
 }
 
 /** Shares of sessions that are in, by pool added up; without admission's figures, of the tokens served. */
-export function shares(model) {
+function shares(model) {
   const tenants = [...model.tenants.values()];
   const isAdmitting = tenants.some((tenant) => tenant.views.length > 0);
   const of = (tenant, name) => tenant.views.reduce((total, view) => total + (view[name] ?? 0), 0);

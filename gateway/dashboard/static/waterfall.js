@@ -346,7 +346,7 @@ function fillLabel(parts, row) {
 }
 
 /** A turn in one line. */
-export function describe(turn) {
+function describe(turn) {
   const parts = [`turn ${turn.number ?? "?"}, ${clock(turn.arriveS)}`];
   if (turn.edge !== null && turn.edge !== undefined && turn.edge !== "continues") parts.push(EDGES[turn.edge] ?? turn.edge);
   if (turn.refused) return [...parts, `refused: ${REFUSALS[turn.refused] ?? turn.refused}`].join(" · ");

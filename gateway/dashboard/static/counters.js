@@ -1,0 +1,24 @@
+// The figures in the head of the page.
+
+import { count, el, h, show } from "./dom.js";
+
+const NOTES = { sessions: "not ended", run: "turns at replicas", wait: "turns in the waiting room", tools: "sessions whose tools run", refused: "turns refused in the last minute" };
+
+/** How much of everything there is now, as the page counts it. */
+export function showCounters(model) {
+  let [running, waiting] = [0, 0];
+  let live = 0;
+  for (const session of model.sessions.values()) {
+    if (session.endedS !== null) continue;
+    live += 1;
+    for (const thread of session.threads.values()) for (const turn of thread.turns.slice(-8)) {
+      const phase = turn.phase;
+      waiting += phase === "queue";
+      running += phase === "prefill" || phase === "decode";
+    }
+  }
+  const refused = model.refusedLately();
+  const all = [["sessions", live], ["run", running], ["wait", waiting], ["tools", model.counts.tools], ["refused", refused]];
+  show(el("counters"), JSON.stringify(all), () => all.map(([name, number]) =>
+    h("div", { className: name === "refused" && number > 0 ? "is-bad" : "", title: NOTES[name] }, h("dt", {}, name), h("dd", {}, count(number)))));
+}

@@ -1,0 +1,36 @@
+// What stands before everything else for a while: the question for a key, and the list of keys.
+
+import { el, h } from "./dom.js";
+import { KEYS } from "./words.js";
+
+/** `onKey()` once there is one. */
+export function askForKey(control, onKey) {
+  const dialog = el("key-dialog");
+  if (dialog.open) return;
+  const input = h("input", { type: "password", id: "control-key", autocomplete: "off", required: true });
+  const form = h("form", { method: "dialog" },
+    h("h2", { id: "key-title" }, "Control key"),
+    h("p", {}, control.hasKey ? "The gateway does not accept this key." : "This gateway shows itself to holders of a control key alone."),
+    h("label", { for: "control-key" }, "Key"), input,
+    h("p", { className: "dim" }, "It is kept until this tab is closed, and sent to this gateway only."),
+    h("div", { className: "dialog-end" }, h("button", { type: "submit", className: "main" }, "Connect")));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    control.setKey(input.value.trim());
+    dialog.close();
+    onKey();
+  });
+  dialog.replaceChildren(form);
+  dialog.addEventListener("cancel", (event) => event.preventDefault());
+  dialog.showModal();
+  input.focus();
+}
+
+export function showKeys() {
+  const dialog = el("keys-dialog");
+  const close = h("button", { type: "submit", className: "main" }, "Close");
+  dialog.replaceChildren(h("form", { method: "dialog" }, h("h2", { id: "keys-title" }, "Keys"),
+    h("dl", { className: "key-list" }, ...KEYS.flatMap(([key, does]) => [h("dt", {}, ...key.split(" ").map((one) => h("kbd", {}, one))), h("dd", {}, does)])),
+    h("p", { className: "dim" }, "In the waterfall: drag to pan, Ctrl and wheel to zoom, Shift and wheel to pan."), h("div", { className: "dialog-end" }, close)));
+  dialog.showModal();
+}
