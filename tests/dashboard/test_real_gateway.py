@@ -68,18 +68,18 @@ def url_of(bench: Bench) -> str:
 async def test_a_turn_is_shown_while_it_runs_and_explained_afterwards(page: Page, bench: Bench):
     await page.open(url_of(bench))
     await page.until(LIVE)
+    steps = Steps()
     for backend in bench.backends:
-        backend.script = steps = Steps() if backend is bench.backend else bench.backend.script
+        backend.script = steps
     client = await bench.connect()
     client.send(request())
-    assert isinstance(steps, Steps)
     await page.until(PHASES, holds=lambda shown: shown == ["prefill"])
     steps.answers_now.set()
     await page.until(PHASES, holds=lambda shown: shown == ["decode"])
     steps.ends_now.set()
     assert (await client.receive()).is_whole
     await page.until(PHASES, holds=lambda shown: shown == ["tool"])
-    answered = {"role": "assistant", "content": "hm", "tool_calls": [CALL]}
+    answered: dict[str, object] = {"role": "assistant", "content": "hm", "tool_calls": [CALL]}
     await client.ask(request(answered, {"role": "tool", "tool_call_id": "call_1", "content": "done"}))
     await page.until("document.querySelector('.row .sr').textContent", holds=lambda told: "2 turns" in told)
     await page.run("document.querySelector('.skip').click()")
