@@ -329,7 +329,7 @@ def _applicant(live: LiveRequest) -> Applicant:
         thread=session.thread if session is not None else None,
         edge=session.edge if session is not None else Edge.OPENS,
         parent=live.runs_for,
-        agent=facts.transcript.agent,
+        agent=facts.transcript.agent_type or facts.transcript.agent,
         task_arrived_s=live.task_arrived_s,
         claims=facts.claims,
         is_background=facts.is_background,

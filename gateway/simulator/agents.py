@@ -69,7 +69,7 @@ class Agent:
         self.end_s = 0.0
         self.known_as: SessionId | None = None
         kind = zlib.crc32(session.agent_type.encode())
-        self.transcript = Transcript(agent=kind)
+        self.transcript = Transcript(agent=kind, agent_type=kind)
         """Its system prompt says what kind of agent it is, and its client all else."""
         self._live_threads = 0
         self._was_ended_by_id = False
