@@ -1,7 +1,8 @@
 """Tool boundaries against the recording: which turns brought results, of which tools, after how long.
 
 The truth is read from the recorded bodies alone: a call of a recorded answer ended with the first request of
-its session that carries its result (by id; for text, the next request of its conversation).
+its session that carries its result (by id; for text, the first whose messages begin with those of the
+call's).
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.evaluation.metrics import Score
+from gateway.evaluation.metrics import Score, true_parents
 from gateway.evaluation.recording import Exchange
 
 _RESULTS: Final = ("tool_call_id", "tool_use_id")
@@ -32,18 +33,19 @@ class BoundaryScores(msgspec.Struct):
 
 def true_ends(exchanges: Sequence[Exchange]) -> list[Ended]:
     open_calls: dict[tuple[str, str], tuple[str, float]] = {}
-    in_text: dict[tuple[str, str | None], tuple[tuple[str, ...], float]] = {}
+    in_text: dict[int, tuple[tuple[str, ...], float]] = {}
+    parents, _ = true_parents(exchanges)
     found: list[Ended] = []
     for number, exchange in enumerate(exchanges):
         if not exchange.is_turn:
             continue
-        session, thread = exchange.truth.session, (exchange.truth.session, exchange.truth.thread)
+        session = exchange.truth.session
         closed = [
             open_calls.pop((session, call_id))
             for call_id in dict.fromkeys(_result_ids(exchange.body))
             if (session, call_id) in open_calls
         ]
-        text = in_text.pop(thread, None)
+        text = in_text.pop(parents.get(number, -1), None)
         if text is not None and not closed:
             closed = [(name, text[1]) for name in text[0]]
         if closed:
@@ -59,7 +61,7 @@ def true_ends(exchanges: Sequence[Exchange]) -> list[Ended]:
         body = exchange.body if isinstance(exchange.body, dict) else {}
         names = answer.utterance.manner.names
         if names and not answer.tool_calls and not body.get("tools") and not exchange.is_broken:
-            in_text[thread] = (names, ended_s)
+            in_text[number] = (names, ended_s)
     return found
 
 
