@@ -8,6 +8,17 @@ from msgspec import Meta
 _Seconds = Annotated[float, Meta(gt=0)]
 
 
+class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where an engine publishes what its KV cache holds (vLLM's `--kv-events-config`)."""
+
+    endpoint: Annotated[str, Meta(pattern=r"^(tcp|ipc)://")]
+    """For example `tcp://gpu-7:5557`."""
+    replay: Annotated[str, Meta(pattern=r"^(tcp|ipc)://")] | None = None
+    """Where lost events can be had again."""
+    backlog: Annotated[int, Meta(ge=1)] = 100_000
+    """Batches that are kept until they are looked at."""
+
+
 class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     url: Annotated[str, Meta(pattern=r"^https?://")]
     """For example `http://gpu-7:8000`; a path in it is put before every request's path."""
@@ -17,6 +28,8 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The environment variable that holds the key to send to this replica."""
     api_key_file: str | None = None
     """The file that holds it."""
+    kv_events: KvEventsConfig | None = None
+    """Without them, what it holds of each session is estimated."""
     profile: str | None = None
     """What it is made of, for the first predictions: `MODEL@HARDWARE`, or the path of a file (docs/cost.md);
     by default what its pool says."""

@@ -136,7 +136,13 @@ class Coordinator:
                 self._client_left(self._known(event.request), event.answer, now=now)
             case ev.AttemptFailed():
                 self._attempt_failed(event, now=now)
-            case ev.ReplicaCameUp() | ev.ReplicaWentDown() | ev.ReplicaDrained() | ev.ReplicaLeft():
+            case (
+                ev.ReplicaCameUp()
+                | ev.ReplicaWentDown()
+                | ev.ReplicaDrained()
+                | ev.ReplicaLeft()
+                | ev.ResidencyTold()
+            ):
                 self._fleet_changes(event, now=now)
             case ev.EngineReported():
                 self._engine_reported(event, now=now)
@@ -305,6 +311,8 @@ class Coordinator:
             case ev.ReplicaLeft():
                 self._replica_went_down(event.replica, event.why, now=now)
                 self.fleet.left(event.replica)
+            case ev.ResidencyTold():
+                self.gate.placement.told(event.replica, event.tokens)
             case _:
                 assert_never(event)
 

@@ -123,6 +123,13 @@ class HostReported(msgspec.Struct, frozen=True, tag=True):
     signals: HostSignals
 
 
+class ResidencyTold(msgspec.Struct, frozen=True, tag=True):
+    """An engine's KV events say how many tokens of each session it holds."""
+
+    replica: ReplicaId
+    tokens: dict[SessionId, float]
+
+
 class SessionFinished(msgspec.Struct, frozen=True, tag=True):
     """Somebody who may say so said that the session is over."""
 
@@ -149,7 +156,7 @@ RequestEvent = (
     | AttemptFailed
     | ClientLeft
 )
-FleetEvent = ReplicaCameUp | ReplicaWentDown | ReplicaDrained | ReplicaLeft
+FleetEvent = ReplicaCameUp | ReplicaWentDown | ReplicaDrained | ReplicaLeft | ResidencyTold
 Event = (
     RequestEvent | FleetEvent | EngineReported | HostReported | SessionFinished | DrainStarted | TimerFired
 )

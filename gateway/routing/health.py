@@ -29,6 +29,8 @@ from msgspec import Meta
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.words import Word
 
+_OF_LATE_S: Final = 2.0
+
 _Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
 
@@ -96,6 +98,7 @@ class Standing(msgspec.Struct, kw_only=True, eq=False):
     failures: int = 0
     slow: int = 0
     """Turns in a row."""
+    last_slow_s: float = float("-inf")
     ejections: int = 0
     """In a row."""
     slow_ejections: int = 0
@@ -288,8 +291,9 @@ class FleetHealth:
                 self._pass_trial(replica, standing, "its trial went well", now=now)
             return
         standing.slow += 1
+        standing.last_slow_s = now
         is_enough = standing.condition is Condition.TRIED or standing.slow >= self._config.slow_until_out
-        if not is_enough or self._are_others_as_slow(replica, standing.pool):
+        if not is_enough or self._are_others_as_slow(replica, standing.pool, now=now):
             return
         if standing.slow_ejections < self._config.trials:
             if self._eject(replica, standing, "is slow", now=now):
@@ -301,10 +305,11 @@ class FleetHealth:
         standing.step(Sign.PASSED, now=now)
         self._note(replica, why)
 
-    def _are_others_as_slow(self, replica: ReplicaId, pool: PoolId) -> bool:
+    def _are_others_as_slow(self, replica: ReplicaId, pool: PoolId, *, now: float) -> bool:
+        """At least half of them, of late."""
         others = [s for name, s in self._standings.items() if s.pool == pool and name != replica]
         serving = [s for s in others if s.condition in (Condition.UP, Condition.WARMING)]
-        slow = sum(s.slow >= max(1, self._config.slow_until_out - 1) for s in serving)
+        slow = sum(now - s.last_slow_s < _OF_LATE_S for s in serving)
         return 2 * slow >= len(serving) if serving else False
 
     def _eject(self, replica: ReplicaId, standing: Standing, why: str, *, now: float) -> bool:

@@ -10,7 +10,7 @@ Invariants: the chosen replica is one of the candidates; among equally loaded on
 chosen wins, so equal replicas take turns.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -78,6 +78,10 @@ class PlacementPolicy(Protocol):
 
     def replica_lost(self, replica: ReplicaId) -> None:
         """It is down: what it held is gone."""
+        return
+
+    def told(self, replica: ReplicaId, tokens: Mapping[SessionId, float]) -> None:
+        """What its engine says that it holds of each session."""
         return
 
     def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:

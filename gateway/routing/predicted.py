@@ -20,7 +20,7 @@ Invariants: the chosen replica is one of the candidates; those of `Homes` and `R
 
 import heapq
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from gateway.cost.estimator import TurnWork
@@ -221,6 +221,9 @@ class PredictedPlacement(PlacementPolicy):
     def replica_lost(self, replica: ReplicaId) -> None:
         """Homes stay: whose replica comes back at once need not move, and who moves is adrift."""
         self.residency.lost(replica)
+
+    def told(self, replica: ReplicaId, tokens: Mapping[SessionId, float]) -> None:
+        self.residency.told(replica, tokens)
 
     def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
         if signals.kv_tokens is not None:

@@ -61,6 +61,8 @@ class _Replica(msgspec.Struct, eq=False):
     horizon: float | None = None
     told: dict[SessionId, float] | None = None
     """What the engine says, if it does."""
+    named: OrderedDict[SessionId, None] = msgspec.field(default_factory=OrderedDict)
+    """Of which sessions it ever said something. It may know some by other names, or not at all."""
 
     def reach(self) -> float:
         if self.horizon is not None:
@@ -85,7 +87,7 @@ class Residency:
         if left is None:
             return 0.0
         known = self._replicas[replica]
-        if known.told is not None:
+        if known.told is not None and conversation[0] in known.named:
             return min(left.tokens, known.told.get(conversation[0], 0.0)) if left.life == known.life else 0.0
         return left.tokens * _survives(known, left)
 
@@ -153,7 +155,12 @@ class Residency:
 
     def told(self, replica: ReplicaId, tokens: Mapping[SessionId, float] | None) -> None:
         """What the engine holds of its sessions; None: it does not say any more."""
-        self._replicas.setdefault(replica, _Replica()).told = dict(tokens) if tokens is not None else None
+        known = self._replicas.setdefault(replica, _Replica())
+        known.told = dict(tokens) if tokens is not None else None
+        for session in tokens or ():
+            known.named[session] = None
+        while len(known.named) > self._max:
+            known.named.popitem(last=False)
 
     # --- lessons -----------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from gateway.config import Config
 from gateway.config.load import read_api_key
 from gateway.config.upstream import DiscoveryConfig
 from gateway.core import events as ev
-from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.ids import PoolId, ReplicaId, SessionId
 from gateway.routing.membership import SET, Changes, Member, Membership, MembershipError
 from gateway.upstream.discovery import Discovery
 from gateway.upstream.replica import Address, Replica
@@ -82,7 +82,20 @@ class Members:
             for name, each in self._discoveries.items()
             if each.file is not None or each.dns is not None
         ]
-        return [*listed, self._look_after()]
+        return [*listed, *self._feeds(), self._look_after()]
+
+    def _feeds(self) -> list[Coroutine[Any, Any, None]]:
+        feeds = []
+        for pool in self._config.pools:
+            for name, each in zip(pool.names(), pool.replicas, strict=True):
+                if each.kv_events is not None:
+                    from gateway.upstream.kv_feed import KvFeed  # noqa: PLC0415 - only who asks needs ZeroMQ
+
+                    feeds.append(KvFeed(ReplicaId(name), each.kv_events, self._told).run())
+        return feeds
+
+    def _told(self, replica: ReplicaId, tokens: Mapping[SessionId, float]) -> None:
+        self._send(ev.ResidencyTold(replica, dict(tokens)))
 
     def close(self) -> None:
         for replica in (*self.replicas.values(), *self._leaving):

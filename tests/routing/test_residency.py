@@ -79,6 +79,8 @@ def test_an_engine_that_tells_is_believed():
     assert books.residency.held(ONE, "a") == 640
     books.residency.told("a", {})
     assert books.residency.held(ONE, "a") == 0
+    books.turn(TWO)
+    assert books.residency.held(TWO, "a") == 1100, "it may know it by another name"
     books.residency.told("a", None)
     assert books.residency.held(ONE, "a") == 1100
 
