@@ -6,7 +6,9 @@ const NODE = { width: 140, height: 40, gapX: 60, gapY: 36 };
 const TOP_PX = 62;
 const DRAWN_NODES = 14;
 const DRAWN_FROM = 0.05;
-/** Edges less likely than that are in the table alone. */
+/** Edges less likely than that are in the table alone, */
+const TOLD_FROM = 0.15;
+/** and the figures of those less likely than that. */
 const LIKELY = 0.2;
 const first = (object, ...names) => names.map((name) => object[name]).find((value) => value !== undefined && value !== null);
 
@@ -124,15 +126,22 @@ function arrow(edge, places) {
     at = [(a.x + NODE.width + b.x) / 2 - 10, top + 3];
   } else if (b.x > a.x) {
     const [x0, x1] = [a.x + NODE.width, b.x];
-    path = `M${x0},${a.y + middle} C${x0 + 40},${a.y + middle} ${x1 - 40},${b.y + middle} ${x1 - 5},${b.y + middle}`;
-    at = [x1 - 38, b.y + middle - 5 + (a.y === b.y ? 0 : a.y < b.y ? -6 : 8)];
+    path = `M${x0},${a.y + middle} C${x0 + 30},${a.y + middle} ${x1 - 30},${b.y + middle} ${x1 - 4},${b.y + middle}`;
+    at = [(x0 + x1) / 2 - 12, (a.y + b.y) / 2 + middle - 5];
+  } else if (b.x === a.x) {
+    // Side by side: down on the right, up on the left; the table has the figures.
+    const isDown = b.y > a.y;
+    const x = a.x + (isDown ? NODE.width : 0);
+    const out = x + (isDown ? 1 : -1) * Math.min(26, 8 + Math.abs(b.y - a.y) / 12);
+    path = `M${x},${a.y + middle + 8} C${out},${a.y + middle + 8} ${out},${b.y + middle - 8} ${x + (isDown ? 3 : -3)},${b.y + middle - 8}`;
+    at = null;
   } else {
     const low = Math.max(a.y, b.y) + NODE.height + 16;
     path = `M${a.x + NODE.width / 2},${a.y + NODE.height} C${a.x + NODE.width / 2},${low} ${b.x + NODE.width / 2},${low} ${b.x + NODE.width / 2},${b.y + NODE.height + 4}`;
     at = [(a.x + b.x + NODE.width) / 2 - 12, low + 10];
   }
   const parts = [svg("path", { d: path, class: b.x > a.x ? "edge" : "edge back", "stroke-width": weight, "marker-end": b.x > a.x ? "url(#head)" : "url(#head-back)" })];
-  if (Number.isFinite(edge.p)) parts.push(svg("text", { x: at[0], y: at[1], class: "edge-p" }, percent(edge.p)));
+  if (edge.p >= TOLD_FROM && at !== null) parts.push(svg("text", { x: at[0], y: at[1], class: "edge-p" }, percent(edge.p)));
   return parts;
 }
 
