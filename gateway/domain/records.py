@@ -21,7 +21,7 @@ from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Claims, Protocol, Usage
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", gc=False):
     at_s: float
     """When, on the driver's clock (the server's is Unix time)."""
 
@@ -111,7 +111,7 @@ class Routed(_Record, frozen=True, kw_only=True, tag="routing"):
     waited_ms: float
 
 
-class Expected(msgspec.Struct, frozen=True, kw_only=True):
+class Expected(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the replica is expected to make of a turn (docs/cost.md), before it is sent."""
 
     prompt_tokens: int
