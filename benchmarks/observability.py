@@ -58,8 +58,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-FULL = Plan(rounds=9, seconds=2.0)
-QUICK = Plan(rounds=5, seconds=1.0)
+FULL = Plan(rounds=15, seconds=1.5)
+QUICK = Plan(rounds=13, seconds=0.5)
 
 
 class Watched(msgspec.Struct, kw_only=True):
