@@ -6,7 +6,9 @@ FROM python:${PYTHON_TAG} AS build
 WORKDIR /src
 COPY pyproject.toml README.md ./
 COPY gateway gateway
-RUN python -m venv /opt/turnpike && /opt/turnpike/bin/pip install --no-cache-dir .
+# The plugin's contract for hints; its package has no dependencies.
+COPY engine_ext engine_ext
+RUN python -m venv /opt/turnpike && /opt/turnpike/bin/pip install --no-cache-dir . ./engine_ext
 
 FROM python:${PYTHON_TAG}
 RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin turnpike
