@@ -14,6 +14,7 @@ class OtelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     authorization_env: str | None = None
     """The environment variable that holds their `Authorization` header."""
     service_name: Annotated[str, Meta(min_length=1, max_length=256)] = "turnpike"
+    """What the collector calls this gateway."""
     sample: Annotated[float, Meta(ge=0, le=1)] = 1.0
     """Share of the sessions that are traced. Of those in a client's trace, it says itself which are."""
     max_spans_per_s: Annotated[int, Meta(ge=1)] = 500
