@@ -188,6 +188,7 @@ async def fare(fleet: Fleet, url: str, verdict: Verdict, tell: Any, *, quick: bo
         again = [turn for turn in usual if turn.turn]
         reused = sum(min(turn.cached, turn.reusable) for turn in again) / sum(turn.reusable for turn in again)
         verdict.at_least("prefix_reused", reused, 0.95)
+        tell(f"{len(usual)} turns, {reused:.3f} of the reusable prefix reused")
         await slow(fleet, agents, verdict, tell)
 
 

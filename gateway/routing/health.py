@@ -12,8 +12,8 @@ soon as it is overdue; nobody waits until it is there.
 Symbols: —
 
 Deviations: Envoy compares replicas with each other. Here each is held against what is expected of it
-(`gateway/cost`), so unlike replicas may stand in one pool; the others are asked only whether they are as
-slow, and then it is no fault of this one.
+(`gateway/cost`), so unlike replicas may stand in one pool; the others are asked only how late their turns
+are against what is expected of them, and where all are late it is no fault of this one.
 
 Invariants: a (condition, sign) pair that is not in the table raises; never more than a share of a pool is
 out for what became of its turns, and never the last one; what is slow and stays it is let back after
@@ -29,7 +29,9 @@ from msgspec import Meta
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.words import Word
 
-_OF_LATE_S: Final = 2.0
+_LATER_THAN_OTHERS: Final = 3.0
+"""Times: less than that is no fault of the replica's."""
+_SMOOTH: Final = 0.3
 
 _Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
@@ -98,7 +100,8 @@ class Standing(msgspec.Struct, kw_only=True, eq=False):
     failures: int = 0
     slow: int = 0
     """Turns in a row."""
-    last_slow_s: float = float("-inf")
+    lateness: float = 0.5
+    """Of its turns lately: what they took, over what nine in ten should stay below."""
     ejections: int = 0
     """In a row."""
     slow_ejections: int = 0
@@ -232,8 +235,9 @@ class FleetHealth:
         awaited = self._awaited.get(request)
         if awaited is None:
             return
+        took = self._took(awaited, now=now)
         if not awaited.is_late:  # or it was counted already
-            self._judge(request, awaited.replica, is_slow=now > awaited.overdue_s, now=now)
+            self._judge(request, awaited.replica, took, is_slow=now > awaited.overdue_s, now=now)
         awaited.is_late, awaited.patience_s = False, awaited.end_patience_s
         awaited.overdue_s = max(now + self._config.slow_least_s, awaited.sent_s + awaited.end_patience_s)
         if awaited.overdue_s < float("inf"):
@@ -266,7 +270,8 @@ class FleetHealth:
                 awaited.is_late = True
                 awaited.overdue_s = now + awaited.patience_s
                 heapq.heappush(self._overdue, (awaited.overdue_s, request))
-                self._judge(request, awaited.replica, is_slow=True, now=now)
+                took = self._took(awaited, now=now)
+                self._judge(request, awaited.replica, took, is_slow=True, now=now)
         for replica in tuple(self._uneasy):
             standing = self._standings[replica]
             passed_s = now - standing.since_s
@@ -281,7 +286,16 @@ class FleetHealth:
 
     # --- verdicts ----------------------------------------------------------------------------------
 
-    def _judge(self, request: RequestId, replica: ReplicaId, *, is_slow: bool, now: float) -> None:
+    def _took(self, awaited: _Awaited, *, now: float) -> float:
+        """As `Standing.lateness`, which learns of it; of one that is awaited still, so far."""
+        took = (now - awaited.sent_s) / awaited.patience_s * self._config.slow_factor
+        if (standing := self._standings.get(awaited.replica)) is not None:
+            standing.lateness += _SMOOTH * (took - standing.lateness)
+        return took
+
+    def _judge(
+        self, request: RequestId, replica: ReplicaId, took: float, *, is_slow: bool, now: float
+    ) -> None:
         standing = self._standings.get(replica)
         if standing is None or (standing.condition is Condition.TRIED and standing.trial != request):
             return
@@ -290,10 +304,11 @@ class FleetHealth:
             if standing.condition is Condition.TRIED:
                 self._pass_trial(replica, standing, "its trial went well", now=now)
             return
+        if took < _LATER_THAN_OTHERS * self._usual_elsewhere(replica, standing.pool):
+            return
         standing.slow += 1
-        standing.last_slow_s = now
         is_enough = standing.condition is Condition.TRIED or standing.slow >= self._config.slow_until_out
-        if not is_enough or self._are_others_as_slow(replica, standing.pool, now=now):
+        if not is_enough:
             return
         if standing.slow_ejections < self._config.trials:
             if self._eject(replica, standing, "is slow", now=now):
@@ -305,12 +320,14 @@ class FleetHealth:
         standing.step(Sign.PASSED, now=now)
         self._note(replica, why)
 
-    def _are_others_as_slow(self, replica: ReplicaId, pool: PoolId, *, now: float) -> bool:
-        """At least half of them, of late."""
-        others = [s for name, s in self._standings.items() if s.pool == pool and name != replica]
-        serving = [s for s in others if s.condition in (Condition.UP, Condition.WARMING)]
-        slow = sum(now - s.last_slow_s < _OF_LATE_S for s in serving)
-        return 2 * slow >= len(serving) if serving else False
+    def _usual_elsewhere(self, replica: ReplicaId, pool: PoolId) -> float:
+        """How late turns lately were on the others, in the middle; nothing if there are none."""
+        late = sorted(
+            each.lateness
+            for name, each in self._standings.items()
+            if each.pool == pool and name != replica and each.condition in (Condition.UP, Condition.WARMING)
+        )
+        return late[len(late) // 2] if late else 0.0
 
     def _eject(self, replica: ReplicaId, standing: Standing, why: str, *, now: float) -> bool:
         """Unless it is out, or too many would be."""
