@@ -26,6 +26,9 @@ class ReplicaState(msgspec.Struct, kw_only=True):
     facts: ReplicaFacts
     is_up: bool
     running: int = 0
+    """Turns, and other work that takes a place."""
+    light: int = 0
+    """Requests that cost it next to nothing."""
     is_draining: bool = False
     is_leaving: bool = False
     """It is forgotten with the last request that runs there."""
@@ -86,19 +89,26 @@ class Fleet:
             self._forget_if_gone(state)
 
     def _forget_if_gone(self, state: ReplicaState) -> None:
-        if state.is_leaving and not state.running:
+        if state.is_leaving and not state.running and not state.light:
             del self._replicas[state.facts.id]
             self.health.forget(state.facts.id)
 
     def abilities(self, replica: ReplicaId) -> Abilities:
         return self._replicas[replica].facts.abilities
 
-    def submitted(self, replica: ReplicaId) -> None:
-        self._replicas[replica].running += 1
-
-    def ended(self, replica: ReplicaId) -> None:
+    def submitted(self, replica: ReplicaId, *, is_light: bool = False) -> None:
         state = self._replicas[replica]
-        state.running -= 1
+        if is_light:
+            state.light += 1
+        else:
+            state.running += 1
+
+    def ended(self, replica: ReplicaId, *, is_light: bool = False) -> None:
+        state = self._replicas[replica]
+        if is_light:
+            state.light -= 1
+        else:
+            state.running -= 1
         if state.is_leaving:
             self._forget_if_gone(state)
 

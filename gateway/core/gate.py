@@ -35,7 +35,7 @@ from gateway.routing.trickle import Trickle
 NO_USAGE = Usage()
 _HOME_LOST = Wait(reason=WaitReason.HOME_LOST)
 _NO_REPLICA = Wait(reason=WaitReason.NO_REPLICA)
-_CAPACITY_FREE_WORK = (Work.LIGHT, Work.STATE)
+CAPACITY_FREE_WORK = (Work.LIGHT, Work.STATE)
 """Work that costs an engine next to nothing and so never waits for a place."""
 
 
@@ -82,7 +82,7 @@ class Gate:
         assert live.pool is not None
         self._now = now
         candidates = self._fleet.candidates(live.pool, only=live.home, without=live.tried)
-        if candidates and live.facts.work in _CAPACITY_FREE_WORK:
+        if candidates and live.facts.work in CAPACITY_FREE_WORK:
             self._submit(live, candidates, now=now)
             return None
         waiting = len(self.waiting_room.turns)
@@ -238,7 +238,7 @@ class Gate:
         assert live.replica is not None and live.pool is not None
         replica, live.replica = live.replica, None
         self._fleet.health.ended(live.request, replica, failed=_is_fault(outcome, answer), now=now)
-        self._fleet.ended(replica)
+        self._fleet.ended(replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
         self._forecasts.ended(live, replica, answer, is_whole=outcome == "finished", now=now)
         self._stream.left_replica(live, replica, outcome, answer, now=now)
         self.pools_with_room[live.pool] = None
@@ -289,7 +289,7 @@ class Gate:
         live.replica, live.submitted_s = placement.replica, now
         live.tried.append(placement.replica)
         live.attempts += 1
-        self._fleet.submitted(placement.replica)
+        self._fleet.submitted(placement.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
         expected = self._forecasts.sent(live, placement.replica, now=now)
         first_s, end_s = None, float("inf")
         if expected is not None:

@@ -6,6 +6,7 @@ It reads everything, so a server does not call it.
 from collections import Counter
 
 from gateway.core.coordinator import Coordinator
+from gateway.core.gate import CAPACITY_FREE_WORK
 from gateway.core.lifecycle import State
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import ReplicaId, SessionId
@@ -20,6 +21,7 @@ def check_books(brain: Coordinator) -> None:
 
 def _check_requests(brain: Coordinator) -> None:
     running: Counter[ReplicaId] = Counter()
+    light: Counter[ReplicaId] = Counter()
     for request, live in brain.live.items():
         assert live.request == request
         assert live.state in (State.WAITING, State.SUBMITTED, State.ANSWERING), f"{request} is {live.state}"
@@ -29,11 +31,12 @@ def _check_requests(brain: Coordinator) -> None:
         assert len(set(live.tried)) == len(live.tried), f"{request} was sent twice to a replica"
         assert live.home is None or live.tried in ([], [live.home]), f"{request} left its home"
         if live.replica is not None:
-            running[live.replica] += 1
+            (light if live.facts.work in CAPACITY_FREE_WORK else running)[live.replica] += 1
             assert live.tried[-1] == live.replica
     for state in brain.fleet:
         here = running[state.facts.id]
         assert state.running == here, f"{state.facts.id} runs {here}, its book says {state.running}"
+        assert state.light == light[state.facts.id], f"{state.facts.id}: light requests"
 
 
 def _check_waiting_room(brain: Coordinator) -> None:

@@ -90,3 +90,15 @@ def test_a_pool_that_has_not_spoken_yet_may_serve_any_model():
     assert fleet.pool_for("m2") == TWO
     fleet.came_up(replica(B, TWO, "m3"), now=0.0)
     assert fleet.pool_for("m2") is None
+
+
+def test_light_requests_are_no_load_and_still_keep_a_replica_that_leaves():
+    fleet = Fleet([PoolFacts(ONE)])
+    fleet.came_up(replica(A), now=0.0)
+    fleet.submitted(A, is_light=True)
+    assert [load.running for load in fleet.candidates(ONE, only=None, without=())] == [0]
+    fleet.went_down(A, now=0.0)
+    fleet.left(A)
+    assert fleet.get(A) is not None
+    fleet.ended(A, is_light=True)
+    assert fleet.get(A) is None
