@@ -112,12 +112,11 @@ def _costs(plan: Plan, verdict: Verdict) -> None:
     off, on, *troubled = watched
     print(f"\n{'':<18}{'requests/s':>12}{'of off':>8}{'p99 ms':>8}{'µs of the core':>16}")
     for each in watched:
-        spread = ratios(_rates(each), _rates(off))
-        assert spread is not None
-        p99 = sorted(percentile(outcome.latencies_ms, 99) for outcome in each.outcomes)[plan.rounds // 2]
+        p99s = [percentile(outcome.latencies_ms or [0.0], 99) for outcome in each.outcomes]
+        p99 = sorted(p99s)[plan.rounds // 2]
         cpu = sorted(each.cpu_us)[plan.rounds // 2]
         rate = sorted(_rates(each))[plan.rounds // 2]
-        print(f"{each.name:<18}{rate:>12.0f}{spread.median:>8.3f}{p99:>8.2f}{cpu:>16.1f}")
+        print(f"{each.name:<18}{rate:>12.0f}{_ratio(each, off) or 0.0:>8.3f}{p99:>8.2f}{cpu:>16.1f}")
         name = each.name.replace(" ", "_")
         verdict.tell(f"{name}_requests_per_s", rate)
         verdict.tell(f"{name}_p99_ms", p99)
@@ -133,8 +132,10 @@ def _rates(watched: Watched) -> list[float]:
 
 
 def _ratio(one: Watched, other: Watched) -> float | None:
-    spread = ratios(_rates(one), _rates(other))
-    return spread.median if spread is not None else None
+    """None where half of the rounds or more saw no answers: the machine does something else."""
+    pairs = [pair for pair in zip(_rates(one), _rates(other), strict=True) if all(pair)]
+    spread = ratios([ours for ours, _ in pairs], [theirs for _, theirs in pairs])
+    return spread.median if spread is not None and 2 * len(pairs) > len(one.outcomes) else None
 
 
 def _measure(watched: Watched, agents: list[Conversation], plan: Plan) -> None:
