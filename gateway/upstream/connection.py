@@ -10,7 +10,7 @@ from typing import Final, cast
 
 import httptools
 
-from gateway.upstream.errors import AnswerCut, AnswerMissing, AnswerTimedOut
+from gateway.upstream.errors import AnswerCut, AnswerMissing, AnswerTimedOut, ConnectFailed
 from gateway.upstream.moments import Moment
 from gateway.upstream.response_head import LastResponse, ResponseHead, read_head, remember
 from gateway.wire.headers import RawHeaders
@@ -64,7 +64,10 @@ class UpstreamConnection(asyncio.Protocol):
         )
 
     def send(self, chunks: list[Chunk], *, is_head_request: bool) -> None:
-        """Sends one request; `chunks` are its head and body."""
+        """Sends one request; `chunks` are its head and body. Raises ConnectFailed, with nothing sent, if the
+        replica closed the connection meanwhile."""
+        if self._is_lost or self.transport.is_closing():
+            raise ConnectFailed("it closed the connection before anything was sent")
         self.head = None
         self.head_came, self.done = Moment(), Moment()
         self._is_head_request = is_head_request

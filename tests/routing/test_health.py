@@ -83,7 +83,7 @@ def test_slow_is_what_is_overdue_whether_it_comes_or_not():
     for _ in range(3):
         fleet.send("a")
     fleet.later(0.2)
-    assert fleet.health.is_calm, "twice what was expected, but not long"
+    assert fleet.health.is_calm, "later than expected, but not long"
     fleet.later(0.05)
     assert fleet.is_("a", Condition.EJECTED)
 
@@ -108,7 +108,7 @@ def test_a_turn_counts_again_for_as_long_as_it_is_awaited():
 
 
 def test_so_does_one_whose_end_is_overdue():
-    fleet = Fleet()
+    fleet = Fleet(slow_factor=2.0)
     request = RequestId("r")
     fleet.health.sent(request, "a", 0.1, 1.0, now=0.0)
     fleet.later(0.1)

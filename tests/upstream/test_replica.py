@@ -8,6 +8,7 @@ from gateway.config.upstream import UpstreamConfig
 from gateway.domain.fleet import Abilities
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.upstream.connection import UpstreamConnection
+from gateway.upstream.errors import ConnectFailed
 from gateway.upstream.health import vllm_abilities
 from gateway.upstream.moments import Run
 from gateway.upstream.replica import Address, Replica
@@ -87,3 +88,14 @@ async def test_whoever_leaves_while_a_connection_is_made_leaves_none_behind(monk
     await asyncio.sleep(0.01)
     assert "end" in outcome and replica.busy_count == 0
     assert opened.is_aborted if is_ready else "called off" in outcome
+
+
+async def test_a_connection_that_was_closed_before_anything_was_sent_counts_as_none():
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    _, connection = await asyncio.get_running_loop().create_connection(UpstreamConnection, "127.0.0.1", port)
+    connection.transport.abort()
+    with pytest.raises(ConnectFailed, match="before anything was sent"):
+        connection.send([b"GET / HTTP/1.1\r\n\r\n"], is_head_request=False)
+    server.close()
+    await server.wait_closed()
