@@ -11,8 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 SpanMessage = Any
 
 
-def spans_of(body: bytes) -> list[SpanMessage]:
-    request = ExportTraceServiceRequest.FromString(body)
+def spans_of(request: ExportTraceServiceRequest) -> list[SpanMessage]:
     return [
         span for resource in request.resource_spans for scope in resource.scope_spans for span in scope.spans
     ]
@@ -41,6 +40,7 @@ class Receiver:
     def __init__(self) -> None:
         self.spans: list[SpanMessage] = []
         self.headers: list[Any] = []
+        self.resources: list[dict[str, Any]] = []
         self.statuses: list[int] = []
         self.delay_s = 0.0
         self.requests = 0
@@ -82,5 +82,7 @@ class Receiver:
             return 404
         status = self.statuses.pop(0) if self.statuses else 200
         if status == 200:
-            self.spans += spans_of(body)
+            request = ExportTraceServiceRequest.FromString(body)
+            self.spans += spans_of(request)
+            self.resources += [attributes(each.resource) for each in request.resource_spans]
         return status

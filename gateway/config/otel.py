@@ -18,7 +18,7 @@ class OtelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     sample: Annotated[float, Meta(ge=0, le=1)] = 1.0
     """Share of the sessions that are traced. Of those in a client's trace, it says itself which are."""
     max_spans_per_s: Annotated[int, Meta(ge=1)] = 500
-    """On average, a turn makes three or four; turns that would make more are left out, and counted. Each costs
+    """On average, a turn makes three or four; turns that would make more are left out and counted. Each costs
     some 10 µs of the gateway's core."""
     max_pending: Annotated[int, Meta(ge=1)] = 20_000
     """Spans waiting to be sent; more are dropped, and counted."""

@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any, Final
 
 import aiohttp
+from opentelemetry.sdk.resources import Resource
 
 from gateway import __version__
 from gateway.config.load import ConfigError
@@ -60,7 +61,9 @@ class TraceExport:
             if not authorization:
                 raise ConfigError(f"otel.authorization_env: {config.authorization_env} is not set, or empty")
             self._headers["Authorization"] = authorization
-        self._resource = (("service.name", config.service_name), ("service.version", __version__))
+        named = Resource.create({"service.name": config.service_name, "service.version": __version__})
+        self._resource = tuple((key, _plain(value)) for key, value in named.attributes.items())
+        """With what `OTEL_RESOURCE_ATTRIBUTES` says, as everywhere."""
         self._spans = Spans(contexts, spans_per_s=config.max_spans_per_s)
         self._fresh: list[Record] = []
         self._pending: deque[bytes] = deque()
@@ -156,3 +159,7 @@ class TraceExport:
         self._failures += 1
         if self._failures == 1:
             _log.warning("traces cannot be sent to the collector for now: %s", why)
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else str(value)

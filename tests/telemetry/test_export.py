@@ -7,13 +7,14 @@ import time
 
 import pytest
 
+from benchmarks.otlp_receiver import Receiver, attributes
+from gateway import __version__
 from gateway.config.load import ConfigError
 from gateway.config.otel import OtelConfig
 from gateway.telemetry import export as module
 from gateway.telemetry.export import TraceExport
 from gateway.telemetry.trace_context import TraceContexts
 from tests.core.playbook import Playbook, arrived, finished, first_token, session_finished, started, stated
-from benchmarks.otlp_receiver import Receiver, attributes
 
 
 @pytest.fixture
@@ -71,6 +72,17 @@ async def test_spans_arrive(receiver):
     assert sent.export.sent == 1200 and not sent.export.dropped and receiver.requests < 10
     assert receiver.headers[0]["Authorization"] == "Bearer x" and receiver.headers[0]["x-team"] == "a"
     assert sorted({span.name for span in receiver.spans}) == ["chat", "decode", "invoke_agent", "prefill"]
+    await sent.close()
+
+
+async def test_a_resource_is_described_as_everywhere(receiver, monkeypatch):
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
+    sent = Exported(receiver.endpoint, service_name="front")
+    sent.sessions(1)
+    await until(lambda: receiver.resources)
+    said = receiver.resources[0]
+    assert said["service.name"] == "front" and said["service.version"] == __version__
+    assert said["deployment.environment"] == "test"
     await sent.close()
 
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-from gateway.telemetry.otlp import CLIENT, INTERNAL, SERVER, Span, encode_request, encode_span
 from benchmarks.otlp_receiver import attributes
+from gateway.telemetry.otlp import CLIENT, INTERNAL, SERVER, Span, encode_request, encode_span
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 VALUES = (
