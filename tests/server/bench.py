@@ -395,7 +395,7 @@ class Bench:
             "tickets": len(gateway.driver.tickets),
             "live requests": len(brain.live),
             "waiting": len(brain.waiting_room),
-            "running on replicas": sum(state.running for state in brain.fleet),
+            "running on replicas": sum(state.running + state.light for state in brain.fleet),
             "live turns": sum(s.live_turns for s in brain.sessions.sessions.newest_first()),
             "relays": len(gateway._handlers._relays),
             "busy upstream connections": sum(r.busy_count for r in gateway._replicas.values()),
