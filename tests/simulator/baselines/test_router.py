@@ -14,8 +14,8 @@ from tests.simulator.baselines.turns import chat
 class Play:
     """Drives a router; a turn is named `session/turn`."""
 
-    def __init__(self, placement, window=None, replicas=1, kv_tokens=1000):
-        self.router = Router({f"r{n}": kv_tokens for n in range(replicas)}, placement, window)
+    def __init__(self, placement, window=None, replicas=1, kv_tokens=1000, rank=None):
+        self.router = Router({f"r{n}": kv_tokens for n in range(replicas)}, placement, window, rank)
         for number in range(replicas):
             facts = ReplicaFacts(id=ReplicaId(f"r{number}"), pool=PoolId("sim"))
             assert self.router.handle(ev.ReplicaCameUp(facts), now=0.0) == []
@@ -79,6 +79,14 @@ def test_a_session_cap_lets_the_next_in_when_one_is_over_and_never_makes_members
     play.ends("c/0")
     play.ends("d/0")
     assert not play.router.live
+
+
+def test_sessions_that_wait_may_have_another_order():
+    play = Play(Affinity(), SessionCap(1), rank={"a": 9.0, "b": 2.0, "c": 1.0}.__getitem__)
+    assert play.asks("a/0", final=True) == ["a/0 on r0"]
+    assert play.asks("b/0", final=True) == play.asks("c/0", final=True) == []
+    assert play.ends("a/0") == ["c/0 on r0"]
+    assert play.ends("c/0") == ["b/0 on r0"]
 
 
 def test_a_session_that_asks_twice_while_it_waits_enters_with_both():
