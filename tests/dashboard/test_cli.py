@@ -11,6 +11,7 @@ from gateway.__main__ import main
 from gateway.core.snapshot import take_snapshot
 from gateway.dashboard.cli import explain_from_file
 from gateway.dashboard.explain import Explainer
+from gateway.domain.ids import ReplicaId, RequestId
 from tests.core.playbook import Playbook, arrived, call_seen, finished, started, stated
 
 
@@ -31,7 +32,7 @@ def control():
     """A control listener that tells of one brain."""
     told = play()
     pages = {"/turnpike/snapshot": msgspec.json.encode(take_snapshot(told.brain, now=told.now + 2.0))}
-    explainer = Explainer("r4", {"a": 1, "b": 1})
+    explainer = Explainer(RequestId("r4"), {ReplicaId("a"): 1, ReplicaId("b"): 1})
     explainer.read(told.records[::-1])
     pages["/turnpike/turns/r4"] = msgspec.json.encode(explainer.explanation())
 
@@ -103,8 +104,8 @@ def test_every_request_of_a_file_is_explained(tmp_path, capsys):
     path.with_name("stream.jsonl.1").write_bytes(b"\n".join(older) + b"\n")
     path.write_bytes(b"\n".join(newer))
     for name in ("r1", "r2", "r3", "r4"):
-        found = explain_from_file(path, name)
-        assert found is not None and found.known.turn == name and found.why
+        found = explain_from_file(path, RequestId(name))
+        assert found is not None and found.known is not None and found.known.turn == name and found.why
         assert main(["explain", name, "--stream", str(path)]) == 0
     text = capsys.readouterr().out
     assert "instead  " in text and "became   finished" in text

@@ -1,16 +1,18 @@
 """Explanations: what was known, what was decided, why, and what else there was."""
 
 import random
+from typing import Any
 
 from gateway.dashboard.explain import Explainer
 from gateway.domain import records as rec
+from gateway.domain.ids import PoolId, RequestId
 from gateway.domain.request import Usage
 from tests.core.playbook import Playbook, arrived, failed, finished, first_token, left, started, stated
 
 
 def explain(play: Playbook, turn: str):
     running = {state.facts.id: state.running for state in play.brain.fleet if state.is_up}
-    explainer = Explainer(turn, running)
+    explainer = Explainer(RequestId(turn), running)
     records = play.records[::-1]
     for start in range(0, len(records), 7):
         explainer.read(records[start : start + 7])
@@ -39,7 +41,8 @@ def test_a_turn_that_went_at_once():
 def test_loads_are_those_of_then():
     rng = random.Random(3)
     play = Playbook(replicas="a b c")
-    live, loads = [], {}
+    live: list[str] = []
+    loads = {}
     for number in range(60):
         if live and rng.random() < 0.5:
             gone = live.pop(rng.randrange(len(live)))
@@ -76,17 +79,18 @@ def test_why_it_waited():
 
 def test_the_window_is_that_of_the_decision():
     play = Playbook(admission={"policy": "session-cap", "session_cap": 1})
-    told_of = {"admitted": 1, "waiting": 0, "demand": 0.0, "gpu_pressure": 1.5, "cpu_pressure": 0.1}
+    told_of: dict[str, Any] = {
+        "pool": PoolId("pool"), "kv_budget": None, "admitted": 1, "waiting": 0, "demand": 0.0,
+        "gpu_pressure": 1.5, "cpu_pressure": 0.1,
+    }  # fmt: skip
     play.records += [
-        rec.WindowUpdated(at_s=at, pool="pool", sessions=1.0, kv_budget=None, reason=why, **told_of)
+        rec.WindowUpdated(at_s=at, sessions=1.0, reason=why, **told_of)
         for at, why in ((1.0, "older"), (2.0, "state_lost"))
     ]
     play >> arrived("r1", explicit=stated("one"))
     play.take()
     play >> arrived("r2", explicit=stated("two"))
-    play.records.append(
-        rec.WindowUpdated(at_s=9.0, pool="pool", sessions=2.0, kv_budget=None, reason="later", **told_of)
-    )
+    play.records.append(rec.WindowUpdated(at_s=9.0, sessions=2.0, reason="later", **told_of))
     told = explain(play, "r2")
     assert told.window is not None and told.window.reason == "state_lost"
     assert (

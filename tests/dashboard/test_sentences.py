@@ -1,19 +1,23 @@
 """Reasons as sentences."""
 
 from enum import Enum
+from typing import Any
 
 from gateway.dashboard.sentences import PLACEMENTS, REFUSALS, WAITS, why_refused, why_there, why_waited
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason, WaitReason
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 
+POOL, TENANT, SESSION = PoolId("p"), TenantId("t"), SessionId("s")
+TURN, A = RequestId("r"), ReplicaId("a")
 WINDOW = rec.WindowUpdated(
-    at_s=1.0, pool="p", sessions=6.0, kv_budget=1000.0, admitted=6, waiting=2, demand=0.0, gpu_pressure=1.25,
+    at_s=1.0, pool=POOL, sessions=6.0, kv_budget=1000.0, admitted=6, waiting=2, demand=0.0, gpu_pressure=1.25,
     cpu_pressure=0.1, reason="state_lost",
 )  # fmt: skip
 
 
 def wait(reason, waiting=2):
-    return rec.TurnWaited(at_s=1.0, turn="r", session="s", reason=reason, waiting=waiting)
+    return rec.TurnWaited(at_s=1.0, turn=TURN, session=SESSION, reason=reason, waiting=waiting)
 
 
 def test_every_reason_has_a_sentence_and_no_sentence_is_of_none():
@@ -37,11 +41,10 @@ def test_what_is_newer_is_told_by_its_name():
     class Newer(Enum):
         STOLEN_AT_NIGHT = "stolen_at_night"
 
-    routed = rec.Routed(
-        at_s=1.0, turn="r", session="s", replica="a", reason=Newer.STOLEN_AT_NIGHT, waited_ms=0.0
-    )
-    assert why_there(routed, {"a": 3}) == "It went to a: stolen at night. 3 turns ran there then."
+    newer: Any = Newer.STOLEN_AT_NIGHT
+    routed = rec.Routed(at_s=1.0, turn=TURN, session=SESSION, replica=A, reason=newer, waited_ms=0.0)
+    assert why_there(routed, {A: 3}) == "It went to a: stolen at night. 3 turns ran there then."
     refused = rec.Refused(
-        at_s=1.0, turn="r", session="s", tenant="t", reason=RefusalReason.QUEUE_FULL, waited_ms=5.0
+        at_s=1.0, turn=TURN, session=SESSION, tenant=TENANT, reason=RefusalReason.QUEUE_FULL, waited_ms=5.0
     )
     assert why_refused(refused) == "It was refused after 5 ms: the waiting room was full."

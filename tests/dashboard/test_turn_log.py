@@ -1,10 +1,15 @@
 """The newest turns of a session, out of the ring."""
 
+from typing import Any
+
 from gateway.dashboard import turn_log as module
 from gateway.dashboard.turn_log import TurnLog
 from gateway.domain import records as rec
+from gateway.domain.ids import PoolId
 from gateway.telemetry.ring import Ring
 from tests.core.playbook import Playbook, arrived, finished, first_token, started, stated
+
+POOL = PoolId("pool")
 
 
 class Told:
@@ -93,7 +98,8 @@ def test_a_session_that_ended_is_let_go_and_strange_records_are_passed_over():
     class Strange(rec._Record, frozen=True, kw_only=True, tag="strange"):
         turn: str
 
-    told.ring.extend([Strange(at_s=1.0, turn="r1")])
+    strange: Any = Strange(at_s=1.0, turn="r1")
+    told.ring.extend([strange])
     told.ring.extend([rec.SessionEnded(at_s=1.0, session=session, turns=1, reason="idle")])
     assert told.log.catch_up(10) and told.log.of(session) == ()
     assert not told.log._turns
@@ -102,9 +108,9 @@ def test_a_session_that_ended_is_let_go_and_strange_records_are_passed_over():
 def test_window_updates_are_kept_for_each_pool():
     told = Told()
     update = rec.WindowUpdated(
-        at_s=1.0, pool="pool", sessions=1.0, kv_budget=None, admitted=1, waiting=0, demand=0.0,
+        at_s=1.0, pool=POOL, sessions=1.0, kv_budget=None, admitted=1, waiting=0, demand=0.0,
         gpu_pressure=0.0, cpu_pressure=0.0, reason="x",
     )  # fmt: skip
     told.ring.extend([update] * 30)
     told.log.catch_up(100)
-    assert len(told.log.updates("pool")) == 20 and told.log.updates("other") == ()
+    assert len(told.log.updates(POOL)) == 20 and told.log.updates(PoolId("other")) == ()

@@ -4,10 +4,10 @@ import asyncio
 import json
 import time
 
-from gateway.core.commands import Dispatch
+from gateway.core.commands import Dispatch, Refuse, SendHint
 from gateway.dashboard.views import Views
 from gateway.domain.engine import EngineSignals
-from gateway.domain.ids import ReplicaId
+from gateway.domain.ids import ReplicaId, RequestId
 from gateway.telemetry.ring import Ring
 from tests.core.playbook import Playbook, arrived, finished, first_token, started, stated
 
@@ -18,7 +18,7 @@ def watched(sessions: int, **settings):
         name = f"r{number}"
         for event in (arrived(name, explicit=stated(name)), started(name), first_token(name), finished(name)):
             told = play.brain.handle(event, now=play.now)  # not looking at the books each time
-            play.records += [each for each in told if not isinstance(each, Dispatch)]
+            play.records += [each for each in told if not isinstance(each, Dispatch | Refuse | SendHint)]
     ring = Ring(100_000)
     ring.extend(play.records)
     signals = {ReplicaId("a"): EngineSignals(kv_used=0.5, waiting=3)}
@@ -59,9 +59,9 @@ async def test_what_was_made_for_one_serves_all_for_a_while():
 
 async def test_a_request_is_explained_or_not_known():
     _, _, views = watched(700)
-    found = await views.explain("r3")
+    found = await views.explain(RequestId("r3"))
     assert found is not None and found.known.turn == "r3"
-    assert await views.explain("r9999") is None
+    assert await views.explain(RequestId("r9999")) is None
 
 
 async def test_without_a_ring_there_are_no_turns():
@@ -69,4 +69,4 @@ async def test_without_a_ring_there_are_no_turns():
     views = Views(play.brain, None, {}, clock=time.monotonic)
     told = json.loads(await views.snapshot())
     assert told["seq"] == 0 and [each["last_turns"] for each in told["sessions"]] == [[], []]
-    assert await views.explain("r1") is None and views.graphs() == []
+    assert await views.explain(RequestId("r1")) is None and views.graphs() == []
