@@ -6,11 +6,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource, WaitReason
+from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId
 from gateway.domain.request import Claims, Protocol, Usage
 from gateway.telemetry.counts import Counts, Spread, histogram, short_spread
 
-TURN: dict[str, Any] = {"at_s": 1.0, "turn": "r-1", "session": "s-secret"}
-THERE: dict[str, Any] = {**TURN, "replica": "r0"}
+SESSION, REPLICA, TENANT = SessionId("s-secret"), ReplicaId("r0"), TenantId("alice")
+TURN: dict[str, Any] = {"at_s": 1.0, "turn": "r-1", "session": SESSION}
+THERE: dict[str, Any] = {**TURN, "replica": REPLICA}
 USAGE = Usage(prompt_tokens=10, cached_tokens=4, output_tokens=2)
 END: dict[str, Any] = {"status": 200, "usage": USAGE, "finish_reason": "stop", "duration_ms": 5000.0}
 
@@ -25,15 +27,16 @@ def text(counts: Counts) -> str:
             return counts.families()
 
     registry = CollectorRegistry()
-    registry.register(Told())  # type: ignore[arg-type]
+    registry.register(Told())
     return generate_latest(registry).decode()
 
 
 def test_records_are_counted():
     counts = Counts()
+    strange: Any = Strange(at_s=1.0)
     counts.take([
         rec.TurnArrived(
-            **TURN, tenant="alice", protocol=Protocol.CHAT, model="client's text", source=SessionSource.NEW,
+            **TURN, tenant=TENANT, protocol=Protocol.CHAT, model="client's text", source=SessionSource.NEW,
             confidence=0.95, body_bytes=1, message_count=1, tool_count=0,
             claims=Claims(malformed=("deadline",)),
         ),
@@ -44,14 +47,14 @@ def test_records_are_counted():
         rec.GpuFirstToken(**THERE, launch_delay_ms=30.0),
         rec.GpuEnd(**THERE, outcome="finished", **END),
         rec.ToolEnd(**TURN, names=("bash",), duration_ms=2000.0),
-        rec.Refused(**TURN, tenant="alice", reason=RefusalReason.QUEUE_FULL, waited_ms=0.0),
-        rec.SessionEnded(at_s=1.0, session="s-secret", turns=1, reason="idle"),
-        rec.ReplicaChanged(at_s=1.0, replica="r0", state="up", why="client's text"),
+        rec.Refused(**TURN, tenant=TENANT, reason=RefusalReason.QUEUE_FULL, waited_ms=0.0),
+        rec.SessionEnded(at_s=1.0, session=SESSION, turns=1, reason="idle"),
+        rec.ReplicaChanged(at_s=1.0, replica=REPLICA, state="up", why="client's text"),
         rec.WindowUpdated(
-            at_s=1.0, pool="p", sessions=1.0, kv_budget=None, admitted=1, waiting=0, demand=0.0,
+            at_s=1.0, pool=PoolId("p"), sessions=1.0, kv_budget=None, admitted=1, waiting=0, demand=0.0,
             gpu_pressure=0.0, cpu_pressure=0.0, reason="healthy",
         ),
-        Strange(at_s=1.0),
+        strange,
     ])  # fmt: skip
     told = text(counts)
     for line in (

@@ -151,7 +151,9 @@ async def test_records_wait_in_bounds(monkeypatch):
     for task in sent.tasks:
         task.cancel()
     await asyncio.gather(*sent.tasks, return_exceptions=True)
-    await sent.export._session.close()
+    session = sent.export._session
+    assert session is not None
+    await session.close()
 
 
 def test_a_variable_that_is_not_there_is_said_at_once():

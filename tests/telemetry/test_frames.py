@@ -6,9 +6,9 @@ import random
 import pytest
 
 from gateway.domain import records as rec
-from gateway.domain.ids import ReplicaId, SessionId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.telemetry import frames as module
-from gateway.telemetry.frames import Filter, Frames, type_of
+from gateway.telemetry.frames import Filter, Frames, Reader, type_of
 from gateway.telemetry.ring import Ring
 from tests.telemetry.sse import read_events
 
@@ -66,11 +66,10 @@ def test_who_is_too_slow_goes_on_at_the_end():
 def test_filters_leave_out_and_still_say_where_to_go_on():
     ring = Ring(10)
     frames = Frames(ring)
-    of = {"at_s": 1.0, "replica": ReplicaId("a"), "state": "up", "why": "x"}
     ring.extend([
-        rec.ToolStart(at_s=1.0, session=SessionId("s-1"), turn="r-1", names=("bash",)),
-        rec.ToolStart(at_s=1.0, session=SessionId("s-2"), turn="r-2", names=("bash",)),
-        rec.ReplicaChanged(**of),
+        rec.ToolStart(at_s=1.0, session=SessionId("s-1"), turn=RequestId("r-1"), names=("bash",)),
+        rec.ToolStart(at_s=1.0, session=SessionId("s-2"), turn=RequestId("r-2"), names=("bash",)),
+        rec.ReplicaChanged(at_s=1.0, replica=ReplicaId("a"), state="up", why="x"),
     ])  # fmt: skip
     frames.begin_tick(1)
     assert numbers(frames.read(frames.open(0, Filter(session=SessionId("s-2"))))) == [("tool_start", 2)]
@@ -105,7 +104,7 @@ def test_nobody_misses_anything_unnoticed(seed, monkeypatch):
     monkeypatch.setattr(module, "LEAST_A_TICK", 3)
     ring = Ring(rng.choice((8, 200)))
     frames = Frames(ring)
-    readers = [(frames.open(None, ALL), []) for _ in range(4)]
+    readers: list[tuple[Reader, list[int]]] = [(frames.open(None, ALL), []) for _ in range(4)]
     for _ in range(60):
         told(ring, rng.randrange(12))
         frames.begin_tick(len(readers))

@@ -19,6 +19,6 @@ def test_what_is_behind_a_number_is_the_newest_that_is_kept(size, batches, numbe
         told += batch
     kept = list(range(max(1, told - size + 1), told + 1))
     assert (ring.first, ring.last) == (kept[0] if kept else told + 1, told)
-    behind = [each.active for each in ring.behind(number, limit)]
+    behind = [each.at_s for each in ring.behind(number, limit)]
     assert behind == [each for each in kept if each > number][:limit]
-    assert [each.active for each in ring.newest_first()] == kept[::-1]
+    assert [each.at_s for each in ring.newest_first()] == kept[::-1]

@@ -1,14 +1,15 @@
 """Spans: the tree of a session, with the times of the records."""
 
 import random
+from typing import Any
 
 import msgspec
 import pytest
 
 from gateway.core.commands import Refuse
 from gateway.domain import records as rec
-from gateway.domain.decision import Edge
-from gateway.domain.ids import SessionId
+from gateway.domain.decision import Edge, RefusalReason, SessionSource
+from gateway.domain.ids import RequestId, SessionId, TenantId
 from gateway.domain.request import Protocol, Usage
 from gateway.telemetry import spans as module
 from gateway.telemetry.otlp import CLIENT, SERVER
@@ -27,6 +28,8 @@ from tests.core.playbook import (
     stated,
 )
 
+ONE, TWO = SessionId("s-1"), SessionId("s-2")
+TENANT = TenantId("t")
 CLIENTS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -37,14 +40,14 @@ class Traced:
         self.play = Playbook(**settings)
         self.contexts = TraceContexts(share)
         self.spans = Spans(self.contexts, spans_per_s=spans_per_s)
-        self.seen: list = []
+        self.seen: list[Any] = []
 
     def read(self):
         self.seen += self.spans.take(self.play.records, now=self.play.now)
         self.play.records.clear()
         return self.seen
 
-    def turn(self, name: str, session: str, *calls: str, **facts) -> str:
+    def turn(self, name: str, session: str, *calls: str, **facts) -> SessionId:
         play = self.play
         play >> arrived(name, explicit=stated(session), model="m", **facts)
         play.take()
@@ -54,7 +57,7 @@ class Traced:
         play >> finished(name, *calls, usage=Usage(prompt_tokens=9, cached_tokens=4, output_tokens=2))
         return play.session.id
 
-    def end(self, session: str) -> None:
+    def end(self, session: SessionId) -> None:
         self.play >> session_finished(session)
 
 
@@ -130,12 +133,12 @@ def test_every_attempt_is_shown():
 
 def test_a_client_that_traces_itself_has_its_turns_below_its_own_spans():
     traced = Traced()
-    traced.contexts.arrived("r1", CLIENTS)
-    traced.contexts.arrived("r2", CLIENTS.replace("b7ad", "beef"))
-    traced.contexts.arrived("r3", CLIENTS.replace("0af7", "ffff"))
+    traced.contexts.arrived(RequestId("r1"), CLIENTS)
+    traced.contexts.arrived(RequestId("r2"), CLIENTS.replace("b7ad", "beef"))
+    traced.contexts.arrived(RequestId("r3"), CLIENTS.replace("0af7", "ffff"))
     for name in ("r1", "r2", "r3"):
-        session = traced.turn(name, "one")
-    traced.end(session)
+        traced.turn(name, "one")
+    traced.end(traced.play.session.id)
     spans = traced.read()
     assert {span.trace_id.hex() for span in spans} == {"0af7651916cd43dd8448eb211c80319c"}
     [root] = of(spans, "invoke_agent")
@@ -147,45 +150,35 @@ def test_a_client_that_traces_itself_has_its_turns_below_its_own_spans():
 
 
 def test_sub_agents_are_linked():
-    records = []
+    records: list[rec.Record] = []
     for number, (edge, parent) in enumerate(
         ((Edge.OPENS, None), (Edge.SPAWNED, "r0"), (Edge.CONTINUES, "r1"))
     ):
-        turn = f"r{number}"
+        turn = RequestId(f"r{number}")
         records.append(
             rec.TurnArrived(
-                at_s=1.0, turn=turn, session="s-1", tenant="t", protocol=Protocol.MESSAGES, model=None,
-                source="call-id", confidence=1.0, body_bytes=1, message_count=1, tool_count=0, edge=edge,
-                parent=parent,
+                at_s=1.0, turn=turn, session=ONE, tenant=TENANT, protocol=Protocol.MESSAGES, model=None,
+                source=SessionSource.CALL_ID, confidence=1.0, body_bytes=1, message_count=1, tool_count=0,
+                edge=edge, parent=RequestId(parent) if parent else None,
             )
         )  # fmt: skip
         records.append(
-            rec.Refused(at_s=2.0, turn=turn, session="s-1", tenant="t", reason=_Reason, waited_ms=0.0)
-        )
+            rec.Refused(
+                at_s=2.0, turn=turn, session=ONE, tenant=TENANT, reason=RefusalReason.QUEUE_FULL,
+                waited_ms=0.0,
+            )
+        )  # fmt: skip
     child = rec.SessionStarted(
-        at_s=1.0, session=SessionId("s-2"), tenant="t", source=_Reason, confidence=1.0, schema=None,
-        parent=SessionId("s-1"),
+        at_s=1.0, session=TWO, tenant=TENANT, source=SessionSource.NEW, confidence=1.0, schema=None,
+        parent=ONE,
     )  # fmt: skip
     contexts = TraceContexts(1.0)
     spans = Spans(contexts, spans_per_s=1e6)
-    out = spans.take([_source(each) for each in records], now=1.0)
-    assert [span.links for span in out] == [[], [(contexts.of("s-1").trace_id, span_id("r0"))], []]
-    [first] = [_source(each) for each in records[:1]]
-    spans.take([child, _in_session(first, "s-2")], now=1.0)
-    *_, root = [span for span in spans.end_all() if span.span_id == session_span_id("s-2")]
-    assert root.links == [(contexts.of("s-1").trace_id, session_span_id("s-1"))]
-
-
-class _Reason:
-    value = "new"
-
-
-def _source(record):
-    return msgspec.structs.replace(record, source=_Reason) if hasattr(record, "source") else record
-
-
-def _in_session(record, session):
-    return msgspec.structs.replace(record, session=SessionId(session))
+    out = spans.take(records, now=1.0)
+    assert [span.links for span in out] == [[], [(contexts.of(ONE).trace_id, span_id("r0"))], []]
+    spans.take([child, msgspec.structs.replace(records[0], session=TWO)], now=1.0)
+    *_, root = [span for span in spans.end_all() if span.span_id == session_span_id(TWO)]
+    assert root.links == [(contexts.of(ONE).trace_id, session_span_id(ONE))]
 
 
 def test_nothing_of_a_session_that_is_not_sampled():
@@ -198,14 +191,13 @@ def test_nothing_of_a_session_that_is_not_sampled():
 
 def test_what_would_be_too_many_is_left_out_and_said():
     traced = Traced(spans_per_s=2.0)
-    session = None
     for number in range(40):
-        session = traced.turn(f"r{number}", "one")
+        traced.turn(f"r{number}", "one")
         traced.read()
         traced.play.now -= 3.0  # no time passes
     assert 0 < len(of(traced.seen, "chat")) <= 5 and traced.spans.left_out >= 35
     traced.play.now += 100.0
-    traced.turn("later", "one")
+    session = traced.turn("later", "one")
     traced.end(session)
     spans = traced.read()
     assert spans[-2].span_id == span_id("later") or span_id("later") in {span.span_id for span in spans}
@@ -240,7 +232,8 @@ def test_what_is_open_is_bounded(monkeypatch):
 def test_every_parent_is_there(seed):
     rng = random.Random(seed)
     traced = Traced(replicas="a b", max_running_per_replica=3, max_waiting=4)
-    play, live = traced.play, {}
+    play = traced.play
+    live: dict[str, str] = {}
 
     def tell(event) -> None:
         play >> event
