@@ -5,6 +5,7 @@ import pytest
 from gateway.core import events as ev
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason
+from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Work
 from tests.core.playbook import (
     Playbook,
@@ -220,11 +221,11 @@ def test_nothing_is_sent_to_a_replica_that_fails_until_it_has_rested():
 
 def test_a_drained_replica_gets_nothing_new_but_what_needs_it():
     play = with_state_on_a()
-    play >> ev.ReplicaDrained("a", is_draining=True)
+    play >> ev.ReplicaDrained(ReplicaId("a"), is_draining=True)
     play >> arrived("r1") << dispatch("r1", to="b")
     play >> arrived("r2", state_ids=("resp_1",)) << dispatch("r2", to="a", because=HOME)
     play >> left("r2") >> arrived("r3") << nothing
-    play >> ev.ReplicaDrained("a", is_draining=False)
+    play >> ev.ReplicaDrained(ReplicaId("a"), is_draining=False)
     play << dispatch("r3", to="a")
     assert [each.state for each in play.seen(rec.ReplicaChanged)][-2:] == ["draining", "drained"]
 
@@ -232,7 +233,7 @@ def test_a_drained_replica_gets_nothing_new_but_what_needs_it():
 def test_a_replica_that_left_is_forgotten_with_what_ran_there():
     play = Playbook(replicas="a b")
     play >> arrived("r1") << dispatch("r1", to="a")
-    play >> ev.ReplicaLeft("a", "was told to")
+    play >> ev.ReplicaLeft(ReplicaId("a"), "was told to")
     assert [state.facts.id for state in play.brain.fleet] == ["a", "b"]
     play >> failed("r1") << dispatch("r1", to="b", because=RETRY)
     assert [state.facts.id for state in play.brain.fleet] == ["b"]

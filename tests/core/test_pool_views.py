@@ -3,7 +3,7 @@
 from gateway.core import events as ev
 from gateway.core.pool_views import view_members, view_pools, view_tenants
 from gateway.domain.engine import EngineSignals
-from gateway.domain.ids import ReplicaId
+from gateway.domain.ids import ReplicaId, SessionId
 from tests.core.playbook import Playbook, arrived, finished, started, stated
 
 
@@ -42,7 +42,7 @@ def test_a_session_is_found_with_its_class_and_replica():
     play >> started("r1") >> finished("r1")
     member = view_members(play.brain.admission).get(play.session.id)
     assert member is not None and member.service_class == "reactive"
-    assert view_members(play.brain.admission).get("s-none") is None
+    assert view_members(play.brain.admission).get(SessionId("s-none")) is None
 
 
 def test_looking_changes_nothing():
@@ -54,4 +54,4 @@ def test_looking_changes_nothing():
 def test_without_sessions_there_is_nothing_to_tell():
     play = Playbook(admission={"policy": "concurrency"})
     assert view_pools(play.brain.admission) == () == view_tenants(play.brain.admission)
-    assert view_members(play.brain.admission).get("s-1") is None
+    assert view_members(play.brain.admission).get(SessionId("s-1")) is None

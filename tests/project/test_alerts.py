@@ -17,7 +17,7 @@ from gateway.telemetry.metrics import Metrics
 DOCKER = Path(__file__).parents[2] / "docker"
 DASHBOARD = json.loads((DOCKER / "grafana" / "turnpike.json").read_text())
 RULES = yaml.safe_load((DOCKER / "prometheus" / "alerts.yaml").read_text())
-PROMTOOL = shutil.which("promtool")
+PROMTOOL = shutil.which("promtool") or ""
 EXTERNAL = {"up"}
 """Prometheus makes it itself."""
 COUNTED_ELSEWHERE = ("stream_dropped", "event_gaps", "spans_sent", "spans_dropped", "turns_untraced")
@@ -67,7 +67,7 @@ def test_every_metric_that_is_asked_for_exists():
 def test_the_dashboard_is_whole():
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(set(ids)) == len(ids) and len(ids) > 20
-    places = set()
+    places: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]
         cells = {
@@ -87,7 +87,7 @@ def test_every_alert_says_what_is_wrong():
             assert rule["annotations"]["summary"].endswith(".")
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
+@pytest.mark.skipif(not PROMTOOL, reason="promtool is not installed (Debian: prometheus)")
 def test_promtool_finds_nothing_wrong(tmp_path):
     folder = DOCKER / "prometheus"
     for command in (
@@ -110,7 +110,7 @@ def test_promtool_finds_nothing_wrong(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (Debian: prometheus)")
+@pytest.mark.skipif(not PROMTOOL, reason="promtool is not installed (Debian: prometheus)")
 def test_promtool_likes_what_is_exported():
     now = Gauges(at_s=1.0, session_count=1, running=1, waiting=1, active_tools=1)
     text = Metrics(lambda: now, {name: ("What it is", lambda: 0) for name in COUNTED_ELSEWHERE}).render()

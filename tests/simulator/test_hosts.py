@@ -1,6 +1,7 @@
 """Tools on a host with so many cores: processor sharing, against an oracle that takes tiny steps."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -74,7 +75,8 @@ def test_a_host_that_slows_down():
 
 
 def test_a_probe_says_how_many_want_a_core():
-    kernel, told = Kernel(), []
+    kernel = Kernel()
+    told: list[Any] = []
     host = ToolHost(kernel, 2)
     HostProbe("h", host, kernel, told.append).begin()
     host.run(1.0, 3.0, lambda: None)

@@ -44,6 +44,7 @@ def test_under_pressure_engines_tell_of_it():
         }
         brain = assemble(msgspec.convert(settings, Config), id_prefix="")
         brain.__class__ = Listening
+        assert isinstance(brain, Listening)
         brain.heard = heard
         return brain
 

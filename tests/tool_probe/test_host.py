@@ -35,9 +35,11 @@ def test_of_a_cgroup_with_a_limit_it_is_told_by_what_waits():
     meter = HostMeter()
     meter.look(at(0.0, 10.0, 0.0))
     meter.look(at(1.0, 14.0, 75.0))
-    assert meter.report() == HostSignals(cores=4, runnable=pytest.approx(7.0))
+    said = meter.report()
+    assert said is not None and said.cores == 4 and said.runnable == pytest.approx(7.0)
     meter.look(at(2.0, 15.0, 0.0))
-    assert meter.report() == HostSignals(cores=4, runnable=pytest.approx(1.0))
+    said = meter.report()
+    assert said is not None and said.cores == 4 and said.runnable == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("text", ["", "max 100000", "0 100000", "nonsense", "5 0"])

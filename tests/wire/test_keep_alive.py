@@ -10,6 +10,8 @@ from gateway.errors import error_body
 from gateway.wire.keep_alive import STREAMED, error_event, keep_alive
 from gateway.wire.sse import EventSplitter, event_data
 
+PROTOCOLS = sorted(STREAMED, key=lambda protocol: protocol.value)
+
 
 def events(data: bytes) -> list[bytes]:
     splitter = EventSplitter()
@@ -18,7 +20,7 @@ def events(data: bytes) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("protocol", sorted(STREAMED))
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_keep_alives_are_whole_events(protocol):
     assert len(events(keep_alive(protocol) * 2)) == 2
 
@@ -45,7 +47,7 @@ def test_an_error_without_a_layer_around_it():
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>\xff", b"[]", b'{"error":"x"}', b'{"error":{"message":1}}'])
-@pytest.mark.parametrize("protocol", sorted(STREAMED))
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_whatever_came_is_told(protocol, body):
     told = events(error_event(protocol, 502, body))[0]
     error = json.loads(told)["error"]
