@@ -9,6 +9,7 @@ from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.routing.health import TRANSITIONS, Condition, FleetHealth, HealthConfig, Sign, Standing
 
 POOL = PoolId("pool")
+A, B, C = map(ReplicaId, "abc")
 
 
 class Fleet:
@@ -65,7 +66,7 @@ def test_failures_in_a_row_have_it_ejected():
     fleet.fail("a", 2)
     assert fleet.health.is_calm
     fleet.fail("a")
-    assert fleet.is_("a", Condition.EJECTED) and fleet.health.is_out("a") and not fleet.health.is_calm
+    assert fleet.is_("a", Condition.EJECTED) and fleet.health.is_out(A) and not fleet.health.is_calm
     assert not fleet.may_take("a") and fleet.may_take("b", running=1000)
     assert [(each.replica, each.condition) for each in fleet.health.said] == [("a", Condition.EJECTED)]
 
@@ -73,7 +74,7 @@ def test_failures_in_a_row_have_it_ejected():
 def test_what_says_nothing_of_the_replica_counts_for_nothing():
     fleet = Fleet()
     fleet.fail("a", 2)
-    fleet.health.ended(fleet.send("a"), "a", failed=None, now=0.0)
+    fleet.health.ended(fleet.send("a"), A, failed=None, now=0.0)
     fleet.fail("a")
     assert fleet.is_("a", Condition.EJECTED)
 
@@ -110,7 +111,7 @@ def test_a_turn_counts_again_for_as_long_as_it_is_awaited():
 def test_so_does_one_whose_end_is_overdue():
     fleet = Fleet(slow_factor=2.0)
     request = RequestId("r")
-    fleet.health.sent(request, "a", 0.1, 1.0, now=0.0)
+    fleet.health.sent(request, A, 0.1, 1.0, now=0.0)
     fleet.later(0.1)
     fleet.health.first_token(request, now=fleet.now)
     for seconds in (1.89, 0.02, 2.0):
@@ -152,7 +153,7 @@ def test_the_last_one_stays_and_so_does_half_of_the_pool():
 
 def test_what_is_down_counts_for_the_floor():
     fleet = Fleet("ab")
-    fleet.health.went_down("b", now=0.0)
+    fleet.health.went_down(B, now=0.0)
     fleet.fail("a", 10)
     assert fleet.is_("a", Condition.UP)
 
@@ -196,7 +197,7 @@ def test_only_its_trial_speaks_for_a_replica_that_is_tried():
     fleet.health.first_token(old, now=fleet.now)
     assert fleet.is_("a", Condition.TRIED)
     trial = fleet.send("a")
-    fleet.health.ended(trial, "a", failed=None, now=fleet.now)
+    fleet.health.ended(trial, A, failed=None, now=fleet.now)
     assert fleet.may_take("a"), "its client left: the next one is the trial"
 
 
@@ -213,7 +214,7 @@ def test_work_that_has_no_first_token_may_be_the_trial():
     fleet = Fleet(rest_s=1.0)
     fleet.fail("a", 3)
     fleet.later(1.0)
-    fleet.health.ended(fleet.send("a", p90_s=None), "a", failed=False, now=fleet.now)
+    fleet.health.ended(fleet.send("a", p90_s=None), A, failed=False, now=fleet.now)
     assert fleet.is_("a", Condition.WARMING)
 
 
@@ -233,21 +234,21 @@ def test_what_stays_slow_is_let_back_in_the_end():
 def test_whoever_comes_back_or_joins_late_starts_slowly():
     fleet = Fleet("ab")
     fleet.later(100.0)
-    fleet.health.went_down("a", now=fleet.now)
-    fleet.health.went_down("a", now=fleet.now)
+    fleet.health.went_down(A, now=fleet.now)
+    fleet.health.went_down(A, now=fleet.now)
     assert not fleet.may_take("a")
-    fleet.health.came_up("a", POOL, now=fleet.now)
-    fleet.health.came_up("c", POOL, now=fleet.now)
+    fleet.health.came_up(A, POOL, now=fleet.now)
+    fleet.health.came_up(C, POOL, now=fleet.now)
     assert fleet.is_("a", Condition.WARMING) and fleet.is_("c", Condition.WARMING)
-    fleet.health.forget("c")
-    fleet.health.forget("a")
+    fleet.health.forget(C)
+    fleet.health.forget(A)
     assert fleet.health.is_calm
 
 
 def test_memory_is_bounded_by_what_lives():
     fleet = Fleet()
     for _ in range(1000):
-        fleet.health.ended(fleet.send("a", p90_s=1e6), "a", failed=False, now=0.0)
+        fleet.health.ended(fleet.send("a", p90_s=1e6), A, failed=False, now=0.0)
     assert not fleet.health._awaited and len(fleet.health._overdue) < 100
-    fleet.health.first_token("unknown", now=0.0)
+    fleet.health.first_token(RequestId("unknown"), now=0.0)
     fleet.health.ended(RequestId("unknown"), ReplicaId("gone"), failed=True, now=0.0)

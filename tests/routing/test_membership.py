@@ -2,11 +2,13 @@
 
 import pytest
 
+from gateway.domain.ids import PoolId, ReplicaId
 from gateway.routing.membership import SET, Member, Membership, MembershipError
 
 
 def fleet(**settings):
-    return Membership([Member(name="default-0", pool="default", url="http://a:1", origin=SET)], **settings)
+    first = Member(name=ReplicaId("default-0"), pool=PoolId("default"), url="http://a:1", origin=SET)
+    return Membership([first], **settings)
 
 
 def names(members):

@@ -8,12 +8,14 @@ import msgspec
 from gateway.domain.decision import Edge, PlacementReason, SessionRef, SessionSource
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
+from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Usage
 from gateway.routing.placement import Asked
 from gateway.routing.predicted import PredictedPlacement
 from gateway.routing.settings import RoutingConfig
 
 BUSY, HERE = PlacementReason.HOME_IS_BUSY, PlacementReason.SESSION_LIVES_THERE
+A, B, C = map(ReplicaId, "abc")
 
 
 class Oracle:
@@ -42,7 +44,7 @@ class Fleet:
 
     def place(self, session, tokens=1000.0, edge=Edge.OPENS, agent=7, thread="1", **running):
         asked = Asked(self.now, agent, 4 * int(tokens), lambda: tokens)
-        loads = [ReplicaLoad(name, count) for name, count in running.items()]
+        loads = [ReplicaLoad(ReplicaId(name), count) for name, count in running.items()]
         return self.policy.place(loads, turn(session, thread, edge), asked)
 
     def answer(self, session, replica, prompt=1000, cached=0, pauses=True, thread="1"):
@@ -56,7 +58,7 @@ def turn(session, thread="1", edge=Edge.OPENS):
 
 def test_what_is_no_turn_goes_where_the_fewest_run():
     fleet = Fleet()
-    assert fleet.policy.place([ReplicaLoad("a", 2), ReplicaLoad("b", 1)], None).replica == "b"
+    assert fleet.policy.place([ReplicaLoad(A, 2), ReplicaLoad(B, 1)], None).replica == "b"
 
 
 def test_newcomers_spread_though_tools_run():
@@ -105,7 +107,7 @@ def test_a_lost_home_is_left_for_where_it_is_best():
     fleet = Fleet()
     fleet.place("s", a=0, b=9, c=9)
     fleet.oracle.queued = {"b": 5.0}
-    candidates = [ReplicaLoad("b", 0), ReplicaLoad("c", 0)]
+    candidates = [ReplicaLoad(B, 0), ReplicaLoad(C, 0)]
     assert fleet.policy.is_adrift(candidates, turn("s"))
     placement = fleet.place("s", b=0, c=0)
     assert placement.replica == "c" and placement.reason is PlacementReason.HOME_IS_GONE
@@ -127,15 +129,15 @@ def test_a_newcomer_prefers_who_holds_what_its_agent_begins_with():
         fleet.answer(f"x{number}", replica, cached=0 if replica == "a" else 1)
     fleet.place("y", b=0)
     fleet.answer("y", "b", prompt=10_000, cached=9_000)
-    fleet.policy.replica_lost("a")
-    fleet.policy.session_ended("y")
+    fleet.policy.replica_lost(A)
+    fleet.policy.session_ended(SessionId("y"))
     assert fleet.place("s", tokens=10_000.0, a=0, b=0).replica == "b"
 
 
 def test_a_newcomer_avoids_who_has_no_room_for_it_to_grow():
     fleet = Fleet()
-    fleet.policy.engine_reported("a", EngineSignals(kv_tokens=50_000))
-    fleet.policy.engine_reported("b", EngineSignals(kv_tokens=500_000))
+    fleet.policy.engine_reported(A, EngineSignals(kv_tokens=50_000))
+    fleet.policy.engine_reported(B, EngineSignals(kv_tokens=500_000))
     chosen = Counter(fleet.place(f"s{n}", a=0, b=0).replica for n in range(8))
     assert chosen["a"] <= 2
 
@@ -149,7 +151,7 @@ def test_a_fork_follows_its_parent_while_it_pays():
     assert fleet.place("s", thread="2", a=9, b=0, **place).replica == "a"
     fleet.oracle.queued = {"a": 50.0}
     assert fleet.place("s", thread="3", a=9, b=0, **place).replica == "b"
-    assert fleet.policy.homes.of_first("s") == "a"
+    assert fleet.policy.homes.of_first(SessionId("s")) == "a"
 
 
 def test_an_idle_replica_steals_a_session_that_pauses():
@@ -157,7 +159,7 @@ def test_an_idle_replica_steals_a_session_that_pauses():
     for number in range(6):
         fleet.place(f"s{number}", a=0)
         fleet.answer(f"s{number}", "a")
-    loads = [ReplicaLoad("a", 4), ReplicaLoad("b", 0)]
+    loads = [ReplicaLoad(A, 4), ReplicaLoad(B, 0)]
     for _ in range(2):
         fleet.now += 0.2
         fleet.policy.look_around(loads, now=fleet.now)
@@ -170,9 +172,9 @@ def test_books_are_closed():
     fleet = Fleet(max_conversations=3)
     for number in range(9):
         fleet.place(f"s{number}", a=0, b=0)
-        fleet.answer(f"s{number}", fleet.policy.homes.of_first(f"s{number}"))
+        fleet.answer(f"s{number}", fleet.policy.homes.of_first(SessionId(f"s{number}")))
     assert len(fleet.policy.homes._homes) == 3 and len(fleet.policy.residency._left) == 3
     for number in range(9):
-        fleet.policy.session_ended(f"s{number}")
+        fleet.policy.session_ended(SessionId(f"s{number}"))
     assert not fleet.policy.sessions_at and not fleet.policy.homes.tokens_at
     assert not fleet.policy.residency._left and not fleet.policy.stealing._at

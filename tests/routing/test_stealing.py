@@ -6,7 +6,10 @@ import msgspec
 import pytest
 
 from gateway.domain.fleet import ReplicaLoad
+from gateway.domain.ids import ReplicaId
 from gateway.routing.stealing import Stealing, StealingConfig
+
+A, B, D = map(ReplicaId, "abd")
 
 
 def session(number):
@@ -24,7 +27,7 @@ class Fleet:
         self.full = ""
         for number in range(3):
             self.now += 1.0
-            self.stealing.paused(session(number), "a", now=self.now)
+            self.stealing.paused(session(number), A, now=self.now)
 
     def look(self, seconds=0.2, **running):
         self.now += seconds
@@ -45,7 +48,7 @@ class Fleet:
 
 
 def loads(**running):
-    return [ReplicaLoad(name, count) for name, count in running.items()]
+    return [ReplicaLoad(ReplicaId(name), count) for name, count in running.items()]
 
 
 def test_whoever_idles_for_long_enough_gets_what_has_paused_for_longest():
@@ -87,7 +90,7 @@ def test_the_thief_is_the_one_with_the_fewest_sessions_and_the_victim_any_that_h
     fleet = Fleet()
     fleet.sessions = {"a": 10, "b": 2, "c": 1, "d": 10}
     for number in range(3, 90):
-        fleet.stealing.paused(session(number), "d", now=fleet.now)
+        fleet.stealing.paused(session(number), D, now=fleet.now)
     steals = [fleet.steal(a=4, b=0, c=0, d=4) for _ in range(6)]
     assert {steal.thief for steal in steals} == {"c"} and {steal.victim for steal in steals} == {"a", "d"}
 
@@ -117,7 +120,7 @@ def stolen_once(**settings):
     fleet.steal(a=4, b=0)
     assert fleet.claim(0, a=4, b=0) == "b"
     fleet.sessions = {"a": 1, "b": 10, "c": 0}
-    fleet.stealing.paused(session(0), "b", now=fleet.now)
+    fleet.stealing.paused(session(0), B, now=fleet.now)
     return fleet
 
 
