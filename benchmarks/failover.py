@@ -313,7 +313,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the last line alone")
     arguments = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all that runs is ended
-    tell = (lambda *_: None) if arguments.json else (lambda *said: print(*said, flush=True))
+    tell: Any = (lambda *_: None) if arguments.json else (lambda *said: print(*said, flush=True))
     tell(f"{machine()}, revision {revision()}, load average {os.getloadavg()[0]:.1f}")
     verdict = Verdict()
     with ExitStack() as stack:

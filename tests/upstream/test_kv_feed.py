@@ -9,6 +9,7 @@ import urllib.request
 import pytest
 
 from gateway.config.upstream import KvEventsConfig
+from gateway.domain.ids import ReplicaId
 from gateway.routing.kv_events import KvBooks
 from gateway.upstream.kv_feed import KvFeed
 from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
@@ -69,7 +70,7 @@ def ask(url, session, prompt, tokens):
 @contextlib.asynccontextmanager
 async def listening(config, books):
     told = []
-    feed = KvFeed("a", config, lambda _, tokens: told.append(tokens))
+    feed = KvFeed(ReplicaId("a"), config, lambda _, tokens: told.append(tokens))
     feed.books = books
     task = asyncio.create_task(feed.run())
     try:
@@ -83,7 +84,8 @@ async def listening(config, books):
 @pytest.mark.parametrize("books", [KvBooks, Lossy], ids=["all events come", "every fifth is lost"])
 async def test_the_books_agree_with_what_the_next_turn_finds(engine, books):
     server, config = engine
-    dice, prompts = random.Random(books.__name__), {}
+    dice = random.Random(books.__name__)
+    prompts: dict[str, list[int]] = {}
     async with listening(config, books()) as (feed, told):
         await asyncio.sleep(0.5)  # to subscribe
         for _ in range(TURNS):
