@@ -115,14 +115,14 @@ class Ticket:
         self._decided: Dispatch | Refuse | None = None
         self._waits: Moment | None = None
         self.is_over = False
+        self.began_s = 0.0
+        """When the request was whole, for those of which it is measured how long they take to be sent on."""
         self.seen: Callable[[], Answer] | None = None
         """What has been seen of the answer, for the case that the client leaves."""
 
     def __enter__(self) -> "Ticket":
         return self
 
-        self.began_s = 0.0
-        """When the request was whole, for those of which it is measured how long they take to be sent on."""
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:

@@ -42,8 +42,8 @@ class Outbound:
         hint: str | None = None,
         trace: bytes | None = None,
     ) -> list[Chunk]:
-        """Head and body, to be written in order; `hint`: what to tell the engine; `trace`: a header line instead
-        of the client's own."""
+        """Head and body, to be written in order; `hint`: what to tell the engine; `trace`: a header line
+        instead of the client's own."""
         head = request.head
         body = self._body(request, abilities, hint, is_readable=is_readable)
         start = head.passed_on.get(replica.id)

@@ -9,7 +9,7 @@ Deviations: nobody says when a conversation is over. Behind an answer without ca
 goes on; behind calls, when its session ends or it has been silent for longer than such pauses last. Should it
 come back after all, that is taken back. What predictions are worth is learned later, when it is certain.
 
-Invariants: a step is learned once, when its answer ends; of one conversation one prediction stands at most;
+Invariants: a step is learned at most once, when its answer ends; of one conversation one prediction stands at most;
 at most `max_threads` conversations are remembered; one event takes leave of a bounded number.
 """
 
@@ -22,7 +22,7 @@ from msgspec import Meta
 
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import SessionId, ThreadId
-from gateway.domain.request import Answer, RequestFacts
+from gateway.domain.request import NO_MANNER, Answer, RequestFacts
 from gateway.tool_probe.text_calls import TextCalls
 from gateway.workflow.agent_types import AgentType, AgentTypes, AgentTypesConfig, Tier
 from gateway.workflow.calibration import Calibration, CalibrationConfig
@@ -174,9 +174,15 @@ class Progress:
         return known
 
     def answered(
-        self, ref: SessionRef, facts: RequestFacts, answer: Answer | None, *, now: float
+        self,
+        ref: SessionRef,
+        facts: RequestFacts,
+        answer: Answer | None,
+        *,
+        may_look: bool = True,
+        now: float,
     ) -> Pause | None:
-        """The turn is over. None if that was no step."""
+        """The turn is over. None if that was no step, or one that there was no time to look at."""
         known = self._threads.get(ref.thread) if ref.edge not in _ASIDE else None
         if known is None:
             return None
@@ -186,6 +192,9 @@ class Progress:
         known.ended_s = now
         self._threads.move_to_end(ref.thread)
         names = [call.name for call in answer.tool_calls if not call.is_at_engine]
+        if not may_look and (names or facts.tool_count):  # else the text has to be read for calls
+            self._pass(ref.thread, known, tool_set(names), facts)
+            return None
         tools = tool_set(names or self.text_calls.names(known.agent.key, facts, answer))
         self._learn_size(known, facts, answer)
         return self._step(ref.thread, known, tools, facts, answer)
@@ -224,6 +233,21 @@ class Progress:
             known.is_due = True
             heappush(self._due, (known.due_s, thread))
         return self._pause(known, forecast, node, is_final=bool(facts.explicit and facts.explicit.final))
+
+    def _pass(self, thread: ThreadId, known: Thread, tools: ToolSet, facts: RequestFacts) -> None:
+        """A step that nothing is learned from, nor predicted of."""
+        node = known.graph.nodes.number(tools)
+        known.walk.step(
+            node,
+            NO_MANNER,
+            has_failed=facts.transcript.new.has_failed,
+            is_asked=not facts.tool_result_ids,
+        )
+        known.tools, known.is_code, known.forecast = tools, False, None
+        known.due_s = known.ended_s + self._config.gone_after_s
+        if not known.is_due:
+            known.is_due = True
+            heappush(self._due, (known.due_s, thread))
 
     def _pause(self, known: Thread, forecast: Forecast, node: int, *, is_final: bool) -> Pause:
         graph = known.graph

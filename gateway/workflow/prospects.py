@@ -2,16 +2,23 @@
 
 The session book tells it what happened; it answers with what is expected, and with what to tell an engine.
 
+A prediction costs half of what a turn costs the gateway. So there is an allowance of them; of turns beyond it
+it is only noted that they were.
+
 Invariants: what it keeps is bounded by its parts; whoever has no thread here (a side request) gets no hint.
 """
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from gateway.domain.decision import SessionRef
 from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Answer, RequestFacts
 from gateway.tool_probe.boundaries import ClosedCalls
 from gateway.tool_probe.durations import Durations, DurationsConfig
+from gateway.workflow.allowance import Allowance
 from gateway.workflow.hints import Hints
 from gateway.workflow.progress import Pause, Progress, ProgressConfig
 from gateway.workflow.reuse import Outlook, Reuse, ReuseConfig
@@ -20,6 +27,8 @@ _MAX_REPLICAS = 4096
 
 
 class WorkflowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    steps_per_s: Annotated[float, Meta(gt=0)] = 300.0
+    """Steps that are learned from and predicted, on average; some 100 µs of a core each."""
     progress: ProgressConfig = ProgressConfig()
     durations: DurationsConfig = DurationsConfig()
     reuse: ReuseConfig = ReuseConfig()
@@ -31,6 +40,7 @@ class Prospects:
         self.durations = Durations(config.durations)
         self._reuse = Reuse(config.reuse, self.durations)
         self._hints = Hints()
+        self._steps = Allowance(per_s=config.steps_per_s, burst=2.0 * config.steps_per_s)
         self._kv_used: dict[ReplicaId, float] = {}
         self._told: dict[SessionId, ReplicaId] = {}
         """Live sessions of which an engine was told something, and which one."""
@@ -44,7 +54,7 @@ class Prospects:
     ) -> None:
         """A turn came, and with it the results of these calls."""
         thread = self.progress.arrived(ref, facts, now=now)
-        if closed is not None:
+        if closed is not None and self._steps.has_any(now=now):
             new = facts.transcript.new
             self.durations.add(
                 thread.agent.key if thread is not None else 0,
@@ -57,7 +67,8 @@ class Prospects:
     def answered(
         self, ref: SessionRef, facts: RequestFacts, answer: Answer | None, *, now: float
     ) -> Pause | None:
-        return self.progress.answered(ref, facts, answer, now=now)
+        may_look = self._steps.take(now=now)
+        return self.progress.answered(ref, facts, answer, may_look=may_look, now=now)
 
     def session_over(self, session: SessionId) -> list[tuple[ReplicaId, str]]:
         """Whom to tell so, and what."""

@@ -36,3 +36,30 @@ def test_side_requests_get_no_hint():
     known: Any = Prospects(WorkflowConfig())
     known.arrived(ref("s", Edge.SERVES), facts(), ClosedCalls(("bash",), 2.0), now=0.0)
     assert known.hint_with_request(ref("s", Edge.SERVES), facts(), A, age_s=0.0, parent=None) is None
+
+
+def test_of_steps_beyond_the_allowance_it_is_noted_that_they_were():
+    known: Any = Prospects(WorkflowConfig(steps_per_s=1.0))
+
+    def step(at: float, *tools: str, **more: Any) -> Any:
+        known.arrived(ref("s"), facts(**more), ClosedCalls(("bash",), 0.1), now=at)
+        return known.answered(ref("s"), facts(**more), answer(*tools), now=at)
+
+    assert step(0.0, "read") is not None and step(0.0, "edit") is not None  # twice a second's are saved up
+    thread = known.progress.thread(ref("s").thread)
+    assert step(0.0, "test") is None
+    assert thread.walk.steps == 3 and thread.tools == ("test",) and thread.forecast is None
+    assert known.durations.of(0, "bash").calls == 2  # of the three results that came
+    assert known.hint_with_request(ref("s"), facts(), A, age_s=0.0, parent=None) is not None
+    assert step(0.0, tool_count=0) is not None  # whoever offers no tools may have called some in its text
+    later = step(5.0, "read")
+    assert later is not None and later.tools == ("read",) and thread.walk.steps == 5
+
+
+def test_a_conversation_that_passed_by_is_forgotten_in_time():
+    known: Any = Prospects(WorkflowConfig(steps_per_s=0.001))
+    known.arrived(ref("s"), facts(), None, now=0.0)
+    assert known.answered(ref("s"), facts(), answer("read"), now=0.0) is None
+    known.arrived(ref("t"), facts(), None, now=1000.0)
+    known.progress.session_over(SessionId("s"))
+    assert known.progress.thread(ref("s").thread) is None
