@@ -1,4 +1,4 @@
-"""So many times a second: what costs more than a turn may cost is done for as many turns as there is time for.
+"""So many times a second: what costs more than a turn may cost is done as often as there is time for.
 
 Invariant: over any time, at most `per_s` a second are granted, after a first `burst`.
 """

@@ -9,8 +9,8 @@ Deviations: nobody says when a conversation is over. Behind an answer without ca
 goes on; behind calls, when its session ends or it has been silent for longer than such pauses last. Should it
 come back after all, that is taken back. What predictions are worth is learned later, when it is certain.
 
-Invariants: a step is learned at most once, when its answer ends; of one conversation one prediction stands at most;
-at most `max_threads` conversations are remembered; one event takes leave of a bounded number.
+Invariants: a step is learned at most once, when its answer ends; of one conversation one prediction stands at
+most; at most `max_threads` conversations are remembered; one event takes leave of a bounded number.
 """
 
 from collections import OrderedDict
