@@ -160,3 +160,22 @@ json_values = st.recursive(
 def test_any_item(item):
     assert read(item) == read(item)
     read_texts(raws([item])[0])
+
+
+@pytest.mark.parametrize(
+    ("content", "has_failed"),
+    [
+        ("all is well", False),
+        ("no errors found", False),
+        ("error: no such option", True),
+        ("Traceback (most recent call last):", True),
+        ("bash: foo: command not found", True),
+        ("cat: x: No such file or directory", True),
+        ("exit code: 2", True),
+        ("exit code: 0", False),
+        ("line\nERROR in it", True),
+        ("x" * 4000 + "\nerror: too far away", False),
+    ],
+)
+def test_a_result_may_say_that_its_tool_failed(content, has_failed):
+    assert read(result("call_1") | {"content": content}).has_failed is has_failed
