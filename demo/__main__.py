@@ -53,6 +53,12 @@ def _options() -> argparse.Namespace:
         "--runs-each", type=int, default=2, metavar="N", help="runs of each agent (default: 2)"
     )
     parser.add_argument("--json", action="store_true", help="print the totals as the last line")
+    parser.add_argument(
+        "--stay",
+        action=argparse.BooleanOptionalAction,
+        default=sys.stdin.isatty(),
+        help="leave everything running until Enter is pressed (default: at a terminal)",
+    )
     return parser.parse_args()
 
 
@@ -96,9 +102,23 @@ async def _demo(options: argparse.Namespace, name: str, children: Children) -> i
         planned = plans(runs_each=options.runs_each)
         say(f"running {len(planned)} agents at once: {', '.join(plan.name for plan in planned)}")
         place = Place(gateway_url=gateway.url, model=stage.MODEL, directory=directory, children=children)
+        say(f"watch them: {gateway.control_url}/turnpike/")
         runs = await run_agents(place, planned, say)
-        say("all agents have ended; stopping the gateway and the servers")
+        if options.stay:
+            say(f"all agents have ended; look at {gateway.control_url}/turnpike/ and press Enter to end")
+            await _enter()
+        say("stopping the gateway and the servers")
     return _conclude(runs, directory, gateway.stream, options, say)
+
+
+async def _enter() -> None:
+    """A line on the terminal, or its end."""
+    loop, pressed = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(sys.stdin, pressed.set)
+    try:
+        await pressed.wait()
+    finally:
+        loop.remove_reader(sys.stdin)
 
 
 def _new_directory(name: str) -> Path:
