@@ -105,3 +105,11 @@ def test_noise_has_the_mean_one() -> None:
     drawn = [noisy.decode_s(4, 1000) for _ in range(20_000)]
     assert sum(drawn) / len(drawn) == pytest.approx(exact.decode_s(4, 1000), rel=0.01)
     assert min(drawn) < max(drawn)
+
+
+@pytest.mark.parametrize("prompt", [511, 512, 513, 1022, 1023])
+def test_a_prompt_may_end_with_a_chunk_of_one_token(prompt: int):
+    turns = [(0.0, 50, 100, 0), (0.5, prompt, 20, 0)]
+    stretched = run(turns, 400, [])
+    stepped = run(turns, 400, [], takes_stretches=False)
+    assert stretched[0] == stepped[0] and stretched[-1] == pytest.approx(stepped[-1])

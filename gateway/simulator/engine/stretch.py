@@ -24,8 +24,8 @@ def limit(running: list[Any], free_blocks: int, block_size: int) -> int:
     """How many steps can be taken before something may happen; 0 if something may at once."""
     steps: int = min(request.max_tokens - request.num_output_tokens for request in running) - 1
     for request in running:
-        if request.num_computed_tokens + 1 != request.num_tokens:
-            return 0  # its prefill goes on
+        if request.num_computed_tokens + 1 != request.num_tokens or not request.num_output_tokens:
+            return 0  # its prefill goes on, be it by a single token
     if steps > 0 and _blocks_needed(running, steps, block_size) > free_blocks:
         enough, too_many = 0, steps
         while too_many - enough > 1:
