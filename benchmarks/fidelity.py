@@ -8,7 +8,7 @@ and so does each server's own API process: what they take is part of what is cal
 sessions and the same settings of the same brain, before engines whose steps cost what a profile says.
 
 The profile has six numbers (`fidelity_profile.py`), fitted to one workload under one policy: prompts of all
-lengths, seldom two at a time. What counts is another workload, with more sessions at once than the caches
+lengths, alone and side by side. What counts is another workload, with more sessions at once than the caches
 hold, under three policies. There, if costs are off by a tenth, so are completions; where sessions only just
 fit, these are off by twice as much. Mean and p90 of session completion within 15 % of live, and the same
 order of the policies, where they differ live by more than 5 %.
@@ -88,11 +88,11 @@ CALIBRATION: Final = Kind(
     name="calibration",
     seed=SEED,
     turns=(3, 6),
-    first_tokens=(1_000, 26_000),
+    first_tokens=(1_000, 20_000),
     grows_by=(100, 1_500),
-    output_tokens=(10, 100),
+    output_tokens=(10, 150),
     tool_s=0.4,
-    apart_s=4.0,
+    apart_s=1.2,
 )
 TEST: Final = Kind(
     name="test",
