@@ -225,7 +225,7 @@ class Gate:
             pauses=is_movable,
             now=now,
         )
-        if len(self._fleet) > 1:
+        if self.placement.looks_around and len(self._fleet) > 1:
             candidates = self._fleet.candidates(live.pool, only=None, without=())
             self.placement.look_around(candidates, now=now)
 

@@ -45,6 +45,9 @@ class PlacementPolicy(Protocol):
 
     A policy that is told something that it has no use for need not say so."""
 
+    looks_around: bool = False
+    """It wants to be asked whenever a turn has ended."""
+
     def place(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
     ) -> Placement:

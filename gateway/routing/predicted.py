@@ -57,6 +57,7 @@ class PredictedPlacement(PlacementPolicy):
         self.homes = Homes(config.max_conversations)
         self.residency = Residency(ResidencyConfig(max_conversations=config.max_conversations))
         self.stealing = Stealing(config.stealing, rng)
+        self.looks_around = config.stealing.enabled
         self._usual_new, self._usual_context, self._usual_peak = _USUAL_NEW, _USUAL_CONTEXT, _USUAL_PEAK
         self._usual_s: dict[ReplicaId, float] = {}
         self._calibrated = 0
@@ -191,7 +192,7 @@ class PredictedPlacement(PlacementPolicy):
         now: float,
     ) -> None:
         conversation = (session.session, session.thread)
-        if pauses and self.homes.first(session.session) == conversation:
+        if pauses and self.looks_around and self.homes.first(session.session) == conversation:
             self.stealing.paused(conversation, replica, now=now)
         prompt = usage.prompt_tokens
         if prompt is None or session.edge is Edge.SERVES:
