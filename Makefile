@@ -21,7 +21,7 @@ test: setup  ## all tests but the nightly ones, against a real vLLM and real age
 nightly: setup  ## every agent and framework, with a backend that refuses or dies (many minutes)
 	$(bin)/python -m pytest -m nightly $(pytest_args)
 
-check: setup  ## format, lint, types, import contracts, fast tests (under a minute)
+check: setup  ## format, lint, types, import contracts, fast tests (a minute or a bit more, on two cores)
 	$(bin)/ruff format --check .
 	$(bin)/ruff check .
 	$(bin)/mypy $(python_trees)
