@@ -43,8 +43,7 @@ class SessionAffinity(PlacementPolicy):
         return Placement(replica=chosen.replica, reason=reason)
 
     def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
-        home = self.homes.find(session)
-        return home is not None and all(load.replica != home for load in candidates)
+        return self.homes.is_adrift(candidates, session)
 
     def session_ended(self, session: SessionId) -> None:
         self.homes.session_ended(session)

@@ -6,11 +6,12 @@ conversation is remembered to live there, and `tokens_at` what those were last t
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from gateway.domain.decision import SessionRef
+from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 
 Conversation = tuple[SessionId, ThreadId]
@@ -38,6 +39,11 @@ class Homes:
     def find(self, session: SessionRef) -> ReplicaId | None:
         """A conversation that is new shares its beginning with the session's first, more often than not."""
         return self.own(session) or self.of_first(session.session)
+
+    def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
+        """Whether it has a home that is none of these."""
+        home = self.find(session)
+        return home is not None and all(load.replica != home for load in candidates)
 
     def of_first(self, session: SessionId) -> ReplicaId | None:
         first = self._firsts.get(session)

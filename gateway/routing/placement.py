@@ -54,6 +54,11 @@ class PlacementPolicy(Protocol):
         """`candidates` is not empty; all of them have room. `session`: None for what is no turn."""
         ...
 
+    @property
+    def sessions_at(self) -> Mapping[ReplicaId, int]:
+        """How many sessions live on each replica, as far as the policy keeps count."""
+        return {}
+
     def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
         """Whether it lived on a replica that is none of these, so that its prompt is computed anew."""
         return False

@@ -81,8 +81,7 @@ class PredictedPlacement(PlacementPolicy):
         return Placement(replica=chosen, reason=reason)
 
     def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
-        home = self.homes.find(session)
-        return home is not None and all(load.replica != home for load in candidates)
+        return self.homes.is_adrift(candidates, session)
 
     def _choose(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked

@@ -41,7 +41,7 @@ class Driver:
     ) -> None:
         """`send_hint`: tells a replica's engine something, and does not wait for it."""
         self.coordinator = coordinator
-        self.clock = self._clock = clock
+        self.clock = clock
         self._loop = asyncio.get_running_loop()
         self.call_soon = self._loop.call_soon
         self._id_prefix = id_prefix
@@ -66,7 +66,7 @@ class Driver:
         return ticket
 
     def send(self, event: ev.Event) -> None:
-        now, recorder = self._clock(), self._recorder
+        now, recorder = self.clock(), self._recorder
         if recorder is None:
             commands = self.coordinator.handle(event, now=now)
         else:
@@ -99,7 +99,7 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_due_s = due_s
-        self._timer = self._loop.call_later(max(due_s - self._clock(), 0.001), self._timer_fired)
+        self._timer = self._loop.call_later(max(due_s - self.clock(), 0.001), self._timer_fired)
 
     def _timer_fired(self) -> None:
         self._timer = None

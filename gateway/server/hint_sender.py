@@ -7,7 +7,6 @@ Invariants: one message to a replica at a time; at most `MAX_WAITING` hints wait
 into the brain's driver.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Mapping
 from ssl import SSLContext
@@ -88,5 +87,5 @@ class HintSender:
                 allow_redirects=False,
             ) as response:
                 return response.status == 200
-        except (aiohttp.ClientError, OSError, asyncio.TimeoutError):  # noqa: UP041 - 3.11 has one, aiohttp another
+        except (aiohttp.ClientError, OSError, TimeoutError):
             return False
