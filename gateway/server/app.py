@@ -56,22 +56,19 @@ class Gateway:
             recorder=self._recorder,
             send_hint=self._send_hint if config.hints.turnpike else None,
         )
-        tls = _upstream_tls(config)
-        self._members = Members(config, environ, tls=tls, clock=self._clock)
+        self._members = Members(config, environ, tls=_upstream_tls(config), clock=self._clock)
         self._replicas = self._members.replicas
         self._health = HealthChecks(
             self._replicas,
             config.upstream,
-            tls=tls,
             on_up=self._replica_came_up,
             on_down=self._replica_went_down,
             has_several_pools=len(config.pools) > 1,
         )
-        self.hints = HintSender(self._replicas, self._tasks, tls=tls)
+        self.hints = HintSender(self._replicas, self._tasks)
         self._engines = EngineWatch(
             self._replicas,
             config.upstream,
-            tls=tls,
             on_report=self._engine_reported,
         )
         tenants = Tenants(config.tenants)

@@ -9,7 +9,6 @@ into the brain's driver.
 
 from collections import deque
 from collections.abc import Mapping
-from ssl import SSLContext
 from typing import Final
 
 import aiohttp
@@ -25,13 +24,10 @@ _TIMEOUT_S: Final = 5.0
 
 
 class HintSender:
-    def __init__(
-        self, replicas: Mapping[ReplicaId, Replica], tasks: TaskGroup, *, tls: SSLContext | None
-    ) -> None:
+    def __init__(self, replicas: Mapping[ReplicaId, Replica], tasks: TaskGroup) -> None:
         """`replicas` may change."""
         self._replicas = replicas
         self._tasks = tasks
-        self._tls = tls
         self._waiting: dict[ReplicaId, deque[str]] = {}
         """Of the replicas that are being told something."""
         self._session: aiohttp.ClientSession | None = None
@@ -75,17 +71,9 @@ class HintSender:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
             self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
-        headers = {"Content-Type": "application/json"}
-        if known.api_key is not None:
-            headers["Authorization"] = f"Bearer {known.api_key}"
+        content = f'{{"hints":[{",".join(hints)}]}}'.encode()
         try:
-            async with self._session.post(
-                f"{known.address.url}/turnpike/hints",
-                data=f'{{"hints":[{",".join(hints)}]}}'.encode(),
-                headers=headers,
-                ssl=self._tls if known.address.is_tls and self._tls is not None else True,
-                allow_redirects=False,
-            ) as response:
+            async with known.ask(self._session, "POST", "/turnpike/hints", content=content) as response:
                 return response.status == 200
         except (aiohttp.ClientError, OSError, TimeoutError):
             return False

@@ -5,7 +5,6 @@ or takes too long, is asked again after a while; nothing depends on its answer.
 """
 
 import asyncio
-import ssl
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
@@ -29,12 +28,10 @@ class EngineWatch:
         replicas: Mapping[ReplicaId, Replica],
         config: UpstreamConfig,
         *,
-        tls: ssl.SSLContext | None,
         on_report: Callable[[ReplicaId, EngineSignals], None],
     ) -> None:
         self._replicas = replicas
         self._config = config
-        self._tls = tls
         self._on_report = on_report
         self._engines: set[ReplicaId] = set()
         self._session: aiohttp.ClientSession | None = None
@@ -73,12 +70,8 @@ class EngineWatch:
     async def _ask(self, replica: Replica) -> EngineSignals | None:
         """None if it says nothing."""
         assert self._session is not None
-        headers = {"Authorization": f"Bearer {replica.api_key}"} if replica.api_key is not None else {}
-        tls = self._tls if replica.address.is_tls and self._tls is not None else True
         try:
-            async with self._session.get(
-                replica.address.url + "/metrics", headers=headers, ssl=tls, allow_redirects=False
-            ) as response:
+            async with replica.ask(self._session, "GET", "/metrics") as response:
                 if response.status != 200:
                     return None
                 content = await response.content.read(_MAX_BYTES)

@@ -7,7 +7,6 @@ there?) and `/v1/models`. A replica that has no such paths is up if it answers H
 import asyncio
 import contextlib
 import re
-import ssl
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -28,7 +27,6 @@ class HealthChecks:
         replicas: Mapping[ReplicaId, Replica],
         config: UpstreamConfig,
         *,
-        tls: ssl.SSLContext | None,
         on_up: Callable[[ReplicaFacts], None],
         on_down: Callable[[ReplicaId, str], None],
         has_several_pools: bool,
@@ -37,7 +35,6 @@ class HealthChecks:
         self.has_several_pools = has_several_pools
         self._replicas = replicas
         self._config = config
-        self._tls = tls
         self._on_up = on_up
         self._on_down = on_down
         self._facts: dict[ReplicaId, ReplicaFacts] = {}
@@ -134,11 +131,7 @@ class HealthChecks:
 
     async def _get(self, replica: Replica, path: str) -> tuple[int, Any]:
         assert self._session is not None
-        headers = {"Authorization": f"Bearer {replica.api_key}"} if replica.api_key is not None else {}
-        tls = self._tls if replica.address.is_tls and self._tls is not None else True
-        async with self._session.get(
-            replica.address.url + path, headers=headers, ssl=tls, allow_redirects=False
-        ) as response:
+        async with replica.ask(self._session, "GET", path) as response:
             try:
                 return response.status, await response.json(content_type=None)
             except ValueError:

@@ -2,8 +2,10 @@
 
 import asyncio
 import ssl
+from contextlib import AbstractAsyncContextManager
 from urllib.parse import urlsplit
 
+import aiohttp
 import msgspec
 
 from gateway.config.upstream import UpstreamConfig
@@ -69,6 +71,22 @@ class Replica:
         self._idle: list[UpstreamConnection] = []
         """Most recently used last."""
         self._busy: set[UpstreamConnection] = set()
+
+    def ask(
+        self, client: aiohttp.ClientSession, method: str, path: str, *, content: bytes | None = None
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """A request of the gateway's own, beside those that it passes on; `content`: JSON."""
+        headers = {} if content is None else {"Content-Type": "application/json"}
+        if self.api_key is not None:
+            headers["Authorization"] = f"Bearer {self.api_key}"
+        return client.request(
+            method,
+            self.address.url + path,
+            data=content,
+            headers=headers,
+            ssl=self._tls or True,
+            allow_redirects=False,
+        )
 
     @property
     def busy_count(self) -> int:

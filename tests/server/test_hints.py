@@ -48,7 +48,7 @@ async def told(engine: Engine, hints: list[str], *, waits: bool = True) -> HintS
     address = Address.parse(f"http://127.0.0.1:{port}")
     replica = Replica(A, PoolId("p"), address, config=UpstreamConfig(), api_key="k", tls=None)
     tasks = TaskGroup()
-    sender = HintSender({A: replica}, tasks, tls=None)
+    sender = HintSender({A: replica}, tasks)
     sender.send(ReplicaId("nobody"), "{}")
     for hint in hints:
         sender.send(A, hint)

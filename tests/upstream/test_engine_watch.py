@@ -50,9 +50,7 @@ async def watched(engine: Engine, *, key=None):
         tls=None,
     )
     told: list[tuple[ReplicaId, EngineSignals]] = []
-    watch = EngineWatch(
-        {replica.id: replica}, CONFIG, tls=None, on_report=lambda *report: told.append(report)
-    )
+    watch = EngineWatch({replica.id: replica}, CONFIG, on_report=lambda *report: told.append(report))
     await watch.close()  # before it began
     tasks = [asyncio.create_task(loop) for loop in watch.loops()]
     try:
