@@ -13,9 +13,11 @@ class Allowance:
         self._refilled_s: float | None = None
 
     def has_any(self, *, now: float) -> bool:
-        if self._refilled_s is not None and now > self._refilled_s:
+        if self._refilled_s is None:
+            self._refilled_s = now
+        elif now > self._refilled_s:
             self._left = min(self._burst, self._left + (now - self._refilled_s) * self._per_s)
-        self._refilled_s = now
+            self._refilled_s = now
         return self._left >= 1.0
 
     def take(self, *, now: float) -> bool:

@@ -14,4 +14,4 @@ def test_what_is_granted():
 def test_time_that_stands_still_or_goes_back_grants_nothing():
     allowed = Allowance(per_s=1000.0, burst=1.0)
     assert allowed.take(now=5.0)
-    assert not allowed.take(now=5.0) and not allowed.take(now=4.0)
+    assert not allowed.take(now=5.0) and not allowed.take(now=4.0) and not allowed.take(now=5.0)
