@@ -22,6 +22,7 @@ from gateway.cost.in_flight import InFlight
 from gateway.cost.profile import Profile
 from gateway.cost.roofline import Turn
 from gateway.cost.tokens import Counted, TokensPerByte
+from gateway.domain.allowance import Allowance
 from gateway.domain.decision import Edge
 from gateway.domain.ids import ReplicaId, RequestId, ThreadId
 from gateway.domain.records import Expected
@@ -49,8 +50,7 @@ class _Replica:
     def __init__(self, profile: Profile | None) -> None:
         self.estimator = Estimator(profile)
         self.in_flight = InFlight()
-        self.allowance = ALLOWANCE
-        self.refilled_s = 0.0
+        self.lessons = Allowance(per_s=LESSONS_PER_S, burst=ALLOWANCE)
 
 
 class Forecasts:
@@ -64,8 +64,6 @@ class Forecasts:
         """By turn, and the last one by conversation: the older half of what is remembered, or more."""
         self._lessons: dict[RequestId, Prediction] = {}
         """Live turns to learn from."""
-        self._lessons_per_s = LESSONS_PER_S
-        """Of each replica."""
 
     # --- what is expected --------------------------------------------------------------------------
 
@@ -103,7 +101,7 @@ class Forecasts:
         known.in_flight.sent(live.request, prediction, now=now)
         if not facts.stream:
             known.in_flight.first_token(live.request, now=now)  # nobody will see it
-        if self._may_learn(known, now=now):
+        if known.lessons.take(now=now):
             self._lessons[live.request] = prediction
         end = prediction.completion
         first = prediction.first_token if facts.stream else end
@@ -150,7 +148,8 @@ class Forecasts:
         known = self._replicas.get(replica)
         if known is None:
             known = self._replicas[replica] = _Replica(self._profiles.get(replica))
-            self._lessons_per_s = min(LESSONS_PER_S, LESSONS_PER_S_IN_ALL / len(self._replicas))
+            for each in self._replicas.values():
+                each.lessons.per_s = min(LESSONS_PER_S, LESSONS_PER_S_IN_ALL / len(self._replicas))
         return known
 
     def _of_model(self, model: str | None) -> TokensPerByte:
@@ -180,15 +179,6 @@ class Forecasts:
         self._left[live.request] = left
         if live.session is not None:
             self._left[live.session.thread] = left
-
-    def _may_learn(self, known: _Replica, *, now: float) -> bool:
-        allowance = known.allowance + self._lessons_per_s * (now - known.refilled_s)
-        known.refilled_s = now
-        if allowance < 1.0:
-            known.allowance = allowance
-            return False
-        known.allowance = (allowance if allowance < ALLOWANCE else ALLOWANCE) - 1.0
-        return True
 
 
 def _learn(

@@ -78,8 +78,6 @@ class Driver:
         self.brain = brain
         self.engines: Mapping[ReplicaId, Engine] = {}
         """To be set before the first call."""
-        self.on_hint: Callable[[ReplicaId, str], None] | None = None
-        """Told what an engine is told at a pause."""
         self.refusals = 0
         self._kernel = kernel
         self._client = client
@@ -163,8 +161,7 @@ class Driver:
         elif isinstance(command, Refuse):
             self._refused(self._calls.pop(command.request), command)
         elif isinstance(command, SendHint):
-            if self.on_hint is not None:
-                self.on_hint(command.replica, command.hint)
+            pass  # simulated engines have no plugin
         elif self._on_record is not None:
             self._on_record(command)
 
@@ -182,7 +179,6 @@ class Driver:
             ref=call.ref,
             keys=call.keys(),
             submitted_s=self._kernel.now,
-            hint=command.hint,
         )
         self.engines[call.replica].submit(turn)
 

@@ -23,6 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.domain import records as rec
+from gateway.domain.allowance import Allowance
 from gateway.domain.decision import Edge
 from gateway.domain.ids import RequestId, SessionId
 from gateway.domain.request import Protocol
@@ -66,9 +67,7 @@ class _Session(msgspec.Struct):
 class Spans:
     def __init__(self, contexts: TraceContexts, *, spans_per_s: float) -> None:
         self._contexts = contexts
-        self._rate = spans_per_s
-        self._allowance = _BURST_S * spans_per_s
-        self._refilled_s = 0.0
+        self._allowance = Allowance(per_s=spans_per_s, burst=_BURST_S * spans_per_s)
         self._turns: OrderedDict[RequestId, _Turn] = OrderedDict()
         self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()
         self._out: list[Span] = []
@@ -91,10 +90,7 @@ class Spans:
 
     def take(self, records: Iterable[rec.Record], *, now: float) -> list[Span]:
         """Spans that ended. Records of types that are unknown here make none."""
-        self._allowance = min(
-            _BURST_S * self._rate, self._allowance + self._rate * max(0.0, now - self._refilled_s)
-        )
-        self._refilled_s = now
+        self._allowance.refill(now=now)
         takes = self._takes
         for record in records:
             take = takes.get(type(record))
@@ -117,7 +113,7 @@ class Spans:
 
     def _flush(self) -> list[Span]:
         out, self._out = self._out, []
-        self._allowance -= len(out)
+        self._allowance.left -= len(out)
         return out
 
     # --- sessions ------------------------------------------------------------------------------------
@@ -183,7 +179,7 @@ class Spans:
         session.turns += 1
         if not trace.is_sampled:
             return
-        if self._allowance - len(self._out) <= 0:
+        if self._allowance.left - len(self._out) <= 0:
             session.left_out += 1
             self.left_out += 1
             return

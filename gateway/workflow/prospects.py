@@ -13,12 +13,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from gateway.domain.allowance import Allowance
 from gateway.domain.decision import SessionRef
 from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Answer, RequestFacts
 from gateway.tool_probe.boundaries import ClosedCalls
 from gateway.tool_probe.durations import Durations, DurationsConfig
-from gateway.workflow.allowance import Allowance
 from gateway.workflow.hints import Hints
 from gateway.workflow.progress import Pause, Progress, ProgressConfig
 from gateway.workflow.reuse import Outlook, Reuse, ReuseConfig

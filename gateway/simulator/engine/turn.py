@@ -18,8 +18,6 @@ class EngineTurn(msgspec.Struct, kw_only=True, eq=False):
     keys: Sequence[bytes]
     """Of the full blocks of prompt and output."""
     submitted_s: float
-    hint: str | None = None
-    """What the engine is told of the session with it."""
     began_s: float | None = None
     """When it first ran; set by the engine."""
     cached_tokens: int = 0

@@ -1,6 +1,6 @@
 """So many at once, so many a second, and none saved up beyond that."""
 
-from gateway.workflow.allowance import Allowance
+from gateway.domain.allowance import Allowance
 
 
 def test_what_is_granted():
