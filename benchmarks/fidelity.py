@@ -7,11 +7,13 @@ there are two), and clients that play a workload (`turnpike play`). Gateway and 
 and so does each server's own API process: what they take is part of what is calibrated. Simulated: the same
 sessions and the same settings of the same brain, before engines whose steps cost what a profile says.
 
-The profile has six numbers (`fidelity_profile.py`), fitted to one workload under one policy: prompts of all
-lengths, alone and side by side. What counts is another workload, with more sessions at once than the caches
-hold, under three policies. There, if costs are off by a tenth, so are completions; where sessions only just
-fit, these are off by twice as much. Mean and p90 of session completion within 15 % of live, and the same
-order of the policies, where they differ live by more than 5 %.
+The costs (`fidelity_profile.py`) are fitted to the engines' steps while one workload is played under one
+policy, before and after the test, and to requests that were alone. What a shared core does varies by half
+within minutes, so costs are in units of the machine's pace (`speedometer.py`), which is measured in each run.
+What counts is another workload, with more sessions at once than the caches hold, under three policies. There,
+if costs are off by a tenth, so are completions; where sessions only just fit, these are off by twice as much.
+Mean and p90 of session completion within 15 % of live, and the same order of the policies, where they differ
+live by more than 5 %, at the pace that each had.
 """
 
 import argparse
@@ -22,6 +24,8 @@ import signal
 import statistics
 import sys
 import tempfile
+import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,9 +34,11 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from benchmarks.fidelity_profile import Costs, fitted
+from benchmarks.fidelity_profile import Alone, Costs, fitted
 from benchmarks.gateway import gateway
-from benchmarks.processes import BenchmarkError, machine, on_cpus, revision
+from benchmarks.processes import ROOT, BenchmarkError, machine, on_cpus, revision
+from benchmarks.speedometer import paced
+from benchmarks.step_log import VARIABLE, Step, read
 from benchmarks.verdict import Verdict, percentile
 from gateway.assembly import assemble
 from gateway.config import Config
@@ -41,7 +47,7 @@ from gateway.simulator.engine.options import EngineOptions
 from gateway.simulator.fleet import FleetSpec, ReplicaGroup
 from gateway.simulator.live.endpoint import Endpoint
 from gateway.simulator.live.player import play
-from gateway.simulator.results import Ignore, SessionOutcome
+from gateway.simulator.results import Ignore, SessionOutcome, TurnOutcome
 from gateway.simulator.run import POOL, simulate
 from gateway.workload.trace.format import Session, Thread, Tool, Turn, TurnRef
 from turnpike_vllm.scripted import process as scripted
@@ -57,12 +63,14 @@ LONGEST: Final = 32_768
 CHUNK: Final = 2_048
 SEQUENCES: Final = 64
 REPLICAS: Final = 2
+ALONE_S: Final = 8.0
+"""For each session that is alone."""
 WITHIN: Final = 0.15
 APART: Final = 0.05
 """Policies that differ by less are not ranked."""
 POLICIES: Final[dict[str, Settings]] = {
     "affinity": {"admission": {"policy": "concurrency"}},
-    "affinity, cap of 3": {"admission": {"policy": "session-cap", "session_cap": 3}},
+    "affinity, cap of 2": {"admission": {"policy": "session-cap", "session_cap": 2}},
     "one turn a replica": {"admission": {"policy": "concurrency", "max_running_per_replica": 1}},
 }
 CALIBRATED_BY: Final = POLICIES["affinity"]
@@ -88,11 +96,11 @@ CALIBRATION: Final = Kind(
     name="calibration",
     seed=SEED,
     turns=(3, 6),
-    first_tokens=(1_000, 20_000),
+    first_tokens=(1_000, 16_000),
     grows_by=(100, 1_500),
     output_tokens=(10, 150),
     tool_s=0.4,
-    apart_s=1.2,
+    apart_s=0.6,
 )
 TEST: Final = Kind(
     name="test",
@@ -133,11 +141,17 @@ def drawn(kind: Kind, count: int) -> list[Session]:
 
 
 class Completions(Ignore):
-    """How long each session took."""
+    """How long each session took, and when its turns ran."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.turns: list[TurnOutcome] = []
         self.failed = 0
+        self.pace_s = 0.0
+        """Of the machine meanwhile, if it was live."""
+
+    def turn_done(self, outcome: TurnOutcome) -> None:
+        self.turns.append(outcome)
 
     def session_done(self, outcome: SessionOutcome) -> None:
         self.seconds[outcome.id] = outcome.end_s - outcome.arrival_s
@@ -152,7 +166,47 @@ class Completions(Ignore):
         return percentile(list(self.seconds.values()), 90)
 
 
-def live(sessions: Iterable[Session], engines: Sequence[str], policy: Settings, at: Path) -> Completions:
+class Engines:
+    """Side by side, each on a core of its own as far as there are as many."""
+
+    def __init__(self, stack: ExitStack, at: Path) -> None:
+        cores = sorted(os.sched_getaffinity(0))
+        self._logs = [at / f"steps-{number}" for number in range(REPLICAS)]
+        engines = [scripted.ScriptedEngine(SCRIPT, _options(log)) for log in self._logs]
+        for number, engine in enumerate(engines):
+            stack.callback(engine.stop)
+            with on_cpus(frozenset({cores[number % len(cores)]})):
+                engine.launch()
+        for engine in engines:
+            engine.wait_healthy()
+        self.urls = [engine.url for engine in engines]
+
+    def steps(self, since_s: float = 0.0) -> list[Step]:
+        """That began since then, by the wall clock."""
+        return [step for log in self._logs for step in read(log) if step.began_s >= since_s]
+
+
+def _options(log: Path) -> scripted.EngineOptions:
+    return scripted.EngineOptions(
+        served_model_names=(MODEL,),
+        max_model_len=LONGEST,
+        block_size=BLOCK,
+        extra_args=(
+            *("--num-gpu-blocks-override", str(KV_BLOCKS)),
+            *("--max-num-batched-tokens", str(CHUNK)),
+            *("--max-num-seqs", str(SEQUENCES)),
+            *("--scheduler-cls", "benchmarks.logging_scheduler.LoggingScheduler"),
+        ),
+        extra_env={
+            "VLLM_SERVER_DEV_MODE": "1",  # for `/reset_prefix_cache`
+            "PYTHONPATH": str(ROOT),
+            VARIABLE: str(log),
+        },
+    )
+
+
+def live(sessions: Iterable[Session], engines: Engines, policy: Settings, at: Path) -> Completions:
+    """Caches are empty when it begins, as simulated ones are."""
     found = Completions()
 
     async def run(url: str) -> None:
@@ -161,10 +215,14 @@ def live(sessions: Iterable[Session], engines: Sequence[str], policy: Settings, 
         async with aiohttp.ClientSession(
             connector=connector, timeout=timeout, read_bufsize=1 << 20
         ) as client:
+            for engine in engines.urls:
+                async with client.post(f"{engine}/reset_prefix_cache") as answer:
+                    answer.raise_for_status()
             await play(sessions, Endpoint(client, url, MODEL), found)
 
-    with gateway(engines, at, _as_toml(policy)) as url:
+    with gateway(engines.urls, at, _as_toml(policy)) as url, paced() as pace:
         asyncio.run(run(url))
+    found.pace_s = pace.s
     return found
 
 
@@ -202,28 +260,34 @@ def measure(count: int, verdict: Verdict, tell: Any) -> None:
     calibration, test = drawn(CALIBRATION, count), drawn(TEST, count)
     with ExitStack() as stack:
         at = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fidelity-")))
-        engines = start_engines(stack)
+        engines = Engines(stack, at)
         live(calibration[: count // 3], engines, CALIBRATED_BY, at / "warm")
-        seen = live(calibration, engines, CALIBRATED_BY, at / "calibration")
-        lived = {}
+        by_itself = alone(calibration[: count // 3], engines, at / "alone")
+        began_s = time.time()
+        before = live(calibration, engines, CALIBRATED_BY, at / "before")
+        steps, lived = at_pace(engines.steps(began_s), before.pace_s), {}
         for number, (name, policy) in enumerate(POLICIES.items()):
             lived[name] = live(test, engines, policy, at / str(number))
             tell(f"live, {name}: mean {lived[name].mean:.2f} s, p90 {lived[name].p90:.2f} s")
+        began_s = time.time()
+        after = live(calibration, engines, CALIBRATED_BY, at / "after")
+        steps += at_pace(engines.steps(began_s), after.pace_s)
 
-    def play_with(costs: Costs) -> dict[str, float]:
-        return simulated(calibration, costs, CALIBRATED_BY).seconds
-
-    costs = fitted(play_with, seen.seconds)
+    costs = fitted(steps, by_itself)
     tell(f"fitted: {costs}")
-    again = simulated(calibration, costs, CALIBRATED_BY)
-    verdict.tell("calibration_mean_error", again.mean / seen.mean - 1)
-    verdict.tell("calibration_p90_error", again.p90 / seen.p90 - 1)
-    played = {name: simulated(test, costs, policy) for name, policy in POLICIES.items()}
+    for when, seen in (("before", before), ("after", after)):
+        again = simulated(calibration, costs.times(seen.pace_s), CALIBRATED_BY)
+        verdict.tell(f"calibration_error_{when}", again.mean / seen.mean - 1)
+        verdict.tell(f"calibration_pace_{when}_ms", seen.pace_s * 1e3)
+    played = {
+        name: simulated(test, costs.times(lived[name].pace_s), policy) for name, policy in POLICIES.items()
+    }
     for name in POLICIES:
         key = name.replace(",", "").replace(" ", "_")
         tell(f"simulated, {name}: mean {played[name].mean:.2f} s, p90 {played[name].p90:.2f} s")
         verdict.at_most(f"mean_error_{key}", abs(played[name].mean / lived[name].mean - 1), WITHIN)
         verdict.at_most(f"p90_error_{key}", abs(played[name].p90 / lived[name].p90 - 1), WITHIN)
+        verdict.tell(f"pace_{key}_ms", lived[name].pace_s * 1e3)
         verdict.tell(f"live_mean_{key}_s", lived[name].mean)
         verdict.tell(f"simulated_mean_{key}_s", played[name].mean)
         verdict.at_most(f"failed_{key}", lived[name].failed + played[name].failed, 0)
@@ -232,6 +296,31 @@ def measure(count: int, verdict: Verdict, tell: Any) -> None:
     )
     verdict.tell("pairs_ranked", ranked)
     verdict.at_most("pairs_ranked_otherwise", disagree, 0)
+
+
+def at_pace(steps: Iterable[Step], pace_s: float) -> list[Step]:
+    """In units of the machine's pace."""
+    return [msgspec.structs.replace(step, took_s=step.took_s / pace_s) for step in steps]
+
+
+def alone(sessions: Sequence[Session], engines: Engines, at: Path) -> list[Alone]:
+    """One session after the other. A step of theirs is known by the length of its prompt."""
+    began_s = time.time()
+    apart = [
+        msgspec.structs.replace(each, arrival_s=number * ALONE_S) for number, each in enumerate(sessions)
+    ]
+    played = live(apart, engines, CALIBRATED_BY, at)
+    inside_s: defaultdict[int, float] = defaultdict(float)
+    for step in engines.steps(began_s):
+        inside_s[step.rows[0].prompt_tokens] += step.took_s
+    lengths = Counter(turn.prompt_tokens for turn in played.turns)
+    return [
+        Alone(
+            turn.prompt_tokens, (turn.end_s - turn.arrival_s - inside_s[turn.prompt_tokens]) / played.pace_s
+        )
+        for turn in played.turns
+        if lengths[turn.prompt_tokens] == 1
+    ]
 
 
 def disagreements(lived: dict[str, float], played: dict[str, float]) -> tuple[int, int]:
@@ -247,29 +336,6 @@ def disagreements(lived: dict[str, float], played: dict[str, float]) -> tuple[in
         pair for pair in pairs if (lived[pair[0]] < lived[pair[1]]) != (played[pair[0]] < played[pair[1]])
     ]
     return len(pairs), len(wrong)
-
-
-def start_engines(stack: ExitStack) -> list[str]:
-    """Side by side, each on a core of its own as far as there are as many."""
-    cores = sorted(os.sched_getaffinity(0))
-    options = scripted.EngineOptions(
-        served_model_names=(MODEL,),
-        max_model_len=LONGEST,
-        block_size=BLOCK,
-        extra_args=(
-            *("--num-gpu-blocks-override", str(KV_BLOCKS)),
-            *("--max-num-batched-tokens", str(CHUNK)),
-            *("--max-num-seqs", str(SEQUENCES)),
-        ),
-    )
-    engines = [scripted.ScriptedEngine(SCRIPT, options) for _ in range(REPLICAS)]
-    for number, engine in enumerate(engines):
-        stack.callback(engine.stop)
-        with on_cpus(frozenset({cores[number % len(cores)]})):
-            engine.launch()
-    for engine in engines:
-        engine.wait_healthy()
-    return [engine.url for engine in engines]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,37 +1,42 @@
-"""What a tiny model on a core costs, as a cost profile: six numbers, found from how long sessions took.
+"""What a tiny model on a core costs, as a cost profile: numbers that are measured, by least squares.
 
-A step of it costs an overhead, so much for a token, for a token's look at each other of its context, and for
-each sequence in the step (sampling, and the work of the server for a token that is streamed); the profile has
-no such thing, so it stands there as experts, of which a step reads those that its tokens need. What happens
-outside steps (parsing, tokens to text, gateway and client) is what the server's front takes: so much for a
-request, and for a token of its prompt.
+A step costs an overhead, so much for each sequence in it (sampling, and the work of the server for a token
+that is streamed), for each new token, and for a token's look at each other of its context: less in a prompt,
+where many look at once, than alone, while decoding. These five are fitted to the steps of engines under load.
+What happens outside steps (parsing, tokens to text, gateway and client) is what the server's front takes: so
+much for a request, and for a token of its prompt. These two are fitted to requests that were alone.
 """
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
+from benchmarks.step_log import Step
 from gateway.cost.profile import Hardware, Model, Profile
+from gateway.cost.roofline import context_product
 from gateway.simulator.engine.front import FrontCosts
 
 _RATE: Final = 1e12
 """FLOPs and bytes a second: they only carry times."""
-_EXPERTS: Final = 16
-_SHRINKS: Final = (0.4, 0.2, 0.1, 0.05)
-"""Steps of the search, in logarithms."""
+_Floats = NDArray[np.float64]
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds. The defaults are where the search begins."""
+    """Seconds."""
 
-    step_s: float = 0.004
-    token_s: float = 12e-6
-    context_token_s: float = 5e-9
-    sequence_s: float = 0.6e-3
-    request_s: float = 0.008
-    prompt_token_s: float = 2e-6
+    step_s: float
+    row_s: float
+    token_s: float
+    prompt_context_token_s: float
+    decode_context_token_s: float
+    request_s: float
+    prompt_token_s: float
+
+    def times(self, factor: float) -> "Costs":
+        return Costs(**{name: getattr(self, name) * factor for name in self.__struct_fields__})
 
     @property
     def front(self) -> FrontCosts:
@@ -51,41 +56,65 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
                 name="tiny",
                 active_parameters=self.token_s * _RATE / 2,
                 dense_weight_bytes=1.0,
-                expert_weight_bytes=self.sequence_s * _EXPERTS * _RATE,
-                experts=_EXPERTS,
-                experts_per_token=1,
-                kv_bytes_per_token=self.context_token_s * _RATE,
-                attention_flops_per_context_token=self.context_token_s * _RATE,
+                kv_bytes_per_token=self.decode_context_token_s * _RATE,
+                attention_flops_per_context_token=self.prompt_context_token_s * _RATE,
                 source="fitted",
             ),
             compute_efficiency=1.0,
             step_overhead_s=self.step_s,
+            row_overhead_s=self.row_s,
             chunk_tokens=chunk_tokens,
             kv_capacity_tokens=kv_tokens,
         )
 
 
-def fitted(simulate: Callable[[Costs], Mapping[str, float]], seen: Mapping[str, float]) -> Costs:
-    """The costs with which sessions take what they were seen to take: one number after the other, by steps
-    that become smaller."""
+class Alone(msgspec.Struct, frozen=True):
+    """A request while nobody else asked."""
 
-    def loss(costs: Costs) -> float:
-        played = simulate(costs)
-        errors = [math.log(played[name] / seconds) for name, seconds in seen.items()]
-        mean = math.log(sum(played.values()) / sum(seen.values()))
-        return sum(error**2 for error in errors) / len(errors) + mean**2
-
-    best = Costs()
-    least = loss(best)
-    for step in _SHRINKS:
-        for name in (None, *Costs.__struct_fields__):
-            for direction in (step, -step):
-                while (tried := loss(moved := _moved(best, name, math.exp(direction)))) < least:
-                    best, least = moved, tried
-    return best
+    prompt_tokens: int
+    outside_s: float
+    """That it took, beside the engine's steps."""
 
 
-def _moved(costs: Costs, name: str | None, factor: float) -> Costs:
-    """One of the numbers, or all of them, times the factor."""
-    names = Costs.__struct_fields__ if name is None else (name,)
-    return msgspec.structs.replace(costs, **{each: getattr(costs, each) * factor for each in names})
+def fitted(steps: Iterable[Step], alone: Iterable[Alone]) -> Costs:
+    found = [step for step in steps if step.took_s > 0]
+    took_s = np.array([step.took_s for step in found])
+    step_s, row_s, token_s, prompt_s, decode_s = _least_squares([_features(step) for step in found], took_s)
+    requests = list(alone)
+    outside_s = np.array([request.outside_s for request in requests])
+    request_s, read_s = _least_squares([(1.0, request.prompt_tokens) for request in requests], outside_s)
+    return Costs(
+        step_s=step_s,
+        row_s=row_s,
+        token_s=token_s,
+        prompt_context_token_s=prompt_s,
+        decode_context_token_s=decode_s,
+        request_s=request_s,
+        prompt_token_s=read_s,
+    )
+
+
+def _features(step: Step) -> tuple[float, ...]:
+    """What is multiplied with the five costs."""
+    products = contexts = 0.0
+    for row in step.rows:
+        if row.decodes:
+            contexts += row.tokens_before
+        else:
+            products += context_product(row.new_tokens, row.tokens_before)
+    return 1.0, len(step.rows), sum(row.new_tokens for row in step.rows), products, contexts
+
+
+def _least_squares(features: Sequence[Sequence[float]], seconds: _Floats) -> list[float]:
+    """Errors count relative to the root of the time; what would cost less than nothing is left out."""
+    weights = 1 / np.sqrt(np.maximum(seconds, 1e-6))
+    table = np.array(features) * weights[:, None]
+    used = list(range(table.shape[1]))
+    while True:
+        found = np.linalg.lstsq(table[:, used], seconds * weights, rcond=None)[0]
+        if (found >= 0).all():
+            costs = [0.0] * table.shape[1]
+            for at, cost in zip(used, found, strict=True):
+                costs[at] = float(cost)
+            return costs
+        del used[int(found.argmin())]

@@ -32,6 +32,8 @@ LESSONS_PER_S: Final = 20.0
 LESSONS_PER_S_IN_ALL: Final = 50.0
 ALLOWANCE: Final = 20.0
 """Lessons that may be taken at once, after a pause."""
+EXPERIENCE: Final = 40
+"""First tokens of a replica, before one that is late says something about the replica."""
 REMEMBERED: Final = 32_768
 """Turns of which it is known how long they were, for those that continue them; or up to twice as many."""
 _MODELS: Final = 256
@@ -77,6 +79,10 @@ class Forecasts:
         """A turn that is sent there now, as `gateway.cost.foresight.Foresight`."""
         known = self._of(replica)
         return known.estimator.predict(work, known.in_flight.load(now=now)).completion.seconds
+
+    def is_experienced(self, replica: ReplicaId) -> bool:
+        """Whether enough was seen of it to hold it against what is expected."""
+        return self._of(replica).estimator.observations >= EXPERIENCE
 
     def expected_tokens(self, live: LiveRequest) -> float:
         """Of its prompt."""

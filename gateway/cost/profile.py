@@ -81,6 +81,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     memory_efficiency: Annotated[float, Meta(gt=0, le=1)] = 1.0
     step_overhead_s: NotNegative = 0.004
     """Of each step, whatever is in it: scheduling, launching, sampling."""
+    row_overhead_s: NotNegative = 0.0
+    """Of each sequence in a step: sampling its token, and handing it on."""
     chunk_tokens: Annotated[int, Meta(ge=1)] = 8192
     """At most so many new tokens a step (vLLM: `max_num_batched_tokens`)."""
     kv_capacity_tokens: Annotated[int, Meta(ge=1)] | None = None

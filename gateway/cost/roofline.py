@@ -7,8 +7,8 @@ B_eff → `Profile.bytes_per_s`.
 
 Deviations: the paper annotates kernels; here a step of the whole engine is one maximum, over its matrix
 products, plus what is never hidden behind them: attention over the context (compute-bound in a prefill row,
-memory-bound in a decoding one) and a constant overhead. Of a mixture of experts a step reads those experts
-that one of its tokens needs, as if tokens chose evenly and independently.
+memory-bound in a decoding one) and constant overheads, of the step and of each row. Of a mixture of experts a
+step reads those experts that one of its tokens needs, as if tokens chose evenly and independently.
 
 Invariants: a step never takes less time for more work, and never less than the overhead.
 """
@@ -25,6 +25,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     new_tokens: int
     """Of all rows: each chunk of a prefill, and one of each decoding row."""
+    rows: int = 1
     prefill_context_products: float = 0.0
     """Σ over the prefill rows of new tokens × the mean context before each of them (`context_product`)."""
     decode_context_tokens: int = 0
@@ -62,6 +63,7 @@ def step_s(profile: Profile, batch: Batch) -> float:
     kv_bytes = model.kv_bytes_per_token * batch.decode_context_tokens
     return (
         profile.step_overhead_s
+        + profile.row_overhead_s * batch.rows
         + max(products_s, weights_s)
         + attention_flops / profile.flops_per_s
         + kv_bytes / profile.bytes_per_s

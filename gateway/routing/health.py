@@ -41,7 +41,7 @@ class HealthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Turns in a row that a replica failed (no answer, one that broke off, a 5xx) before it is ejected."""
     slow_until_out: Annotated[int, Meta(ge=1, le=1000)] = 3
     """The same for turns that were too slow."""
-    slow_factor: Annotated[float, Meta(ge=1, le=100)] = 1.5
+    slow_factor: Annotated[float, Meta(ge=1, le=100)] = 2.0
     """Too slow is a first token after so many times what nine in ten were expected to stay below, …"""
     slow_least_s: _Seconds = 0.25
     """… and after this long."""
@@ -212,7 +212,7 @@ class FleetHealth:
         now: float,
     ) -> None:
         """`p90_s`, `end_p90_s`: until its first token, and its end, as nine in ten should take less; None if
-        nothing is expected."""
+        nothing is expected, or of a replica of which too little was seen to expect anything."""
         standing = self._standings[replica]
         if standing.condition is Condition.TRIED:
             standing.trial = request

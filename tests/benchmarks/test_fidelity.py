@@ -3,12 +3,19 @@
 import pytest
 
 from benchmarks.fidelity import CALIBRATION, LONGEST, POLICIES, TEST, disagreements, drawn, simulated
-from benchmarks.fidelity_profile import Costs, fitted
+from benchmarks.fidelity_profile import Alone, Costs, fitted
+from benchmarks.step_log import Row, Step
 from gateway.cost.roofline import Batch, context_product, step_s
 from gateway.workload.trace.format import check
 
 COSTS = Costs(
-    step_s=0.01, token_s=1e-4, context_token_s=1e-8, sequence_s=2e-3, request_s=0.5, prompt_token_s=1e-4
+    step_s=0.01,
+    row_s=2e-3,
+    token_s=1e-4,
+    prompt_context_token_s=1e-8,
+    decode_context_token_s=4e-8,
+    request_s=0.5,
+    prompt_token_s=1e-4,
 )
 
 
@@ -21,24 +28,40 @@ def test_workloads_are_workloads_and_always_the_same(kind):
     assert sessions == drawn(kind, 20)
 
 
+def step_of(*rows: Row) -> Step:
+    """As long as the profile says."""
+    reading = [row for row in rows if not row.decodes]
+    batch = Batch(
+        new_tokens=sum(row.new_tokens for row in rows),
+        rows=len(rows),
+        prefill_context_products=sum(context_product(row.new_tokens, row.tokens_before) for row in reading),
+        decode_context_tokens=sum(row.tokens_before for row in rows if row.decodes),
+    )
+    return Step(0.0, step_s(COSTS.profile(chunk_tokens=2048, kv_tokens=10_000), batch), list(rows))
+
+
 def test_a_step_costs_what_is_said():
-    profile = COSTS.profile(chunk_tokens=2048, kv_tokens=10_000)
-    one = step_s(profile, Batch(new_tokens=1, decode_context_tokens=1_000))
-    assert one == pytest.approx(0.01 + 2e-3 + 1e-5, rel=0.01)
-    prefill = step_s(profile, Batch(new_tokens=2_000, prefill_context_products=context_product(2_000, 500)))
-    assert prefill == pytest.approx(0.01 + 0.2 + 1e-8 * 2_000 * 1_500, rel=0.01)
+    assert step_of(Row(1, 1_000, 900)).took_s == pytest.approx(0.01 + 2e-3 + 1e-4 + 4e-5)
+    prefill = step_of(Row(2_000, 500, 2_500), Row(1, 1_000, 900)).took_s
+    assert prefill == pytest.approx(0.01 + 4e-3 + 0.2001 + 1e-8 * 2_000 * 1_500 + 4e-5)
 
 
 def test_costs_are_found_again():
-    def play(costs: Costs) -> dict[str, float]:
-        return {
-            str(tokens): 3 * (costs.step_s + tokens * costs.token_s) + costs.request_s
-            for tokens in (10, 100, 1_000, 10_000)
-        }
+    steps = [
+        *(step_of(*[Row(1, context, 100)] * rows) for rows in (1, 3, 8) for context in (200, 9_000)),
+        *(step_of(Row(new, before, 30_000)) for new in (200, 2_048) for before in (0, 4_000, 20_000)),
+        step_of(Row(500, 0, 500), Row(1, 7_000, 100)),
+    ]
+    alone = [Alone(tokens, 0.5 + 1e-4 * tokens) for tokens in (10, 5_000, 20_000)]
+    found = fitted(steps, alone)
+    for name in Costs.__struct_fields__:
+        assert getattr(found, name) == pytest.approx(getattr(COSTS, name), rel=1e-6), name
 
-    found = fitted(play, play(COSTS))
-    for name, seconds in play(COSTS).items():
-        assert play(found)[name] == pytest.approx(seconds, rel=0.15)
+
+def test_nothing_is_found_to_cost_less_than_nothing():
+    steps = [Step(0.0, 0.1, [Row(tokens, 0, 5_000)]) for tokens in (1, 10, 100)]
+    found = fitted(steps, [Alone(10, 0.5), Alone(10_000, 0.4)])
+    assert all(getattr(found, name) >= 0 for name in Costs.__struct_fields__)
 
 
 def test_only_policies_that_differ_are_ranked():
@@ -49,5 +72,5 @@ def test_only_policies_that_differ_are_ranked():
 
 @pytest.mark.filterwarnings("ignore")  # vLLM's
 def test_policies_differ_where_it_is_simulated():
-    means = {name: simulated(drawn(TEST, 8), Costs(), policy).mean for name, policy in POLICIES.items()}
+    means = {name: simulated(drawn(TEST, 8), COSTS, policy).mean for name, policy in POLICIES.items()}
     assert max(means.values()) > 1.2 * min(means.values())

@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.core import forecasts
+from gateway.core.commands import Dispatch
 from gateway.core.forecasts import Forecasts
 from gateway.core.live import LiveRequest
 from gateway.cost.estimator import TurnWork
@@ -171,3 +172,31 @@ def shipped() -> Profile:
     from gateway.config.profiles import load_profile
 
     return load_profile("qwen3-coder-30b-a3b@h200")
+
+
+@pytest.mark.parametrize(("turns", "is_ejected"), [(forecasts.EXPERIENCE - 1, False), (60, True)])
+def test_late_turns_speak_against_a_replica_once_enough_was_seen_of_it(turns, is_ejected):
+    play = Playbook(replicas="a b")
+    for number in range(turns):
+        play.now += 1.0
+        answered(play, [asked(play, f"{at}-{number}") for at in "xy"])
+    late = [asked(play, f"{at}-late") for at in range(10)]
+    answered(play, [(request, replica) for request, replica in late if replica == "b"])
+    play.now += 20.0
+    asked(play, "next")
+    assert ("ejected" in [each.state for each in play.seen(rec.ReplicaChanged)]) is is_ejected
+
+
+def asked(play: Playbook, request: str) -> tuple[str, str]:
+    """And where it was sent."""
+    _ = play >> arrived(request, body_bytes=10_000, stream=True)
+    decision = play.take()
+    assert isinstance(decision, Dispatch)
+    return request, decision.placement.replica
+
+
+def answered(play: Playbook, sent: list[tuple[str, str]]) -> None:
+    play.now += 0.1
+    told = Usage(prompt_tokens=2_000, cached_tokens=0, output_tokens=5)
+    for request, _ in sent:
+        _ = play >> started(request) >> first_token(request) >> finished(request, usage=told)

@@ -1,5 +1,6 @@
 from itertools import pairwise
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +61,13 @@ def test_more_work_never_takes_less_time(first: int, second: int) -> None:
     for profile in (H200, DENSE):
         assert step_s(profile, Batch(new_tokens=small)) <= step_s(profile, Batch(new_tokens=large))
         assert step_s(profile, Batch(new_tokens=small)) > profile.step_overhead_s
+
+
+def test_each_row_costs_its_overhead() -> None:
+    profile = msgspec.structs.replace(H200, row_overhead_s=0.001)
+    for rows in (1, 7):
+        batch = Batch(new_tokens=700, rows=rows)
+        assert step_s(profile, batch) == pytest.approx(step_s(H200, batch) + 0.001 * rows)
 
 
 def test_a_dense_model_reads_all_its_weights_for_one_token() -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -91,11 +92,12 @@ def test_a_stretch_saves_passes() -> None:
 def test_the_cost_of_decoding_is_that_of_the_roofline() -> None:
     from gateway.simulator.engine.steps import StepTimes
 
-    times = StepTimes(LITTLE, noise=0.0, seed="s")
+    profile = msgspec.structs.replace(LITTLE, row_overhead_s=0.0005)
+    times = StepTimes(profile, noise=0.0, seed="s")
     for rows, context in ((1, 1), (7, 12_345), (256, 10**6)):
-        batch = Batch(new_tokens=rows, decode_context_tokens=context)
-        assert times.decode_s(rows, context) == pytest.approx(step_s(LITTLE, batch), rel=1e-12)
-        assert times.mixed_s(batch) == step_s(LITTLE, batch)
+        batch = Batch(new_tokens=rows, rows=rows, decode_context_tokens=context)
+        assert times.decode_s(rows, context) == pytest.approx(step_s(profile, batch), rel=1e-12)
+        assert times.mixed_s(batch) == step_s(profile, batch)
 
 
 def test_noise_has_the_mean_one() -> None:

@@ -205,7 +205,12 @@ class ReplicaEngine:
             new_tokens += tokens
         if not products:
             return self._times.decode_s(new_tokens, context)
-        batch = Batch(new_tokens=new_tokens, prefill_context_products=products, decode_context_tokens=context)
+        batch = Batch(
+            new_tokens=new_tokens,
+            rows=len(out.num_scheduled_tokens),
+            prefill_context_products=products,
+            decode_context_tokens=context,
+        )
         return self._times.mixed_s(batch)
 
     def _end(self, out: Any, time_s: float) -> None:

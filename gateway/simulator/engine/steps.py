@@ -54,7 +54,7 @@ class StepTimes:
     def _base_s(self, rows: int) -> float:
         base_s = self._decode_base_s.get(rows)
         if base_s is None:
-            base_s = self._decode_base_s[rows] = step_s(self._profile, Batch(new_tokens=rows))
+            base_s = self._decode_base_s[rows] = step_s(self._profile, Batch(new_tokens=rows, rows=rows))
         return base_s
 
     def _with_noise(self, time_s: float) -> float:

@@ -1,0 +1,43 @@
+"""vLLM's scheduler, which also keeps a log of its steps (`step_log.py`). For `--scheduler-cls`.
+
+A step begins when it is scheduled, or when the one before it has ended, whichever is later.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+
+from benchmarks.step_log import VARIABLE, Row, Step
+
+
+class LoggingScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM's types are not looked at
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._log = Path(os.environ[VARIABLE]).open("wb", buffering=0)  # noqa: SIM115 - as long as the engine
+        self._scheduled: list[tuple[SchedulerOutput, float, list[Row]]] = []
+        self._ended_s = 0.0
+
+    def schedule(self, *arguments: Any, **named: Any) -> SchedulerOutput:
+        began_s = time.time()
+        out = super().schedule(*arguments, **named)
+        if out.total_num_scheduled_tokens:
+            rows = [self._row(name, tokens) for name, tokens in out.num_scheduled_tokens.items()]
+            self._scheduled.append((out, began_s, rows))
+        return out
+
+    def _row(self, name: str, tokens: int) -> Row:
+        request = self.requests[name]
+        return Row(tokens, request.num_computed_tokens - tokens, request.num_prompt_tokens)
+
+    def update_from_output(self, out: SchedulerOutput, computed: Any) -> Any:
+        found = super().update_from_output(out, computed)
+        if self._scheduled and self._scheduled[0][0] is out:
+            _, scheduled_s, rows = self._scheduled.pop(0)
+            began_s, self._ended_s = max(scheduled_s, self._ended_s), time.time()
+            self._log.write(msgspec.json.encode(Step(began_s, self._ended_s - began_s, rows)) + b"\n")
+        return found
