@@ -10,10 +10,13 @@ from gateway.simulator.baselines.infercept import INFERCEPT
 from gateway.simulator.baselines.infinite_kv import INFINITE_KV
 from gateway.simulator.baselines.kv_footprint import FOOTPRINT, FOOTPRINT_PEAK
 from gateway.simulator.baselines.kvflow import KVFLOW
+from gateway.simulator.baselines.mars import MARS
 from gateway.simulator.baselines.offload import OFFLOAD
 from gateway.simulator.baselines.plas import PLAS
+from gateway.simulator.baselines.saga import SAGA
 from gateway.simulator.baselines.session_cap import REQUEST_CAP, SESSION_CAP
 from gateway.simulator.baselines.stock import AFFINITY, STOCK
+from gateway.simulator.baselines.sutradhara import SUTRADHARA
 from gateway.simulator.baselines.turnpike import TURNPIKE
 
 RECIPES: Final = {
@@ -28,6 +31,9 @@ RECIPES: Final = {
         CONTINUUM,
         CONTINUUM_DYNAMIC,
         KVFLOW,
+        MARS,
+        SAGA,
+        SUTRADHARA,
         OLDEST_FIRST,
         SMALLEST_FIRST,
         SESSION_CAP,

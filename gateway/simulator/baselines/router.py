@@ -153,15 +153,17 @@ class Router:
             del member.book.members[name]
 
     def _let_in(self, *, now: float) -> Iterable[Command]:
-        if self._window is None:
-            ready = iter(list(self._waiting.values()))
-        else:
-            ready = self._ready(self._window)
-        for turn in ready:
+        for turn in self._ready():
             yield self._dispatch(turn, now=now)
 
-    def _ready(self, window: Window) -> Iterator[Turn]:
-        """Books a place for each newcomer that is yielded; each is dispatched before the next is asked for.
+    def _ready(self) -> Iterator[Turn]:
+        """Whoever may run. Each is dispatched before the next is asked for."""
+        if self._window is not None:
+            return self._through(self._window)
+        return iter(list(self._waiting.values()))
+
+    def _through(self, window: Window) -> Iterator[Turn]:
+        """Books a place for each newcomer that is yielded.
 
         Newcomers keep their order: the first who finds no place keeps those behind from looking for one."""
         is_shut = False

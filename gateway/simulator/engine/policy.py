@@ -4,7 +4,7 @@ Every hook asks one question. One that is not overridden is never called, costs 
 exactly as it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -27,6 +27,8 @@ class EnginePolicy:
 
     waiting_grace_s: float = 1.0
     """So long do retained blocks keep a waiting request out, if others run."""
+    kv_used: Callable[[], float] = staticmethod(lambda: 0.0)
+    """Share of the engine's blocks that are held; the engine sets it."""
 
     def priority(self, turn: EngineTurn, *, now: float) -> int:
         """How urgent is this turn, for `SchedulingPolicy.PRIORITY`? The lowest runs first."""

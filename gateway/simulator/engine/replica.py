@@ -350,6 +350,7 @@ class ReplicaEngine:
         policy, scheduler = self._policy, self.scheduler
         if policy is None:
             return
+        policy.kv_used = self.kv_used
         self._has_order = overridden(policy, "order_waiting")
         if self._has_order and self._options.scheduling_policy is not SchedulingPolicy.FCFS:
             raise ValueError("a queue by priority has its own order: override `priority`, or `order_waiting`")

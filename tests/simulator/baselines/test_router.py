@@ -1,46 +1,10 @@
 """The gateways that are not ours, event by event."""
 
-from gateway.core import events as ev
-from gateway.core.commands import Dispatch
-from gateway.domain.fleet import ReplicaFacts
-from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
-from gateway.domain.request import Answer, ExplicitId, Protocol, RequestFacts, Usage, Work
 from gateway.simulator.baselines.kv_footprint import KvFootprint
-from gateway.simulator.baselines.router import Affinity, RoundRobin, Router
+from gateway.simulator.baselines.router import Affinity, RoundRobin
 from gateway.simulator.baselines.session_cap import RequestCap, SessionCap
+from tests.simulator.baselines.router_play import Play
 from tests.simulator.baselines.turns import chat
-
-
-class Play:
-    """Drives a router; a turn is named `session/turn`."""
-
-    def __init__(self, placement, window=None, replicas=1, kv_tokens=1000, rank=None):
-        self.router = Router({f"r{n}": kv_tokens for n in range(replicas)}, placement, window, rank)
-        for number in range(replicas):
-            facts = ReplicaFacts(id=ReplicaId(f"r{number}"), pool=PoolId("sim"))
-            assert self.router.handle(ev.ReplicaCameUp(facts), now=0.0) == []
-
-    def asks(self, name, tokens=100, *, final=False, now=0.0):
-        facts = RequestFacts(
-            protocol=Protocol.CHAT,
-            work=Work.GENERATE,
-            body_bytes=4 * tokens,
-            explicit=ExplicitId(schema="x", session=name.split("/")[0], thread="0", final=final),
-        )
-        return self._starts(ev.RequestArrived(RequestId(name), TenantId("t"), facts), now)
-
-    def ends(self, name, prompt=100, output=10, now=0.0):
-        usage = Usage(prompt_tokens=prompt, output_tokens=output)
-        return self._starts(ev.ResponseFinished(RequestId(name), Answer(status=200, usage=usage)), now)
-
-    def over(self, session, now=0.0):
-        return self._starts(ev.SessionFinished(SessionId(session)), now)
-
-    def _starts(self, event, now):
-        commands = self.router.handle(event, now=now)
-        sent = [command for command in commands if isinstance(command, Dispatch)]
-        assert sent == commands
-        return [f"{each.request} on {each.placement.replica}" for each in sent]
 
 
 def test_round_robin_sends_every_turn_to_the_next():
