@@ -21,6 +21,8 @@ from gateway.simulator.engine.front import FrontCosts
 
 _RATE: Final = 1e12
 """FLOPs and bytes a second: they only carry times."""
+_ROUNDS: Final = 6
+_LEAST_S: Final = 1e-6
 _Floats = NDArray[np.float64]
 
 
@@ -106,15 +108,25 @@ def _features(step: Step) -> tuple[float, ...]:
 
 
 def _least_squares(features: Sequence[Sequence[float]], seconds: _Floats) -> list[float]:
-    """Errors count relative to the root of the time; what would cost less than nothing is left out."""
-    weights = 1 / np.sqrt(np.maximum(seconds, 1e-6))
-    table = np.array(features) * weights[:, None]
+    """Errors count relative to the root of the time, as it is fitted: relative to what was seen, what took
+    longer by chance would count less."""
+    table = np.array(features)
+    costs = _not_negative(table, seconds)
+    for _ in range(_ROUNDS):
+        expected_s = table @ costs
+        weights = 1 / np.sqrt(np.maximum(expected_s, _LEAST_S))
+        costs = _not_negative(table * weights[:, None], seconds * weights)
+    return [float(cost) for cost in costs]
+
+
+def _not_negative(table: _Floats, seconds: _Floats) -> _Floats:
+    """What would cost less than nothing is left out, the worst first."""
+    costs: _Floats = np.zeros(table.shape[1])
     used = list(range(table.shape[1]))
-    while True:
-        found = np.linalg.lstsq(table[:, used], seconds * weights, rcond=None)[0]
+    while used:
+        found = np.linalg.lstsq(table[:, used], seconds, rcond=None)[0]
         if (found >= 0).all():
-            costs = [0.0] * table.shape[1]
-            for at, cost in zip(used, found, strict=True):
-                costs[at] = float(cost)
-            return costs
+            costs[used] = found
+            break
         del used[int(found.argmin())]
+    return costs

@@ -30,6 +30,7 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     engine_running: int | None = None
     engine_waiting: int | None = None
     kv_used: float | None = None
+    kv_retained: float | None = None
     kv_tokens: int | None = None
     sessions: int = 0
     """Whose first conversation lives there."""
@@ -221,6 +222,7 @@ def _view_replica(
         engine_running=said.running,
         engine_waiting=said.waiting,
         kv_used=said.kv_used,
+        kv_retained=said.kv_retained,
         kv_tokens=said.kv_tokens,
         sessions=lives_there.get(facts.id, 0),
         engine=facts.abilities.engine,

@@ -12,6 +12,8 @@ class EngineSignals(msgspec.Struct, frozen=True, kw_only=True):
     """And in the tier behind it."""
     kv_used: float | None = None
     """Share of the device's KV that running requests hold, 0 to 1."""
+    kv_retained: float | None = None
+    """Share of it that is held for sessions that pause, as `turnpike-vllm` tells, 0 to 1."""
     running: int | None = None
     waiting: int | None = None
     """Requests in the engine's own queue."""

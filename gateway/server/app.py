@@ -65,7 +65,7 @@ class Gateway:
             on_down=self._replica_went_down,
             has_several_pools=len(config.pools) > 1,
         )
-        self.hints = HintSender(self._replicas, self._tasks)
+        self.hints = self.observation.hints = HintSender(self._replicas, self._tasks)
         self._engines = EngineWatch(
             self._replicas,
             config.upstream,

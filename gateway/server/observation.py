@@ -20,6 +20,7 @@ from gateway.server.control import ControlPlane
 from gateway.server.control_access import ControlAccess
 from gateway.server.driver import Driver
 from gateway.server.events import Events
+from gateway.server.hint_sender import HintSender
 from gateway.server.tasks import TaskGroup
 from gateway.telemetry.export import TraceExport
 from gateway.telemetry.jsonl import StreamFile
@@ -47,10 +48,18 @@ class Observation:
         self._file = StreamFile(config.stream) if config.stream.path is not None else None
         self._ring = Ring(config.stream.ring_records) if config.stream.ring_records else None
         self._events: Events | None = None
+        self.hints: HintSender | None = None
+        """To be set by whoever sends hints."""
         self.metrics = Metrics(
             self._gauges,
             {
                 "stream_dropped": ("Records not written to the stream's file", lambda: self.dropped),
+                "hints_sent": ("Hints that engines took", lambda: self._of_hints("sent")),
+                "hints_dropped": (
+                    "Hints for want of room, or of their replica",
+                    lambda: self._of_hints("dropped"),
+                ),
+                "hints_failed": ("Hints that no engine took", lambda: self._of_hints("failed")),
                 "event_gaps": ("Gaps told to readers of events", lambda: self._of_events("gaps")),
                 "spans_sent": ("Spans that a collector took", lambda: self._of_export("sent")),
                 "spans_dropped": ("Spans that no collector took", lambda: self._of_export("dropped")),
@@ -93,6 +102,9 @@ class Observation:
 
     def _of_events(self, name: str) -> int:
         return getattr(self._events.frames, name) if self._events is not None else 0
+
+    def _of_hints(self, name: str) -> int:
+        return getattr(self.hints, name) if self.hints is not None else 0
 
     def _of_export(self, name: str) -> int:
         return getattr(self._export, name) if self._export is not None else 0

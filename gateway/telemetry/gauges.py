@@ -36,6 +36,7 @@ def _replicas(now: Gauges) -> Iterator[Metric]:
     sessions = _labelled("replica_sessions", "Sessions that live on a replica", ["replica"])
     waiting = _labelled("engine_waiting", "Requests in the engine's own queue", ["replica"])
     kv_used = _labelled("engine_kv_used_ratio", "Share of the KV cache that runs hold", ["replica"])
+    retained = _labelled("engine_kv_retained_ratio", "Share of it held for sessions that pause", ["replica"])
     kv_tokens = _labelled("engine_kv_tokens", "Tokens whose KV fits on the device", ["replica"])
     for replica in now.replicas:
         is_up.add_metric([replica.id], float(replica.is_up))
@@ -44,11 +45,12 @@ def _replicas(now: Gauges) -> Iterator[Metric]:
         for family, value in (
             (waiting, replica.engine_waiting),
             (kv_used, replica.kv_used),
+            (retained, replica.kv_retained),
             (kv_tokens, replica.kv_tokens),
         ):
             if value is not None:
                 family.add_metric([replica.id], value)
-    yield from (is_up, running, sessions, waiting, kv_used, kv_tokens)
+    yield from (is_up, running, sessions, waiting, kv_used, retained, kv_tokens)
 
 
 def _pools(now: Gauges) -> Iterator[Metric]:

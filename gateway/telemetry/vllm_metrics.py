@@ -5,7 +5,8 @@ are added up. What is missing or unreadable is None; a server that is no vLLM ha
 
 Names as in vLLM 0.32: `vllm:cache_config_info` (a gauge whose labels are the configuration),
 `vllm:kv_cache_usage_perc`, `vllm:num_requests_running` and `…_waiting`, `vllm:num_preemptions_total`,
-`vllm:prefix_cache_queries_total` and `…_hits_total`, and the same of the external cache behind it.
+`vllm:prefix_cache_queries_total` and `…_hits_total`, and the same of the external cache behind it. With
+`turnpike-vllm`: `turnpike_engine_blocks`, by what they are used for.
 """
 
 import re
@@ -23,19 +24,27 @@ def read_vllm_metrics(text: str) -> EngineSignals:
     sums: dict[str, float] = {}
     most_used: float | None = None
     kv_tokens = 0
+    blocks: dict[str, float] = {}
     for name, labels, value in _samples(text[:_MAX_BYTES]):
         if name == "cache_config_info":
             kv_tokens += _kv_tokens(labels)
         elif name in ("kv_cache_usage_perc", "gpu_cache_usage_perc"):
             most_used = max(most_used or 0.0, value)
+        elif name == _BLOCKS:
+            state = dict(_LABEL.findall(labels)).get("state", "")
+            blocks[state] = blocks.get(state, 0.0) + value
         else:
             sums[name] = sums.get(name, 0.0) + value
+    retained = blocks["retained"] / blocks["total"] if _tells_retained(blocks) else None
+    if most_used is not None and retained is not None:
+        most_used = max(0.0, most_used - retained)  # vLLM counts what is held as used
     return EngineSignals(
         kv_tokens=kv_tokens or None,
         kv_used=most_used,
         running=_whole(sums, "num_requests_running"),
         waiting=_whole(sums, "num_requests_waiting"),
         preemptions=_whole(sums, "num_preemptions_total"),
+        kv_retained=retained,
         prefix_queried=_whole(sums, "prefix_cache_queries_total"),
         prefix_hit=_whole(sums, "prefix_cache_hits_total", "external_prefix_cache_hits_total"),
     )
@@ -56,7 +65,14 @@ _WANTED: Final = frozenset(
 )
 
 
-_SAMPLE: Final = re.compile(rf"^vllm:({'|'.join(sorted(_WANTED))})(?:\{{(.*)\}})? +(\S+)", re.MULTILINE)
+_BLOCKS: Final = "turnpike_engine_blocks"
+_SAMPLE: Final = re.compile(
+    rf"^(vllm:(?:{'|'.join(sorted(_WANTED))})|{_BLOCKS})(?:\{{(.*)\}})? +(\S+)", re.MULTILINE
+)
+
+
+def _tells_retained(blocks: dict[str, float]) -> bool:
+    return "retained" in blocks and blocks.get("total", 0.0) > 0
 
 
 def _samples(text: str) -> Iterator[tuple[str, str, float]]:
@@ -66,7 +82,7 @@ def _samples(text: str) -> Iterator[tuple[str, str, float]]:
         except ValueError:
             continue
         if 0.0 <= value < 1e18:  # a NaN is none of it
-            yield name, labels, value
+            yield name.removeprefix("vllm:"), labels, value
 
 
 def _kv_tokens(labels: str) -> int:

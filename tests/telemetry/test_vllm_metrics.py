@@ -35,6 +35,14 @@ def test_a_vllm_says_how_it_is():
     )
 
 
+def test_what_is_retained_is_not_in_use():
+    blocks = {"total": 160.0, "free": 100.0, "used": 20.0, "retained": 40.0}
+    said = "".join(f'turnpike_engine_blocks{{state="{state}"}} {n}\n' for state, n in blocks.items())
+    told = read_vllm_metrics(SAID.replace("} 0.25", "} 0.375") + said)
+    assert (told.kv_used, told.kv_retained) == (0.125, 0.25)
+    assert read_vllm_metrics(SAID + said.replace("160.0", "0")).kv_retained is None
+
+
 def test_engines_of_one_server_are_added_up():
     other = SAID.replace('engine="0"', 'engine="1"').replace("} 0.25", "} 0.75")
     both = read_vllm_metrics(SAID + other)
