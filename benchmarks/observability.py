@@ -87,6 +87,7 @@ def main(argv: list[str] | None = None) -> int:
             _costs(QUICK if options.quick else FULL, verdict)
             with tempfile.TemporaryDirectory() as name:
                 observed_run.judge(Path(name), verdict)
+            observed_run.judge_demo(verdict)
             print(f"missed: {', '.join(verdict.missed) or 'nothing'}")
     except BenchmarkError as error:
         print(f"observability: {error}", file=sys.stderr)

@@ -16,7 +16,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,11 +44,30 @@ def judge(directory: Path, verdict: Verdict) -> None:
         seen = _run(directory, backends, receiver)
         requests = seen["requests"]
         verdict.at_least("run_requests", len(requests), AGENTS * TURNS)
-        _judge_traces(directory / "stream.jsonl", receiver, verdict)
+        _judge_traces(directory / "stream.jsonl", receiver, verdict, name="traces", sessions=AGENTS)
         _judge_explanations(directory / "stream.jsonl", requests, seen["explained"], verdict)
         _judge_replay(directory / "events.jsonl", verdict)
         verdict.at_most("prometheus_turns_missed", seen["prometheus_missed"], 0)
         verdict.at_most("promtool_complaints", seen["complaints"], 0)
+
+
+def judge_demo(verdict: Verdict) -> None:
+    """The demo: real agents on real vLLM servers. Its traces arrive, and every request is explained."""
+    with Receiver() as receiver:
+        command = [sys.executable, "-m", "demo", "--json", "--no-stay", "--traces", receiver.endpoint]
+        demo = subprocess.run(
+            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, preexec_fn=end_with_parent, check=False
+        )  # fmt: skip
+        if demo.returncode:
+            raise BenchmarkError(f"the demo ended with status {demo.returncode}: {demo.stdout}")
+        stream = Path(json.loads(demo.stdout.splitlines()[-1])["stream"])
+        _judge_traces(stream, receiver, verdict, name="demo_traces", sessions=1)
+    records = [json.loads(line) for line in stream.read_text().splitlines()]
+    requests = [record["turn"] for record in records if record["type"] == "gpu_submit"]
+    explained = [explain_from_file(stream, RequestId(request)) for request in requests]
+    silent = sum(each is None or each.known is None or len(each.why) < 2 for each in explained)
+    verdict.at_least("demo_requests", len(requests), 1)
+    verdict.at_most("demo_explain_unanswered", silent, 0)
 
 
 def ports_when_ready(log: Path, process: "subprocess.Popen[bytes]", *, within_s: float) -> tuple[int, int]:
@@ -147,57 +165,62 @@ async def _agent(http: aiohttp.ClientSession, number: int, requests: list[str]) 
 # --- traces against the stream ---------------------------------------------------------------------------
 
 
-def _judge_traces(stream: Path, receiver: Receiver, verdict: Verdict) -> None:
+def _judge_traces(stream: Path, receiver: Receiver, verdict: Verdict, *, name: str, sessions: int) -> None:
+    """`sessions`: at least so many were there."""
     turns: dict[str, dict[str, Any]] = {}
-    tools: Counter[str] = Counter()
-    sessions = set()
-    tool_ms: dict[str, float] = {}
+    tool_ms: dict[str, list[float]] = {}
+    """By session, in order."""
+    started = set()
     for line in stream.read_text().splitlines():
         record = json.loads(line)
         kind = record["type"]
         if kind == "session_start":
-            sessions.add(record["session"])
+            started.add(record["session"])
+            tool_ms.setdefault(record["session"], [])
         if "turn" in record:
             turns.setdefault(record["turn"], {})[kind] = record
         if kind == "tool_end":
-            tools[record["session"]] += 1
-            tool_ms[record["turn"]] = record["duration_ms"]
-    spans = receiver.spans
-    roots = {attributes(root)["gen_ai.conversation.id"]: root for root in children(spans).get(b"", [])}
-    below = children(spans)
-    incomplete, worst_ms = 0, 0.0
-    for session in sessions:
+            tool_ms[record["session"]].append(record["duration_ms"])
+    below = children(receiver.spans)
+    roots = {attributes(root)["gen_ai.conversation.id"]: root for root in below.get(b"", [])}
+    incomplete, differences_ms = 0, [0.0]
+    for session in started:
         root = roots.get(session)
         mine = below.get(root.span_id, []) if root is not None else []
-        chats = {attributes(span)["turnpike.request"]: span for span in mine if span.name.startswith("chat")}
-        phases = [span for span in mine if span.name.startswith("execute_tool")]
-        own = {name: told for name, told in turns.items() if told["turn_arrive"]["session"] == session}
-        if root is None or set(chats) != set(own) or len(phases) != tools[session]:
+        named = [(attributes(span).get("turnpike.request"), span) for span in mine]
+        asked = {request: span for request, span in named if request is not None}
+        phases = sorted(_ms(span) for span in mine if span.name.startswith("execute_tool"))
+        own = {each: told for each, told in turns.items() if told["turn_arrive"]["session"] == session}
+        if root is None or set(asked) != set(own) or len(phases) != len(tool_ms[session]):
             incomplete += 1
             continue
-        said = sorted(tool_ms[name] for name in own if name in tool_ms)
-        worst_ms = max(
-            [worst_ms, *(abs(_ms(a) - b) for a, b in zip(sorted(phases, key=_ms), said, strict=True))]
-        )
-        for name, told in own.items():
-            parts = {span.name: span for span in below.get(chats[name].span_id, [])}
-            end, submit, first = told["gpu_end"], told["gpu_submit"], told.get("gpu_1st_token")
-            wanted = {"prefill", "decode"} | ({"queue"} if "turn_wait" in told else set())
-            if set(parts) != wanted or first is None:
-                incomplete += 1
-                continue
-            for span, ms in (
-                (chats[name], (end["at_s"] - told["turn_arrive"]["at_s"]) * 1e3),
-                (parts["prefill"], first["launch_delay_ms"]),
-                (parts["decode"], (end["at_s"] - submit["at_s"]) * 1e3 - first["launch_delay_ms"]),
-                (parts.get("queue"), told["routing"]["waited_ms"]),
-            ):
-                if span is not None:
-                    worst_ms = max(worst_ms, abs(_ms(span) - ms))
-    verdict.at_least("traces_sessions", len(sessions), AGENTS)
-    verdict.at_most("traces_incomplete", incomplete, 0)
-    verdict.at_most("traces_worst_difference_ms", worst_ms, 5)
-    verdict.tell("traces_spans", len(spans))
+        differences_ms += [abs(a - b) for a, b in zip(phases, sorted(tool_ms[session]), strict=True)]
+        for each, told in own.items():
+            expected = _expected_ms(told)
+            parts = {span.name: _ms(span) for span in below.get(asked[each].span_id, [])}
+            incomplete += set(parts) != set(expected)
+            differences_ms += [abs(parts[part] - ms) for part, ms in expected.items() if part in parts]
+            if "gpu_end" in told:
+                took_ms = (told["gpu_end"]["at_s"] - told["turn_arrive"]["at_s"]) * 1e3
+                differences_ms.append(abs(_ms(asked[each]) - took_ms))
+    verdict.at_least(f"{name}_sessions", len(started), sessions)
+    verdict.at_most(f"{name}_incomplete", incomplete, 0)
+    verdict.at_most(f"{name}_worst_difference_ms", max(differences_ms), 5)
+    verdict.tell(f"{name}_spans", len(receiver.spans))
+
+
+def _expected_ms(told: dict[str, Any]) -> dict[str, float]:
+    """The parts of a turn that was sent once at most, by what the stream says."""
+    parts = {}
+    if "turn_wait" in told:
+        parts["queue"] = told["routing"]["waited_ms"] if "routing" in told else 0.0
+    if "gpu_submit" in told and "gpu_end" in told:
+        took_ms = (told["gpu_end"]["at_s"] - told["gpu_submit"]["at_s"]) * 1e3
+        first = told.get("gpu_1st_token")
+        parts["prefill"] = first["launch_delay_ms"] if first is not None else took_ms
+        if first is not None:
+            parts["decode"] = took_ms - first["launch_delay_ms"]
+    return parts
 
 
 def _ms(span: Any) -> float:

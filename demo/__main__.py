@@ -52,6 +52,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--runs-each", type=int, default=2, metavar="N", help="runs of each agent (default: 2)"
     )
+    parser.add_argument(
+        "--traces", metavar="URL", help="send traces there, such as http://localhost:4318/v1/traces"
+    )
     parser.add_argument("--json", action="store_true", help="print the totals as the last line")
     parser.add_argument(
         "--stay",
@@ -97,7 +100,9 @@ async def _demo(options: argparse.Namespace, name: str, children: Children) -> i
     async with asyncio.TaskGroup() as beside, AsyncExitStack() as stack:
         installed = beside.create_task(install_agents(children, directory, say))
         backends = await stack.enter_async_context(stage.engines(ENGINES, children, directory, say))
-        gateway = await stack.enter_async_context(stage.gateway(backends, port, children, directory, say))
+        gateway = await stack.enter_async_context(
+            stage.gateway(backends, port, children, directory, say, traces=options.traces)
+        )
         await installed
         planned = plans(runs_each=options.runs_each)
         say(f"running {len(planned)} agents at once: {', '.join(plan.name for plan in planned)}")
@@ -136,7 +141,7 @@ def _conclude(
     runs: list[AgentRun], directory: Path, stream: Path, options: argparse.Namespace, say: Progress
 ) -> int:
     made = report.make(runs, records.read(stream))
-    totals = json.dumps(made.totals() | {"took_s": round(say.elapsed_s, 1)})
+    totals = json.dumps(made.totals() | {"took_s": round(say.elapsed_s, 1), "stream": str(stream)})
     (directory / "report.json").write_text(totals)
     with (directory / "requests.jsonl").open("w") as lines:
         for run in runs:

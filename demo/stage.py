@@ -45,15 +45,23 @@ async def engines(count: int, children: Children, directory: Path, say: Say) -> 
 
 @asynccontextmanager
 async def gateway(
-    backends: Sequence[str], port: int, children: Children, directory: Path, say: Say
+    backends: Sequence[str],
+    port: int,
+    children: Children,
+    directory: Path,
+    say: Say,
+    *,
+    traces: str | None = None,
 ) -> AsyncIterator["Gateway"]:
-    """The gateway as a user starts it; stopped at the end."""
+    """The gateway as a user starts it; stopped at the end. `traces`: where a collector is, for OTLP/HTTP."""
     control, stream = free_port(), directory / "stream.jsonl"
     options = [part for url in backends for part in ("--backend", url)]
     options += ["--listen", f"127.0.0.1:{port}", "--control", f"127.0.0.1:{control}", "--stream", str(stream)]
     log = directory / "gateway.log"
     # No setting of the caller's own gateway may change this one.
     env = {name: value for name, value in os.environ.items() if not name.startswith("TURNPIKE_")}
+    if traces is not None:
+        env["TURNPIKE_OTEL__ENDPOINT"] = traces
     process = await children.spawn([BIN / "turnpike", "serve", *options], cwd=ROOT, env=env, log=log)
     server = _Server(
         name="the gateway",
