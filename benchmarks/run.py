@@ -30,7 +30,7 @@ FLEET = ROOT / "benchmarks/simulations/h200.toml"
 def main(argv: Sequence[str] | None = None) -> int:
     options = _arguments(argv)
     fleet = decode_fleet(options.fleet.read_bytes())
-    scope = Scope(sessions=80, seeds=2, jobs=options.jobs, others=OTHERS, caps=(0.75, 1.25), shares=(0.9,))
+    scope = Scope(sessions=60, seeds=2, jobs=options.jobs, others=OTHERS, caps=(0.75, 1.25), shares=(0.9,))
     if options.quick:
         scope = Scope(
             sessions=40, seeds=1, jobs=options.jobs, others=("oldest-first",), caps=(0.8,), shares=(0.9,)

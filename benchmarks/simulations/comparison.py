@@ -20,7 +20,7 @@ RELATIVE = (("below", 0.7), ("at", 1.0), ("above", 1.5))
 STRONG = ("affinity", "affinity+offload")
 """The baselines that matter."""
 BOUNDS = ("belady", "infinite-kv")
-OTHERS = ("mars", "saga", "sutradhara", "plas", "infercept", "continuum", "continuum-dynamic", "kvflow")
+OTHERS = ("mars", "saga", "sutradhara", "plas", "infercept", "continuum-dynamic")
 
 
 _TURNOVERS = 4.0
