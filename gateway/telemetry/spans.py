@@ -13,7 +13,8 @@ span, but for the names of models and tools.
 
 Invariants: every span's parent is a span of ours or of the client's; a span's times are those of the records;
 at most `MAX_OPEN` turns and sessions are open, the oldest are ended for want of room; on average at most
-`spans_per_s` spans are made: what would make more is left out turn by turn, and counted.
+`spans_per_s` spans are made: what would make more is left out turn by turn, and counted; so are sessions of
+which every turn was.
 """
 
 from collections import OrderedDict
@@ -137,6 +138,8 @@ class Spans:
         session = self._sessions.pop(name, None)
         if session is None or not session.trace.is_sampled:
             return
+        if session.turns and session.left_out == session.turns:
+            return  # there is nothing below it
         started, links = session.started, []
         if started is not None and started.parent is not None:
             parent = self._contexts.of(started.parent)

@@ -196,13 +196,16 @@ def test_what_would_be_too_many_is_left_out_and_said():
         traced.read()
         traced.play.now -= 3.0  # no time passes
     assert 0 < len(of(traced.seen, "chat")) <= 5 and traced.spans.left_out >= 35
+    left_out = traced.turn("other", "two")
+    traced.end(left_out)
+    assert of(traced.read(), "invoke_agent") == [], "nothing of it was traced"
     traced.play.now += 100.0
     session = traced.turn("later", "one")
     traced.end(session)
     spans = traced.read()
     assert spans[-2].span_id == span_id("later") or span_id("later") in {span.span_id for span in spans}
     [root] = of(spans, "invoke_agent")
-    assert dict(root.attributes)["turnpike.session.turns_left_out"] == traced.spans.left_out
+    assert dict(root.attributes)["turnpike.session.turns_left_out"] == traced.spans.left_out - 1
     assert dict(root.attributes)["turnpike.session.turns"] == 41
 
 
