@@ -190,7 +190,7 @@ def _judge_traces(stream: Path, receiver: Receiver, verdict: Verdict, *, name: s
         named = [(attributes(span).get("turnpike.request"), span) for span in mine]
         asked = {request: span for request, span in named if request is not None}
         phases = sorted(_ms(span) for span in mine if span.name.startswith("execute_tool"))
-        own = {each: told for each, told in turns.items() if told["turn_arrive"]["session"] == session}
+        own = {each: told for each, told in turns.items() if _session_of(told) == session}
         if root is None or set(asked) != set(own) or len(phases) != len(tool_ms[session]):
             incomplete += 1
             continue
@@ -207,6 +207,12 @@ def _judge_traces(stream: Path, receiver: Receiver, verdict: Verdict, *, name: s
     verdict.at_most(f"{name}_incomplete", incomplete, 0)
     verdict.at_most(f"{name}_worst_difference_ms", max(differences_ms), 5)
     verdict.tell(f"{name}_spans", len(receiver.spans))
+
+
+def _session_of(told: dict[str, Any]) -> str | None:
+    """None of what is no turn, such as a question for the models."""
+    session: str | None = told.get("turn_arrive", {}).get("session")
+    return session
 
 
 def _expected_ms(told: dict[str, Any]) -> dict[str, float]:

@@ -78,6 +78,9 @@ class BoundedConcurrency:
     def turn_over(self, request: RequestId, outcome: TurnOutcome | None, *, now: float) -> None:
         pass
 
+    def class_of(self, session: SessionId, pool: PoolId) -> None:
+        """It knows requests alone."""
+
     def session_over(self, session: SessionId, *, now: float) -> None:
         pass
 

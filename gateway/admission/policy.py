@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from gateway.admission.classes import ServiceClass
 from gateway.domain.decision import Admission, Edge, Refusal
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
@@ -104,6 +105,10 @@ class AdmissionPolicy(Protocol):
 
     def next_deadline_s(self) -> float | None:
         """When `let_in` is to be asked even if nothing happens; None for never."""
+        ...
+
+    def class_of(self, session: SessionId, pool: PoolId) -> ServiceClass | None:
+        """As it stated, or as was inferred; None if that is not known here."""
         ...
 
     # --- notifications -------------------------------------------------------------------------------

@@ -178,6 +178,11 @@ class SessionAdmission:
             pool.update_window(now=now)
         self._is_stirred = True
 
+    def class_of(self, session: SessionId, pool: PoolId) -> ServiceClass | None:
+        known = self.pools.get(pool)
+        member = known.places.members.get(session) if known is not None else None
+        return member.service_class if member is not None else None
+
     def session_over(self, session: SessionId, *, now: float) -> None:
         for pool in self.pools.values():
             pool.forget(session)

@@ -233,7 +233,11 @@ class Coordinator:
         """What to tell an engine that follows hints of the request's session."""
         if live.session is None or not self.fleet.abilities(replica).turnpike_hints:
             return None
-        return self.sessions.hint_for(live, replica, now=now)
+        assert live.pool is not None
+        known_as = live.session.session if live.runs_for is None else live.runs_for
+        service_class = self.admission.class_of(known_as, live.pool)
+        said = service_class.value if service_class is not None else None
+        return self.sessions.hint_for(live, replica, said, now=now)
 
     def _tell(self, records: list[rec.Record], *, now: float) -> None:
         """Records of sessions go to the stream, and what policies act on, to them."""

@@ -132,11 +132,19 @@ class SessionBook:
             out += self.expire(now=now)
         return out
 
-    def hint_for(self, live: LiveRequest, replica: ReplicaId, *, now: float) -> str | None:
+    def hint_for(
+        self, live: LiveRequest, replica: ReplicaId, service_class: str | None, *, now: float
+    ) -> str | None:
         """What to tell the engine there with this request."""
         assert live.session is not None
         hint = self.prospects.hint_with_request(
-            live.session, live.facts, replica, age_s=now - live.task_arrived_s, parent=live.runs_for
+            live.session,
+            live.facts,
+            replica,
+            age_s=now - live.task_arrived_s,
+            parent=live.runs_for,
+            service_class=service_class,
+            now=now,
         )
         live.is_hinted = hint is not None
         return hint

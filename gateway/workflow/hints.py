@@ -12,7 +12,6 @@ from typing import Final
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import SessionId
 from gateway.workflow.reuse import Outlook
-from turnpike_vllm.hints import MAX_SECONDS, Hint
 
 try:
     from turnpike_vllm.hints import MAX_SECONDS, VERSION, Hint
@@ -39,7 +38,10 @@ class Hints:
         age_s: float,
         is_final: bool,
         parent: SessionId | None = None,
+        service_class: str | None = None,
+        attained: int | None = None,
     ) -> str | None:
+        """`service_class`: `reactive` or `proactive`; `attained`: tokens of service lately, elsewhere."""
         return self._write(
             ref,
             outlook,
@@ -47,6 +49,8 @@ class Hints:
             is_superseded=ref.edge in _SUPERSEDES,
             age_s=max(0.0, age_s),
             parent=parent,
+            service_class=service_class,
+            attained=attained,
         )
 
     def at_pause(self, ref: SessionRef, outlook: Outlook) -> str | None:
@@ -68,6 +72,8 @@ class Hints:
         is_superseded: bool = False,
         age_s: float | None = None,
         parent: SessionId | None = None,
+        service_class: str | None = None,
+        attained: int | None = None,
     ) -> str | None:
         if not HAS_CONTRACT:
             return None
@@ -80,6 +86,10 @@ class Hints:
         )
         if parent is not None:
             said += f',"parent":"{parent}"'
+        if service_class is not None:
+            said += f',"class":"{service_class}"'
+        if attained:
+            said += f',"attained":{attained}'
         if age_s is not None:
             said += f',"age_s":{age_s:.3f}'
         if returns_in_s is not None:

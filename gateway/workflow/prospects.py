@@ -22,6 +22,7 @@ from gateway.tool_probe.durations import Durations, DurationsConfig
 from gateway.workflow.hints import Hints
 from gateway.workflow.progress import Pause, Progress, ProgressConfig
 from gateway.workflow.reuse import Outlook, Reuse, ReuseConfig
+from gateway.workflow.service import AttainedService
 
 _MAX_REPLICAS = 4096
 
@@ -40,6 +41,8 @@ class Prospects:
         self.durations = Durations(config.durations)
         self._reuse = Reuse(config.reuse, self.durations)
         self._hints = Hints()
+        self._service = AttainedService()
+        """Of those in `_told`."""
         self._steps = Allowance(per_s=config.steps_per_s, burst=2.0 * config.steps_per_s)
         self._kv_used: dict[ReplicaId, float] = {}
         self._told: dict[SessionId, ReplicaId] = {}
@@ -67,6 +70,10 @@ class Prospects:
     def answered(
         self, ref: SessionRef, facts: RequestFacts, answer: Answer | None, *, now: float
     ) -> Pause | None:
+        if answer is not None and ref.session in self._told and answer.usage.prompt_tokens is not None:
+            usage = answer.usage
+            computed = (usage.prompt_tokens or 0) - (usage.cached_tokens or 0) + (usage.output_tokens or 0)
+            self._service.add(ref.session, computed, now=now)
         may_look = self._steps.take(now=now)
         return self.progress.answered(ref, facts, answer, may_look=may_look, now=now)
 
@@ -74,6 +81,7 @@ class Prospects:
         """Whom to tell so, and what."""
         self.progress.session_over(session)
         replica = self._told.pop(session, None)
+        self._service.forget(session)
         hint = self._hints.at_end(session) if replica is not None else None
         return [(replica, hint)] if replica is not None and hint is not None else []
 
@@ -95,14 +103,23 @@ class Prospects:
         *,
         age_s: float,
         parent: SessionId | None,
+        service_class: str | None,
+        now: float,
     ) -> str | None:
         thread = self.progress.thread(ref.thread)
         if thread is None:
             return None
         outlook = self._reuse.provisional(thread, kv_used=self._kv_used.get(replica, 0.0))
-        self._told[ref.session] = replica
-        is_final = facts.explicit is not None and facts.explicit.final
-        return self._hints.with_request(ref, outlook, age_s=age_s, is_final=is_final, parent=parent)
+        told, self._told[ref.session] = self._told.get(ref.session), replica
+        return self._hints.with_request(
+            ref,
+            outlook,
+            age_s=age_s,
+            is_final=facts.explicit is not None and facts.explicit.final,
+            parent=parent,
+            service_class=service_class,
+            attained=self._service.of(ref.session, now=now) if told not in (None, replica) else None,
+        )
 
     def hint_at_pause(self, ref: SessionRef, outlook: Outlook) -> str | None:
         return self._hints.at_pause(ref, outlook)

@@ -21,7 +21,7 @@ from tests.core.playbook import (
     state_minted,
     stated,
 )
-from turnpike_vllm.hints import Hint, parse
+from turnpike_vllm.hints import Hint, ServiceClass, parse
 
 
 def run(play: Playbook, request: str, *calls: str, status: int = 200, **fields) -> None:
@@ -195,6 +195,20 @@ def test_an_engine_with_the_plugin_is_told_with_the_request_at_the_pause_and_at_
     assert [each.is_finished for each in hints] == [False, False, True]
     assert [each.seq for each in hints] == sorted({each.seq for each in hints})
     assert at_pause.replica == "a" and hints[1].retain_s == 6.0
+
+
+def test_an_engine_is_told_whether_somebody_waits_for_the_session():
+    play = Playbook(admission={"policy": "sessions"})
+    play >> ReplicaCameUp(
+        ReplicaFacts(id=ReplicaId("a"), pool=PoolId("pool"), abilities=Abilities(turnpike_hints=True))
+    )
+    said = []
+    for name, is_background in (("one", False), ("two", True)):
+        _ = play >> arrived(name, explicit=stated(name), is_background=is_background)
+        told: Any = play.take()
+        hint: Any = parse(told.hint)
+        said.append(hint.service)
+    assert said == [ServiceClass.REACTIVE, ServiceClass.PROACTIVE]
 
 
 def test_an_engine_without_it_is_told_nothing():

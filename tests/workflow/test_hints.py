@@ -1,5 +1,8 @@
 """Hints as an engine reads them."""
 
+import subprocess
+import sys
+
 import pytest
 
 from gateway.domain.decision import Edge, SessionRef, SessionSource
@@ -7,6 +10,7 @@ from gateway.domain.ids import SessionId, ThreadId
 from gateway.workflow import hints
 from gateway.workflow.hints import Hints
 from gateway.workflow.reuse import Outlook
+from tests.project.layout import ROOT
 from turnpike_vllm.hints import Hint, parse
 
 HELD = Outlook(reuse=0.9, retain_s=12.3456, returns_in_s=4.0)
@@ -49,3 +53,14 @@ def test_without_the_contract_nothing_is_said(monkeypatch):
     monkeypatch.setattr(hints, "HAS_CONTRACT", False)
     known = Hints()
     assert known.at_end(SessionId("s")) is None and known.at_pause(ref(), HELD) is None
+
+
+def test_a_gateway_without_the_plugin_has_nothing_to_say() -> None:
+    code = (
+        "import sys; sys.modules['turnpike_vllm'] = None\n"
+        "import gateway.server.app\n"
+        "from gateway.workflow.hints import HAS_CONTRACT, Hints\n"
+        "assert not HAS_CONTRACT and Hints().at_end('s') is None\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
