@@ -30,7 +30,9 @@ FLEET = ROOT / "benchmarks/simulations/h200.toml"
 def main(argv: Sequence[str] | None = None) -> int:
     options = _arguments(argv)
     fleet = decode_fleet(options.fleet.read_bytes())
-    scope = Scope(sessions=60, seeds=2, jobs=options.jobs, others=OTHERS, caps=(0.75, 1.25), shares=(0.9,))
+    scope = Scope(
+        sessions=60, seeds=options.seeds, jobs=options.jobs, others=OTHERS, caps=(0.75, 1.25), shares=(0.9,)
+    )
     if options.quick:
         scope = Scope(
             sessions=40, seeds=1, jobs=options.jobs, others=("oldest-first",), caps=(0.8,), shares=(0.9,)
@@ -41,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         files = [*options.workloads, *(composed(mix, Path(folder), count=240) for mix in mixes)]
         comparisons = [compare(load(path, fleet), fleet, scope) for path in files]
     beside = _reference(options.reference, fleet, scope) if options.reference else []
-    command = "python -m benchmarks.run" + (" --quick" if options.quick else "")
+    command = "python -m benchmarks.run" + (" --quick" if options.quick else f" --seeds {scope.seeds}")
     page = pages.whole(comparisons, scope, fleet=_described(fleet), command=command, reference=beside)
     options.output.write_text(page, encoding="utf-8")
     print(f"{options.output}: {len(comparisons)} workloads, {(time.monotonic() - began) / 60:.0f} minutes")
@@ -54,6 +56,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--mix", action="append", default=[], metavar="NAME", help="of `workload synth`")
     parser.add_argument("--fleet", type=Path, default=FLEET)
     parser.add_argument("--reference", type=Path, metavar="WORKLOAD", help="the kv-cache-tester sessions")
+    parser.add_argument("--seeds", type=int, default=2, help="runs of each policy at each load (default 2)")
     parser.add_argument("--quick", action="store_true", help="fewer sessions, seeds and policies")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs/results.md")

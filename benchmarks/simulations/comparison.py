@@ -23,7 +23,7 @@ BOUNDS = ("belady", "infinite-kv")
 OTHERS = ("mars", "saga", "sutradhara", "plas", "infercept", "continuum-dynamic")
 
 
-_TURNOVERS = 4.0
+_TURNOVERS = 3.0
 """A run has at least so many times the sessions that fill the cache, or it is over before that fills."""
 
 
