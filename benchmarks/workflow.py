@@ -90,7 +90,9 @@ class Agents:
         prospects = self.prospects
         start = time.thread_time()
         prospects.arrived(ref, facts, closed, now=self.now)
-        prospects.hint_with_request(ref, facts, REPLICA, age_s=1.0, parent=None)
+        prospects.hint_with_request(
+            ref, facts, REPLICA, age_s=1.0, parent=None, service_class="reactive", now=self.now
+        )
         pause = prospects.answered(ref, facts, answer, now=self.now)
         if pause is not None:
             outlook = prospects.outlook(ref, pause, REPLICA)
