@@ -221,6 +221,7 @@ class PredictedPlacement(PlacementPolicy):
     def replica_lost(self, replica: ReplicaId) -> None:
         """Homes stay: whose replica comes back at once need not move, and who moves is adrift."""
         self.residency.lost(replica)
+        self.stealing.replica_lost(replica)
 
     def told(self, replica: ReplicaId, tokens: Mapping[SessionId, float]) -> None:
         self.residency.told(replica, tokens)

@@ -148,6 +148,9 @@ class Stealing:
             self._past.popitem(last=False)
         return steal.thief
 
+    def replica_lost(self, replica: ReplicaId) -> None:
+        self._idle_since_s.pop(replica, None)
+
     # --- who ---------------------------------------------------------------------------------------
 
     def _thief(

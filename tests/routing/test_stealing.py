@@ -150,3 +150,11 @@ def test_nothing_is_left_of_sessions_that_ended():
 
 def test_it_may_be_off():
     assert Fleet(enabled=False).steal(a=4, b=0) is None
+
+
+def test_a_replica_that_was_lost_has_not_idled_meanwhile():
+    fleet = Fleet()
+    assert fleet.look(a=4, b=0) is None
+    fleet.stealing.replica_lost(B)
+    assert fleet.look(0.2, a=4, b=0) is None, "it is back, and idles since now"
+    assert fleet.look(0.2, a=4, b=0).thief == "b"
