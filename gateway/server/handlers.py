@@ -31,7 +31,8 @@ from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
-from gateway.wire.facts import read_body_facts
+from gateway.wire.endpoints import Endpoint
+from gateway.wire.facts import read_body_facts, unread_facts
 from gateway.wire.headers import get_header
 from gateway.wire.observer import observe
 
@@ -77,6 +78,7 @@ class Handlers:
         self._are_keys_required = are_keys_required
         self._with_receipts = with_receipts
         self._traces = traces
+        self._has_misread = False
         self._overhead = overhead
         self._served = 0
         self._holding = holding
@@ -108,7 +110,7 @@ class Handlers:
         if self._health.has_several_pools and self._is_listing(request.head):
             client.respond(200, b"", msgspec.json.encode(self._health.merged_models()))
             return
-        facts = read_body_facts(endpoint, request.head.facts, request.body)
+        facts = self._read(endpoint, request)
         if path.startswith(_MODELS):
             facts = msgspec.structs.replace(facts, model=unquote(path.removeprefix(_MODELS)))
         if self._are_keys_required and not facts.is_readable and facts.protocol is Protocol.RESPONSES:
@@ -123,6 +125,17 @@ class Handlers:
             attempt = await self._reach(ticket, client, request, facts)
             if attempt is not None:
                 await self._answer(ticket, client, request, attempt)
+
+    def _read(self, endpoint: Endpoint, request: HttpRequest) -> RequestFacts:
+        """What the request says. Where we fail to understand it, it passes, and its backend answers."""
+        fields = request.head.facts
+        try:
+            return read_body_facts(endpoint, fields, request.body)
+        except Exception:  # noqa: BLE001 - a bug of ours costs what we know of a request, not the request
+            if not self._has_misread:
+                self._has_misread = True
+                _log.exception("a request to %s was not understood (told once)", endpoint.name)
+            return unread_facts(endpoint, fields, len(request.body))
 
     async def _reach(
         self, ticket: Ticket, client: ClientConnection, request: HttpRequest, facts: RequestFacts

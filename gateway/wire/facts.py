@@ -103,18 +103,23 @@ def read_body_facts(endpoint: Endpoint, fields: HeaderFacts, body: bytes) -> Req
             return _form_facts(endpoint, fields, plain, len(body))
         return _facts(endpoint, fields, _decode(endpoint, plain), plain, len(body))
     except UNREADABLE:
-        return RequestFacts(
-            protocol=endpoint.protocol,
-            work=endpoint.work,
-            body_bytes=len(body),
-            explicit=read_explicit_id(fields.stated, None),
-            claims=fields.claims,
-            state_ids=_path_ids(endpoint),
-            # Whether it stores is not known, so it must be assumed.
-            stores=_may_store(endpoint),
-            is_replayable=endpoint.is_replayable and not _may_store(endpoint),
-            is_readable=False,
-        )
+        return unread_facts(endpoint, fields, len(body))
+
+
+def unread_facts(endpoint: Endpoint, fields: HeaderFacts, body_bytes: int) -> RequestFacts:
+    """What is known of a request whose body nobody understands."""
+    return RequestFacts(
+        protocol=endpoint.protocol,
+        work=endpoint.work,
+        body_bytes=body_bytes,
+        explicit=read_explicit_id(fields.stated, None),
+        claims=fields.claims,
+        state_ids=_path_ids(endpoint),
+        # Whether it stores is not known, so it must be assumed.
+        stores=_may_store(endpoint),
+        is_replayable=endpoint.is_replayable and not _may_store(endpoint),
+        is_readable=False,
+    )
 
 
 _PLAIN = frozenset({"", "identity"})

@@ -159,7 +159,8 @@ def _understand(item: Any) -> tuple[int, list[str], list[Any], list[Any]]:
         ids.append(item.get("tool_call_id"))
     if found == USER and calls and not texts:
         found = TOOL
-    for call in item.get("tool_calls") or () if found == ASSISTANT else ():
+    said = item.get("tool_calls") if found == ASSISTANT else None
+    for call in said if isinstance(said, list) else ():
         if isinstance(call, dict):
             function = call.get("function") or call.get("custom") or {}
             if isinstance(function, dict):

@@ -70,6 +70,8 @@ def test_only_policies_that_differ_are_ranked():
     assert disagreements(lived, {"a": 5.0, "b": 2.0, "c": 4.0}) == (2, 1)
 
 
+@pytest.mark.slow
+@pytest.mark.engine
 @pytest.mark.filterwarnings("ignore")  # vLLM's
 def test_policies_differ_where_it_is_simulated():
     means = {name: simulated(drawn(TEST, 8), COSTS, policy).mean for name, policy in POLICIES.items()}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.wire import facts
 from tests.server.bench import answer, eventually, get, post, sends
 
 COMPLAINT = b'{"error":{"message":"not today" , "code":400}}'
@@ -32,6 +33,18 @@ async def test_what_cannot_be_read_is_the_backends_to_judge(start, path, body):
     response = await bench.ask(post(body, path))
     assert response.status == 400 and response.body == COMPLAINT
     assert bench.backend.seen[0].body in (body, _salted(body, bench.backend.seen[0].body))
+
+
+async def test_what_we_fail_to_understand_passes(start, monkeypatch, caplog):
+    def fails(*_: object) -> None:
+        raise TypeError("a fault of ours")
+
+    monkeypatch.setattr(facts.TRANSCRIPTS, "read", fails)
+    bench = await start()
+    for _ in range(2):
+        assert (await bench.ask(post())).status == 200
+    assert bench.backend.seen[1].body == bench.backend.seen[0].body
+    assert caplog.text.count("was not understood") == 1
 
 
 def _salted(body: bytes, seen: bytes) -> bytes | None:

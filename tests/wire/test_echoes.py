@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gateway.wire.body import ResponsesBody, decode_body
@@ -161,6 +161,7 @@ json_values = st.recursive(
 )
 
 
+@example([{"role": "assistant", "tool_calls": 1}])
 @given(st.lists(json_values, max_size=5))
 def test_any_items(items):
     echoes = read(items)
