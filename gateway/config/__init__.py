@@ -15,8 +15,8 @@ from gateway.config.stream import StreamFileConfig
 from gateway.config.tenants import TenantConfig
 from gateway.config.upstream import PoolConfig, UpstreamConfig
 from gateway.core.coordinator import CoordinatorConfig
-from gateway.routing.health import HealthConfig
 from gateway.routing.settings import RoutingConfig
+from gateway.routing.standing import HealthConfig
 from gateway.routing.state_residence import StateResidenceConfig
 from gateway.routing.trickle import TrickleConfig
 from gateway.tool_probe.boundaries import ToolBoundariesConfig

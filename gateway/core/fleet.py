@@ -11,7 +11,8 @@ import msgspec
 
 from gateway.domain.fleet import Abilities, ReplicaFacts, ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId
-from gateway.routing.health import Condition, FleetHealth, HealthConfig
+from gateway.routing.health import FleetHealth
+from gateway.routing.standing import Condition, HealthConfig
 
 
 class PoolFacts(msgspec.Struct, frozen=True):

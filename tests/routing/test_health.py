@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
-from gateway.routing.health import TRANSITIONS, Condition, FleetHealth, HealthConfig, Sign, Standing
+from gateway.routing.health import FleetHealth
+from gateway.routing.standing import TRANSITIONS, Condition, HealthConfig, Sign, Standing
 
 POOL = PoolId("pool")
 A, B, C = map(ReplicaId, "abc")

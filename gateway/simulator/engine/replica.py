@@ -15,7 +15,6 @@ looks. So planning far ahead costs nothing.
 from bisect import bisect_left, bisect_right
 from typing import Any
 
-import msgspec
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import RequestStatus
@@ -31,30 +30,8 @@ from gateway.simulator.engine.scheduler import build_request, build_scheduler
 from gateway.simulator.engine.steps import StepTimes
 from gateway.simulator.engine.stretch import advance, limit, within_blocks
 from gateway.simulator.engine.turn import EngineTurn, TurnListener
+from gateway.simulator.engine.work import EngineCounts, Work
 from gateway.simulator.kernel import Alarm, Kernel
-
-
-class _Work(msgspec.Struct, eq=False):
-    """A turn in the engine."""
-
-    turn: EngineTurn
-    request: Any
-    cached_tokens: int | None = None
-    """None until it runs."""
-    has_token: bool = False
-
-
-class EngineCounts(msgspec.Struct):
-    """What an engine did so far."""
-
-    steps: int = 0
-    scheduled_steps: int = 0
-    computed_tokens: int = 0
-    busy_s: float = 0.0
-    prompt_tokens: int = 0
-    """Of turns that began to run."""
-    cached_tokens: int = 0
-    preemptions: int = 0
 
 
 class ReplicaEngine:
@@ -74,7 +51,7 @@ class ReplicaEngine:
         self._pool = self.scheduler.kv_cache_manager.block_pool
         self._policy = options.policy() if options.policy is not None else None
         self._has_priorities = overridden(self._policy, "priority")
-        self._work: dict[int, _Work] = {}
+        self._work: dict[int, Work] = {}
         self._alarm: Alarm | None = None
         """At the end of the step or stretch that is going on, or where one begins; None while idle."""
         self._ends: list[float] = []
@@ -99,7 +76,7 @@ class ReplicaEngine:
         now = self._kernel.now
         priority = self._policy.priority(turn, now=now) if self._policy and self._has_priorities else 0
         request = build_request(turn, block_size=self._block_size, priority=priority)
-        self._work[turn.number] = _Work(turn, request)
+        self._work[turn.number] = Work(turn, request)
         self.scheduler.add_request(request)
         if self._alarm is None or self._is_resting:
             self._begin_now()
@@ -182,7 +159,7 @@ class ReplicaEngine:
             self._kernel.at(end_s, self._loaded)
         return out, starts_s
 
-    def _runs_first(self, work: _Work, cached_tokens: int) -> None:
+    def _runs_first(self, work: Work, cached_tokens: int) -> None:
         if work.cached_tokens is None:
             work.cached_tokens = work.turn.cached_tokens = cached_tokens
             work.turn.began_s = self._kernel.now
@@ -237,7 +214,7 @@ class ReplicaEngine:
                 self._finished(each)
         self._begin()
 
-    def _finished(self, work: _Work) -> None:
+    def _finished(self, work: Work) -> None:
         del self._work[work.turn.number]
         assert work.cached_tokens is not None
         self._listener.finished(

@@ -1,0 +1,30 @@
+"""What an engine has to do, and what it did."""
+
+from typing import Any
+
+import msgspec
+
+from gateway.simulator.engine.turn import EngineTurn
+
+
+class Work(msgspec.Struct, eq=False):
+    """A turn in the engine."""
+
+    turn: EngineTurn
+    request: Any
+    cached_tokens: int | None = None
+    """None until it runs."""
+    has_token: bool = False
+
+
+class EngineCounts(msgspec.Struct):
+    """What an engine did so far."""
+
+    steps: int = 0
+    scheduled_steps: int = 0
+    computed_tokens: int = 0
+    busy_s: float = 0.0
+    prompt_tokens: int = 0
+    """Of turns that began to run."""
+    cached_tokens: int = 0
+    preemptions: int = 0
