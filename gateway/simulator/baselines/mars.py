@@ -33,9 +33,12 @@ _LOW, _HIGH = 0.75, 0.9
 """Shares of the KV cache: where the soft cap begins, and overload."""
 _PERSISTS = 3
 """Reports in a row until overload, or health, counts."""
-_SMOOTH = 0.2
-_CONGESTED = 1.5
-"""Tools take so many times what they did at first."""
+_SMOOTH, _SLOW = 0.05, 0.005
+"""Of the averages of tools' times: lately, and in the long run."""
+_TOOL = 0.2
+"""Of one tool's."""
+_CONGESTED = 2.0
+"""Tools take so many times what they do in the long run."""
 _LEVELS = 4
 _FIRST_TOKENS = 8_192
 """Of the highest level; twice as many for each below."""
@@ -72,9 +75,8 @@ class _Host:
 
     def __init__(self) -> None:
         self._began_s: dict[str, float] = {}
-        self._ema_s: float | None = None
-        self._calm_s: float | None = None
-        """The smallest that the EMA has been."""
+        self._lately_s: float | None = None
+        self._usually_s = 0.0
 
     def began(self, session: str, *, now: float) -> None:
         self._began_s[session] = now
@@ -84,14 +86,15 @@ class _Host:
         if began_s is None:
             return
         took_s = now - began_s
-        self._ema_s = took_s if self._ema_s is None else self._ema_s + _SMOOTH * (took_s - self._ema_s)
-        self._calm_s = self._ema_s if self._calm_s is None else min(self._calm_s, self._ema_s)
+        if self._lately_s is None:
+            self._lately_s = self._usually_s = took_s
+        self._lately_s += _SMOOTH * (took_s - self._lately_s)
+        self._usually_s += _SLOW * (took_s - self._usually_s)
 
     @property
     def is_congested(self) -> bool:
-        if self._ema_s is None or self._calm_s is None:
-            return False
-        return bool(self._began_s) and self._ema_s > _CONGESTED * self._calm_s
+        lately_s = self._lately_s or 0.0
+        return bool(self._began_s) and lately_s > _CONGESTED * self._usually_s
 
 
 class MarsRouter(Router):
@@ -182,7 +185,7 @@ class Coordinator(EnginePolicy):
         if paused_s is not None:
             tool = tool_name(turn)
             before_s = self._tools_s.get(tool, now - paused_s)
-            self._tools_s[tool] = before_s + _SMOOTH * (now - paused_s - before_s)
+            self._tools_s[tool] = before_s + _TOOL * (now - paused_s - before_s)
         self._waiting[turn.number] = turn
         return int(1000 * (self.level(turn) * _PROMOTED_S + now))
 

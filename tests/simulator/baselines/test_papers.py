@@ -61,13 +61,13 @@ def test_mars_lets_in_only_what_fits_under_its_soft_cap():
 def test_mars_puts_the_longest_first_when_tools_slow_down():
     play = four()
     call = ToolCall(id="c", name="bash")
-    for turn, tool_s in enumerate((1.0, 9.0)):  # the average goes from 1 s to 2.6 s
-        play.ends(f"a/{turn}", tool_calls=(call,), now=10.0 * turn)
-        play.asks(f"a/{turn + 1}", now=10.0 * turn + tool_s)
-    play.ends("b/0", tool_calls=(call,), now=20.0)
-    play.asks("small/0", 100, now=21.0)
-    play.asks("large/0", 900, now=21.0)
-    assert play.over("c", now=22.0) == ["large/0 on r0"]
+    for turn, tool_s in enumerate((1.0, 31.0)):  # the average goes from 1 s to 2.5 s, that of old to 1.15 s
+        play.ends(f"a/{turn}", tool_calls=(call,), now=40.0 * turn)
+        play.asks(f"a/{turn + 1}", now=40.0 * turn + tool_s)
+    play.ends("b/0", tool_calls=(call,), now=80.0)
+    play.asks("small/0", 100, now=81.0)
+    play.asks("large/0", 900, now=81.0)
+    assert play.over("c", now=82.0) == ["large/0 on r0"]
 
 
 def test_mars_levels_are_by_footprint_then_by_service_and_waiting_promotes():
