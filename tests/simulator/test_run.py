@@ -128,7 +128,7 @@ class Census(Recorder):
 def test_nothing_is_kept_of_sessions_that_are_over():
     few, many = Census(), Census()
     for census, count in ((few, 40), (many, 160)):
-        world = iter(sessions(count, every_s=4.0, seed=6))
+        world = iter(sessions(count, every_s=6.0, seed=6))
         settings: dict[str, Any] = {"options": OPTIONS, "load_profile": load_little, "sample_every_s": 20.0}
         simulate(world, fleet(), sink=census, **settings)
     assert len(many.sessions) == 4 * len(few.sessions)
