@@ -7,7 +7,7 @@ import pytest
 
 from gateway.domain import records as rec
 from gateway.domain.decision import Edge, WaitReason
-from gateway.domain.ids import RequestId, SessionId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from tests.dashboard.browser import Page
 from tests.dashboard.fake_control import FakeControl, learned
 from tests.dashboard.life import (
@@ -210,6 +210,17 @@ async def test_behind_a_gap_it_asks_how_things_are(page: Page, control: FakeCont
     await page.until(shown, holds=lambda rows: rows == [["s-9", "tool"], ["s-1", "ended"]])
     control.publish([tools_ended("s-9", "r-10", "bash", at_s=now())])
     await page.until(shown, holds=lambda rows: rows[0] == ["s-9", "idle"])
+
+
+async def test_a_replica_shows_what_its_engine_holds_and_retains(page: Page, control: FakeControl):
+    told = {"id": "r0", "pool": "p", "is_up": True, "running": 1, "sessions": 2, "engine": "vllm"}
+    control.gauges = {"replicas": [{**told, "kv_used": 0.4, "kv_retained": 0.25, "kv_tokens": 1000}]}
+    await opened(page, control)
+    is_up = rec.ReplicaChanged(at_s=now(), replica=ReplicaId("r0"), state="up", why="is healthy")
+    control.publish([is_up])
+    labels = "[...document.querySelectorAll('#fleet-body [role=img]')].map(bar => bar.ariaLabel).join('; ')"
+    said = await page.until(labels, holds=lambda text: "40 %" in text)
+    assert "requests that run hold 40 % of the KV cache, 25 % is retained for sessions that pause" in said
 
 
 async def test_no_request_leaves_the_origin(page: Page, control: FakeControl):
