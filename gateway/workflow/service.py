@@ -5,8 +5,8 @@ session follows from the service that it has attained).
 
 Symbols: attained service → tokens that were computed for the session.
 
-Deviations: the engine counts in a sliding window; here older service fades by halves, which is a number less
-for each session, and never more than what the window would hold by more than its own length.
+Deviations: the engine counts in a sliding window; here older service fades by halves, which takes two numbers
+for each session instead of a window's slots.
 
 Invariants: never negative; a session that is forgotten costs nothing.
 """
