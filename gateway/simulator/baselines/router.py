@@ -112,6 +112,8 @@ class Router:
             case ev.ReplicaCameUp():
                 tokens = self._kv_tokens[str(event.facts.id)]
                 self._books.append(ReplicaBook(replica=event.facts.id, kv_tokens=tokens))
+            case ev.ReplicaWentDown():
+                self._lost(event.replica)
             case ev.RequestArrived():
                 self._arrived(event, now=now)
             case ev.ResponseFinished():
@@ -146,6 +148,13 @@ class Router:
         turn.member.threads[turn.thread] = (usage.prompt_tokens or 0) + (usage.output_tokens or 0)
         if turn.is_final:
             self._over(turn.member.name)
+
+    def _lost(self, replica: ReplicaId) -> None:
+        """Its sessions want a place elsewhere, as newcomers do."""
+        for book in self._books:
+            for member in book.members.values() if book.replica == replica else ():
+                member.book = None
+        self._books = [book for book in self._books if book.replica != replica]
 
     def _over(self, name: str) -> None:
         member = self._members.pop(name, None)

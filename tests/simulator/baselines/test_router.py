@@ -1,5 +1,7 @@
 """The gateways that are not ours, event by event."""
 
+from gateway.core import events as ev
+from gateway.domain.ids import ReplicaId
 from gateway.simulator.baselines.kv_footprint import KvFootprint
 from gateway.simulator.baselines.router import Affinity, RoundRobin
 from gateway.simulator.baselines.session_cap import RequestCap, SessionCap
@@ -94,3 +96,14 @@ def test_a_footprint_in_hindsight_is_the_peak():
     play.ends("a/0")
     assert play.over("a") == ["b/0 on r0", "c/0 on r0"]
     assert not window._peaks
+
+
+def test_sessions_of_a_replica_that_is_lost_enter_anew():
+    play = Play(Affinity(), SessionCap(1), replicas=2)
+    assert play.asks("a/0") == ["a/0 on r0"]
+    assert play.asks("b/0") == ["b/0 on r1"]
+    assert play.hears(ev.ReplicaWentDown(ReplicaId("r1"))) == []
+    assert play.ends("b/0") == []
+    assert play.asks("b/1") == []  # there is no place
+    assert play.over("a") == ["b/1 on r0"]
+    assert play.ends("b/1") == [] and play.over("b") == []
