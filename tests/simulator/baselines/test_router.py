@@ -102,7 +102,7 @@ def test_sessions_of_a_replica_that_is_lost_enter_anew():
     play = Play(Affinity(), SessionCap(1), replicas=2)
     assert play.asks("a/0") == ["a/0 on r0"]
     assert play.asks("b/0") == ["b/0 on r1"]
-    assert play.hears(ev.ReplicaWentDown(ReplicaId("r1"))) == []
+    assert play.hears(ev.ReplicaWentDown(ReplicaId("r1"), why="is lost")) == []
     assert play.ends("b/0") == []
     assert play.asks("b/1") == []  # there is no place
     assert play.over("a") == ["b/1 on r0"]
