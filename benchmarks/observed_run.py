@@ -44,7 +44,9 @@ def judge(directory: Path, verdict: Verdict) -> None:
         seen = _run(directory, backends, receiver)
         requests = seen["requests"]
         verdict.at_least("run_requests", len(requests), AGENTS * TURNS)
-        _judge_traces(directory / "stream.jsonl", receiver, verdict, name="traces", sessions=AGENTS)
+        _judge_traces(
+            directory / "stream.jsonl", receiver, verdict, name="traces", sessions=AGENTS, is_streamed=True
+        )
         _judge_explanations(directory / "stream.jsonl", requests, seen["explained"], verdict)
         _judge_replay(directory / "events.jsonl", verdict)
         verdict.at_most("prometheus_turns_missed", seen["prometheus_missed"], 0)
@@ -165,8 +167,10 @@ async def _agent(http: aiohttp.ClientSession, number: int, requests: list[str]) 
 # --- traces against the stream ---------------------------------------------------------------------------
 
 
-def _judge_traces(stream: Path, receiver: Receiver, verdict: Verdict, *, name: str, sessions: int) -> None:
-    """`sessions`: at least so many were there."""
+def _judge_traces(
+    stream: Path, receiver: Receiver, verdict: Verdict, *, name: str, sessions: int, is_streamed: bool = False
+) -> None:
+    """`sessions`: at least so many were there. `is_streamed`: every turn was, so it has a first token."""
     turns: dict[str, dict[str, Any]] = {}
     tool_ms: dict[str, list[float]] = {}
     """By session, in order."""
@@ -198,7 +202,7 @@ def _judge_traces(stream: Path, receiver: Receiver, verdict: Verdict, *, name: s
         for each, told in own.items():
             expected = _expected_ms(told)
             parts = {span.name: _ms(span) for span in below.get(asked[each].span_id, [])}
-            incomplete += set(parts) != set(expected)
+            incomplete += set(parts) != set(expected) or (is_streamed and "decode" not in expected)
             differences_ms += [abs(parts[part] - ms) for part, ms in expected.items() if part in parts]
             if "gpu_end" in told:
                 took_ms = (told["gpu_end"]["at_s"] - told["turn_arrive"]["at_s"]) * 1e3

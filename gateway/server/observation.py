@@ -23,6 +23,7 @@ from gateway.server.events import Events
 from gateway.server.hint_sender import HintSender
 from gateway.server.tasks import TaskGroup
 from gateway.telemetry.export import TraceExport
+from gateway.telemetry.frames import Frames
 from gateway.telemetry.jsonl import StreamFile
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.ring import Ring
@@ -54,16 +55,16 @@ class Observation:
             self._gauges,
             {
                 "stream_dropped": ("Records not written to the stream's file", lambda: self.dropped),
-                "hints_sent": ("Hints that engines took", lambda: self._of_hints("sent")),
+                "hints_sent": ("Hints that engines took", lambda: _count(self.hints, "sent")),
                 "hints_dropped": (
-                    "Hints for want of room, or of their replica",
-                    lambda: self._of_hints("dropped"),
+                    "Hints dropped for want of room, or of their replica",
+                    lambda: _count(self.hints, "dropped"),
                 ),
-                "hints_failed": ("Hints that no engine took", lambda: self._of_hints("failed")),
-                "event_gaps": ("Gaps told to readers of events", lambda: self._of_events("gaps")),
-                "spans_sent": ("Spans that a collector took", lambda: self._of_export("sent")),
-                "spans_dropped": ("Spans that no collector took", lambda: self._of_export("dropped")),
-                "turns_untraced": ("Turns left out of traces", lambda: self._of_export("left_out")),
+                "hints_failed": ("Hints that no engine took", lambda: _count(self.hints, "failed")),
+                "event_gaps": ("Gaps told to readers of events", lambda: _count(self._frames, "gaps")),
+                "spans_sent": ("Spans that a collector took", lambda: _count(self._export, "sent")),
+                "spans_dropped": ("Spans that no collector took", lambda: _count(self._export, "dropped")),
+                "turns_untraced": ("Turns left out of traces", lambda: _count(self._export, "left_out")),
             },
         )
         self.views = Views(coordinator, self._ring, self._signals, clock=clock)
@@ -100,14 +101,9 @@ class Observation:
             await asyncio.sleep(_LAG_PERIOD_S)
             spread.add(max(0.0, clock() - due_s))
 
-    def _of_events(self, name: str) -> int:
-        return getattr(self._events.frames, name) if self._events is not None else 0
-
-    def _of_hints(self, name: str) -> int:
-        return getattr(self.hints, name) if self.hints is not None else 0
-
-    def _of_export(self, name: str) -> int:
-        return getattr(self._export, name) if self._export is not None else 0
+    @property
+    def _frames(self) -> Frames | None:
+        return self._events.frames if self._events is not None else None
 
     def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
         self._signals[replica] = signals
@@ -136,3 +132,8 @@ class Observation:
 
     def _gauges(self) -> Gauges:
         return take_gauges(self._coordinator, self._signals, now=self._clock())
+
+
+def _count(who: object | None, name: str) -> int:
+    """What somebody counts; 0 while there is nobody."""
+    return getattr(who, name) if who is not None else 0
