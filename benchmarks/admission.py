@@ -5,8 +5,9 @@
 Decisions: 5,000 sessions wait, of one tenant, of ten, and of as many tenants; sessions come, end and enter.
 With a workload, too: for each seed the knee of the strong baseline (prefix cache and session affinity; native
 offload, too, if asked for) is measured; then the gateway's brain, as it is by default, against that baseline
-and the best fixed window in hindsight, at loads relative to the knee. Everything is simulated. `--kv 0.3`:
-on replicas with so many times the memory for KV.
+and the best fixed window in hindsight, at loads relative to the knee; and against itself with those that
+wait in order of arrival. Everything is simulated. `--kv 0.3`: on replicas with so many times the memory for
+KV.
 """
 
 import argparse
@@ -37,6 +38,8 @@ from tests.admission.applicants import Play, answered
 WAITING = 5000
 RELATIVE = (0.9, 1.2, 1.5)
 """Loads, to the knee."""
+CROWDED = 2.0
+"""The load at which those who wait in order of arrival are seldom quick."""
 Found = dict[str, float]
 _SHARES = (0.5, 0.65, 0.8, 1.0, 1.3)
 """Fixed windows, relative to how many sessions fill the cache."""
@@ -107,7 +110,9 @@ def decisions(tenants: int, *, rounds: int, places: int = 20) -> float:
 def compare(verdict: Verdict, workload: Workload, fleet: FleetSpec, options: argparse.Namespace) -> None:
     sessions = 40 if options.quick else options.sessions
     setting = Setting(workload=workload.sessions, fleet=fleet, sessions=sessions, shown=0)
-    strong, ours, unlimited, *fixed = policies = _policies(workload, fleet, is_offloading=options.offload)
+    strong, ours, fifo, unlimited, *fixed = policies = _policies(
+        workload, fleet, is_offloading=options.offload
+    )
     variants = {text: parse_policies(text)[0].variants[0] for text in policies}
 
     def run(texts: Sequence[str], per_h: float, seed: int) -> list[Found]:
@@ -115,6 +120,7 @@ def compare(verdict: Verdict, workload: Workload, fleet: FleetSpec, options: arg
         found = run_all(setting, trials, jobs=options.jobs, progress=_told)
         return [{name: value or 0.0 for name, value in each.metrics.items()} for each in found]
 
+    crowded: list[list[Found]] = []
     cells: dict[float, list[list[Found]]] = {relative: [] for relative in RELATIVE}
     for seed in options.seeds:
 
@@ -125,21 +131,24 @@ def compare(verdict: Verdict, workload: Workload, fleet: FleetSpec, options: arg
         knee, _ = find_knee(measure, 60.0, at_most=1.0)
         verdict.tell(f"knee_per_h_seed_{seed}", knee)
         for relative, of_seeds in cells.items():
-            texts = (strong, ours) if relative < 1 else (strong, ours, *fixed)
+            texts = (strong, ours) if relative < 1 else (strong, ours, fifo, *fixed)
             of_seeds.append(run(texts, relative * knee, seed))
+        crowded.append(run((ours, fifo), CROWDED * knee, seed))
+    gain = 3.0 if options.offload else 4.0
     for relative, of_seeds in cells.items():
-        found = [_mean([of_seed[number] for of_seed in of_seeds]) for number in range(len(of_seeds[0]))]
-        _judge(verdict, relative, found, gain=3.0 if options.offload else 4.0)
+        _judge(verdict, relative, _means(of_seeds), gain=gain)
+    _judge_order(verdict, *_means(crowded))
 
 
 def _judge(verdict: Verdict, relative: float, found: list[Found], *, gain: float) -> None:
-    strong, ours, *fixed = found
+    strong, ours, *others = found
     at = f"at_{relative:g}_knee"
     times = {name: ours[name] / strong[name] for name in ("completion_mean_s", "completion_p99_s")}
     if relative < 1:
         verdict.at_most(f"{at}_mean", times["completion_mean_s"], 1.02)
         verdict.at_most(f"{at}_p99", times["completion_p99_s"], 1.05)
         return
+    fifo, *fixed = others
     best_s = min(each["completion_mean_s"] for each in fixed)
     verdict.at_least(f"{at}_mean_gain", 1.0 / times["completion_mean_s"], gain)
     throughput = ours["sessions_per_h"] / strong["sessions_per_h"]
@@ -148,8 +157,19 @@ def _judge(verdict: Verdict, relative: float, found: list[Found], *, gain: float
     else:
         verdict.tell(f"{at}_throughput_gain", throughput)
     verdict.at_most(f"{at}_mean_against_best_fixed", ours["completion_mean_s"] / best_s, 1.1)
+    verdict.tell(f"{at}_within_2_against_arrival", ours["goodput_2"] / max(fifo["goodput_2"], 1e-9))
     for name in ("completion_mean_s", "goodput_2", "hit_rate", "failed"):
         verdict.tell(f"{at}_{name}", ours[name])
+
+
+def _judge_order(verdict: Verdict, ours: Found, fifo: Found) -> None:
+    """Where few would be quick anyway: more of them, and little of it at the others' expense."""
+    at = f"at_{CROWDED:g}_knee"
+    verdict.at_least(f"{at}_within_2_against_arrival", ours["goodput_2"] / max(fifo["goodput_2"], 1e-9), 1.5)
+    verdict.tell(f"{at}_goodput_2", ours["goodput_2"])
+    for name, bound in (("mean", 1.03), ("p90", 1.1)):
+        key = f"completion_{name}_s"
+        verdict.at_most(f"{at}_{name}_against_arrival", ours[key] / fifo[key], bound)
 
 
 def _policies(workload: Workload, fleet: FleetSpec, *, is_offloading: bool) -> list[str]:
@@ -163,7 +183,13 @@ def _policies(workload: Workload, fleet: FleetSpec, *, is_offloading: bool) -> l
     fixed = [f"session-cap:n={cap}" for cap in caps]
     fixed += [] if is_offloading else ["footprint:f=0.8", "footprint:f=0.9"]
     ending = "+offload" if is_offloading else ""
-    return [f"affinity{ending}", f"turnpike{ending}", "infinite-kv", *(each + ending for each in fixed)]
+    fifo = f"turnpike:order=arrival{ending}"
+    return [f"affinity{ending}", f"turnpike{ending}", fifo, "infinite-kv", *(each + ending for each in fixed)]
+
+
+def _means(of_seeds: list[list[Found]]) -> list[Found]:
+    """Of each policy, over the seeds."""
+    return [_mean([of_seed[number] for of_seed in of_seeds]) for number in range(len(of_seeds[0]))]
 
 
 def _mean(of_seeds: list[Found]) -> Found:

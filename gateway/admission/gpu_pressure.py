@@ -9,7 +9,9 @@ The strongest sign is *loss*: prompt tokens that the session's last turn left be
 did not find in the cache any more. Every stock engine reports what is needed for it in `usage`. A change of
 content loses state too; so does an engine without prefix cache: what was lost while the pool was half empty
 is therefore taken as the clients' own doing. Launch delay only ever holds the window back, since a long
-prompt raises it as well.
+prompt raises it as well. How much loss is too much follows from what one session fewer would gain and cost:
+of n on a replica it costs one part in n of what they get done, and at best all that is lost is saved. So
+1 / n is overload: a tenth of ten sessions, much less of fifty, who keep their engine busy anyway.
 
 Invariants: readings are between decisions of the window, old evidence fades with the feedback time; a value
 that an engine does not report is no pressure.
@@ -25,8 +27,9 @@ from gateway.admission.decay import DecayedMean
 from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId
 
-LOSS_IS_OVERLOAD: Final = 0.10
-"""Share of the warm tokens lost. Beyond it prefill work, and so the time that sessions stay, grows."""
+LOST: Final = "state_lost"
+_LOSSES: Final = (0.02, 0.25)
+"""The least and the most that is overload."""
 PREEMPTIONS_ARE_OVERLOAD: Final = 0.10
 """Per turn."""
 _ENOUGH_TURNS: Final = 5.0
@@ -116,7 +119,8 @@ class GpuPressure:
         self._lost = self._expected = self._turns = self._preemptions = 0.0
         self._blind = self._blind_turns = self._hits = 0.0
 
-    def read(self, *, feedback_s: float, now: float) -> GpuReading:
+    def read(self, *, sessions: float, feedback_s: float, now: float) -> GpuReading:
+        """`sessions`: how many are in on a replica."""
         self._fade(feedback_s, now=now)
         waiting = sum(signals.waiting or 0 for signals in self._signals.values())
         running = sum(signals.running or 0 for signals in self._signals.values())
@@ -128,7 +132,7 @@ class GpuPressure:
         lately = self._launch_lately.mean(0.0) - self._launch_usual.mean(0.0)
         inflation = math.exp(lately) if self._launch_lately.weight >= _ENOUGH_TURNS else 1.0
         signs = {
-            "state_lost": (loss or 0.0) / LOSS_IS_OVERLOAD,
+            LOST: (loss or 0.0) / loss_that_is_overload(sessions),
             "preemptions": preemptions / PREEMPTIONS_ARE_OVERLOAD,
             # Queued behind a full cache; a queue behind long prompts alone is work, not pressure.
             "kv_full": waiting / (waiting + running) * 2.0 if kv_used > 0.9 and waiting else 0.0,
@@ -165,6 +169,12 @@ class GpuPressure:
             self._blind_turns *= keep
             self._hits *= keep
         self._faded_s = now
+
+
+def loss_that_is_overload(sessions: float) -> float:
+    """A share of the warm tokens, where so many sessions are in on a replica."""
+    least, most = _LOSSES
+    return max(least, min(most, 1.0 / max(1.0, sessions)))
 
 
 def _increase(before: int | None, after: int | None) -> int:

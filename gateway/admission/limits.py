@@ -156,7 +156,8 @@ class Limits:
         return None
 
     def _look(self, blocked_by: WaitReason | None, *, now: float) -> WindowInputs:
-        gpu = self.gpu.read(feedback_s=self.window.feedback_s, now=now)
+        sessions = self._places.count / max(1, len(self._up))
+        gpu = self.gpu.read(sessions=sessions, feedback_s=self.window.feedback_s, now=now)
         cpu = self._cpu.read(now=now)
         if self._config.policy != "sessions":  # fixed; only the capacity is followed
             gpu = msgspec.structs.replace(gpu, pressure=0.75)

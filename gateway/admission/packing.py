@@ -3,17 +3,19 @@
 Source: MARS (§4.2), PackQueue. Its Algorithm 1 is reconstructed from the prose: the text lacks it as
 typeset.
 
-Symbols: *normal* → `Regime.NORMAL`: smaller sessions first; *elevated CPU pressure* → `Regime.CPU_BOUND`:
-those that bring the least work for tools first; *KV-aware packing* → `Regime.KV_BOUND`: smaller
-sessions that fit, past a larger one that does not.
+Symbols: *normal* → `Regime.NORMAL`; *elevated CPU pressure* → `Regime.CPU_BOUND`: those that bring the least
+work for tools first; *KV-aware packing* → `Regime.KV_BOUND`: what fits enters past what does not.
 
-Deviations: MARS packs by the KV of the prefill; here size is the projected KV of the *session*. Where tools
-are the bottleneck, MARS prefers sessions with much to do on the GPU, because they bring fewer tools; here
-what they bring is expected from their agent type, and counts itself. Sizes count
-in steps of a quarter, so sessions of about one size keep the order of their tasks' arrival (Sutradhara
-§4.3: an agent's calls in the order in which its task came). Sessions that were in before and gave their
-place back come first: their state is still warm. MARS bounds no wait: here a session that waited
-`starved_s`, or `patience` times what those waited that entered lately, is next, and nobody passes it.
+Deviations: MARS prefers smaller prefills (`smallest`, by the projected KV of the *session*, in steps of a
+quarter). Sessions differ more in how long they go on than in how they begin, and that is not known; so the
+usual order is `hopeful`: the newest, while it waited for less than `hope` of the time that it would take
+alone, and then the order of their tasks' arrival (Sutradhara §4.3). Under overload somebody has to wait for
+long; a queue lets everybody do so, and this one those who do already (adaptive LIFO: B. Maurer, *Fail at
+Scale*, ACM Queue 13(8), 2015). Where tools are the bottleneck, MARS prefers sessions with much to do on the
+GPU, because they bring fewer tools; here what they bring is expected from their agent type, and counts
+itself. Sessions that were in before and gave their place back come first: their state is still warm. MARS
+bounds no wait: here a session that waited `starved_s`, or `patience` times what those waited that entered
+lately, is next, and nobody passes it. So of all places about one in `patience` goes to who waited longest.
 
 Invariants: a session is in the queue at most once; a starved session is passed by nobody of its queue;
 taking out or picking costs logarithmic time, whatever the number that waits.
@@ -24,7 +26,7 @@ import heapq
 import math
 from collections.abc import Callable
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -39,8 +41,11 @@ class Regime(enum.Enum):
 
 
 class PackingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    order: str = "smallest"
-    """`smallest` first, or `arrival` of the task."""
+    order: Literal["hopeful", "smallest", "arrival"] = "hopeful"
+    """`hopeful`: the newest while it can still be quick, then by arrival of the task; `smallest` first; or
+    `arrival` alone."""
+    hope: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    """A session is quick if it waits for less than so large a share of what it would take alone."""
     cpu_pressure: Annotated[float, Meta(gt=0)] = 1.0
     """From this CPU pressure on, sessions that bring few tools come first."""
     kv_pressure: Annotated[float, Meta(gt=0)] = 0.9
@@ -49,12 +54,8 @@ class PackingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """And also when so large a share of those that wait is long."""
     starved_s: Annotated[float, Meta(gt=0)] = 20.0
     """Nobody passes a session that waited so long."""
-    patience: Annotated[float, Meta(gt=0)] = 3.0
+    patience: Annotated[float, Meta(gt=0)] = 6.0
     """Nor one that waited so many times what others waited, if that is longer."""
-
-    def __post_init__(self) -> None:
-        if self.order not in ("smallest", "arrival"):
-            raise ValueError(f"`order` is `smallest` or `arrival`, not `{self.order}`")
 
 
 class Pressures(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,9 +180,18 @@ class TenantQueue:
         warm = self._first(self._warm)
         if warm is not None:
             return warm
-        if self._config.order == "arrival":
-            return self._first(self._oldest)
-        return self._first(self._lightest if regime is Regime.CPU_BOUND else self._smallest)
+        if self._config.order != "arrival" and regime is Regime.CPU_BOUND:
+            return self._first(self._lightest)
+        if self._config.order == "smallest":
+            return self._first(self._smallest)
+        return self._hopeful(now=now) or self._first(self._oldest)
+
+    def _hopeful(self, *, now: float) -> Entry | None:
+        """The later it came, the less it has waited: it is the newest or nobody."""
+        newest = self.newest()
+        if self._config.order != "hopeful" or newest is None:
+            return None
+        return newest if now - newest.task_arrived_s < self._config.hope * newest.isolated_s else None
 
     def starved(self, *, usual_wait_s: float, now: float) -> Entry | None:
         oldest = self.oldest()

@@ -222,17 +222,17 @@ class Places:
             assert member.gap is not None
             if now - member.gap_since_s >= self._gaps.limit_s(member.agent, member.gap):
                 self.saw_end(member)
+                if member.is_studied and member.turn:
+                    self._gaps.saw_end(member.agent, member.gap)
                 member.counted_gone = True
                 self.release(member)
                 out.append(member)
         return out
 
     def saw_end(self, member: Member) -> None:
-        """It will make no other turn, as far as we know."""
+        """It will make no other turn, as far as we know. (If it said so, that teaches nothing of silence.)"""
         if member.is_studied and member.turn:
             self._footprints.saw_end(member.agent, member.turn)
-            if member.gap is not None:
-                self._gaps.saw_end(member.agent, member.gap)
 
     def _demand_of(self, member: Member) -> Demand:
         return self._footprints.demand(member.agent, max(1, member.turn), member.tokens)

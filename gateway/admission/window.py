@@ -10,9 +10,10 @@ Deviations: the KV-derived limit counts projected footprints of sessions, not re
 by additive increase and multiplicative decrease around what the engine states as its capacity: if nothing
 useful is lost, there is more room than stated (a host tier, a shared prefix), and if much is lost, less. So
 no constant belongs to a GPU or a model, and an engine that states no capacity is learned. Nothing limits
-before the first overload but the stated capacity. A decrease counts from the sessions that are in, and
-waits until it has taken effect: at most one a *feedback time*, which is what a session takes from one turn
-to its next.
+before the first overload but the stated capacity; where it is stated, lost state moves the budget alone:
+nobody has to leave, because who leaves loses what it has. A decrease counts from the sessions that are in,
+and waits until it has taken effect: at most one a *feedback time*, which is what a session takes from one
+turn to its next.
 
 Invariants: at most one decrease per feedback time; overload shorter than a feedback time changes nothing;
 between overload and health (hysteresis) nothing changes; the window never falls below one session; every
@@ -26,24 +27,24 @@ import msgspec
 from msgspec import Meta
 
 from gateway.admission.cpu_pressure import CpuReading
-from gateway.admission.gpu_pressure import GpuReading
+from gateway.admission.gpu_pressure import LOST, GpuReading
 from gateway.domain.ids import PoolId
 from gateway.domain.records import WindowUpdated
 
 HEALTHY: Final = 0.5
 OVERLOADED: Final = 1.0
-_NEAR: Final = 0.85
-_CAREFUL: Final = 0.15
-_BOLDER: Final = 1.05
+_NEAR: Final = 0.75
+_CAREFUL: Final = 0.05
+_BOLDER: Final = 1.02
 """Near the ceiling the budget grows by `_CAREFUL` of a step, and each time by so much more."""
 _IN_USE: Final = 0.9
 """Share of the budget that has to be held, before that nothing is lost says anything."""
-_LEAST_OF_STATED: Final = 0.5
+_LEAST_OF_STATED: Final = 0.6
 """Share of a stated capacity that is believed in whatever is lost."""
 
 
 class WindowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    kv_share: Annotated[float, Meta(gt=0, le=1)] = 0.9
+    kv_share: Annotated[float, Meta(gt=0, le=1)] = 0.8
     """Share of the stated KV capacity that sessions may be expected to hold, to begin with."""
     soft_from: Annotated[float, Meta(ge=0, le=1)] = 0.85
     """From this share of the budget on, sessions enter ever more slowly."""
@@ -171,9 +172,10 @@ class Window:
             self._ceiling, self._probe = min(self.budget, used), _CAREFUL
             least = _LEAST_OF_STATED * self._capacity if self._capacity is not None else 1.0
             self.budget = max(least, config.kv_decrease * min(self.budget, used))
-            # As many stay in as hold what is left; where that is nearly all of them, nearly all.
-            factor = max(0.5, min(0.9, self.budget / max(seen.held, 1.0)))
-            self.sessions = max(1.0, factor * min(self.sessions, float(seen.admitted)))
+            if self._capacity is None or seen.gpu.reason != LOST:
+                # As many stay in as hold what is left; where that is nearly all of them, nearly all.
+                factor = max(0.5, min(0.9, self.budget / max(seen.held, 1.0)))
+                self.sessions = max(1.0, factor * min(self.sessions, float(seen.admitted)))
             reason = seen.gpu.reason
         else:
             was = min(self.with_tools, float(seen.with_tools))

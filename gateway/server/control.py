@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from gateway.core import events as ev
 from gateway.dashboard.views import Views
@@ -37,17 +38,19 @@ class ControlPlane:
         access: ControlAccess,
         *,
         is_draining: Callable[[], bool],
+        up_to_date: Callable[[], None],
     ) -> None:
-        """`events`: None if no record is kept."""
+        """`events`: None if no record is kept. `up_to_date` sees to it that what is read tells all."""
         self._driver = driver
         self._metrics = metrics
         self._views = views
         self._events = events
         self._access = access
         self._is_draining = is_draining
+        self._up_to_date = up_to_date
 
     def app(self) -> web.Application:
-        app = web.Application(middlewares=[self._access.check])
+        app = web.Application(middlewares=[self._access.check, self._bring_up_to_date])
         app.add_routes(
             [
                 web.get("/turnpike", self._to_the_page),
@@ -68,7 +71,13 @@ class ControlPlane:
         app.on_shutdown.append(self._close_events)
         return app
 
+    @web.middleware
+    async def _bring_up_to_date(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._up_to_date()
+        return await handler(request)
+
     async def _close_events(self, _: web.Application) -> None:
+        self._up_to_date()
         if self._events is not None:
             self._events.close()
 

@@ -6,11 +6,11 @@ of another origin, key or not.
 """
 
 import base64
-from collections.abc import Awaitable, Callable
 from typing import Final
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from gateway.server.tenants import hash_key
 
@@ -18,8 +18,6 @@ OPEN_PATHS: Final = frozenset(("/turnpike/healthz", "/turnpike/readyz"))
 """Orchestrators' probes carry no key."""
 _READS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="turnpike", charset="UTF-8"'}
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ControlAccess:

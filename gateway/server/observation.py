@@ -1,7 +1,7 @@
 """Everybody who reads the information stream in this process, put together from the settings.
 
-What is switched off is not there: its cost is nothing. What is on takes the records of an event at once, and
-looks at them later.
+What is switched off is not there: its cost is nothing. What is on takes the records of many events at once,
+and looks at them later.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from gateway.server.control import ControlPlane
 from gateway.server.control_access import ControlAccess
 from gateway.server.driver import Driver
 from gateway.server.events import Events
+from gateway.server.handover import Handover
 from gateway.server.hint_sender import HintSender
 from gateway.server.tasks import TaskGroup
 from gateway.telemetry.export import TraceExport
@@ -80,8 +81,8 @@ class Observation:
         if self.traces is not None:
             self._export = TraceExport(config.otel, self.traces, environ, clock=clock)
             takers.append(self._export.take)
-        self._takers = tuple(takers)
-        self.take = self._take_all if len(takers) > 1 else takers[0]
+        self._handover = Handover(takers)
+        self.take = self._handover.take
         """For the driver."""
 
     @property
@@ -118,17 +119,22 @@ class Observation:
         access = ControlAccess(
             write_hashes=server.control_key_hashes, read_hashes=server.control_read_key_hashes
         )
-        return ControlPlane(driver, self.metrics, self.views, self._events, access, is_draining=is_draining)
+        return ControlPlane(
+            driver,
+            self.metrics,
+            self.views,
+            self._events,
+            access,
+            is_draining=is_draining,
+            up_to_date=self._handover.flush,
+        )
 
     async def close(self) -> None:
+        self._handover.flush()
         if self._export is not None:
             await self._export.close()
         if self._file is not None:
             await asyncio.to_thread(self._file.close)
-
-    def _take_all(self, records: list[Record]) -> None:
-        for take in self._takers:
-            take(records)
 
     def _gauges(self) -> Gauges:
         return take_gauges(self._coordinator, self._signals, now=self._clock())

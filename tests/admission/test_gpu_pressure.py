@@ -10,7 +10,7 @@ A, B = ReplicaId("a"), ReplicaId("b")
 
 
 def read(gpu: GpuPressure, now=0.0):
-    return gpu.read(feedback_s=10.0, now=now)
+    return gpu.read(sessions=10, feedback_s=10.0, now=now)
 
 
 def warm(gpu: GpuPressure, turns: int, *, left=10_000, found=10_000, half_empty=False):

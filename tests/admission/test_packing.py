@@ -1,5 +1,6 @@
 """In which order the sessions of a tenant wait."""
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -17,9 +18,13 @@ from gateway.admission.packing import (
 from gateway.domain.ids import SessionId, TenantId
 
 CONFIG = PackingConfig(starved_s=100.0, patience=3.0)
+SMALLEST = PackingConfig(order="smallest", starved_s=100.0, patience=3.0)
+BY_ARRIVAL = PackingConfig(order="arrival")
 
 
-def entry(name: str, *, size=1000.0, tool_s=1.0, arrived=0.0, since=0.0, warm=False) -> Entry:
+def entry(
+    name: str, *, size=1000.0, tool_s=1.0, arrived=0.0, since=0.0, warm=False, isolated_s=1.0
+) -> Entry:
     return Entry(
         session=SessionId(name),
         tenant=TenantId("t"),
@@ -28,7 +33,7 @@ def entry(name: str, *, size=1000.0, tool_s=1.0, arrived=0.0, since=0.0, warm=Fa
         tokens=size,
         size=size,
         gpu_s=1.0,
-        isolated_s=1.0,
+        isolated_s=isolated_s,
         tool_s=tool_s,
         task_arrived_s=arrived,
         since_s=since,
@@ -66,18 +71,32 @@ def test_the_regime_follows_the_pressures(pressures, regime):
 
 def test_smaller_ones_first_and_those_with_the_least_for_tools_under_cpu_pressure():
     sessions = [entry("a", size=5000, tool_s=5), entry("b", size=500, tool_s=50), entry("c", size=50_000)]
-    assert order(queue(*sessions)) == order(queue(*sessions), Regime.KV_BOUND) == "bac"
+    assert order(queue(*sessions, config=SMALLEST)) == "bac"
+    assert order(queue(*sessions, config=SMALLEST), Regime.KV_BOUND) == "bac"
     assert order(queue(*sessions), Regime.CPU_BOUND) == "cab"
     sessions[2].tool_s = 99
     assert order(queue(*sessions), Regime.CPU_BOUND) == "abc"
+    assert order(queue(*sessions, config=BY_ARRIVAL), Regime.CPU_BOUND) == "abc"
 
 
 def test_about_equal_ones_in_the_order_of_their_tasks():
-    assert order(queue(entry("a", size=1010, arrived=2), entry("b", size=1020, arrived=1))) == "ba"
-    by_arrival = PackingConfig(order="arrival")
-    assert order(queue(entry("a", size=9, since=2), entry("b", size=900, since=1), config=by_arrival)) == "ba"
-    with pytest.raises(ValueError, match="order"):
-        PackingConfig(order="largest")
+    equal = [entry("a", size=1010, arrived=2), entry("b", size=1020, arrived=1)]
+    assert order(queue(*equal, config=SMALLEST)) == "ba"
+    unequal = [entry("a", size=9, since=2), entry("b", size=900, since=1)]
+    assert order(queue(*unequal, config=BY_ARRIVAL)) == "ba"
+    with pytest.raises(msgspec.ValidationError, match="order"):
+        msgspec.convert({"order": "largest"}, PackingConfig)
+
+
+def test_the_newest_is_first_while_it_can_still_be_quick():
+    def waiting() -> TenantQueue:
+        # Alone they would take 200 s, so they are quick if they wait for less than 20.
+        return queue(*(entry(name, arrived=at, since=at, isolated_s=200.0) for name, at in COME))
+
+    COME = (("a", 0.0), ("b", 5.0), ("c", 15.0))
+    assert order(waiting(), now=16.0) == "cba"
+    assert order(waiting(), now=26.0) == "cab"
+    assert order(waiting(), now=36.0) == "abc"
 
 
 def test_who_was_in_before_is_first():
@@ -117,7 +136,7 @@ class Queues(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue = TenantQueue(CONFIG)
+        self.queue = TenantQueue(SMALLEST)
         self.oracle: dict[str, Entry] = {}
         self.count = 0
 

@@ -32,6 +32,7 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
         "session_cap": values["n"],
         "footprint_share": values["f"],
         "follows_tools": bool(values["tools"]),
+        "packing": {"order": values["order"]},
         "host_kv_tokens": int(host_bytes / kv_bytes),
         "host_kv_tokens_per_s": link / kv_bytes,
     }
@@ -76,6 +77,12 @@ TURNPIKE = Recipe(
             meaning="`sessions`; to compare with: `session-cap`, `footprint`, `concurrency`",
         ),
         Knob(name="tools", default=1, sweep=(1,), meaning="0: the window follows the engines alone"),
+        Knob(
+            name="order",
+            default="hopeful",
+            sweep=("hopeful",),
+            meaning="of those that wait; to compare with: `smallest`, `arrival`",
+        ),
         Knob(
             name="placement",
             default="predicted",

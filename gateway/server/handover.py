@@ -1,0 +1,39 @@
+"""Records on their way from the driver to everybody who reads them, many at a time.
+
+A record costs a request one place in a list. Who reads gets a list every few milliseconds: a call for each
+reader and event costs twenty times as much.
+
+Invariants: every reader gets every record once, in order; nothing waits for longer than `PERIOD_S`, or for
+more than `_MANY` others; who calls `flush` has everything that was taken before.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from gateway.domain.records import Record
+
+PERIOD_S: Final = 0.02
+_MANY: Final = 1000
+
+
+class Handover:
+    def __init__(self, takers: Sequence[Callable[[list[Record]], Any]]) -> None:
+        """`takers` keep none of the lists that they get."""
+        self._takers = tuple(takers)
+        self._fresh: list[Record] = []
+
+    def take(self, records: list[Record]) -> None:
+        """To be called on a running loop."""
+        fresh = self._fresh
+        if not fresh:
+            asyncio.get_running_loop().call_later(PERIOD_S, self.flush)
+        fresh += records
+        if len(fresh) >= _MANY:
+            self.flush()
+
+    def flush(self) -> None:
+        fresh, self._fresh = self._fresh, []
+        if fresh:
+            for take in self._takers:
+                take(fresh)
