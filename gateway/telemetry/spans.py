@@ -121,6 +121,8 @@ class Spans:
 
     def _session_started(self, record: rec.SessionStarted) -> None:
         """Its first turn follows, and says which trace it is in."""
+        if not self._has_room():
+            return  # whatever is traced of it later will do without what this says
         empty = Trace(b"", b"", False)
         self._open(record.session, _Session(empty, record, record.at_s, record.at_s))
 
@@ -175,6 +177,9 @@ class Spans:
             return
         trace = self._contexts.of(record.session, record.turn)
         session = self._sessions.get(record.session)
+        if session is None and not self._has_room():
+            self.left_out += trace.is_sampled
+            return
         if session is None:
             session = _Session(trace, None, record.at_s, record.at_s)
             self._open(record.session, session)
@@ -182,13 +187,16 @@ class Spans:
         session.turns += 1
         if not trace.is_sampled:
             return
-        if self._allowance.left - len(self._out) <= 0:
+        if not self._has_room():
             session.left_out += 1
             self.left_out += 1
             return
         self._turns[record.turn] = _Turn(record, trace)
         if len(self._turns) > MAX_OPEN:
             self._finish(next(iter(self._turns)), record.at_s, "lost")
+
+    def _has_room(self) -> bool:
+        return self._allowance.left > len(self._out)
 
     def _waited(self, record: rec.TurnWaited) -> None:
         turn = self._turns.get(record.turn)

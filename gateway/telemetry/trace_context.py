@@ -102,9 +102,6 @@ class TraceContexts:
     def header(self, turn: RequestId, session: SessionId | None) -> bytes:
         """The header line for the replica: the turn's span if it is sampled, else what the client said."""
         if session is not None and (trace := self.of(session, turn)).is_sampled:
-            return b"traceparent: 00-%s-%s-01\r\n" % (
-                trace.trace_id.hex().encode(),
-                span_id(turn).hex().encode(),
-            )
+            return f"traceparent: 00-{trace.trace_id.hex()}-{span_id(turn).hex()}-01\r\n".encode()
         said = self._turns.get(turn)
         return b"traceparent: %s\r\n" % said[0].encode("latin-1") if said is not None else b""
