@@ -120,12 +120,33 @@ def worlds(workload: Workload, fleet: FleetSpec, per_h: float, count: int, seed:
     found = [
         arriving("load_doubles", 0.6, 1.2, everybody),
         arriving("load_halves", 1.4, 0.7, everybody),
-        changed("tools_slow_down", lambda at_s: Change(at_s=at_s, tool_speed=SLOWER), tool_hosts=hosts),
+        msgspec.structs.replace(
+            changed("tools_slow_down", lambda at_s: Change(at_s=at_s, tool_speed=SLOWER), tool_hosts=hosts),
+            sessions=[on_cores(session) for session in calm.sessions],
+        ),
         arriving("contexts_grow", 0.9, 0.9, [by_size[:third], by_size[-third:]]),
     ]
     if replicas > 1:
         found.append(changed("a_replica_is_lost", lambda at_s: Change(at_s=at_s, lost=f"sim-{replicas - 1}")))
     return found
+
+
+def on_cores(session: Session) -> Session:
+    """The same, with a core for each of its tools."""
+    swap = msgspec.structs.replace
+    return swap(
+        session,
+        threads=tuple(
+            swap(
+                thread,
+                turns=tuple(
+                    swap(turn, tools=tuple(swap(tool, cpu_cores=1.0) for tool in turn.tools))
+                    for turn in thread.turns
+                ),
+            )
+            for thread in session.threads
+        ),
+    )
 
 
 def _fits(fleet: FleetSpec, sessions: Sequence[Session]) -> float:

@@ -56,6 +56,11 @@ class CpuReading(msgspec.Struct, frozen=True, kw_only=True):
     cores: float = 0.0
     """Of all hosts that say."""
 
+    @property
+    def slower(self) -> float:
+        """So many times as long as they would alone tools take, as far as is known."""
+        return max(self.inflation, self.host_load, 1.0)
+
 
 class CpuPressure:
     def __init__(self) -> None:
@@ -75,6 +80,8 @@ class CpuPressure:
         self._began_with: int | None = None
         """Sessions that were in when tools became slow."""
         self.active = 0
+        self.are_hosts_overloaded = False
+        """By what hosts say, when somebody asked last."""
         self._hosts: OrderedDict[str, tuple[float, HostSignals]] = OrderedDict()
         """With the time of the report, the newest last."""
 
@@ -134,6 +141,7 @@ class CpuPressure:
     def read(self, *, now: float) -> CpuReading:
         self._learn()
         host_load, cores = self._read_hosts(now=now)
+        self.are_hosts_overloaded = host_load >= _HOST_IS_OVERLOADED
         host = max(0.0, (host_load - 1.0) / (_HOST_IS_OVERLOADED - 1.0)) if self.active else 0.0
         ratio = self._lately.mean(0.0, 4.0) - self._with_fewer()
         inflation = math.exp(max(0.0, ratio))
@@ -184,8 +192,7 @@ class CpuPressure:
         """Sessions whose tools the hosts can bear; infinite while there is no contention."""
         if reading.pressure < 1.0:
             return math.inf
-        slower = max(reading.inflation, reading.host_load, 1.0)
-        return max(1.0, self.floor(admitted, reading), 1.25 * admitted / slower)
+        return max(1.0, self.floor(admitted, reading), 1.25 * admitted / reading.slower)
 
     def floor(self, admitted: int, reading: CpuReading) -> float:
         """Sessions that are not too many, whatever tools take. Durations have many reasons: alone they may

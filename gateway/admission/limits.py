@@ -102,8 +102,10 @@ class Limits:
         return WaitReason.KV_NEARLY_FULL if is_too_soon else None
 
     def _with_tools(self) -> int:
+        """Sessions that have tools run, or will; of those that gave their place back, some still have."""
         agents = self._places.residents.agents
-        return sum(count for agent, count in agents.items() if not self._cpu.is_light(agent))
+        are_in = sum(count for agent, count in agents.items() if not self._cpu.is_light(agent))
+        return max(are_in, self._cpu.active)
 
     def is_over_full(self) -> bool:
         return self._places.count > self.window.limit() or self._places.residents.now() > self.window.budget

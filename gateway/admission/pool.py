@@ -4,7 +4,8 @@ A session takes a place with its first admitted turn and keeps it through its to
 none wait in the queue, and whoever the queue says is next enters when window and KV budget allow.
 
 Invariants: nobody enters past the queue; a turn of a session that is in never waits for a place; if no
-session that is in has a live turn, the next one enters within `LIVENESS_S`, whatever it holds up.
+session that is in has a live turn, the next one enters within `LIVENESS_S`, whatever it holds up; where hosts
+of tools report that they are overloaded, within a feedback time.
 """
 
 import math
@@ -30,6 +31,8 @@ from gateway.domain.records import Record
 
 LIVENESS_S: Final = 0.1
 _TASKS_SAMPLED: Final = 256
+_SLOWEST: Final = 20.0
+"""Tools are never waited for so many times as long as usual."""
 
 
 class PoolAdmission:
@@ -182,9 +185,9 @@ class PoolAdmission:
             return None
         tick_s = self._ticked_s + EPOCH_S
         quiet_s = self.places.quiet_since_s
-        if quiet_s is None or quiet_s + LIVENESS_S <= self._ticked_s:
+        if quiet_s is None or quiet_s + self._rest_s() <= self._ticked_s:
             return tick_s
-        return min(tick_s, quiet_s + LIVENESS_S)  # nobody waits for the next tick while the pool rests
+        return min(tick_s, quiet_s + self._rest_s())  # nobody waits for the next tick while the pool rests
 
     def _enter_from_queue(self, entry: Entry, *, is_above: bool, now: float) -> list[Applicant]:
         self.queue.take(entry.session)
@@ -223,12 +226,22 @@ class PoolAdmission:
     def _must_move(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
         """Who enters though it does not fit: liveness, which knows no quota, and the aged's privilege."""
         quiet_s = self.places.quiet_since_s
-        if quiet_s is not None and now >= quiet_s + LIVENESS_S:
+        if quiet_s is not None and now >= quiet_s + self._rest_s():
             return next(iter(self.queue.candidates(regime, lambda _: True, now=now)))
         for entry in candidates[:1]:
             if entry.is_aged and self._ageing.may_exceed_window(self.places.above):
                 return entry
         return None
+
+    def _rest_s(self) -> float:
+        """How long the pool may rest while somebody waits.
+
+        Not for long: those who seem to run a tool may wait for one that nobody knows to be theirs. But
+        engines rest whenever tools are the bottleneck: where hosts say so, the next one waits a feedback time.
+        """
+        if self._blocked_by is WaitReason.TOOLS_FULL and self._cpu.are_hosts_overloaded:
+            return self.window.feedback_s
+        return LIVENESS_S
 
     def _regime(self, *, now: float) -> Regime:
         return choose_regime(
@@ -264,7 +277,8 @@ class PoolAdmission:
 
     def _settle(self, *, now: float) -> bool:
         """Lets go of those that are silent for too long; whether there were any."""
-        gone = self.places.gone(now=now)
+        slower = min(_SLOWEST, self._cpu.read(now=now).slower) if self._config.follows_tools else 1.0
+        gone = self.places.gone(tools_slower=slower, now=now)
         for member in gone:
             self.released(member)
         return bool(gone)

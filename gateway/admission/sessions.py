@@ -213,14 +213,21 @@ class Places:
 
     # --- silence -----------------------------------------------------------------------------------
 
-    def gone(self, *, now: float) -> list[Member]:
-        """Releases those that have been silent for too long. Looks at a bounded number of them a call."""
+    def gone(self, *, tools_slower: float = 1.0, now: float) -> list[Member]:
+        """Releases those that have been silent for too long. Looks at a bounded number of them a call.
+
+        `tools_slower`: so many times as long as usual tools take at present. Who waits for them is not gone;
+        to let others in meanwhile would make them slower still.
+        """
         out = []
         for _ in range(min(_LOOKED_AT, len(self._silent))):
             session, member = next(iter(self._silent.items()))
             self._silent.move_to_end(session)
             assert member.gap is not None
-            if now - member.gap_since_s >= self._gaps.limit_s(member.agent, member.gap):
+            limit_s = self._gaps.limit_s(member.agent, member.gap)
+            if member.gap is Gap.TOOL:
+                limit_s *= tools_slower
+            if now - member.gap_since_s >= limit_s:
                 self.saw_end(member)
                 if member.is_studied and member.turn:
                     self._gaps.saw_end(member.agent, member.gap)

@@ -10,10 +10,10 @@ Deviations: the KV-derived limit counts projected footprints of sessions, not re
 by additive increase and multiplicative decrease around what the engine states as its capacity: if nothing
 useful is lost, there is more room than stated (a host tier, a shared prefix), and if much is lost, less. So
 no constant belongs to a GPU or a model, and an engine that states no capacity is learned. Nothing limits
-before the first overload but the stated capacity; where it is stated, lost state moves the budget alone:
-nobody has to leave, because who leaves loses what it has. A decrease counts from the sessions that are in,
-and waits until it has taken effect: at most one a *feedback time*, which is what a session takes from one
-turn to its next.
+before the first overload but the stated capacity. Where those who are in would fit into it, lost state moves
+the budget alone: nobody has to leave, because who leaves loses what it has. A decrease counts from the
+sessions that are in, and waits until it has taken effect: at most one a *feedback time*, which is what a
+session takes from one turn to its next.
 
 Invariants: at most one decrease per feedback time; overload shorter than a feedback time changes nothing;
 between overload and health (hysteresis) nothing changes; the window never falls below one session; every
@@ -172,7 +172,8 @@ class Window:
             self._ceiling, self._probe = min(self.budget, used), _CAREFUL
             least = _LEAST_OF_STATED * self._capacity if self._capacity is not None else 1.0
             self.budget = max(least, config.kv_decrease * min(self.budget, used))
-            if self._capacity is None or seen.gpu.reason != LOST:
+            fits = self._capacity is not None and seen.held <= self._capacity
+            if seen.gpu.reason != LOST or not fits:
                 # As many stay in as hold what is left; where that is nearly all of them, nearly all.
                 factor = max(0.5, min(0.9, self.budget / max(seen.held, 1.0)))
                 self.sessions = max(1.0, factor * min(self.sessions, float(seen.admitted)))

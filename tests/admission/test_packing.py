@@ -22,9 +22,7 @@ SMALLEST = PackingConfig(order="smallest", starved_s=100.0, patience=3.0)
 BY_ARRIVAL = PackingConfig(order="arrival")
 
 
-def entry(
-    name: str, *, size=1000.0, tool_s=1.0, arrived=0.0, since=0.0, warm=False, isolated_s=1.0
-) -> Entry:
+def entry(name: str, *, size=1000.0, tool_s=1.0, arrived=0.0, since=0.0, warm=False, isolated_s=1.0) -> Entry:
     return Entry(
         session=SessionId(name),
         tenant=TenantId("t"),
@@ -89,11 +87,12 @@ def test_about_equal_ones_in_the_order_of_their_tasks():
 
 
 def test_the_newest_is_first_while_it_can_still_be_quick():
+    came = (("a", 0.0), ("b", 5.0), ("c", 15.0))
+
     def waiting() -> TenantQueue:
         # Alone they would take 200 s, so they are quick if they wait for less than 20.
-        return queue(*(entry(name, arrived=at, since=at, isolated_s=200.0) for name, at in COME))
+        return queue(*(entry(name, arrived=at, since=at, isolated_s=200.0) for name, at in came))
 
-    COME = (("a", 0.0), ("b", 5.0), ("c", 15.0))
     assert order(waiting(), now=16.0) == "cba"
     assert order(waiting(), now=26.0) == "cab"
     assert order(waiting(), now=36.0) == "abc"

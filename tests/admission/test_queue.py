@@ -14,7 +14,9 @@ numbers = itertools.count()
 
 def make(**packing) -> tuple[SessionQueue, FairShare]:
     fair = FairShare(FairShareConfig())
-    return SessionQueue(PackingConfig(order="arrival", **packing), fair, Ageing(ClassesConfig(age_s=10))), fair
+    return SessionQueue(
+        PackingConfig(order="arrival", **packing), fair, Ageing(ClassesConfig(age_s=10))
+    ), fair
 
 
 def entry(name: str, tenant="t", *, size=1000.0, since=0.0) -> Entry:

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.admission.bounded import NO_REPLICA
 from gateway.admission.classes import ServiceClass
+from gateway.admission.gaps import Gap
 from gateway.admission.policy import TurnOutcome
 from gateway.admission.quotas import Quota
 from gateway.admission.session_admission import SessionAdmission
@@ -348,7 +349,34 @@ def test_who_brings_little_for_tools_passes_those_who_wait_for_them():
     play.ask("s4", agent=2)
     assert play.let_in() == ["s4"]
     play.end("s1")
-    assert play.finish("s1") == ["s2"]
+    assert play.finish("s1") == []  # of those who gave their places back, too many still have tools run
+    play.policy._cpu.active = 0
+    play.ask("s5", agent=1)
+    assert "s2" in play.let_in()
+
+
+def test_engines_may_rest_while_hosts_say_that_tools_are_the_bottleneck():
+    play = Play(window={"min_feedback_s": 5.0})
+    play.is_let_in("s1", agent=1)
+    play.policy._cpu.active = 9
+    play.pool.window.with_tools = 1.0
+    play.pool.window.set_feedback(5.0)
+    play.policy.host_reported("h", HostSignals(cores=1, runnable=9), now=play.now)
+    assert play.ask("s2", agent=1) == Wait(reason=WaitReason.TOOLS_FULL)
+    play.end("s1", outcome=answered(tokens=100))
+    entered = play.later(1.0)
+    assert not entered and play.pool.next_deadline_s()
+    assert play.later(play.pool.window.feedback_s) == ["s2"]
+
+
+def test_who_waits_for_slow_tools_is_not_gone():
+    play = Play()
+    play.is_let_in("s1", agent=1)
+    play.end("s1", outcome=answered(tokens=100))
+    limit_s = play.pool.gaps.limit_s(1, Gap.TOOL)
+    play.now += 2 * limit_s
+    assert not play.pool.places.gone(tools_slower=3.0, now=play.now)
+    assert [each.session for each in play.pool.places.gone(now=play.now)] == ["s1"]
 
 
 # --- tenants ---------------------------------------------------------------------------------------
