@@ -237,7 +237,7 @@ class PoolAdmission:
         """How long the pool may rest while somebody waits.
 
         Not for long: those who seem to run a tool may wait for one that nobody knows to be theirs. But
-        engines rest whenever tools are the bottleneck: where hosts say so, the next one waits a feedback time.
+        engines rest whenever tools are the bottleneck; where hosts say so, it is a feedback time.
         """
         if self._blocked_by is WaitReason.TOOLS_FULL and self._cpu.are_hosts_overloaded:
             return self.window.feedback_s
