@@ -1,6 +1,6 @@
 """Admission: does it harm nobody below the knee, what does it gain beyond, and what does a decision cost?
 
-    python -m benchmarks.admission [--workload FILE --fleet FLEET.toml [--offload] [--kv N]] [--quick]
+    python -m benchmarks.admission [--workload FILE --fleet FLEET.toml [--offload] [--plugin] [--kv N]]
 
 Decisions: 5,000 sessions wait, of one tenant, of ten, and of as many tenants; sessions come, end and enter.
 With a workload, too: for each seed the knee of the strong baseline (prefix cache and session affinity; native
@@ -52,6 +52,7 @@ def main() -> int:
     parser.add_argument("--sessions", type=int, default=120, help="of each simulation (default 120)")
     parser.add_argument("--seeds", type=_numbers, default=[1], help="such as 3,4 (default 1)")
     parser.add_argument("--offload", action="store_true", help="native CPU offload on both sides")
+    parser.add_argument("--plugin", action="store_true", help="our engines follow hints")
     parser.add_argument("--kv", type=float, default=1.0, help="times the memory for KV")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="fewer decisions, 40 sessions")
@@ -111,7 +112,7 @@ def compare(verdict: Verdict, workload: Workload, fleet: FleetSpec, options: arg
     sessions = 40 if options.quick else options.sessions
     setting = Setting(workload=workload.sessions, fleet=fleet, sessions=sessions, shown=0)
     strong, ours, fifo, unlimited, *fixed = policies = _policies(
-        workload, fleet, is_offloading=options.offload
+        workload, fleet, is_offloading=options.offload, has_plugin=options.plugin
     )
     variants = {text: parse_policies(text)[0].variants[0] for text in policies}
 
@@ -172,7 +173,7 @@ def _judge_order(verdict: Verdict, ours: Found, fifo: Found) -> None:
         verdict.at_most(f"{at}_{name}_against_arrival", ours[key] / fifo[key], bound)
 
 
-def _policies(workload: Workload, fleet: FleetSpec, *, is_offloading: bool) -> list[str]:
+def _policies(workload: Workload, fleet: FleetSpec, *, is_offloading: bool, has_plugin: bool) -> list[str]:
     plan = Plan.of(fleet)
     tokens: float = sum(plan.kv_tokens(fleet).values())
     if is_offloading:
@@ -183,8 +184,9 @@ def _policies(workload: Workload, fleet: FleetSpec, *, is_offloading: bool) -> l
     fixed = [f"session-cap:n={cap}" for cap in caps]
     fixed += [] if is_offloading else ["footprint:f=0.8", "footprint:f=0.9"]
     ending = "+offload" if is_offloading else ""
-    fifo = f"turnpike:order=arrival{ending}"
-    return [f"affinity{ending}", f"turnpike{ending}", fifo, "infinite-kv", *(each + ending for each in fixed)]
+    own = ending + ("+plugin" if has_plugin else "")
+    ours = [f"turnpike{own}", f"turnpike:order=arrival{own}"]
+    return [f"affinity{ending}", *ours, "infinite-kv", *(each + ending for each in fixed)]
 
 
 def _means(of_seeds: list[list[Found]]) -> list[Found]:

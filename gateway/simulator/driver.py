@@ -63,6 +63,8 @@ class Caller(Protocol):
 class Engine(Protocol):
     def submit(self, turn: EngineTurn) -> None: ...
 
+    def hint(self, text: str) -> None: ...
+
 
 class Driver:
     """Also the engines' `TurnListener`."""
@@ -161,7 +163,7 @@ class Driver:
         elif isinstance(command, Refuse):
             self._refused(self._calls.pop(command.request), command)
         elif isinstance(command, SendHint):
-            pass  # simulated engines have no plugin
+            self.engines[command.replica].hint(command.hint)
         elif self._on_record is not None:
             self._on_record(command)
 
@@ -179,6 +181,7 @@ class Driver:
             ref=call.ref,
             keys=call.keys(),
             submitted_s=self._kernel.now,
+            hint=command.hint,
         )
         self.engines[call.replica].submit(turn)
 

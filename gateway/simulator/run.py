@@ -12,7 +12,7 @@ from gateway.config.upstream import PoolConfig, ReplicaConfig
 from gateway.core import events as ev
 from gateway.core.coordinator import Coordinator
 from gateway.cost.profile import Profile
-from gateway.domain.fleet import ReplicaFacts
+from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.simulator.agents import Agent, Stage
 from gateway.simulator.brain import Brain
@@ -156,7 +156,8 @@ class _Run:
 
     def run(self) -> Totals:
         for engine in self._engines:
-            self._driver.send(ev.ReplicaCameUp(ReplicaFacts(id=engine.name, pool=POOL)))
+            abilities = Abilities(turnpike_hints=engine.plugin is not None)
+            self._driver.send(ev.ReplicaCameUp(ReplicaFacts(id=engine.name, pool=POOL, abilities=abilities)))
         self._reports.begin()
         for probe in self._probes:
             probe.begin()

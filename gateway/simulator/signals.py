@@ -46,9 +46,11 @@ class Reports:
 
 def signals_of(engine: "ReplicaEngine", *, block_size: int) -> EngineSignals:
     engine.settle()
+    retained = engine.plugin.retained_blocks() / engine.kv_blocks if engine.plugin is not None else None
     return EngineSignals(
         kv_tokens=engine.kv_blocks * block_size,
-        kv_used=engine.kv_used(),
+        kv_used=engine.kv_used() - (retained or 0.0),
+        kv_retained=retained,
         running=engine.running,
         waiting=engine.waiting,
         preemptions=engine.counts.preemptions,

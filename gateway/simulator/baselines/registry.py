@@ -13,6 +13,7 @@ from gateway.simulator.baselines.kvflow import KVFLOW
 from gateway.simulator.baselines.mars import MARS
 from gateway.simulator.baselines.offload import OFFLOAD
 from gateway.simulator.baselines.plas import PLAS
+from gateway.simulator.baselines.plugin import PLUGIN
 from gateway.simulator.baselines.saga import SAGA
 from gateway.simulator.baselines.session_cap import REQUEST_CAP, SESSION_CAP
 from gateway.simulator.baselines.stock import AFFINITY, STOCK
@@ -26,6 +27,7 @@ RECIPES: Final = {
         STOCK,
         AFFINITY,
         OFFLOAD,
+        PLUGIN,
         PLAS,
         INFERCEPT,
         CONTINUUM,

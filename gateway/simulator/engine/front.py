@@ -23,6 +23,8 @@ class FrontCosts(msgspec.Struct, frozen=True, kw_only=True):
 class _Engine(Protocol):
     def submit(self, turn: EngineTurn) -> None: ...
 
+    def hint(self, text: str) -> None: ...
+
 
 class Front:
     def __init__(self, engine: _Engine, costs: FrontCosts, kernel: Kernel) -> None:
@@ -35,3 +37,6 @@ class Front:
         cost_s = self._costs.request_s + self._costs.prompt_token_s * turn.turn.input_tokens
         self._free_s = max(self._kernel.now, self._free_s) + cost_s
         self._kernel.at(self._free_s, self._engine.submit, turn)
+
+    def hint(self, text: str) -> None:
+        self._engine.hint(text)

@@ -1,8 +1,8 @@
 """How the simulated engines are set up: what a person would pass to `vllm serve`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -32,6 +32,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Several steps of decoding in one go, where that changes nothing but the time it takes to simulate."""
     policy: Callable[[], EnginePolicy] | None = None
     """What the engines are biased by; called once for each of them."""
+    plugin: Mapping[str, Any] | None = None
+    """The engines carry `turnpike-vllm`, with these settings. None: they do not."""
 
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ from gateway.domain.ids import ReplicaId
 from gateway.simulator.engine.eviction import Eviction
 from gateway.simulator.engine.host_tier import HostTier, transfer_config
 from gateway.simulator.engine.options import EngineOptions, EngineSpec, SchedulingPolicy
+from gateway.simulator.engine.plugin import RETRY_S, Plugin
 from gateway.simulator.engine.policy import overridden
 from gateway.simulator.engine.retention import Retention
 from gateway.simulator.engine.scheduler import build_request, build_scheduler
@@ -63,6 +64,10 @@ class ReplicaEngine:
         """The scheduler's last pass left somebody waiting, and nothing has changed for them since."""
         self._is_resting = False
         """Nothing can be computed before a transfer has ended; the alarm is for that."""
+        self.plugin: Plugin | None = None
+        if options.plugin is not None:
+            self.plugin = Plugin(self.scheduler, clock=lambda: kernel.now)
+        self._takes_stretches = options.takes_stretches and self.plugin is None
         self._tier = HostTier(spec, options) if spec.offload_bytes else None
         self._retention: Retention | None = None
         self._eviction: Eviction | None = None
@@ -90,6 +95,13 @@ class ReplicaEngine:
         """The simulation is over; what a policy still holds is let go."""
         if self._retention is not None:
             self._retention.let_all_go()
+        if self.plugin is not None:
+            self.plugin.end()
+
+    def hint(self, text: str) -> None:
+        """What comes outside of a request."""
+        if self.plugin is not None:
+            self.plugin.hint(text)
 
     @property
     def running(self) -> int:
@@ -122,7 +134,7 @@ class ReplicaEngine:
         self._is_resting = False
         if self._tier is not None:
             self._hear_of_transfers(self._tier)
-        if self._options.takes_stretches and self._begin_stretch():
+        if self._takes_stretches and self._begin_stretch():
             return
         if self._has_order:
             self._order_waiting()
@@ -298,11 +310,14 @@ class ReplicaEngine:
 
     def _rest(self) -> None:
         """Nothing to compute. What waits, if anybody does, may be let in when a transfer has ended."""
+        if self.plugin is not None and self._work:
+            self._is_resting = True
+            self._alarm = self._kernel.after(RETRY_S, self._begin)
         if self._tier is None:
             return
         self._tier.send_deferred(now=self._kernel.now)  # as the next pass would, which vLLM makes at once
         end_s = self._tier.next_end_s()
-        if self._work and end_s is not None:
+        if self._work and end_s is not None and self._alarm is None:
             self._is_resting = True
             self._alarm = self._kernel.at(max(end_s, self._kernel.now), self._begin)
 

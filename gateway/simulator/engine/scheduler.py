@@ -15,6 +15,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.request import Request
 
 from gateway.simulator.engine.options import EngineOptions, EngineSpec
+from gateway.simulator.engine.plugin import biased
 from gateway.simulator.engine.turn import EngineTurn
 
 _BYTES_PER_ELEMENT: Final = 2  # of bfloat16
@@ -71,6 +72,7 @@ def build_scheduler(spec: EngineSpec, options: EngineOptions, kv_transfer: Any =
                 watermark=options.watermark,
             ),
             kv_transfer_config=kv_transfer,
+            additional_config={} if options.plugin is None else {"turnpike": dict(options.plugin)},
         )
         config.model_config = _Model(options.max_model_len)
         # One layer with one head as wide as all of them: the bytes of a block are the model's.
@@ -83,7 +85,8 @@ def build_scheduler(spec: EngineSpec, options: EngineOptions, kv_transfer: Any =
             kv_cache_tensors=[],
             kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)],
         )
-        return Scheduler(config, blocks, _NoGrammar(), block_size=options.block_size)
+        kind = Scheduler if options.plugin is None else biased(Scheduler)
+        return kind(config, blocks, _NoGrammar(), block_size=options.block_size)
     finally:
         logging.disable(previous)
 
@@ -101,12 +104,17 @@ class _Keys:
         return self._keys[len(request.block_hashes) : request.num_tokens // self._block_size]
 
 
+def _with_hint(hint: str) -> SamplingParams:
+    """As a request's `vllm_xargs` become."""
+    return SamplingParams(max_tokens=1, ignore_eos=True, extra_args={"turnpike": hint})
+
+
 def build_request(turn: EngineTurn, *, block_size: int, priority: int) -> Any:
     """A request of the turn's length, with its number for an id: numbers hash the same in every process."""
     request = Request(
         turn.number,
         bytearray(turn.turn.input_tokens),  # as a list of token ids, in an eighth of the memory
-        _SAMPLING,
+        _SAMPLING if turn.hint is None else _with_hint(turn.hint),
         None,
         arrival_time=turn.submitted_s,
         priority=priority,

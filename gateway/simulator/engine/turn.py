@@ -18,6 +18,8 @@ class EngineTurn(msgspec.Struct, kw_only=True, eq=False):
     keys: Sequence[bytes]
     """Of the full blocks of prompt and output."""
     submitted_s: float
+    hint: str | None = None
+    """For engines that follow hints."""
     began_s: float | None = None
     """When it first ran; set by the engine."""
     cached_tokens: int = 0

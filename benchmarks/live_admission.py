@@ -1,0 +1,108 @@
+"""Admission on real engines: two vLLM servers on the CPU, and more sessions than their caches hold.
+
+    python -m benchmarks.live_admission [--quick] [--json]
+
+The same sessions one after the other behind the strong baseline (prefix cache and session affinity, nobody
+waits), behind the gateway as it is by default, and behind fixed caps. Engines, workload and clients are those
+of `benchmarks.fidelity`; the baseline is played first and last, because what the machine does varies, and all
+times are in units of its pace (`speedometer.py`).
+"""
+
+import argparse
+import os
+import signal
+import statistics
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.fidelity import TEST, Completions, Engines, Settings, drawn, live
+from benchmarks.processes import BenchmarkError, machine, revision
+from benchmarks.verdict import Verdict
+
+STRONG: Final[Settings] = {"admission": {"policy": "concurrency"}}
+OURS: Final[Settings] = {}
+CAPS: Final = (2, 4, 6)
+"""Sessions, on both together. Some three of the longest fit into each."""
+LIGHT_APART_S: Final = 6.0
+CROWDED_APART_S: Final = 0.5
+
+
+class Run(msgspec.Struct, frozen=True):
+    mean: float
+    hits: float
+    failed: int
+
+
+def measured(found: Completions) -> Run:
+    prompt = sum(turn.prompt_tokens for turn in found.turns)
+    cached = sum(turn.cached_tokens for turn in found.turns)
+    return Run(found.mean / found.pace_s, cached / max(1, prompt), found.failed)
+
+
+def measure(count: int, verdict: Verdict) -> None:
+    with ExitStack() as stack:
+        at = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="live-")))
+        engines = Engines(stack, at)
+
+        def played(name: str, policy: Settings, apart_s: float, sessions: int) -> Run:
+            kind = msgspec.structs.replace(TEST, apart_s=apart_s)
+            found = measured(live(drawn(kind, sessions), engines, policy, at / name))
+            print(f"{name}: mean {found.mean:.0f}, hits {found.hits:.2f}", file=sys.stderr, flush=True)
+            return found
+
+        played("warm", STRONG, CROWDED_APART_S, count // 3)
+        calm = [
+            played(name, policy, LIGHT_APART_S, count // 3)
+            for name, policy in (("calm", STRONG), ("calm-ours", OURS))
+        ]
+        before = played("strong-before", STRONG, CROWDED_APART_S, count)
+        ours = played("ours", OURS, CROWDED_APART_S, count)
+        caps = {
+            cap: played(
+                f"cap-{cap}",
+                {"admission": {"policy": "session-cap", "session_cap": cap}},
+                CROWDED_APART_S,
+                count,
+            )
+            for cap in CAPS
+        }
+        after = played("strong-after", STRONG, CROWDED_APART_S, count)
+    strong = statistics.mean((before.mean, after.mean))
+    best = min(caps, key=lambda cap: caps[cap].mean)
+    verdict.at_most("calm_mean_against_strong", calm[1].mean / calm[0].mean, 1.1)
+    verdict.at_least("crowded_gain", strong / ours.mean, 1.3)
+    verdict.at_most("crowded_mean_against_best_cap", ours.mean / caps[best].mean, 1.25)
+    verdict.tell("best_cap", best)
+    verdict.tell("hits", ours.hits)
+    verdict.tell("hits_strong", statistics.mean((before.hits, after.hits)))
+    verdict.tell("strong_after_to_before", after.mean / before.mean)
+    verdict.at_most("failed", sum(run.failed for run in (*calm, before, ours, *caps.values(), after)), 0)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="15 sessions instead of 40")
+    parser.add_argument("--json", action="store_true", help="print the last line alone")
+    arguments = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all that runs is ended
+    tell = (lambda *_: None) if arguments.json else print
+    tell(f"{machine()}, revision {revision()}, load average {os.getloadavg()[0]:.1f}")
+    verdict = Verdict()
+    try:
+        measure(15 if arguments.quick else 40, verdict)
+    except BenchmarkError as error:
+        print(f"live_admission: {error}", file=sys.stderr)
+        return 2
+    for name, figure in verdict.figures.items():
+        tell(f"{name:<42}{figure.value:>12g}   {figure.target or '':<12}{'' if figure.ok else 'MISSED'}")
+    print(verdict.as_json())
+    return verdict.exit_status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

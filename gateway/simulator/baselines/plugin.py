@@ -1,0 +1,35 @@
+"""The engine plugin: combine it with `turnpike`, whose hints it follows.
+
+Source: this project.
+
+Symbols: —
+
+Deviations: none of the plugin's own: it is the code that is loaded live. The engines that carry it take no
+stretches, so such a simulation takes several times as long.
+
+Invariants: —
+"""
+
+import msgspec
+
+from gateway.simulator.baselines.plan import Knob, Plan, Recipe, Values
+from gateway.simulator.errors import SimulatorError
+
+_BIASES = ("coordinator", "opportunist", "retention", "eviction", "classes")
+
+
+def _plugin(plan: Plan, values: Values) -> Plan:
+    if plan.options.policy is not None:
+        raise SimulatorError("the plugin and another policy of the engine cannot be combined")
+    off = {name: False for name in _BIASES if not values[name]}
+    options = msgspec.structs.replace(plan.options, plugin=off)
+    return msgspec.structs.replace(plan, options=options)
+
+
+PLUGIN = Recipe(
+    name="plugin",
+    summary="the engines follow hints; combine it with `turnpike`",
+    source="this project",
+    apply=_plugin,
+    knobs=tuple(Knob(name=name, default=1, sweep=(1,), meaning="0: without this bias") for name in _BIASES),
+)

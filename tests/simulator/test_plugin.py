@@ -1,0 +1,78 @@
+"""Simulated engines that carry the plugin: hints reach it, it acts on them, and holds nothing at the end."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gateway.simulator import run
+from gateway.simulator.baselines.plugin import PLUGIN
+from gateway.simulator.baselines.spec import parse_policies
+from gateway.simulator.engine.options import EngineOptions
+from gateway.simulator.fleet import FleetSpec, ReplicaGroup
+from tests.simulator.test_run import OPTIONS, fleet, play
+from tests.simulator.worlds import sessions
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.timeout(600),
+]
+
+PLUGGED = replace(OPTIONS, plugin={})
+
+
+@pytest.fixture
+def engines(monkeypatch):
+    """Those of the simulation that is played next."""
+    built: list[Any] = []
+    build = run.build_engines
+
+    def listening(*args: Any, **settings: Any) -> Any:
+        built.extend(found := build(*args, **settings))
+        return found
+
+    monkeypatch.setattr(run, "build_engines", listening)
+    return built
+
+
+def counted(engines: list[Any], group: str, name: str) -> int:
+    found = [each.plugin.counters()[group] for each in engines if each.plugin is not None]
+    return sum(counters.get(name, 0) for counters in found)
+
+
+def test_hints_reach_engines_and_are_followed(engines):
+    world = sessions(30, every_s=0.5, seed=5)
+    totals, seen = play(world, fleet(1, blocks=300), options=PLUGGED)
+    assert totals.sessions == 30 and not totals.failed_sessions
+    assert counted(engines, "hints", "followed") > len(seen.turns)
+    assert not {name for name in ("malformed", "unknown") if counted(engines, "hints", name)}
+    assert counted(engines, "holds", "held") > 0
+    assert engines[0].plugin is not None and engines[0].plugin.retained_blocks() == 0
+
+
+def test_state_that_is_held_is_found_again():
+    world = sessions(30, every_s=0.5, seed=5)
+    without = replace(PLUGGED, plugin={"retention": False, "eviction": False})
+    _, held = play(world, fleet(1, blocks=300), options=PLUGGED)
+    _, not_held = play(world, fleet(1, blocks=300), options=without)
+
+    def cached(seen: Any) -> int:
+        return sum(turn.cached_tokens for turn in seen.turns)
+
+    assert cached(held) > 1.02 * cached(not_held)
+
+
+def test_stock_engines_carry_nothing(engines):
+    play(sessions(3, every_s=0.5, seed=5), fleet(1), options=OPTIONS)
+    assert engines[0].plugin is None and type(engines[0].scheduler).__name__ == "Scheduler"
+
+
+def test_a_bias_can_be_left_out_by_name():
+    (spec,) = parse_policies("turnpike+plugin:retention=0:classes=0")
+    plan = spec.variants[0].plan(FleetSpec(replicas=(ReplicaGroup(profile="qwen3-coder-30b-a3b@h200"),)))
+    assert plan.options.plugin == {"retention": False, "classes": False}
+    assert {knob.name for knob in PLUGIN.knobs} == {
+        *("coordinator", "opportunist", "retention", "eviction", "classes")
+    }
+    assert EngineOptions().plugin is None
