@@ -15,6 +15,7 @@ import msgspec
 
 from gateway.assembly import assemble
 from gateway.routing.settings import RoutingConfig
+from gateway.simulator.baselines.foresight import WithoutForesight
 from gateway.simulator.baselines.placements import PLACEMENTS
 from gateway.simulator.baselines.plan import Knob, Plan, Recipe, Values
 from gateway.simulator.brain import Brain
@@ -49,7 +50,8 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
         routing = _routing(where, is_stealing=values["stealing"] == "on")
         config = msgspec.structs.replace(config, admission=checked, routing=routing)
         placement = PLACEMENTS[where]() if where in PLACEMENTS else None
-        return assemble(config, id_prefix="", placement=placement)
+        found = assemble(config, id_prefix="", placement=placement)
+        return WithoutForesight(found) if values["foresight"] == "constant" else found
 
     brain(plan.fleet)  # says at once what is wrong
     return plan.with_brain(brain)
@@ -82,6 +84,12 @@ TURNPIKE = Recipe(
             default="hopeful",
             sweep=("hopeful",),
             meaning="of those that wait; to compare with: `smallest`, `arrival`",
+        ),
+        Knob(
+            name="foresight",
+            default="learned",
+            sweep=("learned",),
+            meaning="`constant`: engines are told of one P_reuse and TTL for all",
         ),
         Knob(
             name="placement",
