@@ -3,9 +3,9 @@
     python -m benchmarks.whole WORKLOAD --fleet FLEET.toml --per-h N [--seeds 1,2] [--quick] [--json]
 
 The same sessions behind stock vLLM with session affinity; behind the gateway; behind the gateway with engines
-that carry `turnpike-vllm` and follow its hints; the same without retention and eviction; and the same with one
-P_reuse and TTL for all instead of those that the workflow view foresees. Everything is simulated, by the code
-that is loaded live. Gains are means over the seeds; judged is the least.
+that carry `turnpike-vllm` and follow its hints; the same without retention and eviction; and the same with
+one P_reuse and TTL for all instead of those that the workflow view foresees. Everything is simulated, by the
+code that is loaded live. Gains are means over the seeds; judged is the least.
 """
 
 import argparse
