@@ -1,7 +1,8 @@
 """Records on their way from the driver to everybody who reads them, many at a time.
 
 A record costs a request one place in a list. Who reads gets a list every few milliseconds: a call for each
-reader and event costs twenty times as much.
+reader and event costs twenty times as much. Nor are they kept for long: a megabyte of records pushes what
+requests need out of the processor's caches, which costs more than all that is done with them.
 
 Invariants: every reader gets every record once, in order; nothing waits for longer than `PERIOD_S`, or for
 more than `_MANY` others; who calls `flush` has everything that was taken before.
@@ -14,7 +15,7 @@ from typing import Any, Final
 from gateway.domain.records import Record
 
 PERIOD_S: Final = 0.02
-_MANY: Final = 1000
+_MANY: Final = 256
 
 
 class Handover:

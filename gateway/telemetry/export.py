@@ -1,10 +1,11 @@
 """Traces on their way to a collector, by OTLP/HTTP.
 
-On the way of a request, records are appended to a list. They become spans in slices of a few hundred, between
-requests and on the loop itself: a thread that computes would hold the interpreter for milliseconds at a time.
-Sending is the loop's work, too, of which there is never more than one at a time.
+Records become spans as they are handed over, a few hundred at a time and on the loop itself: a thread that
+computes would hold the interpreter for milliseconds at a time, and records that are kept for long push what
+requests need out of the processor's caches. Sending is the loop's work, too, of which there is never more
+than one at a time.
 
-Invariants: what waits is bounded, in records and in spans; what a collector does not take in time, or
+Invariants: the spans that wait are bounded; what a collector does not take in time, or
 refuses, is dropped and counted, and nobody waits for it.
 """
 
@@ -28,11 +29,8 @@ from gateway.telemetry.spans import Spans
 from gateway.telemetry.trace_context import TraceContexts
 
 _log: Final = logging.getLogger(__name__)
-_BUILD_PERIOD_S: Final = 0.05
 _SEND_PERIOD_S: Final = 0.5
-_RECORDS_AT_ONCE: Final = 200
 _SPANS_AT_ONCE: Final = 512
-_MAX_RECORDS: Final = 100_000
 _BACKOFF_S: Final = (1.0, 2.0, 5.0, 10.0)
 _AT_THE_END_S: Final = 3.0
 _LATER: Final = frozenset((408, 429, 502, 503, 504))
@@ -65,7 +63,6 @@ class TraceExport:
         self._resource = tuple((key, _plain(value)) for key, value in named.attributes.items())
         """With what `OTEL_RESOURCE_ATTRIBUTES` says, as everywhere."""
         self._spans = Spans(contexts, spans_per_s=config.max_spans_per_s)
-        self._fresh: list[Record] = []
         self._pending: deque[bytes] = deque()
         self._session: aiohttp.ClientSession | None = None
         self.sent = 0
@@ -79,20 +76,17 @@ class TraceExport:
         return self._spans.left_out
 
     def take(self, records: list[Record]) -> None:
-        if len(self._fresh) < _MAX_RECORDS:
-            self._fresh += records
+        self._keep([encode_span(span) for span in self._spans.take(records, now=self._clock())])
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
         """Endless, for the caller to run as tasks."""
         self._session = aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=self._timeout_s), cookie_jar=aiohttp.DummyCookieJar()
         )
-        return [self._build_all(), self._send_all()]
+        return [self._send_all()]
 
     async def close(self) -> None:
         """Sends what there is, if that is quick. The loops must have ended."""
-        fresh, self._fresh = self._fresh, []
-        self._build(fresh)
         self._keep([encode_span(span) for span in self._spans.end_all()])
         session = self._session
         if session is None:
@@ -105,17 +99,6 @@ class TraceExport:
         self._pending.clear()
         self._session = None
         await session.close()
-
-    async def _build_all(self) -> None:
-        while True:
-            await asyncio.sleep(_BUILD_PERIOD_S)
-            fresh, self._fresh = self._fresh, []
-            for start in range(0, len(fresh), _RECORDS_AT_ONCE):
-                self._build(fresh[start : start + _RECORDS_AT_ONCE])
-                await asyncio.sleep(0)
-
-    def _build(self, records: list[Record]) -> None:
-        self._keep([encode_span(span) for span in self._spans.take(records, now=self._clock())])
 
     def _keep(self, spans: list[bytes]) -> None:
         room = self._max_pending - len(self._pending)

@@ -25,7 +25,6 @@ def receiver():
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(module, "_BUILD_PERIOD_S", 0.005)
     monkeypatch.setattr(module, "_SEND_PERIOD_S", 0.01)
     monkeypatch.setattr(module, "_BACKOFF_S", (0.01, 0.05))
 
@@ -140,20 +139,6 @@ async def test_a_slow_collector_is_waited_for_by_nobody(receiver, monkeypatch):
     assert time.monotonic() - began < 0.5 and receiver.requests == 1
     await sent.close()
     assert time.monotonic() - began < 2
-
-
-async def test_records_wait_in_bounds(monkeypatch):
-    monkeypatch.setattr(module, "_MAX_RECORDS", 10)
-    monkeypatch.setattr(module, "_BUILD_PERIOD_S", 60.0)
-    sent = Exported("http://127.0.0.1:9/v1/traces")
-    sent.sessions(100)
-    assert len(sent.export._fresh) < 20
-    for task in sent.tasks:
-        task.cancel()
-    await asyncio.gather(*sent.tasks, return_exceptions=True)
-    session = sent.export._session
-    assert session is not None
-    await session.close()
 
 
 def test_a_variable_that_is_not_there_is_said_at_once():
