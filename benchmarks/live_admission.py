@@ -26,7 +26,7 @@ from benchmarks.verdict import Verdict
 
 STRONG: Final[Settings] = {"admission": {"policy": "concurrency"}}
 OURS: Final[Settings] = {}
-CAPS: Final = (2, 4, 6)
+CAPS: Final = (2, 4)
 """Sessions, on both together. Some three of the longest fit into each."""
 LIGHT_APART_S: Final = 6.0
 CROWDED_APART_S: Final = 0.5
@@ -86,7 +86,7 @@ def measure(count: int, verdict: Verdict) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="15 sessions instead of 40")
+    parser.add_argument("--quick", action="store_true", help="12 sessions instead of 24")
     parser.add_argument("--json", action="store_true", help="print the last line alone")
     arguments = parser.parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all that runs is ended
@@ -94,7 +94,7 @@ def main(argv: list[str] | None = None) -> int:
     tell(f"{machine()}, revision {revision()}, load average {os.getloadavg()[0]:.1f}")
     verdict = Verdict()
     try:
-        measure(15 if arguments.quick else 40, verdict)
+        measure(12 if arguments.quick else 24, verdict)
     except BenchmarkError as error:
         print(f"live_admission: {error}", file=sys.stderr)
         return 2
