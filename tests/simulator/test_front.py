@@ -14,6 +14,9 @@ class Engine:
     def submit(self, turn: EngineTurn) -> None:
         self.seen.append((turn.number, self.kernel.now))
 
+    def hint(self, text: str) -> None:
+        self.hinted = text
+
 
 def test_requests_reach_the_engine_one_by_one():
     kernel = Kernel()
@@ -24,4 +27,6 @@ def test_requests_reach_the_engine_one_by_one():
         turn = EngineTurn(number=number, session=session, ref=TurnRef(0, 0), keys=[], submitted_s=at_s)
         kernel.at(at_s, front.submit, turn)
     kernel.run()
+    front.hint("held")
+    assert engine.hinted == "held"
     assert engine.seen == [(1, 2.0), (2, 4.0), (3, 11.0)]

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from gateway.simulator import run
 from gateway.simulator.baselines.plugin import PLUGIN
 from gateway.simulator.baselines.spec import parse_policies
+from gateway.simulator.engine import build_engines
 from gateway.simulator.engine.options import EngineOptions
 from gateway.simulator.fleet import FleetSpec, ReplicaGroup
 from tests.simulator.test_run import OPTIONS, fleet, play
@@ -26,10 +27,9 @@ PLUGGED = replace(OPTIONS, plugin={})
 def engines(monkeypatch):
     """Those of the simulation that is played next."""
     built: list[Any] = []
-    build = run.build_engines
 
     def listening(*args: Any, **settings: Any) -> Any:
-        built.extend(found := build(*args, **settings))
+        built.extend(found := build_engines(*args, **settings))
         return found
 
     monkeypatch.setattr(run, "build_engines", listening)
