@@ -1,13 +1,19 @@
 """Blocks in the host's memory: vLLM's connector decides, the link takes its time."""
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
+from gateway.assembly import assemble
+from gateway.core.coordinator import Coordinator
 from gateway.cost.roofline import prefill_s
 from gateway.domain.ids import ReplicaId
 from gateway.simulator.engine import build_engines
 from gateway.simulator.engine.options import EngineOptions, EngineSpec
+from gateway.simulator.fleet import FleetSpec
 from gateway.simulator.kernel import Kernel
+from gateway.simulator.run import stock_config
 from tests.simulator.engine_log import Log, make_turn
 from tests.simulator.test_run import OPTIONS, fleet, play
 from tests.simulator.worlds import LITTLE, sessions
@@ -37,13 +43,21 @@ def test_more_is_found_in_the_cache_than_without():
     assert with_host.end_s < without.end_s
 
 
+def fixed(spec: FleetSpec) -> Coordinator:
+    """A gateway whose decisions do not follow what engines lose."""
+    config = stock_config(spec)
+    admission = replace(config.admission, policy="concurrency")
+    return assemble(replace(config, admission=admission), id_prefix="")
+
+
 @pytest.mark.parametrize("seed", [5, 6, 7])
 @pytest.mark.parametrize("gigabytes", [0.005, 0.02])
 def test_stretches_change_nothing(seed: int, gigabytes: float):
     world = sessions(40, every_s=0.5, seed=seed)
     spec = fleet(1, blocks=300, offload_gb=gigabytes)
-    stretched, one = play(world, spec, sample_every_s=None)
-    stepped, two = play(world, spec, sample_every_s=None, options=replace(OPTIONS, takes_stretches=False))
+    plain: dict[str, Any] = {"sample_every_s": None, "make_brain": fixed}
+    stretched, one = play(world, spec, **plain)
+    stepped, two = play(world, spec, options=replace(OPTIONS, takes_stretches=False), **plain)
     assert one.turns == two.turns
     assert one.sessions == two.sessions
     assert stretched.scheduled_steps < stepped.scheduled_steps == stretched.steps
