@@ -10,6 +10,7 @@ from gateway.simulator.baselines.plugin import PLUGIN
 from gateway.simulator.baselines.spec import parse_policies
 from gateway.simulator.engine import build_engines
 from gateway.simulator.engine.options import EngineOptions
+from gateway.simulator.errors import SimulatorError
 from gateway.simulator.fleet import FleetSpec, ReplicaGroup
 from tests.simulator.test_run import OPTIONS, fleet, play
 from tests.simulator.worlds import sessions
@@ -76,3 +77,10 @@ def test_a_bias_can_be_left_out_by_name():
         *("coordinator", "opportunist", "retention", "eviction", "classes")
     }
     assert EngineOptions().plugin is None
+
+
+@pytest.mark.parametrize("text", ["plugin+continuum", "continuum+plugin"])
+def test_engines_follow_one_policy(text: str):
+    (spec,) = parse_policies(text)
+    with pytest.raises(SimulatorError, match="both decide about the engine"):
+        spec.variants[0].plan(FleetSpec(replicas=(ReplicaGroup(profile="qwen3-coder-30b-a3b@h200"),)))

@@ -106,10 +106,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_policy(self, policy: Callable[[], EnginePolicy], *, by_priority: bool = False) -> Self:
         """`by_priority`: the engines run with vLLM's priority scheduling."""
-        _refuse(self.options.policy, "engine")
+        self._refuse_another_bias()
         order = SchedulingPolicy.PRIORITY if by_priority else self.options.scheduling_policy
         options = msgspec.structs.replace(self.options, policy=policy, scheduling_policy=order)
         return msgspec.structs.replace(self, options=options)
+
+    def with_plugin(self, settings: Mapping[str, bool]) -> Self:
+        self._refuse_another_bias()
+        options = msgspec.structs.replace(self.options, plugin=settings)
+        return msgspec.structs.replace(self, options=options)
+
+    def _refuse_another_bias(self) -> None:
+        _refuse(self.options.policy, "engine")
+        _refuse(self.options.plugin, "engine")
 
 
 def _refuse(decided: object, what: str) -> None:

@@ -10,20 +10,13 @@ stretches, so such a simulation takes several times as long.
 Invariants: —
 """
 
-import msgspec
-
 from gateway.simulator.baselines.plan import Knob, Plan, Recipe, Values
-from gateway.simulator.errors import SimulatorError
 
 _BIASES = ("coordinator", "opportunist", "retention", "eviction", "classes")
 
 
 def _plugin(plan: Plan, values: Values) -> Plan:
-    if plan.options.policy is not None:
-        raise SimulatorError("the plugin and another policy of the engine cannot be combined")
-    off = {name: False for name in _BIASES if not values[name]}
-    options = msgspec.structs.replace(plan.options, plugin=off)
-    return msgspec.structs.replace(plan, options=options)
+    return plan.with_plugin({name: False for name in _BIASES if not values[name]})
 
 
 PLUGIN = Recipe(
