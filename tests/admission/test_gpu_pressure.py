@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.admission.gpu_pressure import GpuPressure
+from gateway.admission.gpu_pressure import GpuPressure, loss_that_is_overload
 from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId
 
@@ -112,3 +112,11 @@ def test_capacity_is_that_of_the_replicas_that_are_up():
     assert gpu.capacity([B]) == (3000, 0)
     gpu.engine_reported(B, EngineSignals(waiting=1))
     assert gpu.capacity([A, B]) == (2000, 1000)
+
+
+def test_of_many_sessions_less_loss_is_too_much():
+    assert loss_that_is_overload(10) == pytest.approx(0.1)
+    assert loss_that_is_overload(20) == pytest.approx(0.05)
+    assert (
+        loss_that_is_overload(1000) == 0.02 and loss_that_is_overload(0) == loss_that_is_overload(3) == 0.25
+    )

@@ -140,6 +140,12 @@ def test_the_budget_grows_with_care_where_much_was_lost_the_last_time():
     assert max(steps[:4]) < 5 < 29 < max(steps)
 
 
+def test_who_thrashes_has_to_leave_and_who_would_fit_does_not():
+    full = {"gpu": 2.0, "capacity": 1000.0, "demand": 1500.0}
+    assert Played().run(1, capacity=1000.0).run(11, **full, held=1500.0).window.sessions == pytest.approx(5.0)
+    assert Played().run(1, capacity=1000.0).run(11, **full, held=999.0).window.sessions == math.inf
+
+
 def test_a_stated_capacity_is_believed_for_the_most_part():
     play = Played().run(1, capacity=1000.0).run(500, gpu=9.0, capacity=1000.0, held=10.0, demand=10.0)
     assert play.window.budget == 600
