@@ -65,13 +65,7 @@ def main() -> int:
     if options.workload is not None:
         fleet = _scaled(decode_fleet(options.fleet.read_bytes()), options.kv)
         compare(verdict, load(options.workload, fleet), fleet, options)
-    for name, figure in verdict.figures.items():
-        if not options.json:
-            print(
-                f"{name:<40} {figure.value!s:>10}  {figure.target or '':<10} {'' if figure.ok else 'MISSED'}"
-            )
-    print(verdict.as_json())
-    return verdict.exit_status
+    return verdict.report(is_json_alone=options.json)
 
 
 def decisions(tenants: int, *, rounds: int, places: int = 20) -> float:

@@ -74,12 +74,7 @@ def main() -> int:
         workload = load(composed("saga-tenants", Path(folder), count=240), fleet).sessions
     verdict = Verdict()
     judge(verdict, workload, fleet, options)
-    for name, figure in verdict.figures.items():
-        if not options.json:
-            missed = "" if figure.ok else "MISSED"
-            print(f"{name:<40} {figure.value!s:>10}  {figure.target or '':<10} {missed}")
-    print(verdict.as_json())
-    return verdict.exit_status
+    return verdict.report(is_json_alone=options.json)
 
 
 def judge(

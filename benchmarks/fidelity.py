@@ -353,10 +353,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"fidelity: {error}", file=sys.stderr)
         return 2
     verdict.tell("load_average", os.getloadavg()[0])
-    for name, figure in verdict.figures.items():
-        tell(f"{name:<42}{figure.value:>12g}   {figure.target or '':<12}{'' if figure.ok else 'MISSED'}")
-    print(verdict.as_json())
-    return verdict.exit_status
+    return verdict.report(is_json_alone=arguments.json)
 
 
 if __name__ == "__main__":

@@ -221,11 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{name}: {policy}", file=sys.stderr, flush=True)
     verdict = Verdict()
     judge(verdict, found)
-    for name, figure in verdict.figures.items():
-        if not options.json:
-            print(f"{name:<45}{figure.value!s:>12}  {figure.target or '':<10}{'' if figure.ok else 'MISSED'}")
-    print(verdict.as_json())
-    return verdict.exit_status
+    return verdict.report(is_json_alone=options.json)
 
 
 if __name__ == "__main__":

@@ -98,11 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             found[policy].append(run.result())
             print(f"{policy}: mean {found[policy][-1]:.0f} s", file=sys.stderr, flush=True)
     verdict = judge({policy: statistics.mean(each_s) for policy, each_s in found.items()}, caps, cores)
-    for name, figure in verdict.figures.items():
-        if not options.json:
-            print(f"{name:<45}{figure.value!s:>12}  {figure.target or '':<10}{'' if figure.ok else 'MISSED'}")
-    print(verdict.as_json())
-    return verdict.exit_status
+    return verdict.report(is_json_alone=options.json)
 
 
 def judge(mean_s: dict[str, float], caps: Sequence[str], cores: float) -> Verdict:

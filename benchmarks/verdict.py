@@ -44,6 +44,14 @@ class Verdict:
         """One line: name → {value, target, ok}."""
         return json.dumps(msgspec.to_builtins(self.figures))
 
+    def report(self, *, is_json_alone: bool) -> int:
+        """Prints a table for people, unless they want none, and the line for programs; the exit status."""
+        for name, figure in () if is_json_alone else self.figures.items():
+            missed = "" if figure.ok else "MISSED"
+            print(f"{name:<45}{figure.value!s:>12}  {figure.target or '':<10}{missed}")
+        print(self.as_json())
+        return self.exit_status
+
     def _add(self, name: str, value: float | None, target: str | None, ok: bool) -> Figure:
         if name in self.figures:
             raise ValueError(f"{name} is there twice")

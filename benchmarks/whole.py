@@ -50,11 +50,7 @@ def main() -> int:
     trials = [Trial(variants[text], options.per_h, seed) for seed in options.seeds for text in POLICIES]
     runs = iter(run_all(setting, trials, jobs=options.jobs, progress=_told))
     verdict = judge([{text: next(runs) for text in POLICIES} for _ in options.seeds])
-    for name, figure in verdict.figures.items():
-        if not options.json:
-            print(f"{name:<45}{figure.value!s:>12}  {figure.target or '':<10}{'' if figure.ok else 'MISSED'}")
-    print(verdict.as_json())
-    return verdict.exit_status
+    return verdict.report(is_json_alone=options.json)
 
 
 def judge(of_seeds: list[dict[str, RunFigures]]) -> Verdict:
