@@ -4,7 +4,7 @@ It is folded out of the ring when somebody asks, from where it stopped the last 
 while nobody looks, and knows what the ring knew.
 
 Invariants: at most `MAX_SESSIONS` sessions, of each at most `TURNS_OF_A_SESSION` turns, and `MAX_OPEN` turns
-are kept; a record of a type that is unknown here changes nothing.
+are kept.
 """
 
 from collections import OrderedDict, deque

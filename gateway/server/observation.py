@@ -71,17 +71,14 @@ class Observation:
         self.views = Views(coordinator, self._ring, self._signals, clock=clock)
         self.views.graphs = lambda: view_graphs(coordinator.sessions.prospects.progress.types)
         takers: list[Callable[[list[Record]], Any]] = [self.metrics.take]
-        if self._file is not None:
-            takers.append(self._file.extend)
-        if self._ring is not None:
-            takers.append(self._ring.extend)
+        line_takers = [each.extend for each in (self._file, self._ring) if each is not None]
         self.traces = TraceContexts(config.otel.sample) if config.otel.endpoint is not None else None
         """For the handlers; None if nobody traces."""
         self._export: TraceExport | None = None
         if self.traces is not None:
             self._export = TraceExport(config.otel, self.traces, environ, clock=clock)
             takers.append(self._export.take)
-        self._handover = Handover(takers)
+        self._handover = Handover(takers, line_takers)
         self.take = self._handover.take
         """For the driver."""
 

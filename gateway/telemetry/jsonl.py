@@ -9,21 +9,15 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from gateway.config.stream import StreamFileConfig
-from gateway.domain.records import Record
 
 _log = logging.getLogger(__name__)
 _FLUSH_PERIOD_S: Final = 0.05
-_BATCH: Final = 1000
-
-Line = Record | msgspec.Raw
-"""A record, or a line that is encoded already."""
+_BATCH: Final = 256
+"""So much of what was given is written at once."""
 
 
 class StreamFile:
@@ -36,9 +30,10 @@ class StreamFile:
         self._max_bytes = config.max_bytes
         self._max_pending = config.max_pending
         self._keep_files = config.keep_files
-        self._pending: deque[Line] = deque()
+        self._pending: deque[tuple[bytes, int]] = deque()
+        self._taken = self._written = 0
+        """Records; each is counted by one thread alone."""
         self._is_closing = threading.Event()
-        self._encoder = msgspec.json.Encoder()
         self._crowded_out = 0
         self._unwritable = 0
         if is_new:
@@ -52,11 +47,13 @@ class StreamFile:
         """Records that are not in the file, for want of room in memory or on the disk."""
         return self._crowded_out + self._unwritable
 
-    def extend(self, records: Sequence[Line]) -> None:
-        if len(self._pending) + len(records) <= self._max_pending:
-            self._pending += records
+    def extend(self, lines: bytes, count: int) -> None:
+        """So many records, each as a line."""
+        if self._taken - self._written + count <= self._max_pending:
+            self._taken += count
+            self._pending.append((lines, count))
         else:
-            self._crowded_out += len(records)
+            self._crowded_out += count
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Writes what is pending, within the time, and closes the file."""
@@ -74,12 +71,14 @@ class StreamFile:
     def _write_pending(self) -> None:
         while self._pending:
             batch = [self._pending.popleft() for _ in range(min(_BATCH, len(self._pending)))]
+            count = sum(each for _, each in batch)
             try:
-                self._write(self._encoder.encode_lines(batch))
+                self._write(b"".join([lines for lines, _ in batch]))
             except OSError as error:
                 if not self._unwritable:
                     _log.error("the information stream cannot be written to %s: %s", self._path, error)
-                self._unwritable += len(batch)
+                self._unwritable += count
+            self._written += count
 
     def _write(self, lines: bytes) -> None:
         """All of it or nothing."""

@@ -60,23 +60,17 @@ def encode_span(span: Span) -> bytes:
 
 
 _TIMES: Final = struct.Struct("<BQBQ")
-_SHORT: Final = 100
 _DOUBLE: Final = struct.Struct("<Bd")
 
 
 def _attributes(field: int, attributes: Attributes) -> bytes:
-    parts = []
-    for key, value in attributes:
-        if value is None:
-            continue
-        if type(value) is str and (size := len(text := value.encode(errors="replace"))) < _SHORT:
-            # What nearly all of them are, in one go.
-            name = _key(key)
-            if (whole := len(name) + size + 4) < 128:
-                parts.append(b"%c%c%s\x12%c\x0a%c%s" % (field << 3 | 2, whole, name, size + 2, size, text))
-                continue
-        parts.append(_block(field, _key(key) + _block(2, _value(value))))
-    return b"".join(parts)
+    return b"".join([_attribute(field, *each) for each in attributes if each[1] is not None])
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _attribute(field: int, key: str, value: Value) -> bytes:
+    """Most are the same again and again: models, replicas, small numbers."""
+    return _block(field, _text(1, key) + _block(2, _value(value)))
 
 
 def _value(value: Value) -> bytes:
@@ -89,11 +83,6 @@ def _value(value: Value) -> bytes:
     if isinstance(value, float):
         return _DOUBLE.pack(0x21, value)
     return _block(5, b"".join([_block(1, _text(1, each)) for each in value]))
-
-
-@lru_cache(maxsize=256)
-def _key(key: str) -> bytes:
-    return _text(1, key)
 
 
 def _text(field: int, text: str) -> bytes:

@@ -7,8 +7,6 @@ A recording that would have a hole ends instead, and says so.
 import logging
 from typing import Final
 
-import msgspec
-
 from gateway import __version__
 from gateway.config import Config
 from gateway.config.stream import StreamFileConfig
@@ -66,7 +64,7 @@ class Recorder:
         if self._left < 0:
             self._end("it is as large as it may be")
             return
-        self._file.extend([msgspec.Raw(line)])
+        self._file.extend(line + b"\n", 1)
         if self._file.dropped:
             self._end("not all of it could be written")
 

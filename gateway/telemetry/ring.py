@@ -5,50 +5,70 @@ Source: MARS (§4.1): one producer, many readers.
 Symbols: —
 
 Deviations: MARS names no transport. Here nobody is waited for: a reader asks for what is behind a number,
-and learns by the numbers what it has missed.
+and learns by the numbers what it has missed. Records are kept as the lines that also go into the file, some
+hundred at a time: as objects they would push what requests need out of the processor's caches.
 
-Invariants: numbers count from 1 without holes; at most `size` records are kept, the newest; records are kept
-as they are, so adding some costs the same whoever reads.
+Invariants: numbers count from 1 without holes; the newest `size` records are what readers see, and at most
+one block more is kept.
 """
 
 from collections import deque
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
 
 from gateway.domain.records import Record
+
+_decoder: Final = msgspec.json.Decoder(Record)
+
+
+class _Block(NamedTuple):
+    """Records that were added together."""
+
+    last: int
+    """The number of the newest."""
+    number: int
+    """How many they are."""
+    lines: bytes
 
 
 class Ring:
     def __init__(self, size: int) -> None:
-        self._kept: deque[Record] = deque(maxlen=size)
+        self.size = size
         self.last = 0
         """The newest record's number; 0 before the first."""
+        self._blocks: deque[_Block] = deque()
 
     @property
     def first(self) -> int:
         """The number of the oldest that is kept; one more than `last` if none is."""
-        return self.last - len(self._kept) + 1
+        return max(1, self.last - self.size + 1)
 
-    @property
-    def size(self) -> int:
-        return self._kept.maxlen or 0
+    def extend(self, lines: bytes, count: int) -> None:
+        """So many records, each as a line of JSON."""
+        self.last += count
+        self._blocks.append(_Block(self.last, count, lines))
+        while self._blocks and self._blocks[0].last < self.first:
+            self._blocks.popleft()
 
-    def extend(self, records: Sequence[Record]) -> None:
-        self._kept.extend(records)
-        self.last += len(records)
+    def lines_behind(self, number: int, limit: int) -> list[bytes]:
+        """At most so many records whose numbers follow this one; the oldest that are kept, if it is older."""
+        number = max(number, self.first - 1)
+        found: list[bytes] = []
+        for block in self._blocks:
+            if block.last > number and len(found) < limit:
+                found += block.lines.splitlines()[max(0, number - block.last + block.number) :]
+        return found[:limit]
 
     def behind(self, number: int, limit: int) -> list[Record]:
-        """At most so many records whose numbers follow this one; the oldest that are kept, if it is older."""
-        skipped = max(number + 1, self.first) - self.first
-        wanted = min(limit, len(self._kept) - skipped)
-        if wanted <= 0:
-            return []
-        if skipped > len(self._kept) // 2:  # a deque is walked from its ends
-            newest = list(islice(reversed(self._kept), len(self._kept) - skipped))
-            newest.reverse()
-            return newest[:wanted]
-        return list(islice(self._kept, skipped, skipped + wanted))
+        """The same as records."""
+        return [_decoder.decode(line) for line in self.lines_behind(number, limit)]
 
-    def newest_first(self) -> "reversed[Record]":
+    def newest_first(self) -> Iterator[Record]:
         """Valid until the next record."""
-        return reversed(self._kept)
+        left = self.last - self.first + 1
+        for block in reversed(self._blocks):
+            newest = block.lines.splitlines()[::-1][:left]
+            left -= len(newest)
+            yield from map(_decoder.decode, newest)

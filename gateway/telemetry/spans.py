@@ -32,7 +32,7 @@ from gateway.telemetry.otlp import CLIENT, INTERNAL, SERVER, Span
 from gateway.telemetry.trace_context import Trace, TraceContexts, session_span_id, span_id
 
 MAX_OPEN: Final = 20_000
-_BURST_S: Final = 5.0
+_BURST_S: Final = 2.0
 _MAX_TEXT: Final = 256
 _OPERATIONS: Final = {Protocol.COMPLETIONS: "text_completion"}
 _PROVIDERS: Final = {Protocol.MESSAGES: "anthropic"}
@@ -123,7 +123,7 @@ class Spans:
         """Its first turn follows, and says which trace it is in."""
         if not self._has_room():
             return  # whatever is traced of it later will do without what this says
-        empty = Trace(b"", b"", False)
+        empty = Trace(b"", b"", False, "")
         self._open(record.session, _Session(empty, record, record.at_s, record.at_s))
 
     def _open(self, name: SessionId, session: _Session) -> None:

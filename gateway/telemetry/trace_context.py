@@ -41,6 +41,8 @@ class Trace(NamedTuple):
     parent: bytes
     """The client's span above the session's; empty if the session is the root."""
     is_sampled: bool
+    beginning: str
+    """Of the header lines that its turns send on."""
 
 
 def read_traceparent(value: str) -> Context | None:
@@ -60,6 +62,10 @@ def span_id(name: str) -> bytes:
 
 def session_span_id(session: SessionId) -> bytes:
     return span_id(f"session {session}")
+
+
+def _trace(trace_id: bytes, parent: bytes, is_sampled: bool) -> Trace:
+    return Trace(trace_id, parent, is_sampled, f"traceparent: 00-{trace_id.hex()}-")
 
 
 class TraceContexts:
@@ -87,10 +93,10 @@ class TraceContexts:
         if trace is None:
             client = self.of_client(turn) if turn is not None else None
             if client is not None:
-                trace = Trace(client.trace_id, client.span_id, client.is_sampled)
+                trace = _trace(client.trace_id, client.span_id, client.is_sampled)
             else:
                 own = xxh3_128_digest(session.encode())
-                trace = Trace(own, b"", int.from_bytes(own[8:], "big") < self._threshold)
+                trace = _trace(own, b"", int.from_bytes(own[8:], "big") < self._threshold)
             self._sessions[session] = trace
             if len(self._sessions) > MAX_SESSIONS:
                 self._sessions.popitem(last=False)
@@ -102,6 +108,6 @@ class TraceContexts:
     def header(self, turn: RequestId, session: SessionId | None) -> bytes:
         """The header line for the replica: the turn's span if it is sampled, else what the client said."""
         if session is not None and (trace := self.of(session, turn)).is_sampled:
-            return f"traceparent: 00-{trace.trace_id.hex()}-{span_id(turn).hex()}-01\r\n".encode()
+            return f"{trace.beginning}{span_id(turn).hex()}-01\r\n".encode()
         said = self._turns.get(turn)
         return b"traceparent: %s\r\n" % said[0].encode("latin-1") if said is not None else b""

@@ -10,6 +10,7 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId, RequestId
 from gateway.telemetry.ring import Ring
 from tests.core.playbook import Playbook, arrived, finished, first_token, started, stated
+from tests.telemetry.lines import as_lines
 
 
 def watched(sessions: int, **settings):
@@ -20,7 +21,7 @@ def watched(sessions: int, **settings):
             told = play.brain.handle(event, now=play.now)  # not looking at the books each time
             play.records += [each for each in told if not isinstance(each, Dispatch | Refuse | SendHint)]
     ring = Ring(100_000)
-    ring.extend(play.records)
+    ring.extend(*as_lines(play.records))
     signals = {ReplicaId("a"): EngineSignals(kv_used=0.5, waiting=3)}
     return play, ring, Views(play.brain, ring, signals, clock=time.monotonic)
 

@@ -4,6 +4,7 @@ import asyncio
 
 from gateway.domain import records as rec
 from gateway.server.handover import PERIOD_S, Handover
+from tests.telemetry.lines import as_lines
 
 
 def some(*numbers: int) -> list[rec.Record]:
@@ -56,3 +57,13 @@ async def test_a_flood_does_not_wait_for_its_time():
     for number in range(2500):
         handover.take(some(number))
     assert len(heard[0]) >= 2000
+
+
+async def test_lines_are_made_once_and_of_the_same_records():
+    records: list[rec.Record] = []
+    heard: list[tuple[bytes, int]] = []
+    handover = Handover([records.extend], [lambda *told: heard.append(told)] * 2)
+    handover.take(some(1, 2))
+    handover.flush()
+    handover.flush()
+    assert heard == [as_lines(records)] * 2 and heard[0][0] is heard[1][0]

@@ -8,15 +8,16 @@ import pytest
 from gateway.domain import records as rec
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.telemetry import frames as module
-from gateway.telemetry.frames import Filter, Frames, Reader, type_of
+from gateway.telemetry.frames import Filter, Frames, Reader
 from gateway.telemetry.ring import Ring
+from tests.telemetry.lines import as_lines
 from tests.telemetry.sse import read_events
 
 ALL = Filter()
 
 
 def told(ring: Ring, count: int) -> None:
-    ring.extend([rec.ToolNum(at_s=1.0, active=ring.last + each) for each in range(1, count + 1)])
+    ring.extend(*as_lines([rec.ToolNum(at_s=1.0, active=ring.last + each) for each in range(1, count + 1)]))
 
 
 def numbers(data: bytes) -> list[tuple[str, int]]:
@@ -66,11 +67,11 @@ def test_who_is_too_slow_goes_on_at_the_end():
 def test_filters_leave_out_and_still_say_where_to_go_on():
     ring = Ring(10)
     frames = Frames(ring)
-    ring.extend([
+    ring.extend(*as_lines([
         rec.ToolStart(at_s=1.0, session=SessionId("s-1"), turn=RequestId("r-1"), names=("bash",)),
         rec.ToolStart(at_s=1.0, session=SessionId("s-2"), turn=RequestId("r-2"), names=("bash",)),
         rec.ReplicaChanged(at_s=1.0, replica=ReplicaId("a"), state="up", why="x"),
-    ])  # fmt: skip
+    ]))  # fmt: skip
     frames.begin_tick(1)
     assert numbers(frames.read(frames.open(0, Filter(session=SessionId("s-2"))))) == [("tool_start", 2)]
     assert numbers(frames.read(frames.open(0, Filter(types=frozenset(("replica",)))))) == [("replica", 3)]
@@ -120,5 +121,5 @@ def test_nobody_misses_anything_unnoticed(seed, monkeypatch):
 
 def test_every_record_has_a_type_of_its_own():
     kinds = rec.Record.__args__
-    types = [type_of(kind) for kind in kinds]
+    types = [kind.__struct_config__.tag for kind in kinds]
     assert len(set(types)) == len(types) and all(types)

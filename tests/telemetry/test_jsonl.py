@@ -9,10 +9,11 @@ import pytest
 from gateway.config.stream import StreamFileConfig
 from gateway.domain import records as rec
 from gateway.telemetry.jsonl import StreamFile
+from tests.telemetry.lines import as_lines
 
 
-def record(number: int) -> rec.ToolNum:
-    return rec.ToolNum(at_s=float(number), active=number)
+def line(number: int) -> tuple[bytes, int]:
+    return as_lines([rec.ToolNum(at_s=float(number), active=number)])
 
 
 def numbers(path) -> list[int]:
@@ -25,7 +26,7 @@ def test_every_record_is_a_line(tmp_path):
     path = tmp_path / "stream.jsonl"
     stream = StreamFile(StreamFileConfig(path=str(path)))
     for number in range(5000):
-        stream.extend([record(number)])
+        stream.extend(*line(number))
     stream.close()
     assert numbers(path) == list(range(5000)) and stream.dropped == 0
     assert json.loads(path.read_text().splitlines()[7]) == {"type": "tool_num", "at_s": 7.0, "active": 7}
@@ -35,7 +36,7 @@ def test_it_is_continued(tmp_path):
     path = tmp_path / "stream.jsonl"
     for number in range(3):
         stream = StreamFile(StreamFileConfig(path=str(path)))
-        stream.extend([record(number)])
+        stream.extend(*line(number))
         stream.close()
     assert numbers(path) == [0, 1, 2]
 
@@ -45,7 +46,7 @@ def test_it_is_rotated(tmp_path):
     config = StreamFileConfig(path=str(path), max_bytes=4096)
     for number in range(300):  # a batch each, so that the size is looked at
         stream = StreamFile(config)
-        stream.extend([record(number)])
+        stream.extend(*line(number))
         stream.close()
     kept = numbers(older) + numbers(path)
     assert kept == list(range(300 - len(kept), 300))
@@ -55,7 +56,7 @@ def test_it_is_rotated(tmp_path):
 def test_a_full_disk_costs_the_records_and_nothing_else(caplog):
     stream = StreamFile(StreamFileConfig(path="/dev/full"))
     for number in range(100):
-        stream.extend([record(number)])
+        stream.extend(*line(number))
     stream.close()
     assert stream.dropped == 100 and not stream._thread.is_alive()
     assert len([r for r in caplog.records if "cannot be written" in r.message]) == 1
@@ -64,7 +65,7 @@ def test_a_full_disk_costs_the_records_and_nothing_else(caplog):
 def test_half_a_write_is_taken_back(tmp_path, monkeypatch):
     path = tmp_path / "stream.jsonl"
     stream = StreamFile(StreamFileConfig(path=str(path)))
-    stream.extend([record(1)])
+    stream.extend(*line(1))
     while not path.stat().st_size:
         pass
 
@@ -88,9 +89,9 @@ def test_half_a_write_is_taken_back(tmp_path, monkeypatch):
 
     disk = FillsUp(stream._file)
     monkeypatch.setattr(stream, "_file", disk)
-    stream.extend([record(2)])
+    stream.extend(*line(2))
     assert disk.has_failed.wait(5)
-    stream.extend([record(3)])
+    stream.extend(*line(3))
     stream.close()
     assert numbers(path) == [1, 3] and stream.dropped == 1
 
@@ -107,7 +108,7 @@ def test_a_pipe_will_do(tmp_path):
     reader = threading.Thread(target=read)
     reader.start()
     stream = StreamFile(StreamFileConfig(path=str(path)))
-    stream.extend([record(1)])
+    stream.extend(*line(1))
     stream.close()
     reader.join(5)
     assert len(lines) == 1 and stream.dropped == 0
@@ -124,7 +125,7 @@ def test_too_much_at_once_is_dropped_and_counted(tmp_path, monkeypatch):
 
     monkeypatch.setattr(stream, "_write", slow)
     for number in range(1000):
-        stream.extend([record(number)])
+        stream.extend(*line(number))
     go_on.set()
     stream.close()
     kept = numbers(tmp_path / "s")
@@ -141,7 +142,7 @@ def test_as_many_older_files_are_kept_as_asked_for(tmp_path):
     config = StreamFileConfig(path=str(path), max_bytes=4096, keep_files=3)
     for number in range(600):
         stream = StreamFile(config)
-        stream.extend([record(number)])
+        stream.extend(*line(number))
         stream.close()
     files = sorted(tmp_path.iterdir(), reverse=True)
     assert [file.name for file in files] == [f"stream.jsonl{end}" for end in (".3", ".2", ".1", "")]

@@ -1,21 +1,24 @@
 """The ring: numbers without holes, the newest kept."""
 
+from collections.abc import Iterable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain import records as rec
 from gateway.telemetry.ring import Ring
+from tests.telemetry.lines import as_lines
 
 
-def record(number: int) -> rec.ToolNum:
-    return rec.ToolNum(at_s=float(number), active=number)
+def told_of(numbers: Iterable[int]) -> tuple[bytes, int]:
+    return as_lines([rec.ToolNum(at_s=float(number), active=number) for number in numbers])
 
 
 @given(st.integers(1, 20), st.lists(st.integers(0, 7), max_size=12), st.integers(0, 80), st.integers(0, 30))
 def test_what_is_behind_a_number_is_the_newest_that_is_kept(size, batches, number, limit):
     ring, told = Ring(size), 0
     for batch in batches:
-        ring.extend([record(told + each) for each in range(1, batch + 1)])
+        ring.extend(*told_of(range(told + 1, told + batch + 1)))
         told += batch
     kept = list(range(max(1, told - size + 1), told + 1))
     assert (ring.first, ring.last) == (kept[0] if kept else told + 1, told)
