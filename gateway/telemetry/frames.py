@@ -36,7 +36,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         if self.session is None:
             return True
         # Most lines can be told without being read.
-        return self.session.encode() in line and _session.decode(line).session == self.session
+        return self.session.encode(errors="replace") in line and _session.decode(line).session == self.session
 
 
 class _OfSession(msgspec.Struct):
