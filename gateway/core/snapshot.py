@@ -4,6 +4,7 @@ What costs little whatever there is (`take_gauges`) stands apart from what costs
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import nlargest
 from itertools import islice
 from typing import Final
 
@@ -14,11 +15,13 @@ from gateway.core.fleet import ReplicaState
 from gateway.core.lifecycle import State
 from gateway.core.pool_views import PoolView, TenantView, view_members, view_pools, view_tenants
 from gateway.domain.decision import Edge, PlacementReason, RefusalReason, SessionSource, WaitReason
-from gateway.domain.engine import EngineSignals
+from gateway.domain.engine import EngineSignals, SessionKv
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.workflow.sessions import Session
 
 MAX_SESSIONS: Final = 1000
+MAX_HOLDINGS: Final = 64
+"""Of a replica."""
 NO_SIGNALS: Final = EngineSignals()
 
 
@@ -32,6 +35,8 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     kv_used: float | None = None
     kv_retained: float | None = None
     kv_tokens: int | None = None
+    kv_of_sessions: tuple[SessionKv, ...] = ()
+    """What it holds of each, the largest first, at most `MAX_HOLDINGS`; told by the plugin alone."""
     sessions: int = 0
     """Whose first conversation lives there."""
     engine: str
@@ -114,9 +119,13 @@ class Snapshot(Gauges, frozen=True, kw_only=True):
 
 
 def take_gauges(
-    brain: Coordinator, signals: Mapping[ReplicaId, EngineSignals] | None = None, *, now: float
+    brain: Coordinator,
+    signals: Mapping[ReplicaId, EngineSignals] | None = None,
+    holdings: Mapping[ReplicaId, Sequence[SessionKv]] | None = None,
+    *,
+    now: float,
 ) -> Gauges:
-    """`signals`: what engines said last."""
+    """`signals`, `holdings`: what engines said last, of themselves and of sessions."""
     return Gauges(
         at_s=now,
         session_count=len(brain.sessions.sessions),
@@ -124,7 +133,7 @@ def take_gauges(
         waiting=len(brain.waiting_room),
         active_tools=brain.sessions.tools.active_sessions,
         waiting_by=_waiting_by_class(brain),
-        replicas=tuple(_view_replica(brain, state, signals or {}) for state in brain.fleet),
+        replicas=tuple(_view_replica(brain, state, signals or {}, holdings or {}) for state in brain.fleet),
         pools=view_pools(brain.admission),
         tenants=view_tenants(brain.admission),
     )
@@ -209,7 +218,10 @@ def _waiting_by_class(brain: Coordinator) -> dict[str, int]:
 
 
 def _view_replica(
-    brain: Coordinator, state: ReplicaState, signals: Mapping[ReplicaId, EngineSignals]
+    brain: Coordinator,
+    state: ReplicaState,
+    signals: Mapping[ReplicaId, EngineSignals],
+    holdings: Mapping[ReplicaId, Sequence[SessionKv]],
 ) -> ReplicaView:
     facts = state.facts
     said = signals.get(facts.id, NO_SIGNALS)
@@ -224,6 +236,9 @@ def _view_replica(
         kv_used=said.kv_used,
         kv_retained=said.kv_retained,
         kv_tokens=said.kv_tokens,
+        kv_of_sessions=tuple(
+            nlargest(MAX_HOLDINGS, holdings.get(facts.id, ()), key=lambda each: each.resident_tokens)
+        ),
         sessions=lives_there.get(facts.id, 0),
         engine=facts.abilities.engine,
         version=facts.abilities.version,

@@ -5,7 +5,7 @@ go on. What was made for one is given to all who ask soon after; how soon depend
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -16,13 +16,14 @@ from gateway.core.coordinator import Coordinator
 from gateway.core.snapshot import MAX_SESSIONS, SessionViews, take_gauges
 from gateway.dashboard.explain import Explainer, Explanation
 from gateway.dashboard.turn_log import TurnLog
-from gateway.domain.engine import EngineSignals
+from gateway.domain.engine import EngineSignals, SessionKv
 from gateway.domain.ids import ReplicaId, RequestId
 from gateway.telemetry.ring import Ring
 
 _SESSIONS_AT_ONCE: Final = 50
 _RECORDS_AT_ONCE: Final = 1000
 _LEAST_AGE_S: Final = 0.5
+_LATELY_S: Final = 10.0
 _SHARE: Final = 50
 """A snapshot serves for so many times what it took to make."""
 _NO_RING: Final = Ring(0)
@@ -34,13 +35,15 @@ class Views:
         brain: Coordinator,
         ring: Ring | None,
         signals: Mapping[ReplicaId, EngineSignals],
+        holdings: Mapping[ReplicaId, Sequence[SessionKv]],
         *,
         clock: Callable[[], float],
     ) -> None:
-        """`signals`: what engines said last, kept up to date by whoever gives it."""
+        """`signals`, `holdings`: what engines said last, kept up to date by whoever gives them."""
         self._brain = brain
         self._ring = ring if ring is not None else _NO_RING
         self._signals = signals
+        self._holdings = holdings
         self._clock = clock
         self._began_s = clock()
         self._log = TurnLog(self._ring)
@@ -48,12 +51,18 @@ class Views:
         self._making = asyncio.Lock()
         self._made = b""
         self._fresh_until_s = float("-inf")
+        self._asked_s = float("-inf")
         self.graphs: Callable[[], list[Any]] = list
         """Whoever learns graphs puts itself here."""
 
+    @property
+    def is_looked_at(self) -> bool:
+        """Somebody asked lately."""
+        return self._clock() - self._asked_s < _LATELY_S
+
     async def snapshot(self) -> bytes:
         async with self._making:
-            began_s = self._clock()
+            self._asked_s = began_s = self._clock()
             if began_s >= self._fresh_until_s:
                 self._made = await self._make()
                 ended_s = self._clock()
@@ -62,7 +71,8 @@ class Views:
 
     def gauges(self) -> bytes:
         """What a snapshot says beside sessions and updates: costs little, and is made for everybody anew."""
-        gauges = take_gauges(self._brain, self._signals, now=self._clock())
+        self._asked_s = self._clock()
+        gauges = take_gauges(self._brain, self._signals, self._holdings, now=self._asked_s)
         told = {name: getattr(gauges, name) for name in _TOLD}
         about = {"at_s": gauges.at_s, "began_s": self._began_s, "version": __version__}
         return self._encoder.encode({**about, **told, "pools": gauges.pools})
@@ -70,9 +80,9 @@ class Views:
     async def explain(self, turn: RequestId) -> Explanation | None:
         running = {state.facts.id: state.running for state in self._brain.fleet if state.is_up}
         explainer = Explainer(turn, running)
-        records = list(self._ring.newest_first())
-        for start in range(0, len(records), _RECORDS_AT_ONCE):
-            explainer.read(islice(records, start, start + _RECORDS_AT_ONCE))
+        records = self._ring.newest_first()
+        while some := list(islice(records, _RECORDS_AT_ONCE)):
+            explainer.read(some)
             await asyncio.sleep(0)
         return explainer.explanation()
 
@@ -83,7 +93,7 @@ class Views:
                 break
             await asyncio.sleep(0)
         number = log.number
-        gauges = take_gauges(brain, self._signals, now=self._clock())
+        gauges = take_gauges(brain, self._signals, self._holdings, now=self._clock())
         pools = [msgspec.structs.replace(pool, updates=log.updates(pool.id)) for pool in gauges.pools]
         about = {
             "at_s": gauges.at_s,

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from gateway.domain.ids import SessionId
+
 
 class EngineSignals(msgspec.Struct, frozen=True, kw_only=True):
     """One look at one replica. Counters count from the engine's start."""
@@ -23,3 +25,13 @@ class EngineSignals(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens looked up in the prefix cache; a counter."""
     prefix_hit: int | None = None
     """Of these, tokens found; a counter."""
+
+
+class SessionKv(msgspec.Struct, frozen=True, kw_only=True):
+    """What one session has in an engine's cache, as `turnpike-vllm` tells it."""
+
+    session: SessionId
+    resident_tokens: int
+    """As far as the engine knows they are still there, whoever else may use them."""
+    retained_tokens: int
+    """Held for it while it pauses."""

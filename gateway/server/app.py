@@ -70,6 +70,8 @@ class Gateway:
             self._replicas,
             config.upstream,
             on_report=self._engine_reported,
+            on_holdings=self.observation.engine_holds,
+            is_looked_at=lambda: self.observation.views.is_looked_at,
         )
         tenants = Tenants(config.tenants)
         self._handlers = Handlers(

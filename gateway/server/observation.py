@@ -13,7 +13,7 @@ from gateway.core.coordinator import Coordinator
 from gateway.core.snapshot import Gauges, take_gauges
 from gateway.dashboard.graphs import view_graphs
 from gateway.dashboard.views import Views
-from gateway.domain.engine import EngineSignals
+from gateway.domain.engine import EngineSignals, SessionKv
 from gateway.domain.ids import ReplicaId
 from gateway.domain.records import Record
 from gateway.server.control import ControlPlane
@@ -47,6 +47,7 @@ class Observation:
         self._coordinator = coordinator
         self._clock = clock
         self._signals: dict[ReplicaId, EngineSignals] = {}
+        self._holdings: dict[ReplicaId, tuple[SessionKv, ...]] = {}
         self._file = StreamFile(config.stream) if config.stream.path is not None else None
         self._ring = Ring(config.stream.ring_records) if config.stream.ring_records else None
         self._events: Events | None = None
@@ -68,7 +69,7 @@ class Observation:
                 "turns_untraced": ("Turns left out of traces", lambda: _count(self._export, "left_out")),
             },
         )
-        self.views = Views(coordinator, self._ring, self._signals, clock=clock)
+        self.views = Views(coordinator, self._ring, self._signals, self._holdings, clock=clock)
         self.views.graphs = lambda: view_graphs(coordinator.sessions.prospects.progress.types)
         takers: list[Callable[[list[Record]], Any]] = [self.metrics.take]
         line_takers = [each.extend for each in (self._file, self._ring) if each is not None]
@@ -106,8 +107,12 @@ class Observation:
     def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
         self._signals[replica] = signals
 
+    def engine_holds(self, replica: ReplicaId, holdings: tuple[SessionKv, ...]) -> None:
+        self._holdings[replica] = holdings
+
     def replica_went_down(self, replica: ReplicaId) -> None:
         self._signals.pop(replica, None)
+        self._holdings.pop(replica, None)
 
     def control(self, driver: Driver, tasks: TaskGroup, *, is_draining: Callable[[], bool]) -> ControlPlane:
         server = self._config.server

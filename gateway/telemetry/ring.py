@@ -66,9 +66,9 @@ class Ring:
         return [_decoder.decode(line) for line in self.lines_behind(number, limit)]
 
     def newest_first(self) -> Iterator[Record]:
-        """Valid until the next record."""
+        """Those that are kept now, whatever comes meanwhile."""
         left = self.last - self.first + 1
-        for block in reversed(self._blocks):
+        for block in reversed(tuple(self._blocks)):
             newest = block.lines.splitlines()[::-1][:left]
             left -= len(newest)
             yield from map(_decoder.decode, newest)

@@ -1,7 +1,8 @@
 """Engine signals: what does each vLLM say of itself?
 
-Every replica that is up and a vLLM is asked for `/metrics`, about once a second. One that has no such page,
-or takes too long, is asked again after a while; nothing depends on its answer.
+Every replica that is up and a vLLM is asked for `/metrics`, about once a second; while somebody looks, one
+that has the plugin also for what it holds of each session. One that has no such page, or takes too long, is
+asked again after a while; nothing depends on its answer.
 """
 
 import asyncio
@@ -9,17 +10,33 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 import aiohttp
+import msgspec
 
 from gateway.config.upstream import UpstreamConfig
-from gateway.domain.engine import EngineSignals
+from gateway.domain.engine import EngineSignals, SessionKv
 from gateway.domain.fleet import ReplicaFacts
-from gateway.domain.ids import ReplicaId
+from gateway.domain.ids import ReplicaId, SessionId
 from gateway.telemetry.vllm_metrics import read_vllm_metrics
 from gateway.upstream.replica import Replica
 
 _MAX_BYTES: Final = 8 << 20
 _LOOK_AGAIN: Final = 30.0
 """Periods until a replica that did not answer is asked again."""
+
+
+class _Blocks(msgspec.Struct):
+    retained: int = 0
+    resident: int = 0
+
+
+class _Holdings(msgspec.Struct):
+    """Of `GET /turnpike/kv`, what is wanted here."""
+
+    block_size: int
+    sessions: dict[str, _Blocks]
+
+
+_holdings: Final = msgspec.json.Decoder(_Holdings)
 
 
 class EngineWatch:
@@ -29,11 +46,17 @@ class EngineWatch:
         config: UpstreamConfig,
         *,
         on_report: Callable[[ReplicaId, EngineSignals], None],
+        on_holdings: Callable[[ReplicaId, tuple[SessionKv, ...]], None] = lambda *_: None,
+        is_looked_at: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_looked_at`: whether anybody wants to know what is held of each session."""
         self._replicas = replicas
         self._config = config
         self._on_report = on_report
+        self._on_holdings = on_holdings
+        self._is_looked_at = is_looked_at
         self._engines: set[ReplicaId] = set()
+        self._with_plugin: set[ReplicaId] = set()
         self._session: aiohttp.ClientSession | None = None
 
     def came_up(self, facts: ReplicaFacts) -> None:
@@ -41,9 +64,14 @@ class EngineWatch:
             self._engines.add(facts.id)
         else:
             self._engines.discard(facts.id)
+        if facts.abilities.turnpike_hints:
+            self._with_plugin.add(facts.id)
+        else:
+            self._with_plugin.discard(facts.id)
 
     def went_down(self, replica: ReplicaId) -> None:
         self._engines.discard(replica)
+        self._with_plugin.discard(replica)
 
     def loops(self) -> list[Coroutine[Any, Any, None]]:
         """One endless loop per replica, for the caller to run as tasks."""
@@ -65,13 +93,37 @@ class EngineWatch:
                     pause_s *= _LOOK_AGAIN
                 elif replica.id in self._engines:  # still
                     self._on_report(replica.id, signals)
+                if replica.id in self._with_plugin and self._is_looked_at():
+                    holdings = await self._ask_holdings(replica)
+                    if replica.id in self._with_plugin:
+                        self._on_holdings(replica.id, holdings)
             await asyncio.sleep(pause_s)
 
     async def _ask(self, replica: Replica) -> EngineSignals | None:
         """None if it says nothing."""
+        content = await self._get(replica, "/metrics")
+        return read_vllm_metrics(content.decode(errors="replace")) if content is not None else None
+
+    async def _ask_holdings(self, replica: Replica) -> tuple[SessionKv, ...]:
+        content = await self._get(replica, "/turnpike/kv")
+        try:
+            told = _holdings.decode(content or b"")
+        except msgspec.DecodeError:
+            return ()
+        return tuple(
+            SessionKv(
+                session=SessionId(name),
+                resident_tokens=blocks.resident * told.block_size,
+                retained_tokens=blocks.retained * told.block_size,
+            )
+            for name, blocks in told.sessions.items()
+            if blocks.resident or blocks.retained
+        )
+
+    async def _get(self, replica: Replica, path: str) -> bytes | None:
         assert self._session is not None
         try:
-            async with replica.ask(self._session, "GET", "/metrics") as response:
+            async with replica.ask(self._session, "GET", path) as response:
                 if response.status != 200:
                     return None
                 content = await response.content.read(_MAX_BYTES)
@@ -79,4 +131,4 @@ class EngineWatch:
                     content += await response.content.read(_MAX_BYTES - len(content))
         except (aiohttp.ClientError, OSError, TimeoutError):
             return None
-        return read_vllm_metrics(content.decode(errors="replace"))
+        return content

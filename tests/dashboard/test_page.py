@@ -214,13 +214,17 @@ async def test_behind_a_gap_it_asks_how_things_are(page: Page, control: FakeCont
 
 async def test_a_replica_shows_what_its_engine_holds_and_retains(page: Page, control: FakeControl):
     told = {"id": "r0", "pool": "p", "is_up": True, "running": 1, "sessions": 2, "engine": "vllm"}
-    control.gauges = {"replicas": [{**told, "kv_used": 0.4, "kv_retained": 0.25, "kv_tokens": 1000}]}
+    held = [{"session": "s-1", "resident_tokens": 300, "retained_tokens": 200}]
+    says = {"kv_used": 0.4, "kv_retained": 0.25, "kv_tokens": 1000, "kv_of_sessions": held}
+    control.gauges = {"replicas": [{**told, **says}]}
     await opened(page, control)
     is_up = rec.ReplicaChanged(at_s=now(), replica=ReplicaId("r0"), state="up", why="is healthy")
     control.publish([is_up])
     labels = "[...document.querySelectorAll('#fleet-body [role=img]')].map(bar => bar.ariaLabel).join('; ')"
     said = await page.until(labels, holds=lambda text: "40 %" in text)
     assert "requests that run hold 40 % of the KV cache, 25 % is retained for sessions that pause" in said
+    parts = "[...document.querySelectorAll('#fleet-body .rests')].map(one => [one.title, one.style.width])"
+    assert await page.run(parts) == [["s-1: 200 tokens are retained", "20%"], ["", "5%"]]
 
 
 async def test_no_request_leaves_the_origin(page: Page, control: FakeControl):

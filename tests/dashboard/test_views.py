@@ -4,13 +4,18 @@ import asyncio
 import json
 import time
 
+import msgspec
+
 from gateway.core.commands import Dispatch, Refuse, SendHint
 from gateway.dashboard.views import Views
-from gateway.domain.engine import EngineSignals
-from gateway.domain.ids import ReplicaId, RequestId
+from gateway.domain.engine import EngineSignals, SessionKv
+from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.telemetry.ring import Ring
 from tests.core.playbook import Playbook, arrived, finished, first_token, started, stated
 from tests.telemetry.lines import as_lines
+
+HELD = SessionKv(session=SessionId("s-1"), resident_tokens=640, retained_tokens=160)
+HOLDINGS = {ReplicaId("a"): [*(msgspec.structs.replace(HELD, resident_tokens=16) for _ in range(99)), HELD]}
 
 
 def watched(sessions: int, **settings):
@@ -23,7 +28,7 @@ def watched(sessions: int, **settings):
     ring = Ring(100_000)
     ring.extend(*as_lines(play.records))
     signals = {ReplicaId("a"): EngineSignals(kv_used=0.5, waiting=3)}
-    return play, ring, Views(play.brain, ring, signals, clock=time.monotonic)
+    return play, ring, Views(play.brain, ring, signals, HOLDINGS, clock=time.monotonic)
 
 
 async def test_a_snapshot_is_bounded_and_never_holds_up_the_loop():
@@ -47,6 +52,8 @@ async def test_a_snapshot_is_bounded_and_never_holds_up_the_loop():
     assert told["sessions"][0]["id"] == play.session.id, "the newest first"
     assert told["sessions"][0]["last_turns"][0]["turn"] == "r1499"
     assert told["replicas"][0]["kv_used"] == 0.5 and told["replicas"][0]["engine_waiting"] == 3
+    held = told["replicas"][0]["kv_of_sessions"]
+    assert held[0] == {"session": "s-1", "resident_tokens": 640, "retained_tokens": 160} and len(held) == 64
     assert longest_s < took_s / 2, "in slices"
 
 
@@ -67,7 +74,21 @@ async def test_a_request_is_explained_or_not_known():
 
 async def test_without_a_ring_there_are_no_turns():
     play, _, _ = watched(2)
-    views = Views(play.brain, None, {}, clock=time.monotonic)
+    views = Views(play.brain, None, {}, {}, clock=time.monotonic)
     told = json.loads(await views.snapshot())
     assert told["seq"] == 0 and [each["last_turns"] for each in told["sessions"]] == [[], []]
     assert await views.explain(RequestId("r1")) is None and views.graphs() == []
+
+
+async def test_somebody_looks_for_as_long_as_somebody_asks():
+    _, _, views = watched(1)
+    now = 0.0
+    views._clock = lambda: now
+    assert not views.is_looked_at
+    for ask in (views.snapshot, views.gauges):
+        told = ask()
+        if not isinstance(told, bytes):
+            await told
+        assert views.is_looked_at
+        now += 11.0
+        assert not views.is_looked_at

@@ -19,7 +19,7 @@ export class FleetPanel {
     const most = Math.max(8, ...replicas.map((replica) => replica.running + (replica.view?.engine_waiting ?? 0)));
     // Where no engine says what fits, bars compare replicas with each other.
     const scale = Math.max(...replicas.map((one) => sum(contexts.get(one.id) ?? [], (context) => context.tokens))) / 0.85;
-    const key = JSON.stringify(replicas.map((one) => [one.id, one.state, one.why, one.running, one.view?.kv_used, one.view?.kv_retained, one.view?.engine_waiting, summary(contexts.get(one.id))]));
+    const key = JSON.stringify(replicas.map((one) => [one.id, one.state, one.why, one.running, one.view?.kv_used, one.view?.kv_retained, retainedOf(one.view), one.view?.engine_waiting, summary(contexts.get(one.id))]));
     show(el("fleet-body"), key, () =>
       replicas.length === 0
         ? h("p", { className: "hint" }, "No replica is known. Start the gateway with ", h("code", {}, "--backend http://…"), " or name some under ", h("code", {}, "[[pools]]"), ".")
@@ -81,9 +81,20 @@ function heldBar(view) {
   const kept = retained > 0 ? `, ${percent(retained)} is retained for sessions that pause` : "";
   const says = isTold ? `requests that run hold ${percent(view.kv_used)} of the KV cache${kept}` : "the engine does not say what is held";
   const bar = h("div", { className: "meter", role: "img", "aria-label": says, title: says });
-  if (isTold) bar.append(segment("runs", view.kv_used), segment("rests", retained));
+  if (!isTold) return bar;
+  bar.append(segment("runs", view.kv_used));
+  let untold = retained;
+  for (const one of retainedOf(view)) {
+    const share = Math.min(untold, one.retained_tokens / view.kv_tokens);
+    bar.append(segment("rests", share, `${one.session}: ${count(one.retained_tokens)} tokens are retained`));
+    untold -= share;
+  }
+  if (untold > 0) bar.append(segment("rests", untold));
   return bar;
 }
+
+/** The sessions that the engine says it retains something for. */
+const retainedOf = (view) => (view?.kv_tokens > 0 ? (view.kv_of_sessions ?? []).filter((one) => one.retained_tokens > 0) : []);
 
 function kvBar(view, contexts, scale) {
   const total = sum(contexts, (one) => one.tokens);
