@@ -3,7 +3,7 @@
     python benchmarks/observability.py [--quick] [--json]
 
 First gateways on one core, under the same load in interleaved rounds: one that tells nobody anything, one
-that tells everything (file, ring, traces, metrics asked for every second, a dashboard), and like that one
+that tells everything (file, ring, traces, metrics asked for every five seconds, a dashboard), and like that
 those whose collector hangs or is dead, whose disk is full, and which fifty dashboards watch. Then a run of
 agents whose traces arrive over OTLP, whose metrics a real Prometheus asks for, and whose decisions are
 explained and replayed.
@@ -51,6 +51,7 @@ from benchmarks.verdict import Verdict, percentile, ratios
 
 CONNECTIONS: Final = 32
 _READY_WITHIN_S: Final = 60.0
+_SCRAPE_S: Final = 5.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,7 +159,7 @@ def _start_all(backend: int, pinning: Pinning, directory: Path, stack: contextli
             settings += f'[otel]\nendpoint = "http://127.0.0.1:{endpoint}/v1/traces"\ntimeout_s = 2\n'
         each, control = stack.enter_context(_gateway(name, backend, pinning, directory, settings))
         if tabs:
-            stack.enter_context(_watcher(pinning, "scrape", control, 1))
+            stack.enter_context(_watcher(pinning, "scrape", control, _SCRAPE_S))
             stack.enter_context(_watcher(pinning, "tabs", control, tabs))
         return each
 

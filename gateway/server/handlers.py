@@ -33,7 +33,6 @@ from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.facts import read_body_facts, unread_facts
-from gateway.wire.headers import get_header
 from gateway.wire.observer import observe
 
 _log = logging.getLogger(__name__)
@@ -121,7 +120,7 @@ class Handlers:
         with self._driver.open_ticket(visitor.tenant.id, facts) as ticket:
             ticket.began_s = began_s
             if self._traces is not None:
-                self._traces.arrived(ticket.request, get_header(request.head.headers, b"traceparent"))
+                self._traces.arrived(ticket.request, request.head.traceparent)
             attempt = await self._reach(ticket, client, request, facts)
             if attempt is not None:
                 await self._answer(ticket, client, request, attempt)

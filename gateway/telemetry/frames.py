@@ -16,7 +16,7 @@ import msgspec
 from gateway.domain.ids import SessionId
 from gateway.telemetry.ring import Ring
 
-ENCODED_A_TICK: Final = 1000
+ENCODED_A_TICK: Final = 500
 SENT_A_TICK: Final = 10_000
 """To all readers together."""
 LEAST_A_TICK: Final = 32
