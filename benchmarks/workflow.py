@@ -86,7 +86,7 @@ class Agents:
         )
         closed = ClosedCalls((f"tool-{self.last[number]}",), self.rng.expovariate(0.5))
         self.last[number] = step
-        self.now += 0.001
+        self.now += 0.004
         prospects = self.prospects
         start = time.thread_time()
         prospects.arrived(ref, facts, closed, now=self.now)

@@ -245,7 +245,7 @@ class Coordinator:
             if type(record) is rec.SessionEnded:
                 self.admission.session_over(record.session, now=now)
                 self.gate.placement.session_ended(record.session)
-            elif type(record) is rec.ToolEnd:
+            elif type(record) is rec.ToolEnd and not record.late_s:  # who else ran then is not known
                 active = self.sessions.tools.active_sessions
                 self.admission.tools_ran(record.session, record.names, record.duration_ms / 1e3, active)
         self._stream.extend(records)

@@ -90,7 +90,39 @@ class SessionBook:
                 )
             )
             out.append(self._tool_num(now=now))
+        if went_on is not None:
+            out += self._recognised(went_on, turn, facts, now=now)
         return ref, out
+
+    def _recognised(
+        self, went_on: RequestId, turn: RequestId, facts: RequestFacts, *, now: float
+    ) -> list[rec.Record]:
+        """Code blocks that turn out to have been calls, by what this turn and others brought."""
+        out: list[rec.Record] = []
+        for late in self.prospects.recognised(went_on, turn, facts, now=now):
+            late_s = now - late.came_s
+            out.append(
+                rec.ToolStart(
+                    at_s=now,
+                    session=late.session,
+                    turn=late.asked,
+                    names=late.names,
+                    late_s=late_s + late.duration_s,
+                )
+            )
+            out.append(
+                rec.ToolEnd(
+                    at_s=now,
+                    session=late.session,
+                    turn=late.came,
+                    names=late.names,
+                    duration_ms=late.duration_s * 1e3,
+                    observation_bytes=late.new.size,
+                    has_failed=late.new.has_failed,
+                    late_s=late_s,
+                )
+            )
+        return out
 
     def call_minted(self, live: LiveRequest, call: ToolCall) -> None:
         self.sessions.learn_id(live.request, call.id, is_call=True)
@@ -125,6 +157,8 @@ class SessionBook:
             if not names and pause is not None and answer is not None and not answer.tool_calls:
                 names = pause.tools
                 self.tools.text_called(session.id, live.request, names, now=now)
+                if not names:
+                    self.prospects.doubted(live.session, live.request, live.facts, answer, now=now)
             if names:
                 out.append(rec.ToolStart(at_s=now, session=session.id, turn=live.request, names=names))
                 out.append(self._tool_num(now=now))

@@ -135,7 +135,7 @@ class TurnLog:
     def _tools_ended(self, record: rec.ToolEnd) -> None:
         for turn in reversed(self._sessions.get(record.session, ())):
             if turn.tools and turn.tools_ended_s is None and turn.turn != record.turn:
-                turn.tools_ended_s = record.at_s
+                turn.tools_ended_s = record.at_s - record.late_s
                 return
 
     def _session_ended(self, record: rec.SessionEnded) -> None:

@@ -169,6 +169,8 @@ class ToolStart(_Record, frozen=True, kw_only=True, tag="tool_start"):
     turn: RequestId
     """The turn whose response asked for the tools."""
     names: tuple[str, ...]
+    late_s: float = 0.0
+    """How long ago that was, where it was recognised as a call by what came back."""
 
 
 class ToolEnd(_Record, frozen=True, kw_only=True, tag="tool_end"):
@@ -181,6 +183,8 @@ class ToolEnd(_Record, frozen=True, kw_only=True, tag="tool_end"):
     """What the turn brings since the answer that asked for the tools."""
     has_failed: bool = False
     """One of the results says so."""
+    late_s: float = 0.0
+    """How long ago that was, as in `ToolStart`."""
 
 
 class StepPredicted(_Record, frozen=True, kw_only=True, tag="step_predict"):

@@ -245,6 +245,8 @@ class Manner(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Hash of the word that each call begins with, such as the program that a shell is to run."""
     lead: int = 0
     """Hash of the word that its text begins with."""
+    close: int = 0
+    """Hash of the word that its text ends with, and of the mark behind it."""
     asks: bool = False
     """Its text ends with a question, or nearly so."""
 

@@ -9,17 +9,19 @@ bodies: the first later exchange of the same session whose messages begin with t
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from gateway.domain import records as rec
+from gateway.domain.ids import ThreadId
 from gateway.evaluation.boundaries import Ended, score_boundaries, true_ends
 from gateway.evaluation.markov import ALPHAS, Markov
 from gateway.evaluation.metrics import true_parents
 from gateway.evaluation.recording import Exchange
 from gateway.evaluation.replay import Replay
 from gateway.workflow.nodes import END, ToolSet, tool_set
+from gateway.workflow.progress import Thread
 
 _BINS: Final = 10
 _ENDS = "END"
@@ -133,7 +135,8 @@ class _Run:
         self.ended: list[Ended] = []
         self._said: dict[int, tuple[Symbol, float, bool, float, dict[Symbol, float], float]] = {}
         self._agents: dict[int, int] = {}
-        self._threads: dict[int, tuple[str, str]] = {}
+        self._threads: dict[int, ThreadId] = {}
+        self._conversations: dict[int, Thread] = {}
         self._replay = Replay(exchanges, without_ids=without_ids, on_record=self._record, on_end=self._end)
         self.progress = self._replay.brain.sessions.prospects.progress
         self._replay.run()
@@ -161,7 +164,7 @@ class _Run:
 
     def _markov(self, alpha: float, *, is_typed: bool) -> tuple[float | None, float | None]:
         model, half = Markov(alpha), len(self._exchanges) // 2
-        histories: dict[Any, list[Symbol]] = defaultdict(list)
+        histories: dict[int, list[Symbol]] = defaultdict(list)
         losses: list[float] = []
         right: list[float] = []
         by_end = sorted(self._said, key=lambda number: (_end_s(self._exchanges[number]), number))
@@ -170,9 +173,8 @@ class _Run:
             (_end_s(self._exchanges[n]) + _SILENT_S, 0, n) for n in by_end if self._next.get(n) == _ENDS
         ]
         for _, is_step, number in sorted(moments):
-            thread = self._threads[number]
             agent = self._agents[number] if is_typed else 0
-            history = histories[thread]
+            history = histories[id(self._conversations[number])]
             if not is_step:
                 model.learn(agent, history, _ENDS)
                 continue
@@ -191,12 +193,12 @@ class _Run:
         if isinstance(record, rec.ToolEnd):
             self.ended.append(Ended(int(record.turn), record.names, record.duration_ms / 1e3))
         elif isinstance(record, rec.TurnArrived) and record.thread is not None:
-            self._threads[int(record.turn)] = (record.session or "", record.thread)
+            self._threads[int(record.turn)] = record.thread
 
     def _end(self, number: int) -> None:
         """What is predicted at the end of this exchange's answer."""
         place = self._threads.get(number)
-        known = self.progress.thread(place[1]) if place is not None else None  # type: ignore[arg-type]
+        known = self.progress.thread(place) if place is not None else None
         if known is None or known.forecast is None or known.is_live or self._exchanges[number].is_broken:
             return
         graph, forecast = known.graph, known.forecast
@@ -211,6 +213,7 @@ class _Run:
             self.progress.types.is_known(graph) and confidence >= self.progress.calibration.threshold
         )
         self._agents[number] = known.agent.key
+        self._conversations[number] = known
         self._said[number] = said, confidence, is_acted_on, forecast.shares[0], shares, forecast.shares[-1]
 
 
@@ -228,16 +231,23 @@ def _end_s(exchange: Exchange) -> float:
 
 
 def _what_follows(exchanges: Sequence[Exchange]) -> dict[int, Symbol]:
-    """By exchange: what the next answer of its conversation asks for, or that there is none."""
+    """By exchange: what the next answer of its conversation asks for, or that there is none.
+
+    Where a request came but its answer broke off, nobody knows what it asks for: nothing is said of that.
+    """
     parents, _ = true_parents(exchanges)
     found: dict[int, Symbol] = {}
+    came: set[int] = set()
     for number, exchange in enumerate(exchanges):
-        if exchange.is_turn and not exchange.is_broken:
+        if not exchange.is_turn:
+            continue
+        parent = parents.get(number, -1)
+        came.add(parent)
+        if not exchange.is_broken:
             found.setdefault(number, _ENDS)
-            parent = parents.get(number)
-            if parent is not None and found.get(parent, _ENDS) == _ENDS:
+            if found.get(parent) == _ENDS:
                 found[parent] = _symbol(exchange)
-    return found
+    return {number: next_ for number, next_ in found.items() if next_ != _ENDS or number not in came}
 
 
 def _share(rows: Sequence[Predicted]) -> float | None:

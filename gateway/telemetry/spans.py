@@ -254,8 +254,8 @@ class Spans:
                 session_span_id(record.session),
                 f"execute_tool {names[0]}" if len(set(names)) == 1 else "execute_tool",
                 INTERNAL,
-                record.at_s - record.duration_ms / 1e3,
-                record.at_s,
+                record.at_s - record.late_s - record.duration_ms / 1e3,
+                record.at_s - record.late_s,
                 (
                     ("gen_ai.operation.name", "execute_tool"),
                     ("gen_ai.tool.name", names[0] if len(set(names)) == 1 else None),

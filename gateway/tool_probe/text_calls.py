@@ -6,20 +6,51 @@ observations alike (`<returncode>`, `Observation:`, a shell's prompt), people do
 
 Symbols: —
 
-Deviations: how the observations of one agent type look is remembered, and recognised behind another's.
+Deviations: how the observations of one agent type look is remembered, and recognised behind another's. Until
+a type is known to run its code, its blocks are calls in doubt; when it turns out that it does, those whose
+observations have come are told late, with the durations that they had.
 
-Invariants: an agent type's code blocks count from the moment that two observations in a row, each behind a
-code block of the same thread, looked alike; at most `_MAX_TYPES` types are remembered. An agent that offers
-native tools makes no calls in text.
+Invariants: an agent type's code blocks count once two observations in a row, each behind a code block of the
+same thread, looked alike; at most `_MAX_TYPES` types are remembered, of each at most `_MAX_WAITING` calls in
+doubt. An agent that offers native tools makes no calls in text.
 """
 
-from collections import OrderedDict
-from typing import Final
+from collections import OrderedDict, deque
+from typing import Any, Final
 
-from gateway.domain.request import Answer, RequestFacts
+import msgspec
+
+from gateway.domain.ids import RequestId, SessionId
+from gateway.domain.request import Answer, NewItems, RequestFacts
 
 _MAX_TYPES: Final = 1024
 _MAX_LOOKS: Final = 256
+_MAX_WAITING: Final = 32
+_MAX_OPEN: Final = 4096
+
+
+class Block(msgspec.Struct, frozen=True):
+    """An answer that is a code block, and perhaps a call."""
+
+    agent: int
+    session: SessionId
+    names: tuple[str, ...]
+    ended_s: float
+
+
+class LateCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls that were recognised by what came back."""
+
+    agent: int
+    session: SessionId
+    names: tuple[str, ...]
+    asked: RequestId
+    """The turn whose answer asked for them."""
+    came: RequestId
+    """The one that brought the results."""
+    came_s: float
+    duration_s: float
+    new: NewItems
 
 
 class TextCalls:
@@ -28,6 +59,10 @@ class TextCalls:
         """Agent types whose code blocks are run."""
         self._looks: OrderedDict[int, None] = OrderedDict()
         """How what comes back from them looks."""
+        self._open: OrderedDict[RequestId, Block] = OrderedDict()
+        """Calls in doubt that nothing came back from."""
+        self._in_doubt: OrderedDict[int, deque[LateCalls]] = OrderedDict()
+        """Those that something came back from, by agent type."""
 
     def __len__(self) -> int:
         return len(self._runs_code)
@@ -54,9 +89,42 @@ class TextCalls:
         _remember(self._runs_code, [agent], _MAX_TYPES)
         return True
 
+    def doubted(self, turn: RequestId, block: Block) -> None:
+        """This turn's answer is a code block, of a type that is not known to run code."""
+        self._open[turn] = block
+        if len(self._open) > _MAX_OPEN:
+            self._open.popitem(last=False)
+
+    def came(self, went_on: RequestId, turn: RequestId, new: NewItems, *, now: float) -> list[LateCalls]:
+        """A conversation went on from one turn with another one. What is known by now to have been calls."""
+        block = self._open.pop(went_on, None)
+        if block is None:
+            return []
+        waiting = self._in_doubt.setdefault(block.agent, deque(maxlen=_MAX_WAITING))
+        waiting.append(
+            LateCalls(
+                agent=block.agent,
+                session=block.session,
+                names=block.names,
+                asked=went_on,
+                came=turn,
+                came_s=now,
+                duration_s=now - block.ended_s,
+                new=new,
+            )
+        )
+        if block.agent in self._runs_code:
+            return list(self._in_doubt.pop(block.agent))
+        _trim(self._in_doubt, _MAX_TYPES)
+        return []
+
 
 def _remember(among: OrderedDict[int, None], new: list[int], most: int) -> None:
     for each in new:
         among[each] = None
+    _trim(among, most)
+
+
+def _trim(among: OrderedDict[int, Any], most: int) -> None:
     while len(among) > most:
         among.popitem(last=False)

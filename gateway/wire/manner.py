@@ -21,6 +21,7 @@ _MAX_NAMES: Final = 16
 _MAX_NAME: Final = 64
 _MAX_WORD: Final = 16
 _END: Final = 160
+_NEAR_END: Final = 40
 _NEAR: Final = 200
 """Characters of a call that are looked at."""
 
@@ -39,6 +40,7 @@ _SKIPPED: Final = re.compile(
 )
 """What stands before the command that a shell is to run."""
 _WORD: Final = re.compile(r"[A-Za-z_][\w.\-]*|[/~.]")
+_LAST: Final = re.compile(r"(\w+)(\W?)\W*$")
 _VALUE: Final = re.compile(r"\s*\{\s*\"[^\"]*\"\s*:\s*\"?")
 
 
@@ -46,18 +48,25 @@ def read_manner(spoken: str, arguments: Sequence[bytes]) -> Manner:
     """Of an answer's text, and of the arguments of its native calls."""
     if not spoken and not arguments:
         return NO_MANNER
-    lead, asks = _hash([_word(spoken).lower()]), "?" in spoken[-_END:]
+    lead, close, asks = _hash([_word(spoken).lower()]), _close(spoken), "?" in spoken[-_END:]
     if arguments:
         words = [_word(_of_value(each)) for each in arguments[:_MAX_NAMES]]
-        return Manner(opening=_hash(words), lead=lead, asks=asks)
+        return Manner(opening=_hash(words), lead=lead, close=close, asks=asks)
     names, words = _tagged(spoken) or _actions(spoken) or ([], [])
     if names:
-        return Manner(names=tuple(names), opening=_hash(words), lead=lead, asks=asks)
+        return Manner(names=tuple(names), opening=_hash(words), lead=lead, close=close, asks=asks)
     block = _only_block(spoken)
     if block is None:
-        return Manner(lead=lead, asks=asks)
+        return Manner(lead=lead, close=close, asks=asks)
     name, code = block
-    return Manner(names=(name,), is_code=True, opening=_hash([_word(code)]), lead=lead, asks=asks)
+    return Manner(
+        names=(name,), is_code=True, opening=_hash([_word(code)]), lead=lead, close=close, asks=asks
+    )
+
+
+def _close(spoken: str) -> int:
+    found = _LAST.search(spoken[-_NEAR_END:])
+    return _hash([found[1].lower()[-_MAX_WORD:] + found[2]]) if found is not None else 0
 
 
 def _tagged(spoken: str) -> tuple[list[str], list[str]] | None:

@@ -6,22 +6,25 @@ Symbols: *explicit hints* → `Tier.STATED`; *implicit traces* → `Tier.INFERRE
 `Tier.UNKNOWN`, `AgentTypesConfig.min_tasks`.
 
 Deviations: what counts is evidence, so a type is known after `min_tasks` tasks, or after as many steps as
-that many short tasks have. A type that is not known yet borrows from its family, which is all young types
-that the same client software makes; it teaches its family until it is known, and no longer.
+that many short tasks have. A type counts as known with its family, too, which is all types that the same
+client software makes, since a young one leans on what its relatives do (`kin.py`).
 
 Invariants: at most `max_types` types are remembered, and as many families; the longest unseen is forgotten.
 """
 
 import enum
 from collections import OrderedDict
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from gateway.workflow.graph import KINDS, Graph, GraphConfig
+from gateway.workflow.graph import Graph, GraphConfig
+from gateway.workflow.kin import Kin, World
 from gateway.workflow.mixture import Mixture
-from gateway.workflow.nodes import Nodes
+from gateway.workflow.walk import KINDS
+
+T = TypeVar("T")
 
 
 class Tier(enum.Enum):
@@ -65,7 +68,8 @@ class AgentTypes:
         self._config = config
         self._mixture = Mixture(KINDS)
         self._types: OrderedDict[int, Graph] = OrderedDict()
-        self._families: OrderedDict[int, Graph] = OrderedDict()
+        self._families: OrderedDict[int, Kin] = OrderedDict()
+        self._world = World(half_life=config.graph.half_life_steps)
 
     def __len__(self) -> int:
         return len(self._types)
@@ -76,24 +80,29 @@ class AgentTypes:
 
     def graph(self, agent: AgentType) -> Graph:
         """Its own graph; kept from being forgotten soon."""
-        return self._keep(self._types, agent.key, self.family(agent).nodes)
+        kin = self._family(agent)
+        graph = self._types.pop(agent.key, None) or Graph(self._config.graph, self._mixture, kin)
+        _put(self._types, agent.key, graph, self._config.max_types)
+        return graph
 
-    def family(self, agent: AgentType) -> Graph:
-        """That of all young types of its client software; its nodes have the same numbers."""
-        return self._keep(self._families, agent.family, None)
+    def _family(self, agent: AgentType) -> Kin:
+        kin = self._families.pop(agent.family, None)
+        if kin is None:
+            graph = self._config.graph
+            kin = Kin(self._world, max_contexts=graph.max_contexts, half_life=graph.half_life_steps)
+        _put(self._families, agent.family, kin, self._config.max_types)
+        return kin
 
     def is_known(self, graph: Graph) -> bool:
-        return graph.tasks >= self._config.min_tasks or graph.steps >= self._config.min_steps
+        """Enough was seen of it, or of its family."""
+        tasks, steps = self._config.min_tasks, self._config.min_steps
+        return any(seen.tasks >= tasks or seen.steps >= steps for seen in (graph, graph.kin))
 
-    def _keep(self, among: OrderedDict[int, Graph], key: int, nodes: Nodes | None) -> Graph:
-        graph = among.get(key)
-        if graph is None:
-            graph = among[key] = Graph(self._config.graph, self._mixture, nodes or Nodes())
-            if len(among) > self._config.max_types:
-                among.popitem(last=False)
-        else:
-            among.move_to_end(key)
-        return graph
+
+def _put(among: OrderedDict[int, T], key: int, known: T, most: int) -> None:
+    among[key] = known
+    if len(among) > most:
+        among.popitem(last=False)
 
 
 NO_TYPE: Final = AgentType(0, 0)

@@ -4,9 +4,15 @@ Invariants: at most `max_contexts` contexts are kept, those with the least weigh
 observation weighs half as much after `half_life` later ones, in whatever context they were.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 _RESCALE_AT: Final = 1e6
+_STRENGTH: Final = 0.5
+"""What the simpler context weighs, for each different node that was seen in the one that leans on it."""
+_LEAST: Final = 0.01
+FREQUENT: Final = 0
+"""The context that is no context."""
 
 
 class Counts:
@@ -17,6 +23,30 @@ class Counts:
     def __init__(self) -> None:
         self.by_node: dict[int, float] = {}
         self.total = 0.0
+
+
+def smooth(
+    by_node: Mapping[int, float], total: float, gain: float, simpler: list[float], place: Mapping[int, int]
+) -> list[float]:
+    """Shares of what was counted, leaning on those that a simpler context gives.
+
+    `place`: of a node among the shares; all others share the last one.
+    """
+    prior = _STRENGTH * (len(by_node) + 0.5)
+    scale = 1.0 / (total / gain + prior)
+    prior *= scale
+    scale /= gain
+    shares = [prior * share for share in simpler]
+    for node, seen in by_node.items():
+        shares[place.get(node, -1)] += seen * scale
+    return shares
+
+
+def without(counts: Counts, gain: float, own: Counts, own_gain: float) -> dict[int, float]:
+    """What others than one of them have added to these counts."""
+    scale, mine = gain / own_gain, own.by_node
+    left = {node: seen - scale * mine.get(node, 0.0) for node, seen in counts.by_node.items()}
+    return {node: seen for node, seen in left.items() if seen > _LEAST * gain}
 
 
 class Evidence:
@@ -34,6 +64,11 @@ class Evidence:
 
     def get(self, context: int) -> Counts | None:
         return self._contexts.get(context)
+
+    def frequent(self) -> dict[int, float]:
+        """What was seen, whatever came before it, in units of the gain."""
+        counts = self._contexts.get(FREQUENT)
+        return counts.by_node if counts is not None else {}
 
     def add(self, contexts: tuple[int, ...], node: int, by: float = 1.0) -> None:
         """In all of these contexts this node followed; `by` = -1 takes that back."""

@@ -26,8 +26,9 @@ from gateway.domain.request import NO_MANNER, Answer, RequestFacts
 from gateway.tool_probe.text_calls import TextCalls
 from gateway.workflow.agent_types import AgentType, AgentTypes, AgentTypesConfig, Tier
 from gateway.workflow.calibration import Calibration, CalibrationConfig
-from gateway.workflow.graph import Forecast, Graph, Walk
+from gateway.workflow.graph import Forecast, Graph
 from gateway.workflow.nodes import END, ToolSet, tool_set
+from gateway.workflow.walk import Walk
 
 _MOST_AT_ONCE: Final = 16
 _BYTES_PER_TOKEN: Final = 4.0
@@ -40,6 +41,8 @@ _SILENT_AT_FIRST_S: Final = 60.0
 _ENOUGH: Final = 12.0
 """Pauses after a step, from which on it is known how long they last."""
 _ASIDE: Final = (Edge.SERVES,)
+_NEW: Final = (Edge.OPENS,)
+"""Together with another prompt: a client may begin with a title, and under one id."""
 _CHILD: Final = (Edge.SPAWNED,)
 _UNSURE: Final = (Edge.RETRIES,)
 
@@ -89,13 +92,13 @@ class Thread:
         "is_due",
         "is_live",
         "is_over",
+        "late",
         "looks",
         "parent",
         "prompt_bytes",
         "prompt_tokens",
         "session",
         "supposed",
-        "taught",
         "tools",
         "walk",
     )
@@ -114,14 +117,14 @@ class Thread:
         self.ended_s = 0.0
         """When its last answer did."""
         self.forecast: Forecast | None = None
-        self.gone: tuple[int, ...] | None = None
-        """In which contexts it counts as over."""
+        self.gone: Forecast | None = None
+        """What was said when it began to count as over."""
         self.supposed: tuple[float, bool] | None = None
         """What calibration was told of that: the prediction's probability, and whether it was the end."""
         self.is_over = False
         """And that is what was learned."""
-        self.taught: Graph | None = None
-        """Its family's graph, as long as that is taught."""
+        self.late: int | None = None
+        """The kind of agent whose conversation it took the place of, while its answer is on its way."""
         self.is_code = False
         """Its last answer was a code block, and perhaps a call."""
         self.looks: tuple[int, ...] = ()
@@ -130,11 +133,6 @@ class Thread:
         self.parent: ThreadId | None = None
         self.prompt_bytes = 0
         self.prompt_tokens = 0.0
-
-    @property
-    def graphs(self) -> tuple[Graph, ...]:
-        """Those that learn from it; the first one says what is expected."""
-        return (self.graph,) if self.taught is None else (self.graph, self.taught)
 
 
 class Progress:
@@ -166,6 +164,8 @@ class Progress:
         known = self._threads.get(ref.thread)
         if known is None:
             known = self._start(ref, facts)
+        elif ref.edge in _NEW and known.walk.steps and known.agent.kind != facts.transcript.agent_type:
+            known = self._begin_anew(ref, facts, known)
         else:
             self._threads.move_to_end(ref.thread)
             self._came_back(known, facts, now=now)
@@ -185,6 +185,9 @@ class Progress:
         """The turn is over. None if that was no step, or one that there was no time to look at."""
         known = self._threads.get(ref.thread) if ref.edge not in _ASIDE else None
         if known is None:
+            return None
+        if known.late is not None and known.late == facts.transcript.agent_type:
+            known.late = None
             return None
         known.is_live = False
         if answer is None or answer.status >= 400 or not (answer.has_terminal or answer.tool_calls):
@@ -215,14 +218,11 @@ class Progress:
         before = known.forecast or graph.forecast(walk)
         self._check(known, before, node)
         graph.learn(before, node)
-        if known.taught is not None:
-            known.taught.observe(before.contexts, node)
-        new = facts.transcript.new
         walk.step(
             node,
             answer.utterance.manner,
-            has_failed=new.has_failed,
             is_asked=not facts.tool_result_ids,
+            has_tools=facts.tool_count > 0,
         )
         known.tools, known.is_code = tools, answer.utterance.manner.is_code
         known.forecast = forecast = graph.forecast(walk)
@@ -240,8 +240,8 @@ class Progress:
         known.walk.step(
             node,
             NO_MANNER,
-            has_failed=facts.transcript.new.has_failed,
             is_asked=not facts.tool_result_ids,
+            has_tools=facts.tool_count > 0,
         )
         known.tools, known.is_code, known.forecast = tools, False, None
         known.due_s = known.ended_s + self._config.gone_after_s
@@ -304,20 +304,23 @@ class Progress:
         is_child = ref.edge in _CHILD
         agent = AgentType(script.agent_type, facts.client, is_child)
         known = Thread(ref.session, agent, self.types.graph(agent))
-        if not self.types.is_known(known.graph):
-            family = self.types.family(agent)
-            if family.nodes is known.graph.nodes:  # else it was forgotten, and begins anew
-                known.taught = family
-                if self.types.is_known(family):
-                    known.graph, known.taught = family, known.graph
+        if ref.thread not in self._threads:
+            self._sessions.setdefault(ref.session, []).append(ref.thread)
         self._threads[ref.thread] = known
-        self._sessions.setdefault(ref.session, []).append(ref.thread)
+        self._threads.move_to_end(ref.thread)
+        return known
+
+    def _begin_anew(self, ref: SessionRef, facts: RequestFacts, before: Thread) -> Thread:
+        """Another conversation goes by the same thread, which nothing of this one leads to."""
+        self._learn_end(before)
+        known = self._start(ref, facts)
+        known.is_due = before.is_due
+        known.late = before.agent.kind if before.is_live else None
         return known
 
     def _came_back(self, known: Thread, facts: RequestFacts, *, now: float) -> None:
         if known.gone is not None:
-            for graph in known.graphs:
-                graph.suppose(known.gone, END, -1.0)
+            known.graph.suppose(known.gone, END, -1.0)
             known.gone = None
             if known.supposed is not None:
                 share, was_right = known.supposed
@@ -325,8 +328,7 @@ class Progress:
                 known.supposed = None
         if known.is_over:
             known.is_over = False
-            for graph in known.graphs:
-                graph.tasks -= 1
+            known.graph.take_back_end()
         if known.is_live or not known.walk.steps:
             return
         known.graph.saw_gap(known.walk.last, now - known.ended_s)
@@ -374,22 +376,21 @@ class Progress:
         forecast = known.forecast
         if forecast is None or known.is_over:
             return
-        if known.gone is None:
-            self._suppose_over(known, forecast)
+        gone = known.gone or self._suppose_over(known, forecast)
         if forecast.opinions:
             self._count(known, forecast, END)
-        known.graph.learn_weights(forecast, END)
+        known.graph.learn_weights(gone, END)
+        gone.opinions = []  # which are large
         known.is_over = True
-        for graph in known.graphs:
-            graph.tasks += 1
-            graph.remaining.saw_end(known.walk.steps)
+        known.graph.saw_end(known.walk.steps)
         known.forecast = None
 
-    def _suppose_over(self, known: Thread, forecast: Forecast) -> None:
-        known.gone = forecast.contexts
-        for graph in known.graphs:
-            graph.suppose(known.gone, END)
+    def _suppose_over(self, known: Thread, forecast: Forecast) -> Forecast:
+        """Learns that, from what would be said now: what was said at the pause may be long outdated."""
+        gone = known.gone = known.graph.forecast(known.walk) if known.tools else forecast
+        known.graph.suppose(gone, END)
         if forecast.opinions:
             likeliest, share = forecast.likeliest
             known.supposed = share, likeliest == END
             self.calibration.suppose(share, was_right=likeliest == END)
+        return gone

@@ -15,10 +15,11 @@ from msgspec import Meta
 
 from gateway.domain.allowance import Allowance
 from gateway.domain.decision import SessionRef
-from gateway.domain.ids import ReplicaId, SessionId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.request import Answer, RequestFacts
 from gateway.tool_probe.boundaries import ClosedCalls
 from gateway.tool_probe.durations import Durations, DurationsConfig
+from gateway.tool_probe.text_calls import Block, LateCalls
 from gateway.workflow.hints import Hints
 from gateway.workflow.progress import Pause, Progress, ProgressConfig
 from gateway.workflow.reuse import Outlook, Reuse, ReuseConfig
@@ -76,6 +77,31 @@ class Prospects:
             self._service.add(ref.session, computed, now=now)
         may_look = self._steps.take(now=now)
         return self.progress.answered(ref, facts, answer, may_look=may_look, now=now)
+
+    def doubted(
+        self, ref: SessionRef, turn: RequestId, facts: RequestFacts, answer: Answer, *, now: float
+    ) -> None:
+        """This answer asks for no tools, as far as is known."""
+        thread = self.progress.thread(ref.thread)
+        manner = answer.utterance.manner
+        if thread is not None and manner.is_code and not facts.tool_count:
+            block = Block(thread.agent.key, ref.session, manner.names, now)
+            self.progress.text_calls.doubted(turn, block)
+
+    def recognised(
+        self, went_on: RequestId, turn: RequestId, facts: RequestFacts, *, now: float
+    ) -> list[LateCalls]:
+        """Calls that turn out to have been some, now that this turn has brought what it did."""
+        found = self.progress.text_calls.came(went_on, turn, facts.transcript.new, now=now)
+        for late in found:
+            self.durations.add(
+                late.agent,
+                late.names,
+                late.duration_s,
+                observation_bytes=late.new.size,
+                has_failed=late.new.has_failed,
+            )
+        return found
 
     def session_over(self, session: SessionId) -> list[tuple[ReplicaId, str]]:
         """Whom to tell so, and what."""

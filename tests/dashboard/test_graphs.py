@@ -3,8 +3,8 @@ import msgspec
 from gateway.dashboard.graphs import view_graphs
 from gateway.domain.request import Manner
 from gateway.workflow.agent_types import AgentType, AgentTypes, AgentTypesConfig
-from gateway.workflow.graph import Walk
 from gateway.workflow.nodes import END
+from gateway.workflow.walk import Walk
 
 
 def live_through(types: AgentTypes, agent: AgentType, *steps: str) -> None:
@@ -12,11 +12,11 @@ def live_through(types: AgentTypes, agent: AgentType, *steps: str) -> None:
     graph, walk = types.graph(agent), Walk()
     for name in steps:
         node = graph.nodes.number((name,))
-        graph.observe(walk.contexts(), node)
+        graph.learn(graph.forecast(walk), node)
         graph.saw_gap(node, 2.0)
-        walk.step(node, Manner(), has_failed=False, is_asked=False)
-    graph.observe(walk.contexts(), END)
-    graph.tasks += 1
+        walk.step(node, Manner(), is_asked=False)
+    graph.suppose(graph.forecast(walk), END)
+    graph.saw_end(walk.steps)
 
 
 def test_nobody_who_was_not_seen_is_shown():
@@ -30,7 +30,7 @@ def test_steps_and_what_follows_them():
     for last in ("edit", "edit", "edit", "bash"):
         live_through(types, AgentType(1, 1), "read", last)
     (view,) = view_graphs(types)
-    assert (view.tasks, view.steps, view.is_known) == (4, 12, True)
+    assert (view.tasks, view.steps, view.is_known) == (4, 8, True)
     labels = {node.id: node.label for node in view.nodes}
     assert sorted(labels.values()) == ["END", "START", "bash", "edit", "read"]
     shares = {(labels[edge.from_], labels[edge.to]): round(edge.probability, 2) for edge in view.edges}

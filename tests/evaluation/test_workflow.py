@@ -8,9 +8,11 @@ import msgspec
 import pytest
 
 from gateway.__main__ import main
+from gateway.domain.records import Record, ToolEnd, ToolStart
 from gateway.evaluation.boundaries import Ended, score_boundaries, true_ends
 from gateway.evaluation.markov import Markov
 from gateway.evaluation.recording import Exchange, Truth
+from gateway.evaluation.replay import Replay
 from gateway.evaluation.workflow import evaluate_exchanges
 
 PLAN = ("read", "edit", "test", "")
@@ -64,6 +66,52 @@ def test_a_plan_is_predicted_at_full_marks():
     assert report.duration_error_ms_p99 == pytest.approx(0.0, abs=0.01)
     assert report.log_loss < 0.2 and report.ece < 0.1 and report.agent_types == 1
     assert report.majority == pytest.approx(1 / 3)
+
+
+def in_text(name: str, steps: int, at_s: float) -> list[Exchange]:
+    """A session of an agent without native calls, whose program runs its code blocks."""
+    found, now = [], at_s
+    messages: list[Any] = [{"role": "user", "content": f"Please do the task {name} now, will you?"}]
+    for step in range(steps):
+        answer = {"role": "assistant", "content": f"Step {step} of {name}.\n```bash\nls {step}\n```"}
+        found.append(
+            Exchange(
+                t=now,
+                t_end=now + 1.0,
+                method="POST",
+                path="/v1/chat/completions",
+                body={"model": "m", "messages": list(messages)},
+                response=answer,
+                finish="stop",
+                truth=Truth(client="test", session=name),
+            )
+        )
+        output = f"<returncode>0</returncode> {name} listed what is in {step}: and that was all"
+        messages += [answer, {"role": "user", "content": output}]
+        now += 4.0
+    return found
+
+
+def test_code_blocks_that_turn_out_to_be_calls_are_told_late():
+    exchanges = sorted(in_text("one", 6, 0.0) + in_text("two", 3, 0.5), key=lambda each: each.t)
+    report: Any = evaluate_exchanges(exchanges)
+    assert report.boundaries == 7 and report.boundary_precision == report.boundary_recall == 1.0
+    assert report.duration_error_ms_p99 == pytest.approx(0.0, abs=0.01)
+    told: list[Record] = []
+    Replay(exchanges, without_ids=False, on_record=told.append).run()
+    starts, ends = ([each for each in told if isinstance(each, kind)] for kind in (ToolStart, ToolEnd))
+    assert [each.late_s for each in ends if each.late_s] == pytest.approx([4.0, 3.5])
+    assert {each.turn: each.at_s - each.late_s for each in starts if each.late_s} == pytest.approx(
+        {"0": 1.0, "1": 1.5, "2": 5.0, "3": 5.5}
+    )
+
+
+def test_a_pause_whose_successor_broke_off_is_not_scored():
+    whole = recorded(8)
+    broken = [msgspec.structs.replace(each, status=502, response=None) for each in whole[-1:]]
+    with_all, without_last = evaluate_exchanges(whole), evaluate_exchanges(whole[:-1] + broken)
+    assert without_last.pauses == with_all.pauses - 2  # the one that broke, and the one before it
+    assert without_last.ends == with_all.ends - 1
 
 
 def test_nothing_recorded_is_nothing_measured():

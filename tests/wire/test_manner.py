@@ -52,6 +52,14 @@ def test_how_a_text_begins_and_ends():
     assert tells.lead == read_manner("perfect, go", (b'{"x": "ls"}',)).lead
 
 
+def test_the_last_word_and_its_mark():
+    over, same, other = (
+        read_manner(text, ()).close
+        for text in ("Done. Safe travels! 👋", "All is booked, safe  Travels!", "Shall I book those travels?")
+    )
+    assert over == same != other != 0 and read_manner("…", ()).close == 0
+
+
 def test_what_is_run_counts_and_not_where():
     one, other = b'{"command": "cd /a/b && python -m pytest"}', b'{"command":"python x.py"}'
     assert read_manner("", (one,)) == read_manner("", (other,)) != NO_MANNER

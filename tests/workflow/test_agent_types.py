@@ -27,10 +27,14 @@ def test_a_type_is_known_after_tasks_or_steps():
     assert known.is_known(graph)
 
 
-def test_a_family_has_one_numbering():
-    known = types()
-    graph, family = known.graph(AgentType(1, 2)), known.family(AgentType(5, 2))
-    assert graph.nodes is family.nodes and known.graph(AgentType(1, 3)).nodes is not family.nodes
+def test_a_family_has_one_numbering_and_is_known_together():
+    known = types(min_tasks=2, min_steps=10)
+    graph, other = known.graph(AgentType(1, 2)), known.graph(AgentType(5, 2))
+    stranger = known.graph(AgentType(1, 3))
+    assert graph is not other and graph.nodes is other.nodes is not stranger.nodes
+    for _ in range(2):
+        graph.saw_end(3)
+    assert known.is_known(other) and not known.is_known(stranger)
 
 
 def test_memory_is_bounded():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.workflow.evidence import Evidence
+from gateway.workflow.evidence import Evidence, smooth, without
 
 
 def test_counts_decay():
@@ -41,3 +41,28 @@ def test_it_goes_on_for_ever():
     counts = known.get(1)
     assert counts is not None and known.gain <= 1e6 * 2
     assert 3.0 < counts.total / known.gain < 6.0
+
+
+def test_few_observations_lean_on_what_is_simpler():
+    known = Evidence(max_contexts=8, half_life=1e9)
+    known.add((1,), 7)
+    counts = known.get(1)
+    assert counts is not None
+    shares = smooth(counts.by_node, counts.total, known.gain, [0.2, 0.3, 0.5], {7: 0, 8: 1})
+    assert sum(shares) == pytest.approx(1.0) and shares[0] > 0.6 and shares[2] > shares[1] > 0.1
+    for _ in range(100):
+        known.add((1,), 9)  # which has no place of its own
+    shares = smooth(counts.by_node, counts.total, known.gain, [0.2, 0.3, 0.5], {7: 0, 8: 1})
+    assert shares[2] > 0.97
+
+
+def test_what_others_added():
+    ours, all_ = Evidence(max_contexts=8, half_life=1e9), Evidence(max_contexts=8, half_life=3.0)
+    for node in (7, 7, 8):
+        ours.add((1,), node)
+        all_.add((1,), node)
+    all_.add((1,), 8)
+    counts, own = all_.get(1), ours.get(1)
+    assert counts is not None and own is not None
+    left = without(counts, all_.gain, own, ours.gain)
+    assert set(left) == {8} and left[8] <= counts.by_node[8]

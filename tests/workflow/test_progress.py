@@ -149,6 +149,44 @@ def test_side_requests_are_no_steps_and_broken_answers_none_either():
     assert world.progress.answered(ref("nobody"), facts(), answer("x"), now=2.0) is None
 
 
+def title(world: World, session: str) -> None:
+    """A request with another prompt, without tools, which begins the session."""
+    world.now += 1.0
+    known = msgspec.structs.replace(facts(tool_count=0), transcript=Transcript(agent_type=8))
+    world.progress.arrived(ref(session, Edge.OPENS), known, now=world.now)
+    world.progress.answered(ref(session, Edge.OPENS), known, answer(), now=world.now)
+
+
+def test_what_opens_with_another_prompt_is_a_conversation_of_its_own():
+    world = World()
+    for number in range(20):
+        title(world, f"s{number}")
+        world.turn(f"s{number}", "read", edge=Edge.OPENS)
+        world.task(f"s{number}", "")
+        world.now += 100.0
+    title(world, "t")
+    known: Any = world.progress.thread(ThreadId("t.1"))
+    assert known.agent.kind == 8 and known.forecast.of(END) > 0.9 and known.graph.tasks == 20
+    world.turn("t", "read", edge=Edge.OPENS)
+    known = world.progress.thread(ThreadId("t.1"))
+    assert known.agent.kind == 7 and known.walk.steps == 1 and known.forecast.of(END) < 0.2
+    world.progress.session_over(SessionId("t"))
+    assert world.progress.thread(ThreadId("t.1")) is None
+
+
+def test_the_answer_of_a_conversation_that_was_left_is_no_step_of_the_next():
+    world = World()
+    title(world, "s")
+    first = msgspec.structs.replace(facts(tool_count=0), transcript=Transcript(agent_type=8))
+    world.progress.arrived(ref("s"), first, now=2.0)
+    world.progress.arrived(ref("s", Edge.OPENS), facts(), now=2.1)
+    assert world.progress.answered(ref("s"), first, answer(), now=2.2) is None
+    known: Any = world.progress.thread(ThreadId("s.1"))
+    assert known.is_live and known.walk.steps == 0
+    pause: Any = world.progress.answered(ref("s"), facts(), answer("read"), now=2.3)
+    assert pause.tools == ("read",)
+
+
 def test_sub_agents_are_graphs_of_their_own():
     world = World()
     world.turn("s", "task")

@@ -5,10 +5,7 @@ import pytest
 
 from gateway.domain.ids import SessionId
 from gateway.tool_probe.durations import Durations, DurationsConfig
-from gateway.workflow.agent_types import AgentType, Tier
-from gateway.workflow.graph import KINDS, Graph, GraphConfig
-from gateway.workflow.mixture import Mixture
-from gateway.workflow.nodes import Nodes
+from gateway.workflow.agent_types import AgentType, AgentTypes, AgentTypesConfig, Tier
 from gateway.workflow.progress import Pause, Thread
 from gateway.workflow.reuse import Reuse, ReuseConfig, expected_wait_s, memory_pressure, overlap, ttl_s
 
@@ -16,7 +13,7 @@ AGENT = AgentType(1, 2)
 
 
 def thread(tokens: float = 1000.0) -> Thread:
-    found = Thread(SessionId("s"), AGENT, Graph(GraphConfig(), Mixture(KINDS), Nodes()))
+    found = Thread(SessionId("s"), AGENT, AgentTypes(AgentTypesConfig()).graph(AGENT))
     found.prompt_tokens = tokens
     return found
 
