@@ -17,7 +17,7 @@ from typing import Final
 
 _RATE: Final = 0.004
 _MOST: Final = 3.0
-_FIRST: Final = 0.11
+_FIRST: Final = 0.125
 _LEVELS: Final = 7
 _ALL_OF: Final = 2_000
 _EVERY: Final = 4
