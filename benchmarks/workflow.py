@@ -30,6 +30,8 @@ SEED: Final = 7
 TYPES: Final = 50
 TOOLS: Final = 12
 ENOUGH: Final = 400
+PAUSE_S: Final = 0.004
+"""Between two requests: so many that every step is still predicted (`WorkflowConfig.steps_per_s`)."""
 REPLICA: Final = ReplicaId("a")
 
 
@@ -86,7 +88,7 @@ class Agents:
         )
         closed = ClosedCalls((f"tool-{self.last[number]}",), self.rng.expovariate(0.5))
         self.last[number] = step
-        self.now += 0.004
+        self.now += PAUSE_S
         prospects = self.prospects
         start = time.thread_time()
         prospects.arrived(ref, facts, closed, now=self.now)

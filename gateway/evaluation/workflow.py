@@ -76,6 +76,8 @@ class Report(msgspec.Struct, kw_only=True):
     markov_log_loss: float | None
     markov_accuracy: float | None
     ece: float | None
+    ece_by_chance: float | None
+    """What it would be on average, if every confidence were exactly right: there are so few."""
     end_accuracy: float | None
     end_precision: float | None
     end_recall: float | None
@@ -118,6 +120,7 @@ def evaluate_exchanges(exchanges: Sequence[Exchange], *, without_ids: bool = Fal
         markov_log_loss=markov[0],
         markov_accuracy=markov[1],
         ece=_ece(rows),
+        ece_by_chance=_ece_by_chance(rows),
         end_accuracy=_mean([float(said == came) for said, came in ends]),
         end_precision=_mean([float(came) for said, came in ends if said]),
         end_recall=_mean([float(said) for said, came in ends if came]),
@@ -260,13 +263,20 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def _ece(rows: Sequence[Predicted]) -> float | None:
     """Expected calibration error, over ten bins."""
-    if not rows:
-        return None
+    off = [abs(sum(row.is_right - row.confidence for row in each)) for each in _bins(rows)]
+    return sum(off) / len(rows) if rows else None
+
+
+def _ece_by_chance(rows: Sequence[Predicted]) -> float | None:
+    """The mean of a bin's absolute error, which is about normal, is so much of its standard deviation."""
+    deviations = [
+        math.sqrt(sum(row.confidence * (1 - row.confidence) for row in each)) for each in _bins(rows)
+    ]
+    return math.sqrt(2 / math.pi) * sum(deviations) / len(rows) if rows else None
+
+
+def _bins(rows: Sequence[Predicted]) -> list[list[Predicted]]:
     bins: dict[int, list[Predicted]] = defaultdict(list)
     for row in rows:
         bins[min(_BINS - 1, int(row.confidence * _BINS))].append(row)
-    off = 0.0
-    for each in bins.values():
-        right = sum(row.is_right for row in each)
-        off += abs(right - sum(row.confidence for row in each))
-    return off / len(rows)
+    return list(bins.values())

@@ -75,6 +75,7 @@ _WEIGHTS: Final = {
     "markov_log_loss": "pauses",
     "markov_accuracy": "followed",
     "ece": "pauses",
+    "ece_by_chance": "pauses",
     "end_accuracy": "pauses",
     "end_precision": "ends_said",
     "end_recall": "ends",

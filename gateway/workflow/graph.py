@@ -89,7 +89,7 @@ class Graph:
         self.tasks = 0
         """Conversations that came to their end."""
         self.steps = 0
-        self.remaining = Remaining()
+        self._remaining = Remaining()
         self.gaps: dict[int, LogQuantiles] = {}
         """By node: how long until the next request."""
         self._choose_candidates()
@@ -188,18 +188,38 @@ class Graph:
         """A conversation was over after so many steps."""
         self.tasks += 1
         self.kin.tasks += 1
-        self.remaining.saw_end(steps)
+        self._remaining.saw_end(steps)
+        self.kin.remaining.saw_end(steps)
 
     def take_back_end(self) -> None:
         """It was not."""
         self.tasks -= 1
         self.kin.tasks -= 1
 
+    @property
+    def remaining(self) -> Remaining:
+        """What is left of its tasks; of its family's, while none of its own was seen to the end."""
+        return self._remaining if self.tasks > 0 else self.kin.remaining
+
+    def saw_step(self, new_tokens: float, output_tokens: float) -> None:
+        """A step's prompt had so much more than the one before, and its answer was so long."""
+        self._remaining.saw_step(new_tokens, output_tokens)
+        self.kin.remaining.saw_step(new_tokens, output_tokens)
+
     def saw_gap(self, node: int, gap_s: float) -> None:
-        gaps = self.gaps.get(node)
-        if gaps is None:
-            gaps = self.gaps[node] = LogQuantiles(low=0.001)
-        gaps.add(gap_s)
+        for gaps in (self.gaps, self.kin.gaps):
+            known = gaps.get(node)
+            if known is None:
+                known = gaps[node] = LogQuantiles(low=0.001)
+            known.add(gap_s)
+
+    def gaps_behind(self, node: int, *, enough: float) -> LogQuantiles | None:
+        """How long until the next request; of its family, while not enough of its own were seen."""
+        own = self.gaps.get(node)
+        if own is not None and own.weight >= enough:
+            return own
+        theirs = self.kin.gaps.get(node)
+        return theirs if theirs is not None and theirs.weight >= enough else own
 
     def edges(self) -> list[tuple[int, int, float, float]]:
         """From, to, probability and weight: of what follows each node, whatever came before it."""

@@ -14,9 +14,11 @@ Invariants: pure; memory is bounded by the number of contexts; what is said is a
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from gateway.tool_probe.quantiles import LogQuantiles
 from gateway.workflow.belief import Belief
 from gateway.workflow.evidence import Evidence, smooth
 from gateway.workflow.nodes import END, TEXT, Nodes
+from gateway.workflow.remaining import Remaining
 from gateway.workflow.walk import kind_of
 
 _MAX_CONTEXTS: Final = 512
@@ -52,6 +54,9 @@ class Kin:
         self.tasks = 0
         """Conversations that came to their end."""
         self.steps = 0
+        self.remaining = Remaining()
+        self.gaps: dict[int, LogQuantiles] = {}
+        """By node: how long until the next request."""
         self._world = world
 
     def add(self, contexts: tuple[int, ...], common: tuple[int, ...], node: int, by: float) -> None:

@@ -293,7 +293,7 @@ class Progress:
         tokens = float(prompt) if prompt is not None else facts.body_bytes / _BYTES_PER_TOKEN
         output = answer.usage.output_tokens
         if known.walk.steps:
-            known.graph.remaining.saw_step(tokens - known.prompt_tokens, float(output or 0))
+            known.graph.saw_step(tokens - known.prompt_tokens, float(output or 0))
         known.prompt_tokens = tokens + (output or 0)
         known.prompt_bytes = facts.body_bytes
 
@@ -367,7 +367,7 @@ class Progress:
 
     def _silent_s(self, known: Thread) -> float:
         """How long this conversation may be silent before it counts as over: longer than such pauses last."""
-        gaps = known.graph.gaps.get(known.walk.last)
+        gaps = known.graph.gaps_behind(known.walk.last, enough=_ENOUGH)
         longest = gaps.quantile(_LONG) if gaps is not None and gaps.weight >= _ENOUGH else None
         silent_s = _SILENT_AT_FIRST_S if longest is None else max(_LEAST_SILENCE_S, _LONGER * longest)
         return min(self._config.gone_after_s, silent_s)

@@ -132,7 +132,7 @@ class Reuse:
             return Outlook(reuse=0.5, retain_s=config.unknown_s, returns_in_s=None)
         ends = forecast.shares[0]
         node, share = forecast.likeliest
-        gaps = thread.graph.gaps.get(node) if node > 0 else None
+        gaps = thread.graph.gaps_behind(node, enough=_ENOUGH) if node > 0 else None
         base_s = gaps.quantile(config.percentile) if gaps is not None else None
         expected_s = config.unknown_s if base_s is None else share * base_s + (1 - share) * config.unknown_s
         retain_s = ttl_s(
@@ -144,7 +144,7 @@ class Reuse:
         return Outlook(reuse=1.0 - ends, retain_s=retain_s, returns_in_s=None)
 
     def _gaps(self, thread: Thread, node: int, tools: tuple[str, ...]) -> LogQuantiles | None:
-        own = thread.graph.gaps.get(node)
+        own = thread.graph.gaps_behind(node, enough=_ENOUGH)
         if own is not None and own.weight >= _ENOUGH:
             return own
         if tools:

@@ -13,7 +13,7 @@ from gateway.evaluation.boundaries import Ended, score_boundaries, true_ends
 from gateway.evaluation.markov import Markov
 from gateway.evaluation.recording import Exchange, Truth
 from gateway.evaluation.replay import Replay
-from gateway.evaluation.workflow import evaluate_exchanges
+from gateway.evaluation.workflow import Predicted, _ece_by_chance, evaluate_exchanges
 
 PLAN = ("read", "edit", "test", "")
 
@@ -112,6 +112,12 @@ def test_a_pause_whose_successor_broke_off_is_not_scored():
     with_all, without_last = evaluate_exchanges(whole), evaluate_exchanges(whole[:-1] + broken)
     assert without_last.pauses == with_all.pauses - 2  # the one that broke, and the one before it
     assert without_last.ends == with_all.ends - 1
+
+
+def test_how_far_off_confidence_is_by_chance():
+    """A hundred coins: the mean distance from fifty heads is 4."""
+    coins = [Predicted((), (), 0.5, 0.5, is_acted_on=False, ends=0.0) for _ in range(100)]
+    assert _ece_by_chance(coins) == pytest.approx(0.04, abs=1e-3) and _ece_by_chance([]) is None
 
 
 def test_nothing_recorded_is_nothing_measured():

@@ -119,6 +119,22 @@ def test_edges_and_gaps():
     assert 1.0 < (subject.gaps[a].quantile(0.5) or 0) < 4.0
 
 
+def test_pauses_and_what_is_left_are_the_familys_until_there_are_own_ones():
+    kin = family()
+    relative, young = graph(kin), graph(kin)
+    a = kin.nodes.number(("a",))
+    for _ in range(20):
+        relative.saw_gap(a, 8.0)
+        relative.saw_end(20)
+    assert young.gaps_behind(a, enough=4.0) is kin.gaps[a] and young.gaps_behind(99, enough=4.0) is None
+    assert young.remaining.steps(1, ends=0.0) > 15.0
+    for _ in range(5):
+        young.saw_gap(a, 1.0)
+        young.saw_end(2)
+    assert young.gaps_behind(a, enough=4.0) is young.gaps[a]
+    assert young.remaining.steps(1, ends=0.0) < 3.0
+
+
 def test_a_young_type_leans_on_its_family_and_an_old_one_on_itself():
     kin = family()
     for _ in range(10):
