@@ -17,7 +17,7 @@ class Markov:
     def __init__(self, alpha: float) -> None:
         self._alpha = alpha
         self._counts: dict[tuple[object, ...], dict[object, int]] = defaultdict(dict)
-        self._symbols: set[object] = set()
+        self._symbols: dict[object, None] = {}
 
     def shares(self, agent: object, history: Sequence[object]) -> tuple[dict[object, float], float]:
         """Of every symbol that was seen, and of any other."""
@@ -31,7 +31,7 @@ class Markov:
         return shares, self._alpha / total
 
     def learn(self, agent: object, history: Sequence[object], came: object) -> None:
-        self._symbols.add(came)
+        self._symbols[came] = None
         for order in range(min(ORDER, len(history)) + 1):
             counts = self._counts[(agent, *history[len(history) - order :])]
             counts[came] = counts.get(came, 0) + 1

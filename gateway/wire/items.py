@@ -31,6 +31,8 @@ _THOUGHT: Final = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
 _CALLS_AS_TEXT: Final = "Calling tools:"
 _CALL_AS_TEXT: Final = re.compile(r"\{'id': '([!-&(-\[\]-~]{1,256})', 'type': 'function'")
 """smolagents rewrites tool calls into the assistant's text, as Python literals."""
+_INPUT: Final = "Action Input:"
+_OBSERVED: Final = "\nObservation:"
 _OBSERVATION: Final = "Observation:"
 _MAX_DEPTH: Final = 8
 _LOOK: Final = 6
@@ -100,11 +102,13 @@ def _item(kind: int, texts: list[str], calls: list[Any], ids: list[Any]) -> Item
     elif kind == USER:
         is_observation = said.startswith(_OBSERVATION)
         looks = _looks(said)
-    text = text_hash(said)
+    text = whole = text_hash(said)
+    if kind == ASSISTANT and _INPUT in said:
+        text = text_hash(as_run(said))
     known = tuple([text for text in ids if isinstance(text, str) and is_well_formed_id(text)]) if ids else ()
     if not calls:
-        return Item(kind, hash((kind, text)), text, False, known, is_observation, looks)
-    content = xxh3_64_intdigest(_CANONICAL.encode((kind, text, calls)))
+        return Item(kind, hash((kind, whole)), text, False, known, is_observation, looks)
+    content = xxh3_64_intdigest(_CANONICAL.encode((kind, whole, calls)))
     return Item(kind, content, text, True, known, is_observation, looks)
 
 
@@ -118,6 +122,14 @@ def _has_failed(raw: Raw) -> bool:
     near = bytes(memoryview(raw)[:_FAILS_NEAR])
     may_fail = [word for word in _MAY_FAIL if word in near]
     return bool(may_fail) and _FAILED.search(near) is not None
+
+
+def as_run(text: str) -> str:
+    """What an agent's program reads of a ReAct answer: up to where its model makes up what comes back. In the
+    next request the program's own observation stands there."""
+    called = text.find(_INPUT)
+    end = text.find(_OBSERVED, called) if called >= 0 else -1
+    return text if end < 0 else text[:end]
 
 
 def without_thought(text: str) -> str:

@@ -4,7 +4,7 @@ from typing import Protocol as Interface
 
 from gateway.domain.ids import is_well_formed_id
 from gateway.domain.request import Answer, ToolCall, Usage, Utterance
-from gateway.wire.items import without_thought
+from gateway.wire.items import as_run, without_thought
 from gateway.wire.marks import text_hash
 from gateway.wire.spoken import SpokenWords
 
@@ -108,7 +108,9 @@ class Sighting:
             return Utterance()
         spoken = without_thought(self._said.decode("utf-8", "surrogatepass"))
         return SpokenWords(
-            text=text_hash(spoken), spoken=spoken, arguments=tuple(map(bytes, self._arguments.values()))
+            text=text_hash(as_run(spoken)),
+            spoken=spoken,
+            arguments=tuple(map(bytes, self._arguments.values())),
         )
 
 

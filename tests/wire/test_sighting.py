@@ -5,8 +5,10 @@ import pytest
 from gateway.domain.request import Answer, ToolCall, Usage, Utterance
 from gateway.wire import sighting as module
 from gateway.wire import spoken
+from gateway.wire.items import read_item
 from gateway.wire.marks import text_hash
 from gateway.wire.sighting import Sighting
+from tests.wire.shapes import assistant, raws
 
 
 def test_calls_are_kept_once_and_in_order():
@@ -103,3 +105,18 @@ def test_thoughts_are_not_said():
     for piece in ("<think>Hm,\n", "is it?</think>", "", "It is."):
         sighting.add_text(piece)
     assert sighting.answer(200).utterance.text == text_hash("It is.")
+
+
+def test_what_a_model_makes_up_behind_its_call_is_not_said():
+    """The program stops it there, or cuts it off, and sends its own observation back."""
+    call = "Thought: go\nAction: get\nAction Input: {}\n"
+    sighting = Sighting()
+    sighting.add_text(call + "Observation: 41, I guess.\nFinal Answer: 41")
+    assert sighting.answer(200).utterance.text == text_hash(call)
+    sent_back = [
+        read_item(raw) for raw in raws([assistant(text=f"{call}Observation: {n}") for n in (42, 43)])
+    ]
+    assert {item.text for item in sent_back} == {text_hash(call)}
+    assert sent_back[0].hash != sent_back[1].hash
+    plain = read_item(raws([assistant(text="In short:\nObservation: it rains")])[0])
+    assert plain.text == text_hash("In short:\nObservation: it rains")
