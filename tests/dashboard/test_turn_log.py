@@ -3,7 +3,7 @@
 from gateway.dashboard import turn_log as module
 from gateway.dashboard.turn_log import TurnLog
 from gateway.domain import records as rec
-from gateway.domain.ids import PoolId
+from gateway.domain.ids import PoolId, RequestId
 from gateway.telemetry.ring import Ring
 from tests.core.playbook import Playbook, arrived, finished, first_token, started, stated
 from tests.telemetry.lines import as_lines
@@ -47,6 +47,20 @@ def test_a_turn_as_it_goes_on():
     assert (one.tools, one.tools_ended_s) == (("bash",), 1003.0)
     assert (two.replica, two.outcome, two.tools) == ("a", "finished", ())
     assert one.reason is not None and one.expected_first_token_ms is not None
+
+
+def test_calls_that_are_recognised_late_ended_when_they_did():
+    told = Told()
+    told.turn("r1", "s")
+    told.turn("r2", "s")
+    session = told.play.session.id
+    both = {"at_s": 1006.0, "session": session, "names": ("bash",)}
+    told.play.records += [
+        rec.ToolStart(**both, turn=RequestId("r1"), late_s=4.0),
+        rec.ToolEnd(**both, turn=RequestId("r2"), duration_ms=1000.0, late_s=3.0),
+    ]
+    one, _ = told.read()
+    assert (one.tools, one.tools_ended_s) == (("bash",), 1003.0)
 
 
 def test_a_turn_that_waits_and_one_that_is_refused():

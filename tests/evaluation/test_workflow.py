@@ -92,14 +92,18 @@ def in_text(name: str, steps: int, at_s: float) -> list[Exchange]:
     return found
 
 
-def test_code_blocks_that_turn_out_to_be_calls_are_told_late():
+def test_code_blocks_that_turn_out_to_be_calls_are_told_late(monkeypatch: pytest.MonkeyPatch):
     exchanges = sorted(in_text("one", 6, 0.0) + in_text("two", 3, 0.5), key=lambda each: each.t)
     report: Any = evaluate_exchanges(exchanges)
     assert report.boundaries == 7 and report.boundary_precision == report.boundary_recall == 1.0
     assert report.duration_error_ms_p99 == pytest.approx(0.0, abs=0.01)
     told: list[Record] = []
-    Replay(exchanges, without_ids=False, on_record=told.append).run()
+    replay = Replay(exchanges, without_ids=False, on_record=told.append)
+    ran: list[Any] = []
+    monkeypatch.setattr(replay.brain.admission, "tools_ran", lambda *what: ran.append(what))
+    replay.run()
     starts, ends = ([each for each in told if isinstance(each, kind)] for kind in (ToolStart, ToolEnd))
+    assert len(ran) == len(ends) - 2  # how many ran beside the late ones is not known
     assert [each.late_s for each in ends if each.late_s] == pytest.approx([4.0, 3.5])
     assert {each.turn: each.at_s - each.late_s for each in starts if each.late_s} == pytest.approx(
         {"0": 1.0, "1": 1.5, "2": 5.0, "3": 5.5}

@@ -65,6 +65,18 @@ def of(spans, name):
     return [span for span in spans if span.name.startswith(name)]
 
 
+def test_calls_that_are_recognised_late_ran_when_they_did():
+    traced = Traced()
+    session = traced.turn("r1", "one")
+    traced.play >> arrived("r2", explicit=stated("one"), model="m")
+    traced.play.take()
+    calls = {"names": ("bash",), "duration_ms": 1500.0, "late_s": 4.0}
+    late: dict[str, Any] = {"session": session, "turn": RequestId("r2"), **calls}
+    traced.play.records.append(rec.ToolEnd(at_s=1009.0, **late))
+    [tools] = of(traced.read(), "execute_tool bash")
+    assert (tools.start_s, tools.end_s) == (1003.5, 1005.0)
+
+
 def test_the_tree_of_a_session():
     traced = Traced()
     session = traced.turn("r1", "one", "c1")

@@ -122,8 +122,11 @@ def test_silence_behind_calls_ends_a_conversation_and_coming_back_undoes_it():
     world = World(gone_after_s=300.0)
     world.turn("s", "read")
     known: Any = world.progress.thread(ThreadId("s.1"))
+    world.task("other", "read", "read", "read")
+    said = known.forecast
     world.turn("other", "read", gap_s=70.0)
     assert known is not None and known.gone is not None and not known.is_over
+    assert known.gone is not said and known.gone.of(END) != said.of(END)  # the other one has taught since
     world.turn("other", "read", gap_s=400.0)
     world.turn("other", "read", gap_s=400.0)
     assert known.is_over and known.graph.tasks == 1
