@@ -10,8 +10,10 @@ did not find in the cache any more. Every stock engine reports what is needed fo
 content loses state too; so does an engine without prefix cache: what was lost while the pool was half empty
 is therefore taken as the clients' own doing. Launch delay only ever holds the window back, since a long
 prompt raises it as well. How much loss is too much follows from what one session fewer would gain and cost:
-of n on a replica it costs one part in n of what they get done, and at best all that is lost is saved. So
-1 / n is overload: a tenth of ten sessions, much less of fifty, who keep their engine busy anyway.
+of n on a replica it costs one part in n of what they get done, and at best saves the time in which what was
+lost is computed again. So 1 / n of a replica's time is overload. What a token takes is known from its own
+launch delays (`cost/estimator.py`): for a dense model of 70B a tenth of the tokens is ruin, for a sparse one
+of 3B it is bearable. Before that is known, 1 / n of the tokens is overload.
 
 Invariants: readings are between decisions of the window, old evidence fades with the feedback time; a value
 that an engine does not report is no pressure.
@@ -63,6 +65,13 @@ class GpuPressure:
         """Tokens that the engines say they found."""
         self._preemptions = 0.0
         self._faded_s: float | None = None
+        self._lost_s = 0.0
+        """What it takes to compute what was lost; of `_timed_turns`."""
+        self._timed_turns = 0.0
+        self._span_s = 0.0
+        """In which all that was seen."""
+        self.studied = DecayedMean(half_life=200)
+        """Of the turns that are answered, the share that is seen here."""
         self._own_doing = DecayedMean(half_life=200)
         self._launch_usual = DecayedMean(half_life=500)
         self._launch_lately = DecayedMean(half_life=10)
@@ -79,8 +88,13 @@ class GpuPressure:
     def replica_left(self, replica: ReplicaId) -> None:
         self._signals.pop(replica, None)
 
-    def saw_warm_turn(self, left: float, cached: int | None, *, is_pool_half_empty: bool) -> None:
-        """A session came back soon: it had left so many tokens of this prompt, and found so many."""
+    def saw_warm_turn(
+        self, left: float, cached: int | None, *, token_s: float | None = None, is_pool_half_empty: bool
+    ) -> None:
+        """A session came back soon: it had left so many tokens of this prompt, and found so many.
+
+        `token_s`: what it takes to compute one of this prompt.
+        """
         if left <= 0:
             return
         if cached is None:
@@ -93,6 +107,9 @@ class GpuPressure:
         self._expected += left
         self._lost += lost
         self._turns += 1
+        if token_s is not None:
+            self._lost_s += lost * token_s
+            self._timed_turns += 1
 
     def saw_launch(self, delay_s: float) -> None:
         value = math.log(max(delay_s, 1e-3))
@@ -118,8 +135,9 @@ class GpuPressure:
         """The window was changed: what comes next is its effect."""
         self._lost = self._expected = self._turns = self._preemptions = 0.0
         self._blind = self._blind_turns = self._hits = 0.0
+        self._lost_s = self._timed_turns = self._span_s = 0.0
 
-    def read(self, *, sessions: float, feedback_s: float, now: float) -> GpuReading:
+    def read(self, *, sessions: float, replicas: int = 1, feedback_s: float, now: float) -> GpuReading:
         """`sessions`: how many are in on a replica."""
         self._fade(feedback_s, now=now)
         waiting = sum(signals.waiting or 0 for signals in self._signals.values())
@@ -132,7 +150,7 @@ class GpuPressure:
         lately = self._launch_lately.mean(0.0) - self._launch_usual.mean(0.0)
         inflation = math.exp(lately) if self._launch_lately.weight >= _ENOUGH_TURNS else 1.0
         signs = {
-            LOST: (loss or 0.0) / loss_that_is_overload(sessions),
+            LOST: self._loss_pressure(loss or 0.0, sessions, replicas),
             "preemptions": preemptions / PREEMPTIONS_ARE_OVERLOAD,
             # Queued behind a full cache; a queue behind long prompts alone is work, not pressure.
             "kv_full": waiting / (waiting + running) * 2.0 if kv_used > 0.9 and waiting else 0.0,
@@ -149,6 +167,14 @@ class GpuPressure:
             waiting=waiting,
             launch_inflation=inflation,
         )
+
+    def _loss_pressure(self, loss: float, sessions: float, replicas: int) -> float:
+        """By the time that computing it again takes; by its tokens, while that is not known."""
+        if self._timed_turns < _ENOUGH_TURNS or loss <= 0 or self._span_s <= 0:
+            return loss / loss_that_is_overload(sessions)
+        lost_s = self._lost_s * loss / (self._lost / self._expected)  # what was not their own doing
+        seen_s = max(1, replicas) * self._span_s * max(0.01, self.studied.mean(1.0))
+        return lost_s / seen_s / loss_that_is_overload(sessions)
 
     def _loss(self) -> float | None:
         """The share of warm tokens that was lost; None without evidence."""
@@ -168,11 +194,14 @@ class GpuPressure:
             self._blind *= keep
             self._blind_turns *= keep
             self._hits *= keep
+            self._lost_s *= keep
+            self._timed_turns *= keep
+            self._span_s = self._span_s * keep + now - self._faded_s
         self._faded_s = now
 
 
 def loss_that_is_overload(sessions: float) -> float:
-    """A share of the warm tokens, where so many sessions are in on a replica."""
+    """A share of a replica's time, or of the warm tokens, where so many sessions are in on it."""
     least, most = _LOSSES
     return max(least, min(most, 1.0 / max(1.0, sessions)))
 

@@ -32,6 +32,7 @@ class Lessons:
     ) -> None:
         """`may_find_warm`: when it began, what its session left behind was still there, for all we know."""
         places, usage = self._places, outcome.usage
+        self._limits.gpu.studied.add(float(member.is_studied))
         thread = applicant.thread or _NO_THREAD
         before = member.threads.get(thread)
         before_tokens = before.tokens if before is not None else None
@@ -78,7 +79,13 @@ class Lessons:
             is_warm = may_find_warm and continues
             if before is not None and is_warm and before.replica == outcome.replica:
                 left = min(before.prompt_tokens, usage.prompt_tokens)
-                limits.gpu.saw_warm_turn(left, usage.cached_tokens, is_pool_half_empty=limits.is_half_empty())
+                computed = usage.prompt_tokens - (usage.cached_tokens or 0)
+                limits.gpu.saw_warm_turn(
+                    left,
+                    usage.cached_tokens,
+                    token_s=outcome.prefill_s / max(1, computed) if outcome.prefill_s is not None else None,
+                    is_pool_half_empty=limits.is_half_empty(),
+                )
         known.saw_turn(
             member.agent, member.turn + 1, grown=grown if continues else None, turn_s=outcome.ran_s
         )

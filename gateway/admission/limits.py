@@ -159,7 +159,9 @@ class Limits:
 
     def _look(self, blocked_by: WaitReason | None, *, now: float) -> WindowInputs:
         sessions = self._places.count / max(1, len(self._up))
-        gpu = self.gpu.read(sessions=sessions, feedback_s=self.window.feedback_s, now=now)
+        gpu = self.gpu.read(
+            sessions=sessions, replicas=len(self._up), feedback_s=self.window.feedback_s, now=now
+        )
         cpu = self._cpu.read(now=now)
         if self._config.policy != "sessions":  # fixed; only the capacity is followed
             gpu = msgspec.structs.replace(gpu, pressure=0.75)

@@ -67,6 +67,8 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     launch_s: float | None = None
     """Until the first token."""
     usage: Usage = Usage()
+    prefill_s: float | None = None
+    """What computing its prompt takes, as far as that was not cached, on that replica alone."""
 
 
 class Displaced(msgspec.Struct, frozen=True):

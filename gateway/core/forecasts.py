@@ -84,6 +84,17 @@ class Forecasts:
         """Whether enough was seen of it to hold it against what is expected."""
         return self._of(replica).estimator.observations >= EXPERIENCE
 
+    def prefill_s(self, replica: ReplicaId, usage: Usage) -> float | None:
+        """What it takes to compute so much of a prompt there; None if usage does not say how much it was, or
+        too little is known of the replica."""
+        prompt, cached = usage.prompt_tokens, usage.cached_tokens
+        if prompt is None or cached is None:
+            return None
+        known = self._replicas.get(replica)
+        if known is None or (known.estimator.observations < EXPERIENCE and replica not in self._profiles):
+            return None
+        return known.estimator.prefill_s(max(0, prompt - cached), cached)
+
     def expected_tokens(self, live: LiveRequest) -> float:
         """Of its prompt."""
         return self._of_model(live.facts.model).expect(live.facts.body_bytes, self._before(live))

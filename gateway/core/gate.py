@@ -202,13 +202,15 @@ class Gate:
             return
         outcome = None
         if live.tried:
+            usage = answer.usage if answer is not None else NO_USAGE
             outcome = TurnOutcome(
                 was_answered=answer is not None and answer.status < 400,
                 has_calls=answer is not None and bool(answer.tool_calls),
                 replica=live.tried[-1],
                 ran_s=now - live.submitted_s,
                 launch_s=live.first_token_s - live.submitted_s if live.saw_first_token else None,
-                usage=answer.usage if answer is not None else NO_USAGE,
+                usage=usage,
+                prefill_s=self._forecasts.prefill_s(live.tried[-1], usage),
             )
             if answer is not None and answer.status < 400:
                 self._placed_turn_over(live, answer, now=now)

@@ -159,6 +159,12 @@ class Estimator:
         self._completion_bars = {knew: each.bars() for knew, each in self._completion_spreads.items()}
         return Formula(self._profile, self._first_token.coefficients, self._per_token.coefficients)
 
+    def prefill_s(self, new_tokens: float, cached_tokens: float) -> float:
+        """Until the first token of a turn that has this replica to itself, as observed so far."""
+        if self._formula is None:
+            self._formula = self._multiplied_out()
+        return self._formula.alone_s(new_tokens, cached_tokens)
+
     def isolated_task_s(self, turns: Iterable[Turn], gaps_s: Iterable[float] = ()) -> float:
         """A session that has this replica to itself, as observed so far: for deadlines and goodput."""
         return sum(gaps_s) + sum(

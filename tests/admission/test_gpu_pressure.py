@@ -33,6 +33,26 @@ def test_lost_state_is_pressure():
     assert reading.loss == pytest.approx(0.5, abs=0.02) and reading.pressure > 1.0
 
 
+def test_what_is_lost_counts_by_the_time_that_it_takes_to_compute_it_again():
+    def pressure(token_s: float | None, *, sessions=10, replicas=1, studied=1.0) -> float:
+        gpu = GpuPressure()
+        gpu.studied.add(studied)
+        gpu.read(sessions=sessions, feedback_s=1e6, now=0.0)
+        for _ in range(20):
+            gpu.saw_warm_turn(10_000, 10_000 - 1000 - 256, token_s=token_s, is_pool_half_empty=False)
+        return gpu.read(sessions=sessions, replicas=replicas, feedback_s=1e6, now=100.0).pressure
+
+    # Twenty thousand tokens were lost: 10 s of 100 s.
+    assert pressure(0.5e-3) == pytest.approx(0.1 / loss_that_is_overload(10), rel=1e-3)
+    assert pressure(0.5e-4) == pytest.approx(pressure(0.5e-3) / 10, rel=1e-3)
+    assert pressure(0.5e-3, sessions=20) == pytest.approx(2 * pressure(0.5e-3), rel=1e-3)
+    assert pressure(0.5e-3, replicas=2) == pytest.approx(pressure(0.5e-3) / 2, rel=1e-3)
+    assert pressure(0.5e-3, studied=0.5) > 1.3 * pressure(0.5e-3), "there were more that nobody looked at"
+    assert pressure(None) == pytest.approx(0.1 / loss_that_is_overload(10), rel=1e-3), (
+        "tokens, for want of times"
+    )
+
+
 def test_a_few_blocks_are_no_loss():
     gpu = GpuPressure()
     warm(gpu, 10, found=9_800)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.admission.session_admission import SessionAdmission
 from gateway.core import forecasts
 from gateway.core.commands import Dispatch
 from gateway.core.forecasts import Forecasts
@@ -148,6 +149,35 @@ def test_what_admission_and_placement_may_ask(shipped: Profile):
         A, TurnWork(new_tokens=1_000, cached_tokens=4_000, output_tokens=100), now=0.0
     )
     assert asked.isolated_task_s(A, turns, [10.0]) == pytest.approx(3 * alone_s + 10.0)
+
+
+def test_what_computing_takes_is_said_with_experience(shipped: Profile):
+    play = Playbook()
+    computed = Usage(prompt_tokens=9_000, cached_tokens=1_000)
+    _ = conversation(play, forecasts.EXPERIENCE - 1)
+    assert play.brain.forecasts.prefill_s(A, computed) is None
+    _ = conversation(play, 2)
+    assert play.brain.forecasts.prefill_s(A, Usage(prompt_tokens=9_000)) is None, "all of it, or none"
+    much = play.brain.forecasts.prefill_s(A, computed)
+    little = play.brain.forecasts.prefill_s(A, Usage(prompt_tokens=9_000, cached_tokens=8_900))
+    assert much is not None and little is not None and much > little > 0
+    known = Forecasts({A: shipped})
+    _ = known.completion_s(A, TurnWork(new_tokens=1), now=0.0)
+    assert 0.05 < (known.prefill_s(A, computed) or 0.0) < 0.5, "a profile says so at once"
+
+
+def test_admission_hears_what_computing_takes():
+    play = Playbook()
+
+    def timed() -> float:
+        assert isinstance(play.brain.admission, SessionAdmission)
+        [pool] = play.brain.admission.pools.values()
+        return pool.limits.gpu._timed_turns
+
+    _ = conversation(play, forecasts.EXPERIENCE - 1)
+    assert timed() == 0
+    _ = conversation(play, 5)
+    assert timed() > 1
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):
