@@ -58,7 +58,7 @@ class Expecting(EnginePolicy):
         """No order; a conversation is back."""
         ref = _ref(turn)
         self._paused.pop(ref.thread, None)
-        self._prospects.arrived(ref, _facts(turn), None, now=now)
+        self._prospects.arrived(ref, _facts(turn), now=now)
         return 0
 
     def retain_until(self, turn: EngineTurn, *, now: float) -> float | None:

@@ -23,7 +23,7 @@ from gateway.domain.decision import Edge, SessionRef, SessionSource
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 from gateway.domain.request import Answer, Protocol, RequestFacts, ToolCall, Transcript, Usage, Work
 from gateway.evaluation.workflow_cli import evaluate_workflow
-from gateway.tool_probe.boundaries import ClosedCalls
+from gateway.tool_probe.calls import ToolRun
 from gateway.workflow.prospects import Prospects, WorkflowConfig
 
 SEED: Final = 7
@@ -86,12 +86,13 @@ class Agents:
             usage=Usage(prompt_tokens=10_000, output_tokens=200),
             has_terminal=True,
         )
-        closed = ClosedCalls((f"tool-{self.last[number]}",), self.rng.expovariate(0.5))
+        names, took_s = (f"tool-{self.last[number]}",), self.rng.expovariate(0.5)
         self.last[number] = step
         self.now += PAUSE_S
         prospects = self.prospects
         start = time.thread_time()
-        prospects.arrived(ref, facts, closed, now=self.now)
+        agent = prospects.arrived(ref, facts, now=self.now)
+        prospects.tools_ran(ToolRun(ref.session, agent, names, took_s), now=self.now)
         prospects.hint_with_request(
             ref, facts, REPLICA, age_s=1.0, parent=None, service_class="reactive", now=self.now
         )

@@ -148,6 +148,8 @@ class Coordinator:
                 self._engine_reported(event, now=now)
             case ev.HostReported():
                 self.admission.host_reported(event.host, event.signals, now=now)
+            case ev.ToolsTold():
+                self._tell(self.sessions.tools_told(event.spans, event.tenant, now=now), now=now)
             case ev.SessionFinished():
                 self._tell(self.sessions.finish(event.session, now=now), now=now)
             case ev.DrainStarted():
@@ -245,9 +247,11 @@ class Coordinator:
             if type(record) is rec.SessionEnded:
                 self.admission.session_over(record.session, now=now)
                 self.gate.placement.session_ended(record.session)
-            elif type(record) is rec.ToolEnd and not record.late_s:  # who else ran then is not known
-                active = self.sessions.tools.active_sessions
-                self.admission.tools_ran(record.session, record.names, record.duration_ms / 1e3, active)
+        if self.sessions.ran:
+            active = self.sessions.tools.active_sessions
+            for run in self.sessions.ran:
+                self.admission.tools_ran(run.session, run.names, run.duration_s, active)
+            self.sessions.ran.clear()
         self._stream.extend(records)
         if self.sessions.said:
             self._out += [SendHint(replica=replica, hint=hint) for replica, hint in self.sessions.said]

@@ -7,6 +7,7 @@ from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.host import HostSignals
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall
+from gateway.domain.tool_span import ToolSpan
 
 
 class RequestArrived(msgspec.Struct, frozen=True, tag=True):
@@ -123,6 +124,14 @@ class HostReported(msgspec.Struct, frozen=True, tag=True):
     signals: HostSignals
 
 
+class ToolsTold(msgspec.Struct, frozen=True, tag=True):
+    """Agents' own telemetry told of tool calls that are over."""
+
+    spans: tuple[ToolSpan, ...]
+    tenant: TenantId | None = None
+    """Whose spans these are; None if an operator's collector sent them, for all tenants."""
+
+
 class ResidencyTold(msgspec.Struct, frozen=True, tag=True):
     """An engine's KV events say how many tokens of each session it holds."""
 
@@ -158,5 +167,12 @@ RequestEvent = (
 )
 FleetEvent = ReplicaCameUp | ReplicaWentDown | ReplicaDrained | ReplicaLeft | ResidencyTold
 Event = (
-    RequestEvent | FleetEvent | EngineReported | HostReported | SessionFinished | DrainStarted | TimerFired
+    RequestEvent
+    | FleetEvent
+    | EngineReported
+    | HostReported
+    | ToolsTold
+    | SessionFinished
+    | DrainStarted
+    | TimerFired
 )

@@ -6,14 +6,18 @@ Invariants: `live_turns` of a session is the number of its requests in the coord
 ends takes its open tool calls with it; every `session_start` is followed by at most one `session_end`.
 """
 
+from collections.abc import Sequence
+
 from gateway.core.lifecycle import State
 from gateway.core.live import LiveRequest
 from gateway.domain import records as rec
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall
+from gateway.domain.tool_span import ToolSpan
 from gateway.routing.state_residence import Residence, StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
+from gateway.tool_probe.calls import Asking, ToolRun
 from gateway.workflow.agent_types import Tier
 from gateway.workflow.progress import Pause
 from gateway.workflow.prospects import Prospects
@@ -31,6 +35,8 @@ class SessionBook:
         self._residence = residence
         self.said: list[tuple[ReplicaId, str]] = []
         """Hints that are to be sent, and to whom."""
+        self.ran: list[ToolRun] = []
+        """What was learned of tools, for whoever else learns from it."""
 
     def find_home(self, tenant: TenantId, facts: RequestFacts) -> Residence | None:
         """Where the state that the request builds on lives; None if it needs none or none is known."""
@@ -75,9 +81,11 @@ class SessionBook:
         )
         went_on = ref.parent if ref.edge is Edge.CONTINUES else None
         closed = self.tools.results_came(session.id, facts.tool_result_ids, went_on=went_on, now=now)
-        self.prospects.arrived(ref, facts, closed, now=now)
+        agent = self.prospects.arrived(ref, facts, now=now)
         if closed is not None:
             new = facts.transcript.new
+            run = ToolRun(session.id, agent, closed.names, closed.duration_s, new.size, new.has_failed)
+            self._learn(self.tools.traced.closed(closed.calls, run, now=now), now=now)
             out.append(
                 rec.ToolEnd(
                     at_s=now,
@@ -124,6 +132,29 @@ class SessionBook:
             )
         return out
 
+    def tools_told(
+        self, spans: Sequence[ToolSpan], tenant: TenantId | None, *, now: float
+    ) -> list[rec.Record]:
+        """Agents' own spans of calls came; `tenant`: whose they are, None if an operator's."""
+        calls, runs = self.tools.told(spans, tenant, now=now)
+        self._learn(runs, now=now)
+        return [
+            rec.ToolTimed(
+                at_s=now,
+                session=call.session,
+                turn=call.turn,
+                name=call.name,
+                duration_ms=(call.took_s or 0.0) * 1e3,
+                has_failed=call.has_failed,
+            )
+            for call in calls
+        ]
+
+    def _learn(self, runs: list[ToolRun], *, now: float) -> None:
+        for run in runs:
+            self.prospects.tools_ran(run, now=now)
+        self.ran += runs
+
     def call_minted(self, live: LiveRequest, call: ToolCall) -> None:
         self.sessions.learn_id(live.request, call.id, is_call=True)
 
@@ -153,10 +184,11 @@ class SessionBook:
             out += self._end(session, "finished", now=now)
         else:
             # A client may act on a call from a response that was cut: any that was passed on counts.
-            names = self.tools.opened(session.id, live.request, answer.tool_calls, now=now) if answer else ()
-            if not names and pause is not None and answer is not None and not answer.tool_calls:
+            asking, calls = _asking(live), answer.tool_calls if answer is not None else ()
+            names = self.tools.opened(session.id, live.request, calls, asking=asking, now=now)
+            if not names and pause is not None and answer is not None and not calls:
                 names = pause.tools
-                self.tools.text_called(session.id, live.request, names, now=now)
+                self.tools.text_called(session.id, live.request, names, asking=asking, now=now)
                 if not names:
                     self.prospects.doubted(live.session, live.request, live.facts, answer, now=now)
             if names:
@@ -253,6 +285,10 @@ class SessionBook:
 
     def _tool_num(self, *, now: float) -> rec.ToolNum:
         return rec.ToolNum(at_s=now, active=self.tools.active_sessions)
+
+
+def _asking(live: LiveRequest) -> Asking:
+    return Asking(live.tenant, live.facts.trace, live.arrived_s)
 
 
 def _outcome(live: LiveRequest, answer: Answer | None) -> Outcome:

@@ -208,6 +208,8 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     again from 0."""
     client: int = 0
     """Hash of the client software's name, as it gives it; 0 if it gives none."""
+    trace: str = ""
+    """The trace that its `traceparent` names, in hexadecimal digits. It is no session."""
     state_ids: tuple[str, ...] = ()
     """Ids of things a replica stores that this request builds on (`previous_response_id`,
     `conversation`, item references) or names in its path."""

@@ -27,6 +27,7 @@ from gateway.server.observation import Observation
 from gateway.server.outbound import Outbound
 from gateway.server.tasks import TaskGroup
 from gateway.server.tenants import Tenants
+from gateway.server.tool_spans import ToolSpans
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.engine_watch import EngineWatch
 from gateway.upstream.health import HealthChecks
@@ -73,7 +74,7 @@ class Gateway:
             on_holdings=self.observation.engine_holds,
             is_looked_at=lambda: self.observation.views.is_looked_at,
         )
-        tenants = Tenants(config.tenants)
+        self._tenants = tenants = Tenants(config.tenants)
         self._handlers = Handlers(
             self.driver,
             self._replicas,
@@ -97,12 +98,15 @@ class Gateway:
         tls = _server_tls(server.tls_certificate, server.tls_key)
         await self.listener.open(*split_listen(server.listen), tls)
         control = self.observation.control(
-            self.driver, self._tasks, is_draining=lambda: self.listener.is_draining
+            self.driver, self._tasks, self._tenants, is_draining=lambda: self.listener.is_draining
         )
         app = control.app()
         app.add_routes(self._members.routes())
         app.add_routes(Hosts(self.driver.send).routes())
-        self._control = web.AppRunner(app, access_log=None, handle_signals=False)
+        traced = self.driver.coordinator.sessions.tools.traced
+        app.add_routes(ToolSpans(self.driver.send, traced.verdicts, self._tenants).routes())
+        # Bodies that swell are read by who bounds them.
+        self._control = web.AppRunner(app, access_log=None, handle_signals=False, auto_decompress=False)
         await self._control.setup()
         host, port = split_listen(server.control)
         site = web.TCPSite(self._control, host, port)

@@ -2,7 +2,7 @@
 
 A key comes as a bearer token, or as the password of HTTP Basic authentication, which a browser asks for
 itself. Because a browser then sends it along with whatever any page asks of us, nothing is changed for a page
-of another origin, key or not.
+of another origin, key or not. Tenants' keys open one path, where they tell of their own tools.
 """
 
 import base64
@@ -12,16 +12,20 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from gateway.server.tenants import hash_key
+from gateway.server.tenants import Tenants, hash_key
 
 OPEN_PATHS: Final = frozenset(("/turnpike/healthz", "/turnpike/readyz"))
 """Orchestrators' probes carry no key."""
+TRACES_PATH: Final = "/v1/traces"
 _READS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="turnpike", charset="UTF-8"'}
 
 
 class ControlAccess:
-    def __init__(self, *, write_hashes: tuple[str, ...], read_hashes: tuple[str, ...]) -> None:
+    def __init__(
+        self, *, write_hashes: tuple[str, ...], read_hashes: tuple[str, ...], tenants: Tenants
+    ) -> None:
+        self._tenants = tenants
         self._write = frozenset(write_hashes)
         self._read = frozenset(read_hashes) | self._write
 
@@ -30,8 +34,11 @@ class ControlAccess:
         is_write = request.method not in _READS
         if is_write and _is_of_another_origin(request):
             return web.json_response({"error": "a page of another origin may not do this"}, status=403)
-        if self._read and request.path not in OPEN_PATHS:
-            known = hash_key(_key_of(request.headers.get("Authorization", "")))
+        if request.path in OPEN_PATHS:
+            return await handler(request)
+        known = key_hash(request)
+        is_open = request.path == TRACES_PATH and self._tenants.by_hash(known) is not None
+        if self._read and not is_open:
             if known not in self._read:
                 return web.json_response(
                     {"error": "a control key is required"}, status=401, headers=_CHALLENGE
@@ -39,6 +46,11 @@ class ControlAccess:
             if is_write and known not in self._write:
                 return web.json_response({"error": "this key may only read"}, status=403)
         return await handler(request)
+
+
+def key_hash(request: web.Request) -> str:
+    """Of the key that a request carries, or of none."""
+    return hash_key(_key_of(request.headers.get("Authorization", "")))
 
 
 def _key_of(header: str) -> str:

@@ -23,12 +23,14 @@ from gateway.server.events import Events
 from gateway.server.handover import Handover
 from gateway.server.hint_sender import HintSender
 from gateway.server.tasks import TaskGroup
+from gateway.server.tenants import Tenants
 from gateway.telemetry.export import TraceExport
 from gateway.telemetry.frames import Frames
 from gateway.telemetry.jsonl import StreamFile
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.ring import Ring
 from gateway.telemetry.trace_context import TraceContexts
+from gateway.tool_probe.traced import Verdict
 
 _LAG_PERIOD_S: Final = 0.25
 
@@ -51,6 +53,7 @@ class Observation:
         self._file = StreamFile(config.stream) if config.stream.path is not None else None
         self._ring = Ring(config.stream.ring_records) if config.stream.ring_records else None
         self._events: Events | None = None
+        traced = coordinator.sessions.tools.traced
         self.hints: HintSender | None = None
         """To be set by whoever sends hints."""
         self.metrics = Metrics(
@@ -66,6 +69,14 @@ class Observation:
                 "event_gaps": ("Gaps told to readers of events", lambda: _count(self._frames, "gaps")),
                 "spans_sent": ("Spans that a collector took", lambda: _count(self._export, "sent")),
                 "spans_dropped": ("Spans that no collector took", lambda: _count(self._export, "dropped")),
+                "tool_spans_taken": (
+                    "Agents' spans that told what a call took",
+                    lambda: traced.verdicts[Verdict.TAKEN],
+                ),
+                "tool_spans_left": (
+                    "Agents' tool spans that told of no call that was seen",
+                    lambda: traced.verdicts.total() - traced.verdicts[Verdict.TAKEN],
+                ),
                 "turns_untraced": ("Turns left out of traces", lambda: _count(self._export, "left_out")),
             },
         )
@@ -114,12 +125,16 @@ class Observation:
         self._signals.pop(replica, None)
         self._holdings.pop(replica, None)
 
-    def control(self, driver: Driver, tasks: TaskGroup, *, is_draining: Callable[[], bool]) -> ControlPlane:
+    def control(
+        self, driver: Driver, tasks: TaskGroup, tenants: Tenants, *, is_draining: Callable[[], bool]
+    ) -> ControlPlane:
         server = self._config.server
         if self._ring is not None:
             self._events = Events(self._ring, tasks)
         access = ControlAccess(
-            write_hashes=server.control_key_hashes, read_hashes=server.control_read_key_hashes
+            write_hashes=server.control_key_hashes,
+            read_hashes=server.control_read_key_hashes,
+            tenants=tenants,
         )
         return ControlPlane(
             driver,

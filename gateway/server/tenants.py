@@ -50,6 +50,10 @@ class Tenants:
         found = {self._by_hash.get(hash_key(key)) for key in _keys_of(headers)}
         return found.pop() if len(found) == 1 else None
 
+    def by_hash(self, key_hash: str) -> Tenant | None:
+        """Whose key it is; nobody's if none is required."""
+        return self._by_hash.get(key_hash)
+
     def _anonymous_tenant(self, peer: str) -> Tenant:
         tenant = self._anonymous.get(peer)
         if tenant is None:

@@ -66,7 +66,12 @@ class Counts:
         self._session_ends: Counter[str] = Counter()
         self._window_updates: Counter[tuple[PoolId, str]] = Counter()
         self._replica_changes: Counter[tuple[ReplicaId, str]] = Counter()
-        self._queue, self._tools, self._confidence = Spread(), Spread(), Spread(_SHARES)
+        self._queue, self._tools, self._calls, self._confidence = (
+            Spread(),
+            Spread(),
+            Spread(),
+            Spread(_SHARES),
+        )
         self._first_token: dict[ReplicaId, Spread] = defaultdict(Spread)
         self._durations: dict[ReplicaId, Spread] = defaultdict(Spread)
         self._counters: dict[type, Callable[[list[Any]], None]] = {
@@ -78,6 +83,7 @@ class Counts:
             rec.GpuFirstToken: self._count_first_tokens,
             rec.GpuEnd: self._count_ends,
             rec.ToolEnd: lambda each: self._tools.add_ms([record.duration_ms for record in each]),
+            rec.ToolTimed: lambda each: self._calls.add_ms([record.duration_ms for record in each]),
             rec.Refused: lambda each: self._refusals.update([record.reason for record in each]),
             rec.WindowUpdated: lambda each: self._window_updates.update([(r.pool, r.reason) for r in each]),
             rec.ReplicaChanged: lambda each: self._replica_changes.update(
@@ -128,6 +134,9 @@ class Counts:
             "turn_seconds", "From submission to the end of the answer", _by(self._durations), ["replica"]
         )
         yield histogram("tool_phase_seconds", "Duration of tool phases", {(): self._tools})
+        yield histogram(
+            "tool_call_seconds", "Duration of tool calls, as agents' own spans tell", {(): self._calls}
+        )
         yield histogram(
             "session_confidence", "How sure it is that a turn belongs to its session", {(): self._confidence}
         )

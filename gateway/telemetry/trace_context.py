@@ -13,25 +13,16 @@ Invariants: a session is in one trace for good; what is no valid `traceparent` i
 `MAX_SESSIONS` sessions and `MAX_TURNS` turns are remembered, the newest.
 """
 
-import re
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_digest, xxh3_128_digest
 
 from gateway.domain.ids import RequestId, SessionId
+from gateway.wire.traceparent import Context, read_traceparent
 
 MAX_SESSIONS: Final = 50_000
 MAX_TURNS: Final = 20_000
-_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z")
-
-
-class Context(NamedTuple):
-    """A span somewhere else."""
-
-    trace_id: bytes
-    span_id: bytes
-    is_sampled: bool
 
 
 class Trace(NamedTuple):
@@ -43,16 +34,6 @@ class Trace(NamedTuple):
     is_sampled: bool
     beginning: str
     """Of the header lines that its turns send on."""
-
-
-def read_traceparent(value: str) -> Context | None:
-    found = _TRACEPARENT.match(value)
-    if found is None:
-        return None
-    version, trace, span, flags, rest = found.groups()
-    if version == "ff" or (version == "00" and rest) or not int(trace, 16) or not int(span, 16):
-        return None
-    return Context(bytes.fromhex(trace), bytes.fromhex(span), bool(int(flags, 16) & 1))
 
 
 def span_id(name: str) -> bytes:

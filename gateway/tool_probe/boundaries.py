@@ -20,33 +20,24 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from gateway.domain.ids import RequestId, SessionId
+from gateway.domain.ids import RequestId, SessionId, TenantId
 from gateway.domain.request import ToolCall
+from gateway.domain.tool_span import ToolSpan
+from gateway.tool_probe.calls import NOBODY, Asking, ClosedCalls, OpenCall, ToolRun
+from gateway.tool_probe.traced import TracedCalls, TracedCallsConfig
 
 
 class ToolBoundariesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_open_calls: Annotated[int, Meta(ge=1)] = 256
     """Open calls kept per session."""
-
-
-class OpenCall(msgspec.Struct, frozen=True):
-    name: str
-    turn: RequestId
-    started_s: float
-
-
-class ClosedCalls(msgspec.Struct, frozen=True):
-    """Calls whose results one request brought, in the order of its results."""
-
-    names: tuple[str, ...]
-    duration_s: float
-    """From the first of them opened until now; they run in parallel."""
+    spans: TracedCallsConfig = TracedCallsConfig()
 
 
 class ToolBoundaries:
     def __init__(self, config: ToolBoundariesConfig) -> None:
         self._config = config
         self._open: dict[SessionId, dict[str, OpenCall]] = {}
+        self.traced = TracedCalls(config.spans)
 
     @property
     def active_sessions(self) -> int:
@@ -56,7 +47,13 @@ class ToolBoundaries:
         return tuple(self._open.get(session, {}).values())
 
     def opened(
-        self, session: SessionId, turn: RequestId, calls: Sequence[ToolCall], *, now: float
+        self,
+        session: SessionId,
+        turn: RequestId,
+        calls: Sequence[ToolCall],
+        *,
+        asking: Asking = NOBODY,
+        now: float,
     ) -> tuple[str, ...]:
         """A response ended with these calls. Returns the names of those that are newly open."""
         if not calls:
@@ -66,18 +63,29 @@ class ToolBoundaries:
         names = []
         for call in calls[-most:]:
             if call.id not in open_calls and not call.is_at_engine:
-                open_calls[call.id] = OpenCall(call.name, turn, now)
+                opened = OpenCall(call.id, call.name, session, turn, now, asking)
+                open_calls[call.id] = opened
                 names.append(call.name)
+                if self.traced.is_on:
+                    self.traced.opened(opened)
         while len(open_calls) > most:
-            del open_calls[next(iter(open_calls))]
+            self.traced.forget(open_calls.pop(next(iter(open_calls))))
         if open_calls:
             self._open[session] = open_calls
         return tuple(names)
 
-    def text_called(self, session: SessionId, turn: RequestId, names: Sequence[str], *, now: float) -> None:
+    def text_called(
+        self,
+        session: SessionId,
+        turn: RequestId,
+        names: Sequence[str],
+        *,
+        asking: Asking = NOBODY,
+        now: float,
+    ) -> None:
         """A response ended whose text asks for these tools."""
         calls = [ToolCall(f"{turn}#{number}", name) for number, name in enumerate(names)]
-        self.opened(session, turn, calls, now=now)
+        self.opened(session, turn, calls, asking=asking, now=now)
 
     def results_came(
         self, session: SessionId, call_ids: Iterable[str], *, went_on: RequestId | None = None, now: float
@@ -94,13 +102,27 @@ class ToolBoundaries:
                 call = open_calls.pop(call_id)
                 if call_id.startswith(f"{went_on}#"):
                     closed.append(call)
+                else:
+                    self.traced.forget(call)
         if not open_calls:
             del self._open[session]
         if not closed:
             return None
         first_s = closed[0].started_s if len(closed) == 1 else min([c.started_s for c in closed])
-        return ClosedCalls(tuple([c.name for c in closed]), now - first_s)
+        return ClosedCalls(tuple([c.name for c in closed]), now - first_s, tuple(closed))
 
     def forget(self, session: SessionId) -> None:
         """The session ended, or moved on without answering its calls."""
-        self._open.pop(session, None)
+        for call in self._open.pop(session, {}).values():
+            self.traced.forget(call)
+
+    def told(
+        self, spans: Iterable[ToolSpan], tenant: TenantId | None, *, now: float
+    ) -> tuple[list[OpenCall], list[ToolRun]]:
+        """Agents' own spans came, as `TracedCalls.told`."""
+        if not self.traced.is_on:
+            self.traced.is_on = True
+            for calls in self._open.values():
+                for call in calls.values():
+                    self.traced.opened(call)
+        return self.traced.told(spans, tenant, now=now)

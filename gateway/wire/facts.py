@@ -38,6 +38,7 @@ from gateway.wire.form import read_form_field
 from gateway.wire.headers import RawHeaders, select_headers
 from gateway.wire.inflate import INFLATABLE, inflate
 from gateway.wire.marks import hash_text
+from gateway.wire.traceparent import read_traceparent
 from gateway.wire.transcript import TranscriptReader
 
 _ATTEMPT = b"x-stainless-retry-count"
@@ -45,6 +46,7 @@ _WANTED_HEADERS = IDENTITY_HEADERS | {
     b"content-encoding",
     b"content-type",
     b"user-agent",
+    b"traceparent",
     _ATTEMPT,
     CLASS_HEADER,
     DEADLINE_HEADER,
@@ -70,6 +72,7 @@ class HeaderFacts(msgspec.Struct, frozen=True):
     client: int
     attempt: int | None
     claims: Claims | None
+    trace: str = ""
 
 
 def read_header_facts(headers: RawHeaders) -> HeaderFacts:
@@ -79,6 +82,7 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
     software, attempt = selected.pop("user-agent", ""), selected.pop(_ATTEMPT.decode(), "")
     service_class = selected.pop(CLASS_HEADER.decode(), None)
     deadline = selected.pop(DEADLINE_HEADER.decode(), None)
+    traced = read_traceparent(selected.pop("traceparent", ""))
     return HeaderFacts(
         stated=selected,
         content_type=content_type,
@@ -87,6 +91,7 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
         client=hash_text(software) if software else 0,
         attempt=int(attempt) if attempt.isdecimal() and len(attempt) < 5 else None,
         claims=read_header_claims(service_class, deadline),
+        trace=traced.trace_id.hex() if traced is not None else "",
     )
 
 
@@ -160,6 +165,7 @@ def _facts(
         transcript=transcript,
         attempt=header.attempt,
         client=header.client,
+        trace=header.trace,
         state_ids=_state_ids(endpoint, fields, items, plain),
         stores=stores,
         is_background=is_background,

@@ -17,7 +17,7 @@ from gateway.domain.allowance import Allowance
 from gateway.domain.decision import SessionRef
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.request import Answer, RequestFacts
-from gateway.tool_probe.boundaries import ClosedCalls
+from gateway.tool_probe.calls import ToolRun
 from gateway.tool_probe.durations import Durations, DurationsConfig
 from gateway.tool_probe.text_calls import Block, LateCalls
 from gateway.workflow.hints import Hints
@@ -53,19 +53,19 @@ class Prospects:
         if kv_used is not None and (replica in self._kv_used or len(self._kv_used) < _MAX_REPLICAS):
             self._kv_used[replica] = kv_used
 
-    def arrived(
-        self, ref: SessionRef, facts: RequestFacts, closed: ClosedCalls | None, *, now: float
-    ) -> None:
-        """A turn came, and with it the results of these calls."""
+    def arrived(self, ref: SessionRef, facts: RequestFacts, *, now: float) -> int:
+        """A turn came. The key of its agent type; 0 if that is not known."""
         thread = self.progress.arrived(ref, facts, now=now)
-        if closed is not None and self._steps.has_any(now=now):
-            new = facts.transcript.new
+        return thread.agent.key if thread is not None else 0
+
+    def tools_ran(self, run: ToolRun, *, now: float) -> None:
+        if self._steps.has_any(now=now):
             self.durations.add(
-                thread.agent.key if thread is not None else 0,
-                closed.names,
-                closed.duration_s,
-                observation_bytes=new.size,
-                has_failed=new.has_failed,
+                run.agent,
+                run.names,
+                run.duration_s,
+                observation_bytes=run.observation_bytes,
+                has_failed=run.has_failed,
             )
 
     def answered(

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.otlp_receiver import Receiver, attributes, children
-from gateway.telemetry.trace_context import read_traceparent
+from gateway.wire.traceparent import read_traceparent
 from tests.server.bench import CHAT_ANSWER, answer, eventually, post
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"

@@ -2,7 +2,8 @@
 
 from gateway.domain.ids import RequestId, SessionId
 from gateway.domain.request import ToolCall
-from gateway.tool_probe.boundaries import ClosedCalls, ToolBoundaries, ToolBoundariesConfig
+from gateway.tool_probe.boundaries import ToolBoundaries, ToolBoundariesConfig
+from gateway.tool_probe.calls import ClosedCalls
 
 S, OTHER, R = SessionId("s"), SessionId("other"), RequestId("r")
 
@@ -15,20 +16,24 @@ def calls(*ids: str) -> list[ToolCall]:
     return [ToolCall(each, f"tool-{each}") for each in ids]
 
 
+def seen(closed: ClosedCalls | None) -> tuple[tuple[str, ...], float] | None:
+    return None if closed is None else (closed.names, closed.duration_s)
+
+
 def test_calls_open_with_a_response_and_close_with_their_results():
     probe = tools()
     assert probe.opened(S, R, calls("1", "2"), now=10.0) == ("tool-1", "tool-2")
     assert probe.active_sessions == 1
-    assert probe.results_came(S, ["2", "1", "1", "unknown"], now=12.5) == ClosedCalls(
-        ("tool-2", "tool-1"), 2.5
-    )
+    closed = probe.results_came(S, ["2", "1", "1", "unknown"], now=12.5)
+    assert seen(closed) == (("tool-2", "tool-1"), 2.5)
+    assert closed is not None and [call.id for call in closed.calls] == ["2", "1"]
     assert probe.active_sessions == 0 and probe.open_calls(S) == ()
 
 
 def test_parallel_calls_may_close_one_by_one():
     probe = tools()
     probe.opened(S, R, calls("1", "2"), now=0.0)
-    assert probe.results_came(S, ["1"], now=1.0) == ClosedCalls(("tool-1",), 1.0)
+    assert seen(probe.results_came(S, ["1"], now=1.0)) == (("tool-1",), 1.0)
     assert probe.active_sessions == 1
     assert [call.name for call in probe.open_calls(S)] == ["tool-2"]
 
@@ -47,7 +52,7 @@ def test_a_call_that_is_open_does_not_open_again():
     probe = tools()
     probe.opened(S, R, calls("1"), now=0.0)
     assert probe.opened(S, R, calls("1", "2"), now=5.0) == ("tool-2",)
-    assert probe.results_came(S, ["1"], now=6.0) == ClosedCalls(("tool-1",), 6.0)
+    assert seen(probe.results_came(S, ["1"], now=6.0)) == (("tool-1",), 6.0)
 
 
 def test_open_calls_are_bounded_the_newest_are_kept():
@@ -71,14 +76,14 @@ def test_calls_in_text_close_when_the_conversation_goes_on():
     probe.text_called(S, R, ["bash"], now=1.0)
     assert probe.active_sessions == 1
     assert probe.results_came(S, (), went_on=RequestId("other"), now=2.0) is None
-    assert probe.results_came(S, (), went_on=R, now=3.0) == ClosedCalls(("bash",), 2.0)
+    assert seen(probe.results_came(S, (), went_on=R, now=3.0)) == (("bash",), 2.0)
     assert probe.active_sessions == 0
 
 
 def test_a_conversation_that_goes_on_without_a_result_has_given_it_up():
     probe = tools()
     probe.opened(S, R, calls("1", "2"), now=0.0)
-    assert probe.results_came(S, ["1"], went_on=R, now=1.0) == ClosedCalls(("tool-1",), 1.0)
+    assert seen(probe.results_came(S, ["1"], went_on=R, now=1.0)) == (("tool-1",), 1.0)
     assert probe.active_sessions == 0 and probe.results_came(S, ["2"], now=2.0) is None
 
 

@@ -1,0 +1,229 @@
+"""Tool spans in what agents' exporters send: OTLP's trace requests, in protobuf and in JSON.
+
+Source: OpenTelemetry Protocol 1.x; the conventions for generative AI (`gen_ai.operation.name` is
+`execute_tool`) and OpenInference (`openinference.span.kind` is `TOOL`).
+
+Deviations: JSON is read by msgspec, for protobuf's own reading of it takes ids for base64, where OTLP writes
+hexadecimal digits, and is slower by far. Of both, only what tells of tools is looked at.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.trace.v1.trace_pb2 import Status
+
+from gateway.domain.ids import MAX_ID_CHARS, is_well_formed_id
+from gateway.domain.tool_span import ToolSpan
+
+_KINDS: Final = {"gen_ai.operation.name": "execute_tool", "openinference.span.kind": "TOOL"}
+_NAMES: Final = ("gen_ai.tool.name", "tool.name")
+_CALLS: Final = ("gen_ai.tool.call.id", "tool_call.id", "tool.id")
+_ERROR: Final = "error.type"
+_WANTED: Final = frozenset((*_KINDS, *_NAMES, *_CALLS, _ERROR))
+_PREFIX: Final = "execute_tool "
+"""What the conventions have a span's own name begin with."""
+
+
+class Unreadable(ValueError):  # noqa: N818 - what the body is
+    """The body is no trace request."""
+
+
+class Found(NamedTuple):
+    """A tool span, or why it is none that can be used."""
+
+    span: ToolSpan | None
+    fault: str = ""
+
+
+class Format(NamedTuple):
+    content_type: str
+    read: Callable[[bytes], Iterator[Found]]
+    """Raises `Unreadable`, before it yields anything. Spans that are no tool's are left out."""
+    answer: Callable[[int, str], bytes]
+    """How many spans were rejected, and why."""
+    refusal: Callable[[int, str], bytes]
+    """A Status message: a code of gRPC's, and what is wrong."""
+
+
+# --- protobuf ----------------------------------------------------------------------------------------
+
+
+def _read_protobuf(body: bytes) -> Iterator[Found]:
+    try:
+        request = ExportTraceServiceRequest.FromString(body)
+    except DecodeError as error:
+        raise Unreadable("the body is no ExportTraceServiceRequest") from error
+    return (
+        found
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+        if (found := _of_protobuf(span)) is not None
+    )
+
+
+def _of_protobuf(span: Any) -> Found | None:
+    attributes = {
+        pair.key: pair.value.string_value for pair in span.attributes if pair.key in _WANTED
+    }  # what is no text is empty
+    if not _is_tool(attributes):
+        return None
+    return _tool_span(
+        attributes,
+        name=span.name,
+        duration_ns=_duration_ns(span.start_time_unix_nano, span.end_time_unix_nano),
+        ids=(span.trace_id.hex(), span.span_id.hex()),
+        has_failed=span.status.code == Status.STATUS_CODE_ERROR,
+    )
+
+
+def _answer_protobuf(rejected: int, why: str) -> bytes:
+    if not rejected:
+        return b""
+    told = ExportTracePartialSuccess(rejected_spans=rejected, error_message=why)
+    return bytes(ExportTraceServiceResponse(partial_success=told).SerializeToString())
+
+
+def _refuse_protobuf(code: int, why: str) -> bytes:
+    """`google.rpc.Status` has no definition of its own in OpenTelemetry's; its fields are 1 and 2."""
+    text = why.encode()[:127]
+    return b"\x08%c\x12%c%s" % (code, len(text), text)
+
+
+# --- JSON --------------------------------------------------------------------------------------------
+
+
+class _Value(msgspec.Struct, frozen=True, rename="camel"):
+    string_value: str = ""
+
+
+class _Pair(msgspec.Struct):
+    key: str = ""
+    value: _Value = _Value()
+
+
+class _Status(msgspec.Struct, frozen=True):
+    code: int | str = 0
+
+
+class _Span(msgspec.Struct, rename="camel"):
+    trace_id: str = ""
+    span_id: str = ""
+    name: str = ""
+    start_time_unix_nano: int | str = 0
+    end_time_unix_nano: int | str = 0
+    attributes: list[_Pair] = []
+    status: _Status = _Status()
+
+
+class _Scope(msgspec.Struct):
+    spans: list[_Span] = []
+
+
+class _Resource(msgspec.Struct, rename="camel"):
+    scope_spans: list[_Scope] = []
+
+
+class _Request(msgspec.Struct, rename="camel"):
+    resource_spans: list[_Resource] = []
+
+
+_request: Final = msgspec.json.Decoder(_Request)
+
+
+def _read_json(body: bytes) -> Iterator[Found]:
+    try:
+        request = _request.decode(body)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"the body is no ExportTraceServiceRequest: {error}") from error
+    return (
+        found
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+        if (found := _of_json(span)) is not None
+    )
+
+
+def _of_json(span: _Span) -> Found | None:
+    attributes = {pair.key: pair.value.string_value for pair in span.attributes if pair.key in _WANTED}
+    if not _is_tool(attributes):
+        return None
+    return _tool_span(
+        attributes,
+        name=span.name,
+        duration_ns=_duration_ns(_nanos(span.start_time_unix_nano), _nanos(span.end_time_unix_nano)),
+        ids=(span.trace_id.lower(), span.span_id.lower()),
+        has_failed=span.status.code in (2, "STATUS_CODE_ERROR"),
+    )
+
+
+def _nanos(value: int | str) -> int:
+    """64 bits travel as text in JSON."""
+    if isinstance(value, int):
+        return value
+    return int(value) if value.isascii() and value.isdecimal() and len(value) < 21 else 0
+
+
+def _answer_json(rejected: int, why: str) -> bytes:
+    told = {"partialSuccess": {"rejectedSpans": str(rejected), "errorMessage": why}} if rejected else {}
+    return msgspec.json.encode(told)
+
+
+def _refuse_json(code: int, why: str) -> bytes:
+    return msgspec.json.encode({"code": code, "message": why})
+
+
+# --- both --------------------------------------------------------------------------------------------
+
+
+def _is_tool(attributes: Mapping[str, str]) -> bool:
+    return any(attributes.get(name) == value for name, value in _KINDS.items())
+
+
+def _duration_ns(start: int, end: int) -> int | None:
+    return end - start if 0 < start <= end else None
+
+
+def _tool_span(
+    attributes: Mapping[str, str],
+    *,
+    name: str,
+    duration_ns: int | None,
+    ids: tuple[str, str],
+    has_failed: bool,
+) -> Found:
+    if duration_ns is None:
+        return Found(None, "a tool span ends before it begins, or does not say when")
+    trace, span = ids
+    if len(trace) != _TRACE_DIGITS or len(span) != _SPAN_DIGITS:
+        return Found(None, "a tool span's ids are not 16 and 8 bytes")
+    tool = next((attributes[key] for key in _NAMES if attributes.get(key)), name.removeprefix(_PREFIX))
+    call = next((attributes[key] for key in _CALLS if attributes.get(key)), None)
+    if not tool or (call is not None and not is_well_formed_id(call)):
+        return Found(None, "a tool span without a name, or with an id that is no id of a call")
+    return Found(
+        ToolSpan(
+            name=tool[:MAX_ID_CHARS],
+            duration_s=duration_ns / 1e9,
+            call=call,
+            trace=trace,
+            span=span,
+            has_failed=has_failed or _ERROR in attributes,
+        )
+    )
+
+
+_TRACE_DIGITS: Final = 32
+_SPAN_DIGITS: Final = 16
+
+PROTOBUF: Final = Format("application/x-protobuf", _read_protobuf, _answer_protobuf, _refuse_protobuf)
+JSON: Final = Format("application/json", _read_json, _answer_json, _refuse_json)
+FORMATS: Final = {each.content_type: each for each in (PROTOBUF, JSON)}

@@ -1,0 +1,84 @@
+"""Tool calls while they are open and when they are over, and what their durations teach."""
+
+import msgspec
+
+from gateway.domain.ids import RequestId, SessionId, TenantId
+
+
+class Asking(msgspec.Struct, frozen=True, gc=False):
+    """The turn whose answer asks for calls."""
+
+    tenant: TenantId = TenantId("")
+    trace: str = ""
+    """Of its `traceparent`, if it carried one."""
+    arrived_s: float = 0.0
+    """No tool that it asks for began sooner."""
+
+
+NOBODY = Asking()
+
+
+class OpenCall(msgspec.Struct, eq=False):
+    id: str
+    name: str
+    session: SessionId
+    turn: RequestId
+    """Whose answer asks for it."""
+    started_s: float
+    asking: Asking = NOBODY
+    phase: "Phase | None" = None
+    """None while it is open."""
+    took_s: float | None = None
+    """As its agent's own span tells; None while none has come."""
+    has_failed: bool = False
+    """The same span says so."""
+
+
+class ClosedCalls(msgspec.Struct, frozen=True):
+    """Calls whose results one request brought, in the order of its results."""
+
+    names: tuple[str, ...]
+    duration_s: float
+    """From the first of them opened until now; they run in parallel."""
+    calls: tuple[OpenCall, ...] = ()
+
+
+class ToolRun(msgspec.Struct, frozen=True, gc=False):
+    """How long tools took: one, or several side by side of which only that is known."""
+
+    session: SessionId
+    agent: int
+    """The key of its agent type."""
+    names: tuple[str, ...]
+    duration_s: float
+    observation_bytes: int = 0
+    has_failed: bool = False
+
+
+class Phase(msgspec.Struct, eq=False):
+    """A tool phase that is over."""
+
+    run: ToolRun
+    """What is seen of it from outside."""
+    closed_s: float
+    calls: tuple[OpenCall, ...]
+    is_learned: bool = False
+    """As it is seen from outside."""
+
+    @property
+    def is_told(self) -> bool:
+        """A span of one of its calls came."""
+        return any(call.took_s is not None for call in self.calls)
+
+    def run_of(self, call: OpenCall) -> ToolRun:
+        """What a call's own span teaches."""
+        assert call.took_s is not None
+        run, count = self.run, len(self.calls)
+        return ToolRun(
+            run.session,
+            run.agent,
+            (call.name,),
+            call.took_s,
+            run.observation_bytes // count,
+            call.has_failed or (run.has_failed and count == 1),
+        )
