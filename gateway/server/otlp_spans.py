@@ -8,6 +8,7 @@ hexadecimal digits, and is slower by far. Of both, only what tells of tools is l
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -27,6 +28,8 @@ _NAMES: Final = ("gen_ai.tool.name", "tool.name")
 _CALLS: Final = ("gen_ai.tool.call.id", "tool_call.id", "tool.id")
 _ERROR: Final = "error.type"
 _WANTED: Final = frozenset((*_KINDS, *_NAMES, *_CALLS, _ERROR))
+_MAX_ATTRIBUTES: Final = 512
+"""Of a span; what exporters send is at most a quarter of that, if nobody tells them otherwise."""
 _PREFIX: Final = "execute_tool "
 """What the conventions have a span's own name begin with."""
 
@@ -44,8 +47,8 @@ class Found(NamedTuple):
 
 class Format(NamedTuple):
     content_type: str
-    read: Callable[[bytes], Iterator[Found]]
-    """Raises `Unreadable`, before it yields anything. Spans that are no tool's are left out."""
+    read: Callable[[bytes], Iterator[Found | None]]
+    """Of each span; None of those that are no tool's. Raises `Unreadable`, before it yields anything."""
     answer: Callable[[int, str], bytes]
     """How many spans were rejected, and why."""
     refusal: Callable[[int, str], bytes]
@@ -55,24 +58,22 @@ class Format(NamedTuple):
 # --- protobuf ----------------------------------------------------------------------------------------
 
 
-def _read_protobuf(body: bytes) -> Iterator[Found]:
+def _read_protobuf(body: bytes) -> Iterator[Found | None]:
     try:
         request = ExportTraceServiceRequest.FromString(body)
     except DecodeError as error:
         raise Unreadable("the body is no ExportTraceServiceRequest") from error
     return (
-        found
+        _of_protobuf(span)
         for resource in request.resource_spans
         for scope in resource.scope_spans
         for span in scope.spans
-        if (found := _of_protobuf(span)) is not None
     )
 
 
 def _of_protobuf(span: Any) -> Found | None:
-    attributes = {
-        pair.key: pair.value.string_value for pair in span.attributes if pair.key in _WANTED
-    }  # what is no text is empty
+    some = islice(span.attributes, _MAX_ATTRIBUTES)
+    attributes = {pair.key: pair.value.string_value for pair in some if pair.key in _WANTED}
     if not _is_tool(attributes):
         return None
     return _tool_span(
@@ -138,22 +139,22 @@ class _Request(msgspec.Struct, rename="camel"):
 _request: Final = msgspec.json.Decoder(_Request)
 
 
-def _read_json(body: bytes) -> Iterator[Found]:
+def _read_json(body: bytes) -> Iterator[Found | None]:
     try:
         request = _request.decode(body)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"the body is no ExportTraceServiceRequest: {error}") from error
     return (
-        found
+        _of_json(span)
         for resource in request.resource_spans
         for scope in resource.scope_spans
         for span in scope.spans
-        if (found := _of_json(span)) is not None
     )
 
 
 def _of_json(span: _Span) -> Found | None:
-    attributes = {pair.key: pair.value.string_value for pair in span.attributes if pair.key in _WANTED}
+    some = span.attributes[:_MAX_ATTRIBUTES]
+    attributes = {pair.key: pair.value.string_value for pair in some if pair.key in _WANTED}
     if not _is_tool(attributes):
         return None
     return _tool_span(

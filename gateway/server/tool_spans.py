@@ -28,7 +28,7 @@ _MAX_BYTES: Final = 16 << 20
 """Inflated. Spans of other kinds carry whole prompts."""
 _MAX_BODIES: Final = 8
 _MAX_SPANS: Final = 8192
-_AT_ONCE: Final = 64
+_AT_ONCE: Final = 256
 _SHORT: Final = 32
 _WHY: Final = {
     Verdict.AMBIGUOUS: "several sessions have a call by that id: send the trace that the requests are in",
@@ -72,13 +72,14 @@ class ToolSpans:
         why = "; ".join(f"{number}: {fault}" for fault, number in faults.items())
         return web.Response(body=form.answer(faults.total(), why), content_type=form.content_type)
 
-    async def _tell(self, found: Iterator[Found], tenant: TenantId | None) -> Counter[str]:
+    async def _tell(self, found: Iterator[Found | None], tenant: TenantId | None) -> Counter[str]:
         """Why spans were rejected, those that their sender should know of."""
         faults: Counter[str] = Counter()
         left = _MAX_SPANS
         while some := list(islice(found, _AT_ONCE)):
-            faults.update(each.fault for each in some if each.fault)
-            spans = [each.span for each in some if each.span is not None]
+            of_tools = [each for each in some if each is not None]
+            faults.update(each.fault for each in of_tools if each.fault)
+            spans = [each.span for each in of_tools if each.span is not None]
             faults[_TOO_MANY] += max(0, len(spans) - left)
             self._tell_some(spans[:left], tenant, faults)
             left = max(0, left - len(spans))

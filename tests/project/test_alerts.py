@@ -20,7 +20,10 @@ RULES = yaml.safe_load((DOCKER / "prometheus" / "alerts.yaml").read_text())
 PROMTOOL = shutil.which("promtool") or ""
 EXTERNAL = {"up"}
 """Prometheus makes it itself."""
-COUNTED_ELSEWHERE = ("stream_dropped", "event_gaps", "spans_sent", "spans_dropped", "turns_untraced")
+COUNTED_ELSEWHERE = (
+    *("stream_dropped", "event_gaps", "spans_sent", "spans_dropped", "turns_untraced"),
+    *("tool_spans_taken", "tool_spans_left"),
+)
 
 
 def expressions() -> list[str]:

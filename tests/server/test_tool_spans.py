@@ -124,7 +124,7 @@ async def agent_of():
 
 def timed(bench: Bench) -> list[tuple[str, float, bool]]:
     """What the stream tells of calls: tool, seconds, failed or not."""
-    ring = bench.gateway.observation._ring
+    ring: Any = bench.gateway.observation._ring
     bench.gateway.observation._handover.flush()
     return [
         (record.name, record.duration_ms / 1e3, record.has_failed)

@@ -277,7 +277,7 @@ def test_whatever_comes_in_whatever_order_teaches_at_most_once(steps):
                     world.results(f"{number}", at=float(at), session=session)
             case "span":
                 world.told(span(f"{number}", 0.0, trace=TRACE), at=float(at))
-            case "end":
+            case _:
                 world.tools.forget(SessionId(session))
         taught = sum(len(run.names) for run in world.runs)
         known = world.tools.traced
