@@ -10,6 +10,7 @@ from gateway.core.gate import CAPACITY_FREE_WORK
 from gateway.core.lifecycle import State
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import ReplicaId, SessionId
+from gateway.tool_probe.calls import OpenCall
 
 
 def check_books(brain: Coordinator) -> None:
@@ -64,9 +65,14 @@ def _check_sessions(brain: Coordinator) -> None:
             assert session is not None, f"{live.session_id} was forgotten with a live turn"
             assert session.tenant == live.tenant, f"{live.request} is in another tenant's session"
     active = 0
+    is_open: set[OpenCall] = set()
     for session in book.sessions.newest_first():
         here = live_turns[session.id]
         assert session.live_turns == here, f"{session.id} has {here} live turns, not {session.live_turns}"
         assert here or not session.is_final, f"{session.id} is over and was not ended"
-        active += bool(book.tools.open_calls(session.id))
+        is_open.update(calls := book.tools.open_calls(session.id))
+        active += bool(calls)
     assert active == book.tools.active_sessions, "tools run for a session that is gone"
+    forgotten = [call for call in book.tools.traced if call.phase is None and call not in is_open]
+    assert not forgotten, "a span is awaited for a call that is gone"
+    assert not book.ran, "what was learned of tools was told to nobody"

@@ -18,7 +18,7 @@ many phases; times of day are never compared.
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Final
 
 import msgspec
@@ -81,6 +81,10 @@ class TracedCalls:
 
     def __len__(self) -> int:
         return len(self._calls)
+
+    def __iter__(self) -> Iterator[OpenCall]:
+        """The calls that a span may still explain."""
+        return iter(self._calls)
 
     # --- what is seen in the traffic ---------------------------------------------------------------
 

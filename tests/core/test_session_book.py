@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from gateway.core.events import ReplicaCameUp
+from gateway.core.events import ReplicaCameUp, ToolsTold
 from gateway.domain import records as rec
 from gateway.domain.decision import SessionSource
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, TenantId
 from gateway.domain.request import Claims, NewItems, Transcript, Work
+from gateway.domain.tool_span import ToolSpan
 from tests.core.playbook import (
     Playbook,
     answer,
@@ -154,6 +155,57 @@ def test_sessions_are_bounded_and_forgetting_is_graceful():
     run(play, "again", echoed_ids=("c0",), tool_result_ids=("c0",))
     assert play.seen(rec.TurnArrived)[-1].source is SessionSource.NEW
     assert not play.seen(rec.ToolEnd)
+
+
+def told(play: Playbook, call: str, took_s: float, **fields: Any) -> None:
+    span = ToolSpan(name="bash", duration_s=took_s, call=call, **fields)
+    play >> ToolsTold((span,), TenantId("t"))
+
+
+def taps(play: Playbook) -> list[float]:
+    """The durations that admission is told of, as it is told."""
+    admission: Any = play.brain.admission
+    heard: list[float] = []
+    pass_on = admission.tools_ran
+
+    def tools_ran(session: Any, names: Any, duration_s: float, active: int) -> None:
+        heard.append(duration_s)
+        pass_on(session, names, duration_s, active)
+
+    admission.tools_ran = tools_ran
+    return heard
+
+
+def test_what_agents_tell_of_a_call_is_learned_instead_of_the_gap_and_once():
+    play = Playbook()
+    heard = taps(play)
+    run(play, "r1", "c1", "c2")
+    play.now += 2
+    told(play, "c1", 0.5)
+    told(play, "c2", 1.5, has_failed=True)
+    assert heard == []
+    run(play, "r2", "c3", echoed_ids=("c1", "c2"), tool_result_ids=("c1", "c2"))
+    assert heard == [0.5, 1.5]
+    play.now += 4
+    run(play, "r3", "c4", echoed_ids=("c3",), tool_result_ids=("c3",))
+    assert len(heard) == 2  # the span is on its way
+    play.now += 1
+    told(play, "c3", 3.0)
+    told(play, "c3", 3.0)
+    play.now += 20
+    run(play, "r4", echoed_ids=("c4",), tool_result_ids=("c4",))
+    assert heard == [0.5, 1.5, 3.0]
+    play.now += 20
+    told(play, "c4", 1.0)
+    assert heard == [0.5, 1.5, 3.0, 21.0]  # no span came in time
+    assert play.brain.sessions.prospects.durations._all.calls == 4
+    timed = play.seen(rec.ToolTimed)
+    assert [(each.turn, each.name, each.duration_ms, each.has_failed) for each in timed] == [
+        ("r1", "bash", 500, False),
+        ("r1", "bash", 1500, True),
+        ("r2", "bash", 3000, False),
+    ]
+    assert [end.duration_ms for end in play.seen(rec.ToolEnd)] == [2000, 4000, 21000]
 
 
 def test_a_step_is_told_with_what_is_expected():
