@@ -79,6 +79,8 @@ class SessionBook:
                 claims=facts.claims,
             )
         )
+        if facts.tool_times:
+            out += self.tools_told(facts.tool_times, tenant, now=now)
         went_on = ref.parent if ref.edge is Edge.CONTINUES else None
         closed = self.tools.results_came(session.id, facts.tool_result_ids, went_on=went_on, now=now)
         agent = self.prospects.arrived(ref, facts, now=now)

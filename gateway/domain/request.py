@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.domain.tool_span import ToolSpan
 from gateway.domain.words import Word
 
 
@@ -54,7 +55,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deadline_s: float | None = None
     """In how many seconds from now the session should be over."""
     malformed: tuple[str, ...] = ()
-    """Which of them were sent and could not be read: `class`, `deadline`, `service_tier`."""
+    """What was sent and could not be read: `class`, `deadline`, `service_tier`, `tools`."""
 
 
 class AssistantBlock(msgspec.Struct, frozen=True, gc=False):
@@ -210,6 +211,8 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Hash of the client software's name, as it gives it; 0 if it gives none."""
     trace: str = ""
     """The trace that its `traceparent` names, in hexadecimal digits. It is no session."""
+    tool_times: tuple[ToolSpan, ...] = ()
+    """What its client says that the calls took whose results it brings."""
     state_ids: tuple[str, ...] = ()
     """Ids of things a replica stores that this request builds on (`previous_response_id`,
     `conversation`, item references) or names in its path."""

@@ -112,7 +112,7 @@ class Counts:
         yield _counter("tokens", "Tokens as backends reported them", ["replica", "kind"], self._tokens)
         yield _counter(
             "malformed_claims",
-            "Stated classes and deadlines that could not be read",
+            "Stated classes, deadlines and tools' durations that could not be read",
             ["claim"],
             self._malformed,
         )

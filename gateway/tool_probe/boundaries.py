@@ -100,7 +100,7 @@ class ToolBoundaries:
             left = [call_id for call_id, call in open_calls.items() if call.turn == went_on]
             for call_id in left:
                 call = open_calls.pop(call_id)
-                if call_id.startswith(f"{went_on}#"):
+                if call.is_in_text:
                     closed.append(call)
                 else:
                     self.traced.forget(call)

@@ -33,6 +33,11 @@ class OpenCall(msgspec.Struct, eq=False):
     has_failed: bool = False
     """The same span says so."""
 
+    @property
+    def is_in_text(self) -> bool:
+        """Its answer asks for it in its text, and the id is ours."""
+        return self.id.startswith(f"{self.turn}#")
+
 
 class ClosedCalls(msgspec.Struct, frozen=True):
     """Calls whose results one request brought, in the order of its results."""

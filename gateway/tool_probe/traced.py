@@ -6,10 +6,11 @@ OpenInference (`TOOL`) are how agents instrument themselves.
 Symbols: —
 
 Deviations: spans explain calls that were seen in the traffic, and make none of their own: so nothing counts
-twice. They are found by the call's id; without one, by the trace that the asking request was in and the
-tool's name, the oldest first. Exporters send every few seconds, mostly after the results: so of an agent type
-that lately sent spans, a phase teaches `wait_s` later, by its spans, or as it was seen from outside if none
-came. A phase of which a span came teaches what its spans say and no more: who was slow in it is known then.
+twice. They are found by the call's id; where either has none, by the trace that the asking request was in and
+the tool's name, the oldest first. Exporters send every few seconds, mostly after the results: so of an agent
+type that lately sent spans, a phase teaches `wait_s` later, by its spans, or as it was seen from outside if
+none came. A phase of which a span came teaches what its spans say and no more: who was slow in it is known
+then.
 
 Invariants: a call is explained at most once; no span makes a call longer than the time since the request that
 asked for it; a tenant's span explains that tenant's calls, an operator's never one of two sessions' that
@@ -162,6 +163,8 @@ class TracedCalls:
         known = self._by.get(span.call, []) if span.call is not None else []
         if not known and span.trace:
             known = self._by.get((span.trace, span.name), [])
+            if span.call is not None:  # of a call with another id it is not; of one in a text it may be
+                known = [call for call in known if call.is_in_text]
         if tenant is not None:
             known = [call for call in known if call.asking.tenant == tenant]
         if _are_of_several(known):

@@ -55,6 +55,12 @@ def read_header_claims(service_class: str | None, deadline: str | None) -> Claim
     return Claims(service_class=stated, deadline_s=deadline_s, malformed=tuple(malformed))
 
 
+def with_malformed(claims: Claims | None, what: str) -> Claims:
+    """The same, and something else that could not be read."""
+    known = claims or Claims()
+    return msgspec.structs.replace(known, malformed=(*known.malformed, what))
+
+
 def has_claims(body: RequestBody) -> bool:
     """Whether the body has a field that may claim something."""
     return body.service_tier is not ABSENT or body.vllm_xargs is not ABSENT

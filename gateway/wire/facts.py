@@ -12,6 +12,7 @@ from msgspec import Raw
 
 from gateway.domain.ids import is_well_formed_id
 from gateway.domain.request import Claims, Protocol, RequestFacts, Transcript, Work
+from gateway.domain.tool_span import ToolSpan
 from gateway.wire.body import (
     ABSENT,
     UNREADABLE,
@@ -30,6 +31,7 @@ from gateway.wire.claims import (
     has_claims,
     read_header_claims,
     with_body_claims,
+    with_malformed,
 )
 from gateway.wire.echoes import NO_ECHOES
 from gateway.wire.endpoints import Endpoint
@@ -38,6 +40,7 @@ from gateway.wire.form import read_form_field
 from gateway.wire.headers import RawHeaders, select_headers
 from gateway.wire.inflate import INFLATABLE, inflate
 from gateway.wire.marks import hash_text
+from gateway.wire.tool_times import TOOLS_HEADER, read_tool_times
 from gateway.wire.traceparent import read_traceparent
 from gateway.wire.transcript import TranscriptReader
 
@@ -47,6 +50,7 @@ _WANTED_HEADERS = IDENTITY_HEADERS | {
     b"content-type",
     b"user-agent",
     b"traceparent",
+    TOOLS_HEADER,
     _ATTEMPT,
     CLASS_HEADER,
     DEADLINE_HEADER,
@@ -73,6 +77,7 @@ class HeaderFacts(msgspec.Struct, frozen=True):
     attempt: int | None
     claims: Claims | None
     trace: str = ""
+    tool_times: tuple[ToolSpan, ...] = ()
 
 
 def read_header_facts(headers: RawHeaders) -> HeaderFacts:
@@ -83,6 +88,8 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
     service_class = selected.pop(CLASS_HEADER.decode(), None)
     deadline = selected.pop(DEADLINE_HEADER.decode(), None)
     traced = read_traceparent(selected.pop("traceparent", ""))
+    tool_times, are_whole = read_tool_times(selected.pop(TOOLS_HEADER.decode(), ""))
+    claims = read_header_claims(service_class, deadline)
     return HeaderFacts(
         stated=selected,
         content_type=content_type,
@@ -90,7 +97,8 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
         coding=coding,
         client=hash_text(software) if software else 0,
         attempt=int(attempt) if attempt.isdecimal() and len(attempt) < 5 else None,
-        claims=read_header_claims(service_class, deadline),
+        claims=claims if are_whole else with_malformed(claims, "tools"),
+        tool_times=tool_times,
         trace=traced.trace_id.hex() if traced is not None else "",
     )
 
@@ -166,6 +174,7 @@ def _facts(
         attempt=header.attempt,
         client=header.client,
         trace=header.trace,
+        tool_times=header.tool_times,
         state_ids=_state_ids(endpoint, fields, items, plain),
         stores=stores,
         is_background=is_background,

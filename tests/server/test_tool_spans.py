@@ -63,7 +63,7 @@ class Agent:
         self.trace = format_trace_id(context.trace_id)
         self.parent = f"00-{self.trace}-{format_span_id(context.span_id)}-01"
 
-    async def ask(self, *calls: str, traced: bool = True) -> None:
+    async def ask(self, *calls: str, traced: bool = True, took: str = "") -> None:
         """One turn, whose answer asks for these calls."""
         self.bench.backend.script = sends(asks_for(*calls) if calls else answer())
         tools = [{"type": "function", "function": {"name": "bash", "parameters": {}}}]
@@ -71,6 +71,8 @@ class Agent:
         lines = [b"POST /v1/chat/completions HTTP/1.1", b"Host: gw", b"Content-Length: %d" % len(body)]
         if self.key:
             lines.append(b"Authorization: Bearer " + self.key.encode())
+        if took:
+            lines.append(b"x-turnpike-tools: " + took.encode())
         if traced:
             lines.append(b"traceparent: " + self.parent.encode())
         response = await self.bench.ask(b"\r\n".join(lines) + b"\r\n\r\n" + body)
@@ -187,6 +189,22 @@ async def test_without_a_trace_or_an_id_nothing_is_guessed(start, agent_of):
     agent.ran(0.05, openinference__span__kind="TOOL", tool__name="search")
     await agent.export()
     assert timed(bench) == []
+
+
+async def test_a_client_may_say_it_with_the_results(start, agent_of):
+    bench = await start()
+    agent = agent_of(bench)
+    await agent.ask("c1:make", "c2:read")
+    agent.results("c1", "c2")
+    await agent.ask("c3:make", took="c1;dur=80, c2;dur=10;failed, c9;dur=1, c2;dur=20")
+    assert timed(bench) == [("make", 0.08, False), ("read", 0.01, True)]
+    assert learned(bench, "make") == (1, 0.08) and learned(bench, "read") == (1, 0.01)
+    assert bench.backend.seen[-1].get(b"x-turnpike-tools") is None
+    agent.genai("c1", "make", 0.05)  # it traces itself, too
+    await agent.export()
+    agent.results("c3")
+    await agent.ask(took="c3;dur=3600000")
+    assert len(timed(bench)) == 2 and learned(bench, "make")[0] == 1
 
 
 async def test_a_tenants_key_tells_of_its_own_calls_and_an_operators_of_all(start, agent_of):

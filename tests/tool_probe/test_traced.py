@@ -154,12 +154,19 @@ def test_a_span_comes_twice():
 
 def test_without_an_id_trace_and_name_lead_to_the_call():
     world = World()
-    world.calls("r-1#0:bash", "r-1#1:bash", "r-1#2:read", at=0.0, trace=TRACE)
-    world.calls("r-2#0:bash", at=0.0, session="other", trace=OTHER_TRACE)
+    world.calls("a:bash", "b:bash", "r-0.0#2:read", at=0.0, trace=TRACE)
+    world.calls("c:bash", at=0.0, session="other", trace=OTHER_TRACE)
     one, two, three = (span(None, float(n), trace=TRACE, span=str(n)) for n in (1, 2, 3))
-    assert world.told(one, one, two, three, at=5.0) == ["r-1#0", "r-1#1"]
-    assert world.told(span("run-17", 1.0, "read", trace=TRACE), at=5.0) == ["r-1#2"]  # a framework's own id
+    assert world.told(one, one, two, three, at=5.0) == ["a", "b"]
+    assert world.told(span("run-17", 1.0, "read", trace=TRACE), at=5.0) == ["r-0.0#2"]  # a framework's own id
     assert world.told(span(None, 1.0, "write", trace=TRACE), span(None, 1.0), at=5.0) == []
+
+
+def test_a_span_with_the_id_of_one_call_is_not_of_another():
+    world = World()
+    world.calls("a:bash", "b:bash", at=0.0, trace=TRACE)
+    assert world.told(span("a", 1.0), at=5.0) == ["a"]
+    assert world.told(span("a", 1.0, trace=TRACE), span("z", 1.0, trace=TRACE), at=5.0) == []
 
 
 def test_a_span_that_could_be_of_several_sessions_is_of_none():
