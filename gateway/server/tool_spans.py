@@ -27,6 +27,8 @@ from gateway.wire.inflate import INFLATABLE, Inflater, InflationError
 _MAX_BYTES: Final = 16 << 20
 """Inflated. Spans of other kinds carry whole prompts."""
 _MAX_BODIES: Final = 8
+_PATIENCE_S: Final = 20.0
+"""For a body: exporters give up after ten seconds."""
 _MAX_SPANS: Final = 8192
 _AT_ONCE: Final = 256
 _SHORT: Final = 32
@@ -60,9 +62,13 @@ class ToolSpans:
             return _refuse(form, 503, "too many are being read; it may be sent again")
         self._bodies += 1
         try:
-            found = form.read(_inflated(request, await _read(request)))
+            async with asyncio.timeout(_PATIENCE_S):
+                body = await _read(request)
+            found = form.read(_inflated(request, body))
             tenant = self._tenants.by_hash(key_hash(request))
             faults = await self._tell(found, tenant.id if tenant is not None else None)
+        except TimeoutError:
+            return _refuse(form, 408, f"the body did not come within {_PATIENCE_S:g} s")
         except _TooLarge:
             return _refuse(form, 413, f"the body exceeds {_MAX_BYTES} bytes")
         except (Unreadable, InflationError) as error:

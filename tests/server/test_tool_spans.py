@@ -343,3 +343,21 @@ async def test_what_is_no_trace_request_is_refused_in_otlps_shape(start, monkeyp
         response = await post(bench, body, "application/json")
         assert response.status == 400 and response.json()["code"] == 3 and response.json()["message"]
     assert (await post(bench, b"{}", "application/json; charset=utf-8")).status == 200
+
+
+async def test_bodies_that_do_not_come_keep_nobody_out_for_long(start, monkeypatch):
+    monkeypatch.setattr(tool_spans, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(tool_spans, "_MAX_BODIES", 1)
+    bench = await start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", bench.gateway.control_port)
+    writer.write(
+        b"POST /v1/traces HTTP/1.1\r\nHost: c\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+    )
+    while (response := await post(bench, b"{}", "application/json")).status == 200:
+        pass  # it is not there yet
+    assert response.status == 503 and "again" in response.json()["message"]
+    assert b" 408 " in await reader.readline()
+    assert (await post(bench, b"{}", "application/json")).status == 200
+    writer.write(b"}" + b" " * 7)  # else aiohttp goes on waiting for it
+    await writer.drain()
+    writer.close()
