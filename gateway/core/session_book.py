@@ -111,6 +111,8 @@ class SessionBook:
         out: list[rec.Record] = []
         for late in self.prospects.recognised(went_on, turn, facts, now=now):
             late_s = now - late.came_s
+            if not late_s:  # else it is not known who ran beside them
+                self.ran.append(ToolRun(late.session, late.agent, late.names, late.duration_s))
             out.append(
                 rec.ToolStart(
                     at_s=now,
