@@ -13,6 +13,7 @@ The real scheduler on a virtual clock (a step takes 4 ms, 14 µs a token, and wh
 """
 
 import heapq
+import math
 import random
 import statistics
 import sys
@@ -26,11 +27,29 @@ from benchmarks.engine_bench import SEED, Bench, bias_count, hint, prompt, quiet
 from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
 
 BLOCK, BLOCKS = 64, 1_601
-KV_TOKENS = BLOCK * (BLOCKS - 1)
-SESSIONS, TURNS = 10, 8
-OPENING, OBSERVATION, ANSWER = 3_000, 400, 60
-STRANGER, STRANGER_ANSWER = 2_000, 120
 WINDOW = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mix:
+    """Who comes, in tokens."""
+
+    sessions: int = 10
+    """As many live at any time."""
+    turns: int = 8
+    opening: int = 3_000
+    observation: int = 400
+    answer: int = 60
+    stranger: int = 2_000
+    stranger_answer: int = 120
+
+    @property
+    def session_tokens(self) -> int:
+        return self.opening + self.turns * (self.observation + self.answer)
+
+    @property
+    def stranger_tokens(self) -> int:
+        return self.stranger + self.stranger_answer
 
 
 def main() -> int:
@@ -78,6 +97,9 @@ class Run:
     """How long each took, its tools included."""
     strangers: list[float] = field(default_factory=list)
 
+    held: float = 0.0
+    """The share of the KV cache that was held for nobody who ran, on average."""
+
     @property
     def hit_rate(self) -> float:
         done = [self.engine.done[name] for name in self.turns]
@@ -111,22 +133,33 @@ class Agent:
     history: list[int] = field(default_factory=list)
 
     @property
-    def footprint(self) -> int:
-        return OPENING + TURNS * (OBSERVATION + ANSWER)
+    def name(self) -> str:
+        return f"agent-{self.number}-{self.since}"
 
 
-def built(is_biased: bool) -> SimulatedEngine:
-    return quiet_engine(SimulatedOptions(blocks=BLOCKS, block_size=BLOCK, is_biased=is_biased))
+def options(is_biased: bool) -> SimulatedOptions:
+    return SimulatedOptions(blocks=BLOCKS, block_size=BLOCK, is_biased=is_biased)
 
 
 class Play:
     """Sessions and strangers from their arrival outside to their end."""
 
-    def __init__(self, is_biased: bool, rate: float, seed: int, seconds: float, is_windowed: bool) -> None:
-        self.run = Run(built(is_biased))
+    retain_s = 20.0
+
+    def __init__(
+        self,
+        options: SimulatedOptions,
+        rate: float,
+        seed: int,
+        seconds: float,
+        is_windowed: bool,
+        mix: Mix = Mix(),  # noqa: B008  # frozen
+    ) -> None:
+        self.mix = mix
+        self.run = Run(quiet_engine(options))
         self.engine = self.run.engine
+        self.room = WINDOW * self.engine.total_blocks * BLOCK if is_windowed else math.inf
         self.rng = random.Random(seed)
-        self.is_windowed = is_windowed
         self.used = 0
         """Tokens of the footprints inside."""
         self.outside: deque[Agent | float] = deque()
@@ -134,11 +167,12 @@ class Play:
         self.inside: dict[str, Agent | float] = {}
         self.events: list[tuple[float, int, Agent | None]] = []
         self.count = 0
+        self._looked_at = 0.0
         self.end = seconds
         at = 0.0
         while (at := at + self.rng.expovariate(rate)) < seconds:
             self.later(at, None)
-        for number in range(SESSIONS):
+        for number in range(mix.sessions):
             # One session ends and another begins: ten live at any time.
             self.later(number * 0.5, Agent(number, number * 0.5, random.Random(seed * 100 + number)))
 
@@ -150,7 +184,8 @@ class Play:
         while self.events or self.inside or self.outside:
             if self.events and (self.events[0][0] <= self.engine.now or self.engine.is_idle):
                 at, _, agent = heapq.heappop(self.events)
-                self.engine.now = max(self.engine.now, at)
+                if self.engine.is_idle:
+                    self.engine.rest_until(at)
                 if agent is not None and agent.turn:
                     self.ask(agent)
                 else:
@@ -159,34 +194,48 @@ class Play:
                 self.engine.step()
             self.collect()
             self.admit()
+            self.look()
         return self.run
+
+    def look(self) -> None:
+        """What is held, at this time."""
+        retention = None if self.engine.biases is None else self.engine.biases.keeper.retention
+        if retention is not None:
+            passed = self.engine.now - self._looked_at
+            self.run.held += (
+                passed / self.engine.now * (retention.held_blocks / self.engine.total_blocks - self.run.held)
+                if self.engine.now
+                else 0.0
+            )
+            self._looked_at = self.engine.now
 
     def admit(self) -> None:
         while self.outside:
-            size = need(self.outside[0])
-            if self.is_windowed and self.used and self.used + size > WINDOW * KV_TOKENS:
+            size = self.need(self.outside[0])
+            if self.used and self.used + size > self.room:
                 return
             self.used += size
             first = self.outside.popleft()
             if isinstance(first, Agent):
-                first.history = prompt(self.rng.randrange(10**9), OPENING)
+                first.history = prompt(self.rng.randrange(10**9), self.mix.opening)
                 self.ask(first)
             else:
-                tokens = prompt(self.rng.randrange(10**9), STRANGER)
+                tokens = prompt(self.rng.randrange(10**9), self.mix.stranger)
                 said = hint(f"stranger-{self.count}-{first}", is_final=True)
-                self.inside[self.engine.submit(tokens, max_tokens=STRANGER_ANSWER, hint=said)] = first
+                name = self.engine.submit(tokens, max_tokens=self.mix.stranger_answer, hint=said)
+                self.inside[name] = first
 
     def ask(self, agent: Agent) -> None:
         agent.turn += 1
-        is_last = agent.turn == TURNS
+        is_last = agent.turn == self.mix.turns
         said = hint(
-            f"agent-{agent.number}-{agent.since}",
+            agent.name,
             turn=agent.turn,
             is_final=is_last,
             reuse=0.0 if is_last else 0.9,
-            retain_s=0.0 if is_last else 20.0,
+            retain_s=0.0 if is_last else self.retain_s,
         )
-        name = self.engine.submit(agent.history, max_tokens=ANSWER, hint=said)
+        name = self.engine.submit(agent.history, max_tokens=self.mix.answer, hint=said)
         self.inside[name] = agent
         if agent.turn > 1:
             self.run.turns.append(name)
@@ -197,24 +246,28 @@ class Play:
             now = self.engine.done[name].finished
             assert now is not None
             if not isinstance(who, Agent):
-                self.used -= need(who)
+                self.used -= self.need(who)
                 self.run.strangers.append(now - who)
-            elif who.turn < TURNS:
-                who.history += self.engine.done[name].tokens + prompt(who.rng.randrange(10**9), OBSERVATION)
-                self.later(now + 0.1 * 200 ** who.rng.random(), who)
+            elif who.turn < self.mix.turns:
+                observed = prompt(who.rng.randrange(10**9), self.mix.observation)
+                who.history += self.engine.done[name].tokens + observed
+                self.pause(who, now)
             else:
-                self.used -= need(who)
+                self.used -= self.need(who)
                 self.run.sessions.append(now - who.since)
                 if now < self.end:
                     self.later(now, Agent(who.number, now, who.rng))
 
+    def pause(self, agent: Agent, now: float) -> None:
+        """Its tool takes 0.1 to 20 s."""
+        self.later(now + 0.1 * 200 ** agent.rng.random(), agent)
 
-def need(who: Agent | float) -> int:
-    return who.footprint if isinstance(who, Agent) else STRANGER + STRANGER_ANSWER
+    def need(self, who: Agent | float) -> int:
+        return self.mix.session_tokens if isinstance(who, Agent) else self.mix.stranger_tokens
 
 
 def play(is_biased: bool, rate: float, seed: int, seconds: float, is_windowed: bool) -> Run:
-    return Play(is_biased, rate, seed, seconds, is_windowed).play()
+    return Play(options(is_biased), rate, seed, seconds, is_windowed).play()
 
 
 def saturating_rate() -> float:
@@ -222,7 +275,7 @@ def saturating_rate() -> float:
     always more."""
     seconds = 20.0
     run = play(is_biased=False, rate=60.0, seed=SEED, seconds=seconds, is_windowed=True)
-    done = [each for each in run.engine.done.values() if each.prompt_tokens == STRANGER]
+    done = [each for each in run.engine.done.values() if each.prompt_tokens == Mix.stranger]
     return sum(1 for each in done if each.finished is not None and each.finished < seconds) / seconds
 
 

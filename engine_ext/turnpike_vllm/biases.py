@@ -14,8 +14,11 @@ from turnpike_vllm.classes import Piggyback
 from turnpike_vllm.conductor import Conductor
 from turnpike_vllm.coordinator import Coordinator, CoordinatorConfig
 from turnpike_vllm.eviction import Evictor
+from turnpike_vllm.ferry import Calls, Ferry
 from turnpike_vllm.hints import Hint, Refusal, ServiceClass
+from turnpike_vllm.host_tier import CopyPace, HostTier
 from turnpike_vllm.keeper import Keeper
+from turnpike_vllm.offload import HostCopies, Luggage
 from turnpike_vllm.pace import Pace
 from turnpike_vllm.pool import KvPool
 from turnpike_vllm.retention import Retention, Thread
@@ -38,6 +41,7 @@ class Biases:
         is_running: Callable[[Any], bool],
         displace: Callable[[Any, float], bool],
         wake: Callable[[], None],
+        calls: Calls,
     ) -> None:
         self.scheduler = scheduler
         self.settings = settings
@@ -64,6 +68,12 @@ class Biases:
             None if retention is None else Retention(retention, self.pool.total_blocks),
             None if eviction is None else Evictor(eviction),
         )
+        if settings.host_tier is not None and self.keeper.retention is not None:
+            copies = HostCopies(scheduler)
+            tier: HostTier[Luggage] = HostTier(settings.host_tier, CopyPace(copies.bytes_per_block))
+            self.keeper.ferry = Ferry(
+                tier, copies, self.pool, self.pace, self.keeper.retention, self.keeper.release, calls
+            )
         self.conductor = Conductor(
             scheduler,
             self.pool,
@@ -113,6 +123,7 @@ class Biases:
         self._follow(hint, now)
         session = self.sessions.get(hint.session)
         row.session, row.thread = session, Thread(hint.session, hint.thread)
+        self.keeper.returning(row.thread)
         row.tags, row.is_final = hint.tags, hint.is_final
         if session is not None:
             row.task_at = session.task_at
@@ -146,14 +157,16 @@ class Biases:
 
     def before_step(self) -> None:
         now = self.clock()
-        self.keeper.expire(now)
         self.keeper.observe(is_blocked=self._was_blocked, now=now)
         self._was_blocked = False
         self.conductor.before_step(is_reactive_alive=now < self._reactive_until, now=now)
+        self.keeper.expire(now)
 
     def after_step(self, output: Any) -> None:
         now = self.clock()
         self.conductor.after_step()
+        if self.keeper.ferry is not None:
+            self.keeper.ferry.after_step(now)
         for new in output.scheduled_new_reqs:
             request = self.scheduler.requests.get(new.req_id)
             if request is not None:
@@ -179,6 +192,8 @@ class Biases:
     def starved(self, request: Any) -> bool:
         """A request found no memory. Whether there is more now."""
         now, row = self.clock(), self.row_of(request)
+        if row.is_call:
+            return False
         runs = self._is_running(request)
         if not runs:
             self._was_blocked = True
@@ -191,6 +206,10 @@ class Biases:
     def freeing(self, request: Any, *, is_normal: bool) -> None:
         """A request has ended, and still has its blocks."""
         now, row = self.clock(), self.row_of(request)
+        if row.is_call:
+            if self.keeper.ferry is not None:
+                self.keeper.ferry.freeing(request, now)
+            return
         self.conductor.leave(row, now)
         self.keeper.turn_ended(row, is_normal=is_normal, is_blocked=self._was_blocked, now=now)
         self.watchers.changed()
@@ -217,7 +236,7 @@ class Biases:
         if row.admitted is None:
             row.admitted = now
             self.launch.add(now - row.arrived)
-        self.keeper.admitted(row)
+        self.keeper.admitted(row, now)
 
     # Telemetry.
 
@@ -234,7 +253,7 @@ class Biases:
         retention = self.keeper.retention
         holds = [] if retention is None else [hold.blocks for hold in retention.holds]
         free, used, retained = self.pool.account(holds)
-        deadline = None if retention is None else retention.next_deadline()
+        deadline, ferry = self.keeper.next_deadline(), self.keeper.ferry
         return {
             "v": telemetry.SNAPSHOT_VERSION,
             "version": self.watchers.version,
@@ -253,16 +272,18 @@ class Biases:
             "sessions": self._sessions(),
             "launch_delay": self.launch.as_dict(),
             "pace": {"steps": self.pace.steps, "s_per_token": self.pace.per_token_s},
+            "host_tier": None if ferry is None else ferry.snapshot(),
             "next_deadline_s": None if deadline is None else max(0.0, deadline - self.clock()),
             "counters": self.counters(),
         }
 
     def counters(self) -> dict[str, dict[str, int]]:
-        retention = self.keeper.retention
+        retention, ferry = self.keeper.retention, self.keeper.ferry
         return telemetry.counters(
             hints=self.heard,
             holds=self.keeper.holds,
             releases=self.keeper.releases,
+            host_tier=Counter() if ferry is None else ferry.counts,
             preemptions=self.preemptions,
             order=self.conductor.order,
             chunks=self.conductor.chunks,

@@ -125,6 +125,8 @@ class Conductor:
         if request.request_id in self.left_out:
             self.classes["left_out"] += 1
             return 0
+        if self.row_of(request).is_call:
+            return 0  # it computes nothing
         if computed + 1 + self.scheduler.num_spec_tokens >= request.num_tokens:
             return tokens  # it decodes
         tokens = self._chunk(self.row_of(request), computed, tokens, now)

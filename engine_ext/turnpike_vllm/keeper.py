@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from turnpike_vllm.eviction import Evictor, by_block
+from turnpike_vllm.ferry import Ferry
 from turnpike_vllm.hints import Hint
 from turnpike_vllm.pace import Pace
 from turnpike_vllm.pool import KvPool
@@ -19,6 +20,8 @@ PREEMPTED_REUSE = 1.0
 """A preempted request comes back."""
 _NEXT_TO_GO = frozenset({Reason.SUPERSEDED, Reason.RETURNED, Reason.FINISHED})
 """Once these have ended, what of the hold nobody uses is no prefix of anything that comes."""
+_OVER = _NEXT_TO_GO | {Reason.DROPPED, Reason.RESET}
+"""The pause has ended too: nobody is called back."""
 
 
 class Keeper:
@@ -35,6 +38,8 @@ class Keeper:
         self.pace = pace
         self.retention = retention
         self.evictor = evictor
+        self.ferry: Ferry | None = None
+        """Where there is a host tier."""
         self.holds: Counter[str] = Counter()
         self.releases: Counter[str] = Counter()
 
@@ -58,35 +63,51 @@ class Keeper:
             if blocks:
                 self._claim(self.evictor, row, blocks, PREEMPTED_REUSE, now)
 
-    def admitted(self, row: Row) -> None:
+    def returning(self, thread: Thread) -> None:
+        """A request of this thread has arrived."""
+        if self.ferry is not None:
+            self.ferry.returning(thread)
+
+    def admitted(self, row: Row, now: float) -> None:
         """The request has taken up what it could use of its thread's state."""
         if self.retention is not None and self.retention.get(row.thread):
-            self._release(self.retention.drop(row.thread, Reason.RETURNED))
+            self.release(self.retention.drop(row.thread, Reason.RETURNED), now)
+        if self.ferry is not None:
+            self.ferry.tier.forget(row.thread)
 
     def heard(self, hint: Hint, *, now: float) -> None:
         """A hint that was followed, about a pause that may be going on."""
         if self.retention is not None:
             thread = Thread(hint.session, hint.thread)
             if hint.is_finished:
-                self._release(self.retention.drop_session(hint.session, Reason.FINISHED))
+                self.release(self.retention.drop_session(hint.session, Reason.FINISHED), now)
             elif hint.is_superseded:
-                self._release(self.retention.drop(thread, Reason.SUPERSEDED))
+                self.release(self.retention.drop(thread, Reason.SUPERSEDED), now)
             else:
                 ttl_s = self._named_ttl(hint.retain_s, hint.prefetch_in_s)
-                self._release(self.retention.change(thread, ttl_s=ttl_s, reuse=hint.reuse, now=now))
+                self.release(self.retention.change(thread, ttl_s=ttl_s, reuse=hint.reuse, now=now), now)
+        if self.ferry is not None:
+            self.ferry.heard(hint, now=now)
         if self.evictor is not None:
             self._expect(self.evictor, hint, now)
 
     def expire(self, now: float) -> bool:
-        """Let go of what is due. Whether anything was."""
+        """Let go of what is due, and call back what is. Whether anything was let go."""
         due = [] if self.retention is None else self.retention.expire(now=now)
-        self._release(due)
-        return bool(due)
+        self.release(due, now)
+        return (self.ferry is not None and self.ferry.step(now=now)) or bool(due)
+
+    def next_deadline(self) -> float | None:
+        """When `expire` has something to do."""
+        found = [] if self.retention is None else [self.retention.next_deadline()]
+        found += [] if self.ferry is None else [self.ferry.tier.next_due()]
+        return min((each for each in found if each is not None), default=None)
 
     def observe(self, *, is_blocked: bool, now: float) -> None:
         if self.retention is not None:
             used = self.pool.total_blocks - self.pool.free_blocks - self.retention.held_blocks
-            self._release(self.retention.observe(used_blocks=max(used, 0), is_blocked=is_blocked, now=now))
+            released = self.retention.observe(used_blocks=max(used, 0), is_blocked=is_blocked, now=now)
+            self.release(released, now)
 
     def make_room(self, row: Row, *, is_running: bool, is_alone: bool, waited_s: float, now: float) -> bool:
         """A request finds no memory. Whether it should try again."""
@@ -94,21 +115,30 @@ class Keeper:
         if retention is None:
             return False
         reason = retention.may_take(is_running=is_running, is_alone=is_alone, waited_s=waited_s)
-        if reason is None or (reason is Reason.WAITED and not self._would_help(row, retention)):
+        if self.ferry is not None:
+            going, blocks = self.ferry.gives_way(row.thread, is_urgent=reason is not None, now=now)
+            if going is not None and (reason is not None or self._would_help(row, blocks)):
+                self.release(retention.drop(going, Reason.DEMOTED), now)
+                return True
+        if reason is None or (reason is Reason.WAITED and not self._would_help(row, retention.held_blocks)):
             return False
-        self._release(retention.take_cheapest(reason, keep=row.thread, now=now))
+        self.release(retention.take_cheapest(reason, keep=row.thread, now=now), now)
         return True
 
     def reset(self) -> None:
         """The cache is about to be emptied."""
+        if self.ferry is not None:
+            self.ferry.clear()
         if self.retention is not None:
-            self._release(self.retention.clear(Reason.RESET))
+            self.release(self.retention.clear(Reason.RESET), 0.0)
         if self.evictor is not None:
             self.evictor.clear()
 
     def let_go_of_everything(self) -> None:
+        if self.ferry is not None:
+            self.ferry.clear()
         if self.retention is not None:
-            self._release(self.retention.clear(Reason.GIVEN_UP))
+            self.release(self.retention.clear(Reason.GIVEN_UP), 0.0)
 
     def retained_by_session(self) -> Counter[str]:
         found: Counter[str] = Counter()
@@ -133,13 +163,13 @@ class Keeper:
             key=lambda place: chain.blocks[place].block_hash != chain.hashes[place],
         )
 
-    def _would_help(self, row: Row, retention: Retention[Any]) -> bool:
-        """Whether all that is held would make room for the whole prompt: else it waits for others to
-        finish."""
+    def _would_help(self, row: Row, blocks: int) -> bool:
+        """Whether so many blocks that are held would make room for the whole prompt: else it waits for others
+        to finish."""
         size = self.pool.block_size
         resident = min(self.pool.resident_tokens(row.request), row.request.num_tokens)
         needed = -(-(row.request.num_tokens - resident) // size)
-        return bool(needed <= self.pool.free_blocks + retention.held_blocks)
+        return bool(needed <= self.pool.free_blocks + blocks)
 
     def _hold(
         self,
@@ -157,14 +187,16 @@ class Keeper:
         ttl_s = retention.ttl(named)
         reuse = self._reuse(row, policy)
         warm_s = self.pace.per_token_s * len(blocks) * self.pool.block_size
-        if not retention.is_worth_it(
+        is_held = retention.is_worth_it(
             len(blocks), ttl_s=ttl_s, reuse=reuse, warm_s=warm_s, blocked=is_blocked
-        ):
-            self.holds["not_worth_it"] += 1
-            return
-        self.pool.hold(blocks)
-        self.holds["held"] += 1
-        self._release(retention.hold(row.thread, blocks, ttl_s=ttl_s, reuse=reuse, now=now))
+        )
+        self.holds["held" if is_held else "not_worth_it"] += 1
+        if is_held:
+            self.pool.hold(blocks)
+            self.release(retention.hold(row.thread, blocks, ttl_s=ttl_s, reuse=reuse, now=now), now)
+        if self.ferry is not None:
+            gap_s = None if policy is None else policy.prefetch_in_s
+            self.ferry.paused(row, len(blocks), gap_s=gap_s, ttl_s=ttl_s, reuse=reuse, now=now)
 
     def _claim(self, evictor: Evictor[Any], row: Row, blocks: list[Any], reuse: float, now: float) -> None:
         prompt_blocks = row.request.num_prompt_tokens // self.pool.block_size
@@ -195,9 +227,12 @@ class Keeper:
             return retain_s
         return prefetch_in_s + self.retention.config.grace_s
 
-    def _release(self, releases: Iterable[Release[Any]]) -> None:
+    def release(self, releases: Iterable[Release[Any]], now: float) -> None:
+        """Let go of what the holds held."""
         for hold, reason in releases:
             self.releases[reason.value] += 1
+            if self.ferry is not None:
+                self.ferry.released(hold.thread, is_over=reason in _OVER, now=now)
             self.pool.let_go(hold.blocks, to_front=reason in _NEXT_TO_GO)
             if self.evictor is not None:
                 self.evictor.wake(hold.thread)

@@ -71,6 +71,16 @@ class KvPool:
                 high = middle
         return low * self.block_size
 
+    def cached_prefix(self, hashes: Sequence[Any]) -> list[Any]:
+        """The blocks that a prompt with these hashes would hit, root first."""
+        found: list[Any] = []
+        for each in hashes:
+            blocks = self.pool.get_cached_block(each, [0])
+            if not blocks:
+                break
+            found.append(blocks[0])
+        return found
+
     def free_hits(self, request: Any, tokens: int) -> int:
         """Of the blocks of a hit of ``tokens``, how many are free: taking them up costs free blocks."""
         found = (

@@ -18,7 +18,9 @@ from vllm.v1.request import RequestStatus
 
 from turnpike_vllm.biases import Biases
 from turnpike_vllm.coordinator import Rank
+from turnpike_vllm.ferry import Calls
 from turnpike_vllm.hints import ServiceClass
+from turnpike_vllm.offload import NOT_CONFIGURED, HostCopies
 from turnpike_vllm.pool import KvPool
 from turnpike_vllm.settings import Settings, SettingsError, read_settings
 from turnpike_vllm.waiting import RankedQueue
@@ -50,7 +52,7 @@ def detect(scheduler: Any, settings: Settings) -> tuple[Settings, dict[str, str]
     if lacks:
         raise SettingsError(f"this vLLM has no {', '.join(lacks)}")
     why: dict[str, str | None] = dict.fromkeys(
-        ("coordinator", "opportunist", "retention", "eviction", "classes"), None
+        ("coordinator", "opportunist", "retention", "host_tier", "eviction", "classes"), None
     )
     if not scheduler.kv_cache_manager.enable_caching:
         why["retention"] = why["eviction"] = "prefix caching is off"
@@ -60,6 +62,9 @@ def detect(scheduler: Any, settings: Settings) -> tuple[Settings, dict[str, str]
         why["opportunist"] = why["classes"] = "no seam for chunk sizes"
     elif getattr(scheduler, "need_mamba_block_aligned_split", False):
         why["opportunist"] = why["classes"] = "chunks must end where Mamba state is kept"
+    why["host_tier"] = HostCopies.lacks(scheduler) or why["retention"] or why["opportunist"]
+    if why["host_tier"] is None and settings.retention is None:
+        why["host_tier"] = "retention is switched off"
     if not isinstance(scheduler.waiting, RequestQueue):
         why["coordinator"] = why["classes"] = "the waiting queue is of another kind"
     off: dict[str, Any] = {name: None for name, reason in why.items() if reason}
@@ -91,7 +96,7 @@ class TurnpikeMixin:
         wanted = read_settings(getattr(scheduler.vllm_config, "additional_config", None))
         settings, features = detect(self, wanted)
         for name, state in features.items():
-            if state not in ("on", "switched off"):
+            if state not in ("on", "switched off", NOT_CONFIGURED):
                 logger.warning("turnpike: %s is off: %s", name, state)
         return Biases(
             scheduler,
@@ -101,6 +106,7 @@ class TurnpikeMixin:
             is_running=_is_running,
             displace=self._displace,
             wake=self._install_seams,
+            calls=Calls(self._enqueue, self._abort, lambda: bool(scheduler.waiting)),
         )
 
     # Seams of single requests and rare events: always there.
@@ -139,7 +145,8 @@ class TurnpikeMixin:
         scheduler.update_from_output = self._before_update(biases, scheduler.update_from_output)
         if settings.coordinator is not None:
             scheduler.waiting = self._ranked(biases, scheduler.waiting)
-        if settings.coordinator is not None or settings.classes is not None or settings.opportunist:
+        wanted = (settings.coordinator, settings.classes, settings.host_tier, settings.opportunist or None)
+        if any(each is not None for each in wanted):
             if hasattr(scheduler, _CHUNK_SEAM):
                 setattr(scheduler, _CHUNK_SEAM, self._around_reserve(biases, getattr(scheduler, _CHUNK_SEAM)))
         if settings.retention is not None or settings.coordinator is not None:
@@ -222,6 +229,14 @@ class TurnpikeMixin:
         scheduler.running.remove(request)
         self._preempt_request(request, now)
         return True
+
+    def _enqueue(self, request: Any) -> None:
+        super().add_request(request)  # type: ignore[misc]
+
+    def _abort(self, request: Any) -> bool:
+        has_begun = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+        _parent(self).finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
+        return bool(has_begun)
 
     # On doubt.
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from turnpike_vllm.hints import XARGS_KEY, Hint
 from turnpike_vllm.scripted import tiny_model
+from turnpike_vllm.simulated_host import EMPTY_STEP_S, Copies, HostMemory, transfer_config
 
 
 class StepLoad(NamedTuple):
@@ -69,6 +70,8 @@ class SimulatedOptions:
     depth: int = 2
     """Steps in flight, as vLLM's asynchronous scheduling has them."""
     step_time: Callable[[StepLoad], float] = field(default_factory=StepTime)
+    host: HostMemory | None = None
+    """Where vLLM's native offload keeps what it copies."""
 
 
 @dataclass
@@ -111,6 +114,7 @@ class SimulatedEngine:
         self._said = itertools.count(1)
         self._in_flight: deque[_Step] = deque()
         self._free_at = 0.0
+        self.copies = None if options.host is None else Copies(options.host, self._bytes_per_block)
         biases = getattr(self.scheduler, "turnpike", None)
         if biases is not None:
             biases.clock = lambda: self.now
@@ -173,7 +177,7 @@ class SimulatedEngine:
         """Schedule a step if there is room for one, else finish the oldest. False if nothing was done."""
         if len(self._in_flight) < self.options.depth and self.scheduler.has_requests():
             output = self.scheduler.schedule()
-            if output.total_num_scheduled_tokens:
+            if output.total_num_scheduled_tokens or self.copies is not None:
                 self._in_flight.append(self._begin(output))
                 return True
             if not self._in_flight:
@@ -200,6 +204,17 @@ class SimulatedEngine:
     def rest(self, seconds: float) -> None:
         """Let the clock go on while nothing runs."""
         self.now += seconds
+
+    def rest_until(self, at: float) -> None:
+        """As `rest`, and as the API server does for an idle engine: deadlines that pass are met."""
+        while self.biases is not None and self.now < at:
+            due = self.biases.keeper.next_deadline()
+            if due is None or due > at:
+                break
+            self.now = max(self.now, due)
+            self.biases.tick()
+            self.run(until=at)
+        self.now = max(self.now, at)
 
     def account(self) -> tuple[int, int, int]:
         """Free, used by requests, retained: counted from the pool's own records."""
@@ -234,12 +249,20 @@ class SimulatedEngine:
             record = self.done[new.req_id]
             if record.first_token is None:
                 record.cached_tokens = new.num_computed_tokens
+        if self.copies is not None:
+            self.copies.scheduled(output.kv_connector_metadata, self.now)
+        if not tokens:
+            return _Step(output, answered, EMPTY_STEP_S)
         self.steps += 1
         self.computed_tokens += tokens
-        return _Step(output, answered, self.options.step_time(StepLoad(tokens, prefill, attended, context)))
+        seconds = self.options.step_time(StepLoad(tokens, prefill, attended, context))
+        return _Step(output, answered, seconds)
 
     def _end(self, step: _Step) -> None:
-        self.now = max(self.now, self._free_at) + step.seconds
+        self.now = max(self.now, self._free_at)
+        if self.copies is not None:
+            self.now = self.copies.ready_at(step.output.kv_connector_metadata, self.now)
+        self.now += step.seconds
         self._free_at = self.now
         self._update(step.output, step.answered)
 
@@ -257,6 +280,8 @@ class SimulatedEngine:
 
     def _update(self, output: Any, answered: list[str]) -> None:
         produced = self.fabricate(output, frozenset(answered))
+        if self.copies is not None:
+            produced.kv_connector_output = self.copies.ended(output.kv_connector_metadata, self.now)
         outputs = self.scheduler.update_from_output(output, produced)
         for each in (each for group in outputs.values() for each in group.outputs):
             record = self.done[each.request_id]
@@ -287,16 +312,22 @@ class SimulatedEngine:
             policy=options.policy,
             scheduler_reserve_full_isl=options.reserve_full_input,
         )
-        extra = {} if options.turnpike is None else {"additional_config": {"turnpike": options.turnpike}}
+        extra: dict[str, Any] = {}
+        if options.turnpike is not None:
+            extra["additional_config"] = {"turnpike": options.turnpike}
+        head_size = 8 if options.host is None else options.host.bytes_per_token // 8
+        spec = kv.FullAttentionSpec(
+            block_size=options.block_size, num_kv_heads=1, head_size=head_size, dtype=torch.float32
+        )
+        self._bytes_per_block: int = spec.page_size_bytes
+        if options.host is not None:
+            extra["kv_transfer_config"] = transfer_config(options.host, spec.page_size_bytes)
         whole = config.VllmConfig(
             scheduler_config=scheduling,
             model_config=model,
             cache_config=cache,
             device_config=config.DeviceConfig(device="cpu"),
             **extra,
-        )
-        spec = kv.FullAttentionSpec(
-            block_size=options.block_size, num_kv_heads=1, head_size=8, dtype=torch.float32
         )
         layout = kv.KVCacheConfig(
             num_blocks=options.blocks,

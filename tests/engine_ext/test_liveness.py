@@ -8,10 +8,13 @@ from hypothesis import strategies as st
 
 from turnpike_vllm.hints import Hint, ServiceClass
 from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
+from turnpike_vllm.simulated_host import HostMemory
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(600)]
 
 BLOCKS, SIZE = 41, 16
+SLOW_HOST = HostMemory(blocks=120, bytes_per_s=2e8)
+"""A block takes two steps to copy."""
 
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "turn": st.integers(0, 9),
@@ -75,7 +78,8 @@ def play(engine: SimulatedEngine, storm: list[tuple[str, Any]]) -> None:
         elif kind == "abort" and names:
             engine.abort(names[what % len(names)])
         elif kind == "reset":
-            engine.scheduler.reset_prefix_cache(reset_running_requests=what)
+            # With running requests, and an offload, vLLM 0.32 by itself breaks an assertion of its own.
+            engine.scheduler.reset_prefix_cache(reset_running_requests=what and engine.copies is None)
         elif kind == "steps":
             for _ in range(what):
                 engine.step()
@@ -85,6 +89,7 @@ def play(engine: SimulatedEngine, storm: list[tuple[str, Any]]) -> None:
         balanced(engine)
 
 
+@pytest.mark.parametrize("host", [None, SLOW_HOST], ids=["", "host"])
 @pytest.mark.parametrize("reserve_full_input", [True, False])
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 @settings(
@@ -92,7 +97,11 @@ def play(engine: SimulatedEngine, storm: list[tuple[str, Any]]) -> None:
 )
 @given(storm=STORMS, max_num_seqs=st.sampled_from([2, 16]))
 def test_the_books_balance_and_everybody_runs(
-    policy: str, reserve_full_input: bool, storm: list[tuple[str, Any]], max_num_seqs: int
+    policy: str,
+    reserve_full_input: bool,
+    host: HostMemory | None,
+    storm: list[tuple[str, Any]],
+    max_num_seqs: int,
 ) -> None:
     engine = SimulatedEngine(
         SimulatedOptions(
@@ -102,6 +111,7 @@ def test_the_books_balance_and_everybody_runs(
             max_batched_tokens=128,
             policy=policy,
             reserve_full_input=reserve_full_input,
+            host=host,
         )
     )
     play(engine, storm)
