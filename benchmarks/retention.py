@@ -97,8 +97,8 @@ class Run:
     """How long each took, its tools included."""
     strangers: list[float] = field(default_factory=list)
 
-    held: float = 0.0
-    """The share of the KV cache that was held for nobody who ran, on average."""
+    held_block_s: float = 0.0
+    """Blocks held for nobody who ran, times the seconds for which somebody waited meanwhile."""
 
     @property
     def hit_rate(self) -> float:
@@ -153,7 +153,7 @@ class Play:
         seed: int,
         seconds: float,
         is_windowed: bool,
-        mix: Mix = Mix(),  # noqa: B008  # frozen
+        mix: Mix = Mix(),
     ) -> None:
         self.mix = mix
         self.run = Run(quiet_engine(options))
@@ -198,16 +198,11 @@ class Play:
         return self.run
 
     def look(self) -> None:
-        """What is held, at this time."""
+        """What is held, while somebody waits."""
+        passed, self._looked_at = self.engine.now - self._looked_at, self.engine.now
         retention = None if self.engine.biases is None else self.engine.biases.keeper.retention
-        if retention is not None:
-            passed = self.engine.now - self._looked_at
-            self.run.held += (
-                passed / self.engine.now * (retention.held_blocks / self.engine.total_blocks - self.run.held)
-                if self.engine.now
-                else 0.0
-            )
-            self._looked_at = self.engine.now
+        if retention is not None and self.engine.scheduler.waiting:
+            self.run.held_block_s += passed * retention.held_blocks
 
     def admit(self) -> None:
         while self.outside:

@@ -206,15 +206,15 @@ class SimulatedEngine:
         self.now += seconds
 
     def rest_until(self, at: float) -> None:
-        """As `rest`, and as the API server does for an idle engine: deadlines that pass are met."""
-        while self.biases is not None and self.now < at:
-            due = self.biases.keeper.next_deadline()
-            if due is None or due > at:
-                break
-            self.now = max(self.now, due)
-            self.biases.tick()
-            self.run(until=at)
-        self.now = max(self.now, at)
+        """Finish what there is, then `rest`, and as the API server does for an idle engine, meet deadlines."""
+        while self.now < at:
+            if not self.is_idle:
+                self.step()
+                continue
+            due = None if self.biases is None else self.biases.keeper.next_deadline()
+            self.now = max(self.now, at if due is None else min(due, at))
+            if due is not None and due <= self.now:
+                self.biases.tick()
 
     def account(self) -> tuple[int, int, int]:
         """Free, used by requests, retained: counted from the pool's own records."""
