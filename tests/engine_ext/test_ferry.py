@@ -100,8 +100,8 @@ class TestLeaving:
     @pytest.mark.parametrize(("gap_s", "goes"), [(20.0, True), (0.1, False)])
     def test_under_pressure_a_long_gap_goes_before_anybody_asks(self, gap_s: float, goes: bool) -> None:
         engine = build(host=HostMemory(blocks=1_000, bytes_per_s=1e9))
-        engine.submit(prompt(50, 80 * SIZE), max_tokens=400, hint=Hint(session="long", seq=1))
-        engine.run(until=0.5)
+        engine.submit(prompt(50, 80 * SIZE), max_tokens=600, hint=Hint(session="long", seq=1))
+        engine.run(until=1.0)
         said = Hint(session="a", seq=1, reuse=0.9, prefetch_in_s=gap_s)
         name = engine.submit(prompt(1, 600), max_tokens=4, hint=said)
         while engine.done[name].finished is None:
