@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test nightly check fast demo format clean
+.PHONY: help setup test nightly minors check fast demo format clean
 
 bin := .venv/bin
 # Checked where they exist.
@@ -18,8 +18,11 @@ setup:  ## prepare .venv: the gateway, its tools, a real vLLM for the CPU
 test: setup  ## all tests but the nightly ones, against a real vLLM and real agents too (minutes)
 	$(bin)/python -m pytest -m "not nightly" $(pytest_args)
 
-nightly: setup  ## every agent and framework, with a backend that refuses or dies (many minutes)
+nightly: setup minors  ## every agent and framework, with a backend that refuses or dies (many minutes); minors
 	$(bin)/python -m pytest -m nightly $(pytest_args)
+
+minors: setup  ## the engine plugin on the schedulers of vLLM's last four minors (minutes, 2 GB of disk)
+	$(bin)/python -m tools.minors
 
 check: setup  ## format, lint, types, import contracts, fast tests (a minute or a bit more, on two cores)
 	$(bin)/ruff format --check .

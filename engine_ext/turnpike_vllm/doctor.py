@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any, NamedTuple
 
+from turnpike_vllm.offload import NOT_CONFIGURED
+
 FLAGS = """\
 VLLM_PLUGINS=turnpike vllm serve MODEL \\
     --scheduler-cls turnpike_vllm.scheduler.TurnpikeScheduler \\
@@ -59,10 +61,25 @@ def _server(url: str) -> Iterator[Finding]:
     state = told.get("state")
     yield Finding(state in ("awake", "asleep"), f"{url}: {state} {told.get('why', '')}".rstrip())
     for name, how in told.get("features", {}).items():
-        yield Finding(how in ("on", "switched off"), f"{name}: {how}")
+        yield Finding(how in ("on", "switched off", NOT_CONFIGURED), f"{name}: {how}")
+    if told.get("host_tier"):
+        yield Finding(True, f"host tier: {_host_tier(told)}")
     if "blocks" in told:
         blocks = ", ".join(f"{count} {name}" for name, count in told["blocks"].items())
         yield Finding(True, f"blocks: {blocks}")
+
+
+def _host_tier(told: Mapping[str, Any]) -> str:
+    tier = told["host_tier"]
+    counted = told.get("counters", {}).get("host_tier", {})
+    said = [f"{tier['away']} away, {tier['called']} called"]
+    said += [f"{count} {name}" for name, count in counted.items()]
+    for way, name in (("to_host_bytes_per_s", "to the host"), ("to_device_bytes_per_s", "back")):
+        if tier[way] is not None:
+            said.append(f"{tier[way] / 1e9:.1f} GB/s {name}")
+    if tier["break_even_s_per_1000_blocks"] is not None:
+        said.append(f"1000 blocks leave for more than {tier['break_even_s_per_1000_blocks']:.2f} s")
+    return ", ".join(said)
 
 
 def _get(url: str) -> dict[str, Any]:

@@ -154,14 +154,14 @@ class Endpoints:
         return found if isinstance(found, dict) else None
 
     async def _refresh(self) -> None:
-        """Keep the gauges fresh."""
+        """Keep the gauges fresh, and an idle engine's deadlines."""
         while True:
             told = await self._ask(utilities.READ)
             if told is None or told.get("state") == "absent":
                 return
             if self._gauges is not None:
                 self._gauges.show(told)
-            await asyncio.sleep(GAUGES_S)
+            await asyncio.sleep(min(GAUGES_S, _until_deadline(told)) if _is_idle(told) else GAUGES_S)
 
     def _may(self, request: Any) -> bool:
         if not self._keys:
@@ -175,6 +175,11 @@ class Endpoints:
 def _until_deadline(told: dict[str, Any] | None) -> float:
     deadline_s = None if told is None else told.get("next_deadline_s")
     return ALIVE_S if deadline_s is None else min(ALIVE_S, deadline_s + COALESCE_S)
+
+
+def _is_idle(told: dict[str, Any]) -> bool:
+    """Then no step meets what is due: a session to be called back, say."""
+    return not any(map(sum, told.get("running", {}).values()))
 
 
 def _event(told: dict[str, Any]) -> bytes:

@@ -206,7 +206,7 @@ class SimulatedEngine:
         self.now += seconds
 
     def rest_until(self, at: float) -> None:
-        """Finish what there is, then `rest`, and as the API server does for an idle engine, meet deadlines."""
+        """Finish what there is, then `rest`. As the API server does of an idle engine, meet deadlines."""
         while self.now < at:
             if not self.is_idle:
                 self.step()

@@ -24,7 +24,7 @@ def test_help_is_the_default_and_lists_every_target():
     assert [line.split()[1] for line in shown.splitlines()] == phony
 
 
-@pytest.mark.parametrize("target", ["test", "nightly", "check", "demo", "format", "fast"])
+@pytest.mark.parametrize("target", ["test", "nightly", "minors", "check", "demo", "format", "fast"])
 def test_every_target_sets_up_first(target: str):
     assert dry_run(target).splitlines()[0] == "tools/setup.sh"
 

