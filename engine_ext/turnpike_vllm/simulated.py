@@ -223,6 +223,9 @@ class SimulatedEngine:
         for request in self.scheduler.requests:
             for group in self.scheduler.kv_cache_manager.get_blocks(request).blocks:
                 using |= {block.block_id for block in group}
+        # Of requests that are gone, while a step may still write to them.
+        for _, blocks in getattr(self.scheduler, "deferred_frees", ()):
+            using |= {block.block_id for block in blocks}
         used = sum(1 for block in pool.blocks if block.ref_cnt > 0 and block.block_id in using)
         held = sum(
             1
