@@ -46,8 +46,9 @@ class _Link:
 class _Transfer(msgspec.Struct, eq=False):
     job: int
     end_s: float
-    loads_for: int | None
+    loads_for: Any
     """The request that waits for it; None for a store."""
+    size: float
 
 
 class HostTier:
@@ -55,7 +56,7 @@ class HostTier:
 
     def __init__(self, spec: EngineSpec, options: EngineOptions) -> None:
         profile = spec.profile
-        bytes_per_s = profile.hardware.host_link_bytes_per_s * profile.tensor_parallel
+        self._bytes_per_s = bytes_per_s = profile.hardware.host_link_bytes_per_s * profile.tensor_parallel
         self._block_bytes = profile.model.kv_bytes_per_token * options.block_size
         self._in, self._out = _Link(bytes_per_s), _Link(bytes_per_s)
         self._deferred: dict[int, Any] = {}
@@ -81,7 +82,7 @@ class HostTier:
             blocks = len(load.dst_spec.block_ids)
             self.loaded_tokens += blocks * self._block_size
             end_s = self._in.send(blocks * self._block_bytes, now=starts_s)
-            self._going_on[job] = _Transfer(job, end_s, load.req_id)
+            self._going_on[job] = _Transfer(job, end_s, load.req_id, blocks * self._block_bytes)
             loads.append(end_s)
         self._deferred.update(meta.store_jobs)
         return starts_s, loads
@@ -89,8 +90,8 @@ class HostTier:
     def send_deferred(self, *, now: float) -> None:
         """Stores of the step before this one begin."""
         for job, store in self._deferred.items():
-            end_s = self._out.send(len(store.src_spec.block_ids) * self._block_bytes, now=now)
-            self._going_on[job] = _Transfer(job, end_s, None)
+            size = len(store.src_spec.block_ids) * self._block_bytes
+            self._going_on[job] = _Transfer(job, self._out.send(size, now=now), None, size)
         self._deferred.clear()
 
     def next_end_s(self) -> float | None:
@@ -107,6 +108,9 @@ class HostTier:
         for transfer in ended:
             del self._going_on[transfer.job]
             meta.mark_completed(transfer.job)
+            stats = meta.transfer_stats
+            way = stats.store if transfer.loads_for is None else stats.load
+            way.record(transfer.size, transfer.size / self._bytes_per_s)
         report = KVConnectorOutput(
             finished_recving={transfer.loads_for for transfer in ended if transfer.loads_for is not None},
             kv_connector_worker_meta=meta,
