@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from turnpike_vllm.hints import Hint
+from turnpike_vllm.retention import Thread
 from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
 from turnpike_vllm.simulated_host import HostMemory
 
@@ -163,6 +164,27 @@ class TestCalls:
         engine.run(until=4.0)
         assert counts(engine)["no_room"] == 1 and "called" not in counts(engine)
 
+    def test_while_somebody_waits_for_a_place_nobody_is_called(self) -> None:
+        engine = build(max_num_seqs=2)
+        pause(engine, prefetch_in_s=20.0)
+        strangers(engine, 12)
+        engine.rest_until(19.8)
+        for seed in (70, 71, 72):  # small: there is memory enough
+            engine.submit(prompt(seed, SIZE), max_tokens=100)
+        engine.rest_until(20.09)
+        assert counts(engine)["no_room"] == 1
+        assert not {"called", "refused"} & counts(engine).keys()
+
+    def test_without_blocks_to_spare_nobody_is_called(self) -> None:
+        engine = build()
+        pause(engine, prefetch_in_s=20.0)
+        strangers(engine, 12)
+        engine.rest_until(19.7)
+        engine.submit(prompt(70, 60 * SIZE), max_tokens=200)
+        engine.rest_until(20.09)
+        assert counts(engine)["no_room"] == 1
+        assert not {"called", "refused"} & counts(engine).keys()
+
     def test_what_the_host_has_lost_is_not_called(self) -> None:
         engine = build(host=HostMemory(blocks=100, bytes_per_s=5e9))
         pause(engine, prefetch_in_s=20.0)
@@ -176,9 +198,11 @@ class TestCalls:
         strangers(engine, 12)
         engine.rest_until(19.98)
         assert engine.biases.snapshot()["host_tier"]["called"] == 1
+        luggage = engine.biases.keeper.ferry.tier.get(Thread("a", "")).luggage
         engine.scheduler.reset_prefix_cache()
         engine.run()
         assert engine.account() == (engine.total_blocks, 0, 0)
+        assert len(engine.biases.pool.cached_prefix(luggage.hashes)) < luggage.on_host
         assert "brought_back" not in counts(engine)
 
     def test_a_bias_that_fails_leaves_nothing_behind(self, monkeypatch: pytest.MonkeyPatch) -> None:
