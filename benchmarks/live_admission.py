@@ -20,7 +20,8 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.fidelity import TEST, Completions, Engines, Settings, drawn, live
+from benchmarks.fidelity import KV_BLOCKS, REPLICAS, TEST, Settings, live
+from benchmarks.live import Completions, Engines, drawn
 from benchmarks.processes import BenchmarkError, machine, revision
 from benchmarks.verdict import Verdict
 
@@ -47,7 +48,7 @@ def measured(found: Completions) -> Run:
 def measure(count: int, verdict: Verdict) -> None:
     with ExitStack() as stack:
         at = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="live-")))
-        engines = Engines(stack, at)
+        engines = Engines(stack, at, replicas=REPLICAS, kv_blocks=KV_BLOCKS)
 
         def played(name: str, policy: Settings, apart_s: float, sessions: int) -> Run:
             kind = msgspec.structs.replace(TEST, apart_s=apart_s)

@@ -126,12 +126,13 @@ def _start_all(
     plan: Plan, backend: int, pinning: Pinning, directory: Path, stack: contextlib.ExitStack
 ) -> list[Gateway]:
     gateways = [stack.enter_context(peers.turnpike([backend], pinning, directory))]
-    for package in peers.LEAN:
-        for is_lean in (False, True):
-            peer = peers.rust_peer(package, backend, pinning, directory, is_lean=is_lean)
+    backends = [f"http://127.0.0.1:{backend}"]
+    for package, lean in peers.LEAN.items():
+        for flags, suffix in (((), ""), (lean, " lean")):
+            peer = peers.rust_peer(package, backends, pinning, directory, flags=flags, suffix=suffix)
             gateways.append(stack.enter_context(peer))
         if plan.with_all_cores:
-            peer = peers.rust_peer(package, backend, pinning.lifted(), directory, suffix=", all cores")
+            peer = peers.rust_peer(package, backends, pinning.lifted(), directory, suffix=", all cores")
             gateways.append(stack.enter_context(peer))
     if peers.has_nginx():
         gateways.append(stack.enter_context(peers.nginx(backend, pinning, directory)))

@@ -14,7 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -120,16 +120,22 @@ def turnpike(
 
 @contextmanager
 def rust_peer(
-    package: str, backend: int, pinning: Pinning, directory: Path, *, is_lean: bool = False, suffix: str = ""
+    package: str,
+    backends: Sequence[str],
+    pinning: Pinning,
+    directory: Path,
+    *,
+    flags: Sequence[str] = (),
+    suffix: str = "",
+    model: str = MODEL,
 ) -> Iterator[Gateway]:
-    """`package`: a key of `LEAN`."""
+    """`package`: a key of `LEAN`; `backends`: URLs; `suffix`: of its name."""
     port, metrics = free_port(), free_port()
-    name = f"{package}{' lean' if is_lean else ''}{suffix}"
+    name = package + suffix
     launch = ["smg", "launch"] if package == "smg" else [package]
     command = [str(_ENVIRONMENT / "bin" / launch[0]), *launch[1:], "--host", "127.0.0.1", "--port", str(port),
-               "--prometheus-port", str(metrics), "--worker-urls", f"http://127.0.0.1:{backend}",
-               *(LEAN[package] if is_lean else ())]  # fmt: skip
-    with _running(name, command, port, pinning, directory) as process:
+               "--prometheus-port", str(metrics), "--worker-urls", *backends, *flags]  # fmt: skip
+    with _running(name, command, port, pinning, directory, model) as process:
         yield Gateway(name=name, port=port, process=process, is_rust_peer=True)
 
 
@@ -158,7 +164,7 @@ def nginx(backend: int, pinning: Pinning, directory: Path) -> Iterator[Gateway]:
 
 @contextmanager
 def _running(
-    name: str, command: list[str], port: int, pinning: Pinning, directory: Path
+    name: str, command: list[str], port: int, pinning: Pinning, directory: Path, model: str = MODEL
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The process, once it answers a request; it ends with the block."""
     log = directory / f"{name.replace(' ', '-')}.log"
@@ -173,7 +179,7 @@ def _running(
             preexec_fn=end_with_parent,  # noqa: PLW1509 - there are no threads
         )
     try:
-        _wait_until_ready(name, process, port, log)
+        _wait_until_ready(name, process, port, log, model)
         yield process
     finally:
         process.terminate()
@@ -184,8 +190,8 @@ def _running(
             process.wait()
 
 
-def _wait_until_ready(name: str, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    body = b'{"model":"%s","messages":[{"role":"user","content":"hi"}],"stream":false}' % MODEL.encode()
+def _wait_until_ready(name: str, process: subprocess.Popen[bytes], port: int, log: Path, model: str) -> None:
+    body = b'{"model":"%s","messages":[{"role":"user","content":"hi"}],"stream":false}' % model.encode()
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/chat/completions", body, {"Content-Type": "application/json"}
     )

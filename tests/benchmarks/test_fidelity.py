@@ -2,8 +2,9 @@
 
 import pytest
 
-from benchmarks.fidelity import CALIBRATION, LONGEST, POLICIES, TEST, disagreements, drawn, simulated
+from benchmarks.fidelity import CALIBRATION, POLICIES, TEST, disagreements, simulated
 from benchmarks.fidelity_profile import Alone, Costs, fitted
+from benchmarks.live import LONGEST, drawn
 from benchmarks.step_log import Row, Step
 from gateway.cost.roofline import Batch, context_product, step_s
 from gateway.workload.trace.format import check

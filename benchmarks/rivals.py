@@ -1,0 +1,223 @@
+"""The same agents on the same engines, behind this gateway and behind those that a user would otherwise pick.
+
+    python -m benchmarks.rivals [--quick] [--json]
+
+Three real vLLM servers on the CPU with a tiny model, whose KV caches hold some four of the longest sessions
+each, and sessions of agents that chat and call tools (`chat_agents.py`): the same requests for everybody.
+First as agents come, who say nothing about sessions: Turnpike, smg, and vllm-router as they come (for both
+that is `cache_aware`), and smg's round robin. Then requests say in headers which session they belong to, and the
+routers have what their makers recommend for that: smg sticky sessions, vllm-router `consistent_hash`, or
+`sticky_least_loaded`.
+
+Interleaved in rounds, each with sessions of its own, and engines' caches empty before each run. Times are in
+units of the machine's pace (`speedometer.py`), as that varies; those that are told are seconds at the pace of
+the median run. Ratios are to the best of the others, over all rounds.
+"""
+
+import argparse
+import os
+import signal
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import msgspec
+
+from benchmarks import peers
+from benchmarks.chat_agents import NAMED_BY, ChatAgents, Talk, Turned, scripts, talk, vocabulary
+from benchmarks.gateway import gateway
+from benchmarks.live import MODEL, Engines, Kind, drawn, played
+from benchmarks.processes import BenchmarkError, Pinning, machine, revision
+from benchmarks.verdict import Verdict, percentile
+from gateway.workload.trace.format import Session
+
+REPLICAS: Final = 3
+KV_BLOCKS: Final = 2_000
+SESSIONS: Final = 14
+"""Of a round."""
+KIND: Final = Kind(
+    name="round",
+    seed=23,
+    turns=(5, 9),
+    first_tokens=(6_000, 11_000),
+    grows_by=(300, 1_400),
+    output_tokens=(40, 120),
+    tool_s=0.6,
+    apart_s=0.8,
+)
+FOR_VLLM_ROUTER: Final = ("--enable-scale-out",)
+"""Its `cache_aware` asks a server to render each prompt. vLLM refuses that by default, and then it finds no
+prefix at all."""
+WORSE: Final = 1.05
+"""More than this is a loss: two runs of the same differ by about as much."""
+OURS: Final = "turnpike"
+
+Start = Callable[[Sequence[str], Path], AbstractContextManager[str]]
+"""In front of servers at these URLs, with a new folder for its files; yields its own URL."""
+
+
+def _turnpike(backends: Sequence[str], at: Path) -> AbstractContextManager[str]:
+    return gateway(backends, at)
+
+
+def _router(package: str, *flags: str) -> Start:
+    @contextmanager
+    def start(backends: Sequence[str], at: Path) -> Iterator[str]:
+        at.mkdir()
+        everywhere = Pinning.of_this_machine().lifted()
+        with peers.rust_peer(package, backends, everywhere, at, flags=flags, model=MODEL) as running:
+            yield f"http://127.0.0.1:{running.port}"
+
+    return start
+
+
+NAMELESS: Final[Mapping[str, Start]] = {
+    OURS: _turnpike,
+    "smg": _router("smg"),
+    "vllm_router": _router("vllm-router"),
+    "round_robin": _router("smg", "--policy", "round_robin"),
+}
+NAMED: Final[Mapping[str, Start]] = {
+    OURS: _turnpike,
+    "smg_sticky": _router("smg", "--sticky-sessions"),
+    "vllm_router_hash": _router("vllm-router", "--policy", "consistent_hash"),
+    "vllm_router_sticky": _router("vllm-router", "--policy", "sticky_least_loaded"),
+}
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One gateway's, of one round."""
+
+    seconds: list[float]
+    """Of each session."""
+    pace_s: float
+    turns: list[Turned]
+    failed: int
+
+    @property
+    def paced(self) -> list[float]:
+        return [each / self.pace_s for each in self.seconds]
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """One gateway's, of all rounds. Times in units of the machine's pace."""
+
+    mean: float
+    p90: float
+    hit_rate: float
+    """Of all prompts' tokens, those that were found."""
+    reused: float
+    """Of what the turn before left."""
+    failed: int
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> "Seen":
+        times = [each for run in runs for each in run.paced]
+        turns = [turn for run in runs for turn in run.turns]
+        reused = sum(min(turn.cached_tokens, turn.reusable_tokens) for turn in turns)
+        return cls(
+            mean=statistics.mean(times),
+            p90=percentile(times, 90),
+            hit_rate=sum(turn.cached_tokens for turn in turns) / sum(turn.prompt_tokens for turn in turns),
+            reused=reused / sum(turn.reusable_tokens for turn in turns),
+            failed=sum(run.failed for run in runs),
+        )
+
+
+def measure(rounds: int, verdict: Verdict) -> None:
+    peers.install_rust_peers()
+    words = vocabulary()
+    workloads = [
+        drawn(msgspec.structs.replace(KIND, name=f"{KIND.name}-{at}", seed=KIND.seed + at), SESSIONS)
+        for at in range(rounds)
+    ]
+    talks = {session.id: talk(session, words) for sessions in workloads for session in sessions}
+    ways = [("nameless", NAMELESS, ()), ("named", NAMED, NAMED_BY)]
+    found: dict[str, dict[str, list[Run]]] = {way: {name: [] for name in them} for way, them, _ in ways}
+    with ExitStack() as stack:
+        at = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rivals-")))
+        engines = Engines(
+            stack,
+            at,
+            replicas=REPLICAS,
+            kv_blocks=KV_BLOCKS,
+            scripts=scripts(talks),
+            flags=FOR_VLLM_ROUTER,
+            are_pinned=False,
+        )
+        for number, sessions in enumerate(workloads):
+            for way, them, headers in ways:
+                for name, start in _turned(them, number):
+                    with start(engines.urls, at / f"{number}-{way}-{name}") as url:
+                        run = ran(sessions, engines, talks, url, headers)
+                    found[way][name].append(run)
+                    told = f"round {number + 1}, {way}, {name}: {statistics.mean(run.seconds):.2f} s"
+                    print(f"{told} at pace {run.pace_s * 1e3:.2f} ms", file=sys.stderr, flush=True)
+    for way, runs in found.items():
+        judge(way, runs, verdict)
+
+
+def _turned(them: Mapping[str, Start], number: int) -> list[tuple[str, Start]]:
+    """Each round begins with another."""
+    each = list(them.items())
+    return each[number % len(each) :] + each[: number % len(each)]
+
+
+def ran(
+    sessions: Sequence[Session], engines: Engines, talks: dict[str, Talk], url: str, headers: Sequence[str]
+) -> Run:
+    agents: list[ChatAgents] = []
+
+    def endpoint(client: aiohttp.ClientSession) -> ChatAgents:
+        agents.append(ChatAgents(client, url, MODEL, talks, headers=headers))
+        return agents[-1]
+
+    found = played(sessions, engines.urls, endpoint)
+    return Run(
+        seconds=list(found.seconds.values()), pace_s=found.pace_s, turns=agents[0].turns, failed=found.failed
+    )
+
+
+def judge(way: str, found: Mapping[str, Sequence[Run]], verdict: Verdict) -> None:
+    pace_s = statistics.median(run.pace_s for runs in found.values() for run in runs)
+    seen = {name: Seen.of(runs) for name, runs in found.items()}
+    for name, each in seen.items():
+        verdict.tell(f"{way}.{name}.mean_s", each.mean * pace_s)
+        verdict.tell(f"{way}.{name}.p90_s", each.p90 * pace_s)
+        verdict.tell(f"{way}.{name}.hit_rate", each.hit_rate)
+        verdict.tell(f"{way}.{name}.reused", each.reused)
+    others = [each for name, each in seen.items() if name != OURS]
+    ours = seen[OURS]
+    verdict.at_most(f"{way}.mean_to_best", ours.mean / min(each.mean for each in others), WORSE)
+    verdict.at_most(f"{way}.p90_to_best", ours.p90 / min(each.p90 for each in others), WORSE)
+    verdict.at_least(
+        f"{way}.hit_rate_less_best", ours.hit_rate - max(each.hit_rate for each in others), -0.005
+    )
+    verdict.at_most(f"{way}.failed", sum(each.failed for each in seen.values()), 0)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="one round instead of two")
+    parser.add_argument("--json", action="store_true", help="print the last line alone")
+    arguments = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all that runs is ended
+    tell = (lambda *_: None) if arguments.json else print
+    theirs = ", ".join(each.replace("==", " ") for each in peers.PACKAGES)
+    tell(f"{machine()}, revision {revision()}, {theirs}, load average {os.getloadavg()[0]:.1f}")
+    verdict = Verdict()
+    try:
+        measure(1 if arguments.quick else 2, verdict)
+    except BenchmarkError as error:
+        print(f"rivals: {error}", file=sys.stderr)
+        return 2
+    return verdict.report(is_json_alone=arguments.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
