@@ -157,7 +157,8 @@ class _Answer(msgspec.Struct, frozen=True):
 
 async def _heard(response: aiohttp.ClientResponse) -> _Answer:
     clock = asyncio.get_running_loop().time
-    first_s, text, usage = 0.0, "", {}
+    first_s, text = 0.0, ""
+    usage: dict[str, Any] = {}
     calls: dict[int, dict[str, Any]] = {}
     async for line in response.content:
         if not line.startswith(b"data: {"):
@@ -188,6 +189,6 @@ async def _heard(response: aiohttp.ClientResponse) -> _Answer:
         cached_tokens=details.get("cached_tokens") or 0,
         output_tokens=usage["completion_tokens"],
         replica=response.headers.get("x-turnpike-replica", ""),
-        queued_s=0.0,
+        queued_s=float(response.headers.get("x-turnpike-queue-ms", 0.0)) / 1e3,
     )
     return _Answer(message, usage["prompt_tokens"], reply)

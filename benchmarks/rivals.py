@@ -5,7 +5,7 @@
 Three real vLLM servers on the CPU with a tiny model, whose KV caches hold some four of the longest sessions
 each, and sessions of agents that chat and call tools (`chat_agents.py`): the same requests for everybody.
 First as agents come, who say nothing about sessions: Turnpike, smg, and vllm-router as they come (for both
-that is `cache_aware`), and smg's round robin. Then requests say in headers which session they belong to, and the
+that is `cache_aware`), and smg's round robin. Then requests say in headers which session they belong to, and
 routers have what their makers recommend for that: smg sticky sessions, vllm-router `consistent_hash`, or
 `sticky_least_loaded`.
 

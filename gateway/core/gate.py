@@ -218,13 +218,13 @@ class Gate:
 
     def _placed_turn_over(self, live: LiveRequest, answer: Answer, *, now: float) -> None:
         assert live.session is not None and live.pool is not None
-        is_movable = bool(answer.tool_calls) and not answer.state_ids and live.home is None
         self.placement.turn_over(
             live.session,
             live.tried[-1],
             answer.usage,
             agent=live.facts.transcript.agent,
-            pauses=is_movable,
+            pauses=bool(answer.tool_calls),
+            is_movable=not answer.state_ids and live.home is None,
             now=now,
         )
         if self.placement.looks_around and len(self._fleet) > 1:

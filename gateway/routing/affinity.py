@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from gateway.domain.decision import Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId
+from gateway.domain.request import Usage
 from gateway.routing.homes import Homes
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 from gateway.routing.settings import RoutingConfig
@@ -38,12 +39,26 @@ class SessionAffinity(PlacementPolicy):
     ) -> Placement:
         if session is None:
             return self._by_load.place(candidates)
+        self.homes.pass_time(now=asked.now)
         chosen, reason = self._choose(candidates, session)
-        self.homes.settle(session, chosen.replica)
+        self.homes.settle(session, chosen.replica, now=asked.now)
         return Placement(replica=chosen.replica, reason=reason)
 
     def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
         return self.homes.is_adrift(candidates, session)
+
+    def turn_over(
+        self,
+        session: SessionRef,
+        replica: ReplicaId,
+        usage: Usage,
+        *,
+        agent: int,
+        pauses: bool,
+        is_movable: bool,
+        now: float,
+    ) -> None:
+        self.homes.heard(session.session, works=pauses, now=now)
 
     def session_ended(self, session: SessionId) -> None:
         self.homes.session_ended(session)

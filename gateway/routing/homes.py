@@ -1,18 +1,29 @@
 """Homes: which replica each conversation was placed on last, and how many sessions live where.
 
+Few clients say that a session is over. So a session that is silent for longer than its tools may run, or for
+a while after an answer that asked for none, keeps its home but does not count as living there, until it is
+heard of again.
+
 Invariants: a conversation has at most one home; at most `max_conversations` are remembered, the least
-recently used go first, and forgetting one only costs a prefill; `sessions_at` counts the sessions whose first
-conversation is remembered to live there, and `tokens_at` what those were last told to hold.
+recently used go first, and forgetting one only costs a prefill; `sessions_at` counts the sessions that are
+there (`is_there`) where their first conversation is remembered to live, and `tokens_at` what those were last
+told to hold.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
 from gateway.domain.decision import SessionRef
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
+
+TOOLS_RUN_S: Final = 300.0
+"""At most so long (S4)."""
+IDLE_S: Final = 15.0
+"""After an answer without tool calls: a person is next, or nobody, or tools that nobody recognised."""
 
 Conversation = tuple[SessionId, ThreadId]
 
@@ -22,6 +33,7 @@ class _First(msgspec.Struct, eq=False):
 
     conversation: Conversation
     tokens: float = 0.0
+    is_there: bool = True
 
 
 class Homes:
@@ -29,6 +41,9 @@ class Homes:
         self._max = max_conversations
         self._homes: OrderedDict[Conversation, ReplicaId] = OrderedDict()
         self._firsts: dict[SessionId, _First] = {}
+        self._working: OrderedDict[SessionId, float] = OrderedDict()
+        self._idle: OrderedDict[SessionId, float] = OrderedDict()
+        """Sessions that are there and when each was heard of last, the longest silent first."""
         self.sessions_at: dict[ReplicaId, int] = {}
         self.tokens_at: dict[ReplicaId, float] = {}
 
@@ -53,9 +68,37 @@ class Homes:
         first = self._firsts.get(session)
         return first.conversation if first is not None else None
 
-    def settle(self, session: SessionRef, replica: ReplicaId) -> Conversation | None:
+    def heard(self, session: SessionId, *, works: bool, now: float) -> None:
+        """A turn of it begins, or was answered. `works`: it runs, or tools do, so another turn follows."""
+        first = self._firsts.get(session)
+        if first is None:
+            return
+        self._working.pop(session, None)
+        self._idle.pop(session, None)
+        (self._working if works else self._idle)[session] = now
+        if not first.is_there:
+            first.is_there = True
+            self._count(self._homes[first.conversation], 1, first.tokens)
+
+    def pass_time(self, *, now: float) -> list[float]:
+        """Who was silent for too long does not count any more. What each of them held in the end."""
+        held = []
+        for silent, most_s in ((self._working, TOOLS_RUN_S), (self._idle, IDLE_S)):
+            while silent:
+                session, since_s = next(iter(silent.items()))
+                if now - since_s <= most_s:
+                    break
+                del silent[session]
+                first = self._firsts[session]
+                first.is_there = False
+                self._count(self._homes[first.conversation], -1, -first.tokens)
+                held.append(first.tokens)
+        return held
+
+    def settle(self, session: SessionRef, replica: ReplicaId, *, now: float) -> Conversation | None:
         """Whom it had to forget for that."""
         self.move((session.session, session.thread), replica)
+        self.heard(session.session, works=True, now=now)
         if len(self._homes) <= self._max:
             return None
         oldest = next(iter(self._homes))
@@ -72,23 +115,26 @@ class Homes:
             first = self._firsts[session] = _First(conversation)
             self._count(replica, 1, 0.0)
         elif before is not None and before != replica and first.conversation == conversation:
-            self._count(before, -1, -first.tokens)
-            self._count(replica, 1, first.tokens)
+            if first.is_there:
+                self._count(before, -1, -first.tokens)
+                self._count(replica, 1, first.tokens)
 
     def holds(self, conversation: Conversation, tokens: float) -> None:
         """It was told to hold so many."""
         first = self._firsts.get(conversation[0])
         if first is not None and first.conversation == conversation:
-            self._count(self._homes[conversation], 0, tokens - first.tokens)
+            if first.is_there:
+                self._count(self._homes[conversation], 0, tokens - first.tokens)
             first.tokens = tokens
 
     def session_ended(self, session: SessionId) -> float:
-        """What it held in the end. (What its other conversations left is forgotten in time.)"""
+        """What it held in the end, unless `pass_time` said that. (What its other conversations left is
+        forgotten in time.)"""
         first = self._firsts.get(session)
         if first is None:
             return 0.0
         self._leave(first.conversation)
-        return first.tokens
+        return first.tokens if first.is_there else 0.0
 
     def oldest_first(self) -> Iterator[tuple[Conversation, ReplicaId]]:
         return iter(self._homes.items())
@@ -98,7 +144,10 @@ class Homes:
         first = self._firsts.get(conversation[0])
         if first is not None and first.conversation == conversation:
             del self._firsts[conversation[0]]
-            self._count(replica, -1, -first.tokens)
+            self._working.pop(conversation[0], None)
+            self._idle.pop(conversation[0], None)
+            if first.is_there:
+                self._count(replica, -1, -first.tokens)
 
     def _count(self, replica: ReplicaId, sessions: int, tokens: float) -> None:
         count = self.sessions_at.get(replica, 0) + sessions

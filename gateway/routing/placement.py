@@ -71,9 +71,11 @@ class PlacementPolicy(Protocol):
         *,
         agent: int,
         pauses: bool,
+        is_movable: bool,
         now: float,
     ) -> None:
-        """A turn was answered, to its end. `pauses`: the session's tools run now."""
+        """A turn was answered, to its end. `pauses`: the session's tools run now; `is_movable`: no state of
+        it lives on that replica."""
         return
 
     def look_around(self, candidates: Sequence[ReplicaLoad], *, now: float) -> None:

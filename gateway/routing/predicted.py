@@ -73,8 +73,10 @@ class PredictedPlacement(PlacementPolicy):
     ) -> Placement:
         if session is None:
             return self._by_load.place(candidates)
+        for held in self.homes.pass_time(now=asked.now):
+            self._ended_with(held)
         chosen, reason = self._choose(candidates, session, asked)
-        forgotten = self.homes.settle(session, chosen)
+        forgotten = self.homes.settle(session, chosen, now=asked.now)
         if forgotten is not None:
             self.residency.forget(forgotten)
             self.stealing.session_ended(forgotten)
@@ -188,10 +190,12 @@ class PredictedPlacement(PlacementPolicy):
         *,
         agent: int,
         pauses: bool,
+        is_movable: bool,
         now: float,
     ) -> None:
         conversation = (session.session, session.thread)
-        if pauses and self.looks_around and self.homes.first(session.session) == conversation:
+        self.homes.heard(session.session, works=pauses, now=now)
+        if pauses and is_movable and self.looks_around and self.homes.first(session.session) == conversation:
             self.stealing.paused(conversation, replica, now=now)
         prompt = usage.prompt_tokens
         if prompt is None or session.edge is Edge.SERVES:
@@ -212,11 +216,14 @@ class PredictedPlacement(PlacementPolicy):
     def session_ended(self, session: SessionId) -> None:
         first = self.homes.first(session)
         held = self.homes.session_ended(session)
-        if held:
-            self._usual_peak += _AVERAGED * (held - self._usual_peak)
+        self._ended_with(held)
         if first is not None:
             self.residency.forget(first)
             self.stealing.session_ended(first)
+
+    def _ended_with(self, held: float) -> None:
+        if held:
+            self._usual_peak += _AVERAGED * (held - self._usual_peak)
 
     def replica_lost(self, replica: ReplicaId) -> None:
         """Homes stay: whose replica comes back at once need not move, and who moves is adrift."""

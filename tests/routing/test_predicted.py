@@ -49,7 +49,9 @@ class Fleet:
 
     def answer(self, session, replica, prompt=1000, cached=0, pauses=True, thread="1"):
         usage = Usage(prompt_tokens=prompt, cached_tokens=cached, output_tokens=0)
-        self.policy.turn_over(turn(session, thread), replica, usage, agent=7, pauses=pauses, now=self.now)
+        self.policy.turn_over(
+            turn(session, thread), replica, usage, agent=7, pauses=pauses, is_movable=True, now=self.now
+        )
 
 
 def turn(session, thread="1", edge=Edge.OPENS):
@@ -65,6 +67,25 @@ def test_newcomers_spread_though_tools_run():
     fleet = Fleet()
     chosen = Counter(fleet.place(f"s{n}", a=0, b=0, c=0).replica for n in range(9))
     assert chosen == {"a": 3, "b": 3, "c": 3}
+
+
+def test_who_is_silent_does_not_count_until_it_comes_back():
+    fleet = Fleet()
+    for number in range(4):
+        fleet.place(f"gone-{number}", a=0, b=0)
+        fleet.answer(f"gone-{number}", "ab"[number % 2], prompt=20_000, pauses=number % 2 == 0)
+    assert fleet.policy.sessions_at == {"a": 2, "b": 2}
+    fleet.now = 20.0
+    chosen = [fleet.place(f"s{number}", a=0, b=0).replica for number in range(4)]
+    assert chosen == ["b", "b", "a", "b"], "tools run on a, and nobody is left on b"
+    fleet.now = 301.0
+    fleet.place("gone-1", a=0, b=0)
+    assert fleet.policy.sessions_at == {"a": 1, "b": 4}, "what tools took for so long is gone as well"
+    assert fleet.place("gone-0", a=0, b=0).reason is HERE
+    assert fleet.policy.sessions_at == {"a": 2, "b": 4}
+    for name in ("gone-0", "gone-1", "gone-2", "gone-3"):
+        fleet.policy.session_ended(SessionId(name))
+    assert fleet.policy.sessions_at == {"a": 1, "b": 3}
 
 
 def test_unlike_replicas_get_what_they_are_good_at():

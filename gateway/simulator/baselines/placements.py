@@ -113,6 +113,7 @@ class _Seen(PlacementPolicy):
         *,
         agent: int,
         pauses: bool,
+        is_movable: bool,
         now: float,
     ) -> None:
         """The first turn of a conversation finds what it shares with others."""
