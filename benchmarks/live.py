@@ -12,7 +12,7 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from benchmarks.processes import ROOT, on_cpus
+from benchmarks.processes import ROOT, Strangers, on_cpus
 from benchmarks.speedometer import paced
 from benchmarks.step_log import VARIABLE, Step, read
 from benchmarks.verdict import percentile
@@ -80,6 +80,8 @@ class Completions(Ignore):
         self.failed = 0
         self.pace_s = 0.0
         """Of the machine meanwhile, if it was live."""
+        self.strangers = 0.0
+        """Their share of the machine meanwhile, if it was live."""
 
     def turn_done(self, outcome: TurnOutcome) -> None:
         self.turns.append(outcome)
@@ -166,7 +168,8 @@ def played(
                     answer.raise_for_status()
             await play(sessions, endpoint(client), found)
 
+    strangers = Strangers()
     with paced() as pace:
         asyncio.run(run())
-    found.pace_s = pace.s
+    found.pace_s, found.strangers = pace.s, strangers.share
     return found

@@ -10,7 +10,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -113,6 +113,37 @@ def used_so_far(pid: int | None, core: int) -> tuple[float, float, float]:
             user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, ticks[:8])
             busy = (user + nice + system + irq + softirq + steal) / _TICKS_PER_S
     return time.perf_counter(), 0.0 if pid is None else cpu_seconds(pid), busy
+
+
+class Strangers:
+    """How much of this machine went to processes that this one did not start."""
+
+    def __init__(self) -> None:
+        self._began = self._so_far()
+
+    @property
+    def share(self) -> float:
+        """Of all cores, since this was made. Of those that ended meanwhile all counts as a stranger's."""
+        wall_s, busy_s, own_s = (now - then for now, then in zip(self._so_far(), self._began, strict=True))
+        return max(0.0, busy_s - own_s) / (wall_s * len(os.sched_getaffinity(0)))
+
+    @staticmethod
+    def _so_far() -> tuple[float, float, float]:
+        parents: dict[int, int] = {}
+        used: dict[int, float] = {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):  # it ended
+                fields = path.read_text().rpartition(")")[2].split()
+                pid = int(path.parent.name)
+                parents[pid], used[pid] = int(fields[1]), (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+        own = {os.getpid()}
+        while more := {pid for pid, parent in parents.items() if parent in own} - own:
+            own |= more
+        user, nice, system, _idle, _iowait, irq, softirq, steal = (
+            int(ticks) for ticks in Path("/proc/stat").read_text().split(maxsplit=9)[1:9]
+        )
+        busy_s = (user + nice + system + irq + softirq + steal) / _TICKS_PER_S
+        return time.perf_counter(), busy_s, sum(used[pid] for pid in own if pid in used)
 
 
 def resident_mib(pid: int) -> float:
