@@ -80,6 +80,11 @@ class Forecasts:
         known = self._of(replica)
         return known.estimator.predict(work, known.in_flight.load(now=now)).completion.seconds
 
+    def uncached_s(self, replica: ReplicaId, prompt_tokens: int) -> float:
+        """Until the first token of such a prompt, if nothing of it is cached and nothing else runs there."""
+        turn = Turn(new_tokens=prompt_tokens, cached_tokens=0, output_tokens=1)
+        return self._of(replica).estimator.isolated_task_s([turn])
+
     def is_experienced(self, replica: ReplicaId) -> bool:
         """Whether enough was seen of it to hold it against what is expected."""
         return self._of(replica).estimator.observations >= EXPERIENCE

@@ -293,10 +293,11 @@ class Gate:
         live.attempts += 1
         self._fleet.submitted(placement.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
         expected = self._forecasts.sent(live, placement.replica, now=now)
-        first_s, end_s = None, float("inf")
+        first_s, end_s, worst_s = None, float("inf"), 0.0
         if expected is not None and self._forecasts.is_experienced(placement.replica):
             first_s, end_s = expected.first_token_p90_ms / 1e3, expected.completion_p90_ms / 1e3
-        self._fleet.health.sent(live.request, placement.replica, first_s, end_s, now=now)
+            worst_s = self._forecasts.uncached_s(placement.replica, expected.prompt_tokens)
+        self._fleet.health.sent(live.request, placement.replica, first_s, end_s, worst_s=worst_s, now=now)
         self._stream.submitted(live, placement, expected, now=now)
         self._out.append(
             Dispatch(

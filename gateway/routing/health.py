@@ -42,6 +42,8 @@ class _Awaited(msgspec.Struct, eq=False):
     """It counts as slow after this long, and again after each such time."""
     end_patience_s: float
     overdue_s: float
+    worst_s: float
+    """Counted in `Standing.ahead_s` until its first token."""
     is_late: bool = False
 
 
@@ -127,18 +129,21 @@ class FleetHealth:
         p90_s: float | None,
         end_p90_s: float = float("inf"),
         *,
+        worst_s: float = 0.0,
         now: float,
     ) -> None:
         """`p90_s`, `end_p90_s`: until its first token, and its end, as nine in ten should take less; None if
-        nothing is expected, or of a replica of which too little was seen to expect anything."""
+        nothing is expected, or of a replica of which too little was seen to expect anything. `worst_s`: to
+        compute all of its prompt, alone."""
         standing = self._standings[replica]
         if standing.condition is Condition.TRIED:
             standing.trial = request
         if p90_s is None:
             return
-        patience_s = max(self._config.slow_least_s, self._config.slow_factor * p90_s)
+        standing.ahead_s += worst_s
+        patience_s = max(self._config.slow_least_s, self._config.slow_factor * max(p90_s, standing.ahead_s))
         end_s = max(patience_s, self._config.slow_factor * end_p90_s)
-        self._awaited[request] = _Awaited(replica, now, patience_s, end_s, now + patience_s)
+        self._awaited[request] = _Awaited(replica, now, patience_s, end_s, now + patience_s, worst_s)
         self._await(request, now + patience_s)
 
     def _await(self, request: RequestId, overdue_s: float) -> None:
@@ -153,6 +158,7 @@ class FleetHealth:
         awaited = self._awaited.get(request)
         if awaited is None:
             return
+        self._computed(awaited)
         took = self._took(awaited, now=now)
         if not awaited.is_late:  # or it was counted already
             self._judge(request, awaited.replica, took, is_slow=now > awaited.overdue_s, now=now)
@@ -163,7 +169,8 @@ class FleetHealth:
 
     def ended(self, request: RequestId, replica: ReplicaId, *, failed: bool | None, now: float) -> None:
         """`failed`: it was the replica's fault; None if the turn says nothing about that."""
-        self._awaited.pop(request, None)
+        if (awaited := self._awaited.pop(request, None)) is not None:
+            self._computed(awaited)
         standing = self._standings.get(replica)
         if standing is None:
             return
@@ -201,6 +208,13 @@ class FleetHealth:
                 standing.ejections = standing.slow_ejections = 0
                 self._note(replica, "is warm")
         self._set_due()
+
+    def _computed(self, awaited: _Awaited) -> None:
+        """Its prompt is, or nobody waits for that any more."""
+        standing = self._standings.get(awaited.replica)
+        if standing is not None:
+            standing.ahead_s = max(0.0, standing.ahead_s - awaited.worst_s)
+        awaited.worst_s = 0.0
 
     # --- verdicts ----------------------------------------------------------------------------------
 
