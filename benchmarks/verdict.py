@@ -4,6 +4,7 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -70,6 +71,26 @@ class Spread(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
         return cls(statistics.median(values), min(values), max(values))
+
+
+_T: Final = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+"""Student's, for 95 % on both sides, by degrees of freedom from one on."""
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """Where a mean lies, with 95 % confidence; without bounds where there is one value."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Interval":
+        mean, count = statistics.mean(values), len(values)
+        if count < 2:
+            return cls(mean, -math.inf, math.inf)
+        half = _T[min(count - 2, len(_T) - 1)] * statistics.stdev(values) / math.sqrt(count)
+        return cls(mean, mean - half, mean + half)
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Spread | None:

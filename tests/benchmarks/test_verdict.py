@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.shapes import SHAPES, Measured
 from benchmarks.tables import disturbed, fastest, judge
-from benchmarks.verdict import Spread, Verdict, percentile, ratios
+from benchmarks.verdict import Interval, Spread, Verdict, percentile, ratios
 
 C1, C32, *_ = SHAPES
 
@@ -95,3 +95,12 @@ def test_a_rival_that_gave_wrong_answers_is_none():
 def test_it_is_told_when_the_machine_was_not_quiet():
     results = {"one": {"turnpike": rounds(1, 2, strangers_share=0.05), "smg": rounds(1, strangers_share=0.3)}}
     assert disturbed(results) == (1, 3)
+
+
+def test_the_interval_of_a_mean():
+    found = Interval.of([0.9, 1.0, 1.1])
+    assert found.mean == pytest.approx(1.0)
+    assert found.high - found.mean == pytest.approx(4.30 * 0.1 / 3**0.5) == pytest.approx(1.0 - found.low)
+    assert Interval.of([2.0]) == Interval(2.0, float("-inf"), float("inf")), "one seed says little"
+    many = Interval.of([1.0, 1.2] * 20)
+    assert many.high < 1.14, "more seeds than the table knows"

@@ -27,9 +27,9 @@ class Fleet:
         if self.now >= self.health.next_due_s:
             self.health.pass_time(now=self.now)
 
-    def send(self, replica, p90_s=0.1):
+    def send(self, replica, p90_s=0.1, worst_s=0.0):
         request = RequestId(f"r{next(self.turns)}")
-        self.health.sent(request, replica, p90_s, now=self.now)
+        self.health.sent(request, replica, p90_s, worst_s=worst_s, now=self.now)
         return request
 
     def fail(self, replica, times=1):
@@ -253,3 +253,31 @@ def test_memory_is_bounded_by_what_lives():
     assert not fleet.health._awaited and len(fleet.health._overdue) < 100
     fleet.health.first_token(RequestId("unknown"), now=0.0)
     fleet.health.ended(RequestId("unknown"), ReplicaId("gone"), failed=True, now=0.0)
+
+
+def test_who_is_behind_a_large_prompt_says_nothing_of_the_replica():
+    fleet = Fleet(slow_until_out=3, slow_factor=2.0)
+    large = fleet.send("a", worst_s=4.0)
+    behind = [fleet.send("a", worst_s=0.1) for _ in range(3)]
+    fleet.later(7.9)
+    assert fleet.is_("a", Condition.UP), "twice the four seconds are not over"
+    for request in (large, *behind):
+        fleet.health.first_token(request, now=fleet.now)
+        fleet.health.ended(request, "a", failed=False, now=fleet.now)
+    for _ in range(3):
+        fleet.send("a", worst_s=0.1)
+    fleet.later(0.5)
+    assert fleet.is_("a", Condition.UP)
+    fleet.later(0.2)
+    assert fleet.is_("a", Condition.EJECTED), "nothing else is ahead of these three"
+
+
+def test_what_was_ahead_is_gone_however_it_ended():
+    fleet = Fleet(slow_until_out=2, failures_until_out=9)
+    broken, left = fleet.send("a", worst_s=50.0), fleet.send("a", worst_s=50.0)
+    fleet.health.ended(broken, "a", failed=True, now=fleet.now)
+    fleet.health.ended(left, "a", failed=None, now=fleet.now)
+    fleet.send("a")
+    fleet.send("a")
+    fleet.later(0.3)
+    assert fleet.is_("a", Condition.EJECTED)
