@@ -7,7 +7,10 @@ Theory of operation. A replica that answers is *up*. Failures in a row, or turns
 than expected of it, have it *ejected*: nothing is sent to it for a while, twice as long each time. Then it
 is *tried* with one turn at a time, and if that goes well it is *warming*: its share grows from one turn to
 that of the others. One that is *down* does not answer at all; it comes back warming, too. A turn is slow as
-soon as it is overdue; nobody waits until it is there.
+soon as it is overdue; nobody waits until it is there. One that is behind large prompts, or whose own
+cache was lost, takes long on a healthy replica, too: so it is not overdue before the prompts that are ahead
+of it, and its own, could have been computed with nothing cached. Without that, busy replicas were ejected,
+and their sessions made the next one late.
 
 Symbols: —
 

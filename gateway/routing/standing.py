@@ -24,7 +24,8 @@ class HealthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     slow_until_out: Annotated[int, Meta(ge=1, le=1000)] = 3
     """The same for turns that were too slow."""
     slow_factor: Annotated[float, Meta(ge=1, le=100)] = 2.0
-    """Too slow is a first token after so many times what nine in ten were expected to stay below, …"""
+    """Too slow is a first token after so many times what nine in ten were expected to stay below, and what it
+    and the prompts before it take if nothing of them is cached, …"""
     slow_least_s: _Seconds = 0.25
     """… and after this long."""
     rest_s: _Seconds = 5.0
