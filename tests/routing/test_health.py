@@ -263,7 +263,7 @@ def test_who_is_behind_a_large_prompt_says_nothing_of_the_replica():
     assert fleet.is_("a", Condition.UP), "twice the four seconds are not over"
     for request in (large, *behind):
         fleet.health.first_token(request, now=fleet.now)
-        fleet.health.ended(request, "a", failed=False, now=fleet.now)
+        fleet.health.ended(request, ReplicaId("a"), failed=False, now=fleet.now)
     for _ in range(3):
         fleet.send("a", worst_s=0.1)
     fleet.later(0.5)
@@ -275,8 +275,8 @@ def test_who_is_behind_a_large_prompt_says_nothing_of_the_replica():
 def test_what_was_ahead_is_gone_however_it_ended():
     fleet = Fleet(slow_until_out=2, failures_until_out=9)
     broken, left = fleet.send("a", worst_s=50.0), fleet.send("a", worst_s=50.0)
-    fleet.health.ended(broken, "a", failed=True, now=fleet.now)
-    fleet.health.ended(left, "a", failed=None, now=fleet.now)
+    fleet.health.ended(broken, ReplicaId("a"), failed=True, now=fleet.now)
+    fleet.health.ended(left, ReplicaId("a"), failed=None, now=fleet.now)
     fleet.send("a")
     fleet.send("a")
     fleet.later(0.3)
