@@ -181,7 +181,8 @@ class TurnpikeMixin:
 
         def reserve(request: Any, computed: int, tokens: int, *args: Any, **kwargs: Any) -> int:
             if tokens == 1:  # as all that decode: the many, in every step
-                if request.request_id in conductor.left_out and not biases.is_inert:
+                left_out = conductor.left_out
+                if left_out and request.request_id in left_out and not biases.is_inert:
                     conductor.classes["left_out"] += 1
                     return 0
             elif not biases.is_inert:

@@ -55,7 +55,15 @@ def test_every_agent_repairs_its_file_and_is_recognised_as_one_session():
 @pytest.mark.timeout(120)
 def test_an_interrupt_stops_everything():
     require_command("npm", install="Node.js 20 or newer brings it")
-    demo = subprocess.Popen(DEMO, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    demo = subprocess.Popen(
+        DEMO,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Whoever is started in the background ignores it, and so do all that it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+    )
     with demo:
         assert demo.stdout is not None
         output = ""

@@ -6,7 +6,6 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -168,8 +167,9 @@ def test_changes_are_pushed(client: Client) -> None:
     assert max(retained) > 20 and retained[-1] == 0  # let go while nothing ran, and said so
     used = [told["blocks"]["used"] for _, told in events]
     assert max(used) > 20
-    gaps = [later - earlier for (earlier, _), (later, _) in pairwise(events)]
-    assert sorted(gaps)[len(gaps) // 2] >= 0.015
+    while_it_ran = [at_s for at_s, told in events if told["blocks"]["used"]]
+    # On average: a busy client reads late, and then several at once.
+    assert (while_it_ran[-1] - while_it_ran[0]) / (len(while_it_ran) - 1) >= 0.015
 
 
 def test_metrics_and_the_doctor(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
