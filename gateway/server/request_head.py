@@ -22,8 +22,6 @@ class RequestHead(msgspec.Struct, kw_only=True, eq=False):
     keep_alive: bool
     visitor: Visitor
     facts: HeaderFacts
-    traceparent: str | None
-    """Of its client's trace, whether it can be read or not."""
     passed_on: dict[ReplicaId, bytes] = {}
     """What `outbound` made of it for each replica."""
 

@@ -26,7 +26,7 @@ from gateway.server.request_head import (
     too_large,
 )
 from gateway.wire.facts import read_header_facts
-from gateway.wire.headers import RawHeaders, get_header
+from gateway.wire.headers import RawHeaders
 from gateway.wire.known_head import KnownHead, know_message
 
 
@@ -216,7 +216,6 @@ class RequestParser:
             keep_alive=self._parser.should_keep_alive(),
             visitor=self._visitor,
             facts=read_header_facts(self._headers),
-            traceparent=get_header(self._headers, b"traceparent"),
         )
         self._reset()  # what the body holds of the budget is the request's now
         self.wants_continue = False

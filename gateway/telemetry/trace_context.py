@@ -56,9 +56,9 @@ class TraceContexts:
         self._sessions: OrderedDict[SessionId, Trace] = OrderedDict()
         self._turns: OrderedDict[RequestId, tuple[str, Context]] = OrderedDict()
 
-    def arrived(self, turn: RequestId, traceparent: str | None) -> None:
+    def arrived(self, turn: RequestId, traceparent: str) -> None:
         """What its client said."""
-        if traceparent is None or (context := read_traceparent(traceparent)) is None:
+        if not traceparent or (context := read_traceparent(traceparent)) is None:
             return
         self._turns[turn] = (traceparent, context)
         if len(self._turns) > MAX_TURNS:

@@ -76,7 +76,10 @@ class HeaderFacts(msgspec.Struct, frozen=True):
     client: int
     attempt: int | None
     claims: Claims | None
+    traceparent: str = ""
+    """As it came; empty if there is none."""
     trace: str = ""
+    """Of it, if it can be read."""
     tool_times: tuple[ToolSpan, ...] = ()
 
 
@@ -87,7 +90,8 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
     software, attempt = selected.pop("user-agent", ""), selected.pop(_ATTEMPT.decode(), "")
     service_class = selected.pop(CLASS_HEADER.decode(), None)
     deadline = selected.pop(DEADLINE_HEADER.decode(), None)
-    traced = read_traceparent(selected.pop("traceparent", ""))
+    traceparent = selected.pop("traceparent", "")
+    traced = read_traceparent(traceparent)
     tool_times, are_whole = read_tool_times(selected.pop(TOOLS_HEADER.decode(), ""))
     claims = read_header_claims(service_class, deadline)
     return HeaderFacts(
@@ -99,6 +103,7 @@ def read_header_facts(headers: RawHeaders) -> HeaderFacts:
         attempt=int(attempt) if attempt.isdecimal() and len(attempt) < 5 else None,
         claims=claims if are_whole else with_malformed(claims, "tools"),
         tool_times=tool_times,
+        traceparent=traceparent,
         trace=traced.trace_id.hex() if traced is not None else "",
     )
 
