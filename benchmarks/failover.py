@@ -14,7 +14,6 @@ Counted is what clients see: whether a turn of which no byte had come was lost; 
 much of its prefix a turn finds.
 """
 
-import argparse
 import asyncio
 import os
 import random
@@ -30,8 +29,8 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
+from benchmarks.command import judged
 from benchmarks.gateway import gateway
-from benchmarks.processes import machine, revision
 from benchmarks.verdict import Verdict, percentile
 from gateway.core.lifecycle import FINAL_STATES, State
 from turnpike_vllm.scripted import process as scripted
@@ -305,30 +304,20 @@ async def until_used(agents: Agents, name: str, since_s: float) -> float | None:
     return None
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--quick", action="store_true", help="look for a shorter time before anything happens"
-    )
-    parser.add_argument("--json", action="store_true", help="print the last line alone")
-    arguments = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all that runs is ended
-    tell: Any = (lambda *_: None) if arguments.json else (lambda *said: print(*said, flush=True))
-    tell(f"{machine()}, revision {revision()}, load average {os.getloadavg()[0]:.1f}")
-    verdict = Verdict()
+def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="failover-")))
         fleet = Fleet(stack)
         urls = [engine.url for engine in fleet.engines]
         with gateway(urls, folder / "at-ease", CHECKS) as url:
-            asyncio.run(fare(fleet, url, verdict, tell, quick=arguments.quick))
+            asyncio.run(fare(fleet, url, verdict, tell, quick=is_quick))
         with gateway(urls, folder / "narrow", NARROW + CHECKS) as url:
-            asyncio.run(suffer(fleet, url, verdict, tell, quick=arguments.quick))
-    verdict.tell("load_average", os.getloadavg()[0])
-    for name, figure in verdict.figures.items():
-        tell(f"{name:<42}{figure.value!s:>12}   {figure.target or '':<12}{'' if figure.ok else 'MISSED'}")
-    print(verdict.as_json())
-    return verdict.exit_status
+            asyncio.run(suffer(fleet, url, verdict, tell, quick=is_quick))
+
+
+def main(argv: list[str] | None = None) -> int:
+    quick = "look for a shorter time before anything happens"
+    return judged(__file__, __doc__, measure, quick=quick, argv=argv)
 
 
 if __name__ == "__main__":

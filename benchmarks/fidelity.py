@@ -16,9 +16,6 @@ Mean and p90 of session completion within 15 % of live, and the same order of th
 live by more than 5 %, at the pace that each had.
 """
 
-import argparse
-import os
-import signal
 import sys
 import tempfile
 import time
@@ -30,10 +27,10 @@ from typing import Any, Final
 
 import msgspec
 
+from benchmarks.command import judged
 from benchmarks.fidelity_profile import Alone, Costs, fitted
 from benchmarks.gateway import gateway
 from benchmarks.live import BLOCK, CHUNK, LONGEST, MODEL, SEQUENCES, Completions, Engines, Kind, drawn, played
-from benchmarks.processes import BenchmarkError, machine, revision
 from benchmarks.step_log import Step
 from benchmarks.verdict import Verdict
 from gateway.assembly import assemble
@@ -203,21 +200,14 @@ def disagreements(lived: dict[str, float], played: dict[str, float]) -> tuple[in
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="14 sessions of each workload instead of 40")
-    parser.add_argument("--json", action="store_true", help="print the last line alone")
-    arguments = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all that runs is ended
-    tell = (lambda *_: None) if arguments.json else print
-    tell(f"seed {SEED}, {machine()}, revision {revision()}, load average {os.getloadavg()[0]:.1f}")
-    verdict = Verdict()
-    try:
-        measure(14 if arguments.quick else 40, verdict, tell)
-    except BenchmarkError as error:
-        print(f"fidelity: {error}", file=sys.stderr)
-        return 2
-    verdict.tell("load_average", os.getloadavg()[0])
-    return verdict.report(is_json_alone=arguments.json)
+    return judged(
+        __file__,
+        __doc__,
+        lambda is_quick, verdict, tell: measure(14 if is_quick else 40, verdict, tell),
+        quick="14 sessions of each workload instead of 40",
+        about=f"seed {SEED}",
+        argv=argv,
+    )
 
 
 if __name__ == "__main__":

@@ -8,9 +8,6 @@ of `benchmarks.fidelity`; the baseline is played first and last, because what th
 times are in units of its pace (`speedometer.py`).
 """
 
-import argparse
-import os
-import signal
 import statistics
 import sys
 import tempfile
@@ -20,9 +17,9 @@ from typing import Final
 
 import msgspec
 
+from benchmarks.command import judged
 from benchmarks.fidelity import KV_BLOCKS, REPLICAS, TEST, Settings, live
 from benchmarks.live import Completions, Engines, drawn
-from benchmarks.processes import BenchmarkError, machine, revision
 from benchmarks.verdict import Verdict
 
 STRONG: Final[Settings] = {"admission": {"policy": "concurrency"}}
@@ -86,20 +83,13 @@ def measure(count: int, verdict: Verdict) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="12 sessions instead of 24")
-    parser.add_argument("--json", action="store_true", help="print the last line alone")
-    arguments = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all that runs is ended
-    tell = (lambda *_: None) if arguments.json else print
-    tell(f"{machine()}, revision {revision()}, load average {os.getloadavg()[0]:.1f}")
-    verdict = Verdict()
-    try:
-        measure(12 if arguments.quick else 24, verdict)
-    except BenchmarkError as error:
-        print(f"live_admission: {error}", file=sys.stderr)
-        return 2
-    return verdict.report(is_json_alone=arguments.json)
+    return judged(
+        __file__,
+        __doc__,
+        lambda is_quick, verdict, _: measure(12 if is_quick else 24, verdict),
+        quick="12 sessions instead of 24",
+        argv=argv,
+    )
 
 
 if __name__ == "__main__":

@@ -15,9 +15,6 @@ each run. Times are in units of the machine's pace (`speedometer.py`), as that v
 seconds at the pace of the median run. Ratios are to the best of the others, over all rounds.
 """
 
-import argparse
-import os
-import signal
 import statistics
 import sys
 import tempfile
@@ -31,9 +28,10 @@ import msgspec
 
 from benchmarks import peers
 from benchmarks.chat_agents import NAMED_BY, ChatAgents, Turned, scripts, talk, vocabulary
+from benchmarks.command import judged
 from benchmarks.gateway import gateway
 from benchmarks.live import MODEL, Completions, Engines, Kind, drawn, played
-from benchmarks.processes import BenchmarkError, Pinning, machine, revision
+from benchmarks.processes import Pinning
 from benchmarks.verdict import Verdict, percentile
 from gateway.workload.trace.format import Session
 
@@ -206,21 +204,14 @@ def judge(found: Mapping[str, Sequence[Run]], verdict: Verdict) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="one round instead of two")
-    parser.add_argument("--json", action="store_true", help="print the last line alone")
-    arguments = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that all that runs is ended
-    tell = (lambda *_: None) if arguments.json else print
-    theirs = ", ".join(each.replace("==", " ") for each in peers.PACKAGES)
-    tell(f"{machine()}, revision {revision()}, {theirs}, load average {os.getloadavg()[0]:.1f}")
-    verdict = Verdict()
-    try:
-        measure(1 if arguments.quick else 2, verdict)
-    except BenchmarkError as error:
-        print(f"rivals: {error}", file=sys.stderr)
-        return 2
-    return verdict.report(is_json_alone=arguments.json)
+    return judged(
+        __file__,
+        __doc__,
+        lambda is_quick, verdict, _: measure(1 if is_quick else 2, verdict),
+        quick="one round instead of two",
+        about=", ".join(each.replace("==", " ") for each in peers.PACKAGES),
+        argv=argv,
+    )
 
 
 if __name__ == "__main__":
