@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.processes import ROOT, BenchmarkError, end_with_parent
@@ -16,8 +16,13 @@ _READY_WITHIN_S = 60.0
 
 
 @contextmanager
-def gateway(backends: Sequence[str], directory: Path, settings: str = "") -> Iterator[str]:
-    """Yields its URL when it is ready. `settings`: more TOML; `directory` is for files, and is made."""
+def gateway(
+    backends: Sequence[str], directory: Path, settings: str = "", *, has_probe: bool = False
+) -> Iterator[str]:
+    """Yields its URL when it is ready. `settings`: more TOML; `directory` is for files, and is made.
+
+    `has_probe`: on this machine a probe tells it how busy the hosts of tools are.
+    """
     directory.mkdir(parents=True)
     replicas = ", ".join(f'{{ url = "{url}" }}' for url in backends)
     file, log = directory / "turnpike.toml", directory / "log"
@@ -25,28 +30,39 @@ def gateway(backends: Sequence[str], directory: Path, settings: str = "") -> Ite
         '[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\n'
         f"[[pools]]\nreplicas = [{replicas}]\n{settings}"
     )
-    command = [sys.executable, "-m", "gateway", "serve", str(file)]
+    with ExitStack() as stack:
+        process = stack.enter_context(_turnpike(log, "serve", str(file)))
+        url, control = _urls_when_ready(process, log)
+        if has_probe:
+            stack.enter_context(_turnpike(directory / "probe.log", "probe", control))
+        yield url
+
+
+@contextmanager
+def _turnpike(log: Path, *command: str) -> Iterator["subprocess.Popen[bytes]"]:
     with log.open("w") as written:
         process = subprocess.Popen(
-            command,
+            [sys.executable, "-m", "gateway", *command],
             cwd=ROOT,
             stderr=written,
             preexec_fn=end_with_parent,  # noqa: PLW1509 - there are no threads
         )
     try:
-        yield _url_when_ready(process, log)
+        yield process
     finally:
         process.terminate()
         process.wait(60)
 
 
-def _url_when_ready(process: "subprocess.Popen[bytes]", log: Path) -> str:
+def _urls_when_ready(process: "subprocess.Popen[bytes]", log: Path) -> tuple[str, str]:
+    """Of the gateway, and of its control plane."""
     until = time.monotonic() + _READY_WITHIN_S
     while time.monotonic() < until and process.poll() is None:
         for line in log.read_text().splitlines():
             _, found, where = line.partition("listening on ")
-            if found and _is_ready(where.rpartition(" ")[2]):
-                return f"http://127.0.0.1:{where.partition(',')[0].rpartition(':')[2]}"
+            port, control = where.partition(",")[0].rpartition(":")[2], where.rpartition(" ")[2]
+            if found and _is_ready(control):
+                return f"http://127.0.0.1:{port}", f"http://127.0.0.1:{control}"
         time.sleep(0.05)
     raise BenchmarkError(f"the gateway did not become ready: {log.read_text()}")
 

@@ -17,7 +17,7 @@ from benchmarks.speedometer import paced
 from benchmarks.step_log import VARIABLE, Step, read
 from benchmarks.verdict import percentile
 from gateway.simulator.live.endpoint import Endpoint
-from gateway.simulator.live.player import play
+from gateway.simulator.live.player import Work, play, sleep
 from gateway.simulator.results import Ignore, SessionOutcome, TurnOutcome
 from gateway.workload.trace.format import Session, Thread, Tool, Turn, TurnRef
 from turnpike_vllm.scripted import process as scripted
@@ -153,6 +153,7 @@ def played(
     sessions: Iterable[Session],
     engines: Sequence[str],
     endpoint: Callable[[aiohttp.ClientSession], Endpoint],
+    work: Work = sleep,
 ) -> Completions:
     """`engines`: their URLs. Their caches are empty when it begins, as simulated ones are."""
     found = Completions()
@@ -166,7 +167,7 @@ def played(
             for engine in engines:
                 async with client.post(f"{engine}/reset_prefix_cache") as answer:
                     answer.raise_for_status()
-            await play(sessions, endpoint(client), found)
+            await play(sessions, endpoint(client), found, work=work)
 
     strangers = Strangers()
     with paced() as pace:

@@ -1,15 +1,15 @@
 """Plays the sessions of a workload against a real server, by the wall clock.
 
 Twin of `agents.py`: an agent asks, waits for the whole answer, lets the tools that it asks for run, pauses as
-long as the workload says, and asks again. Here tools sleep for as long as they would take on a host with
-nothing else to do, whatever cores they ask for.
+long as the workload says, and asks again. Unless `work` says what they do, tools sleep for as long as
+they would take on a host with nothing else to do, whatever cores they ask for.
 
 Deviations from what is simulated: the server sees no tool calls, so it takes a tool's time for a pause; and
 it is told a session, but not which conversation of it is speaking.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from gateway.domain.ids import ReplicaId
 from gateway.simulator.driver import ClientConfig
@@ -18,6 +18,13 @@ from gateway.simulator.live.prompts import Prompts
 from gateway.simulator.patience import retry_after_s
 from gateway.simulator.results import SessionOutcome, Sink, TurnOutcome
 from gateway.workload.trace.format import Session, Tool, TurnRef
+
+Work = Callable[[Tool], Awaitable[None]]
+"""What a tool does, until it is done."""
+
+
+async def sleep(tool: Tool) -> None:
+    await asyncio.sleep(tool.duration_s)
 
 
 async def play(
@@ -28,12 +35,13 @@ async def play(
     client: ClientConfig | None = None,
     prompts: Prompts | None = None,
     isolated_s: Callable[[Session], float] | None = None,
+    work: Work = sleep,
 ) -> None:
     """Until the last session is over. Times are told in seconds since the beginning.
 
     Raises TurnedAwayError if the server says that a request is wrong.
     """
-    player = Player(endpoint, sink, client or ClientConfig(), prompts or Prompts(), isolated_s)
+    player = Player(endpoint, sink, client or ClientConfig(), prompts or Prompts(), isolated_s, work)
     await player.play(sessions)
 
 
@@ -45,11 +53,13 @@ class Player:
         client: ClientConfig,
         prompts: Prompts,
         isolated_s: Callable[[Session], float] | None,
+        work: Work,
     ) -> None:
         self.endpoint = endpoint
         self.sink = sink
         self.client = client
         self.prompts = prompts
+        self.work = work
         self._isolated_s = isolated_s
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
@@ -128,7 +138,7 @@ class _Agent:
     async def _run(self, tool: Tool) -> None:
         if tool.starts_thread is not None and not tool.is_detached:
             await self._converse(tool.starts_thread)
-        await asyncio.sleep(tool.duration_s)
+        await self._player.work(tool)
 
     async def _ask(self, ref: TurnRef) -> bool:
         """Whether it was answered, in the end."""

@@ -1,5 +1,7 @@
 """Sessions are played as they stand in the workload; what happened is told as a simulation tells it."""
 
+import asyncio
+
 import aiohttp
 import msgspec
 import pytest
@@ -67,6 +69,19 @@ async def test_a_sub_agent_is_waited_for_unless_it_was_sent_off():
         kept = await played(Server(), one(threads=(Thread(turns=turns), sub)))
         assert [turn.thread for turn in kept.turns] == ([0, 0, 1] if is_detached else [0, 1, 0])
         assert kept.sessions[0].turns == 3
+
+
+async def test_tools_do_what_they_are_told_and_are_waited_for():
+    done: list[str] = []
+
+    async def work(tool: Tool) -> None:
+        await asyncio.sleep(0.01)
+        done.append(f"{tool.name}, {len(server.asked)} asked")
+
+    server = Server()
+    async with running(server) as url, aiohttp.ClientSession() as client:
+        await play([one()], Endpoint(client, url, "m"), Ignore(), work=work)
+    assert done == ["a, 1 asked", "b, 1 asked"] and len(server.asked) == 2
 
 
 async def test_who_is_turned_away_comes_back():
