@@ -33,10 +33,12 @@ from gateway.domain.records import WindowUpdated
 
 HEALTHY: Final = 0.5
 OVERLOADED: Final = 1.0
-_NEAR: Final = 0.75
+_NEAR: Final = 0.9
 _CAREFUL: Final = 0.05
 _BOLDER: Final = 1.02
 """Near the ceiling the budget grows by `_CAREFUL` of a step, and each time by so much more."""
+_FORGETS: Final = 0.98
+"""How much of the ceiling is believed in after much was lost well below it."""
 _IN_USE: Final = 0.9
 """Share of the budget that has to be held, before that nothing is lost says anything."""
 _LEAST_OF_STATED: Final = 0.6
@@ -44,7 +46,7 @@ _LEAST_OF_STATED: Final = 0.6
 
 
 class WindowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    kv_share: Annotated[float, Meta(gt=0, le=1)] = 0.8
+    kv_share: Annotated[float, Meta(gt=0, le=1)] = 0.9
     """Share of the stated KV capacity that sessions may be expected to hold, to begin with."""
     soft_from: Annotated[float, Meta(ge=0, le=1)] = 0.85
     """From this share of the budget on, sessions enter ever more slowly."""
@@ -100,7 +102,8 @@ class Window:
         """Tokens."""
         self._capacity: float | None = None
         self._ceiling = math.inf
-        """The budget at which much was lost the last time; the stated capacity before that."""
+        """The budget at which much was lost the last time; the first budget before that. What is lost well
+        below it may be lost because room was just made there, and lowers it slowly."""
         self._probe = _CAREFUL
         self._overloaded_since_s: float | None = None
         self._healthy_since_s: float | None = None
@@ -157,8 +160,7 @@ class Window:
         if seen.capacity is None or seen.capacity == self._capacity:
             return None
         if self._capacity is None or math.isinf(self.budget):
-            self.budget = self._config.kv_share * seen.capacity
-            self._ceiling = seen.capacity
+            self.budget = self._ceiling = self._config.kv_share * seen.capacity
         else:
             self.budget *= seen.capacity / self._capacity
             self._ceiling *= seen.capacity / self._capacity
@@ -169,13 +171,16 @@ class Window:
         config = self._config
         if seen.gpu.pressure >= seen.cpu.pressure:
             used = max(seen.demand, seen.held)
-            self._ceiling, self._probe = min(self.budget, used), _CAREFUL
+            is_near = self.budget >= _NEAR * self._ceiling
+            self._ceiling = min(self.budget, used) if is_near else _FORGETS * self._ceiling
+            self._probe = _CAREFUL
             least = _LEAST_OF_STATED * self._capacity if self._capacity is not None else 1.0
             self.budget = max(least, config.kv_decrease * min(self.budget, used))
             fits = self._capacity is not None and seen.held <= self._capacity
             if seen.gpu.reason != LOST or not fits:
-                # As many stay in as hold what is left; where that is nearly all of them, nearly all.
-                factor = max(0.5, min(0.9, self.budget / max(seen.held, 1.0)))
+                # As many stay in as there is room for; where that is nearly all of them, nearly all.
+                room = max(self.budget, config.kv_decrease * (self._capacity or 0.0))
+                factor = max(0.5, min(0.9, room / max(seen.held, 1.0)))
                 self.sessions = max(1.0, factor * min(self.sessions, float(seen.admitted)))
             reason = seen.gpu.reason
         else:
@@ -203,8 +208,8 @@ class Window:
         return self._change("healthy", is_decrease=False)
 
     def _step(self) -> float:
-        """Quick up to where much was lost the last time, or the stated capacity ends; then with care, and
-        ever less of it while nothing is lost."""
+        """Quick up to where much was lost the last time; then with care, and ever less of it while nothing is
+        lost."""
         if self.budget < _NEAR * self._ceiling:
             return self._config.kv_increase
         step = self._probe * self._config.kv_increase
