@@ -119,8 +119,8 @@ class Handlers:
             return
         with self._driver.open_ticket(visitor.tenant.id, facts) as ticket:
             ticket.began_s = began_s
-            if self._traces is not None:
-                self._traces.arrived(ticket.request, request.head.facts.traceparent)
+            if self._traces is not None and (traceparent := request.head.facts.traceparent):
+                self._traces.arrived(ticket.request, traceparent)
             attempt = await self._reach(ticket, client, request, facts)
             if attempt is not None:
                 await self._answer(ticket, client, request, attempt)

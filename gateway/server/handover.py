@@ -7,7 +7,8 @@ requests need out of the processor's caches, which costs more than all that is d
 What goes into the file and what is kept in memory is the same lines of JSON, made once.
 
 Invariants: every reader gets every record once, in order; nothing waits for longer than `PERIOD_S`, or for
-more than `_MANY` others; who calls `flush` has everything that was taken before.
+much more than `_MANY` others; no reader gets a record before the callback that it comes from has ended; who
+calls `flush` has everything that was taken before.
 """
 
 import asyncio
@@ -34,20 +35,26 @@ class Handover:
         self._line_takers = tuple(line_takers)
         self._encoder = msgspec.json.Encoder()
         self._fresh: list[Record] = []
+        self._due: asyncio.Handle | None = None
+        self._is_soon = False
 
     def take(self, records: list[Record]) -> None:
         """To be called on a running loop."""
         fresh = self._fresh
-        if not fresh:
-            asyncio.get_running_loop().call_later(PERIOD_S, self.flush)
         fresh += records
-        if len(fresh) >= _MANY:
-            self.flush()
+        if self._due is None:
+            self._due = asyncio.get_running_loop().call_later(PERIOD_S, self.flush)
+        elif len(fresh) >= _MANY and not self._is_soon:
+            self._is_soon = True
+            self._due.cancel()
+            self._due = asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
-        fresh, self._fresh = self._fresh, []
-        if not fresh:
+        if self._due is None:
             return
+        self._due.cancel()
+        self._due, self._is_soon = None, False
+        fresh, self._fresh = self._fresh, []
         for take in self._takers:
             take(fresh)
         if self._line_takers:

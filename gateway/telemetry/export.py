@@ -29,7 +29,7 @@ from gateway.telemetry.spans import Spans
 from gateway.telemetry.trace_context import TraceContexts
 
 _log: Final = logging.getLogger(__name__)
-_SEND_PERIOD_S: Final = 0.5
+_SEND_PERIOD_S: Final = 1.0
 _SPANS_AT_ONCE: Final = 512
 _BACKOFF_S: Final = (1.0, 2.0, 5.0, 10.0)
 _AT_THE_END_S: Final = 3.0

@@ -78,6 +78,9 @@ class Spans:
             rec.SessionStarted: self._session_started,
             rec.SessionEnded: self._session_ended,
             rec.TurnArrived: self._arrived,
+            rec.ToolStart: self._tools_started,
+        }
+        self._takes_of_turn: dict[type, Callable[[_Turn, Any], None]] = {
             rec.TurnWaited: self._waited,
             rec.Routed: self._routed,
             rec.GpuSubmit: self._submitted,
@@ -85,18 +88,22 @@ class Spans:
             rec.GpuEnd: self._ended,
             rec.Refused: self._refused,
             rec.TurnLeft: self._left,
-            rec.ToolStart: self._tools_started,
             rec.ToolEnd: self._tools_ended,
         }
+        """Of turns that are open, and no others: most of a busy gateway's turns are left out."""
 
     def take(self, records: Iterable[rec.Record], *, now: float) -> list[Span]:
         """Spans that ended. Records of types that are unknown here make none."""
         self._allowance.refill(now=now)
-        takes = self._takes
+        takes, takes_of_turn, turns = self._takes, self._takes_of_turn, self._turns
+        record: Any
         for record in records:
-            take = takes.get(type(record))
+            kind = type(record)
+            take = takes.get(kind)
             if take is not None:
                 take(record)
+            elif turns and kind in takes_of_turn and (turn := turns.get(record.turn)) is not None:
+                takes_of_turn[kind](turn, record)
         return self._flush()
 
     def end_all(self) -> list[Span]:
@@ -175,76 +182,66 @@ class Spans:
     def _arrived(self, record: rec.TurnArrived) -> None:
         if record.session is None:
             return
-        trace = self._contexts.of(record.session, record.turn)
         session = self._sessions.get(record.session)
-        if session is None and not self._has_room():
-            self.left_out += trace.is_sampled
-            return
         if session is None:
+            trace = self._contexts.of(record.session, record.turn)
+            if not self._has_room():
+                self.left_out += trace.is_sampled
+                return
             session = _Session(trace, None, record.at_s, record.at_s)
             self._open(record.session, session)
-        session.trace, session.seen_s = trace, record.at_s
+        elif not session.turns:
+            session.trace = self._contexts.of(record.session, record.turn)
+        session.seen_s = record.at_s
         session.turns += 1
-        if not trace.is_sampled:
+        if not session.trace.is_sampled:
             return
         if not self._has_room():
             session.left_out += 1
             self.left_out += 1
             return
-        self._turns[record.turn] = _Turn(record, trace)
+        self._turns[record.turn] = _Turn(record, session.trace)
         if len(self._turns) > MAX_OPEN:
             self._finish(next(iter(self._turns)), record.at_s, "lost")
 
     def _has_room(self) -> bool:
         return self._allowance.left > len(self._out)
 
-    def _waited(self, record: rec.TurnWaited) -> None:
-        turn = self._turns.get(record.turn)
-        if turn is not None:
-            turn.wait_reason = record.reason.value
-
-    def _routed(self, record: rec.Routed) -> None:
-        turn = self._turns.get(record.turn)
-        if turn is not None:
-            turn.routed = record
-            if turn.routed_first_s is None:
-                turn.routed_first_s = record.at_s
-
-    def _submitted(self, record: rec.GpuSubmit) -> None:
-        turn = self._turns.get(record.turn)
-        if turn is not None:
-            turn.attempts.append(_Attempt(record))
-
-    def _first_token(self, record: rec.GpuFirstToken) -> None:
-        turn = self._turns.get(record.turn)
-        if turn is not None and turn.attempts:
-            turn.attempts[-1].first_token_s = record.at_s
-
-    def _ended(self, record: rec.GpuEnd) -> None:
-        turn = self._turns.get(record.turn)
-        if turn is None:
-            return
-        if turn.attempts:
-            turn.attempts[-1].end = record
-        if record.outcome != "failed":  # else it goes elsewhere, or is refused
-            self._finish(record.turn, record.at_s, record.outcome)
-
-    def _refused(self, record: rec.Refused) -> None:
-        if record.turn in self._turns:
-            self._finish(record.turn, record.at_s, record.reason.value)
-
-    def _left(self, record: rec.TurnLeft) -> None:
-        if record.turn in self._turns:
-            self._finish(record.turn, record.at_s, "client_left")
-
     def _tools_started(self, record: rec.ToolStart) -> None:
         session = self._sessions.get(record.session)
         if session is not None:
             session.seen_s = record.at_s
 
-    def _tools_ended(self, record: rec.ToolEnd) -> None:
+    def _waited(self, turn: _Turn, record: rec.TurnWaited) -> None:
+        turn.wait_reason = record.reason.value
+
+    def _routed(self, turn: _Turn, record: rec.Routed) -> None:
+        turn.routed = record
+        if turn.routed_first_s is None:
+            turn.routed_first_s = record.at_s
+
+    def _submitted(self, turn: _Turn, record: rec.GpuSubmit) -> None:
+        turn.attempts.append(_Attempt(record))
+
+    def _first_token(self, turn: _Turn, record: rec.GpuFirstToken) -> None:
+        if turn.attempts:
+            turn.attempts[-1].first_token_s = record.at_s
+
+    def _ended(self, turn: _Turn, record: rec.GpuEnd) -> None:
+        if turn.attempts:
+            turn.attempts[-1].end = record
+        if record.outcome != "failed":  # else it goes elsewhere, or is refused
+            self._finish(record.turn, record.at_s, record.outcome)
+
+    def _refused(self, turn: _Turn, record: rec.Refused) -> None:
+        self._finish(record.turn, record.at_s, record.reason.value)
+
+    def _left(self, turn: _Turn, record: rec.TurnLeft) -> None:
+        self._finish(record.turn, record.at_s, "client_left")
+
+    def _tools_ended(self, turn: _Turn, record: rec.ToolEnd) -> None:
         session = self._sessions.get(record.session)
-        if session is None or not session.trace.is_sampled or record.turn not in self._turns:
+        if session is None or not session.trace.is_sampled:
             return
         names = tuple(name[:_MAX_TEXT] for name in record.names)
         self._out.append(

@@ -16,7 +16,7 @@ Invariants: a session is in one trace for good; what is no valid `traceparent` i
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from xxhash import xxh3_64_digest, xxh3_128_digest
+from xxhash import xxh3_64_digest, xxh3_64_hexdigest, xxh3_128_digest
 
 from gateway.domain.ids import RequestId, SessionId
 from gateway.wire.traceparent import Context, read_traceparent
@@ -38,7 +38,7 @@ class Trace(NamedTuple):
 
 def span_id(name: str) -> bytes:
     """Of a turn, or of what else has a name of its own."""
-    return xxh3_64_digest(name.encode()) or b"\x01"
+    return xxh3_64_digest(name.encode())
 
 
 def session_span_id(session: SessionId) -> bytes:
@@ -70,17 +70,18 @@ class TraceContexts:
 
     def of(self, session: SessionId, turn: RequestId | None = None) -> Trace:
         """`turn` is one of it; it matters if nothing was asked of the session before."""
-        trace = self._sessions.get(session)
-        if trace is None:
-            client = self.of_client(turn) if turn is not None else None
-            if client is not None:
-                trace = _trace(client.trace_id, client.span_id, client.is_sampled)
-            else:
-                own = xxh3_128_digest(session.encode())
-                trace = _trace(own, b"", int.from_bytes(own[8:], "big") < self._threshold)
-            self._sessions[session] = trace
-            if len(self._sessions) > MAX_SESSIONS:
-                self._sessions.popitem(last=False)
+        return self._sessions.get(session) or self._begin(session, turn)
+
+    def _begin(self, session: SessionId, turn: RequestId | None) -> Trace:
+        client = self.of_client(turn) if turn is not None else None
+        if client is not None:
+            trace = _trace(client.trace_id, client.span_id, client.is_sampled)
+        else:
+            own = xxh3_128_digest(session.encode())
+            trace = _trace(own, b"", int.from_bytes(own[8:], "big") < self._threshold)
+        self._sessions[session] = trace
+        if len(self._sessions) > MAX_SESSIONS:
+            self._sessions.popitem(last=False)
         return trace
 
     def forget(self, session: SessionId) -> None:
@@ -88,7 +89,9 @@ class TraceContexts:
 
     def header(self, turn: RequestId, session: SessionId | None) -> bytes:
         """The header line for the replica: the turn's span if it is sampled, else what the client said."""
-        if session is not None and (trace := self.of(session, turn)).is_sampled:
-            return f"{trace.beginning}{span_id(turn).hex()}-01\r\n".encode()
+        if session is not None:
+            trace = self._sessions.get(session) or self._begin(session, turn)
+            if trace.is_sampled:
+                return f"{trace.beginning}{xxh3_64_hexdigest(turn.encode())}-01\r\n".encode()
         said = self._turns.get(turn)
         return b"traceparent: %s\r\n" % said[0].encode("latin-1") if said is not None else b""

@@ -1,8 +1,10 @@
 """Records reach whoever reads them: all of them, in order, and soon."""
 
 import asyncio
+import time
 
 from gateway.domain import records as rec
+from gateway.server import handover as module
 from gateway.server.handover import PERIOD_S, Handover
 from tests.telemetry.lines import as_lines
 
@@ -56,7 +58,34 @@ async def test_a_flood_does_not_wait_for_its_time():
     handover, heard, _ = readers(1)
     for number in range(2500):
         handover.take(some(number))
+        if number % 7 == 0:
+            await asyncio.sleep(0)
     assert len(heard[0]) >= 2000
+
+
+async def test_what_is_said_of_a_record_in_the_same_breath_is_known_to_its_readers():
+    handover, heard, _ = readers(1)
+    for number in range(600):
+        handover.take(some(number))
+    assert not heard[0]
+    await asyncio.sleep(0)
+    assert len(heard[0]) == 600
+
+
+async def test_a_flood_leaves_no_alarm_that_would_cut_what_follows_in_pieces(monkeypatch):
+    monkeypatch.setattr(module, "PERIOD_S", 0.1)
+    handover, heard, _ = readers(1)
+    handover.take(some(0))
+    handover.take(some(*range(1, 300)))
+    await asyncio.sleep(0)
+    assert len(heard[0]) == 300
+    time.sleep(0.1)  # when the first record's time would be over
+    handover.take(some(300))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(heard[0]) == 300
+    await asyncio.sleep(0.3)
+    assert len(heard[0]) == 301
 
 
 async def test_lines_are_made_once_and_of_the_same_records():
