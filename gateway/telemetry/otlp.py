@@ -9,7 +9,9 @@ Field numbers as in opentelemetry-proto 1.x (`trace/v1/trace.proto`, `common/v1/
 import struct
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 Value = str | int | float | bool | tuple[str, ...]
 Attributes = Sequence[tuple[str, Value | None]]
@@ -20,7 +22,7 @@ SERVER: Final = 2
 CLIENT: Final = 3
 
 
-class Span(NamedTuple):
+class Span(msgspec.Struct, frozen=True, gc=False):
     trace_id: bytes
     span_id: bytes
     parent: bytes
@@ -47,7 +49,7 @@ def encode_span(span: Span) -> bytes:
     if span.parent:
         parts += (b"\x22\x08", span.parent)
     parts += (
-        _text(5, span.name),
+        _known_text(5, span.name),
         b"\x30%c" % span.kind,
         _TIMES.pack(0x39, int(span.start_s * 1e9), 0x41, int(span.end_s * 1e9)),
         _attributes(9, span.attributes),
@@ -64,13 +66,13 @@ _DOUBLE: Final = struct.Struct("<Bd")
 
 
 def _attributes(field: int, attributes: Attributes) -> bytes:
-    return b"".join([_attribute(field, *each) for each in attributes if each[1] is not None])
+    return b"".join([_attribute(field, key, value) for key, value in attributes if value is not None])
 
 
 @lru_cache(maxsize=4096, typed=True)
 def _attribute(field: int, key: str, value: Value) -> bytes:
     """Most are the same again and again: models, replicas, small numbers."""
-    return _block(field, _text(1, key) + _block(2, _value(value)))
+    return _block(field, _known_text(1, key) + _block(2, _value(value)))
 
 
 def _value(value: Value) -> bytes:
@@ -87,6 +89,10 @@ def _value(value: Value) -> bytes:
 
 def _text(field: int, text: str) -> bytes:
     return _block(field, text.encode(errors="replace"))
+
+
+_known_text: Final = lru_cache(maxsize=1024)(_text)
+"""Of which there are few: names."""
 
 
 def _block(field: int, content: bytes) -> bytes:

@@ -29,7 +29,7 @@ from gateway.domain.decision import Edge
 from gateway.domain.ids import RequestId, SessionId
 from gateway.domain.request import Protocol
 from gateway.telemetry.otlp import CLIENT, INTERNAL, SERVER, Span
-from gateway.telemetry.trace_context import Trace, TraceContexts, session_span_id, span_id
+from gateway.telemetry.trace_context import Trace, TraceContexts, span_id
 
 MAX_OPEN: Final = 20_000
 _BURST_S: Final = 2.0
@@ -130,7 +130,7 @@ class Spans:
         """Its first turn follows, and says which trace it is in."""
         if not self._has_room():
             return  # whatever is traced of it later will do without what this says
-        empty = Trace(b"", b"", False, "")
+        empty = Trace(b"", b"", False, b"", "")
         self._open(record.session, _Session(empty, record, record.at_s, record.at_s))
 
     def _open(self, name: SessionId, session: _Session) -> None:
@@ -152,13 +152,13 @@ class Spans:
         started, links = session.started, []
         if started is not None and started.parent is not None:
             parent = self._contexts.of(started.parent)
-            links.append((parent.trace_id, session_span_id(started.parent)))
+            links.append((parent.trace_id, parent.own))
         if reason == "idle":
             end_s = session.seen_s  # it was silent since
         self._out.append(
             Span(
                 session.trace.trace_id,
-                session_span_id(name),
+                session.trace.own,
                 session.trace.parent,
                 "invoke_agent",
                 INTERNAL,
@@ -243,19 +243,20 @@ class Spans:
         session = self._sessions.get(record.session)
         if session is None or not session.trace.is_sampled:
             return
-        names = tuple(name[:_MAX_TEXT] for name in record.names)
+        names = tuple([name[:_MAX_TEXT] for name in record.names])
+        is_one = len(set(names)) == 1
         self._out.append(
             Span(
                 session.trace.trace_id,
                 span_id(f"tools {record.turn}"),
-                session_span_id(record.session),
-                f"execute_tool {names[0]}" if len(set(names)) == 1 else "execute_tool",
+                session.trace.own,
+                f"execute_tool {names[0]}" if is_one else "execute_tool",
                 INTERNAL,
                 record.at_s - record.late_s - record.duration_ms / 1e3,
                 record.at_s - record.late_s,
                 (
                     ("gen_ai.operation.name", "execute_tool"),
-                    ("gen_ai.tool.name", names[0] if len(set(names)) == 1 else None),
+                    ("gen_ai.tool.name", names[0] if is_one else None),
                     ("turnpike.tool.names", names if len(names) > 1 else None),
                     ("turnpike.synthetic", True),
                     ("gen_ai.conversation.id", record.session),
@@ -308,7 +309,7 @@ def _turn_span(turn: _Turn, own: bytes, end_s: float, outcome: str, contexts: Tr
     assert arrived.session is not None
     end = turn.attempts[-1].end if turn.attempts else None
     client = contexts.of_client(arrived.turn)
-    parent, links = session_span_id(arrived.session), []
+    parent, links = turn.trace.own, []
     if client is not None and client.trace_id == turn.trace.trace_id:
         links.append((turn.trace.trace_id, parent))
         parent = client.span_id
@@ -321,6 +322,7 @@ def _turn_span(turn: _Turn, own: bytes, end_s: float, outcome: str, contexts: Tr
     usage = end.usage if end is not None else None
     is_good = outcome == "finished" and end is not None and (end.status or 0) < 400
     problem = "" if is_good else f"{end.status}" if outcome == "finished" and end is not None else outcome
+    # `value` of an enumeration is a call of four functions.
     return Span(
         turn.trace.trace_id, own, parent, f"{operation} {model}" if model else operation,
         SERVER if client is not None else CLIENT, arrived.at_s, end_s,
@@ -338,11 +340,11 @@ def _turn_span(turn: _Turn, own: bytes, end_s: float, outcome: str, contexts: Tr
             ("error.type", problem or None),
             ("turnpike.request", arrived.turn),
             ("turnpike.thread", arrived.thread),
-            ("turnpike.edge", arrived.edge.value),
-            ("turnpike.source", arrived.source.value),
+            ("turnpike.edge", arrived.edge._value_),
+            ("turnpike.source", arrived.source._value_),
             ("turnpike.confidence", arrived.confidence),
             ("turnpike.replica", routed.replica if routed is not None else None),
-            ("turnpike.placement.reason", routed.reason.value if routed is not None else None),
+            ("turnpike.placement.reason", routed.reason._value_ if routed is not None else None),
             ("turnpike.queue_ms", routed.waited_ms if routed is not None else None),
         ),
         links, problem,

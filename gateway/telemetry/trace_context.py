@@ -32,6 +32,8 @@ class Trace(NamedTuple):
     parent: bytes
     """The client's span above the session's; empty if the session is the root."""
     is_sampled: bool
+    own: bytes
+    """The session's own span."""
     beginning: str
     """Of the header lines that its turns send on."""
 
@@ -39,14 +41,6 @@ class Trace(NamedTuple):
 def span_id(name: str) -> bytes:
     """Of a turn, or of what else has a name of its own."""
     return xxh3_64_digest(name.encode())
-
-
-def session_span_id(session: SessionId) -> bytes:
-    return span_id(f"session {session}")
-
-
-def _trace(trace_id: bytes, parent: bytes, is_sampled: bool) -> Trace:
-    return Trace(trace_id, parent, is_sampled, f"traceparent: 00-{trace_id.hex()}-")
 
 
 class TraceContexts:
@@ -74,12 +68,11 @@ class TraceContexts:
 
     def _begin(self, session: SessionId, turn: RequestId | None) -> Trace:
         client = self.of_client(turn) if turn is not None else None
-        if client is not None:
-            trace = _trace(client.trace_id, client.span_id, client.is_sampled)
-        else:
-            own = xxh3_128_digest(session.encode())
-            trace = _trace(own, b"", int.from_bytes(own[8:], "big") < self._threshold)
-        self._sessions[session] = trace
+        if client is None:
+            trace_id = xxh3_128_digest(session.encode())
+            client = Context(trace_id, b"", int.from_bytes(trace_id[8:], "big") < self._threshold)
+        beginning = f"traceparent: 00-{client.trace_id.hex()}-"
+        trace = self._sessions[session] = Trace(*client, span_id(f"session {session}"), beginning)
         if len(self._sessions) > MAX_SESSIONS:
             self._sessions.popitem(last=False)
         return trace

@@ -14,7 +14,7 @@ from gateway.domain.request import Protocol, Usage
 from gateway.telemetry import spans as module
 from gateway.telemetry.otlp import CLIENT, SERVER
 from gateway.telemetry.spans import Spans
-from gateway.telemetry.trace_context import TraceContexts, session_span_id, span_id
+from gateway.telemetry.trace_context import TraceContexts, span_id
 from tests.core.playbook import (
     Playbook,
     arrived,
@@ -87,7 +87,7 @@ def test_the_tree_of_a_session():
     spans = traced.read()
     [root] = of(spans, "invoke_agent")
     assert (root.parent, root.start_s, root.end_s) == (b"", 1000.0, 1012.0)
-    assert root.span_id == session_span_id(session)
+    assert root.span_id == traced.contexts.of(session).own
     one, two = of(spans, "chat m")
     assert (one.start_s, one.end_s, two.start_s, two.end_s) == (1000.0, 1003.0, 1008.0, 1011.0)
     assert one.parent == two.parent == root.span_id and one.kind == CLIENT and not one.error
@@ -189,8 +189,8 @@ def test_sub_agents_are_linked():
     out = spans.take(records, now=1.0)
     assert [span.links for span in out] == [[], [(contexts.of(ONE).trace_id, span_id("r0"))], []]
     spans.take([child, msgspec.structs.replace(records[0], session=TWO)], now=1.0)
-    *_, root = [span for span in spans.end_all() if span.span_id == session_span_id(TWO)]
-    assert root.links == [(contexts.of(ONE).trace_id, session_span_id(ONE))]
+    *_, root = [span for span in spans.end_all() if span.span_id == contexts.of(TWO).own]
+    assert root.links == [(contexts.of(ONE).trace_id, contexts.of(ONE).own)]
 
 
 def test_nothing_of_a_session_that_is_not_sampled():

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.domain.ids import RequestId, SessionId
 from gateway.telemetry import trace_context as module
-from gateway.telemetry.trace_context import TraceContexts, session_span_id, span_id
+from gateway.telemetry.trace_context import TraceContexts, span_id
 from gateway.wire.traceparent import read_traceparent
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -30,7 +30,7 @@ def test_a_session_has_a_trace_of_its_own():
     assert TraceContexts(1.0).of(SessionId("s-2")).trace_id != one.trace_id
     header = TraceContexts(1.0).header(R, S)
     assert header == f"traceparent: 00-{one.trace_id.hex()}-{span_id(R).hex()}-01\r\n".encode()
-    assert len(span_id(R)) == len(session_span_id(S)) == 8 and span_id(R) != session_span_id(S)
+    assert len(span_id(R)) == len(one.own) == 8 and span_id(R) != one.own == again.own
 
 
 def test_a_session_takes_its_trace_from_its_first_turn():
