@@ -90,22 +90,41 @@ class TranscriptReader:
             agent=agent,
             agent_type=agent_type,
             words=words,
-            new=self._new(items, raws, found.said),
+            new=self._new(items, raws, self._news(items, raws, found)),
         )
         return transcript, echoes
 
     def _echoes(self, items: Sequence[Raw], raws: Sequence[int], found: _Checkpoint) -> Echoes:
         """Of the items behind the model's newest, and of those from its newest calls on."""
-        end = len(raws)
-        newest = range(end - 1, max(found.said - 2, end - MAX_ITEMS - 1, -1), -1)
-        before = min(found.called, found.said - 1)
+        news = self._news(items, raws, found)
+        newest = range(news.stop - 1, max(news.start - 2, news.stop - MAX_ITEMS - 1, -1), -1)
+        before = min(found.called, news.start - 1)
         block = range(before - 1, max(-1, before - MAX_ITEMS), -1)
         read = self._item
         return read_echoes(read(raws[at], items[at]) for places in (newest, block) for at in places)
 
-    def _new(self, items: Sequence[Raw], raws: Sequence[int], said: int) -> NewItems:
-        """Of the items behind the model's newest."""
-        places = range(len(raws) - 1, max(said, len(raws) - _MAX_NEW) - 1, -1)
+    def _news(self, items: Sequence[Raw], raws: Sequence[int], found: _Checkpoint) -> range:
+        """Where the items behind the model's newest are.
+
+        Words that the client puts into the model's mouth at the very end (a prefill, `now give your final
+        answer`) are no answer: what came before them is still new.
+        """
+        end = len(raws)
+        if found.said < end or found.called == end:
+            return range(found.said, end)
+        least = max(0, end - MAX_ITEMS)
+        while end > least and self._is_models(items, raws, end - 1):
+            end -= 1
+        start = end
+        while start > least and not self._is_models(items, raws, start - 1):
+            start -= 1
+        return range(start, end)
+
+    def _is_models(self, items: Sequence[Raw], raws: Sequence[int], at: int) -> bool:
+        return self._item(raws[at], items[at]).kind in (ASSISTANT, ASIDE)
+
+    def _new(self, items: Sequence[Raw], raws: Sequence[int], news: range) -> NewItems:
+        places = reversed(news[-_MAX_NEW:])
         return read_new((len(memoryview(items[at])), self._item(raws[at], items[at])) for at in places)
 
     def _resume(self, items: Sequence[Raw], raws: Sequence[int]) -> _Checkpoint:

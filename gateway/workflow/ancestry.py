@@ -2,7 +2,7 @@
 
 Source: ours (docs/sessions.md). From strong to weak: a retry of a failed attempt; an id
 that we saw being minted; the longest conversation that we know *and our own answer behind it*; that answer
-alone; the conversation alone.
+alone; the conversation alone, where it goes on without its answer.
 
 Symbols: —
 
@@ -37,7 +37,9 @@ BACKING_OFF: Final = 2.0
 """Who failed for a while waits in proportion to that."""
 
 MAX_UNANSWERED: Final = 2
-"""Messages that a client writes after an answer that said nothing."""
+"""Messages that a client writes behind a conversation whose answer it leaves out."""
+REJECTED_S: Final = 30.0
+"""So soon a program asks on that cannot use an answer; its tools may run before that."""
 
 Within = Callable[[Turn], bool]
 """Whether a turn may be the parent at all (its session's stated identity does not forbid it)."""
@@ -88,14 +90,18 @@ def _earliness(turn: Turn, *, now: float) -> float:
     return abs(now - turn.due_s) if turn.due_s is not None else UNTOLD_S
 
 
-def find_parent(traces: Traces, facts: RequestFacts, minted: Sequence[int], within: Within) -> Link | None:
+def find_parent(
+    traces: Traces, facts: RequestFacts, minted: Sequence[int], within: Within, *, now: float
+) -> Link | None:
     """The turn whose conversation this request goes on with."""
-    return (
+    link = (
         _by_minted_id(traces, facts, minted, within)
         or _by_conversation(traces, facts, within)
         or _by_echo(traces, facts, within)
-        or _after_silence(traces, facts, within)
     )
+    if link is None or link.turn.next is not None:
+        link = _without_answer(traces, facts, within, now=now) or link
+    return link or _among_twins(traces, facts, minted, within)
 
 
 def _by_minted_id(traces: Traces, facts: RequestFacts, minted: Sequence[int], within: Within) -> Link | None:
@@ -178,12 +184,39 @@ def _by_echo(traces: Traces, facts: RequestFacts, within: Within) -> Link | None
     return Link(max(known, key=lambda turn: turn.arrived_s), SessionSource.ECHO)
 
 
-def _after_silence(traces: Traces, facts: RequestFacts, within: Within) -> Link | None:
-    """A conversation that we know, was answered with nothing, and goes on as if nobody had been asked."""
+def _without_answer(traces: Traces, facts: RequestFacts, within: Within, *, now: float) -> Link | None:
+    """A conversation that we know goes on as if nobody had answered: nothing was said, or nothing that the
+    agent's program keeps."""
+    answered = {block.tail for block in facts.transcript.blocks}
     for tail in facts.transcript.recent[:MAX_UNANSWERED]:
         known = [turn for turn in holders(traces.tails, tail) if within(turn)] if tail else []
-        if known and len(_sessions(known)) == 1 and known[-1].is_silent and known[-1].next is None:
-            return Link(known[-1], SessionSource.PREFIX)
+        if known and len(_sessions(known)) == 1 and known[-1].next is None:
+            turn = known[-1]
+            if turn.is_silent or (tail not in answered and _may_reject(turn, facts, now=now)):
+                return Link(turn, SessionSource.PREFIX)
+    return None
+
+
+def _may_reject(turn: Turn, facts: RequestFacts, *, now: float) -> bool:
+    """An agent whose program reads calls from its texts asks again, or brings what one returned."""
+    return (
+        turn.outcome is Outcome.ANSWERED
+        and facts.tool_count == 0
+        and not turn.calls
+        and turn.agent == facts.transcript.agent
+        and now - turn.ended_s <= REJECTED_S
+    )
+
+
+def _among_twins(traces: Traces, facts: RequestFacts, minted: Sequence[int], within: Within) -> Link | None:
+    """Several sessions had the very same answer to the very same, ids included: it is one of them."""
+    if _have_short_ids(facts) or facts.state_ids:
+        return None
+    tails = {block.tail or facts.transcript.agent for block in facts.transcript.blocks}
+    for known in minted:
+        twins = [turn for turn in holders(traces.minted, known) if within(turn) and turn.tail in tails]
+        if twins:
+            return _oldest(twins, SessionSource.CALL_ID)
     return None
 
 

@@ -83,7 +83,7 @@ def infer(traces: Traces, facts: RequestFacts, within: Within, *, now: float) ->
             is_choice=retried.is_choice,
         )
     minted = [hash_text(text) for text in (*facts.state_ids, *facts.echoed_ids)]
-    link = find_parent(traces, facts, minted, within)
+    link = find_parent(traces, facts, minted, within, now=now)
     if link is not None:
         edge = _edge_after(link.turn, facts)
         confidence = CONFIDENCE[link.source]

@@ -38,6 +38,14 @@ def test_the_newest_block_that_called_is_the_witness():
     assert echoes == Echoes(("a",), ())
 
 
+def test_words_put_into_the_models_mouth_are_no_answer():
+    nudge = {"role": "assistant", "content": "Now give your final answer."}
+    assert chat(user(), assistant("a"), result("a"), nudge) == Echoes(("a",), ("a",))
+    assert chat(user(), assistant("a"), result("a"), nudge, nudge) == Echoes(("a",), ("a",))
+    assert chat(user(), assistant("a"), result("a"), assistant(), user(), nudge) == Echoes(("a",), ())
+    assert chat(user(), nudge) == Echoes()
+
+
 def test_attempts_merged_into_one_history_are_one_block():
     assert chat(user(), assistant("a"), assistant("b"), result("b")) == Echoes(("b", "a"), ("b",))
 

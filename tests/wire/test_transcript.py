@@ -169,3 +169,12 @@ def test_only_what_is_new_is_decoded(monkeypatch):
     decoded.clear()
     chat(*GROWING[:-3], assistant(text="Hm."), user("Ok"), reader=reader)
     assert len(decoded) < len(GROWING) - 10, "two new ones, the system prompt, and what is quoted"
+
+
+def test_what_comes_before_words_put_into_the_models_mouth_is_new():
+    result = {"role": "tool", "tool_call_id": "c", "content": "x" * 100}
+    called = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": {"name": "f"}}]}
+    nudge = {"role": "assistant", "content": "Now give your final answer."}
+    assert chat(user(), called, result, nudge).new == chat(user(), called, result).new
+    assert chat(user(), called, result, nudge).new.size > 100
+    assert chat(user(), nudge).new == chat(user()).new

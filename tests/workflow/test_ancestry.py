@@ -1,9 +1,12 @@
 """Which turn a request follows: minted ids, echoes, prefixes, retries (CLIENTS: rules 2 to 6, 13)."""
 
+from typing import Any
+
 import pytest
 
 from gateway.domain.decision import Edge, SessionSource
-from tests.workflow.world import World, call, result, said, user
+from gateway.domain.records import ToolEnd
+from tests.workflow.world import TOOLS, World, call, result, said, user
 
 FIX = user("Please fix the bug in the parser")
 
@@ -152,6 +155,43 @@ def test_a_client_may_edit_an_answer_of_a_conversation_that_we_know():
     turn = world.ask([*history, said("[removed]"), user("More")])
     assert (turn.parent, turn.source) == (second.turn, SessionSource.PREFIX)
     assert turn.confidence < second.confidence
+
+
+REACT: dict[str, Any] = {"tools": None, "system": "Use Action and Action Input."}
+WRONG = user("I did it wrong: an action and a final answer at once")
+
+
+def test_an_answer_that_the_program_rejects_is_followed_all_the_same():
+    world = World()
+    first = world.ask([FIX], **REACT)
+    world.answer(first, "Action: ask\nAction Input: {}\nFinal Answer: 7")
+    second = world.ask([FIX, WRONG], **REACT)
+    assert (second.parent, second.edge, second.thread) == (first.turn, Edge.CONTINUES, first.thread)
+    assert [end.turn for end in world.play.seen(ToolEnd)] == [second.turn]  # else it ran for ever
+    answer = "Action: ask\nAction Input: {}"
+    world.answer(second, answer)
+    history = [FIX, WRONG, said(answer + "\nObservation: 7"), user("Go on")]
+    third = world.ask(history, **REACT)
+    world.answer(third, "Action: ask\nAction Input: {}\nFinal Answer: 8")
+    assert world.ask([*history, WRONG], **REACT).parent == third.turn  # not the one whose answer is there
+
+
+@pytest.mark.parametrize("how", [{"system": "You judge others."}, {"after": 60.0}, {"tools": TOOLS}])
+def test_what_another_asks_or_asks_later_follows_no_rejected_answer(how):
+    world = World()
+    world.answer(world.ask([FIX], **REACT), "Action: ask\nAction Input: {}")
+    assert world.ask([FIX, WRONG], **{**REACT, **how}).source is SessionSource.NEW
+
+
+def test_twins_that_were_answered_with_the_same_ids_go_on_one_by_one():
+    world = World()
+    twins = [world.ask([FIX]) for _ in range(2)]
+    for turn in twins:
+        world.answer(turn, "Step 0.", call("call_aaaaaaaaaaaa"))
+    history = [FIX, said("Step 0.", call("call_aaaaaaaaaaaa")), result("call_aaaaaaaaaaaa")]
+    went_on = [world.ask(history) for _ in twins]
+    assert [turn.session for turn in went_on] == [turn.session for turn in twins]
+    assert went_on[0].confidence == 0.6
 
 
 def test_attempts_merged_into_one_history_follow_the_newest():
