@@ -10,7 +10,6 @@ from typing import Final
 _RESCALE_AT: Final = 1e6
 _STRENGTH: Final = 0.5
 """What the simpler context weighs, for each different node that was seen in the one that leans on it."""
-_LEAST: Final = 0.01
 FREQUENT: Final = 0
 """The context that is no context."""
 
@@ -40,13 +39,6 @@ def smooth(
     for node, seen in by_node.items():
         shares[place.get(node, -1)] += seen * scale
     return shares
-
-
-def without(counts: Counts, gain: float, own: Counts, own_gain: float) -> dict[int, float]:
-    """What others than one of them have added to these counts."""
-    scale, mine = gain / own_gain, own.by_node
-    left = {node: seen - scale * mine.get(node, 0.0) for node, seen in counts.by_node.items()}
-    return {node: seen for node, seen in left.items() if seen > _LEAST * gain}
 
 
 class Evidence:

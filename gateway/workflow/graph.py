@@ -22,7 +22,7 @@ from msgspec import Meta
 
 from gateway.tool_probe.quantiles import LogQuantiles
 from gateway.workflow.belief import Belief, Plain
-from gateway.workflow.evidence import FREQUENT, Evidence, smooth, without
+from gateway.workflow.evidence import FREQUENT, Evidence, smooth
 from gateway.workflow.kin import Kin
 from gateway.workflow.mixture import Mixture, Opinion, level
 from gateway.workflow.nodes import END, OTHER, TEXT
@@ -31,10 +31,8 @@ from gateway.workflow.walk import LEANS_ON, ORDERS, Walk, after
 
 _CANDIDATES: Final = 10
 _REFRESH: Final = 64
-_YOUNG: Final = 200
+_YOUNG: Final = 100
 """Steps of a type until which it leans on its relatives, and teaches them."""
-_ENOUGH: Final = 16.0
-"""Observations in a context from which on its relatives are not asked."""
 
 
 class GraphConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,11 +47,9 @@ class Forecast:
 
     __slots__ = ("candidates", "common", "contexts", "mixed", "opinions", "shares", "tables")
 
-    def __init__(
-        self, contexts: tuple[int, ...], common: tuple[int, ...], candidates: tuple[int, ...]
-    ) -> None:
+    def __init__(self, contexts: tuple[int, ...], candidates: tuple[int, ...]) -> None:
         self.contexts = contexts
-        self.common = common
+        self.common: tuple[int, ...] = ()
         """Contexts that all agents have in common; none, where the type is grown up."""
         self.candidates = candidates
         self.opinions: list[Opinion] = []
@@ -96,64 +92,33 @@ class Graph:
 
     def forecast(self, walk: Walk) -> Forecast:
         """What follows the step where the walk stands."""
+        own, kin, place = self._evidence, self.kin, self._place
+        found = Forecast(walk.contexts(), self._candidates)
+        size = len(found.candidates) + 1
+        nothing, belief, told = [1.0 / size] * size, self._belief, [own]
         if self.steps < _YOUNG:
-            return self._of_young(walk)
-        found = Forecast(walk.contexts(), (), self._candidates)
-        size, place = len(found.candidates) + 1, self._place
-        nothing = [1.0 / size] * size
-        get, gain = self._evidence.get, self._evidence.gain
+            found.common = walk.common_contexts()
+            nothing, belief, told = kin.shares(found.common, self._spread), kin.belief, [kin.evidence, own]
         said: list[list[float]] = []
         for kind, context in enumerate(found.contexts):
             leans_on = LEANS_ON[kind]
             shares = said[leans_on] if leans_on >= 0 else nothing
-            counts = get(context)
-            if counts is not None and counts.total > 0.0:
-                by_node, total = counts.by_node, counts.total
-                shares = smooth(by_node, total, gain, shares, place)
-                trusted = level(total / gain, is_sure=len(by_node) == 1)
+            trusted = -1
+            for evidence in told:
+                counts = evidence.get(context)
+                if counts is not None and counts.total > 0.0:
+                    by_node, total, gain = counts.by_node, counts.total, evidence.gain
+                    shares = smooth(by_node, total, gain, shares, place)
+                    trusted = level(total / gain, is_sure=len(by_node) == 1)
+            if trusted >= 0:
                 found.opinions.append(Opinion(kind, trusted, list(map(log, shares))))
             said.append(shares)
         if not found.opinions:
             found.shares = nothing
             return found
         found.mixed = self._mixture.mix(found.opinions)
-        found.tables.append(_plain(self._evidence, found.contexts, place, size))
-        found.shares = self._belief.average(found.mixed, found.tables)
-        return found
-
-    def _of_young(self, walk: Walk) -> Forecast:
-        """The same, of one that leans on its relatives wherever it has seen little."""
-        found = Forecast(walk.contexts(), walk.common_contexts(), self._candidates)
-        size, place = len(found.candidates) + 1, self._place
-        own, kin = self._evidence, self.kin.evidence
-        nothing = self.kin.shares(found.common, self._spread)
-        said: list[list[float]] = []
-        for kind, context in enumerate(found.contexts):
-            leans_on = LEANS_ON[kind]
-            shares = said[leans_on] if leans_on >= 0 else nothing
-            counts, theirs = own.get(context), kin.get(context)
-            seen = counts.total / own.gain if counts is not None else 0.0
-            others: dict[int, float] = {}
-            if theirs is not None and seen < _ENOUGH:
-                others = without(theirs, kin.gain, counts, own.gain) if counts is not None else theirs.by_node
-                total = sum(others.values())
-                if total > 0.0:
-                    shares = smooth(others, total, kin.gain, shares, place)
-            if counts is not None and seen > 0.0:
-                shares = smooth(counts.by_node, counts.total, own.gain, shares, place)
-                others = counts.by_node
-            elif others:
-                seen = sum(others.values()) / kin.gain
-            if seen > 0.0:
-                trusted = level(seen, is_sure=len(others) == 1)
-                found.opinions.append(Opinion(kind, trusted, list(map(log, shares))))
-            said.append(shares)
-        if not found.opinions:
-            found.shares = nothing
-            return found
-        found.mixed = self._mixture.mix(found.opinions)
-        found.tables = [_plain(each, found.contexts, place, size) for each in (own, kin)]
-        found.shares = self.kin.belief.average(found.mixed, found.tables)
+        found.tables = [_plain(each, found.contexts, place, size) for each in reversed(told)]
+        found.shares = belief.average(found.mixed, found.tables)
         return found
 
     def learn(self, forecast: Forecast, node: int) -> None:

@@ -17,7 +17,6 @@ from typing import Final
 
 _RATE: Final = 0.004
 _MOST: Final = 3.0
-_FIRST: Final = 0.125
 _LEVELS: Final = 7
 _ALL_OF: Final = 2_000
 _EVERY: Final = 4
@@ -47,7 +46,7 @@ class Mixture:
     def __init__(self, kinds: int) -> None:
         self._kinds = kinds
         self._lessons = 0
-        self._weights = [_FIRST] * (kinds * 2 * _LEVELS)
+        self._weights = [1.0 / kinds] * (kinds * 2 * _LEVELS)
 
     def mix(self, opinions: Sequence[Opinion]) -> list[float]:
         """The distribution that they amount to."""

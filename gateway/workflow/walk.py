@@ -17,14 +17,15 @@ import msgspec
 from gateway.domain.request import Manner
 from gateway.workflow.nodes import END, TEXT
 
-KINDS: Final = 8
-LEANS_ON: Final = (-1, 0, 1, 0, 0, 3, 3, 3)
+LEANS_ON: Final = (-1, 0, 1, 0, 0, 3, 3, 3, 7, 0)
 """Of each kind of context, which one it leans on; -1 for none."""
+KINDS: Final = len(LEANS_ON)
 ORDERS: Final = (2, 1, 0)
 """The kinds that are the last three steps, the last two, and the last one."""
 CALLS: Final = 2
 _MAX_RUN: Final = 6
 _FEW: Final = 2
+_MAX_STEPS: Final = 128
 
 
 def kind_of(node: int) -> int:
@@ -74,7 +75,7 @@ class Walk(msgspec.Struct, gc=False):
         """By kind."""
         last, before = self.last, self.before
         called = hash((last, self.opening))
-        steps = self.steps
+        kind, steps = kind_of(last), self.steps
         return (
             after(last),
             hash((2, before, last)),
@@ -84,6 +85,8 @@ class Walk(msgspec.Struct, gc=False):
             hash((6, called, self.asks, steps if steps < 8 else 7 + steps.bit_length())),
             hash((7, called, self.asks, self.lead)),
             hash((8, called, self.asks, self.close)),
+            hash((9, kind, self.lead, self.close)),
+            hash((10, kind, steps if steps < _MAX_STEPS else _MAX_STEPS)),
         )
 
     def common_contexts(self) -> tuple[int, ...]:

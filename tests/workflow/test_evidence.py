@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.workflow.evidence import Evidence, smooth, without
+from gateway.workflow.evidence import Evidence, smooth
 
 
 def test_counts_decay():
@@ -54,15 +54,3 @@ def test_few_observations_lean_on_what_is_simpler():
         known.add((1,), 9)  # which has no place of its own
     shares = smooth(counts.by_node, counts.total, known.gain, [0.2, 0.3, 0.5], {7: 0, 8: 1})
     assert shares[2] > 0.97
-
-
-def test_what_others_added():
-    ours, all_ = Evidence(max_contexts=8, half_life=1e9), Evidence(max_contexts=8, half_life=3.0)
-    for node in (7, 7, 8):
-        ours.add((1,), node)
-        all_.add((1,), node)
-    all_.add((1,), 8)
-    counts, own = all_.get(1), ours.get(1)
-    assert counts is not None and own is not None
-    left = without(counts, all_.gain, own, ours.gain)
-    assert set(left) == {8} and left[8] <= counts.by_node[8]

@@ -4,6 +4,7 @@ import math
 import random
 
 from gateway.domain.request import NO_MANNER, Manner
+from gateway.evaluation.markov import ALPHAS, Markov
 from gateway.workflow import graph as graphs
 from gateway.workflow.graph import Graph, GraphConfig
 from gateway.workflow.kin import Kin, World
@@ -179,21 +180,48 @@ def test_how_an_answer_ends_says_whether_more_is_to_come():
     assert subject.forecast(over).of(END) > 0.8 > 0.4 > subject.forecast(goes_on).of(END)
 
 
+def test_how_an_answer_begins_and_ends_may_say_it_together():
+    """`You're welcome … have a great day` is a goodbye, either of them alone is none."""
+    subject = graph()
+    for _ in range(60):
+        for lead, close in ((1, 1), (2, 2)):
+            end(subject, play(subject, [()], Manner(lead=lead, close=close)))
+        for lead, close in ((1, 2), (2, 1)):
+            end(subject, play(subject, [(), ("a",)], Manner(lead=lead, close=close)))
+    ends = {}
+    for lead, close in ((1, 1), (1, 2)):
+        walk = Walk()
+        walk.step(TEXT, Manner(lead=lead, close=close), is_asked=False)
+        ends[close] = subject.forecast(walk).of(END)
+    assert ends[1] > 0.8 > 0.2 > ends[2]
+
+
+def test_a_limit_of_steps_is_learned():
+    subject, rng = graph(), random.Random(2)
+    for _ in range(100):
+        end(subject, play(subject, [(rng.choice("abc"),) for _ in range(12)]))
+    walk = play(subject, [(rng.choice("abc"),) for _ in range(11)])
+    assert subject.forecast(walk).of(END) < 0.1
+    walk.step(subject.nodes.number(("a",)), NO_MANNER, is_asked=False)
+    assert subject.forecast(walk).of(END) > 0.6
+
+
 def test_it_is_no_worse_than_a_plain_markov_model():
     """Even if nothing is seen often: what is certain is said at once."""
-    subject, alpha = graph(), 0.02
-    loss = plain = 0.0
-    for _ in range(5):
-        walk = Walk()
-        for name in ("a", "b", "c", "d", "e"):
-            node = subject.nodes.number((name,))
-            forecast = subject.forecast(walk)
-            loss -= math.log(forecast.of(node))
-            subject.learn(forecast, node)
-            walk.step(node, NO_MANNER, is_asked=False)
-    for seen in range(5):
-        plain -= 5 * math.log((seen + alpha) / (seen + alpha * 8))
-    assert loss < plain + math.log(7)
+    for alpha in ALPHAS:
+        subject, markov, loss, plain = graph(), Markov(alpha), 0.0, 0.0
+        for _ in range(5):
+            walk, history = Walk(), list[object]()
+            for name in ("a", "b", "c", "d", "e"):
+                node = subject.nodes.number((name,))
+                forecast, (shares, other) = subject.forecast(walk), markov.shares(0, history)
+                loss -= math.log(forecast.of(node))
+                plain -= math.log(shares.get(name, other))
+                subject.learn(forecast, node)
+                markov.learn(0, history, name)
+                walk.step(node, NO_MANNER, is_asked=False)
+                history.append(name)
+        assert loss < plain + math.log(7)
 
 
 def test_many_tools_are_bounded():
