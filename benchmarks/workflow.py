@@ -2,10 +2,10 @@
 
 Run with `python -m benchmarks.workflow [FILE ...] [--quick] [--json]`. Each file holds recorded exchanges
 (docs/exchanges.md): the brain learns from all of it, in order of time, and its second half is scored, as
-`turnpike eval workflow` does. Files with fewer than 400 scored pauses are told, not judged, one by one; all
-of them together are judged. Without files the costs alone are measured: of 10,000 live sessions, by agents
-of 50 types with a dozen tools each, the memory per session, and the CPU time that a request costs, from its
-arrival to the hint at its pause.
+`turnpike eval workflow` does. Files with fewer than 400 scored pauses are told, not judged, one by one, with
+what chance alone does at that size; all of them together are judged. Without files the costs alone are
+measured: of 10,000 live sessions, by agents of 50 types with a dozen tools each, the memory per session, and
+the CPU time that a request costs, from its arrival to the hint at its pause.
 """
 
 import argparse
@@ -30,6 +30,13 @@ SEED: Final = 7
 TYPES: Final = 50
 TOOLS: Final = 12
 ENOUGH: Final = 400
+CHANCE: Final = (
+    "markov_log_loss",
+    "log_loss_gap_se",
+    "ece_by_chance",
+    "ece_by_chance_sd",
+    "end_accuracy_se",
+)
 PAUSE_S: Final = 0.004
 """Between two requests: so many that every step is still predicted (`WorkflowConfig.steps_per_s`)."""
 REPLICA: Final = ReplicaId("a")
@@ -125,6 +132,7 @@ def judge_rightness(verdict: Verdict, files: list[Path]) -> None:
     verdict.tell("next_coverage", together["coverage"])
     verdict.tell("next_accuracy", together["accuracy"])
     verdict.at_least("end_accuracy", together["end_accuracy"], 0.95)
+    verdict.tell("end_accuracy_se", together["end_accuracy_se"])
     verdict.at_least("boundary_precision", together["boundary_precision"], 0.99)
     verdict.at_least("boundary_recall", together["boundary_recall"], 0.99)
     verdict.at_most("duration_error_ms_p99", together["duration_error_ms_p99"], 20.0)
@@ -138,7 +146,14 @@ def judge_rightness(verdict: Verdict, files: list[Path]) -> None:
 def judge_file(verdict: Verdict, name: str, row: dict[str, Any]) -> None:
     for figure in ("accuracy", "coverage", "theta_accuracy", "theta_coverage", "end_accuracy", "majority"):
         verdict.tell(f"{name}.{figure}", row[figure])
-    verdict.tell(f"{name}.markov_log_loss", row["markov_log_loss"])
+    for figure in (
+        "markov_log_loss",
+        "log_loss_gap_se",
+        "ece_by_chance",
+        "ece_by_chance_sd",
+        "end_accuracy_se",
+    ):
+        verdict.tell(f"{name}.{figure}", row[figure])
     if row["pauses"] < ENOUGH:
         for figure in ("confident_accuracy", "log_loss", "ece", "boundary_precision", "boundary_recall"):
             verdict.tell(f"{name}.{figure}", row[figure])

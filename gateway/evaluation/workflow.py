@@ -75,10 +75,16 @@ class Report(msgspec.Struct, kw_only=True):
     log_loss: float | None
     markov_log_loss: float | None
     markov_accuracy: float | None
+    log_loss_gap: float | None
+    """Ours less the Markov model's."""
+    log_loss_gap_se: float | None
+    """Its standard error; pauses of one conversation are not independent."""
     ece: float | None
     ece_by_chance: float | None
     """What it would be on average, if every confidence were exactly right: there are so few."""
+    ece_by_chance_sd: float | None
     end_accuracy: float | None
+    end_accuracy_se: float | None
     end_precision: float | None
     end_recall: float | None
     boundaries: int
@@ -90,12 +96,16 @@ class Report(msgspec.Struct, kw_only=True):
 
 def evaluate_exchanges(exchanges: Sequence[Exchange], *, without_ids: bool = False) -> Report:
     run = _Run(exchanges, without_ids=without_ids)
-    rows = run.rows()
+    by_number = run.rows()
+    rows = list(by_number.values())
     followed = [row for row in rows if row.came != _ENDS]
     acted = [row for row in followed if row.is_acted_on]
     above = [row for row in followed if row.confidence >= 0.7]
     ends = [(row.ends > 0.5, row.came == _ENDS) for row in rows]
     markov = run.markov()
+    losses = {number: -math.log(max(row.share, 1e-12)) for number, row in by_number.items()}
+    gaps = run.by_conversation({number: losses[number] - loss for number, loss in markov[0].items()})
+    ended = run.by_conversation({n: float((r.ends > 0.5) == (r.came == _ENDS)) for n, r in by_number.items()})
     bounds = score_boundaries(true_ends(exchanges), run.ended)
     counts: dict[Symbol, int] = defaultdict(int)
     for row in followed:
@@ -116,12 +126,16 @@ def evaluate_exchanges(exchanges: Sequence[Exchange], *, without_ids: bool = Fal
         theta_accuracy=_share(above),
         theta_coverage=len(above) / len(followed) if followed else None,
         majority=max(counts.values()) / len(followed) if followed else None,
-        log_loss=_mean([-math.log(max(row.share, 1e-12)) for row in rows]),
-        markov_log_loss=markov[0],
+        log_loss=_mean(list(losses.values())),
+        markov_log_loss=_mean(list(markov[0].values())),
         markov_accuracy=markov[1],
+        log_loss_gap=_mean([gap for each in gaps for gap in each]),
+        log_loss_gap_se=_standard_error(gaps),
         ece=_ece(rows),
-        ece_by_chance=_ece_by_chance(rows),
-        end_accuracy=_mean([float(said == came) for said, came in ends]),
+        ece_by_chance=_ece_by_chance(rows)[0],
+        ece_by_chance_sd=_ece_by_chance(rows)[1],
+        end_accuracy=_mean([right for each in ended for right in each]),
+        end_accuracy_se=_standard_error(ended),
         end_precision=_mean([float(came) for said, came in ends if said]),
         end_recall=_mean([float(said) for said, came in ends if came]),
         boundaries=bounds.ends.true,
@@ -145,30 +159,31 @@ class _Run:
         self._replay.run()
         self._next = _what_follows(exchanges)
 
-    def rows(self) -> list[Predicted]:
+    def rows(self) -> dict[int, Predicted]:
         half = len(self._exchanges) // 2
-        found = []
+        found = {}
         for number, (said, confidence, is_acted_on, ends, shares, other) in self._said.items():
             if number >= half and number in self._next:
                 came = self._next[number]
                 share = shares.get(came, other)
-                found.append(Predicted(came, said, share, confidence, is_acted_on, ends))
+                found[number] = Predicted(came, said, share, confidence, is_acted_on, ends)
         return found
 
-    def markov(self) -> tuple[float | None, float | None]:
-        """Log-loss and accuracy (where something followed) of the best order-3 model, on the same pauses."""
-        best: tuple[float | None, float | None] = (None, None)
-        for alpha in ALPHAS:
-            for is_typed in (True, False):
-                loss, accuracy = self._markov(alpha, is_typed=is_typed)
-                if loss is not None and (best[0] is None or loss < best[0]):
-                    best = loss, accuracy
-        return best
+    def by_conversation(self, values: dict[int, float]) -> list[list[float]]:
+        found: dict[int, list[float]] = defaultdict(list)
+        for number, value in values.items():
+            found[id(self._conversations[number])].append(value)
+        return list(found.values())
 
-    def _markov(self, alpha: float, *, is_typed: bool) -> tuple[float | None, float | None]:
+    def markov(self) -> tuple[dict[int, float], float | None]:
+        """Losses and accuracy (where something followed) of the best order-3 model, on the same pauses."""
+        each = (self._markov(alpha, is_typed=is_typed) for alpha in ALPHAS for is_typed in (True, False))
+        return min(each, key=lambda found: sum(found[0].values()))
+
+    def _markov(self, alpha: float, *, is_typed: bool) -> tuple[dict[int, float], float | None]:
         model, half = Markov(alpha), len(self._exchanges) // 2
         histories: dict[int, list[Symbol]] = defaultdict(list)
-        losses: list[float] = []
+        losses: dict[int, float] = {}
         right: list[float] = []
         by_end = sorted(self._said, key=lambda number: (_end_s(self._exchanges[number]), number))
         moments = [(_end_s(self._exchanges[number]), 1, number) for number in by_end]
@@ -187,10 +202,10 @@ class _Run:
             if number >= half and number in self._next:
                 shares, other = model.shares(agent, history)
                 came = self._next[number]
-                losses.append(-math.log(shares.get(came, other)))
+                losses[number] = -math.log(shares.get(came, other))
                 if came != _ENDS:
                     right.append(float(max(shares, key=shares.__getitem__) == came))
-        return _mean(losses), _mean(right)
+        return losses, _mean(right)
 
     def _record(self, record: rec.Record) -> None:
         if isinstance(record, rec.ToolEnd):
@@ -267,12 +282,23 @@ def _ece(rows: Sequence[Predicted]) -> float | None:
     return sum(off) / len(rows) if rows else None
 
 
-def _ece_by_chance(rows: Sequence[Predicted]) -> float | None:
-    """The mean of a bin's absolute error, which is about normal, is so much of its standard deviation."""
-    deviations = [
-        math.sqrt(sum(row.confidence * (1 - row.confidence) for row in each)) for each in _bins(rows)
-    ]
-    return math.sqrt(2 / math.pi) * sum(deviations) / len(rows) if rows else None
+def _ece_by_chance(rows: Sequence[Predicted]) -> tuple[float | None, float | None]:
+    """Its mean and standard deviation: a bin's error is about normal, so without its sign half-normal."""
+    if not rows:
+        return None, None
+    variances = [sum(row.confidence * (1 - row.confidence) for row in each) for each in _bins(rows)]
+    mean = math.sqrt(2 / math.pi) * sum(map(math.sqrt, variances))
+    return mean / len(rows), math.sqrt((1 - 2 / math.pi) * sum(variances)) / len(rows)
+
+
+def _standard_error(clusters: Sequence[Sequence[float]]) -> float | None:
+    """Of the mean of all values, of which those of one cluster may go together."""
+    count, total = len(clusters), sum(map(len, clusters))
+    if count < 2:
+        return None
+    mean = sum(map(sum, clusters)) / total
+    squares = sum((sum(each) - mean * len(each)) ** 2 for each in clusters)
+    return math.sqrt(squares * count / (count - 1)) / total
 
 
 def _bins(rows: Sequence[Predicted]) -> list[list[Predicted]]:

@@ -1,6 +1,7 @@
 """`turnpike eval workflow FILE...`, `turnpike graph FILE...`: what recordings teach of workflows."""
 
 import argparse
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -18,13 +19,20 @@ _COLUMNS: Final = (
     "confident_accuracy",
     "coverage",
     "log_loss",
-    "markov_log_loss",
+    "log_loss_gap",
+    "log_loss_gap_se",
     "ece",
+    "ece_by_chance",
+    "ece_by_chance_sd",
     "end_accuracy",
+    "end_accuracy_se",
     "boundary_precision",
     "boundary_recall",
 )
-_SHORT: Final = ("pauses", "acc", "sure acc", "cover", "loss", "markov", "ece", "end", "tool P", "tool R")
+_SHORT: Final = (
+    *("pauses", "acc", "sure acc", "cover", "loss", "-markov", "±", "ece", "chance", "±", "end", "±"),
+    *("tool P", "tool R"),
+)
 
 
 def add_workflow(subjects: Any) -> None:
@@ -73,6 +81,7 @@ _WEIGHTS: Final = {
     "majority": "followed",
     "log_loss": "pauses",
     "markov_log_loss": "pauses",
+    "log_loss_gap": "pauses",
     "markov_accuracy": "followed",
     "ece": "pauses",
     "ece_by_chance": "pauses",
@@ -82,6 +91,8 @@ _WEIGHTS: Final = {
     "boundary_precision": "boundaries_found",
     "boundary_recall": "boundaries",
 }
+_ERRORS: Final = ("log_loss_gap_se", "ece_by_chance_sd", "end_accuracy_se")
+"""Of means over pauses."""
 
 
 def together(reports: Sequence[Report]) -> dict[str, Any]:
@@ -93,6 +104,9 @@ def together(reports: Sequence[Report]) -> dict[str, Any]:
         known = [(getattr(r, name), getattr(r, weight)) for r in reports if getattr(r, name) is not None]
         total = sum(each for _, each in known)
         found[name] = sum(value * each for value, each in known) / total if total else None
+    for name in _ERRORS:
+        parts = [getattr(r, name) * r.pauses for r in reports if getattr(r, name) is not None]
+        found[name] = math.hypot(*parts) / found["pauses"] if parts else None
     errors = [r.duration_error_ms_p99 for r in reports if r.duration_error_ms_p99 is not None]
     found["duration_error_ms_p99"] = max(errors, default=None)
     return found

@@ -1,6 +1,7 @@
 """What is said of workflows, against recordings whose truth is plain."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,12 @@ from gateway.evaluation.boundaries import Ended, score_boundaries, true_ends
 from gateway.evaluation.markov import Markov
 from gateway.evaluation.recording import Exchange, Truth
 from gateway.evaluation.replay import Replay
-from gateway.evaluation.workflow import Predicted, _ece_by_chance, evaluate_exchanges
+from gateway.evaluation.workflow import (
+    Predicted,
+    _ece_by_chance,
+    _standard_error,
+    evaluate_exchanges,
+)
 
 PLAN = ("read", "edit", "test", "")
 
@@ -121,7 +127,19 @@ def test_a_pause_whose_successor_broke_off_is_not_scored():
 def test_how_far_off_confidence_is_by_chance():
     """A hundred coins: the mean distance from fifty heads is 4."""
     coins = [Predicted((), (), 0.5, 0.5, is_acted_on=False, ends=0.0) for _ in range(100)]
-    assert _ece_by_chance(coins) == pytest.approx(0.04, abs=1e-3) and _ece_by_chance([]) is None
+    assert _ece_by_chance(coins) == pytest.approx((0.04, 0.03), abs=1e-3)
+    assert _ece_by_chance([]) == (None, None)
+
+
+def test_how_surely_one_model_is_better_goes_by_conversations():
+    """Values that go together tell as much as one of them."""
+    apart = [[each] for each in (0.0, 1.0) * 8]
+    assert _standard_error(apart) == pytest.approx(math.sqrt(0.25 / 15))
+    assert _standard_error([each * 9 for each in apart]) == pytest.approx(math.sqrt(0.25 / 15))
+    assert _standard_error([[1.0] * 5]) is None
+    report: Any = evaluate_exchanges(recorded(20))
+    assert report.log_loss_gap == pytest.approx(report.log_loss - report.markov_log_loss)
+    assert 0.0 <= report.log_loss_gap_se < 0.2 and report.end_accuracy_se is not None
 
 
 def test_nothing_recorded_is_nothing_measured():
