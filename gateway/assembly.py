@@ -51,6 +51,7 @@ def assemble(config: Config, *, id_prefix: str, placement: PlacementPolicy | Non
             ToolBoundaries(config.tools),
             StateResidence(config.state),
             Prospects(config.workflow),
+            trusted=_schedulers(config) if config.tenants else None,
         ),
         forecasts=forecasts,
         trickle=Trickle(config.trickle),
@@ -72,5 +73,10 @@ def _admission(config: Config) -> AdmissionPolicy:
     return SessionAdmission(
         config.admission,
         {TenantId(tenant.name): tenant.quota for tenant in config.tenants},
-        trusted={TenantId(tenant.name) for tenant in config.tenants if "scheduling" in tenant.trust},
+        trusted=_schedulers(config),
     )
+
+
+def _schedulers(config: Config) -> frozenset[TenantId]:
+    """Whose word on class, deadline and future of their sessions counts."""
+    return frozenset(TenantId(tenant.name) for tenant in config.tenants if "scheduling" in tenant.trust)

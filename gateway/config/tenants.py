@@ -12,7 +12,7 @@ KeyHash = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
 
 Trust = Literal["engine-control", "scheduling"]
 """`engine-control`: may call the engine's own control paths (sleep, reset caches, load adapters, …).
-`scheduling`: what it says of its sessions' class and deadline counts."""
+`scheduling`: what it says of its sessions' class, deadline and future counts."""
 
 
 class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,6 +22,6 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Several, so that a key can be replaced without a gap."""
     trust: tuple[Trust, ...] = ()
     """What this tenant may do beyond asking: `engine-control`, the engine's own control paths; `scheduling`,
-    its word on whether somebody waits for its sessions, and until when."""
+    its word on whether somebody waits for its sessions, until when, and how long to hold their state."""
     quota: Quota = Quota()
     """What it may have at most, and how much of what is scarce is its share."""

@@ -6,14 +6,14 @@ Invariants: `live_turns` of a session is the number of its requests in the coord
 ends takes its open tool calls with it; every `session_start` is followed by at most one `session_end`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from gateway.core.lifecycle import State
 from gateway.core.live import LiveRequest
 from gateway.domain import records as rec
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
-from gateway.domain.request import Answer, RequestFacts, ToolCall
+from gateway.domain.request import Answer, Claims, RequestFacts, ToolCall
 from gateway.domain.tool_span import ToolSpan
 from gateway.routing.state_residence import Residence, StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
@@ -27,12 +27,21 @@ from gateway.workflow.turns import Outcome
 
 class SessionBook:
     def __init__(
-        self, sessions: Sessions, tools: ToolBoundaries, residence: StateResidence, prospects: Prospects
+        self,
+        sessions: Sessions,
+        tools: ToolBoundaries,
+        residence: StateResidence,
+        prospects: Prospects,
+        *,
+        trusted: Container[TenantId] | None = None,
     ) -> None:
+        """`trusted`: whose claims of how long to hold state, and whether it is used again, count; None:
+        everybody's."""
         self.sessions = sessions
         self.tools = tools
         self.prospects = prospects
         self._residence = residence
+        self._trusted = trusted
         self.said: list[tuple[ReplicaId, str]] = []
         """Hints that are to be sent, and to whom."""
         self.ran: list[ToolRun] = []
@@ -214,6 +223,7 @@ class SessionBook:
             age_s=now - live.task_arrived_s,
             parent=live.runs_for,
             service_class=service_class,
+            stated=self._believed(live),
             now=now,
         )
         live.is_hinted = hint is not None
@@ -247,7 +257,7 @@ class SessionBook:
         """A step is over: tells what is expected, and the engine how long to hold what it left."""
         assert live.session is not None
         replica = live.tried[-1] if live.tried else None
-        outlook = self.prospects.outlook(live.session, pause, replica)
+        outlook = self.prospects.outlook(live.session, pause, replica, self._believed(live))
         if outlook is None:
             return []
         if live.is_hinted and replica is not None:
@@ -273,6 +283,10 @@ class SessionBook:
                 returns_in_s=outlook.returns_in_s,
             )
         ]
+
+    def _believed(self, live: LiveRequest) -> Claims | None:
+        is_trusted = self._trusted is None or live.tenant in self._trusted
+        return live.facts.claims if is_trusted else None
 
     def _end(self, session: Session, reason: str, *, now: float) -> list[rec.Record]:
         self.sessions.forget(session)

@@ -46,7 +46,8 @@ class ExplicitId(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a client says of how urgent its session is. It counts only if its tenant is trusted to say so."""
+    """What a client says of its session's urgency and future. It counts only if its tenant is trusted to say
+    so."""
 
     service_class: str | None = None
     """`reactive` (somebody waits) or `proactive` (background)."""
@@ -54,8 +55,13 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """As in OpenAI's API; only those that tell a class."""
     deadline_s: float | None = None
     """In how many seconds from now the session should be over."""
+    retain_s: float | None = None
+    """For how long what this turn leaves in the cache should be held."""
+    resumes: bool | None = None
+    """Whether its conversation goes on behind this turn."""
     malformed: tuple[str, ...] = ()
-    """What was sent and could not be read: `class`, `deadline`, `service_tier`, `tools`."""
+    """What was sent and could not be read: `class`, `deadline`, `retention`, `resume`, `service_tier`,
+    `tools`."""
 
 
 class AssistantBlock(msgspec.Struct, frozen=True, gc=False):

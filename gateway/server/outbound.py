@@ -9,6 +9,9 @@ import hashlib
 import hmac
 from typing import Any, Final
 
+import msgspec
+from msgspec import Raw
+
 from gateway.config.hints import HintsConfig
 from gateway.domain.decision import SessionRef
 from gateway.domain.fleet import Abilities
@@ -17,6 +20,7 @@ from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
 from gateway.server.tenants import CREDENTIAL_HEADERS
 from gateway.upstream.replica import Replica
+from gateway.wire.body import ABSENT, read_as
 from gateway.wire.hop_by_hop import end_to_end
 from gateway.wire.splice import Chunk, splice_fields
 
@@ -88,14 +92,31 @@ class Outbound:
                 tenant = head.visitor.tenant.id
                 fields["cache_salt"] = hmac.digest(secret.encode(), tenant.encode(), hashlib.sha256).hex()
             # Of two fields of one name the last counts: what a client says there itself is not replaced.
-            if hint is not None and self._hints.turnpike and _XARGS not in request.body:
-                fields["vllm_xargs"] = {"turnpike": hint}
+            if hint is not None and self._hints.turnpike:
+                fields |= with_hint(request.body, hint)
         if fields:
             return splice_fields(request.body, fields)
         return [request.body] if request.body else []
 
 
+def with_hint(body: bytes, hint: str) -> dict[str, Any]:
+    """The hint, behind what the client says in the same place; nothing if that is no object, or has one."""
+    stated = read_as(_STATED, body) if _XARGS in body else None
+    if stated is None or stated.vllm_xargs is ABSENT:
+        return {"vllm_xargs": {"turnpike": hint}} if _XARGS not in body or stated is not None else {}
+    theirs = bytes(stated.vllm_xargs)
+    if not theirs.startswith(b"{") or len(theirs) > _MAX_XARGS or b'"turnpike"' in theirs:
+        return {}
+    return {"vllm_xargs": Raw(b"".join(splice_fields(theirs, {"turnpike": hint})))}
+
+
+class _Stated(msgspec.Struct):
+    vllm_xargs: Raw = ABSENT
+
+
+_STATED: Final = msgspec.json.Decoder(_Stated)
 _XARGS: Final = b'"vllm_xargs"'
+_MAX_XARGS: Final = 64 << 10
 _MAX_REMEMBERED: Final = 4
 """Replicas for which a connection remembers what they get."""
 _COPY_BELOW: Final = 16 << 10

@@ -1,9 +1,10 @@
 """What clients say of how urgent a session is: CONVENTIONS.md, "Accept — priority and SLO", partly.
 
-Two headers of ours, OpenAI's `service_tier`, and the deadline in vLLM's agentic context; where both name a
-deadline, ours counts. The context's `priority` is not read: nothing says which end of it is urgent. A value
-that is none is as good as not sent, and named in `Claims.malformed`. A `service_tier` that we do not know is
-no mistake: APIs have many, and most say nothing of urgency.
+Two headers of ours, OpenAI's `service_tier`, and of vLLM's agentic context the deadline, for how long to hold
+what the turn leaves in the cache, and whether its conversation goes on (which `agent_hint` says, too). Where
+both name a deadline, ours counts. The context's `priority` is not read: nothing says which end of it is
+urgent. A value that is none is as good as not sent, and named in `Claims.malformed`. A `service_tier` that we
+do not know is no mistake: APIs have many, and most say nothing of urgency.
 """
 
 import re
@@ -23,15 +24,19 @@ MAX_DEADLINE_S: Final = 7 * 86_400.0
 _CLASSES: Final = frozenset({"reactive", "proactive"})
 _TIERS: Final = frozenset({"priority", "default", "flex", "batch", "low"})
 _SECONDS: Final = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?", re.ASCII)
+_TRUTH: Final = {b"true": True, b"false": False}
 _MAX_CONTEXT_BYTES: Final = 16 * 2**10
 
 
 class _Xargs(msgspec.Struct):
     agentic_context: Raw = ABSENT
+    agent_hint: Raw = ABSENT
 
 
 class _Context(msgspec.Struct):
     deadline_seconds: Raw = ABSENT
+    kv_retention_ttl_seconds: Raw = ABSENT
+    expected_resume: Raw = ABSENT
 
 
 _XARGS: Final = msgspec.json.Decoder(_Xargs)
@@ -63,40 +68,70 @@ def with_malformed(claims: Claims | None, what: str) -> Claims:
 
 def has_claims(body: RequestBody) -> bool:
     """Whether the body has a field that may claim something."""
-    return body.service_tier is not ABSENT or body.vllm_xargs is not ABSENT
+    return not (body.service_tier is body.vllm_xargs is body.agent_hint is ABSENT)
 
 
 def with_body_claims(claims: Claims | None, body: RequestBody) -> Claims | None:
     """What the headers claim, and what the body adds to it."""
+    known = claims or Claims()
     tier = None
-    malformed: tuple[str, ...] = ()
+    malformed = [*known.malformed]
     if body.service_tier is not ABSENT:
         stated = read_text(body.service_tier)
         tier = stated if stated in _TIERS else None
-        if stated is None and bytes(body.service_tier) != b"null":
-            malformed += ("service_tier",)
-    deadline_s = claims.deadline_s if claims is not None else None
-    if deadline_s is None and (raw := _context_deadline(body)) is not None:
-        deadline_s = _seconds(bytes(raw).decode("ascii", "replace").strip('"'))
+        if stated is None and not _is_null(body.service_tier):
+            malformed.append("service_tier")
+    context = _context(body)
+    deadline_s = known.deadline_s
+    if deadline_s is None and not _is_null(context.deadline_seconds):
+        deadline_s = _seconds(_number(context.deadline_seconds))
         if deadline_s is None:
-            malformed += ("deadline",)
-    if claims is not None:
-        malformed = tuple(dict.fromkeys(claims.malformed + malformed))
-        return msgspec.structs.replace(claims, service_tier=tier, deadline_s=deadline_s, malformed=malformed)
-    if tier is None and deadline_s is None and not malformed:
-        return None
-    return Claims(service_tier=tier, deadline_s=deadline_s, malformed=malformed)
+            malformed.append("deadline")
+    retain_s = None
+    if not _is_null(context.kv_retention_ttl_seconds):
+        text = _number(context.kv_retention_ttl_seconds)
+        retain_s = float(text) if _SECONDS.fullmatch(text) is not None else None
+        if retain_s is None:
+            malformed.append("retention")
+    resumes = None
+    if not _is_null(context.expected_resume):
+        resumes = _TRUTH.get(bytes(context.expected_resume))
+        if resumes is None:
+            malformed.append("resume")
+    found = msgspec.structs.replace(
+        known,
+        service_tier=tier,
+        deadline_s=deadline_s,
+        retain_s=retain_s,
+        resumes=resumes,
+        malformed=tuple(dict.fromkeys(malformed)),
+    )
+    return claims if found == Claims() else found
 
 
-def _context_deadline(body: RequestBody) -> Raw | None:
-    xargs = read_as(_XARGS, body.vllm_xargs)
-    if xargs is None or not 0 < len(memoryview(xargs.agentic_context)) <= _MAX_CONTEXT_BYTES:
+def _context(body: RequestBody) -> _Context:
+    """The agentic context; of an `agent_hint` only whether it is to be resumed. They are never mixed."""
+    xargs = read_as(_XARGS, body.vllm_xargs) or _Xargs()
+    context = _inner(xargs.agentic_context)
+    if context is not None:
+        return context
+    hint = _inner(body.agent_hint) or _inner(xargs.agent_hint)
+    return _Context(expected_resume=hint.expected_resume) if hint is not None else _Context()
+
+
+def _inner(raw: Raw) -> _Context | None:
+    """It is an object, or one that was encoded once more into a text."""
+    if not 0 < len(memoryview(raw)) <= _MAX_CONTEXT_BYTES:
         return None
-    # It is an object, or one that was encoded once more into a text.
-    context = read_as(_CONTEXT, read_text(xargs.agentic_context) or xargs.agentic_context)
-    if context is None or context.deadline_seconds is ABSENT or bytes(context.deadline_seconds) == b"null":
-        return None
-    return context.deadline_seconds
+    return read_as(_CONTEXT, read_text(raw) or raw)
+
+
+def _is_null(raw: Raw) -> bool:
+    return raw is ABSENT or bytes(raw) == b"null"
+
+
+def _number(raw: Raw) -> str:
+    return bytes(raw).decode("ascii", "replace").strip('"')
 
 
 def _seconds(text: str) -> float | None:

@@ -16,7 +16,7 @@ from msgspec import Meta
 from gateway.domain.allowance import Allowance
 from gateway.domain.decision import SessionRef
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
-from gateway.domain.request import Answer, RequestFacts
+from gateway.domain.request import Answer, Claims, RequestFacts
 from gateway.tool_probe.calls import ToolRun
 from gateway.tool_probe.durations import Durations, DurationsConfig
 from gateway.tool_probe.text_calls import Block, LateCalls
@@ -111,13 +111,15 @@ class Prospects:
         hint = self._hints.at_end(session) if replica is not None else None
         return [(replica, hint)] if replica is not None and hint is not None else []
 
-    def outlook(self, ref: SessionRef, pause: Pause, replica: ReplicaId | None) -> Outlook | None:
-        """Of the state that a turn has left there."""
+    def outlook(
+        self, ref: SessionRef, pause: Pause, replica: ReplicaId | None, stated: Claims | None = None
+    ) -> Outlook | None:
+        """Of the state that a turn has left there. `stated`: by its client, if it is believed."""
         thread = self.progress.thread(ref.thread)
         if thread is None:
             return None
         used = self._kv_used.get(replica, 0.0) if replica is not None else 0.0
-        return self._reuse.at_pause(thread, pause, kv_used=used)
+        return self._reuse.at_pause(thread, pause, kv_used=used, stated=stated)
 
     # --- hints -------------------------------------------------------------------------------------
 
@@ -130,12 +132,13 @@ class Prospects:
         age_s: float,
         parent: SessionId | None,
         service_class: str | None,
+        stated: Claims | None = None,
         now: float,
     ) -> str | None:
         thread = self.progress.thread(ref.thread)
         if thread is None:
             return None
-        outlook = self._reuse.provisional(thread, kv_used=self._kv_used.get(replica, 0.0))
+        outlook = self._reuse.provisional(thread, kv_used=self._kv_used.get(replica, 0.0), stated=stated)
         told, self._told[ref.session] = self._told.get(ref.session), replica
         return self._hints.with_request(
             ref,

@@ -11,7 +11,8 @@ Deviations: m is clamped to 1: as printed, Eq. 6 exceeds it beyond threshold_hig
 shrinking where the paper evicts. The latencies are those of the step, tool by tool where the step is new:
 several calls side by side are one gap. A step after which the conversation is likelier over than not is held
 for nothing; one that waits for a person, for at most `max_idle_s`. What is released a moment before it is
-used again costs as much as all the time before, so the TTL has a floor, `least_s`.
+used again costs as much as all the time before, so the TTL has a floor, `least_s`. A client that is believed
+may say how long to hold, and whether its conversation goes on; then that counts.
 
 Invariants: 0 ≤ `reuse` ≤ 1; 0 ≤ `retain_s` ≤ `max_s`; a finished conversation is held for 0 s.
 """
@@ -23,6 +24,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from gateway.domain.request import Claims
 from gateway.tool_probe.durations import Durations
 from gateway.tool_probe.quantiles import LogQuantiles
 from gateway.workflow.progress import Pause, Thread
@@ -105,8 +107,21 @@ class Reuse:
         self._config = config
         self._durations = durations
 
-    def at_pause(self, thread: Thread, pause: Pause, *, kv_used: float) -> Outlook:
-        """An answer has ended; its calls, if there are any, begin to run."""
+    def at_pause(
+        self, thread: Thread, pause: Pause, *, kv_used: float, stated: Claims | None = None
+    ) -> Outlook:
+        """An answer has ended; its calls, if there are any, begin to run. `stated`: by a client that is
+        believed."""
+        if stated is not None and stated.resumes is not None:
+            pause = msgspec.structs.replace(pause, ends=0.0 if stated.resumes else 1.0)
+        return self._as_stated(self._at_pause(thread, pause, kv_used=kv_used), stated)
+
+    def _as_stated(self, outlook: Outlook, stated: Claims | None) -> Outlook:
+        if stated is None or stated.retain_s is None:
+            return outlook
+        return msgspec.structs.replace(outlook, retain_s=min(stated.retain_s, self._config.max_s))
+
+    def _at_pause(self, thread: Thread, pause: Pause, *, kv_used: float) -> Outlook:
         config = self._config
         context = thread.prompt_tokens
         said = self._durations.observation_bytes(thread.agent.key, pause.tools) / _BYTES_PER_TOKEN
@@ -124,8 +139,11 @@ class Reuse:
         returns_in_s = gaps.quantile(0.5) if gaps is not None else None
         return Outlook(reuse=reuse, retain_s=retain_s, returns_in_s=returns_in_s)
 
-    def provisional(self, thread: Thread, *, kv_used: float) -> Outlook:
+    def provisional(self, thread: Thread, *, kv_used: float, stated: Claims | None = None) -> Outlook:
         """A turn is sent; nobody knows yet how its answer will end. Long enough for a word at the pause."""
+        return self._as_stated(self._provisional(thread, kv_used=kv_used), stated)
+
+    def _provisional(self, thread: Thread, *, kv_used: float) -> Outlook:
         config = self._config
         forecast = thread.forecast
         if forecast is None or not forecast.opinions:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from gateway.core.events import ReplicaCameUp, ToolsTold
 from gateway.domain import records as rec
 from gateway.domain.decision import SessionSource
@@ -261,6 +263,21 @@ def test_an_engine_is_told_whether_somebody_waits_for_the_session():
         hint: Any = parse(told.hint)
         said.append(hint.service)
     assert said == [ServiceClass.REACTIVE, ServiceClass.PROACTIVE]
+
+
+@pytest.mark.parametrize("trust", [(), ("scheduling",)])
+def test_how_long_to_hold_is_believed_of_whom_the_operator_trusts(trust):
+    tenant = {"name": "t", "key_hashes": ["sha256:" + "0" * 64], "trust": list(trust)}
+    play = Playbook(tenants=[tenant])
+    play >> ReplicaCameUp(
+        ReplicaFacts(id=ReplicaId("a"), pool=PoolId("pool"), abilities=Abilities(turnpike_hints=True))
+    )
+    play >> arrived("r1", tenant="t", claims=Claims(retain_s=120.0))
+    with_request: Any = play.take()
+    play >> started("r1") >> finished("r1", "c1")
+    [at_pause] = play.hints
+    held_s = [parse(each.hint).retain_s for each in (with_request, at_pause)]  # type: ignore[union-attr]
+    assert held_s == ([120.0, 120.0] if trust else [6.0, 6.0])
 
 
 def test_an_engine_without_it_is_told_nothing():

@@ -15,8 +15,10 @@ from gateway.config.upstream import UpstreamConfig
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.server import hint_sender
 from gateway.server.hint_sender import HintSender
+from gateway.server.outbound import with_hint
 from gateway.server.tasks import TaskGroup
 from gateway.upstream.replica import Address, Replica
+from gateway.wire.splice import splice_fields
 from tests.gateways import running_gateway
 from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
 
@@ -85,6 +87,28 @@ async def test_an_engine_that_refuses_costs_nothing_but_a_count() -> None:
     assert (sender.sent, sender.failed) == (0, 2)
 
 
+@pytest.mark.parametrize(
+    ("stated", "sent"),
+    [
+        ('{"mine": 1, "x": {}}', {"mine": 1, "x": {}, "turnpike": "{}"}),
+        ("{ }", {"turnpike": "{}"}),
+        ('{"turnpike": "its own"}', {"turnpike": "its own"}),
+        ("[1]", [1]),
+        ("null", None),
+    ],
+)
+def test_what_a_client_says_where_a_hint_goes_stays(stated: str, sent: Any) -> None:
+    body = b'{"messages": [{"content": "{}"}], "vllm_xargs": %s}' % stated.encode()
+    whole = b"".join(splice_fields(body, with_hint(body, "{}")))
+    assert whole.startswith(body[:-1]) and json.loads(whole)["vllm_xargs"] == sent
+
+
+def test_a_hint_goes_where_a_prompt_only_mentions_such_fields() -> None:
+    told = {"vllm_xargs": {"turnpike": "{}"}}
+    assert with_hint(b'{"x": {"vllm_xargs": 1}}', "{}") == told == with_hint(b'{"x": 1}', "{}")
+    assert with_hint(b'{"vllm_xargs": {"x": 1}', "{}") == {}  # which is no JSON
+
+
 # --- a real engine ----------------------------------------------------------------------------------
 
 LONG = " ".join(f"word{number}" for number in range(300))
@@ -149,6 +173,7 @@ def test_a_real_engine_holds_what_a_pause_left(engine: ScriptedEngine, tmp_path:
         assert second["choices"][0]["message"]["content"] == "Done."
         ended = kv_when(engine, lambda told: followed(told) >= 4)
         assert ended["counters"]["hints"] == {"followed": 4} and ended["counters"]["holds"]["held"] >= 1
-        # What a client says there itself is left as it is.
+        # What a client says there itself stays, and the hint goes with it.
         stated = {**body, "vllm_xargs": {"mine": 1}}
         ask(f"http://127.0.0.1:{port}/v1/chat/completions", stated)
+        assert followed(kv_when(engine, lambda told: followed(told) >= 5)) >= 5

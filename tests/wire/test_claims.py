@@ -91,6 +91,30 @@ def test_a_context_without_a_deadline(value):
     assert claims(context(value)) is None
 
 
+@pytest.mark.parametrize("value", [5, 5.0, "5"])
+def test_how_long_state_is_to_be_held(value):
+    inner = {"session_id": "s", "kv_retention_ttl_seconds": value}
+    assert claims(context(inner)) == claims(context(json.dumps(inner))) == Claims(retain_s=5.0)
+    assert claims(context({"kv_retention_ttl_seconds": 0})) == Claims(retain_s=0.0)
+
+
+@pytest.mark.parametrize("value", [-1, True, 1e99, "long", [5]])
+def test_what_is_no_time_to_hold_state(value):
+    assert claims(context({"kv_retention_ttl_seconds": value})) == Claims(malformed=("retention",))
+
+
+def test_whether_a_conversation_goes_on():
+    for value in (True, False):
+        said = {"expected_resume": value}
+        wrapped = {"vllm_xargs": {"agent_hint": said}}
+        assert (
+            claims(context(said)) == claims({"agent_hint": said}) == claims(wrapped) == Claims(resumes=value)
+        )
+    assert claims({"agent_hint": {"session_id": "s", "kv_retention_ttl_seconds": 5}}) is None
+    assert claims({"agent_hint": {"expected_resume": True}, **context({})}) is None  # they are never mixed
+    assert claims({"agent_hint": {"expected_resume": "yes"}}) == Claims(malformed=("resume",))
+
+
 def test_header_and_body_make_one_claim_and_our_deadline_counts():
     body = {"service_tier": "flex", **context({"deadline_seconds": 60})}
     assert claims(body, X_Turnpike_Class="reactive", X_Turnpike_Deadline="30") == Claims(

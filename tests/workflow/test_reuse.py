@@ -1,13 +1,24 @@
 """Reuse: Eq. 4 to 6 and Alg. 1, at their edges."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from gateway.domain.ids import SessionId
+from gateway.domain.request import Claims
 from gateway.tool_probe.durations import Durations, DurationsConfig
 from gateway.workflow.agent_types import AgentType, AgentTypes, AgentTypesConfig, Tier
 from gateway.workflow.progress import Pause, Thread
-from gateway.workflow.reuse import Reuse, ReuseConfig, expected_wait_s, memory_pressure, overlap, ttl_s
+from gateway.workflow.reuse import (
+    Outlook,
+    Reuse,
+    ReuseConfig,
+    expected_wait_s,
+    memory_pressure,
+    overlap,
+    ttl_s,
+)
 
 AGENT = AgentType(1, 2)
 
@@ -82,6 +93,21 @@ def test_nothing_is_known():
     first = reuse.provisional(thread(), kv_used=0.0)
     assert (first.retain_s, first.reuse) == (6.0, 0.5)
     assert reuse.at_pause(thread(), pause("new"), kv_used=0.0).retain_s == 6.0
+
+
+def test_what_a_client_states_counts():
+    """For how long to hold, within bounds, and whether its conversation goes on."""
+    reuse = Reuse(ReuseConfig(), Durations(DurationsConfig()))
+
+    def outlook(ends: float, **stated: Any) -> Outlook:
+        return reuse.at_pause(thread(), pause(ends=ends), kv_used=0.0, stated=Claims(**stated))
+
+    assert outlook(0.1, retain_s=20.0).retain_s == 20.0 and outlook(0.9, retain_s=20.0).retain_s == 20.0
+    assert outlook(0.1, retain_s=1e6).retain_s == 300.0 and outlook(0.1, retain_s=0.0).retain_s == 0.0
+    assert outlook(0.1, resumes=False).is_finished and outlook(0.1, resumes=False).reuse == 0.0
+    goes_on = outlook(0.9, resumes=True)
+    assert not goes_on.is_finished and goes_on.retain_s > 0.0 and goes_on.reuse > outlook(0.5).reuse
+    assert reuse.provisional(thread(), kv_used=0.0, stated=Claims(retain_s=20.0)).retain_s == 20.0
 
 
 def test_silence_makes_a_return_less_likely_and_not_sooner():
