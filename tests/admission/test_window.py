@@ -161,7 +161,8 @@ def test_what_is_lost_while_room_is_made_does_not_say_how_much_room_there_is():
 def test_who_thrashes_has_to_leave_and_who_would_fit_does_not():
     full = {"gpu": 2.0, "capacity": 1000.0, "demand": 1500.0}
     left = 10 * 0.85 / 1.5  # of ten, as many as there is room for
-    assert Played().run(1, capacity=1000.0).run(11, **full, held=1500.0).window.sessions == pytest.approx(left)
+    thrashes = Played().run(1, capacity=1000.0).run(11, **full, held=1500.0)
+    assert thrashes.window.sessions == pytest.approx(left)
     assert Played().run(1, capacity=1000.0).run(11, **full, held=999.0).window.sessions == math.inf
 
 
