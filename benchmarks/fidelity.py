@@ -36,6 +36,7 @@ from benchmarks.verdict import Verdict
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core.coordinator import Coordinator
+from gateway.simulator.driver import ClientConfig
 from gateway.simulator.engine.options import EngineOptions
 from gateway.simulator.fleet import FleetSpec, ReplicaGroup
 from gateway.simulator.live.endpoint import Endpoint
@@ -95,20 +96,29 @@ def _as_toml(settings: Settings) -> str:
     )
 
 
-def simulated(sessions: Iterable[Session], costs: Costs, policy: Settings) -> Completions:
+def simulated(
+    sessions: Iterable[Session],
+    costs: Costs,
+    policy: Settings,
+    *,
+    replicas: int = REPLICAS,
+    kv_blocks: int = KV_BLOCKS,
+    client: ClientConfig | None = None,
+) -> Completions:
     found = Completions()
-    profile = costs.profile(chunk_tokens=CHUNK, kv_tokens=KV_BLOCKS * BLOCK)
+    profile = costs.profile(chunk_tokens=CHUNK, kv_tokens=kv_blocks * BLOCK)
 
     def make_brain(fleet: FleetSpec) -> Coordinator:
-        replicas = [{"url": f"http://{name}", "name": name} for name, _ in fleet.each()]
-        tree = {"pools": [{"name": POOL, "replicas": replicas}], **policy}
+        urls = [{"url": f"http://{name}", "name": name} for name, _ in fleet.each()]
+        tree = {"pools": [{"name": POOL, "replicas": urls}], **policy}
         return assemble(msgspec.convert(tree, Config), id_prefix="")
 
     simulate(
         sessions,
-        FleetSpec(replicas=(ReplicaGroup(profile="tiny", count=REPLICAS, kv_blocks=KV_BLOCKS),)),
+        FleetSpec(replicas=(ReplicaGroup(profile="tiny", count=replicas, kv_blocks=kv_blocks),)),
         make_brain,
         options=EngineOptions(max_num_seqs=SEQUENCES, max_model_len=LONGEST, block_size=BLOCK),
+        client=client,
         seed=SEED,
         sink=found,
         load_profile=lambda _: profile,

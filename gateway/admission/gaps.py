@@ -7,7 +7,10 @@ Symbols: —
 Deviations: SAGA sets a limit at a fixed quantile of the tool's latency. Here a silent session counts as
 gone as soon as that is likelier than not, from how often sessions of its type came back at all, and how
 soon: with P the share that ends in such a gap and S(t) the share of gaps longer than t, that is when S(t) <
-P / (1 − P). What turns out wrong is learned from: a session that comes back after all was a long gap.
+P / (1 − P). While nothing is known, a session is as likely over as not after a plain answer, so by the same
+rule its place is anybody's at once. One that comes back after it was let go counts as an end and as a return
+without a gap. Its true silence would say more of people who think for long, but then places are kept for them
+while others wait: measured, that costs a fifth.
 
 Invariants: gaps after tool calls and gaps after plain answers are kept apart; a limit lies between
 `least_s` and the most for its kind.
@@ -39,8 +42,6 @@ class GapsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """And at most so long after an answer without tool calls."""
     unknown_tool_s: Annotated[float, Meta(gt=0)] = 120.0
     """What is used for tools while little is known."""
-    unknown_idle_s: Annotated[float, Meta(gt=0)] = 15.0
-    """What is used after plain answers while little is known."""
     max_agent_types: Annotated[int, Meta(ge=1)] = 512
     """Agent types remembered; beyond it the longest unseen are forgotten."""
 
@@ -87,7 +88,7 @@ class Gaps:
             return seen.cached_s
         most_s = config.max_tool_s if gap is Gap.TOOL else config.max_idle_s
         if seen.lengths.observations < _ENOUGH and seen.returns.weight < _ENOUGH:
-            return config.unknown_tool_s if gap is Gap.TOOL else config.unknown_idle_s
+            return config.unknown_tool_s if gap is Gap.TOOL else config.least_s
         ends = 1.0 - seen.returns.mean(_PRIOR_RETURN[gap], 2.0)
         longer = ends / max(1.0 - ends, 1e-9)
         limit_s = seen.lengths.quantile(1.0 - longer) if longer < 1.0 else None

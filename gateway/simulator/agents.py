@@ -52,6 +52,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     gateway: Gateway
     content: ContentChain
     audience: Audience
+    says_when_over: bool = True
 
 
 class Agent:
@@ -94,7 +95,9 @@ class Agent:
         _Conversation(self, number, ended).start()
 
     def is_final(self, ref: TurnRef) -> bool:
-        """Whether the client knows that the run ends with this turn."""
+        """Whether the client says that the run ends with this turn."""
+        if not self.stage.says_when_over:
+            return False
         thread = self.session.threads[ref.thread]
         if ref.thread != 0 or ref.turn != len(thread.turns) - 1 or self._live_threads > 1:
             return False
@@ -126,7 +129,8 @@ class Agent:
     @property
     def must_be_finished(self) -> bool:
         """Whether the gateway has yet to be told that the run is over. One that fails tells nobody."""
-        return not (self.failed or self._was_ended_by_id) and self.known_as is not None
+        is_said = self.failed or self._was_ended_by_id or not self.stage.says_when_over
+        return not is_said and self.known_as is not None
 
 
 class _Conversation:

@@ -26,6 +26,8 @@ from gateway.workload.trace.format import Session, TurnRef
 class ClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_retries: Annotated[int, Meta(ge=0)] = 10
     """Times a refused turn is asked again. SDKs stop at 2 unless told otherwise, coding agents at 10."""
+    says_when_over: bool = True
+    """Whether the gateway is told that a session is over; few real clients do."""
 
 
 class Call(msgspec.Struct, kw_only=True, eq=False):

@@ -150,6 +150,7 @@ class _Run:
             gateway=self._driver,
             content=ContentChain(options.block_size),
             audience=self,
+            says_when_over=client.says_when_over,
         )
         self._arrivals: dict[int, float] = {}
         self._sampled = [_Sampled() for _ in self._engines]

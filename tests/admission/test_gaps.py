@@ -6,14 +6,14 @@ import pytest
 
 from gateway.admission.gaps import Gap, Gaps, GapsConfig
 
-CONFIG = GapsConfig(least_s=1, max_tool_s=300, max_idle_s=60, unknown_tool_s=120, unknown_idle_s=15)
+CONFIG = GapsConfig(least_s=1, max_tool_s=300, max_idle_s=60, unknown_tool_s=120)
 AGENT = 1
 
 
 def test_little_is_known_at_first():
     gaps = Gaps(CONFIG)
     assert gaps.limit_s(AGENT, Gap.TOOL) == 120
-    assert gaps.limit_s(AGENT, Gap.IDLE) == 15
+    assert gaps.limit_s(AGENT, Gap.IDLE) == 1, "as likely over as not"
     gaps.saw_return(AGENT, Gap.TOOL, 1.0)
     assert gaps.limit_s(AGENT, Gap.TOOL) == 120
 

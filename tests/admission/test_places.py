@@ -12,7 +12,7 @@ from gateway.domain.ids import SessionId, TenantId, ThreadId
 
 
 def places() -> Places:
-    return Places(Footprints(FootprintConfig()), Gaps(GapsConfig(unknown_tool_s=100.0, unknown_idle_s=10.0)))
+    return Places(Footprints(FootprintConfig()), Gaps(GapsConfig(unknown_tool_s=100.0, least_s=10.0)))
 
 
 def member(name="s", tenant="t", guess=100.0) -> Member:

@@ -29,7 +29,7 @@ class Clients(RuleBasedStateMachine):
             max_waiting=MAX_WAITING,
             packing={"order": order},
             classes={"age_s": 3.0},
-            gaps={"unknown_tool_s": 20.0, "unknown_idle_s": 2.0},
+            gaps={"unknown_tool_s": 20.0, "least_s": 2.0},
             window={"min_feedback_s": 1.0, "max_feedback_s": 2.0},
         )
         quotas = {TenantId("t2"): Quota(max_sessions=2, tokens_per_minute=5000, weight=2.0)}

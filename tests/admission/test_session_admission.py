@@ -542,6 +542,13 @@ def test_ends_and_returns_are_learned():
     play.finish("s-unknown")
 
 
+@pytest.mark.parametrize("calls", [False, True])
+def test_a_plain_answer_is_as_likely_as_not_the_last_while_nothing_is_known(calls):
+    play = capped(1)
+    play.turn("s1", calls=calls, then=3.0)
+    assert play.is_let_in("s2") is not calls
+
+
 def test_who_came_back_after_all_was_not_gone():
     play = capped(1)
     play.turn("s1", calls=False, then=100.0)
