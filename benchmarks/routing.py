@@ -1,6 +1,7 @@
 """Where turns run: this gateway's placement against others', behind the same admission.
 
-    python -m benchmarks.routing --workload FILE [--replicas 4,8] [--seeds 1,2] [--quick] [--json]
+    python -m benchmarks.routing --workload FILE [--replicas 4,8] [--seeds 1,2] [--loads 1.2]
+        [--quick] [--json]
 
 Simulated fleets, like and unlike, on a workload's sessions, at loads relative to the knee of affinity, which
 is measured for each fleet. Every policy is this gateway's brain but for where it sends turns: round robin,
@@ -32,7 +33,7 @@ from gateway.simulator.experiment.trial import Setting, Trial
 from gateway.simulator.fleet import FleetSpec, decode_fleet
 from gateway.simulator.measures.figures import RunFigures
 
-RELATIVE: Final = (0.6, 1.0, 1.2)
+RELATIVE: Final = [0.6, 1.0, 1.2]
 """To the knee."""
 OURS: Final = "turnpike"
 SAGA: Final = "turnpike:placement=affinity"
@@ -63,6 +64,7 @@ def main() -> int:
     parser.add_argument("--sessions", type=int, default=40, help="of each run, for each replica (default 40)")
     parser.add_argument("--seeds", type=_numbers, default=[1, 2])
     parser.add_argument("--knee", type=float, help="sessions an hour for each replica (default: measured)")
+    parser.add_argument("--loads", type=_decimals, default=RELATIVE, help="to the knee (default 0.6,1,1.2)")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="one seed, and a third of the sessions")
     parser.add_argument("--json", action="store_true", help="print the last line alone")
@@ -84,6 +86,10 @@ def main() -> int:
 
 def _numbers(text: str) -> list[int]:
     return [int(each) for each in text.split(",")]
+
+
+def _decimals(text: str) -> list[float]:
+    return [float(each) for each in text.split(",")]
 
 
 def measure(
@@ -108,7 +114,7 @@ def measure(
         )
     verdict.tell(f"{name}_knee_per_h", knee)
     policies = (OURS, SAGA, *(f"turnpike:placement={each}" for each in options.policies))
-    for relative in RELATIVE:
+    for relative in options.loads:
         found = dict(zip(policies, run(policies, relative * knee, options.seeds), strict=True))
         judge(f"{name}_at_{relative:g}", relative, found, verdict)
 
