@@ -112,6 +112,9 @@ def judge(
         moved = _p99(attacked, "") / _p99(found[policy], "")
         if policy == ours_is:
             verdict.at_most("others_p99_moved_by_an_adversary", moved, 1.2)
+            for kind in ("light", "medium", "heavy"):
+                verdict.tell(f"{kind}_p99_moved", _p99(attacked, kind) / _p99(found[policy], kind))
+                verdict.tell(f"{kind}_p99_slowdown_attacked", _p99(attacked, kind))
         else:
             verdict.tell(f"others_p99_moved_by_an_adversary{told}", moved)
         verdict.tell(f"others_p99_slowdown_attacked{told}", _p99(attacked, ""))
