@@ -37,6 +37,7 @@ CHANCE: Final = (
     "ece_by_chance_sd",
     "end_accuracy_se",
 )
+"""What figures have to be compared with, where pauses are few."""
 PAUSE_S: Final = 0.004
 """Between two requests: so many that every step is still predicted (`WorkflowConfig.steps_per_s`)."""
 REPLICA: Final = ReplicaId("a")
@@ -146,13 +147,7 @@ def judge_rightness(verdict: Verdict, files: list[Path]) -> None:
 def judge_file(verdict: Verdict, name: str, row: dict[str, Any]) -> None:
     for figure in ("accuracy", "coverage", "theta_accuracy", "theta_coverage", "end_accuracy", "majority"):
         verdict.tell(f"{name}.{figure}", row[figure])
-    for figure in (
-        "markov_log_loss",
-        "log_loss_gap_se",
-        "ece_by_chance",
-        "ece_by_chance_sd",
-        "end_accuracy_se",
-    ):
+    for figure in CHANCE:
         verdict.tell(f"{name}.{figure}", row[figure])
     if row["pauses"] < ENOUGH:
         for figure in ("confident_accuracy", "log_loss", "ece", "boundary_precision", "boundary_recall"):

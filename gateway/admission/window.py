@@ -11,7 +11,9 @@ by additive increase and multiplicative decrease around what the engine states a
 useful is lost, there is more room than stated (a host tier, a shared prefix), and if much is lost, less. So
 no constant belongs to a GPU or a model, and an engine that states no capacity is learned. Nothing limits
 before the first overload but the stated capacity. Where those who are in would fit into it, lost state moves
-the budget alone: nobody has to leave, because who leaves loses what it has. A decrease counts from the
+the budget alone: nobody has to leave, because who leaves loses what it has. Losses come in bursts, since who
+leaves and comes back displaces others: those well below where the first one was hardly lower what is
+remembered of it, and the budget comes back quickly to near there (`_ceiling`). A decrease counts from the
 sessions that are in, and waits until it has taken effect: at most one a *feedback time*, which is what a
 session takes from one turn to its next.
 

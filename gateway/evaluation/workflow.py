@@ -101,11 +101,12 @@ def evaluate_exchanges(exchanges: Sequence[Exchange], *, without_ids: bool = Fal
     followed = [row for row in rows if row.came != _ENDS]
     acted = [row for row in followed if row.is_acted_on]
     above = [row for row in followed if row.confidence >= 0.7]
-    ends = [(row.ends > 0.5, row.came == _ENDS) for row in rows]
-    markov = run.markov()
+    ends = {number: (row.ends > 0.5, row.came == _ENDS) for number, row in by_number.items()}
+    markov_losses, markov_accuracy = run.markov()
     losses = {number: -math.log(max(row.share, 1e-12)) for number, row in by_number.items()}
-    gaps = run.by_conversation({number: losses[number] - loss for number, loss in markov[0].items()})
-    ended = run.by_conversation({n: float((r.ends > 0.5) == (r.came == _ENDS)) for n, r in by_number.items()})
+    gaps = run.by_conversation({number: losses[number] - loss for number, loss in markov_losses.items()})
+    ends_right = {number: float(said == came) for number, (said, came) in ends.items()}
+    by_chance, by_chance_sd = _ece_by_chance(rows)
     bounds = score_boundaries(true_ends(exchanges), run.ended)
     counts: dict[Symbol, int] = defaultdict(int)
     for row in followed:
@@ -117,8 +118,8 @@ def evaluate_exchanges(exchanges: Sequence[Exchange], *, without_ids: bool = Fal
         followed=len(followed),
         acted=len(acted),
         above=len(above),
-        ends=sum(came for _, came in ends),
-        ends_said=sum(said for said, _ in ends),
+        ends=sum(came for _, came in ends.values()),
+        ends_said=sum(said for said, _ in ends.values()),
         boundaries_found=bounds.ends.found,
         accuracy=_share(followed),
         confident_accuracy=_share(acted),
@@ -127,17 +128,17 @@ def evaluate_exchanges(exchanges: Sequence[Exchange], *, without_ids: bool = Fal
         theta_coverage=len(above) / len(followed) if followed else None,
         majority=max(counts.values()) / len(followed) if followed else None,
         log_loss=_mean(list(losses.values())),
-        markov_log_loss=_mean(list(markov[0].values())),
-        markov_accuracy=markov[1],
+        markov_log_loss=_mean(list(markov_losses.values())),
+        markov_accuracy=markov_accuracy,
         log_loss_gap=_mean([gap for each in gaps for gap in each]),
         log_loss_gap_se=_standard_error(gaps),
         ece=_ece(rows),
-        ece_by_chance=_ece_by_chance(rows)[0],
-        ece_by_chance_sd=_ece_by_chance(rows)[1],
-        end_accuracy=_mean([right for each in ended for right in each]),
-        end_accuracy_se=_standard_error(ended),
-        end_precision=_mean([float(came) for said, came in ends if said]),
-        end_recall=_mean([float(said) for said, came in ends if came]),
+        ece_by_chance=by_chance,
+        ece_by_chance_sd=by_chance_sd,
+        end_accuracy=_mean(list(ends_right.values())),
+        end_accuracy_se=_standard_error(run.by_conversation(ends_right)),
+        end_precision=_mean([float(came) for said, came in ends.values() if said]),
+        end_recall=_mean([float(said) for said, came in ends.values() if came]),
         boundaries=bounds.ends.true,
         boundary_precision=bounds.ends.precision if bounds.ends.true or bounds.ends.found else None,
         boundary_recall=bounds.ends.recall if bounds.ends.true or bounds.ends.found else None,
