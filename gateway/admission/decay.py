@@ -30,6 +30,11 @@ class DecayedMean:
         self.weight = self.weight * self._keep + 1.0
         self._sum = self._sum * self._keep + value
 
+    def take_back(self, value: float) -> None:
+        """An observation of lately was none."""
+        self.weight = max(0.0, self.weight - 1.0)
+        self._sum = max(0.0, self._sum - value)
+
     def mean(self, prior: float, strength: float = 1.0) -> float:
         """`strength`: how many observations the prior weighs."""
         return (self._sum + prior * strength) / (self.weight + strength)

@@ -8,9 +8,10 @@ Deviations: SAGA sets a limit at a fixed quantile of the tool's latency. Here a 
 gone as soon as that is likelier than not, from how often sessions of its type came back at all, and how
 soon: with P the share that ends in such a gap and S(t) the share of gaps longer than t, that is when S(t) <
 P / (1 − P). While nothing is known, a session is as likely over as not after a plain answer, so by the same
-rule its place is anybody's at once. One that comes back after it was let go counts as an end of its kind,
-and as a return at once after a plain answer. Its true silence would say more of people who think for long,
-but then places are kept for them while others wait: measured, that costs a fifth.
+rule its place is anybody's at once. One that comes back from its tools after it was let go was no end, and
+teaches how long it was silent: else each limit would make the next one shorter. After a plain answer it stays
+an end of its kind, and is a return at once: its true silence would say more of people who think for long, but
+then places are kept for them while others wait: measured, that costs a fifth.
 
 Invariants: gaps after tool calls and gaps after plain answers are kept apart; a limit lies between
 `least_s` and the most for its kind.
@@ -77,6 +78,12 @@ class Gaps:
         """A session that was silent counts as gone, or said that it is."""
         for seen in (self._of(agent, gap), self._overall[gap]):
             seen.returns.add(0.0)
+            seen.cached_s = None
+
+    def was_no_end(self, agent: int, gap: Gap) -> None:
+        """A session that counted as gone is back."""
+        for seen in (self._of(agent, gap), self._overall[gap]):
+            seen.returns.take_back(0.0)
             seen.cached_s = None
 
     def limit_s(self, agent: int, gap: Gap) -> float:

@@ -4,16 +4,21 @@ Source: MARS (§4.1, §4.2): KV occupancy and launch delay, from the unified inf
 
 Symbols: *KV cache occupancy* → `kv_used`; *launch delay* → `launch_inflation`.
 
-Deviations: occupancy alone says little: of a session in its tool phase the engine counts nothing as used.
-The strongest sign is *loss*: prompt tokens that the session's last turn left behind and that its next turn
-did not find in the cache any more. Every stock engine reports what is needed for it in `usage`. A change of
+Deviations: occupancy alone says little: of a session in its tool phase the engine counts nothing as used. The
+strongest sign is *loss*: prompt tokens that the session's last turn left behind and that its next turn did
+not find in the cache any more. Every stock engine reports what is needed for it in `usage`. A change of
 content loses state too; so does an engine without prefix cache: what was lost while the pool was half empty
 is therefore taken as the clients' own doing. Launch delay only ever holds the window back, since a long
 prompt raises it as well. How much loss is too much follows from what one session fewer would gain and cost:
 of n on a replica it costs one part in n of what they get done, and at best saves the time in which what was
-lost is computed again. So 1 / n of a replica's time is overload. What a token takes is known from its own
-launch delays (`cost/estimator.py`): for a dense model of 70B a tenth of the tokens is ruin, for a sparse one
-of 3B it is bearable. Before that is known, 1 / n of the tokens is overload.
+lost is computed again. So 1 / n of a replica's time is overload; and less, where prompts take much of that
+time: while one is computed the others' answers stand still. With a share φ of the time gone, and a share r of
+their own time that sessions spend in the engine, one of n does not get 1 / n done, but 1 / n ÷ (1 + r φ / (1
+− φ)): this is how the throughput X grows with n = X (z + d / (1 − X p)), for tools of z, answers of d and
+prompts of p seconds. What a token takes is known from its own launch delays (`cost/estimator.py`): for a
+dense model of 70B a tenth of the tokens is ruin, for a sparse one of 3B it is bearable. Before that is known,
+1 / n of the tokens is overload. Where much is lost turns become slow, and few of them end in a feedback time:
+then what was seen over a longer time counts (`Evidence`).
 
 Invariants: readings are between decisions of the window, old evidence fades with the feedback time; a value
 that an engine does not report is no pressure.
@@ -26,12 +31,18 @@ from typing import Final
 import msgspec
 
 from gateway.admission.decay import DecayedMean
+from gateway.admission.evidence import Evidence
 from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId
 
 LOST: Final = "state_lost"
 _LOSSES: Final = (0.02, 0.25)
 """The least and the most that is overload."""
+_LASTS: Final = 2.0
+"""Feedback times until evidence has faded."""
+_LASTS_LONGER: Final = 10.0
+_MOST_TAKEN: Final = 0.9
+"""Share of a replica's time that prompts are believed to take."""
 PREEMPTIONS_ARE_OVERLOAD: Final = 0.10
 """Per turn."""
 _ENOUGH_TURNS: Final = 5.0
@@ -55,21 +66,10 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 class GpuPressure:
     def __init__(self) -> None:
         self._signals: dict[ReplicaId, EngineSignals] = {}
-        self._lost = 0.0
-        self._expected = 0.0
-        self._turns = 0.0
-        self._blind = 0.0
-        """Tokens that should have been found, of turns whose usage does not say what was."""
-        self._blind_turns = 0.0
-        self._hits = 0.0
-        """Tokens that the engines say they found."""
-        self._preemptions = 0.0
+        self._lately = Evidence()
+        self._longer = Evidence()
+        """Counts where turns have become so slow that few of them end in a feedback time."""
         self._faded_s: float | None = None
-        self._lost_s = 0.0
-        """What it takes to compute what was lost; of `_timed_turns`."""
-        self._timed_turns = 0.0
-        self._span_s = 0.0
-        """In which all that was seen."""
         self.studied = DecayedMean(half_life=200)
         """Of the turns that are answered, the share that is seen here."""
         self._own_doing = DecayedMean(half_life=200)
@@ -81,8 +81,9 @@ class GpuPressure:
     def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
         before = self._signals.get(replica)
         if before is not None:
-            self._preemptions += _increase(before.preemptions, signals.preemptions)
-            self._hits += _increase(before.prefix_hit, signals.prefix_hit)
+            for evidence in self._all:
+                evidence.preemptions += _increase(before.preemptions, signals.preemptions)
+                evidence.hits += _increase(before.prefix_hit, signals.prefix_hit)
         self._signals[replica] = signals
 
     def replica_left(self, replica: ReplicaId) -> None:
@@ -97,19 +98,16 @@ class GpuPressure:
         """
         if left <= 0:
             return
-        if cached is None:
-            self._blind += left
-            self._blind_turns += 1
-            return
-        lost = max(0.0, left - cached - _TOLERANCE_TOKENS)
-        if is_pool_half_empty:
+        lost = max(0.0, left - cached - _TOLERANCE_TOKENS) if cached is not None else None
+        if lost is not None and is_pool_half_empty:
             self._own_doing.add(lost / left)
-        self._expected += left
-        self._lost += lost
-        self._turns += 1
-        if token_s is not None:
-            self._lost_s += lost * token_s
-            self._timed_turns += 1
+        for evidence in self._all:
+            evidence.saw_turn(left, lost, token_s)
+
+    def saw_prompt(self, prefill_s: float) -> None:
+        """What computing one took, as far as it was not cached."""
+        for evidence in self._all:
+            evidence.prefill_s += prefill_s
 
     def saw_launch(self, delay_s: float) -> None:
         value = math.log(max(delay_s, 1e-3))
@@ -133,24 +131,41 @@ class GpuPressure:
 
     def start_afresh(self) -> None:
         """The window was changed: what comes next is its effect."""
-        self._lost = self._expected = self._turns = self._preemptions = 0.0
-        self._blind = self._blind_turns = self._hits = 0.0
-        self._lost_s = self._timed_turns = self._span_s = 0.0
+        for evidence in self._all:
+            evidence.clear()
 
-    def read(self, *, sessions: float, replicas: int = 1, feedback_s: float, now: float) -> GpuReading:
-        """`sessions`: how many are in on a replica."""
+    @property
+    def _all(self) -> tuple[Evidence, Evidence]:
+        return self._lately, self._longer
+
+    def read(
+        self,
+        *,
+        sessions: float,
+        replicas: int = 1,
+        in_engine: float = 1.0,
+        feedback_s: float,
+        now: float,
+    ) -> GpuReading:
+        """`sessions`: how many are in on a replica; `in_engine`: what they spend there of their time, and not
+        in tools."""
         self._fade(feedback_s, now=now)
         waiting = sum(signals.waiting or 0 for signals in self._signals.values())
         running = sum(signals.running or 0 for signals in self._signals.values())
         used = [signals.kv_used for signals in self._signals.values() if signals.kv_used is not None]
         kv_used = max(used, default=0.0)
-        loss = self._loss()
-        turns = self._turns + self._blind_turns
-        preemptions = self._preemptions / turns if turns >= _ENOUGH_TURNS else 0.0
+        seen = (
+            self._lately if self._lately.turns + self._lately.blind_turns >= _ENOUGH_TURNS else self._longer
+        )
+        loss = self._loss(seen)
+        turns = seen.turns + seen.blind_turns
+        preemptions = seen.preemptions / turns if turns >= _ENOUGH_TURNS else 0.0
         lately = self._launch_lately.mean(0.0) - self._launch_usual.mean(0.0)
         inflation = math.exp(lately) if self._launch_lately.weight >= _ENOUGH_TURNS else 1.0
         signs = {
-            LOST: self._loss_pressure(loss or 0.0, sessions, replicas),
+            LOST: self._loss_pressure(
+                seen, loss or 0.0, sessions=sessions, replicas=replicas, in_engine=in_engine
+            ),
             "preemptions": preemptions / PREEMPTIONS_ARE_OVERLOAD,
             # Queued behind a full cache; a queue behind long prompts alone is work, not pressure.
             "kv_full": waiting / (waiting + running) * 2.0 if kv_used > 0.9 and waiting else 0.0,
@@ -168,42 +183,41 @@ class GpuPressure:
             launch_inflation=inflation,
         )
 
-    def _loss_pressure(self, loss: float, sessions: float, replicas: int) -> float:
+    def _loss_pressure(
+        self, seen: Evidence, loss: float, *, sessions: float, replicas: int, in_engine: float
+    ) -> float:
         """By the time that computing it again takes; by its tokens, while that is not known."""
-        if self._timed_turns < _ENOUGH_TURNS or loss <= 0 or self._span_s <= 0:
+        if seen.timed_turns < _ENOUGH_TURNS or loss <= 0 or seen.span_s <= 0:
             return loss / loss_that_is_overload(sessions)
-        lost_s = self._lost_s * loss / (self._lost / self._expected)  # what was not their own doing
-        seen_s = max(1, replicas) * self._span_s * max(0.01, self.studied.mean(1.0))
-        return lost_s / seen_s / loss_that_is_overload(sessions)
+        lost_s = seen.lost_s * loss / (seen.lost / seen.expected)  # what was not their own doing
+        seen_s = max(1, replicas) * seen.span_s * max(0.01, self.studied.mean(1.0))
+        taken = min(_MOST_TAKEN, seen.prefill_s / seen_s)
+        return lost_s / seen_s / loss_that_is_overload(sessions, taken, in_engine)
 
-    def _loss(self) -> float | None:
+    def _loss(self, seen: Evidence) -> float | None:
         """The share of warm tokens that was lost; None without evidence."""
-        if self._turns >= _ENOUGH_TURNS:
-            return max(0.0, self._lost / self._expected - self._own_doing.mean(0.0))
-        if self._blind_turns >= 2 * _ENOUGH_TURNS and self._hits > 0:
-            return max(0.0, 1.0 - self._hits / self._blind)
+        if seen.turns >= _ENOUGH_TURNS:
+            return max(0.0, seen.lost / seen.expected - self._own_doing.mean(0.0))
+        if seen.blind_turns >= 2 * _ENOUGH_TURNS and seen.hits > 0:
+            return max(0.0, 1.0 - seen.hits / seen.blind)
         return None
 
     def _fade(self, feedback_s: float, *, now: float) -> None:
         if self._faded_s is not None:
-            keep = math.exp(-(now - self._faded_s) / (2.0 * feedback_s))
-            self._lost *= keep
-            self._expected *= keep
-            self._turns *= keep
-            self._preemptions *= keep
-            self._blind *= keep
-            self._blind_turns *= keep
-            self._hits *= keep
-            self._lost_s *= keep
-            self._timed_turns *= keep
-            self._span_s = self._span_s * keep + now - self._faded_s
+            passed_s = now - self._faded_s
+            self._lately.fade(passed_s, lasts_s=_LASTS * feedback_s)
+            self._longer.fade(passed_s, lasts_s=_LASTS_LONGER * feedback_s)
         self._faded_s = now
 
 
-def loss_that_is_overload(sessions: float) -> float:
-    """A share of a replica's time, or of the warm tokens, where so many sessions are in on it."""
+def loss_that_is_overload(sessions: float, taken: float = 0.0, in_engine: float = 1.0) -> float:
+    """A share of a replica's time, or of the warm tokens, where so many sessions are in on it.
+
+    `taken`: the share of its time that prompts take; `in_engine`: what sessions spend there of theirs.
+    """
     least, most = _LOSSES
-    return max(least, min(most, 1.0 / max(1.0, sessions)))
+    of_one = max(least, min(most, 1.0 / max(1.0, sessions)))
+    return of_one / (1.0 + in_engine * taken / (1.0 - taken))
 
 
 def _increase(before: int | None, after: int | None) -> int:

@@ -72,6 +72,8 @@ class Lessons:
     ) -> None:
         known, limits, usage = self._footprints, self._limits, outcome.usage
         continues = applicant.edge in _CONTINUING
+        if outcome.prefill_s is not None:
+            limits.gpu.saw_prompt(outcome.prefill_s)
         if usage.prompt_tokens is not None:
             known.saw_size(member.agent, body_bytes=applicant.body_bytes, prompt_tokens=usage.prompt_tokens)
             if usage.cached_tokens is not None and member.turn == 0:
@@ -86,6 +88,7 @@ class Lessons:
                     token_s=outcome.prefill_s / max(1, computed) if outcome.prefill_s is not None else None,
                     is_pool_half_empty=limits.is_half_empty(),
                 )
+        limits.run_s.add(outcome.ran_s)
         known.saw_turn(
             member.agent, member.turn + 1, grown=grown if continues else None, turn_s=outcome.ran_s
         )

@@ -69,6 +69,8 @@ class Limits:
         self.gpu = GpuPressure()
         self.cycle_s = DecayedMean(half_life=100)
         """What sessions take from one turn to the next."""
+        self.run_s = DecayedMean(half_life=100)
+        """What a turn takes of that."""
         self.update_due_s = -math.inf
         self.changed_s = -math.inf
         """When the window was last decreased: what was lost before says nothing about now."""
@@ -159,8 +161,13 @@ class Limits:
 
     def _look(self, blocked_by: WaitReason | None, *, now: float) -> WindowInputs:
         sessions = self._places.count / max(1, len(self._up))
+        cycle_s = self.cycle_s.mean(0.0, 1e-9)
         gpu = self.gpu.read(
-            sessions=sessions, replicas=len(self._up), feedback_s=self.window.feedback_s, now=now
+            sessions=sessions,
+            replicas=len(self._up),
+            in_engine=min(1.0, self.run_s.mean(0.0, 1e-9) / cycle_s) if cycle_s > 0 else 1.0,
+            feedback_s=self.window.feedback_s,
+            now=now,
         )
         cpu = self._cpu.read(now=now)
         if self._config.policy != "sessions":  # fixed; only the capacity is followed

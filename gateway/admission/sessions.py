@@ -65,6 +65,7 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """Since when it wants to be in; kept over retries."""
     entered_s: float = 0.0
     gap: Gap | None = None
+    """How it is silent, also where it gave its place back meanwhile; None while a turn of it is live."""
     gap_since_s: float = 0.0
     began_s: float = 0.0
     """When its newest turn began."""
@@ -112,6 +113,8 @@ class Places:
         assert not member.is_in
         if member.counted_gone and member.is_studied:  # it was not gone
             self._footprints.saw_end(member.agent, member.turn, by=-1.0)
+            if member.gap is Gap.TOOL:
+                self._gaps.was_no_end(member.agent, Gap.TOOL)
         member.counted_gone = False
         member.is_in, member.is_child, member.is_above = True, is_child, is_above
         member.must_yield, member.entered_s = "", now
@@ -123,7 +126,10 @@ class Places:
         self.tokens += member.tokens
         if not member.live:
             self._silent[member.session] = member
-            member.gap, member.gap_since_s = member.gap or Gap.IDLE, now
+            if member.gap is Gap.TOOL:  # what it waited for its place was no silence
+                member.gap_since_s += now - (member.asked_s or now)
+            else:
+                member.gap, member.gap_since_s = Gap.IDLE, now
         self.residents.enter(member.agent, member.demand)
 
     def settle_in(self, member: Member) -> None:
@@ -138,7 +144,7 @@ class Places:
         self._silent.pop(member.session, None)
         self.tokens -= member.tokens
         self.residents.leave(member.agent, member.demand)
-        member.is_in, member.demand, member.gap = False, NOTHING, None
+        member.is_in, member.demand = False, NOTHING
         member.is_spilled = True
         if not member.is_child:
             self.count -= 1

@@ -59,3 +59,14 @@ def test_other_types_are_asked_where_a_type_is_unknown_and_types_are_forgotten()
             gaps.saw_return(agent, Gap.TOOL, 40.0)
     assert len(gaps._types) == 2
     assert gaps.limit_s(99, Gap.TOOL) == pytest.approx(40.0, rel=0.25)
+
+
+def test_who_is_back_was_no_end():
+    gaps = Gaps(CONFIG)
+    for number in range(400):
+        length_s = 100.0 if number % 10 == 0 else 10.0
+        if length_s > gaps.limit_s(AGENT, Gap.TOOL):
+            gaps.saw_end(AGENT, Gap.TOOL)
+            gaps.was_no_end(AGENT, Gap.TOOL)
+        gaps.saw_return(AGENT, Gap.TOOL, length_s)
+    assert gaps.limit_s(AGENT, Gap.TOOL) > 90, "all came back, so nobody is given up"

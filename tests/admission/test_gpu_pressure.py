@@ -71,10 +71,39 @@ def test_old_evidence_fades_and_a_change_starts_afresh():
     gpu = GpuPressure()
     warm(gpu, 20, found=0)
     assert read(gpu, now=0.0).pressure > 1.0
-    assert not read(gpu, now=100.0).is_loss_known
+    assert not read(gpu, now=1000.0).is_loss_known
     warm(gpu, 20, found=0)
     gpu.start_afresh()
-    assert read(gpu, now=100.0).pressure == 0.0
+    assert read(gpu, now=1000.0).pressure == 0.0
+
+
+def test_turns_that_have_become_so_slow_that_few_end_are_seen_all_the_same():
+    gpu, now = GpuPressure(), 0.0
+    for _ in range(12):  # two in three feedback times, and each computes everything again
+        now += 15.0
+        gpu.saw_warm_turn(100_000, 0, token_s=0.25e-3, is_pool_half_empty=False)
+        _ = read(gpu, now=now)
+    reading = read(gpu, now=now)
+    assert reading.is_loss_known and reading.pressure > 1.0 and reading.reason == "state_lost"
+
+
+def test_where_prompts_take_all_the_time_one_session_more_gains_little():
+    def pressure(prefill_s: float, **said) -> float:
+        gpu = GpuPressure()
+        gpu.read(sessions=10, feedback_s=1e6, now=0.0)
+        for _ in range(20):
+            gpu.saw_warm_turn(10_000, 10_000 - 1000 - 256, token_s=0.25e-3, is_pool_half_empty=False)
+            gpu.saw_prompt(prefill_s)
+        return gpu.read(sessions=10, feedback_s=1e6, now=100.0, **said).pressure
+
+    alone = pressure(0.0)
+    assert alone == pytest.approx(0.05 / 0.1, rel=1e-3), "5 s of 100 s, and one of ten does a tenth"
+    assert pressure(2.5) == pytest.approx(2 * alone, rel=1e-3), "with half of the time gone, half of that"
+    assert pressure(2.5, in_engine=0.5) == pytest.approx(1.5 * alone, rel=1e-3), (
+        "tools do not wait for prompts"
+    )
+    assert pressure(2.5, in_engine=0.0) == pytest.approx(alone, rel=1e-3)
+    assert pressure(100.0) == pytest.approx(10 * alone, rel=1e-3), "there is a bound"
 
 
 def test_engines_without_cached_tokens_tell_by_their_counters():

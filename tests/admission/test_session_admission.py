@@ -565,6 +565,29 @@ def test_who_came_back_after_all_was_not_gone():
     assert play.pool.footprints.end_chance(0, 1) < both_gone
 
 
+def test_a_tool_that_lasts_longer_than_others_does_not_shorten_the_patience_with_them():
+    play, was_given_up = capped(1), False
+    for number in range(60):
+        name = f"s{number}"
+        for _ in range(4):
+            play.turn(name, calls=True, then=5.0)
+        play.turn(name, calls=True, then=100.0 if number >= 20 else 5.0)
+        if play.is_let_in("x"):  # it was given up, but it comes back
+            assert not play.is_let_in(name)
+            play.later(50.0)
+            was_given_up = True
+            play.end("x")
+            assert play.finish("x") == [name]
+        else:
+            play.leave("x")
+            assert play.is_let_in(name)
+        play.end(name)
+        play.finish(name)
+    limit_s = play.pool.gaps.limit_s(0, Gap.TOOL)
+    assert was_given_up and limit_s >= 90, "nobody was gone"
+    assert limit_s <= 130, "to wait for a place is no silence"
+
+
 def test_the_fixed_footprint_policy_follows_the_capacity_alone():
     play = Play(policy="footprint", footprint_share=0.5).has(kv_tokens=1000)
     assert play.pool.window.budget == 500
