@@ -40,6 +40,9 @@ SCRIPT: Final = {"default": {"turns": [{"text": " and so on" * 500}]}, "scripts"
 REPLICAS: Final = 3
 BLOCK: Final = 32
 AGENTS: Final = 9
+AT_EASE: Final = 4
+"""As many as three servers on two cores serve without being slow by themselves. With more, turns now and then
+take several times as long as usual on each of them, and nobody could tell which one is slow."""
 TURNS: Final = 8
 OUTPUT: Final = 32
 STATES: Final = tuple(state for state in State if state not in FINAL_STATES and state is not State.UNDECIDED)
@@ -84,9 +87,9 @@ class Agents:
         self.turns: list[Seen] = []
         self.is_over = False
 
-    async def run(self) -> None:
+    async def run(self, count: int) -> None:
         async with asyncio.TaskGroup() as group:
-            for _ in range(AGENTS):
+            for _ in range(count):
                 group.create_task(self._agent())
 
     async def _agent(self) -> None:
@@ -177,7 +180,7 @@ class Fleet:
 
 async def fare(fleet: Fleet, url: str, verdict: Verdict, tell: Any, *, quick: bool) -> None:
     """Nothing happens; then a server becomes slow."""
-    async with holding(url) as agents:
+    async with holding(url, AT_EASE) as agents:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(15 if quick else 30)
         began_s = loop.time()
@@ -193,7 +196,7 @@ async def fare(fleet: Fleet, url: str, verdict: Verdict, tell: Any, *, quick: bo
 
 async def suffer(fleet: Fleet, url: str, verdict: Verdict, tell: Any, *, quick: bool) -> None:
     """Servers die."""
-    async with holding(url) as agents:
+    async with holding(url, AGENTS) as agents:
         loop = asyncio.get_running_loop()
         await asyncio.sleep(5)
         began_s = loop.time()
@@ -206,12 +209,12 @@ async def suffer(fleet: Fleet, url: str, verdict: Verdict, tell: Any, *, quick: 
 
 
 @asynccontextmanager
-async def holding(url: str) -> AsyncIterator[Agents]:
-    """Agents at work."""
+async def holding(url: str, count: int) -> AsyncIterator[Agents]:
+    """So many agents at work."""
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as client:
         agents = Agents(client, url)
-        running = asyncio.create_task(agents.run())
+        running = asyncio.create_task(agents.run(count))
         yield agents
         agents.is_over = True
         await running

@@ -8,10 +8,11 @@ more than 500 ms* → `BLOCKED_S`.
 
 Deviations: the literal form (`is_literal`) rewards a tenant for opening more tasks, and diverges at a
 deadline. Ours divides what a tenant holds by what it is entitled to: its weight, at most doubled by the
-urgency of its tasks, with their slack floored at `slack_floor` of their isolated time. So a tenant with
-many urgent tasks gets twice the share of one with none, and never more. SAGA preempts what blocks; we never
-do: work of a tenant that holds more than its share is held back at its next turn (`should_yield`), at most
-one session an epoch.
+urgency of its tasks, with their slack floored at `slack_floor` of their isolated time. So a tenant with many
+urgent tasks gets twice the share of one with none, and never more. SAGA preempts what blocks; we never do:
+work of a tenant that holds more than its share is held back at its next turn (`should_yield`), at most one
+session an epoch; and what it runs meanwhile is background work to engines that follow hints
+(`holds_too_much`), so that the others' answers do not stand still behind its prompts.
 
 Invariants: with equal weights and urgencies the tenant that holds least is next; urgency moves an
 entitlement by at most a factor of 2; a session is held back only for a tenant that stays below its share
@@ -117,6 +118,16 @@ class FairShare:
             return (-self.urgency(tenant), 0.0)
         entitlement = self.entitlement(tenant)
         return (self.held(tenant) / entitlement, -entitlement)
+
+    def holds_too_much(self, tenant: TenantId, waiting: Iterable[TenantId] = ()) -> bool:
+        """Whether it holds a session more than its share of what all of them hold; `waiting`: others who want
+        to. Nobody holds too much where nobody else is."""
+        there = {*self._held, *waiting}
+        if len(there) < 2:
+            return False
+        weight = sum(map(self.weight, there))
+        share = self.weight(tenant) / weight * sum(self._held.values())
+        return self.held(tenant) >= share + 1.0
 
     def should_yield(self, blocked: TenantId, wanted: float, holder: TenantId, released: float) -> bool:
         """Whether the holder's next turn waits, so that the blocked tenant can have `wanted`.

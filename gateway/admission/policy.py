@@ -110,7 +110,9 @@ class AdmissionPolicy(Protocol):
         ...
 
     def class_of(self, session: SessionId, pool: PoolId) -> ServiceClass | None:
-        """As it stated, or as was inferred; None if that is not known here."""
+        """How engines should treat it now: as it stated, as was inferred, or behind those who hold less.
+
+        None if it is not known here."""
         ...
 
     # --- notifications -------------------------------------------------------------------------------

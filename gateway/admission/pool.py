@@ -121,6 +121,12 @@ class PoolAdmission:
         )
         self.queue.put(entry, member.service_class)
 
+    def class_on_engines(self, member: Member) -> ServiceClass:
+        """§6.2 (4) of SAGA again: who holds more than its share is put behind those who do not."""
+        if self.fair.holds_too_much(member.tenant, self.queue.tenants):
+            return ServiceClass.PROACTIVE
+        return member.service_class
+
     def turn_is_over(self, member: Member) -> None:
         """The last live turn of a session that is in has ended; it may have to give its place back."""
         if member.must_yield:

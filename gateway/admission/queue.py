@@ -6,7 +6,7 @@ and of each at one session; reactive sessions, and aged ones, come before proact
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -45,6 +45,11 @@ class SessionQueue:
 
     def __contains__(self, session: SessionId) -> bool:
         return session in self._entries
+
+    @property
+    def tenants(self) -> Iterable[TenantId]:
+        """Of those that wait."""
+        return self._crowds.keys()
 
     @property
     def long_share(self) -> float:

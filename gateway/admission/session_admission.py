@@ -181,7 +181,7 @@ class SessionAdmission:
     def class_of(self, session: SessionId, pool: PoolId) -> ServiceClass | None:
         known = self.pools.get(pool)
         member = known.places.members.get(session) if known is not None else None
-        return member.service_class if member is not None else None
+        return known.class_on_engines(member) if known is not None and member is not None else None
 
     def session_over(self, session: SessionId, *, now: float) -> None:
         for pool in self.pools.values():

@@ -129,9 +129,11 @@ class Fleet:
             and state.facts.pool == pool
             and state.facts.id not in without
         ]
-        if self.health.is_calm:
+        if not self.health.is_calm:
+            found = [load for load in found if not self.health.is_out(load.replica)] or found
+        if self.health.is_even:
             return found
-        return [load for load in found if not self.health.is_out(load.replica)] or found
+        return [ReplicaLoad(load.replica, load.running, self.health.slower(load.replica)) for load in found]
 
     def absent(self, pool: PoolId, *, only: ReplicaId | None) -> list[ReplicaLoad]:
         """Replicas of the pool that are known, up or not: for a request that may wait until one is."""

@@ -33,3 +33,5 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
 
     replica: ReplicaId
     running: int
+    slower: float = 1.0
+    """Times as late as turns on the others, against what is expected of each; 1 where that is no news."""

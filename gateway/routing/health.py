@@ -12,6 +12,10 @@ cache was lost, takes long on a healthy replica, too: so it is not overdue befor
 of it, and its own, could have been computed with nothing cached. Without that, busy replicas were ejected,
 and their sessions made the next one late.
 
+Before it comes to that, a replica whose turns are far later than those of others, two in a row or one in
+two, is *late*: nothing is forbidden, but placement reckons with it (`slower`). It needs no certainty,
+because whoever stays pays little for it, and whoever moves computes a prompt.
+
 Symbols: —
 
 Deviations: Envoy compares replicas with each other. Here each is held against what is expected of it
@@ -33,6 +37,8 @@ from gateway.routing.standing import TRANSITIONS, Condition, HealthConfig, Sign,
 
 _LATER_THAN_OTHERS: Final = 3.0
 """Times: less than that is no fault of the replica's."""
+_LATE: Final = 1.0
+"""A turn takes as long as nine in ten were expected to stay below."""
 _SMOOTH: Final = 0.3
 
 
@@ -66,6 +72,8 @@ class FleetHealth:
         self._began_s: dict[PoolId, float] = {}
         self._uneasy: set[ReplicaId] = set()
         """Those that are not up."""
+        self._late: dict[ReplicaId, tuple[float, float]] = {}
+        """Whose turns lately were far later than others': how many times, and until when that counts."""
         self.next_due_s = float("inf")
         """`pass_time` changes nothing before."""
         self.said: list[Changed] = []
@@ -78,12 +86,22 @@ class FleetHealth:
         """Every replica may have what it can take."""
         return not self._uneasy
 
+    @property
+    def is_even(self) -> bool:
+        """None of them is late."""
+        return not self._late
+
     def condition(self, replica: ReplicaId) -> Condition:
         return self._standings[replica].condition
 
     def is_out(self, replica: ReplicaId) -> bool:
         """Nothing may be sent there, though it answers."""
         return self._standings[replica].condition is Condition.EJECTED
+
+    def slower(self, replica: ReplicaId) -> float:
+        """Times as late as the others' turns its turns are, if that is no chance."""
+        late = self._late.get(replica)
+        return late[0] if late is not None else 1.0
 
     def may_take(self, replica: ReplicaId, running: int, usual: float, *, now: float) -> bool:
         """One more turn, as far as its condition goes. `usual`: turns that the others run on average."""
@@ -124,6 +142,7 @@ class FleetHealth:
     def forget(self, replica: ReplicaId) -> None:
         self._standings.pop(replica, None)
         self._uneasy.discard(replica)
+        self._late.pop(replica, None)
 
     def sent(
         self,
@@ -162,8 +181,8 @@ class FleetHealth:
         if awaited is None:
             return
         self._computed(awaited)
-        took = self._took(awaited, now=now)
         if not awaited.is_late:  # or it was counted already
+            took = self._took(awaited, now=now)
             self._judge(request, awaited.replica, took, is_slow=now > awaited.overdue_s, now=now)
         awaited.is_late, awaited.patience_s = False, awaited.end_patience_s
         awaited.overdue_s = max(now + self._config.slow_least_s, awaited.sent_s + awaited.end_patience_s)
@@ -174,6 +193,8 @@ class FleetHealth:
         """`failed`: it was the replica's fault; None if the turn says nothing about that."""
         if (awaited := self._awaited.pop(request, None)) is not None:
             self._computed(awaited)
+            if failed is False and not awaited.is_late and awaited.patience_s < float("inf"):
+                self._took(awaited, now=now)
         standing = self._standings.get(replica)
         if standing is None:
             return
@@ -200,6 +221,9 @@ class FleetHealth:
                 heapq.heappush(self._overdue, (awaited.overdue_s, request))
                 took = self._took(awaited, now=now)
                 self._judge(request, awaited.replica, took, is_slow=True, now=now)
+        for replica, (_, until_s) in tuple(self._late.items()):
+            if until_s <= now:  # whoever goes there now will see
+                del self._late[replica]
         for replica in tuple(self._uneasy):
             standing = self._standings[replica]
             passed_s = now - standing.since_s
@@ -226,7 +250,19 @@ class FleetHealth:
         took = (now - awaited.sent_s) / awaited.patience_s * self._config.slow_factor
         if (standing := self._standings.get(awaited.replica)) is not None:
             standing.lateness += _SMOOTH * (took - standing.lateness)
+            self._compare(awaited.replica, standing, took, now=now)
         return took
+
+    def _compare(self, replica: ReplicaId, standing: Standing, took: float, *, now: float) -> None:
+        """Whether its turns are late, or all are. Two in a row are, and one in two."""
+        usual = self._usual_elsewhere(replica, standing.pool) if took >= _LATE else 0.0
+        is_late = usual > 0 and took >= _LATER_THAN_OTHERS * usual
+        standing.late_share += _SMOOTH * (is_late - standing.late_share)
+        if standing.late_share < 0.5:
+            self._late.pop(replica, None)
+        elif is_late:
+            self._late[replica] = (took / usual, now + self._config.rest_s)
+            self.next_due_s = min(self.next_due_s, now + self._config.rest_s)
 
     def _judge(
         self, request: RequestId, replica: ReplicaId, took: float, *, is_slow: bool, now: float
@@ -296,7 +332,9 @@ class FleetHealth:
         self._set_due()
 
     def _set_due(self) -> None:
-        due_s = self._overdue[0][0] if self._overdue else float("inf")
+        due_s = min((until_s for _, until_s in self._late.values()), default=float("inf"))
+        if self._overdue:
+            due_s = min(due_s, self._overdue[0][0])
         for replica in self._uneasy:
             standing = self._standings[replica]
             if standing.condition is Condition.EJECTED:

@@ -102,7 +102,7 @@ class PredictedPlacement(PlacementPolicy):
         if at_home is None:
             return self._for_a_newcomer(candidates, session, asked), PlacementReason.HOME_IS_GONE
         least = min([load.running for load in candidates])
-        if at_home.running <= least + _FEW:
+        if at_home.running <= least + _FEW and at_home.slower <= 1.0:
             return home, PlacementReason.SESSION_LIVES_THERE
         tokens = asked.tokens()
         stay_s = self._cost_s(at_home, session, tokens, asked)
@@ -127,7 +127,7 @@ class PredictedPlacement(PlacementPolicy):
         completion_s = self._foresight.completion_s(load.replica, work, now=asked.now)
         prefill = TurnWork(new_tokens=tokens - held, cached_tokens=held, output_tokens=1)
         alone_s = self._foresight.isolated_task_s(load.replica, [_alone(prefill)])
-        return completion_s + _HOLDS_UP * alone_s * load.running
+        return completion_s * load.slower + _HOLDS_UP * alone_s * load.running
 
     def _held(self, session: SessionRef, replica: ReplicaId, agent: int) -> float:
         conversation = (session.session, session.thread)

@@ -51,6 +51,18 @@ def test_weights_and_urgency_count():
     assert fair.rank(B) < fair.rank(A)
 
 
+def test_who_holds_a_session_more_than_its_share_holds_too_much():
+    fair = FairShare(CONFIG, {B: 3.0})
+    fair.hold(A, 9.0)
+    assert not fair.holds_too_much(A), "nobody else is there"
+    assert fair.holds_too_much(A, [B]) and not fair.holds_too_much(B, [B])
+    fair.hold(A, -6.0)
+    fair.hold(B, 5.0)
+    assert fair.holds_too_much(A), "3 of 8, of which two are its share"
+    fair.hold(B, 2.0)
+    assert not fair.holds_too_much(A) and not fair.holds_too_much(B), "3 of 10: no whole session too much"
+
+
 @given(st.integers(1, 400), st.floats(0.1, 1e6))
 def test_many_urgent_tasks_double_an_entitlement_at_most(count, gpu_s):
     fair = FairShare(CONFIG)

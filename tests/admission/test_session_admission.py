@@ -531,6 +531,26 @@ def test_shadow_mode_tells_and_enforces_nothing():
 # --- what it learns --------------------------------------------------------------------------------
 
 
+def test_who_holds_more_than_its_share_is_put_behind_on_engines_while_others_are_there():
+    play = capped(4)
+
+    def classes() -> list[str]:
+        found = (play.policy.class_of(SessionId(name), PoolId("pool")) for name in ("a1", "b1"))
+        return [each.value if each is not None else "" for each in found]
+
+    for number in range(4):
+        assert play.is_let_in(f"a{number}", tenant="a")
+    assert classes() == ["reactive", ""], "alone it is behind nobody"
+    assert not play.is_let_in("b1", tenant="b")
+    assert classes() == ["proactive", "reactive"]
+    play.end("a0")
+    assert play.finish("a0") == ["b1"]
+    assert classes() == ["proactive", "reactive"], "three to one"
+    play.end("a3")
+    play.finish("a3")
+    assert classes() == ["reactive", "reactive"], "two to one is no whole session too much"
+
+
 def test_ends_and_returns_are_learned():
     play = Play()
     for number in range(60):

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.core.fleet import Fleet, PoolFacts
 from gateway.domain.fleet import Abilities, ReplicaFacts, ReplicaLoad
-from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.ids import PoolId, ReplicaId, RequestId
 
 ONE, TWO = PoolId("one"), PoolId("two")
 A, B, C = ReplicaId("a"), ReplicaId("b"), ReplicaId("c")
@@ -51,6 +51,12 @@ def test_candidates_are_up_in_the_pool_and_not_left_out():
     fleet.submitted(A)
     assert fleet.candidates(ONE, only=None, without=()) == [ReplicaLoad(A, 1), ReplicaLoad(B, 0)]
     assert fleet.candidates(ONE, only=B, without=()) == [ReplicaLoad(B, 0)]
+    for late in (0.02, 0.02, 5.0, 5.0):
+        name = A if late > 1 else B
+        fleet.health.sent(RequestId("r"), name, 0.1, now=0.0)
+        fleet.health.first_token(RequestId("r"), now=late)
+    first, second = fleet.candidates(ONE, only=None, without=())
+    assert first.slower > 10.0 and second.slower == 1.0, "one of them is late"
     assert fleet.candidates(ONE, only=C, without=()) == []
     assert fleet.candidates(ONE, only=None, without=(A, B)) == []
     fleet.went_down(A, now=0.0)

@@ -175,6 +175,22 @@ def test_a_fork_follows_its_parent_while_it_pays():
     assert fleet.policy.homes.of_first(SessionId("s")) == "a"
 
 
+def test_a_home_that_is_late_is_held_against_the_others():
+    fleet = Fleet()
+    fleet.oracle.queued = {"a": 0.5, "b": 0.5}
+    assert fleet.place("s", a=0, b=9).replica == "a"
+    fleet.answer("s", "a", prompt=1000)
+
+    def place(slower: float) -> str:
+        loads = [ReplicaLoad(A, 0, slower), ReplicaLoad(B, 0)]
+        asked = Asked(fleet.now, 7, 4000, lambda: 1000.0)
+        return fleet.policy.place(loads, turn("s", edge=Edge.CONTINUES), asked).replica
+
+    assert place(1.0) == "a" and fleet.oracle.asked == 2, "nothing was predicted but for the newcomer"
+    assert place(3.0) == "a", "1.5 s there, 1.5 s to compute it anew"
+    assert place(5.0) == "b", "2.5 s there"
+
+
 def test_an_idle_replica_steals_a_session_that_pauses():
     fleet = Fleet(stealing={"enabled": True, "idle_s": 0.1})
     for number in range(6):
