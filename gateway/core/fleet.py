@@ -131,9 +131,10 @@ class Fleet:
         ]
         if not self.health.is_calm:
             found = [load for load in found if not self.health.is_out(load.replica)] or found
-        if self.health.is_even:
+        late = self.health.lateness
+        if late.is_even:
             return found
-        return [ReplicaLoad(load.replica, load.running, self.health.slower(load.replica)) for load in found]
+        return [ReplicaLoad(load.replica, load.running, late.slower(load.replica)) for load in found]
 
     def absent(self, pool: PoolId, *, only: ReplicaId | None) -> list[ReplicaLoad]:
         """Replicas of the pool that are known, up or not: for a request that may wait until one is."""

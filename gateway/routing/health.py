@@ -12,9 +12,7 @@ cache was lost, takes long on a healthy replica, too: so it is not overdue befor
 of it, and its own, could have been computed with nothing cached. Without that, busy replicas were ejected,
 and their sessions made the next one late.
 
-Before it comes to that, a replica whose turns are far later than those of others, two in a row or one in
-two, is *late*: nothing is forbidden, but placement reckons with it (`slower`). It needs no certainty,
-because whoever stays pays little for it, and whoever moves computes a prompt.
+Before it comes to that, it may count as late (`lateness.py`).
 
 Symbols: —
 
@@ -28,18 +26,13 @@ bounded by replicas and live turns.
 """
 
 import heapq
-from typing import Final
+from collections.abc import Iterator
 
 import msgspec
 
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
+from gateway.routing.lateness import FAR_LATER, Lateness
 from gateway.routing.standing import TRANSITIONS, Condition, HealthConfig, Sign, Standing
-
-_LATER_THAN_OTHERS: Final = 3.0
-"""Times: less than that is no fault of the replica's."""
-_LATE: Final = 1.0
-"""A turn takes as long as nine in ten were expected to stay below."""
-_SMOOTH: Final = 0.3
 
 
 class _Awaited(msgspec.Struct, eq=False):
@@ -72,8 +65,7 @@ class FleetHealth:
         self._began_s: dict[PoolId, float] = {}
         self._uneasy: set[ReplicaId] = set()
         """Those that are not up."""
-        self._late: dict[ReplicaId, tuple[float, float]] = {}
-        """Whose turns lately were far later than others': how many times, and until when that counts."""
+        self.lateness = Lateness(lasts_s=config.rest_s)
         self.next_due_s = float("inf")
         """`pass_time` changes nothing before."""
         self.said: list[Changed] = []
@@ -86,22 +78,12 @@ class FleetHealth:
         """Every replica may have what it can take."""
         return not self._uneasy
 
-    @property
-    def is_even(self) -> bool:
-        """None of them is late."""
-        return not self._late
-
     def condition(self, replica: ReplicaId) -> Condition:
         return self._standings[replica].condition
 
     def is_out(self, replica: ReplicaId) -> bool:
         """Nothing may be sent there, though it answers."""
         return self._standings[replica].condition is Condition.EJECTED
-
-    def slower(self, replica: ReplicaId) -> float:
-        """Times as late as the others' turns its turns are, if that is no chance."""
-        late = self._late.get(replica)
-        return late[0] if late is not None else 1.0
 
     def may_take(self, replica: ReplicaId, running: int, usual: float, *, now: float) -> bool:
         """One more turn, as far as its condition goes. `usual`: turns that the others run on average."""
@@ -142,7 +124,7 @@ class FleetHealth:
     def forget(self, replica: ReplicaId) -> None:
         self._standings.pop(replica, None)
         self._uneasy.discard(replica)
-        self._late.pop(replica, None)
+        self.lateness.forget(replica)
 
     def sent(
         self,
@@ -221,9 +203,7 @@ class FleetHealth:
                 heapq.heappush(self._overdue, (awaited.overdue_s, request))
                 took = self._took(awaited, now=now)
                 self._judge(request, awaited.replica, took, is_slow=True, now=now)
-        for replica, (_, until_s) in tuple(self._late.items()):
-            if until_s <= now:  # whoever goes there now will see
-                del self._late[replica]
+        self.lateness.pass_time(now=now)
         for replica in tuple(self._uneasy):
             standing = self._standings[replica]
             passed_s = now - standing.since_s
@@ -246,23 +226,13 @@ class FleetHealth:
     # --- verdicts ----------------------------------------------------------------------------------
 
     def _took(self, awaited: _Awaited, *, now: float) -> float:
-        """As `Standing.lateness`, which learns of it; of one that is awaited still, so far."""
+        """How late it is; of one that is awaited still, so far."""
         took = (now - awaited.sent_s) / awaited.patience_s * self._config.slow_factor
         if (standing := self._standings.get(awaited.replica)) is not None:
-            standing.lateness += _SMOOTH * (took - standing.lateness)
-            self._compare(awaited.replica, standing, took, now=now)
+            others = self._others(awaited.replica, standing.pool)
+            self.lateness.saw(awaited.replica, took, others, now=now)
+            self.next_due_s = min(self.next_due_s, self.lateness.next_due_s)
         return took
-
-    def _compare(self, replica: ReplicaId, standing: Standing, took: float, *, now: float) -> None:
-        """Whether its turns are late, or all are. Two in a row are, and one in two."""
-        usual = self._usual_elsewhere(replica, standing.pool) if took >= _LATE else 0.0
-        is_late = usual > 0 and took >= _LATER_THAN_OTHERS * usual
-        standing.late_share += _SMOOTH * (is_late - standing.late_share)
-        if standing.late_share < 0.5:
-            self._late.pop(replica, None)
-        elif is_late:
-            self._late[replica] = (took / usual, now + self._config.rest_s)
-            self.next_due_s = min(self.next_due_s, now + self._config.rest_s)
 
     def _judge(
         self, request: RequestId, replica: ReplicaId, took: float, *, is_slow: bool, now: float
@@ -275,7 +245,7 @@ class FleetHealth:
             if standing.condition is Condition.TRIED:
                 self._pass_trial(replica, standing, "its trial went well", now=now)
             return
-        if took < _LATER_THAN_OTHERS * self._usual_elsewhere(replica, standing.pool):
+        if took < FAR_LATER * self.lateness.usual(self._others(replica, standing.pool)):
             return
         standing.slow += 1
         is_enough = standing.condition is Condition.TRIED or standing.slow >= self._config.slow_until_out
@@ -291,14 +261,11 @@ class FleetHealth:
         standing.step(Sign.PASSED, now=now)
         self._note(replica, why)
 
-    def _usual_elsewhere(self, replica: ReplicaId, pool: PoolId) -> float:
-        """How late turns lately were on the others, in the middle; nothing if there are none."""
-        late = sorted(
-            each.lateness
-            for name, each in self._standings.items()
-            if each.pool == pool and name != replica and each.condition in (Condition.UP, Condition.WARMING)
-        )
-        return late[len(late) // 2] if late else 0.0
+    def _others(self, replica: ReplicaId, pool: PoolId) -> Iterator[ReplicaId]:
+        """That serve."""
+        for name, each in self._standings.items():
+            if each.pool == pool and name != replica and each.condition in (Condition.UP, Condition.WARMING):
+                yield name
 
     def _eject(self, replica: ReplicaId, standing: Standing, why: str, *, now: float) -> bool:
         """Unless it is out, or too many would be."""
@@ -332,7 +299,7 @@ class FleetHealth:
         self._set_due()
 
     def _set_due(self) -> None:
-        due_s = min((until_s for _, until_s in self._late.values()), default=float("inf"))
+        due_s = self.lateness.next_due_s
         if self._overdue:
             due_s = min(due_s, self._overdue[0][0])
         for replica in self._uneasy:

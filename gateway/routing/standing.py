@@ -83,10 +83,6 @@ class Standing(msgspec.Struct, kw_only=True, eq=False):
     failures: int = 0
     slow: int = 0
     """Turns in a row."""
-    lateness: float = 0.5
-    """Of its turns lately: what they took, over what nine in ten should stay below."""
-    late_share: float = 0.0
-    """Of its turns lately, those that were far later than turns on the others."""
     ahead_s: float = 0.0
     """What the prompts take that were sent and have no first token yet, if nothing of them is cached."""
     ejections: int = 0
