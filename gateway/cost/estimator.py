@@ -53,6 +53,9 @@ _DECODE_BELIEF: Final = (1.0, 1.0, 1.0, 1.0, 0.0, 0.0)
 _TRIED: Final = 4.0
 _GUESSED: Final = 30.0
 """Error bars to either side before there is experience: with a profile, and without."""
+_LEAST_TOKEN_S: Final = 2e-4
+"""No engine is so quick. What came quicker was held up on its way and came in one piece: a server that has no
+processor left to write to its clients delivers whole answers like that."""
 _OUTPUTS: Final = 50
 """Turns over which their usual output is averaged."""
 
@@ -206,9 +209,12 @@ class Estimator:
             return
         self._outputs += 1
         self._log_output += (math.log(output_tokens) - self._log_output) / min(self._outputs, _OUTPUTS)
-        if first_token_s is not None and output_tokens > 1 and duration_s > first_token_s:
+        if first_token_s is None or output_tokens < 2:
+            return
+        token_s = (duration_s - first_token_s) / (output_tokens - 1)
+        if token_s >= _LEAST_TOKEN_S:
             features = self._decode_features(actual or prediction.work, prediction.load)
-            self._per_token.observe(features, (duration_s - first_token_s) / (output_tokens - 1))
+            self._per_token.observe(features, token_s)
 
     def _first_token_features(self, work: TurnWork, load: Load) -> tuple[float, ...]:
         profile, model = self._profile, self._profile.model

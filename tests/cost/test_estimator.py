@@ -120,6 +120,23 @@ def test_a_turn_that_says_nothing_about_decoding(output: int, first_token_s: flo
     assert estimator.predict(prediction.work, IDLE).completion.seconds == prediction.completion.seconds
 
 
+def test_an_answer_that_came_in_one_piece_says_nothing_of_decoding() -> None:
+    estimator = Estimator()
+    work = TurnWork(new_tokens=1000, output_tokens=32)
+    for number in range(60):
+        prediction = estimator.predict(work, IDLE)
+        at_once = number % 3 == 0
+        first_s = 0.4 if at_once else 0.1
+        end_s = first_s + 1e-4 if at_once else 0.4
+        estimator.observe_first_token(prediction, first_s, work)
+        estimator.observe_end(
+            prediction, duration_s=end_s, output_tokens=32, first_token_s=first_s, actual=work
+        )
+        if number > 20:
+            decoding_s = prediction.completion.seconds - prediction.first_token.seconds
+            assert decoding_s == pytest.approx(0.3, rel=0.1)
+
+
 def test_what_usage_reports_is_what_is_learned_from() -> None:
     """A cache that was lost is no reason to believe that the replica is slow."""
     estimator = Estimator(MIXTURE)
