@@ -38,6 +38,10 @@ class Evidence(msgspec.Struct, kw_only=True):
     """Tokens that engines say were found."""
     preemptions: float = 0.0
 
+    @property
+    def all_turns(self) -> float:
+        return self.turns + self.blind_turns
+
     def saw_turn(self, expected: float, lost: float | None, token_s: float | None) -> None:
         if lost is None:
             self.blind += expected

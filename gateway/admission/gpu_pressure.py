@@ -154,12 +154,9 @@ class GpuPressure:
         running = sum(signals.running or 0 for signals in self._signals.values())
         used = [signals.kv_used for signals in self._signals.values() if signals.kv_used is not None]
         kv_used = max(used, default=0.0)
-        seen = (
-            self._lately if self._lately.turns + self._lately.blind_turns >= _ENOUGH_TURNS else self._longer
-        )
+        seen = self._lately if self._lately.all_turns >= _ENOUGH_TURNS else self._longer
         loss = self._loss(seen)
-        turns = seen.turns + seen.blind_turns
-        preemptions = seen.preemptions / turns if turns >= _ENOUGH_TURNS else 0.0
+        preemptions = seen.preemptions / seen.all_turns if seen.all_turns >= _ENOUGH_TURNS else 0.0
         lately = self._launch_lately.mean(0.0) - self._launch_usual.mean(0.0)
         inflation = math.exp(lately) if self._launch_lately.weight >= _ENOUGH_TURNS else 1.0
         signs = {
