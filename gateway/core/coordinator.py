@@ -231,15 +231,15 @@ class Coordinator:
         self.gate.turn_over(live, answer, now=now)
         self._tell(self.sessions.turn_ended(live, answer, now=now), now=now)
 
-    def _hint(self, live: LiveRequest, replica: ReplicaId, now: float) -> str | None:
-        """What to tell an engine that follows hints of the request's session."""
+    def _hint(self, live: LiveRequest, replica: ReplicaId, now: float) -> tuple[str | None, str | None]:
+        """What to tell an engine that follows hints of the request's session, and the class in it."""
         if live.session is None or not self.fleet.abilities(replica).turnpike_hints:
-            return None
+            return None, None
         assert live.pool is not None
         known_as = live.session.session if live.runs_for is None else live.runs_for
         service_class = self.admission.class_of(known_as, live.pool)
         said = service_class.value if service_class is not None else None
-        return self.sessions.hint_for(live, replica, said, now=now)
+        return self.sessions.hint_for(live, replica, said, now=now), said
 
     def _tell(self, records: list[rec.Record], *, now: float) -> None:
         """Records of sessions go to the stream, and what policies act on, to them."""

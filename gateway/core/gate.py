@@ -54,11 +54,11 @@ class Gate:
         max_outage_s: float,
         trickle: Trickle,
         refuse: Callable[[LiveRequest, Refusal, float], None],
-        hint: Callable[[LiveRequest, ReplicaId, float], str | None],
+        hint: Callable[[LiveRequest, ReplicaId, float], tuple[str | None, str | None]],
     ) -> None:
         """`live`: the requests whose ids are waiting; `out`: where commands and records are put; `refuse`:
         turns away a request that left the waiting room for somebody else, at a time; `hint`: what to tell the
-        engine with it."""
+        engine with it, and the class in that."""
         self._fleet = fleet
         self._admission = admission
         self.placement = placement
@@ -298,7 +298,8 @@ class Gate:
             first_s, end_s = expected.first_token_p90_ms / 1e3, expected.completion_p90_ms / 1e3
             worst_s = self._forecasts.worst_s(placement.replica, expected)
         self._fleet.health.sent(live.request, placement.replica, first_s, end_s, worst_s=worst_s, now=now)
-        self._stream.submitted(live, placement, expected, now=now)
+        hint, engine_class = self._hint(live, placement.replica, now)
+        self._stream.submitted(live, placement, expected, engine_class, now=now)
         self._out.append(
             Dispatch(
                 request=live.request,
@@ -306,7 +307,7 @@ class Gate:
                 session=live.session,
                 waited_s=live.waited_s,
                 attempt=live.attempts,
-                hint=self._hint(live, placement.replica, now),
+                hint=hint,
             )
         )
 

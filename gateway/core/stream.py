@@ -33,7 +33,13 @@ class Stream:
         self.append(rec.TurnWouldWait(at_s=now, turn=live.request, session=live.session_id, reason=reason))
 
     def submitted(
-        self, live: LiveRequest, placement: Placement, expected: rec.Expected | None, *, now: float
+        self,
+        live: LiveRequest,
+        placement: Placement,
+        expected: rec.Expected | None,
+        engine_class: str | None,
+        *,
+        now: float,
     ) -> None:
         """Only work for the engine is `gpu_submit`; a request for a list of models is merely routed."""
         self.append(
@@ -57,6 +63,7 @@ class Stream:
                 prompt_bytes=live.facts.body_bytes,
                 attempt=live.attempts,
                 expected=expected,
+                engine_class=engine_class,
             )
         )
 

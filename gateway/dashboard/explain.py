@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from gateway.dashboard.sentences import why_refused, why_there, why_waited
+from gateway.dashboard.sentences import BEHIND, why_refused, why_there, why_waited
 from gateway.domain import records as rec
 from gateway.domain.ids import ReplicaId, RequestId
 
@@ -128,6 +128,8 @@ class Explainer:
         ]
         if routed is not None:
             said.append(why_there(routed, self._loads))
+        if (submitted := _last(records, rec.GpuSubmit)) and submitted.engine_class == "proactive":
+            said.append(BEHIND)
         if refused is not None:
             said.append(why_refused(refused))
         if left is not None:

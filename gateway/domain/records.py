@@ -137,6 +137,8 @@ class GpuSubmit(_Record, frozen=True, kw_only=True, tag="gpu_submit"):
     """1 for the first replica tried."""
     expected: Expected | None = None
     """None for work that is no turn."""
+    engine_class: str | None = None
+    """What an engine that follows hints was told that it is: `reactive` or `proactive`."""
 
 
 class GpuFirstToken(_Record, frozen=True, kw_only=True, tag="gpu_1st_token"):

@@ -263,6 +263,7 @@ def test_an_engine_is_told_whether_somebody_waits_for_the_session():
         hint: Any = parse(told.hint)
         said.append(hint.service)
     assert said == [ServiceClass.REACTIVE, ServiceClass.PROACTIVE]
+    assert [each.engine_class for each in play.seen(rec.GpuSubmit)] == ["reactive", "proactive"]
 
 
 @pytest.mark.parametrize("trust", [(), ("scheduling",)])
@@ -284,6 +285,6 @@ def test_an_engine_without_it_is_told_nothing():
     play = Playbook()
     play >> arrived("r1")
     told: Any = play.take()
-    assert told.hint is None
+    assert told.hint is None and play.seen(rec.GpuSubmit)[0].engine_class is None
     play >> started("r1") >> finished("r1", "c1")
     assert not play.hints

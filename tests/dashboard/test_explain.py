@@ -3,9 +3,12 @@
 import random
 from typing import Any
 
+from gateway.core.events import ReplicaCameUp
 from gateway.dashboard.explain import Explainer
+from gateway.dashboard.sentences import BEHIND
 from gateway.domain import records as rec
-from gateway.domain.ids import PoolId, RequestId
+from gateway.domain.fleet import Abilities, ReplicaFacts
+from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Usage
 from tests.core.playbook import Playbook, arrived, failed, finished, first_token, left, started, stated
 
@@ -119,6 +122,22 @@ def test_a_refusal_and_an_attempt_that_failed():
     assert told.decided.attempts == 2 and told.decided.reason == "retried_elsewhere"
     assert told.why[1].startswith("a was tried, and failed") and told.why[2].startswith("It went to b")
     assert told.became.usage.prompt_tokens == 9
+
+
+def test_what_is_put_behind_others_is_told():
+    play = Playbook(admission={"policy": "sessions"})
+    with_plugin = Abilities(turnpike_hints=True)
+    play >> ReplicaCameUp(ReplicaFacts(id=ReplicaId("a"), pool=PoolId("pool"), abilities=with_plugin))
+    for number in range(3):
+        play >> arrived(f"greedy-{number}", explicit=stated(f"g{number}"), tenant="greedy")
+        play.take()
+    play >> arrived("modest", explicit=stated("m"), tenant="modest")
+    play.take()
+    play >> started("greedy-0") >> finished("greedy-0")
+    play >> arrived("again", explicit=stated("g0"), tenant="greedy")
+    play.take()
+    behind = [name for name in ("greedy-0", "modest", "again") if BEHIND in explain(play, name).why]
+    assert behind == ["again"]
 
 
 def test_what_is_not_in_the_stream_is_not_known():
