@@ -41,10 +41,6 @@ _GOES_ON: Final = frozenset((Edge.CONTINUES, Edge.FORKS, Edge.REWINDS, Edge.RETR
 """Its prompt begins with its parent's."""
 
 
-_FORGETS_MISSES: Final = 0.9
-"""With each turn."""
-
-
 class _Left(Counted, frozen=True):
     """What a turn left behind: its prompt, as it was counted, and where that is cached with its answer."""
 
@@ -57,12 +53,6 @@ class _Replica:
         self.estimator = Estimator(profile)
         self.in_flight = InFlight()
         self.lessons = Allowance(per_s=LESSONS_PER_S, burst=ALLOWANCE)
-        self.missed = 1.0
-        """Of what should have been cached for a turn, the largest share that was not, lately."""
-
-    def found(self, share: float) -> None:
-        """A turn found so much of what should have been cached for it."""
-        self.missed = max(1.0 - share, _FORGETS_MISSES * self.missed)
 
 
 class Forecasts:
@@ -90,13 +80,10 @@ class Forecasts:
         known = self._of(replica)
         return known.estimator.predict(work, known.in_flight.load(now=now)).completion.seconds
 
-    def worst_s(self, replica: ReplicaId, expected: Expected) -> float:
-        """Until the first token of such a turn, if nothing else runs there.
-
-        Of what should be cached, it finds as little as turns there lately did."""
-        known = self._of(replica)
-        computed = expected.prompt_tokens - (1.0 - known.missed) * expected.cached_tokens
-        return known.estimator.isolated_task_s([Turn(new_tokens=int(computed))])
+    def uncached_s(self, replica: ReplicaId, prompt_tokens: int) -> float:
+        """Until the first token of such a prompt, if nothing of it is cached and nothing else runs there."""
+        turn = Turn(new_tokens=prompt_tokens, cached_tokens=0, output_tokens=1)
+        return self._of(replica).estimator.isolated_task_s([turn])
 
     def is_experienced(self, replica: ReplicaId) -> bool:
         """Whether enough was seen of it to hold it against what is expected."""
@@ -173,8 +160,6 @@ class Forecasts:
             left = _Left(live.facts.body_bytes, usage.prompt_tokens, cached, replica)
             if prediction is not None:
                 self._of_model(live.facts.model).observe(left, self._before(live))
-                if usage.cached_tokens is not None and prediction.work.cached_tokens > 0:
-                    known.found(min(1.0, usage.cached_tokens / prediction.work.cached_tokens))
             self._remember(live, left)
         if prediction is not None:
             _learn(known.estimator, prediction, live, usage, is_whole=is_whole, now=now)

@@ -296,7 +296,7 @@ class Gate:
         first_s, end_s, worst_s = None, float("inf"), 0.0
         if expected is not None and self._forecasts.is_experienced(placement.replica):
             first_s, end_s = expected.first_token_p90_ms / 1e3, expected.completion_p90_ms / 1e3
-            worst_s = self._forecasts.worst_s(placement.replica, expected)
+            worst_s = self._forecasts.uncached_s(placement.replica, expected.prompt_tokens)
         self._fleet.health.sent(live.request, placement.replica, first_s, end_s, worst_s=worst_s, now=now)
         hint, engine_class = self._hint(live, placement.replica, now)
         self._stream.submitted(live, placement, expected, engine_class, now=now)

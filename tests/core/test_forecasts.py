@@ -1,6 +1,5 @@
 """What is expected of a turn stands in its `gpu_submit`, and comes true once the replica is known."""
 
-import msgspec
 import pytest
 
 from gateway.admission.session_admission import SessionAdmission
@@ -33,15 +32,7 @@ A = ReplicaId("a")
 
 
 def one_turn(
-    play: Playbook,
-    number: int,
-    tokens: int,
-    *,
-    first_s: float,
-    rest_s: float,
-    usage: bool = True,
-    found: int | None = None,
-    **fields,
+    play: Playbook, number: int, tokens: int, *, first_s: float, rest_s: float, usage: bool = True, **fields
 ) -> rec.Expected:
     """A turn of one conversation, whose prompt is so long; returns what was expected of it."""
     request = f"r{number}"
@@ -52,8 +43,7 @@ def one_turn(
     if fields["stream"]:
         _ = play >> first_token(request)
     play.now += rest_s
-    found = max(0, tokens - 500) if found is None else found
-    told = Usage(prompt_tokens=tokens, cached_tokens=found, output_tokens=50)
+    told = Usage(prompt_tokens=tokens, cached_tokens=max(0, tokens - 500), output_tokens=50)
     _ = play >> finished(request, usage=told if usage else Usage())
     return play.seen(rec.GpuSubmit)[-1].expected
 
@@ -188,25 +178,6 @@ def test_admission_hears_what_computing_takes():
     assert timed() == 0
     _ = conversation(play, 5)
     assert timed() > 1
-
-
-def test_a_turn_is_believed_to_find_what_others_lately_found():
-    play = Playbook()
-    expected = conversation(play, 40)
-    asked = msgspec.structs.replace(expected, prompt_tokens=10_000, cached_tokens=9_000)
-
-    def worst_s() -> float:
-        return play.brain.forecasts.worst_s(A, asked)
-
-    trusted_s = worst_s()
-    play.now += 5.0
-    _ = one_turn(play, 40, 21_000, first_s=4.0, rest_s=4.9, found=0)
-    lost_s = worst_s()
-    assert lost_s > 5 * trusted_s, "once much was lost, nothing need be there"
-    for number in range(41, 71):
-        play.now += 5.0
-        _ = one_turn(play, number, 2_000 + 450 * number, first_s=0.4, rest_s=4.9)
-    assert worst_s() < 2 * trusted_s, "and that is forgotten"
 
 
 def test_what_is_remembered_is_bounded(monkeypatch):

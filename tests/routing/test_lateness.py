@@ -21,16 +21,15 @@ def late(**turns: list[float]) -> Lateness:
 @pytest.mark.parametrize(
     ("turns", "is_late"),
     [
-        ([4.0], False),
-        ([4.0, 4.0], True),
-        ([4.0, 0.3, 4.0], False),
-        ([4.0, 0.3, 4.0, 4.0], True),
-        ([1.2] * 9, False),  # later, but not far later
+        ([4.0, 4.0], False),
+        ([4.0, 4.0, 4.0], True),
+        ([4.0, 4.0, 0.3, 4.0], False),
+        ([2.0] * 9, False),  # far later, but not so far that a busy replica never is
         ([0.9] * 9, False),  # in time, whatever the others do
-        ([4.0, 4.0, 0.3, 0.3], False),  # it was
+        ([4.0, 4.0, 4.0, 0.3], False),  # it was
     ],
 )
-def test_two_in_a_row_are_late_or_one_in_two(turns, is_late):
+def test_three_in_a_row_are_late(turns, is_late):
     found = late(b=[0.45] * 9, c=[0.5] * 9)
     for each in turns:
         found.saw(A, each, [B, C], now=0.0)
@@ -51,7 +50,7 @@ def test_alone_nobody_is_late():
 
 
 def test_it_counts_for_a_while():
-    found = late(b=[0.3] * 9, c=[0.3] * 9, a=[4.0, 4.0])
+    found = late(b=[0.3] * 9, c=[0.3] * 9, a=[4.0] * 3)
     assert found.next_due_s == 5.0
     found.saw(A, 4.0, [B, C], now=3.0)
     found.pass_time(now=7.9)
@@ -61,6 +60,6 @@ def test_it_counts_for_a_while():
 
 
 def test_who_left_is_forgotten():
-    found = late(b=[0.3] * 9, c=[0.3] * 9, a=[4.0, 4.0])
+    found = late(b=[0.3] * 9, c=[0.3] * 9, a=[4.0] * 3)
     found.forget(A)
     assert found.is_even and A not in found._seen
