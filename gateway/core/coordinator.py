@@ -239,7 +239,8 @@ class Coordinator:
         known_as = live.session.session if live.runs_for is None else live.runs_for
         service_class = self.admission.class_of(known_as, live.pool)
         said = service_class.value if service_class is not None else None
-        return self.sessions.hint_for(live, replica, said, now=now), said
+        hint = self.sessions.hint_for(live, replica, said, now=now)
+        return hint, said if hint is not None else None
 
     def _tell(self, records: list[rec.Record], *, now: float) -> None:
         """Records of sessions go to the stream, and what policies act on, to them."""

@@ -11,6 +11,7 @@ from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, TenantId
 from gateway.domain.request import Claims, NewItems, Transcript, Work
 from gateway.domain.tool_span import ToolSpan
+from gateway.workflow import hints
 from tests.core.playbook import (
     Playbook,
     answer,
@@ -264,6 +265,17 @@ def test_an_engine_is_told_whether_somebody_waits_for_the_session():
         said.append(hint.service)
     assert said == [ServiceClass.REACTIVE, ServiceClass.PROACTIVE]
     assert [each.engine_class for each in play.seen(rec.GpuSubmit)] == ["reactive", "proactive"]
+
+
+def test_a_gateway_that_cannot_write_hints_claims_to_have_told_nothing(monkeypatch):
+    monkeypatch.setattr(hints, "HAS_CONTRACT", False)
+    play = Playbook(admission={"policy": "sessions"})
+    play >> ReplicaCameUp(
+        ReplicaFacts(id=ReplicaId("a"), pool=PoolId("pool"), abilities=Abilities(turnpike_hints=True))
+    )
+    play >> arrived("r1", explicit=stated("one"))
+    told: Any = play.take()
+    assert told.hint is None and play.seen(rec.GpuSubmit)[0].engine_class is None
 
 
 @pytest.mark.parametrize("trust", [(), ("scheduling",)])
