@@ -11,6 +11,7 @@ fail() { echo "setup: $*" >&2; exit 1; }
 case "${CI:-}" in 1|true)
   packages=()
   command -v chromium >/dev/null || packages+=(chromium fonts-dejavu-core)
+  command -v promtool >/dev/null || packages+=(prometheus)
   if [ ${#packages[@]} -gt 0 ] && command -v apt-get >/dev/null; then
     echo "setup: installing ${packages[*]}"
     export DEBIAN_FRONTEND=noninteractive
