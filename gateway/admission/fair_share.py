@@ -31,12 +31,15 @@ EPOCH_S: Final = 0.1
 """§6.2: how often urgencies are recomputed."""
 BLOCKED_S: Final = 0.5
 """§6.2 (4)."""
+AMPLE: Final = 1.5
+"""So many times its share nobody has to give back, whoever is late."""
 _TASKS_PER_EPOCH: Final = 256
 
 
 class FairShareConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     alpha: Annotated[float, Meta(gt=1)] = 1.5
-    """A task that states no deadline should take at most so many times what it would take alone."""
+    """A task that states no deadline should take at most so many times what it would take alone. Where turns
+    of tenants within their share use up over half of that, whoever holds far more than its own holds less."""
     slack_floor: Annotated[float, Meta(gt=0, le=1)] = 0.1
     """A task's time to its deadline counts as at least this share of its isolated time."""
     is_literal: bool = False
@@ -71,6 +74,10 @@ class FairShare:
         self._config = config
         self._weights = weights or {}
         self._held: dict[TenantId, float] = {}
+        self._waiting: dict[TenantId, int] = {}
+        self._all_held = self._weight_there = 0.0
+        self._there = 0
+        """With their weight: those who hold something or wait."""
         self._urgency: dict[TenantId, float] = {}
         self._refreshed_s = float("-inf")
 
@@ -79,11 +86,31 @@ class FairShare:
 
     def hold(self, tenant: TenantId, amount: float) -> None:
         """The tenant holds so much more (or, negative, less) of the pool."""
-        held = self._held.get(tenant, 0.0) + amount
+        was_there = self._is_there(tenant)
+        before = self._held.pop(tenant, 0.0)
+        held = before + amount
         if held > 1e-9:
             self._held[tenant] = held
-        else:
-            self._held.pop(tenant, None)
+        self._all_held += self.held(tenant) - before
+        self._count(tenant, was_there)
+
+    def wait(self, tenant: TenantId, sessions: int) -> None:
+        """So many more of its sessions (or, negative, fewer) wait for a place."""
+        was_there = self._is_there(tenant)
+        waiting = self._waiting.pop(tenant, 0) + sessions
+        if waiting > 0:
+            self._waiting[tenant] = waiting
+        self._count(tenant, was_there)
+
+    def _is_there(self, tenant: TenantId) -> bool:
+        return tenant in self._held or tenant in self._waiting
+
+    def _count(self, tenant: TenantId, was_there: bool) -> None:
+        change = self._is_there(tenant) - was_there
+        self._there += change
+        self._weight_there += change * self.weight(tenant)
+        if not self._there:
+            self._all_held = self._weight_there = 0.0  # what rounding left of them
 
     def held(self, tenant: TenantId) -> float:
         return self._held.get(tenant, 0.0)
@@ -119,15 +146,21 @@ class FairShare:
         entitlement = self.entitlement(tenant)
         return (self.held(tenant) / entitlement, -entitlement)
 
-    def holds_too_much(self, tenant: TenantId, waiting: Iterable[TenantId] = ()) -> bool:
-        """Whether it holds a session more than its share of what all of them hold; `waiting`: others who want
-        to. Nobody holds too much where nobody else is."""
-        there = {*self._held, *waiting}
-        if len(there) < 2:
-            return False
-        weight = sum(map(self.weight, there))
-        share = self.weight(tenant) / weight * sum(self._held.values())
-        return self.held(tenant) >= share + 1.0
+    def holds_too_much(self, tenant: TenantId) -> bool:
+        """Whether it holds a session more than its share of what all of them hold. Nobody does where nobody
+        else is, or wants to be."""
+        return self.held(tenant) >= self.weight(tenant) * self.share + 1.0
+
+    @property
+    def share(self) -> float:
+        """What everybody there would hold if all held alike, for a weight of 1."""
+        return self._all_held / self._weight_there if self._weight_there else 0.0
+
+    @property
+    def most_held(self) -> float:
+        """What the one holds that has most for its weight, if that is far more than its share; else 0."""
+        most = max((held / self.weight(each) for each, held in self._held.items()), default=0.0)
+        return most if most >= max(self.share + 1.0, AMPLE * self.share) else 0.0
 
     def should_yield(self, blocked: TenantId, wanted: float, holder: TenantId, released: float) -> bool:
         """Whether the holder's next turn waits, so that the blocked tenant can have `wanted`.

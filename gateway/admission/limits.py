@@ -16,6 +16,7 @@ from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.decay import DecayedMean
 from gateway.admission.footprint import Footprints
 from gateway.admission.gpu_pressure import GpuPressure
+from gateway.admission.promises import Promises
 from gateway.admission.sessions import Member, Places
 from gateway.admission.settings import AdmissionConfig
 from gateway.admission.window import Window, WindowInputs, host_tier_tokens, window_updated
@@ -75,6 +76,7 @@ class Limits:
         self.changed_s = -math.inf
         """When the window was last decreased: what was lost before says nothing about now."""
         self._up: tuple[ReplicaId, ...] = ()
+        self.promises = Promises(config.fair_share.alpha)
         self.seen: WindowInputs | None = None
         """What the window last saw."""
 
@@ -149,8 +151,18 @@ class Limits:
             self.gpu.start_afresh()
             self.changed_s = now
             excess = self._excess(change.reason)
-        self._said.append(window_updated(self._pool, self.window, seen, change, waiting=waiting, now=now))
+        self.say(change.reason, waiting=waiting, now=now)
         return excess
+
+    def say(self, reason: str, *, waiting: int, now: float) -> None:
+        """A limit has changed."""
+        if self.seen is not None:
+            level = self.promises.level
+            self._said.append(
+                window_updated(
+                    self._pool, self.window, self.seen, reason, level=level, waiting=waiting, now=now
+                )
+            )
 
     def _excess(self, why: str) -> Excess | None:
         if (count := _beyond(self._places.count, self.window.limit())) > 0:

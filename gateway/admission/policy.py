@@ -69,6 +69,8 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     prefill_s: float | None = None
     """What computing its prompt takes, as far as that was not cached, on that replica alone."""
+    alone_s: float | None = None
+    """What all of it takes on that replica alone, where nothing is lost that turns before it left."""
 
 
 class Displaced(msgspec.Struct, frozen=True):

@@ -14,13 +14,14 @@ from typing import Final
 
 from gateway.admission.classes import Ageing, ServiceClass
 from gateway.admission.cpu_pressure import CpuPressure
-from gateway.admission.fair_share import BLOCKED_S, EPOCH_S, FairShare
+from gateway.admission.fair_share import AMPLE, BLOCKED_S, EPOCH_S, FairShare
 from gateway.admission.footprint import Footprints
 from gateway.admission.gaps import Gaps
 from gateway.admission.lessons import Lessons
 from gateway.admission.limits import SCARCE, Limits
 from gateway.admission.packing import Entry, Pressures, Regime, choose_regime, first_that_fits
-from gateway.admission.policy import Applicant
+from gateway.admission.policy import Applicant, TurnOutcome
+from gateway.admission.promises import LATE
 from gateway.admission.queue import SessionQueue, entry_of, task_of
 from gateway.admission.quotas import Quotas
 from gateway.admission.sessions import Member, Places
@@ -56,6 +57,9 @@ class PoolAdmission:
         self.window = self.limits.window
         self.lessons = Lessons(self.places, self.footprints, self.limits)
         self.fair = FairShare(config.fair_share, weights)
+        self.promises = self.limits.promises
+        self._is_one_above = False
+        """A tenant holds more than its share, as of the last look at the window."""
         self._ageing = Ageing(config.classes)
         self.queue = SessionQueue(config.packing, self.fair, self._ageing)
         self.held: dict[SessionId, dict[RequestId, Applicant]] = {}
@@ -123,9 +127,18 @@ class PoolAdmission:
 
     def class_on_engines(self, member: Member) -> ServiceClass:
         """§6.2 (4) of SAGA again: who holds more than its share is put behind those who do not."""
-        if self.fair.holds_too_much(member.tenant, self.queue.tenants):
+        if self.fair.holds_too_much(member.tenant):
             return ServiceClass.PROACTIVE
         return member.service_class
+
+    def saw_turn(
+        self, member: Member, outcome: TurnOutcome, *, asked_s: float, gap_s: float, now: float
+    ) -> None:
+        """Is what was promised to those who hold no more than their share kept?"""
+        if outcome.alone_s is None or self.fair.holds_too_much(member.tenant):
+            return
+        if self._is_one_above:
+            self.promises.saw(gap_s=gap_s, taken_s=now - asked_s, alone_s=outcome.alone_s)
 
     def turn_is_over(self, member: Member) -> None:
         """The last live turn of a session that is in has ended; it may have to give its place back."""
@@ -210,15 +223,29 @@ class PoolAdmission:
         self._entered_s = now
 
     def _may_hold(self, tenant: TenantId) -> bool:
-        return self._quotas.may_hold(tenant, self.places.by_tenant.get(tenant, 0))
+        return self._quotas.may_hold(tenant, self.places.by_tenant.get(tenant, 0)) and not self._is_above(
+            tenant
+        )
+
+    def _is_above(self, tenant: TenantId) -> bool:
+        """With another session it would hold more than it may while others are late."""
+        return self.fair.held(tenant) + 1.0 > self._level(tenant)
+
+    def _level(self, tenant: TenantId) -> float:
+        """Sessions that it may hold, as far as promises to others are concerned."""
+        if math.isinf(self.promises.level):
+            return math.inf
+        return math.ceil(self.fair.weight(tenant) * max(self.promises.level, AMPLE * self.fair.share))
 
     def _fits(self, entry: Entry, *, now: float) -> bool:
         self._blocked_by = self._why_not(self.places.members[entry.session], now=now)
         return self._blocked_by is None
 
     def _why_not(self, member: Member, *, now: float) -> WaitReason | None:
-        if not self._may_hold(member.tenant):
+        if not self._quotas.may_hold(member.tenant, self.places.by_tenant.get(member.tenant, 0)):
             return WaitReason.TENANT_SESSIONS
+        if self._is_above(member.tenant):
+            return WaitReason.OTHERS_LATE
         return self.limits.why_not(member, since_s=now - self._entered_s)
 
     def _light_one(self, *, now: float) -> Entry | None:
@@ -280,6 +307,23 @@ class PoolAdmission:
             may_stay = self._cpu.is_light if excess.is_of_tools else lambda _: False
             members = [each for each in self.places.members.values() if not may_stay(each.agent)]
             self._yield_newest(members, excess.sessions, excess.why)
+        self._keep_promises(now=now)
+
+    def _keep_promises(self, *, now: float) -> None:
+        most = self.fair.most_held
+        self._is_one_above = most > 0.0
+        reason = self.promises.update(
+            most,
+            least=AMPLE * self.fair.share,
+            fill=self.limits.kv_pressure(),
+            feedback_s=self.window.feedback_s,
+            now=now,
+        )
+        if reason is None:
+            return
+        self.limits.say(reason, waiting=len(self.queue), now=now)
+        if reason == LATE:
+            self._make_room_for_the_late()
 
     def _settle(self, *, now: float) -> bool:
         """Lets go of those that are silent for too long; whether there were any."""
@@ -304,6 +348,14 @@ class PoolAdmission:
         if any(member.must_yield for member in of_holder):
             return
         self._yield_newest(of_holder, 1, "fair_share")
+
+    def _make_room_for_the_late(self) -> None:
+        """Who holds too much has to come down to the level, at its sessions' next turns."""
+        for tenant in tuple(self.fair.holders):
+            beyond = self.fair.held(tenant) - self._level(tenant)
+            if beyond > 0:
+                members = [member for member in self.places.members.values() if member.tenant == tenant]
+                self._yield_newest(members, int(beyond), LATE)
 
     def _yield_newest(self, members: Collection[Member], count: int, why: str) -> None:
         """Of whoever holds the most for its share, one after the other, the newest."""

@@ -6,7 +6,7 @@ and of each at one session; reactive sessions, and aged ones, come before proact
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -47,11 +47,6 @@ class SessionQueue:
         return session in self._entries
 
     @property
-    def tenants(self) -> Iterable[TenantId]:
-        """Of those that wait."""
-        return self._crowds.keys()
-
-    @property
     def long_share(self) -> float:
         return self._long / len(self._entries) if self._entries else 0.0
 
@@ -70,6 +65,7 @@ class SessionQueue:
         entry.is_long = entry.size > _LONG * self._sizes.mean(0.0, 0.0)
         self._long += entry.is_long
         self._crowds[entry.tenant] = self._crowds.get(entry.tenant, 0) + 1
+        self._fair.wait(entry.tenant, 1)
         if service_class is ServiceClass.PROACTIVE:
             self._number += 1
             due_s = self._ageing.due_s(entry.since_s)
@@ -84,6 +80,7 @@ class SessionQueue:
         entry = self._take(session)
         self._long -= entry.is_long
         self._crowds[entry.tenant] -= 1
+        self._fair.wait(entry.tenant, -1)
         if not self._crowds[entry.tenant]:
             del self._crowds[entry.tenant]
         return entry

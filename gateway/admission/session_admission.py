@@ -41,8 +41,11 @@ class _Turn(msgspec.Struct):
     member: Member
     applicant: Applicant
     charged: float
+    asked_s: float
     is_let_in: bool = False
     may_find_warm: bool = False
+    gap_s: float = 0.0
+    """What its session did before, if that were tools."""
 
 
 class SessionAdmission:
@@ -109,7 +112,7 @@ class SessionAdmission:
             charged, refusal = self._charge(pool, applicant, now=now)
             if refusal is not None:
                 return refusal
-        turn = _Turn(pool, member, applicant, charged)
+        turn = _Turn(pool, member, applicant, charged, now)
         would_wait = None
         if not member.is_in:
             reason = pool.try_enter(member, applicant, now=now)
@@ -166,6 +169,7 @@ class SessionAdmission:
             if outcome.was_answered:
                 warm = turn.may_find_warm
                 pool.lessons.learn(member, turn.applicant, outcome, may_find_warm=warm, now=now)
+                pool.saw_turn(member, outcome, asked_s=turn.asked_s, gap_s=turn.gap_s, now=now)
             if outcome.has_calls:
                 gap = Gap.TOOL
         if turn.charged:
@@ -253,6 +257,8 @@ class SessionAdmission:
         member, pool = turn.member, turn.pool
         if member.is_studied and member.began_s and not member.live:
             pool.limits.cycle_s.add(now - member.began_s)
+        if member.gap is Gap.TOOL:
+            turn.gap_s = max(0.0, turn.asked_s - member.gap_since_s)
         turn.is_let_in = True
         turn.may_find_warm = not member.is_spilled and member.gap_since_s >= pool.limits.changed_s
         pool.places.turn_began(member, now=now)

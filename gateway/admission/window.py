@@ -225,7 +225,14 @@ class Window:
 
 
 def window_updated(
-    pool: PoolId, window: Window, seen: WindowInputs, change: WindowChange, *, waiting: int, now: float
+    pool: PoolId,
+    window: Window,
+    seen: WindowInputs,
+    reason: str,
+    *,
+    level: float,
+    waiting: int,
+    now: float,
 ) -> WindowUpdated:
     """The change, for the information stream; what is infinite is told as None."""
     limit = min(window.limit(), window.tool_limit() + seen.admitted - seen.with_tools)
@@ -239,7 +246,8 @@ def window_updated(
         demand=seen.demand,
         gpu_pressure=seen.gpu.pressure,
         cpu_pressure=seen.cpu.pressure,
-        reason=change.reason,
+        reason=reason,
+        level=level if math.isfinite(level) else None,
     )
 
 

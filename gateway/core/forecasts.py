@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gateway.core.live import LiveRequest
-from gateway.cost.estimator import Estimator, Prediction, TurnWork
+from gateway.cost.estimator import Estimator, Load, Prediction, TurnWork
 from gateway.cost.in_flight import InFlight
 from gateway.cost.profile import Profile
 from gateway.cost.roofline import Turn
@@ -37,6 +37,7 @@ EXPERIENCE: Final = 40
 REMEMBERED: Final = 32_768
 """Turns of which it is known how long they were, for those that continue them; or up to twice as many."""
 _MODELS: Final = 256
+_NOTHING_ELSE: Final = Load()
 _GOES_ON: Final = frozenset((Edge.CONTINUES, Edge.FORKS, Edge.REWINDS, Edge.RETRIES))
 """Its prompt begins with its parent's."""
 
@@ -93,12 +94,29 @@ class Forecasts:
         """What it takes to compute so much of a prompt there; None if usage does not say how much it was, or
         too little is known of the replica."""
         prompt, cached = usage.prompt_tokens, usage.cached_tokens
-        if prompt is None or cached is None:
+        known = self._known(replica)
+        if prompt is None or cached is None or known is None:
             return None
+        return known.estimator.prefill_s(max(0, prompt - cached), cached)
+
+    def alone_s(self, live: LiveRequest, replica: ReplicaId, usage: Usage) -> float | None:
+        """What the turn takes there alone, where nothing is lost that turns before it left; None as for
+        `prefill_s`."""
+        prompt, cached, output = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens
+        known = self._known(replica)
+        if prompt is None or cached is None or output is None or known is None:
+            return None
+        left = self._before(live)
+        found = max(cached, min(prompt, left.cached_tokens)) if left is not None else cached
+        work = TurnWork(new_tokens=prompt - found, cached_tokens=found, output_tokens=output)
+        return known.estimator.predict(work, _NOTHING_ELSE).completion.seconds
+
+    def _known(self, replica: ReplicaId) -> _Replica | None:
+        """If enough is known of it."""
         known = self._replicas.get(replica)
         if known is None or (known.estimator.observations < EXPERIENCE and replica not in self._profiles):
             return None
-        return known.estimator.prefill_s(max(0, prompt - cached), cached)
+        return known
 
     def expected_tokens(self, live: LiveRequest) -> float:
         """Of its prompt."""

@@ -211,6 +211,7 @@ class Gate:
                 launch_s=live.first_token_s - live.submitted_s if live.saw_first_token else None,
                 usage=usage,
                 prefill_s=self._forecasts.prefill_s(live.tried[-1], usage),
+                alone_s=self._forecasts.alone_s(live, live.tried[-1], usage),
             )
             if answer is not None and answer.status < 400:
                 self._placed_turn_over(live, answer, now=now)

@@ -15,6 +15,7 @@ WAITS: Final = {
     "so others enter one by one",
     "behind_others": "other sessions waited already",
     "tenant_sessions": "as many of its tenant's sessions were in as it may have",
+    "others_late": "its tenant's sessions had more than their share, and the others' turns were late",
     "no_replica": "no replica that could run it answered",
     "home_lost": "its replica was lost, and sessions move from there one by one",
 }
@@ -85,6 +86,7 @@ def _behind(wait: rec.TurnWaited) -> str:
 def _window(window: rec.WindowUpdated) -> str:
     sessions = "any number of" if window.sessions is None else f"{window.sessions:.0f}"
     kv = "" if window.kv_budget is None else f" and {window.kv_budget:.0f} tokens"
+    kv += "" if window.level is None else f", no tenant far more than its share and {window.level:.0f}"
     return (
         f" The window of {window.pool} was {sessions} sessions{kv} ({window.admitted} were in, "
         f"{window.waiting} waited) since it changed because of: {window.reason}; pressure of the GPU "

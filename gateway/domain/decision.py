@@ -58,6 +58,8 @@ class WaitReason(enum.Enum):
     """Other sessions wait already."""
     TENANT_SESSIONS = "tenant_sessions"
     """As many of the tenant's sessions are in as it may have."""
+    OTHERS_LATE = "others_late"
+    """The tenant holds more than its share, and the others' turns are late."""
     NO_REPLICA = "no_replica"
     """No replica that could run it answers at the moment."""
     HOME_LOST = "home_lost"

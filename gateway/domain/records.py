@@ -101,6 +101,8 @@ class WindowUpdated(_Record, frozen=True, kw_only=True, tag="window_update"):
     cpu_pressure: float
     """Of both, 1 and more is overload."""
     reason: str
+    level: float | None = None
+    """Sessions that a tenant may hold, for a weight of 1, beyond its share; None for no limit."""
 
 
 class Routed(_Record, frozen=True, kw_only=True, tag="routing"):

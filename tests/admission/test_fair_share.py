@@ -55,7 +55,10 @@ def test_who_holds_a_session_more_than_its_share_holds_too_much():
     fair = FairShare(CONFIG, {B: 3.0})
     fair.hold(A, 9.0)
     assert not fair.holds_too_much(A), "nobody else is there"
-    assert fair.holds_too_much(A, [B]) and not fair.holds_too_much(B, [B])
+    fair.wait(B, 1)
+    assert fair.holds_too_much(A) and not fair.holds_too_much(B)
+    fair.wait(B, -1)
+    assert not fair.holds_too_much(A)
     fair.hold(A, -6.0)
     fair.hold(B, 5.0)
     assert fair.holds_too_much(A), "3 of 8, of which two are its share"

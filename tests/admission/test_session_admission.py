@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.admission.bounded import NO_REPLICA
@@ -275,6 +276,56 @@ def test_without_usage_the_bytes_count():
     play.is_let_in("s1", body_bytes=4000)
     play.end("s1", tokens=None)
     assert play.pool.places.members[SessionId("s1")].tokens == pytest.approx(1000)
+
+
+# --- promises to others ----------------------------------------------------------------------------
+
+
+def flood(play: Play, seconds: int, *, taken_s: float, alone_s: float) -> None:
+    """Ten sessions of one tenant, two of others; turns of all of them take that long."""
+    until = play.now + seconds
+    owners = {f"flood-{number}": "flood" for number in range(10)} | {"u1": "u", "v1": "v"}
+    while play.now < until:
+        running = [name for name, tenant in owners.items() if play.is_let_in(name, tenant=tenant)]
+        play.now += taken_s
+        for name in running:
+            turn = msgspec.structs.replace(answered(tokens=5_000), alone_s=alone_s)
+            play.end(name, turn)
+        play.let_in()
+
+
+def in_by_tenant(play: Play) -> dict[str, int]:
+    return {str(tenant): count for tenant, count in play.pool.places.by_tenant.items() if count}
+
+
+def test_a_flood_gives_way_to_tenants_whose_turns_are_late():
+    play = Play().has(kv_tokens=60_000)
+    flood(play, 100, taken_s=2.0, alone_s=1.9)
+    assert in_by_tenant(play) == {"flood": 10, "u": 1, "v": 1}
+    flood(play, 60, taken_s=2.0, alone_s=1.0)
+    held = in_by_tenant(play)
+    assert held["flood"] < 10 and held["u"] == held["v"] == 1
+    update = next(record for record in play.told() if record.reason == "others_late")
+    assert isinstance(update, WindowUpdated) and update.level == pytest.approx(8.0)
+    assert play.ask("flood-more", tenant="flood") == Wait(reason=WaitReason.BEHIND_OTHERS)
+    assert play.ask("w1", tenant="w") == Admit() or "w1" in play.later(0.1), "others enter at once"
+
+
+def test_no_flood_gives_way_where_there_is_much_room():
+    play = Play().has(kv_tokens=200_000)
+    flood(play, 160, taken_s=2.0, alone_s=1.0)
+    assert in_by_tenant(play)["flood"] == 10
+
+
+def test_a_tenant_alone_may_hold_what_there_is():
+    play = Play().has(kv_tokens=60_000)
+    flood(play, 160, taken_s=2.0, alone_s=1.0)
+    assert in_by_tenant(play)["flood"] < 10
+    for name in ("u1", "v1"):
+        play.end(name)
+        play.finish(name)
+    play.later(1.0)
+    assert in_by_tenant(play) == {"flood": 10} and not play.waiting
 
 
 # --- pressure --------------------------------------------------------------------------------------

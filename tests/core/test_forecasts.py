@@ -166,6 +166,27 @@ def test_what_computing_takes_is_said_with_experience(shipped: Profile):
     assert 0.05 < (known.prefill_s(A, computed) or 0.0) < 0.5, "a profile says so at once"
 
 
+def test_what_a_turn_takes_alone_does_not_count_what_was_lost():
+    play = Playbook()
+    _ = conversation(play, forecasts.EXPERIENCE + 2)
+    (
+        play
+        >> arrived(
+            "r-lost", body_bytes=BYTES_PER_TOKEN * 21_000, stream=True, explicit=stated("s", thread="t")
+        )
+        << dispatch("r-lost", to="a")
+    )
+    live = play.brain.live[RequestId("r-lost")]
+    known = play.brain.forecasts
+
+    def alone_s(cached: int) -> float:
+        usage = Usage(prompt_tokens=21_000, cached_tokens=cached, output_tokens=50)
+        return known.alone_s(live, A, usage) or 0.0
+
+    assert alone_s(0) == alone_s(20_000) > alone_s(20_900) > 0.0
+    assert known.alone_s(live, A, Usage(prompt_tokens=21_000, cached_tokens=0)) is None
+
+
 def test_admission_hears_what_computing_takes():
     play = Playbook()
 

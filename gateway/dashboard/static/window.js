@@ -124,7 +124,7 @@ function change(at) {
   return h("li", {},
     h("time", {}, clock(at.at_s)),
     h("span", { className: "why", title: MOVES[at.reason] ?? words(at.reason) }, `${words(at.reason)}${at.times > 1 ? ` ×${at.times}` : ""}`),
-    h("span", { className: "dim" }, `window ${at.sessions === null ? "open" : Math.floor(at.sessions)}, budget ${at.kv_budget === null ? "open" : count(at.kv_budget)}`),
+    h("span", { className: "dim" }, `window ${at.sessions === null ? "open" : Math.floor(at.sessions)}, budget ${at.kv_budget === null ? "open" : count(at.kv_budget)}${Number.isFinite(at.level) ? `, ${Math.floor(at.level)} for one tenant` : ""}`),
   );
 }
 

@@ -12,7 +12,6 @@ export const PHASES = [
 export const WAITS = {
   concurrency_full: "every replica that could run it had as many turns as it may",
   window_full: "as many sessions were in as may be",
-  tools_full: "the hosts of their tools had as many sessions as they can bear",
   tools_full: "as many sessions were in as the hosts of their tools can bear",
   kv_full: "the sessions that were in are expected to need all of the KV cache",
   kv_nearly_full: "the sessions that were in are expected to need nearly all of the KV cache, so they enter one by one",
@@ -20,6 +19,7 @@ export const WAITS = {
   no_replica: "no replica that could run it answered",
   home_lost: "its replica was lost, and sessions move from there one by one",
   tenant_sessions: "as many of the tenant's sessions were in as it may have",
+  others_late: "the tenant's sessions had more than their share, and the others' turns were late",
 };
 
 export const PLACES = {
@@ -42,6 +42,8 @@ export const MOVES = {
   launch_delay: "first tokens came late",
   tools_slow: "tools slower than while fewer ran",
   host_load: "the tools' hosts are loaded",
+  others_late: "turns of tenants within their share are late, so nobody may hold far more than its own",
+  others_in_time: "turns of tenants within their share are in time again",
 };
 
 export const REFUSALS = {
