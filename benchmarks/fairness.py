@@ -68,8 +68,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.fairness", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--seeds", type=lambda text: [int(each) for each in text.split(",")], default=[1])
     parser.add_argument("--sessions", type=int, default=60, help="for each replica (default 60)")
-    parser.add_argument("--fleet", type=Path, default=FLEET, help="what it is played on: a replica")
-    parser.add_argument("--replicas", type=int, default=4, help="so many of it (default 4)")
+    parser.add_argument("--fleet", type=Path, default=FLEET, help="what it is played on")
+    parser.add_argument("--replicas", type=int, default=4, help="of each replica in it so many (default 4)")
     parser.add_argument("--plugin", action="store_true", help="our engines follow hints")
     parser.add_argument("--knee", type=float, help="sessions an hour; measured if it is not given")
     parser.add_argument("--quick", action="store_true", help="15 sessions for each replica")
@@ -78,13 +78,17 @@ def main() -> int:
     if options.quick:
         options.sessions = 15
     options.sessions *= options.replicas
-    [replica] = decode_fleet(options.fleet.read_bytes()).replicas
-    fleet = FleetSpec(replicas=(msgspec.structs.replace(replica, count=options.replicas),))
+    fleet = times(decode_fleet(options.fleet.read_bytes()), options.replicas)
     with tempfile.TemporaryDirectory() as folder:
         workload = load(composed("saga-tenants", Path(folder), count=240), fleet).sessions
     verdict = Verdict()
     judge(verdict, workload, fleet, options)
     return verdict.report(is_json_alone=options.json)
+
+
+def times(fleet: FleetSpec, count: int) -> FleetSpec:
+    groups = (msgspec.structs.replace(group, count=count * group.count) for group in fleet.replicas)
+    return msgspec.structs.replace(fleet, replicas=tuple(groups))
 
 
 def judge(
@@ -104,8 +108,8 @@ def judge(
     knee = options.knee or find_knee(measure, 12.0 * options.replicas, at_most=1.0)[0]
     per_h = verdict.tell("sessions_per_h", LOAD * knee).value or 0.0
     found: dict[str, list[_Outcomes]] = {}
-    edf = "edf:n=" + "/".join(str(each * options.replicas) for each in AT_A_TIME)
-    for policy in (ours_is, STRONG, *(variant.label for variant in parse_policies(edf)[0].variants)):
+    bounds = "edf:n=" + "/".join(str(each * options.replicas) for each in AT_A_TIME)
+    for policy in (ours_is, STRONG, *(variant.label for variant in parse_policies(bounds)[0].variants)):
         found[policy] = [_play(policy, drawn(per_h, seed), fleet, seed) for seed in seeds]
     edf = max((name for name in found if name.startswith("edf")), key=lambda name: _kept(found[name], ""))
     for name, kinds in (("overall", ("",)), ("light", ("light",))):

@@ -76,8 +76,7 @@ class FairShare:
         self._held: dict[TenantId, float] = {}
         self._waiting: dict[TenantId, int] = {}
         self._all_held = self._weight_there = 0.0
-        self._there = 0
-        """With their weight: those who hold something or wait."""
+        """The weight: of those who hold something or wait."""
         self._urgency: dict[TenantId, float] = {}
         self._refreshed_s = float("-inf")
 
@@ -106,10 +105,8 @@ class FairShare:
         return tenant in self._held or tenant in self._waiting
 
     def _count(self, tenant: TenantId, was_there: bool) -> None:
-        change = self._is_there(tenant) - was_there
-        self._there += change
-        self._weight_there += change * self.weight(tenant)
-        if not self._there:
+        self._weight_there += (self._is_there(tenant) - was_there) * self.weight(tenant)
+        if not self._held and not self._waiting:
             self._all_held = self._weight_there = 0.0  # what rounding left of them
 
     def held(self, tenant: TenantId) -> float:

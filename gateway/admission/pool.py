@@ -223,13 +223,15 @@ class PoolAdmission:
         self._entered_s = now
 
     def _may_hold(self, tenant: TenantId) -> bool:
-        return self._quotas.may_hold(tenant, self.places.by_tenant.get(tenant, 0)) and not self._is_above(
-            tenant
-        )
+        return self._why_not_more(tenant) is None
 
-    def _is_above(self, tenant: TenantId) -> bool:
-        """With another session it would hold more than it may while others are late."""
-        return self.fair.held(tenant) + 1.0 > self._level(tenant)
+    def _why_not_more(self, tenant: TenantId) -> WaitReason | None:
+        """Why the tenant may not have another session, whatever there is room for."""
+        if not self._quotas.may_hold(tenant, self.places.by_tenant.get(tenant, 0)):
+            return WaitReason.TENANT_SESSIONS
+        if self.fair.held(tenant) + 1.0 > self._level(tenant):
+            return WaitReason.OTHERS_LATE
+        return None
 
     def _level(self, tenant: TenantId) -> float:
         """Sessions that it may hold, as far as promises to others are concerned."""
@@ -242,11 +244,8 @@ class PoolAdmission:
         return self._blocked_by is None
 
     def _why_not(self, member: Member, *, now: float) -> WaitReason | None:
-        if not self._quotas.may_hold(member.tenant, self.places.by_tenant.get(member.tenant, 0)):
-            return WaitReason.TENANT_SESSIONS
-        if self._is_above(member.tenant):
-            return WaitReason.OTHERS_LATE
-        return self.limits.why_not(member, since_s=now - self._entered_s)
+        reason = self._why_not_more(member.tenant)
+        return reason or self.limits.why_not(member, since_s=now - self._entered_s)
 
     def _light_one(self, *, now: float) -> Entry | None:
         """Who does not have to wait for tools, behind somebody who does."""

@@ -10,7 +10,8 @@ multiplicative decrease: whoever holds more than its share enters only up to tha
 wait at their next turn. What is watched are the turns, with the tools before them, of the tenants that hold
 no more than their share: as a whole they may take half of what α allows, since some take far longer than
 others. So that little is given up, `_LEAST_FILL` of the KV budget stays in use, and one and a
-half times one's share is nobody's to take back (`fair_share.AMPLE`).
+half times one's share is nobody's to take back (`fair_share.AMPLE`). Where no KV budget is known nobody is
+held back.
 
 Theory of operation. Engines that share their steps among all rows are slower for everybody the more is in
 them, long before their memory is full, so what one tenant has beyond its share the others pay for. Nobody
