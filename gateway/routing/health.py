@@ -7,10 +7,11 @@ Theory of operation. A replica that answers is *up*. Failures in a row, or turns
 than expected of it, have it *ejected*: nothing is sent to it for a while, twice as long each time. Then it
 is *tried* with one turn at a time, and if that goes well it is *warming*: its share grows from one turn to
 that of the others. One that is *down* does not answer at all; it comes back warming, too. A turn is slow as
-soon as it is overdue; nobody waits until it is there. One that is behind large prompts, or whose own
-cache was lost, takes long on a healthy replica, too: so it is not overdue before the prompts that are ahead
-of it, and its own, could have been computed with nothing cached. Without that, busy replicas were ejected,
-and their sessions made the next one late.
+soon as it is overdue; nobody waits until it is there. First tokens in time do not excuse ends that are late:
+each count for themselves. One that is behind large prompts, or whose own cache was lost, takes long on a
+healthy replica, too: so it is not overdue before the prompts that are ahead of it, and its own, could have
+been computed with nothing cached. Without that, busy replicas were ejected, and their sessions made the next
+one late.
 
 Before it comes to that, it may count as late (`lateness.py`).
 
@@ -31,7 +32,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
-from gateway.routing.lateness import FAR_LATER, Lateness
+from gateway.routing.lateness import FAR_LATER, Lateness, Part
 from gateway.routing.standing import TRANSITIONS, Condition, HealthConfig, Sign, Standing
 
 
@@ -46,7 +47,10 @@ class _Awaited(msgspec.Struct, eq=False):
     overdue_s: float
     worst_s: float
     """Counted in `Standing.ahead_s` until its first token."""
+    part: Part = Part.BEGINNING
+    is_overdue: bool = False
     is_late: bool = False
+    """What is awaited of it was counted as late already."""
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -163,10 +167,9 @@ class FleetHealth:
         if awaited is None:
             return
         self._computed(awaited)
-        if not awaited.is_late:  # or it was counted already
-            took = self._took(awaited, now=now)
-            self._judge(request, awaited.replica, took, is_slow=now > awaited.overdue_s, now=now)
-        awaited.is_late, awaited.patience_s = False, awaited.end_patience_s
+        self._came(request, awaited, now=now)
+        awaited.part, awaited.patience_s = Part.END, awaited.end_patience_s
+        awaited.is_overdue = awaited.is_late = False
         awaited.overdue_s = max(now + self._config.slow_least_s, awaited.sent_s + awaited.end_patience_s)
         if awaited.overdue_s < float("inf"):
             self._await(request, awaited.overdue_s)
@@ -175,8 +178,8 @@ class FleetHealth:
         """`failed`: it was the replica's fault; None if the turn says nothing about that."""
         if (awaited := self._awaited.pop(request, None)) is not None:
             self._computed(awaited)
-            if failed is False and not awaited.is_late and awaited.patience_s < float("inf"):
-                self._took(awaited, now=now)
+            if failed is False and awaited.patience_s < float("inf"):
+                self._came(request, awaited, now=now)
         standing = self._standings.get(replica)
         if standing is None:
             return
@@ -198,11 +201,11 @@ class FleetHealth:
             overdue_s, request = heapq.heappop(self._overdue)
             awaited = self._awaited.get(request)
             if awaited is not None and awaited.overdue_s <= overdue_s:
-                awaited.is_late = True
+                awaited.is_overdue = True
                 awaited.overdue_s = now + awaited.patience_s
                 heapq.heappush(self._overdue, (awaited.overdue_s, request))
-                took = self._took(awaited, now=now)
-                self._judge(request, awaited.replica, took, is_slow=True, now=now)
+                took = self._took(awaited, is_over=False, now=now)
+                self._judge(request, awaited, took, is_slow=True, now=now)
         self.lateness.pass_time(now=now)
         for replica in tuple(self._uneasy):
             standing = self._standings[replica]
@@ -225,30 +228,42 @@ class FleetHealth:
 
     # --- verdicts ----------------------------------------------------------------------------------
 
-    def _took(self, awaited: _Awaited, *, now: float) -> float:
+    def _came(self, request: RequestId, awaited: _Awaited, *, now: float) -> None:
+        """What was awaited of a turn; if it was late, that may have been counted already."""
+        if not awaited.is_late:
+            took = self._took(awaited, is_over=True, now=now)
+            if not awaited.is_overdue:
+                self._judge(request, awaited, took, is_slow=now > awaited.overdue_s, now=now)
+
+    def _took(self, awaited: _Awaited, *, is_over: bool, now: float) -> float:
         """How late it is; of one that is awaited still, so far."""
         took = (now - awaited.sent_s) / awaited.patience_s * self._config.slow_factor
         if (standing := self._standings.get(awaited.replica)) is not None:
             others = self._others(awaited.replica, standing.pool)
-            self.lateness.saw(awaited.replica, took, others, now=now)
+            awaited.is_late |= self.lateness.saw(
+                awaited.replica, awaited.part, took, others, is_over=is_over, now=now
+            )
             self.next_due_s = min(self.next_due_s, self.lateness.next_due_s)
         return took
 
     def _judge(
-        self, request: RequestId, replica: ReplicaId, took: float, *, is_slow: bool, now: float
+        self, request: RequestId, awaited: _Awaited, took: float, *, is_slow: bool, now: float
     ) -> None:
+        replica, part = awaited.replica, awaited.part
         standing = self._standings.get(replica)
         if standing is None or (standing.condition is Condition.TRIED and standing.trial != request):
             return
         if not is_slow:
-            standing.slow = 0
+            standing.slow[part] = 0
             if standing.condition is Condition.TRIED:
                 self._pass_trial(replica, standing, "its trial went well", now=now)
             return
-        if took < FAR_LATER * self.lateness.usual(self._others(replica, standing.pool)):
+        if took < FAR_LATER * self.lateness.usual(part, self._others(replica, standing.pool)):
             return
-        standing.slow += 1
-        is_enough = standing.condition is Condition.TRIED or standing.slow >= self._config.slow_until_out
+        standing.slow[part] = standing.slow.get(part, 0) + 1
+        is_enough = (
+            standing.condition is Condition.TRIED or standing.slow[part] >= self._config.slow_until_out
+        )
         if not is_enough:
             return
         if standing.slow_ejections < self._config.trials:

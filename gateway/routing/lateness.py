@@ -10,7 +10,9 @@ Theory of operation. How late a turn is, is what it took over what nine in ten w
 below: so unlike replicas can be compared. Where all are late it is no fault of one. A replica whose turns
 are far later than those of the others, three in a row or two in three, is *late* for a while: placement
 reckons with it (`slower`), long before it is ejected for it. That needs no certainty, because whoever
-stays pays little for it, and whoever moves computes a prompt.
+stays pays little for it, and whoever moves computes a prompt. First tokens and ends are looked at apart: a
+replica that decodes slowly finds what it has cached as fast as ever. What is awaited still may be late
+already, but says nothing of being in time.
 
 Invariants: a replica without others to compare it with is never late; after `lasts_s` without another
 late turn it is like the others, so nobody is avoided for good; memory is bounded by replicas.
@@ -22,6 +24,7 @@ from typing import Final
 import msgspec
 
 from gateway.domain.ids import ReplicaId
+from gateway.domain.words import Word
 
 FAR_LATER: Final = 3.0
 """Times as late as others: less than that is no fault of the replica's."""
@@ -35,8 +38,15 @@ _SMOOTH: Final = 0.3
 _USUAL: Final = 0.5
 
 
+class Part(Word):
+    """Of a turn: until its first token, and all of it."""
+
+    BEGINNING = "beginning"
+    END = "end"
+
+
 class _Seen(msgspec.Struct):
-    """Of one replica's turns lately."""
+    """Of that part of one replica's turns lately."""
 
     lateness: float = _USUAL
     late_share: float = 0.0
@@ -46,8 +56,8 @@ class _Seen(msgspec.Struct):
 class Lateness:
     def __init__(self, *, lasts_s: float) -> None:
         self._lasts_s = lasts_s
-        self._seen: dict[ReplicaId, _Seen] = {}
-        self._late: dict[ReplicaId, tuple[float, float]] = {}
+        self._seen: dict[tuple[ReplicaId, Part], _Seen] = {}
+        self._late: dict[tuple[ReplicaId, Part], tuple[float, float]] = {}
         """Times as late as the others, and until when that counts."""
 
     @property
@@ -62,33 +72,46 @@ class Lateness:
 
     def slower(self, replica: ReplicaId) -> float:
         """Times as late as the others' turns its turns are; 1 if it is not late."""
-        late = self._late.get(replica)
-        return late[0] if late is not None else 1.0
+        return max(self._late[replica, part][0] if (replica, part) in self._late else 1.0 for part in Part)
 
-    def usual(self, replicas: Iterable[ReplicaId]) -> float:
+    def usual(self, part: Part, replicas: Iterable[ReplicaId]) -> float:
         """How late turns lately were on them, in the middle; nothing if there are none."""
-        found = sorted(self._of(replica).lateness for replica in replicas)
+        found = sorted(self._of(replica, part).lateness for replica in replicas)
         return found[len(found) // 2] if found else 0.0
 
-    def saw(self, replica: ReplicaId, lateness: float, others: Iterable[ReplicaId], *, now: float) -> None:
-        """Of a turn there; of one that is awaited still, so far."""
-        seen = self._of(replica)
-        seen.lateness += _SMOOTH * (lateness - seen.lateness)
-        usual = self.usual(others) if lateness >= _LATE else 0.0
+    def saw(
+        self,
+        replica: ReplicaId,
+        part: Part,
+        lateness: float,
+        others: Iterable[ReplicaId],
+        *,
+        is_over: bool,
+        now: float,
+    ) -> bool:
+        """Whether this part of a turn there counts as late; of one that is not over, so far."""
+        usual = self.usual(part, others) if lateness >= _LATE else 0.0
         is_late = usual > 0 and lateness >= _MUCH_LATER * usual
+        seen = self._of(replica, part)
+        if is_over or lateness > seen.lateness:
+            seen.lateness += _SMOOTH * (lateness - seen.lateness)
+        if not is_over and not is_late:
+            return False
         seen.late_share += _SMOOTH * (is_late - seen.late_share)
         if seen.late_share < _OFTEN:
-            self._late.pop(replica, None)
+            self._late.pop((replica, part), None)
         elif is_late:
-            self._late[replica] = (lateness / usual, now + self._lasts_s)
+            self._late[replica, part] = (lateness / usual, now + self._lasts_s)
+        return is_late
 
     def pass_time(self, *, now: float) -> None:
-        for replica in [name for name, (_, until_s) in self._late.items() if until_s <= now]:
-            del self._late[replica]  # whoever goes there now will see
+        for which in [which for which, (_, until_s) in self._late.items() if until_s <= now]:
+            del self._late[which]  # whoever goes there now will see
 
     def forget(self, replica: ReplicaId) -> None:
-        self._seen.pop(replica, None)
-        self._late.pop(replica, None)
+        for part in Part:
+            self._seen.pop((replica, part), None)
+            self._late.pop((replica, part), None)
 
-    def _of(self, replica: ReplicaId) -> _Seen:
-        return self._seen.get(replica) or self._seen.setdefault(replica, _Seen())
+    def _of(self, replica: ReplicaId, part: Part) -> _Seen:
+        return self._seen.get((replica, part)) or self._seen.setdefault((replica, part), _Seen())

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from gateway.domain.ids import PoolId, RequestId
 from gateway.domain.words import Word
+from gateway.routing.lateness import Part
 
 _Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
@@ -81,8 +82,8 @@ class Standing(msgspec.Struct, kw_only=True, eq=False):
     condition: Condition = Condition.UP
     since_s: float
     failures: int = 0
-    slow: int = 0
-    """Turns in a row."""
+    slow: dict[Part, int] = msgspec.field(default_factory=dict)
+    """Turns in a row of which that part was."""
     ahead_s: float = 0.0
     """What the prompts take that were sent and have no first token yet, if nothing of them is cached."""
     ejections: int = 0
@@ -95,4 +96,4 @@ class Standing(msgspec.Struct, kw_only=True, eq=False):
         if after is None:
             raise ValueError(f"a replica that is {self.condition.value} is never {sign.value}")
         self.condition, self.since_s, self.trial = after, now, None
-        self.failures = self.slow = 0
+        self.failures, self.slow = 0, {}

@@ -3,9 +3,14 @@
 import pytest
 
 from gateway.domain.ids import ReplicaId
-from gateway.routing.lateness import Lateness
+from gateway.routing.lateness import Lateness, Part
 
 A, B, C = map(ReplicaId, "abc")
+
+
+def came(found, replica, lateness, others=(A, B, C), part=Part.END, *, is_over=True, now=0.0):
+    others = [each for each in others if each != replica]
+    return found.saw(replica, part, lateness, others, is_over=is_over, now=now)
 
 
 def late(**turns: list[float]) -> Lateness:
@@ -14,7 +19,7 @@ def late(**turns: list[float]) -> Lateness:
     for number in range(max(map(len, turns.values()))):
         for name, each in turns.items():
             if number < len(each):
-                found.saw(ReplicaId(name), each[number], [x for x in (A, B, C) if x != name], now=0.0)
+                came(found, ReplicaId(name), each[number])
     return found
 
 
@@ -32,7 +37,7 @@ def late(**turns: list[float]) -> Lateness:
 def test_three_in_a_row_are_late(turns, is_late):
     found = late(b=[0.45] * 9, c=[0.5] * 9)
     for each in turns:
-        found.saw(A, each, [B, C], now=0.0)
+        came(found, A, each)
     assert found.is_even is not is_late
     assert found.slower(A) == (pytest.approx(4.0 / 0.5, rel=0.15) if is_late else 1.0)
     assert found.slower(B) == found.slower(C) == 1.0
@@ -45,14 +50,14 @@ def test_where_all_are_late_it_is_nobodys_fault():
 def test_alone_nobody_is_late():
     found = Lateness(lasts_s=5.0)
     for _ in range(9):
-        found.saw(A, 50.0, [], now=0.0)
-    assert found.is_even and found.usual([]) == 0.0
+        came(found, A, 50.0, [])
+    assert found.is_even and found.usual(Part.END, []) == 0.0
 
 
 def test_it_counts_for_a_while():
     found = late(b=[0.3] * 9, c=[0.3] * 9, a=[4.0] * 3)
     assert found.next_due_s == 5.0
-    found.saw(A, 4.0, [B, C], now=3.0)
+    came(found, A, 4.0, now=3.0)
     found.pass_time(now=7.9)
     assert not found.is_even
     found.pass_time(now=8.0)
@@ -62,4 +67,24 @@ def test_it_counts_for_a_while():
 def test_who_left_is_forgotten():
     found = late(b=[0.3] * 9, c=[0.3] * 9, a=[4.0] * 3)
     found.forget(A)
-    assert found.is_even and A not in found._seen
+    assert found.is_even and all(replica != A for replica, _ in found._seen)
+
+
+def test_first_tokens_in_time_do_not_excuse_late_ends():
+    found = late(b=[0.3] * 9, c=[0.3] * 9)
+    for _ in range(3):
+        came(found, A, 0.3, part=Part.BEGINNING)
+        came(found, A, 4.0, part=Part.END)
+    assert found.slower(A) > 4.0
+    came(found, A, 0.3, part=Part.BEGINNING)
+    assert found.slower(A) > 4.0
+    came(found, A, 0.3, part=Part.END)
+    assert found.is_even
+
+
+def test_what_is_awaited_still_says_nothing_of_being_in_time():
+    found = late(b=[0.3] * 9, c=[0.3] * 9, a=[4.0, 4.0])
+    assert not came(found, A, 1.4, is_over=False)
+    assert came(found, A, 4.0, is_over=False)
+    assert not found.is_even, "the third in a row"
+    assert not came(found, A, 1.4) and found.is_even, "its end was in time"
