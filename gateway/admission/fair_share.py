@@ -7,16 +7,17 @@ deadline(t) → a hint, else arrival + α × expected isolated time (`alpha`); *
 more than 500 ms* → `BLOCKED_S`.
 
 Deviations: the literal form (`is_literal`) rewards a tenant for opening more tasks, and diverges at a
-deadline. Ours divides what a tenant holds by what it is entitled to: its weight, at most doubled by the
-urgency of its tasks, with their slack floored at `slack_floor` of their isolated time. So a tenant with many
+deadline. Ours divides what a tenant holds, now and lately (`charge`, see `recent_use.py`), by what it is
+entitled to: its weight, at most doubled by the urgency of its tasks, with their slack floored at
+`slack_floor` of their isolated time. So a tenant with many
 urgent tasks gets twice the share of one with none, and never more. SAGA preempts what blocks; we never do:
 work of a tenant that holds more than its share is held back at its next turn (`should_yield`), at most one
 session an epoch; and what it runs meanwhile is background work to engines that follow hints
 (`holds_too_much`), so that the others' answers do not stand still behind its prompts.
 
-Invariants: with equal weights and urgencies the tenant that holds least is next; urgency moves an
-entitlement by at most a factor of 2; a session is held back only for a tenant that stays below its share
-with it, by one that stays above without it.
+Invariants: with equal weights and urgencies the tenant that holds least, now and lately, is next; urgency
+moves an entitlement by at most a factor of 2; a session is held back only for a tenant that stays below its
+share with it, by one that stays above without it.
 """
 
 from collections.abc import Iterable
@@ -25,6 +26,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from gateway.admission.recent_use import RecentUse
 from gateway.domain.ids import TenantId
 
 EPOCH_S: Final = 0.1
@@ -75,8 +77,9 @@ class FairShare:
         self._weights = weights or {}
         self._held: dict[TenantId, float] = {}
         self._waiting: dict[TenantId, int] = {}
-        self._all_held = self._weight_there = 0.0
-        """The weight: of those who hold something or wait."""
+        self._recent = RecentUse()
+        self._all_held = self._all_recent = self._weight_there = 0.0
+        """The latter two: of those who hold something or wait."""
         self._urgency: dict[TenantId, float] = {}
         self._refreshed_s = float("-inf")
 
@@ -105,12 +108,27 @@ class FairShare:
         return tenant in self._held or tenant in self._waiting
 
     def _count(self, tenant: TenantId, was_there: bool) -> None:
-        self._weight_there += (self._is_there(tenant) - was_there) * self.weight(tenant)
+        came = self._is_there(tenant) - was_there
+        self._weight_there += came * self.weight(tenant)
+        self._all_recent += came * self._recent.of(tenant)
         if not self._held and not self._waiting:
-            self._all_held = self._weight_there = 0.0  # what rounding left of them
+            self._all_held = self._all_recent = self._weight_there = 0.0  # what rounding left of them
+
+    def pass_time(self, *, now: float) -> None:
+        """To be called about once a second."""
+        if self._recent.pass_time(self._held, now=now):
+            there = self._held.keys() | self._waiting.keys()
+            self._all_recent = sum(self._recent.of(tenant) for tenant in there)
+
+    def charge(self, tenant: TenantId, more: float = 0.0) -> float:
+        """Sessions: the mean of what it holds, with so many more, and of what it held lately."""
+        return 0.5 * (self.held(tenant) + more + self.held_lately(tenant))
 
     def held(self, tenant: TenantId) -> float:
         return self._held.get(tenant, 0.0)
+
+    def held_lately(self, tenant: TenantId) -> float:
+        return self._recent.of(tenant)
 
     @property
     def holders(self) -> Iterable[TenantId]:
@@ -141,23 +159,27 @@ class FairShare:
         if self._config.is_literal:
             return (-self.urgency(tenant), 0.0)
         entitlement = self.entitlement(tenant)
-        return (self.held(tenant) / entitlement, -entitlement)
+        return (self.charge(tenant) / entitlement, -entitlement)
 
     def holds_too_much(self, tenant: TenantId) -> bool:
-        """Whether it holds a session more than its share of what all of them hold. Nobody does where nobody
-        else is, or wants to be."""
-        return self.held(tenant) >= self.weight(tenant) * self.share + 1.0
+        """Whether it is beyond its share of what all of them hold, even with a session less. Nobody is where
+        nobody else is, or wants to be."""
+        return self.charge(tenant, -1.0) >= self.weight(tenant) * self.share
 
     @property
     def share(self) -> float:
-        """What everybody there would hold if all held alike, for a weight of 1."""
-        return self._all_held / self._weight_there if self._weight_there else 0.0
+        """What everybody there would be charged if all held alike, for a weight of 1."""
+        charged = 0.5 * (self._all_held + self._all_recent)
+        return charged / self._weight_there if self._weight_there else 0.0
 
     @property
-    def most_held(self) -> float:
-        """What the one holds that has most for its weight, if that is far more than its share; else 0."""
-        most = max((held / self.weight(each) for each, held in self._held.items()), default=0.0)
-        return most if most >= max(self.share + 1.0, AMPLE * self.share) else 0.0
+    def most_charged(self) -> float:
+        """To the one that holds most for its weight."""
+        return max((self.charge(each) / self.weight(each) for each in self._held), default=0.0)
+
+    def is_far_beyond(self, charge: float) -> bool:
+        """Such a charge, for a weight of 1: what everybody's share is."""
+        return charge >= max(self.share + 0.5, AMPLE * self.share)
 
     def should_yield(self, blocked: TenantId, wanted: float, holder: TenantId, released: float) -> bool:
         """Whether the holder's next turn waits, so that the blocked tenant can have `wanted`.
@@ -166,6 +188,6 @@ class FairShare:
         """
         if holder == blocked:
             return False
-        gets = (self.held(blocked) + wanted) / self.entitlement(blocked)
-        keeps = (self.held(holder) - released) / self.entitlement(holder)
+        gets = self.charge(blocked, wanted) / self.entitlement(blocked)
+        keeps = self.charge(holder, -released) / self.entitlement(holder)
         return gets <= keeps

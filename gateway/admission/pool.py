@@ -229,15 +229,13 @@ class PoolAdmission:
         """Why the tenant may not have another session, whatever there is room for."""
         if not self._quotas.may_hold(tenant, self.places.by_tenant.get(tenant, 0)):
             return WaitReason.TENANT_SESSIONS
-        if self.fair.held(tenant) + 1.0 > self._level(tenant):
+        if self.fair.charge(tenant, 1.0) > self._level(tenant):
             return WaitReason.OTHERS_LATE
         return None
 
     def _level(self, tenant: TenantId) -> float:
-        """Sessions that it may hold, as far as promises to others are concerned."""
-        if math.isinf(self.promises.level):
-            return math.inf
-        return math.ceil(self.fair.weight(tenant) * max(self.promises.level, AMPLE * self.fair.share))
+        """What it may be charged, as far as promises to others are concerned."""
+        return self.fair.weight(tenant) * max(self.promises.level, AMPLE * self.fair.share)
 
     def _fits(self, entry: Entry, *, now: float) -> bool:
         self._blocked_by = self._why_not(self.places.members[entry.session], now=now)
@@ -309,11 +307,14 @@ class PoolAdmission:
         self._keep_promises(now=now)
 
     def _keep_promises(self, *, now: float) -> None:
-        most = self.fair.most_held
-        self._is_one_above = most > 0.0
+        self.fair.pass_time(now=now)
+        most = self.fair.most_charged
+        self._is_one_above = self.fair.is_far_beyond(most)
         reason = self.promises.update(
             most,
+            is_far_beyond=self._is_one_above,
             least=AMPLE * self.fair.share,
+            are_waiting=len(self.queue) > 0,
             fill=self.limits.kv_pressure(),
             feedback_s=self.window.feedback_s,
             now=now,
@@ -351,16 +352,18 @@ class PoolAdmission:
     def _make_room_for_the_late(self) -> None:
         """Who holds too much has to come down to the level, at its sessions' next turns."""
         for tenant in tuple(self.fair.holders):
-            beyond = self.fair.held(tenant) - self._level(tenant)
-            if beyond > 0:
-                members = [member for member in self.places.members.values() if member.tenant == tenant]
-                self._yield_newest(members, int(beyond), LATE)
+            staying = [
+                each for each in self.places.members.values() if each.tenant == tenant and _stays(each)
+            ]
+            leaving = self.fair.held(tenant) - len(staying)
+            beyond = 2.0 * (self.fair.charge(tenant, -leaving) - self._level(tenant))
+            self._yield_newest(staying, int(beyond), LATE)
 
     def _yield_newest(self, members: Collection[Member], count: int, why: str) -> None:
         """Of whoever holds the most for its share, one after the other, the newest."""
         newest: dict[TenantId, list[Member]] = {}
         for member in sorted(members, key=lambda each: each.task_arrived_s):
-            if member.is_in and not member.is_child and not member.must_yield:
+            if _stays(member):
                 newest.setdefault(member.tenant, []).append(member)
         for _ in range(min(count, sum(map(len, newest.values())))):
             tenant = max(newest, key=lambda each: len(newest[each]) / self.fair.entitlement(each))
@@ -371,3 +374,8 @@ class PoolAdmission:
                 member.must_yield = why
             else:
                 self.release(member)
+
+
+def _stays(member: Member) -> bool:
+    """It has a place of its own, and does not have to give it back."""
+    return member.is_in and not member.is_child and not member.must_yield

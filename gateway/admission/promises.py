@@ -59,25 +59,34 @@ class Promises:
         self._alone_s += gap_s + min(alone_s, taken_s)
 
     def update(
-        self, most_held: float, *, least: float, fill: float, feedback_s: float, now: float
+        self,
+        most_charged: float,
+        *,
+        is_far_beyond: bool,
+        least: float,
+        are_waiting: bool,
+        fill: float,
+        feedback_s: float,
+        now: float,
     ) -> str | None:
         """To be asked once a second; why the level has changed, if it has.
 
-        `most_held`: what the one holds that has far more than its share, for its weight; 0 if nobody has.
-        `least`: what nobody has to give back of that. `fill`: the share of the KV budget that all who are in
-        are expected to need."""
+        `most_charged`: to the one that holds most for its weight; `is_far_beyond`: its share. `least`: what
+        nobody has to give back. `are_waiting`: somebody wants more than is there. `fill`: the share of the KV
+        budget that all who are in are expected to need."""
         self._fade(_LASTS * feedback_s, now=now)
         passed_s = now - self._changed_s
         if passed_s < feedback_s:
             return None
         late = (self.slowdown - 1.0) / self._allowed
         is_known = self._turns * max(1.0, late) >= _EVIDENCE_TURNS
-        if most_held and is_known and late >= 1.0 and fill >= _LEAST_FILL:
-            self.level = max(1.0, least, _DECREASE * min(self.level, most_held))
+        if is_far_beyond and is_known and late >= 1.0 and fill >= _LEAST_FILL:
+            self.level = max(1.0, least, _DECREASE * min(self.level, most_charged))
             return self._changed(LATE, now=now)
         is_calm = late < _RESTS if is_known else passed_s >= _LASTS * feedback_s
-        if math.isfinite(self.level) and (is_calm or fill < _LEAST_FILL):
-            self.level = self.level + 1.0 if self.level < most_held + 2.0 else math.inf
+        is_binding = are_waiting and self.level <= most_charged + 1.0
+        if math.isfinite(self.level) and (is_calm or fill < _LEAST_FILL) and (is_binding or not are_waiting):
+            self.level = self.level + 1.0 if is_binding else math.inf
             return self._changed(IN_TIME, now=now)
         return None
 

@@ -39,6 +39,8 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     weight: float
     entitlement: float
     admitted: int
+    lately: float
+    """How many were in, on average over the last half hour or so. That counts as much as who is in now."""
     waiting: int
     """Sessions."""
 
@@ -109,6 +111,7 @@ def _tenants(name: PoolId, pool: PoolAdmission) -> list[TenantView]:
             weight=pool.fair.weight(tenant),
             entitlement=pool.fair.entitlement(tenant),
             admitted=pool.places.by_tenant.get(tenant, 0),
+            lately=pool.fair.held_lately(tenant),
             waiting=waiting[tenant],
         )
         for tenant in {**pool.places.by_tenant, **waiting}

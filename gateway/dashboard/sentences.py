@@ -24,6 +24,7 @@ PLACEMENTS: Final = {
     "state_lives_there": "the stored state that it builds on lives there",
     "retried_elsewhere": "the replica that was tried before gave no answer",
     "session_lives_there": "its session's earlier turns ran there, so its KV cache may still be there",
+    "home_is_full": "more live at its home than fit there, so they lose what they left",
     "home_is_busy": "its home ran far more than the others, or turns there were far later than elsewhere",
     "home_is_gone": "its home could not run it",
     "stolen": "it idled, and took the session over from a replica that had too many",

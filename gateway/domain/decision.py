@@ -90,6 +90,8 @@ class PlacementReason(enum.Enum):
     """The session's earlier turns ran there, so its KV cache may still be there."""
     HOME_IS_BUSY = "home_is_busy"
     """It lives on a replica that runs far more than the others."""
+    HOME_IS_FULL = "home_is_full"
+    """More live there than fit."""
     STOLEN = "stolen"
     """A replica that idled took the session over from one that has too many."""
     HOME_IS_GONE = "home_is_gone"

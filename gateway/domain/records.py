@@ -102,7 +102,8 @@ class WindowUpdated(_Record, frozen=True, kw_only=True, tag="window_update"):
     """Of both, 1 and more is overload."""
     reason: str
     level: float | None = None
-    """Sessions that a tenant may hold, for a weight of 1, beyond its share; None for no limit."""
+    """Sessions, the mean of now and lately, that a tenant may hold beyond its share, for a weight of 1; None
+    for no limit."""
 
 
 class Routed(_Record, frozen=True, kw_only=True, tag="routing"):

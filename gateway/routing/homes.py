@@ -6,8 +6,8 @@ heard of again.
 
 Invariants: a conversation has at most one home; at most `max_conversations` are remembered, the least
 recently used go first, and forgetting one only costs a prefill; `sessions_at` counts the sessions that are
-there (`is_there`) where their first conversation is remembered to live, and `tokens_at` what those were last
-told to hold.
+there (`is_there`) where their first conversation is remembered to live, and `wanted_at` the tokens that those
+are expected to grow to, or hold already.
 """
 
 from collections import OrderedDict
@@ -32,8 +32,16 @@ class _First(msgspec.Struct, eq=False):
     """The conversation that a session is counted by."""
 
     conversation: Conversation
+    agent: int
+    grows_to: float
+    """Tokens, as expected."""
     tokens: float = 0.0
+    """As it was told last."""
     is_there: bool = True
+
+    @property
+    def wants(self) -> float:
+        return max(self.tokens, self.grows_to)
 
 
 class Homes:
@@ -45,7 +53,7 @@ class Homes:
         self._idle: OrderedDict[SessionId, float] = OrderedDict()
         """Sessions that are there and when each was heard of last, the longest silent first."""
         self.sessions_at: dict[ReplicaId, int] = {}
-        self.tokens_at: dict[ReplicaId, float] = {}
+        self.wanted_at: dict[ReplicaId, float] = {}
 
     def own(self, session: SessionRef) -> ReplicaId | None:
         """Of this conversation."""
@@ -68,6 +76,13 @@ class Homes:
         first = self._firsts.get(session)
         return first.conversation if first is not None else None
 
+    def counted(self, session: SessionId) -> tuple[ReplicaId | None, float]:
+        """Where it counts as living, if anywhere, and the tokens that it wants in the end."""
+        first = self._firsts.get(session)
+        if first is None:
+            return None, 0.0
+        return self._homes[first.conversation] if first.is_there else None, first.wants
+
     def heard(self, session: SessionId, *, works: bool, now: float) -> None:
         """A turn of it begins, or was answered. `works`: it runs, or tools do, so another turn follows."""
         first = self._firsts.get(session)
@@ -78,10 +93,10 @@ class Homes:
         (self._working if works else self._idle)[session] = now
         if not first.is_there:
             first.is_there = True
-            self._count(self._homes[first.conversation], 1, first.tokens)
+            self._count(self._homes[first.conversation], 1, first.wants)
 
-    def pass_time(self, *, now: float) -> list[float]:
-        """Who was silent for too long does not count any more. What each of them held in the end."""
+    def pass_time(self, *, now: float) -> list[tuple[int, float]]:
+        """Who was silent for too long does not count any more. Of each the agent, and what it held last."""
         held = []
         for silent, most_s in ((self._working, TOOLS_RUN_S), (self._idle, IDLE_S)):
             while silent:
@@ -91,13 +106,15 @@ class Homes:
                 del silent[session]
                 first = self._firsts[session]
                 first.is_there = False
-                self._count(self._homes[first.conversation], -1, -first.tokens)
-                held.append(first.tokens)
+                self._count(self._homes[first.conversation], -1, -first.wants)
+                held.append((first.agent, first.tokens))
         return held
 
-    def settle(self, session: SessionRef, replica: ReplicaId, *, now: float) -> Conversation | None:
-        """Whom it had to forget for that."""
-        self.move((session.session, session.thread), replica)
+    def settle(
+        self, session: SessionRef, replica: ReplicaId, *, agent: int = 0, grows_to: float = 0.0, now: float
+    ) -> Conversation | None:
+        """Whom it had to forget for that. `agent`, `grows_to`: if it is new."""
+        self._move((session.session, session.thread), replica, agent, grows_to)
         self.heard(session.session, works=True, now=now)
         if len(self._homes) <= self._max:
             return None
@@ -105,36 +122,36 @@ class Homes:
         self._leave(oldest)
         return oldest
 
-    def move(self, conversation: Conversation, replica: ReplicaId) -> None:
+    def _move(self, conversation: Conversation, replica: ReplicaId, agent: int, grows_to: float) -> None:
         session = conversation[0]
         before = self._homes.get(conversation)
         self._homes[conversation] = replica
         self._homes.move_to_end(conversation)
         first = self._firsts.get(session)
         if first is None:
-            first = self._firsts[session] = _First(conversation)
-            self._count(replica, 1, 0.0)
+            first = self._firsts[session] = _First(conversation, agent, grows_to)
+            self._count(replica, 1, first.wants)
         elif before is not None and before != replica and first.conversation == conversation:
             if first.is_there:
-                self._count(before, -1, -first.tokens)
-                self._count(replica, 1, first.tokens)
+                self._count(before, -1, -first.wants)
+                self._count(replica, 1, first.wants)
 
     def holds(self, conversation: Conversation, tokens: float) -> None:
         """It was told to hold so many."""
         first = self._firsts.get(conversation[0])
         if first is not None and first.conversation == conversation:
+            before, first.tokens = first.wants, tokens
             if first.is_there:
-                self._count(self._homes[conversation], 0, tokens - first.tokens)
-            first.tokens = tokens
+                self._count(self._homes[conversation], 0, first.wants - before)
 
-    def session_ended(self, session: SessionId) -> float:
-        """What it held in the end, unless `pass_time` said that. (What its other conversations left is
-        forgotten in time.)"""
+    def session_ended(self, session: SessionId) -> list[tuple[int, float]]:
+        """What `pass_time` says of those that are silent, unless it said that. (What its other conversations
+        left is forgotten in time.)"""
         first = self._firsts.get(session)
         if first is None:
-            return 0.0
+            return []
         self._leave(first.conversation)
-        return first.tokens if first.is_there else 0.0
+        return [(first.agent, first.tokens)] if first.is_there else []
 
     def oldest_first(self) -> Iterator[tuple[Conversation, ReplicaId]]:
         return iter(self._homes.items())
@@ -147,13 +164,13 @@ class Homes:
             self._working.pop(conversation[0], None)
             self._idle.pop(conversation[0], None)
             if first.is_there:
-                self._count(replica, -1, -first.tokens)
+                self._count(replica, -1, -first.wants)
 
     def _count(self, replica: ReplicaId, sessions: int, tokens: float) -> None:
         count = self.sessions_at.get(replica, 0) + sessions
         if count:
             self.sessions_at[replica] = count
-            self.tokens_at[replica] = self.tokens_at.get(replica, 0.0) + tokens
+            self.wanted_at[replica] = self.wanted_at.get(replica, 0.0) + tokens
         else:
             del self.sessions_at[replica]
-            self.tokens_at.pop(replica, None)
+            self.wanted_at.pop(replica, None)

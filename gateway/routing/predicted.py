@@ -6,21 +6,22 @@ Source: ours, on the predictions of Agent.xpu (§4.2, `gateway/cost`); SAGA (§5
 Theory of operation. A turn that has a home stays, unless others run far less than its home; only then
 predictions are asked for, as they cost some µs. Each candidate's cost is the predicted completion there, the
 prompt computed as far as it is not held there, and the time by which that prefill holds up those that run
-there. A session that is new, or lost its home, will make many more turns: it counts as well what each session
-that lives on a replica adds to each turn there, and what would have to be computed again because the KV cache
-cannot hold all of them when they are grown.
+there. A session that is new, or lost its home, or lives where more do than fit, will make many more turns: it
+counts as well what each session that lives on a replica adds to each turn there, and what would
+have to be computed again because the KV cache cannot hold all of them when they are grown as those of their
+agent are in the end.
 
 Symbols: —
 
 Deviations: —
 
 Invariants: the chosen replica is one of the candidates; those of `Homes` and `Residency`; at most
-`_LOOKED_AT` replicas are predicted for a turn that has a home.
+`_LOOKED_AT` replicas are predicted for a turn that has a home, and is not counted as new.
 """
 
 import heapq
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from gateway.cost.estimator import TurnWork
@@ -47,6 +48,10 @@ _HOLDS_UP: Final = 0.5
 _CALIBRATED_FOR: Final = 64
 """Placements, until what a usual turn takes on a replica is predicted again."""
 _AVERAGED: Final = 0.05
+_AVERAGED_OF_AGENT: Final = 0.2
+_AGENTS: Final = 4_096
+_ROOM: Final = 0.8
+"""Of the KV cache: the rest is for what runs, and for what those left who are gone."""
 _USUAL_NEW, _USUAL_CONTEXT, _USUAL_PEAK = 2_000.0, 20_000.0, 40_000.0
 
 
@@ -59,6 +64,7 @@ class PredictedPlacement(PlacementPolicy):
         self.stealing = Stealing(config.stealing, rng)
         self.looks_around = config.stealing.enabled
         self._usual_new, self._usual_context, self._usual_peak = _USUAL_NEW, _USUAL_CONTEXT, _USUAL_PEAK
+        self._peaks: dict[int, float] = {}
         self._usual_s: dict[ReplicaId, float] = {}
         self._calibrated = 0
 
@@ -73,10 +79,10 @@ class PredictedPlacement(PlacementPolicy):
     ) -> Placement:
         if session is None:
             return self._by_load.place(candidates)
-        for held in self.homes.pass_time(now=asked.now):
-            self._ended_with(held)
+        self._ended(self.homes.pass_time(now=asked.now))
         chosen, reason = self._choose(candidates, session, asked)
-        forgotten = self.homes.settle(session, chosen, now=asked.now)
+        peak = self._peak(asked.agent)
+        forgotten = self.homes.settle(session, chosen, agent=asked.agent, grows_to=peak, now=asked.now)
         if forgotten is not None:
             self.residency.forget(forgotten)
             self.stealing.session_ended(forgotten)
@@ -102,6 +108,9 @@ class PredictedPlacement(PlacementPolicy):
         if at_home is None:
             return self._for_a_newcomer(candidates, session, asked), PlacementReason.HOME_IS_GONE
         least = min([load.running for load in candidates])
+        if self.homes.wanted_at.get(home, 0.0) > self._room(home):
+            best = self._out_of_the_crowd(candidates, session, asked, home)
+            return best, PlacementReason.SESSION_LIVES_THERE if best == home else PlacementReason.HOME_IS_FULL
         if at_home.running <= least + _FEW and at_home.slower <= 1.0:
             return home, PlacementReason.SESSION_LIVES_THERE
         tokens = asked.tokens()
@@ -139,25 +148,42 @@ class PredictedPlacement(PlacementPolicy):
     def _for_a_newcomer(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
     ) -> ReplicaId:
+        return min(self._costs_to_live(candidates, session, asked))[1]
+
+    def _out_of_the_crowd(
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked, home: ReplicaId
+    ) -> ReplicaId:
+        """More live at home than fit, so they lose what they left there, over and over."""
+        costs = self._costs_to_live(candidates, session, asked)
+        stay_s = next(cost_s for cost_s, replica in costs if replica == home)
+        cost_s, best = min(costs)
+        return best if cost_s < _MOVE_PAYS * stay_s else home
+
+    def _costs_to_live(
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
+    ) -> list[tuple[float, ReplicaId]]:
+        """Of this turn, and of one more of each that lives there then."""
         self._calibrated -= 1
         if self._calibrated < 0:
             self._usual_s.clear()
             self._calibrated = _CALIBRATED_FOR
         tokens = asked.tokens()
-        best, best_s = candidates[0].replica, float("inf")
+        counted_at, wants = self.homes.counted(session.session)
+        wants = max(wants, tokens, self._peak(asked.agent))
+        found = []
         for load in candidates:
-            there = self.sessions_at.get(load.replica, 0)
+            is_counted = load.replica == counted_at
+            there = self.sessions_at.get(load.replica, 0) - is_counted
             cost_s = self._cost_s(load, session, tokens, asked)
             cost_s += (there + 1) * self._usual_turn_s(load.replica)
-            cost_s += self._overflow_s(load.replica, there)
-            if cost_s < best_s:
-                best, best_s = load.replica, cost_s
-        return best
+            cost_s += self._overflow_s(load.replica, there, 0.0 if is_counted else wants)
+            found.append((cost_s, load.replica))
+        return found
 
     def _burden(self, replica: ReplicaId, more: int) -> float:
         """What a usual turn of each session that lives there takes, together."""
         there = self.sessions_at.get(replica, 0) + more
-        if more and self._overflow_s(replica, there - 1):
+        if more and self._overflow_s(replica, there - 1, self._usual_peak):
             return float("inf")
         return there * self._usual_turn_s(replica)
 
@@ -168,17 +194,24 @@ class PredictedPlacement(PlacementPolicy):
             known = self._usual_s[replica] = self._foresight.isolated_task_s(replica, [_alone(work)])
         return known
 
-    def _overflow_s(self, replica: ReplicaId, there: int) -> float:
-        """What would be computed again, each turn, of what does not fit when all have grown."""
-        room = self.residency.kv_tokens(replica)
-        if room is None:
-            return 0.0
-        wanted = max((there + 1) * self._usual_peak, self.homes.tokens_at.get(replica, 0.0))
+    def _overflow_s(self, replica: ReplicaId, there: int, more: float) -> float:
+        """What would be computed again, each turn, of what does not fit when all have grown, with so many
+        tokens more."""
+        wanted, room = self.homes.wanted_at.get(replica, 0.0) + more, self._room(replica)
         if wanted <= room:
             return 0.0
         again = min(self._usual_peak, (wanted - room) / (there + 1))
         work = TurnWork(new_tokens=again, output_tokens=1)
         return (there + 1) * self._foresight.isolated_task_s(replica, [_alone(work)])
+
+    def _room(self, replica: ReplicaId) -> float:
+        """Tokens, for the sessions that live there."""
+        kv_tokens = self.residency.kv_tokens(replica)
+        return _ROOM * kv_tokens if kv_tokens is not None else float("inf")
+
+    def _peak(self, agent: int) -> float:
+        """Tokens that its sessions hold in the end."""
+        return self._peaks.get(agent, self._usual_peak)
 
     # --- what happens ------------------------------------------------------------------------------
 
@@ -215,15 +248,22 @@ class PredictedPlacement(PlacementPolicy):
 
     def session_ended(self, session: SessionId) -> None:
         first = self.homes.first(session)
-        held = self.homes.session_ended(session)
-        self._ended_with(held)
+        self._ended(self.homes.session_ended(session))
         if first is not None:
             self.residency.forget(first)
             self.stealing.session_ended(first)
 
-    def _ended_with(self, held: float) -> None:
-        if held:
+    def _ended(self, sessions: Iterable[tuple[int, float]]) -> None:
+        """By agent, what each held in the end."""
+        for agent, held in sessions:
+            if not held:
+                continue
             self._usual_peak += _AVERAGED * (held - self._usual_peak)
+            if agent:
+                before = self._peaks.pop(agent, self._usual_peak)
+                self._peaks[agent] = before + _AVERAGED_OF_AGENT * (held - before)
+                if len(self._peaks) > _AGENTS:
+                    del self._peaks[next(iter(self._peaks))]
 
     def replica_lost(self, replica: ReplicaId) -> None:
         """Homes stay: whose replica comes back at once need not move, and who moves is adrift."""

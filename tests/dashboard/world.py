@@ -112,6 +112,7 @@ class World:
                     "weight": w,
                     "entitlement": w * 1.2,
                     "admitted": self.held.get(t, 0),
+                    "lately": 0.8 * self.held.get(t, 0),
                     "waiting": waits[t],
                 }
                 for t, w in TENANTS

@@ -163,6 +163,76 @@ def test_a_newcomer_avoids_who_has_no_room_for_it_to_grow():
     assert chosen["a"] <= 2
 
 
+def test_sessions_are_spread_by_what_those_of_their_agent_grow_to():
+    fleet = Fleet()
+    for replica in (A, B):
+        fleet.policy.engine_reported(replica, EngineSignals(kv_tokens=200_000))
+    for number in range(30):
+        for agent, tokens in ((1, 90_000), (2, 10_000)):
+            name = f"past-{agent}-{number}"
+            replica = fleet.place(name, agent=agent, a=0, b=0).replica
+            fleet.answer(name, replica, prompt=tokens)
+            fleet.policy.session_ended(SessionId(name))
+    large = fleet.place("large", agent=1, a=0, b=0).replica
+    small = Counter(fleet.place(f"small-{number}", agent=2, a=0, b=0).replica for number in range(9))
+    assert small[large] <= 5
+    assert fleet.place("another", agent=1, a=0, b=0).replica != large
+    fleet.policy.session_ended(SessionId("large"))
+    assert fleet.place("next", agent=1, a=0, b=0).replica == large, "where the other one is not"
+
+
+def fleet_of_a_full_home() -> Fleet:
+    """Two sessions that hold 60,000 tokens each live on a, which has room for 100,000; on b nobody lives."""
+    fleet = Fleet()
+    for replica in (A, B):
+        fleet.policy.engine_reported(replica, EngineSignals(kv_tokens=100_000))
+    for name in ("s", "t"):
+        fleet.place(name, a=0)
+        fleet.answer(name, "a", prompt=60_000)
+    return fleet
+
+
+def test_who_lost_its_state_in_a_crowd_goes_where_there_is_room():
+    fleet = fleet_of_a_full_home()
+    assert fleet.place("t", tokens=61_000.0, a=0, b=0).reason is HERE, "what it left there is there"
+    fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
+    placement = fleet.place("s", tokens=61_000.0, a=0, b=0)
+    assert placement.replica == "b" and placement.reason is PlacementReason.HOME_IS_FULL
+    assert fleet.policy.homes.wanted_at == {"a": 60_000.0, "b": 60_000.0}
+    fleet.policy.told(A, {SessionId("t"): 2_000.0})
+    assert fleet.place("t", tokens=61_000.0, a=0, b=0).reason is HERE, "it is alone there now"
+
+
+def test_without_a_crowd_it_stays_and_nothing_is_predicted():
+    fleet = fleet_of_a_full_home()
+    fleet.policy.session_ended(SessionId("t"))
+    fleet.policy.told(A, {SessionId("s"): 2_000.0})
+    fleet.oracle.asked = 0
+    assert fleet.place("s", tokens=61_000.0, b=0, a=0).reason is HERE and fleet.oracle.asked == 0
+
+
+def test_it_does_not_stand_in_its_own_way():
+    fleet = Fleet()
+    for replica in (A, B):
+        fleet.policy.engine_reported(replica, EngineSignals(kv_tokens=200_000))
+    for name, at, tokens in (("s", "a", 60_000), ("t", "a", 140_000), ("u", "b", 140_500)):
+        fleet.place(name, **{at: 0})
+        fleet.answer(name, at, prompt=tokens)
+    fleet.policy.told(A, {SessionId("s"): 0.0, SessionId("t"): 140_000.0})
+    assert fleet.place("s", tokens=61_000.0, b=0, a=0).reason is HERE, "one lives with it here, and there"
+    fleet.policy.session_ended(SessionId("u"))
+    assert fleet.place("s", tokens=61_000.0, b=0, a=0).replica == "b"
+
+
+def test_it_stays_where_others_have_no_room_either():
+    fleet = fleet_of_a_full_home()
+    for name in ("u", "v"):
+        fleet.place(name, b=0)
+        fleet.answer(name, "b", prompt=60_000)
+    fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
+    assert fleet.place("s", tokens=61_000.0, a=0, b=0).reason is HERE
+
+
 def test_a_fork_follows_its_parent_while_it_pays():
     fleet = Fleet()
     fleet.place("s", a=0, b=9)
@@ -213,5 +283,5 @@ def test_books_are_closed():
     assert len(fleet.policy.homes._homes) == 3 and len(fleet.policy.residency._left) == 3
     for number in range(9):
         fleet.policy.session_ended(SessionId(f"s{number}"))
-    assert not fleet.policy.sessions_at and not fleet.policy.homes.tokens_at
+    assert not fleet.policy.sessions_at and not fleet.policy.homes.wanted_at
     assert not fleet.policy.residency._left and not fleet.policy.stealing._at

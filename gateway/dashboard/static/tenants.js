@@ -27,7 +27,7 @@ function shares(model) {
   const of = (tenant, name) => tenant.views.reduce((total, view) => total + (view[name] ?? 0), 0);
   const rows = tenants
     .map((tenant) => ({
-      id: tenant.id, admitted: of(tenant, "admitted"), waiting: of(tenant, "waiting"), entitlement: of(tenant, "entitlement"),
+      id: tenant.id, admitted: of(tenant, "admitted"), lately: of(tenant, "lately"), waiting: of(tenant, "waiting"), entitlement: of(tenant, "entitlement"),
       served: tenant.servedTokens, refused: tenant.refused,
     }))
     .filter((row) => row.admitted + row.waiting + row.served + row.refused > 0);
@@ -42,14 +42,14 @@ function shares(model) {
 }
 
 function table(rows) {
-  const head = ["tenant", "share", "in", "wait", "served", "refused"];
+  const head = ["tenant", "share", "in", "lately", "wait", "served", "refused"];
   return h("table", { className: "tenants" },
     h("thead", {}, h("tr", {}, ...head.map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", {}, ...rows.map((row) =>
       h("tr", {},
         h("th", { scope: "row", title: row.id }, row.id),
         h("td", {}, shareBar(row)),
-        ...[row.admitted, row.waiting, row.served].map((figure) => h("td", {}, count(figure))),
+        ...[row.admitted, Math.round(row.lately), row.waiting, row.served].map((figure) => h("td", {}, count(figure))),
         h("td", { className: row.refused > 0 ? "bad" : "" }, count(row.refused)),
       ))));
 }

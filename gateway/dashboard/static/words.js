@@ -27,6 +27,7 @@ export const PLACES = {
   state_lives_there: "the state that it builds on is stored there",
   retried_elsewhere: "another replica had failed to answer",
   session_lives_there: "its session's earlier turns ran there, so their KV cache may still be there",
+  home_is_full: "more live at its session's home than fit there, so they lose what they left",
   home_is_busy: "its session's home ran far more than the others",
   stolen: "it idled, and took the session over from a replica that had too many",
   home_is_gone: "its session's home could not run it",
