@@ -6,10 +6,10 @@ Source: ours, on the predictions of Agent.xpu (§4.2, `gateway/cost`); SAGA (§5
 Theory of operation. A turn that has a home stays, unless others run far less than its home; only then
 predictions are asked for, as they cost some µs. Each candidate's cost is the predicted completion there, the
 prompt computed as far as it is not held there, and the time by which that prefill holds up those that run
-there. A session that is new, or lost its home, or loses what it leaves where more live than fit, will make
-many more turns: it counts as well what each session that lives on a replica adds to each turn there, and what
-would have to be computed again because the KV cache cannot hold all of them when they are grown as those of
-their agent are in the end.
+there. A session that is new, or lost its home, or lives where more do than fit, will make many more turns: it
+counts as well what each session that lives on a replica adds to each turn there, and what would
+have to be computed again because the KV cache cannot hold all of them when they are grown as those of their
+agent are in the end.
 
 Symbols: —
 
@@ -108,8 +108,7 @@ class PredictedPlacement(PlacementPolicy):
         if at_home is None:
             return self._for_a_newcomer(candidates, session, asked), PlacementReason.HOME_IS_GONE
         least = min([load.running for load in candidates])
-        is_crowded = self.homes.wanted_at.get(home, 0.0) > self._room(home)
-        if is_crowded and self.residency.loses(conversation, home):
+        if self.homes.wanted_at.get(home, 0.0) > self._room(home):
             best = self._out_of_the_crowd(candidates, session, asked, home)
             return best, PlacementReason.SESSION_LIVES_THERE if best == home else PlacementReason.HOME_IS_FULL
         if at_home.running <= least + _FEW and at_home.slower <= 1.0:
@@ -154,7 +153,7 @@ class PredictedPlacement(PlacementPolicy):
     def _out_of_the_crowd(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked, home: ReplicaId
     ) -> ReplicaId:
-        """More live at home than fit, and this one loses what it leaves there, over and over."""
+        """More live at home than fit, so they lose what they left there, over and over."""
         costs = self._costs_to_live(candidates, session, asked)
         stay_s = next(cost_s for cost_s, replica in costs if replica == home)
         cost_s, best = min(costs)

@@ -50,8 +50,6 @@ class _Left(msgspec.Struct, eq=False):
     """Of the replica, when it was left."""
     life: int
     """Of the replica."""
-    was_lost: bool = False
-    """The turn that left it found little of what an earlier one had left."""
 
 
 class _Replica(msgspec.Struct, eq=False):
@@ -93,14 +91,6 @@ class Residency:
             return min(left.tokens, known.told.get(conversation[0], 0.0)) if left.life == known.life else 0.0
         return left.tokens * _survives(known, left)
 
-    def loses(self, conversation: Conversation, replica: ReplicaId) -> bool:
-        """Whether its last turn there found less than half of what it had left, or its next one would."""
-        places = self._left.get(conversation)
-        left = places.get(replica) if places is not None else None
-        if left is None:
-            return False
-        return left.was_lost or self.held(conversation, replica) < _MISSED * left.tokens
-
     def shared(self, agent: int, replica: ReplicaId) -> float:
         """Tokens that a new conversation of this agent would find there, of what all of them begin with."""
         places = self._agents.get(agent)
@@ -133,16 +123,15 @@ class Residency:
         known.written += output + (prompt - found if found is not None else prompt / 2)
         if agent:
             self._remember_agent(agent, replica, known)
-        places, before = self._left.get(conversation), None
+        places = self._left.get(conversation)
         if places is None:
             places = self._left[conversation] = {}
             if len(self._left) > self._max:
                 self._left.popitem(last=False)
         else:
             self._left.move_to_end(conversation)
-            before = places.pop(replica, None)
-        was_lost = before is not None and found is not None and found < _MISSED * min(before.tokens, prompt)
-        places[replica] = _Left(float(prompt + output), known.written, known.life, was_lost)
+            places.pop(replica, None)
+        places[replica] = _Left(float(prompt + output), known.written, known.life)
         if len(places) > _PLACES:
             del places[next(iter(places))]
 

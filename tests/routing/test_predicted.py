@@ -194,23 +194,13 @@ def fleet_of_a_full_home() -> Fleet:
 
 def test_who_lost_its_state_in_a_crowd_goes_where_there_is_room():
     fleet = fleet_of_a_full_home()
-    assert fleet.place("t", tokens=61_000.0, b=0, a=0).reason is HERE, "what it left there is there"
+    assert fleet.place("t", tokens=61_000.0, a=0, b=0).reason is HERE, "what it left there is there"
     fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
     placement = fleet.place("s", tokens=61_000.0, a=0, b=0)
     assert placement.replica == "b" and placement.reason is PlacementReason.HOME_IS_FULL
     assert fleet.policy.homes.wanted_at == {"a": 60_000.0, "b": 60_000.0}
     fleet.policy.told(A, {SessionId("t"): 2_000.0})
     assert fleet.place("t", tokens=61_000.0, a=0, b=0).reason is HERE, "it is alone there now"
-
-
-def test_who_finds_what_it_left_stays_in_a_crowd():
-    fleet = fleet_of_a_full_home()
-    fleet.place("u", a=0)
-    fleet.answer("u", "a", prompt=60_000)
-    fleet.oracle.asked = 0
-    assert fleet.place("u", tokens=61_000.0, b=0, a=0).reason is HERE and fleet.oracle.asked == 0
-    fleet.answer("u", "a", prompt=61_000, cached=1_000)
-    assert fleet.place("u", tokens=62_000.0, b=0, a=0).replica == "b"
 
 
 def test_without_a_crowd_it_stays_and_nothing_is_predicted():

@@ -47,29 +47,6 @@ def test_it_is_gone_when_as_much_was_written_behind_it_as_there_is_room_for():
     assert books.residency.held(ONE, A) == 0
 
 
-def test_who_lost_its_state_there_or_would_by_now_loses_it():
-    books = Books()
-    books.residency.has_room_for(A, 100_000)
-    assert not books.residency.loses(ONE, A), "it was never there"
-    books.turn()
-    assert not books.residency.loses(ONE, A), "it came for the first time"
-    books.turn(prompt=1200, cached=1100)
-    assert not books.residency.loses(ONE, A)
-    books.turn(prompt=1400, cached=100)
-    assert books.residency.loses(ONE, A) and not books.residency.loses(ONE, B)
-    books.turn(prompt=1600, cached=1500)
-    assert not books.residency.loses(ONE, A), "not the last time"
-    books.others(200_000)
-    assert books.residency.loses(ONE, A)
-
-
-def test_who_went_elsewhere_lost_nothing_there():
-    books = Books()
-    books.turn()
-    books.turn(replica=B, prompt=1200, cached=0)
-    assert not books.residency.loses(ONE, B)
-
-
 def test_the_horizon_follows_what_is_found_and_missed():
     books = Books()
     books.residency.has_room_for(A, 100_000)
