@@ -42,14 +42,15 @@ function shares(model) {
 }
 
 function table(rows) {
-  const head = ["tenant", "share", "in", "lately", "wait", "served", "refused"];
+  const head = ["tenant", "share", "in", "wait", "served", "refused"];
   return h("table", { className: "tenants" },
     h("thead", {}, h("tr", {}, ...head.map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", {}, ...rows.map((row) =>
       h("tr", {},
         h("th", { scope: "row", title: row.id }, row.id),
         h("td", {}, shareBar(row)),
-        ...[row.admitted, Math.round(row.lately), row.waiting, row.served].map((figure) => h("td", {}, count(figure))),
+        h("td", { title: `${row.lately.toFixed(1)} on average lately, which counts as much` }, count(row.admitted)),
+        ...[row.waiting, row.served].map((figure) => h("td", {}, count(figure))),
         h("td", { className: row.refused > 0 ? "bad" : "" }, count(row.refused)),
       ))));
 }
