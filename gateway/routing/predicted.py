@@ -65,6 +65,8 @@ class PredictedPlacement(PlacementPolicy):
         self.looks_around = config.stealing.enabled
         self._usual_new, self._usual_context, self._usual_peak = _USUAL_NEW, _USUAL_CONTEXT, _USUAL_PEAK
         self._peaks: dict[int, float] = {}
+        self._fits: dict[ReplicaId, float] = {}
+        """Tokens, with those of a host tier: what is there need not be computed again."""
         self._usual_s: dict[ReplicaId, float] = {}
         self._calibrated = 0
 
@@ -206,8 +208,7 @@ class PredictedPlacement(PlacementPolicy):
 
     def _room(self, replica: ReplicaId) -> float:
         """Tokens, for the sessions that live there."""
-        kv_tokens = self.residency.kv_tokens(replica)
-        return _ROOM * kv_tokens if kv_tokens is not None else float("inf")
+        return _ROOM * self._fits.get(replica, float("inf"))
 
     def _peak(self, agent: int) -> float:
         """Tokens that its sessions hold in the end."""
@@ -276,6 +277,7 @@ class PredictedPlacement(PlacementPolicy):
     def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
         if signals.kv_tokens is not None:
             self.residency.has_room_for(replica, signals.kv_tokens)
+            self._fits[replica] = float(signals.kv_tokens + (signals.host_kv_tokens or 0))
 
 
 def _alone(work: TurnWork) -> Turn:

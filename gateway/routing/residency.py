@@ -149,10 +149,6 @@ class Residency:
         """The engine said how many tokens fit."""
         self._replicas.setdefault(replica, _Replica()).kv_tokens = kv_tokens
 
-    def kv_tokens(self, replica: ReplicaId) -> float | None:
-        known = self._replicas.get(replica)
-        return known.kv_tokens if known is not None else None
-
     def told(self, replica: ReplicaId, tokens: Mapping[SessionId, float] | None) -> None:
         """What the engine holds of its sessions; None: it does not say any more."""
         known = self._replicas.setdefault(replica, _Replica())

@@ -203,6 +203,13 @@ def test_who_lost_its_state_in_a_crowd_goes_where_there_is_room():
     assert fleet.place("t", tokens=61_000.0, a=0, b=0).reason is HERE, "it is alone there now"
 
 
+def test_who_fits_into_the_host_tier_is_no_crowd():
+    fleet = fleet_of_a_full_home()
+    fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
+    fleet.policy.engine_reported(A, EngineSignals(kv_tokens=100_000, host_kv_tokens=50_000))
+    assert fleet.place("s", tokens=61_000.0, b=0, a=0).reason is HERE
+
+
 def test_without_a_crowd_it_stays_and_nothing_is_predicted():
     fleet = fleet_of_a_full_home()
     fleet.policy.session_ended(SessionId("t"))
