@@ -311,6 +311,17 @@ def test_a_flood_gives_way_to_tenants_whose_turns_are_late():
     assert play.ask("w1", tenant="w") == Admit() or "w1" in play.later(0.1), "others enter at once"
 
 
+def test_who_has_to_go_already_is_not_counted_again():
+    play = Play()
+    for name, tenant in [(f"flood-{number}", "flood") for number in range(10)] + [("u1", "u"), ("v1", "v")]:
+        assert play.is_let_in(name, tenant=tenant)
+    play.pool.promises.level = 4.0  # half of what is held, as nothing was held lately
+    for _ in range(2):
+        play.pool._make_room_for_the_late()
+        leaving = [each for each in play.pool.places.members.values() if each.must_yield]
+        assert len(leaving) == 2 and {each.tenant for each in leaving} == {"flood"}
+
+
 def test_no_flood_gives_way_where_there_is_much_room():
     play = Play().has(kv_tokens=200_000)
     flood(play, 160, taken_s=2.0, alone_s=1.0)

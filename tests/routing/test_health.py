@@ -122,6 +122,19 @@ def test_so_does_one_whose_end_is_overdue():
     assert fleet.is_("a", Condition.EJECTED)
 
 
+def test_first_tokens_in_time_do_not_excuse_late_ends():
+    fleet = Fleet(slow_factor=2.0, slow_until_out=3)
+    for number in range(3):
+        assert fleet.health.is_calm
+        request = RequestId(f"late-{number}")
+        fleet.health.sent(request, A, 0.1, 0.5, now=fleet.now)
+        fleet.later(0.05)
+        fleet.health.first_token(request, now=fleet.now)
+        fleet.later(1.2)
+        fleet.health.ended(request, A, failed=False, now=fleet.now)
+    assert fleet.is_("a", Condition.EJECTED)
+
+
 def test_a_turn_of_which_nothing_is_expected_is_never_slow():
     fleet = Fleet()
     for _ in range(5):
