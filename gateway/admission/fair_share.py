@@ -9,11 +9,11 @@ more than 500 ms* → `BLOCKED_S`.
 Deviations: the literal form (`is_literal`) rewards a tenant for opening more tasks, and diverges at a
 deadline. Ours divides what a tenant holds, now and lately (`charge`, see `recent_use.py`), by what it is
 entitled to: its weight, at most doubled by the urgency of its tasks, with their slack floored at
-`slack_floor` of their isolated time. So a tenant with many
-urgent tasks gets twice the share of one with none, and never more. SAGA preempts what blocks; we never do:
-work of a tenant that holds more than its share is held back at its next turn (`should_yield`), at most one
-session an epoch; and what it runs meanwhile is background work to engines that follow hints
-(`holds_too_much`), so that the others' answers do not stand still behind its prompts.
+`slack_floor` of their isolated time. So a tenant with many urgent tasks gets twice the share of one with
+none, and never more. SAGA preempts what blocks; we never do: work of a tenant that holds more than its share
+is held back at its next turn (`should_yield`), at most one session an epoch; and what it runs meanwhile is
+background work to engines that follow hints (`holds_too_much`), so that the others' answers do not stand
+still behind its prompts.
 
 Invariants: with equal weights and urgencies the tenant that holds least, now and lately, is next; urgency
 moves an entitlement by at most a factor of 2; a session is held back only for a tenant that stays below its

@@ -7,9 +7,9 @@ Theory of operation. A turn that has a home stays, unless others run far less th
 predictions are asked for, as they cost some µs. Each candidate's cost is the predicted completion there, the
 prompt computed as far as it is not held there, and the time by which that prefill holds up those that run
 there. A session that is new, or lost its home, or lives where more do than fit, will make many more turns: it
-counts as well what each session that lives on a replica adds to each turn there, and what would
-have to be computed again because the KV cache cannot hold all of them when they are grown as those of their
-agent are in the end.
+counts as well what each session that lives on a replica adds to each turn there, and what would have to be
+computed again because the KV cache cannot hold all of them when they are grown as those of their agent are in
+the end.
 
 Symbols: —
 
@@ -50,8 +50,9 @@ _CALIBRATED_FOR: Final = 64
 _AVERAGED: Final = 0.05
 _AVERAGED_OF_AGENT: Final = 0.2
 _AGENTS: Final = 4_096
+"""Of which it is remembered what their sessions grow to; who ended one longest ago is forgotten first."""
 _ROOM: Final = 0.8
-"""Of the KV cache: the rest is for what runs, and for what those left who are gone."""
+"""Of the KV cache and a host tier: the rest is for what runs, and for what those left who are gone."""
 _USUAL_NEW, _USUAL_CONTEXT, _USUAL_PEAK = 2_000.0, 20_000.0, 40_000.0
 
 
@@ -109,10 +110,10 @@ class PredictedPlacement(PlacementPolicy):
         at_home = next((load for load in candidates if load.replica == home), None)
         if at_home is None:
             return self._for_a_newcomer(candidates, session, asked), PlacementReason.HOME_IS_GONE
-        least = min([load.running for load in candidates])
         if self.homes.wanted_at.get(home, 0.0) > self._room(home):
             best = self._out_of_the_crowd(candidates, session, asked, home)
             return best, PlacementReason.SESSION_LIVES_THERE if best == home else PlacementReason.HOME_IS_FULL
+        least = min([load.running for load in candidates])
         if at_home.running <= least + _FEW and at_home.slower <= 1.0:
             return home, PlacementReason.SESSION_LIVES_THERE
         tokens = asked.tokens()
