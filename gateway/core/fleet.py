@@ -134,7 +134,12 @@ class Fleet:
         late = self.health.lateness
         if late.is_even:
             return found
-        return [ReplicaLoad(load.replica, load.running, late.slower(load.replica)) for load in found]
+        return [
+            msgspec.structs.replace(
+                load, slower=late.slower(load.replica), seems_slower=late.seems_slower(load.replica)
+            )
+            for load in found
+        ]
 
     def absent(self, pool: PoolId, *, only: ReplicaId | None) -> list[ReplicaLoad]:
         """Replicas of the pool that are known, up or not: for a request that may wait until one is."""

@@ -35,3 +35,5 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
     running: int
     slower: float = 1.0
     """Times as late as turns on the others, against what is expected of each; 1 where that is no news."""
+    seems_slower: float = 1.0
+    """The same, by the last turn alone: for those who have nothing there to lose."""

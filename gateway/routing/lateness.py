@@ -10,15 +10,17 @@ Theory of operation. How late a turn is, is what it took over what nine in ten w
 below: so unlike replicas can be compared. Where all are late it is no fault of one. A replica whose turns
 are far later than those of the others, three in a row or two in three, is *late* for a while: placement
 reckons with it (`slower`), long before it is ejected for it. That needs no certainty, because whoever
-stays pays little for it, and whoever moves computes a prompt. First tokens and ends are looked at apart: a
+stays pays little for it, and whoever moves computes a prompt. Whoever has nothing there to lose needs less:
+it is enough that the last turn was late (`seems_slower`). First tokens and ends are looked at apart: a
 replica that decodes slowly finds what it has cached as fast as ever. What is awaited still may be late
 already, but says nothing of being in time.
 
 Invariants: a replica without others to compare it with is never late; after `lasts_s` without another
-late turn it is like the others, so nobody is avoided for good; memory is bounded by replicas.
+late turn it is like the others, so nobody is avoided for good; who is slower seems slower; memory is bounded
+by replicas.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -53,26 +55,38 @@ class _Seen(msgspec.Struct):
     """Those that were far later than the others'."""
 
 
+class _Late(msgspec.Struct, frozen=True):
+    """That part of the last turn."""
+
+    times: float
+    """As late as the others'."""
+    until_s: float
+    is_often: bool
+
+
 class Lateness:
     def __init__(self, *, lasts_s: float) -> None:
         self._lasts_s = lasts_s
         self._seen: dict[tuple[ReplicaId, Part], _Seen] = {}
-        self._late: dict[tuple[ReplicaId, Part], tuple[float, float]] = {}
-        """Times as late as the others, and until when that counts."""
+        self._late: dict[tuple[ReplicaId, Part], _Late] = {}
 
     @property
     def is_even(self) -> bool:
-        """No replica is late."""
+        """No replica is late, or seems so."""
         return not self._late
 
     @property
     def next_due_s(self) -> float:
         """`pass_time` changes nothing before."""
-        return min((until_s for _, until_s in self._late.values()), default=float("inf"))
+        return min((late.until_s for late in self._late.values()), default=float("inf"))
 
     def slower(self, replica: ReplicaId) -> float:
         """Times as late as the others' turns its turns are; 1 if it is not late."""
-        return max(self._late[replica, part][0] if (replica, part) in self._late else 1.0 for part in Part)
+        return max((late.times for late in self._of_late(replica) if late.is_often), default=1.0)
+
+    def seems_slower(self, replica: ReplicaId) -> float:
+        """The same, by the last turn alone."""
+        return max((late.times for late in self._of_late(replica)), default=1.0)
 
     def usual(self, part: Part, replicas: Iterable[ReplicaId]) -> float:
         """How late turns lately were on them, in the middle; nothing if there are none."""
@@ -98,20 +112,26 @@ class Lateness:
         if not is_over and not is_late:
             return False
         seen.late_share += _SMOOTH * (is_late - seen.late_share)
-        if seen.late_share < _OFTEN:
+        is_often = seen.late_share >= _OFTEN
+        if is_late:
+            self._late[replica, part] = _Late(lateness / usual, now + self._lasts_s, is_often)
+        elif not is_often:
             self._late.pop((replica, part), None)
-        elif is_late:
-            self._late[replica, part] = (lateness / usual, now + self._lasts_s)
         return is_late
 
     def pass_time(self, *, now: float) -> None:
-        for which in [which for which, (_, until_s) in self._late.items() if until_s <= now]:
+        for which in [which for which, late in self._late.items() if late.until_s <= now]:
             del self._late[which]  # whoever goes there now will see
 
     def forget(self, replica: ReplicaId) -> None:
         for part in Part:
             self._seen.pop((replica, part), None)
             self._late.pop((replica, part), None)
+
+    def _of_late(self, replica: ReplicaId) -> Iterator[_Late]:
+        for part in Part:
+            if (late := self._late.get((replica, part))) is not None:
+                yield late
 
     def _of(self, replica: ReplicaId, part: Part) -> _Seen:
         return self._seen.get((replica, part)) or self._seen.setdefault((replica, part), _Seen())

@@ -24,6 +24,8 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from gateway.cost.estimator import TurnWork
 from gateway.cost.foresight import Foresight
 from gateway.cost.roofline import Turn
@@ -151,7 +153,8 @@ class PredictedPlacement(PlacementPolicy):
     def _for_a_newcomer(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
     ) -> ReplicaId:
-        return min(self._costs_to_live(candidates, session, asked))[1]
+        wary = [msgspec.structs.replace(load, slower=load.seems_slower) for load in candidates]
+        return min(self._costs_to_live(wary, session, asked))[1]
 
     def _out_of_the_crowd(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked, home: ReplicaId

@@ -53,9 +53,12 @@ def test_candidates_are_up_in_the_pool_and_not_left_out():
     assert fleet.candidates(ONE, only=B, without=()) == [ReplicaLoad(B, 0)]
     for late in [0.01] * 9 + [0.2] * 3:
         name = A if late > 0.1 else B
+        first, second = fleet.candidates(ONE, only=None, without=())
+        assert first.slower == second.slower == second.seems_slower == 1.0, "not as often as that"
         fleet.health.sent(RequestId("r"), name, 0.1, now=0.0)
         fleet.health.first_token(RequestId("r"), now=late)
-    first, second = fleet.candidates(ONE, only=None, without=())
+        first, second = fleet.candidates(ONE, only=None, without=())
+        assert (first.seems_slower > 5.0) is (name == A), "the last turn was late"
     assert first.slower > 5.0 and second.slower == 1.0, "one of them is late"
     assert fleet.candidates(ONE, only=C, without=()) == []
     assert fleet.candidates(ONE, only=None, without=(A, B)) == []

@@ -38,9 +38,28 @@ def test_three_in_a_row_are_late(turns, is_late):
     found = late(b=[0.45] * 9, c=[0.5] * 9)
     for each in turns:
         came(found, A, each)
-    assert found.is_even is not is_late
+    assert found.is_even is (not is_late and turns[-1] < 3.0)
     assert found.slower(A) == (pytest.approx(4.0 / 0.5, rel=0.15) if is_late else 1.0)
     assert found.slower(B) == found.slower(C) == 1.0
+
+
+def test_one_that_was_late_seems_slower_until_the_next_is_in_time():
+    found = late(b=[0.45] * 9, c=[0.5] * 9)
+    came(found, A, 4.0)
+    assert found.slower(A) == 1.0 and found.seems_slower(A) == pytest.approx(4.0 / 0.5, rel=0.15)
+    assert found.seems_slower(B) == 1.0
+    came(found, A, 0.3, part=Part.BEGINNING)
+    assert found.seems_slower(A) > 1.0, "another part"
+    came(found, A, 0.3, is_over=False)
+    assert found.seems_slower(A) > 1.0, "it is not over"
+    came(found, A, 0.3)
+    assert found.seems_slower(A) == 1.0 and found.is_even
+
+
+def test_who_is_slower_seems_so():
+    found = late(b=[0.3] * 9, c=[0.3] * 9, a=[4.0] * 8)
+    came(found, A, 0.3)
+    assert found.slower(A) == found.seems_slower(A) > 4.0, "one in time is no proof that it is over"
 
 
 def test_where_all_are_late_it_is_nobodys_fault():

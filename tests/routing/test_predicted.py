@@ -268,6 +268,21 @@ def test_a_home_that_is_late_is_held_against_the_others():
     assert place(5.0) == "b", "2.5 s there"
 
 
+def test_who_has_nothing_to_lose_avoids_one_whose_last_turn_was_late():
+    fleet = Fleet()
+    fleet.oracle.pace = {"b": 1.5}
+
+    def place(session: str, seems_slower: float) -> str:
+        loads = [ReplicaLoad(A, 0, seems_slower=seems_slower), ReplicaLoad(B, 0)]
+        asked = Asked(fleet.now, 7, 4000, lambda: 1000.0)
+        return fleet.policy.place(loads, turn(session), asked).replica
+
+    assert place("s", 1.0) == "a"
+    fleet.answer("s", "a", prompt=1000)
+    assert place("s", 9.0) == "a", "it lives there"
+    assert place("t", 9.0) == "b"
+
+
 def test_an_idle_replica_steals_a_session_that_pauses():
     fleet = Fleet(stealing={"enabled": True, "idle_s": 0.1})
     for number in range(6):
