@@ -270,7 +270,7 @@ def test_a_home_that_is_late_is_held_against_the_others():
 
 def test_who_has_nothing_to_lose_avoids_one_whose_last_turn_was_late():
     fleet = Fleet()
-    fleet.oracle.pace = {"b": 1.5}
+    fleet.oracle.pace = {"b": 3.0}
 
     def place(session: str, seems_slower: float) -> str:
         loads = [ReplicaLoad(A, 0, seems_slower=seems_slower), ReplicaLoad(B, 0)]
@@ -280,7 +280,8 @@ def test_who_has_nothing_to_lose_avoids_one_whose_last_turn_was_late():
     assert place("s", 1.0) == "a"
     fleet.answer("s", "a", prompt=1000)
     assert place("s", 9.0) == "a", "it lives there"
-    assert place("t", 9.0) == "b"
+    assert place("t", 1.0) == "a"
+    assert place("u", 9.0) == "b"
 
 
 def test_an_idle_replica_steals_a_session_that_pauses():
