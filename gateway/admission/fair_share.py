@@ -35,6 +35,8 @@ BLOCKED_S: Final = 0.5
 """§6.2 (4)."""
 AMPLE: Final = 1.5
 """So many times its share nobody has to give back, whoever is late."""
+_MUCH: Final = 0.5
+"""Of what the one asks for that asks for most."""
 _TASKS_PER_EPOCH: Final = 256
 
 
@@ -80,6 +82,8 @@ class FairShare:
         self._recent = RecentUse()
         self._all_held = self._all_recent = self._weight_there = 0.0
         """The latter two: of those who hold something or wait."""
+        self._most_asked = 0.0
+        """By those who hold something, for a weight of 1, when it was looked at last."""
         self._urgency: dict[TenantId, float] = {}
         self._refreshed_s = float("-inf")
 
@@ -116,6 +120,7 @@ class FairShare:
 
     def pass_time(self, *, now: float) -> None:
         """To be called about once a second."""
+        self._most_asked = max(map(self._asks, self._held), default=0.0)
         if self._recent.pass_time(self._held, now=now):
             there = self._held.keys() | self._waiting.keys()
             self._all_recent = sum(self._recent.of(tenant) for tenant in there)
@@ -174,8 +179,16 @@ class FairShare:
 
     @property
     def most_charged(self) -> float:
-        """To the one that holds most for its weight."""
-        return max((self.charge(each) / self.weight(each) for each in self._held), default=0.0)
+        """For a weight of 1, of those who hold something and ask for much."""
+        much = filter(self.asks_for_much, self._held)
+        return max((self.charge(each) / self.weight(each) for each in much), default=0.0)
+
+    def asks_for_much(self, tenant: TenantId) -> bool:
+        """At least half as much as the one that asks for most, for its weight, waiting sessions included."""
+        return self._asks(tenant) >= _MUCH * self._most_asked
+
+    def _asks(self, tenant: TenantId) -> float:
+        return (self.held(tenant) + self._waiting.get(tenant, 0)) / self.weight(tenant)
 
     def is_far_beyond(self, charge: float) -> bool:
         """Such a charge, for a weight of 1: what everybody's share is."""

@@ -235,6 +235,8 @@ class PoolAdmission:
 
     def _level(self, tenant: TenantId) -> float:
         """What it may be charged, as far as promises to others are concerned."""
+        if not self.fair.asks_for_much(tenant):
+            return math.inf
         return self.fair.weight(tenant) * max(self.promises.level, AMPLE * self.fair.share)
 
     def _fits(self, entry: Entry, *, now: float) -> bool:
@@ -357,7 +359,7 @@ class PoolAdmission:
             ]
             leaving = self.fair.held(tenant) - len(staying)
             beyond = 2.0 * (self.fair.charge(tenant, -leaving) - self._level(tenant))
-            self._yield_newest(staying, int(beyond), LATE)
+            self._yield_newest(staying, int(max(0.0, beyond)), LATE)
 
     def _yield_newest(self, members: Collection[Member], count: int, why: str) -> None:
         """Of whoever holds the most for its share, one after the other, the newest."""

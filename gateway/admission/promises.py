@@ -5,11 +5,13 @@ than their share (Theorem 2), and work of others that stands in their way gives 
 
 Symbols: α → `FairShareConfig.alpha`; *service that falls behind* → `slowdown`.
 
-Deviations: SAGA preempts. Here the tenants that hold the most hold less (`level`), by additive increase and
+Deviations: SAGA preempts. Here the tenants that ask for most hold less (`level`), by additive increase and
 multiplicative decrease: whoever holds more than its share enters only up to that level, and sessions above it
-wait at their next turn. What is watched are the turns, with the tools before them, of the tenants that hold
-no more than their share: as a whole they may take half of what α allows, since some take far longer than
-others. So that little is given up, `_LEAST_FILL` of the KV budget stays in use, and one and a
+wait at their next turn. It binds nobody who asks for less than half as much as the one that asks for most,
+for its weight (`FairShare.asks_for_much`): who has a busy hour would have to come down with whoever floods
+the fleet, and could never be done with it. What is watched are the turns, with the tools before them, of the
+tenants that hold no more than their share: as a whole they may take half of what α allows, since some take
+far longer than others. So that little is given up, `_LEAST_FILL` of the KV budget stays in use, and one and a
 half times one's share is nobody's to take back (`fair_share.AMPLE`). Where no KV budget is known nobody is
 held back.
 
@@ -18,7 +20,8 @@ them, long before their memory is full, so what one tenant has beyond its share 
 does where one tenant is alone, where all hold alike, or where those within their share are quick enough: then
 there is no level.
 
-Invariants: the level says nothing of tenants within their share; at most one change in a feedback time.
+Invariants: the level says nothing of tenants within their share, nor of those who ask for little; at most one
+change in a feedback time.
 """
 
 import math
@@ -71,9 +74,9 @@ class Promises:
     ) -> str | None:
         """To be asked once a second; why the level has changed, if it has.
 
-        `most_charged`: to the one that holds most for its weight; `is_far_beyond`: its share. `least`: what
-        nobody has to give back. `are_waiting`: somebody wants more than is there. `fill`: the share of the KV
-        budget that all who are in are expected to need."""
+        `most_charged`: of those who ask for much, for a weight of 1; `is_far_beyond`: their share. `least`:
+        what nobody has to give back. `are_waiting`: somebody wants more than is there. `fill`: the share of
+        the KV budget that all who are in are expected to need."""
         self._fade(_LASTS * feedback_s, now=now)
         passed_s = now - self._changed_s
         if passed_s < feedback_s:

@@ -51,6 +51,19 @@ def test_weights_and_urgency_count():
     assert fair.rank(B) < fair.rank(A)
 
 
+def test_who_asks_for_half_as_much_as_another_asks_for_much():
+    fair = FairShare(CONFIG, {A: 2.0})
+    fair.hold(B, 2.0)
+    fair.wait(B, 8)
+    fair.hold(A, 9.0)
+    assert fair.asks_for_much(A) and fair.most_charged == 4.5 / 2, "nobody has looked yet"
+    fair.pass_time(now=0.0)
+    assert fair.asks_for_much(B) and not fair.asks_for_much(A), "4.5 of 10, for a weight of 1"
+    assert fair.most_charged == 1.0, "of those who do"
+    fair.wait(A, 1)
+    assert fair.asks_for_much(A) and fair.most_charged == 4.5 / 2
+
+
 def test_who_holds_a_session_more_than_its_share_holds_too_much():
     fair = FairShare(CONFIG, {B: 3.0})
     fair.hold(A, 9.0)

@@ -322,6 +322,19 @@ def test_who_has_to_go_already_is_not_counted_again():
         assert len(leaving) == 2 and {each.tenant for each in leaving} == {"flood"}
 
 
+@pytest.mark.parametrize(("sessions", "must_go"), [(3, {"flood"}), (5, {"flood", "busy"})])
+def test_who_asks_for_less_than_half_of_what_a_flood_does_need_not_give_way(sessions, must_go):
+    play = Play()
+    for tenant, count in [("flood", 10), ("busy", sessions), *((each, 1) for each in "uvwxyz")]:
+        for number in range(count):
+            assert play.is_let_in(f"{tenant}-{number}", tenant=tenant)
+    play.pool.update_window(now=play.now + 2.0)
+    play.pool.promises.level = 0.5
+    play.pool._make_room_for_the_late()
+    assert {each.tenant for each in play.pool.places.members.values() if each.must_yield} == must_go
+    assert (play.ask("busy-more", tenant="busy") == Admit()) is ("busy" not in must_go)
+
+
 def test_no_flood_gives_way_where_there_is_much_room():
     play = Play().has(kv_tokens=200_000)
     flood(play, 160, taken_s=2.0, alone_s=1.0)
