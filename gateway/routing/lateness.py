@@ -8,7 +8,7 @@ Deviations: —
 
 Theory of operation. How late a turn is, is what it took over what nine in ten were expected to stay
 below: so unlike replicas can be compared. Where all are late it is no fault of one. A replica whose turns
-are far later than those of the others, three in a row or two in three, is *late* for a while: placement
+are far later than those of the others, two in a row or most of them, is *late* for a while: placement
 reckons with it (`slower`), long before it is ejected for it. That needs no certainty, because whoever
 stays pays little for it, and whoever moves computes a prompt. Whoever has nothing there to lose needs less:
 it is enough that the last turn was late (`seems_slower`). First tokens and ends are looked at apart: a
@@ -34,8 +34,8 @@ _MUCH_LATER: Final = 5.0
 """The same, to be reckoned with in placement: with less, busy replicas lost sessions to others."""
 _LATE: Final = 1.0
 """A turn takes as long as nine in ten were expected to stay below."""
-_OFTEN: Final = 0.65
-"""Of the turns lately: three in a row are more."""
+_OFTEN: Final = 0.5
+"""Of the turns lately: two in a row are more."""
 _SMOOTH: Final = 0.3
 _USUAL: Final = 0.5
 

@@ -51,7 +51,7 @@ def test_candidates_are_up_in_the_pool_and_not_left_out():
     fleet.submitted(A)
     assert fleet.candidates(ONE, only=None, without=()) == [ReplicaLoad(A, 1), ReplicaLoad(B, 0)]
     assert fleet.candidates(ONE, only=B, without=()) == [ReplicaLoad(B, 0)]
-    for late in [0.01] * 9 + [0.2] * 3:
+    for late in [0.01] * 9 + [0.2] * 2:
         name = A if late > 0.1 else B
         first, second = fleet.candidates(ONE, only=None, without=())
         assert first.slower == second.slower == second.seems_slower == 1.0, "not as often as that"
