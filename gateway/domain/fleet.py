@@ -36,4 +36,4 @@ class ReplicaLoad(msgspec.Struct, frozen=True):
     slower: float = 1.0
     """Times as late as turns on the others, against what is expected of each; 1 where that is no news."""
     seems_slower: float = 1.0
-    """The same, by the last turn alone: for those who have nothing there to lose."""
+    """The same, where they are late less often: for those who have nothing there to lose."""

@@ -11,7 +11,8 @@ below: so unlike replicas can be compared. Where all are late it is no fault of 
 are far later than those of the others, two in a row or most of them, is *late* for a while: placement
 reckons with it (`slower`), long before it is ejected for it. That needs no certainty, because whoever
 stays pays little for it, and whoever moves computes a prompt. Whoever has nothing there to lose needs less:
-it is enough that the last turn was late (`seems_slower`). First tokens and ends are looked at apart: a
+it is enough that the last turn was late, or several were before it (`seems_slower`), so one that was slow for
+a while gets its own sessions back before new ones. First tokens and ends are looked at apart: a
 replica that decodes slowly finds what it has cached as fast as ever. What is awaited still may be late
 already, but says nothing of being in time.
 
@@ -36,6 +37,8 @@ _LATE: Final = 1.0
 """A turn takes as long as nine in ten were expected to stay below."""
 _OFTEN: Final = 0.5
 """Of the turns lately: two in a row are more."""
+_RARELY: Final = 0.3
+"""One that is followed by one in time is less; after two it takes two."""
 _SMOOTH: Final = 0.3
 _USUAL: Final = 0.5
 
@@ -56,7 +59,7 @@ class _Seen(msgspec.Struct):
 
 
 class _Late(msgspec.Struct, frozen=True):
-    """That part of the last turn."""
+    """That part of turns lately."""
 
     times: float
     """As late as the others'."""
@@ -85,7 +88,7 @@ class Lateness:
         return max((late.times for late in self._of_late(replica) if late.is_often), default=1.0)
 
     def seems_slower(self, replica: ReplicaId) -> float:
-        """The same, by the last turn alone."""
+        """The same, where they are late less often."""
         return max((late.times for late in self._of_late(replica)), default=1.0)
 
     def usual(self, part: Part, replicas: Iterable[ReplicaId]) -> float:
@@ -115,8 +118,10 @@ class Lateness:
         is_often = seen.late_share >= _OFTEN
         if is_late:
             self._late[replica, part] = _Late(lateness / usual, now + self._lasts_s, is_often)
-        elif not is_often:
+        elif seen.late_share < _RARELY:
             self._late.pop((replica, part), None)
+        elif (late := self._late.get((replica, part))) is not None:
+            self._late[replica, part] = msgspec.structs.replace(late, is_often=is_often)
         return is_late
 
     def pass_time(self, *, now: float) -> None:
