@@ -21,7 +21,7 @@ late turn it is like the others, so nobody is avoided for good; who is slower se
 by replicas.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -58,20 +58,12 @@ class _Seen(msgspec.Struct):
     """Those that were far later than the others'."""
 
 
-class _Late(msgspec.Struct, frozen=True):
-    """That part of turns lately."""
-
-    times: float
-    """As late as the others'."""
-    until_s: float
-    is_often: bool
-
-
 class Lateness:
     def __init__(self, *, lasts_s: float) -> None:
         self._lasts_s = lasts_s
         self._seen: dict[tuple[ReplicaId, Part], _Seen] = {}
-        self._late: dict[tuple[ReplicaId, Part], _Late] = {}
+        self._late: dict[tuple[ReplicaId, Part], tuple[float, float]] = {}
+        """Times as late as the others, and until when that counts."""
 
     @property
     def is_even(self) -> bool:
@@ -81,15 +73,21 @@ class Lateness:
     @property
     def next_due_s(self) -> float:
         """`pass_time` changes nothing before."""
-        return min((late.until_s for late in self._late.values()), default=float("inf"))
+        return min((until_s for _, until_s in self._late.values()), default=float("inf"))
 
     def slower(self, replica: ReplicaId) -> float:
         """Times as late as the others' turns its turns are; 1 if it is not late."""
-        return max((late.times for late in self._of_late(replica) if late.is_often), default=1.0)
+        return self._times(replica, at_least=_OFTEN)
 
     def seems_slower(self, replica: ReplicaId) -> float:
         """The same, where they are late less often."""
-        return max((late.times for late in self._of_late(replica)), default=1.0)
+        return self._times(replica, at_least=0.0)
+
+    def _times(self, replica: ReplicaId, *, at_least: float) -> float:
+        """`at_least`: that share of its turns is late."""
+        parts = [(replica, part) for part in Part if (replica, part) in self._late]
+        often = (part for part in parts if self._seen[part].late_share >= at_least)
+        return max((self._late[part][0] for part in often), default=1.0)
 
     def usual(self, part: Part, replicas: Iterable[ReplicaId]) -> float:
         """How late turns lately were on them, in the middle; nothing if there are none."""
@@ -115,28 +113,20 @@ class Lateness:
         if not is_over and not is_late:
             return False
         seen.late_share += _SMOOTH * (is_late - seen.late_share)
-        is_often = seen.late_share >= _OFTEN
         if is_late:
-            self._late[replica, part] = _Late(lateness / usual, now + self._lasts_s, is_often)
+            self._late[replica, part] = (lateness / usual, now + self._lasts_s)
         elif seen.late_share < _RARELY:
             self._late.pop((replica, part), None)
-        elif (late := self._late.get((replica, part))) is not None:
-            self._late[replica, part] = msgspec.structs.replace(late, is_often=is_often)
         return is_late
 
     def pass_time(self, *, now: float) -> None:
-        for which in [which for which, late in self._late.items() if late.until_s <= now]:
+        for which in [which for which, (_, until_s) in self._late.items() if until_s <= now]:
             del self._late[which]  # whoever goes there now will see
 
     def forget(self, replica: ReplicaId) -> None:
         for part in Part:
             self._seen.pop((replica, part), None)
             self._late.pop((replica, part), None)
-
-    def _of_late(self, replica: ReplicaId) -> Iterator[_Late]:
-        for part in Part:
-            if (late := self._late.get((replica, part))) is not None:
-                yield late
 
     def _of(self, replica: ReplicaId, part: Part) -> _Seen:
         return self._seen.get((replica, part)) or self._seen.setdefault((replica, part), _Seen())
