@@ -59,6 +59,7 @@ def test_candidates_are_up_in_the_pool_and_not_left_out():
         fleet.health.first_token(RequestId("r"), now=late)
         first, second = fleet.candidates(ONE, only=None, without=())
         assert (first.seems_slower > 5.0) is (name == A), "the last turn was late"
+    first, second = fleet.candidates(ONE, only=None, without=())
     assert first.slower > 5.0 and second.slower == 1.0, "one of them is late"
     assert fleet.candidates(ONE, only=C, without=()) == []
     assert fleet.candidates(ONE, only=None, without=(A, B)) == []
