@@ -91,6 +91,8 @@ class Coordinator:
         if now >= health.next_due_s:
             health.pass_time(now=now)
         self._take_in(event, now=now)
+        if self.fleet.forgotten:
+            self._forget_replicas(now=now)
         if health.said:
             self.gate.tell_of_health(now=now)
         if self.gate.pools_with_room or self.waiting_room.turns:
@@ -321,7 +323,8 @@ class Coordinator:
                 self._replica_went_down(event.replica, event.why, now=now)
                 self.fleet.left(event.replica)
             case ev.ResidencyTold():
-                self.gate.placement.told(event.replica, event.tokens)
+                if self.fleet.get(event.replica) is not None:
+                    self.gate.placement.told(event.replica, event.tokens)
             case _:
                 assert_never(event)
 
@@ -351,6 +354,14 @@ class Coordinator:
             self.gate.room_may_be(state.facts.pool)
             for live in self.gate.strand(state.facts.pool, now=now):
                 self._admit(live, now=now)
+
+    def _forget_replicas(self, *, now: float) -> None:
+        for replica in self.fleet.forgotten:
+            self._stream.replica_changed(replica, "left", "is no member any more", now=now)
+            self.gate.placement.replica_left(replica)
+            self.forecasts.replica_left(replica)
+            self.sessions.prospects.replica_left(replica)
+        self.fleet.forgotten.clear()
 
     def _fleet_changed(self, pool: PoolId, *, now: float) -> None:
         up = [each.facts.id for each in self.fleet if each.is_up and each.facts.pool == pool]

@@ -42,6 +42,8 @@ class Fleet:
         self.health = health or FleetHealth(HealthConfig())
         self._pools = {pool.id: pool for pool in pools}
         self._replicas: dict[ReplicaId, ReplicaState] = {}
+        self.forgotten: list[ReplicaId] = []
+        """Lately; whoever tells others of them clears it."""
 
     def __iter__(self) -> Iterator[ReplicaState]:
         return iter(self._replicas.values())
@@ -93,6 +95,7 @@ class Fleet:
         if state.is_leaving and not state.running and not state.light:
             del self._replicas[state.facts.id]
             self.health.forget(state.facts.id)
+            self.forgotten.append(state.facts.id)
 
     def abilities(self, replica: ReplicaId) -> Abilities:
         return self._replicas[replica].facts.abilities

@@ -182,15 +182,23 @@ class Forecasts:
         if prediction is not None:
             _learn(known.estimator, prediction, live, usage, is_whole=is_whole, now=now)
 
+    def replica_left(self, replica: ReplicaId) -> None:
+        """It is no member any more, and nothing runs there."""
+        if self._replicas.pop(replica, None) is not None:
+            self._share_lessons()
+
     # --- books -------------------------------------------------------------------------------------
 
     def _of(self, replica: ReplicaId) -> _Replica:
         known = self._replicas.get(replica)
         if known is None:
             known = self._replicas[replica] = _Replica(self._profiles.get(replica))
-            for each in self._replicas.values():
-                each.lessons.per_s = min(LESSONS_PER_S, LESSONS_PER_S_IN_ALL / len(self._replicas))
+            self._share_lessons()
         return known
+
+    def _share_lessons(self) -> None:
+        for each in self._replicas.values():
+            each.lessons.per_s = min(LESSONS_PER_S, LESSONS_PER_S_IN_ALL / len(self._replicas))
 
     def _of_model(self, model: str | None) -> TokensPerByte:
         """Names come from clients: beyond so many, they share one."""

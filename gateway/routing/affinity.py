@@ -63,6 +63,9 @@ class SessionAffinity(PlacementPolicy):
     def session_ended(self, session: SessionId) -> None:
         self.homes.session_ended(session)
 
+    def replica_left(self, replica: ReplicaId) -> None:
+        self._by_load.replica_left(replica)
+
     def _choose(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef
     ) -> tuple[ReplicaLoad, PlacementReason]:

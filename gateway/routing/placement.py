@@ -90,6 +90,10 @@ class PlacementPolicy(Protocol):
         """It is down: what it held is gone."""
         return
 
+    def replica_left(self, replica: ReplicaId) -> None:
+        """It is no member any more, and nothing runs there."""
+        return
+
     def told(self, replica: ReplicaId, tokens: Mapping[SessionId, float]) -> None:
         """What its engine says that it holds of each session."""
         return
@@ -111,3 +115,6 @@ class LeastLoaded:
         self._choices += 1
         self._last_chosen[chosen.replica] = self._choices
         return Placement(replica=chosen.replica, reason=PlacementReason.LEAST_LOADED)
+
+    def replica_left(self, replica: ReplicaId) -> None:
+        self._last_chosen.pop(replica, None)

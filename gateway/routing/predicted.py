@@ -275,6 +275,13 @@ class PredictedPlacement(PlacementPolicy):
         self.residency.lost(replica)
         self.stealing.replica_lost(replica)
 
+    def replica_left(self, replica: ReplicaId) -> None:
+        self._by_load.replica_left(replica)
+        self.residency.replica_left(replica)
+        self.stealing.replica_left(replica)
+        self._fits.pop(replica, None)
+        self._usual_s.pop(replica, None)
+
     def told(self, replica: ReplicaId, tokens: Mapping[SessionId, float]) -> None:
         self.residency.told(replica, tokens)
 

@@ -53,7 +53,7 @@ class _Left(msgspec.Struct, eq=False):
 
 
 class _Replica(msgspec.Struct, eq=False):
-    life: int = 0
+    life: int
     """What was left in an earlier one is gone."""
     written: float = 0.0
     """Tokens that were computed there, as far as we know."""
@@ -77,27 +77,27 @@ class Residency:
         self._agents: OrderedDict[int, dict[ReplicaId, _Left]] = OrderedDict()
         self._shared_tokens: dict[int, float] = {}
         self._replicas: dict[ReplicaId, _Replica] = {}
+        self._lives = 0
 
     # --- questions ---------------------------------------------------------------------------------
 
     def held(self, conversation: Conversation, replica: ReplicaId) -> float:
         """Tokens of it that a turn of it would find there."""
-        places = self._left.get(conversation)
+        known, places = self._replicas.get(replica), self._left.get(conversation)
         left = places.get(replica) if places is not None else None
-        if left is None:
+        if known is None or left is None:
             return 0.0
-        known = self._replicas[replica]
         if known.told is not None and conversation[0] in known.named:
             return min(left.tokens, known.told.get(conversation[0], 0.0)) if left.life == known.life else 0.0
         return left.tokens * _survives(known, left)
 
     def shared(self, agent: int, replica: ReplicaId) -> float:
         """Tokens that a new conversation of this agent would find there, of what all of them begin with."""
-        places = self._agents.get(agent)
+        known, places = self._replicas.get(replica), self._agents.get(agent)
         left = places.get(replica) if places is not None else None
-        if left is None:
+        if known is None or left is None:
             return 0.0
-        return self._shared_tokens.get(agent, 0.0) * _survives(self._replicas[replica], left)
+        return self._shared_tokens.get(agent, 0.0) * _survives(known, left)
 
     def context(self, conversation: Conversation) -> float:
         """Tokens that it had last, wherever they are."""
@@ -113,9 +113,7 @@ class Residency:
         prompt = usage.prompt_tokens
         if prompt is None:
             return
-        known = self._replicas.get(replica)
-        if known is None:
-            known = self._replicas[replica] = _Replica()
+        known = self._of(replica)
         output = usage.output_tokens or 0
         if usage.cached_tokens is not None:
             self._learn(conversation, replica, known, prompt, usage.cached_tokens, agent, opens=opens)
@@ -142,21 +140,34 @@ class Residency:
         """Nothing that it held is there any more."""
         known = self._replicas.get(replica)
         if known is not None:
-            known.life += 1
+            known.life = self._new_life()
             known.told = {} if known.told is not None else None
+
+    def replica_left(self, replica: ReplicaId) -> None:
+        """It is no member any more."""
+        self._replicas.pop(replica, None)
+        for places in self._agents.values():
+            places.pop(replica, None)
 
     def has_room_for(self, replica: ReplicaId, kv_tokens: float) -> None:
         """The engine said how many tokens fit."""
-        self._replicas.setdefault(replica, _Replica()).kv_tokens = kv_tokens
+        self._of(replica).kv_tokens = kv_tokens
 
     def told(self, replica: ReplicaId, tokens: Mapping[SessionId, float] | None) -> None:
         """What the engine holds of its sessions; None: it does not say any more."""
-        known = self._replicas.setdefault(replica, _Replica())
+        known = self._of(replica)
         known.told = dict(tokens) if tokens is not None else None
         for session in tokens or ():
             known.named[session] = None
         while len(known.named) > self._max:
             known.named.popitem(last=False)
+
+    def _of(self, replica: ReplicaId) -> _Replica:
+        return self._replicas.get(replica) or self._replicas.setdefault(replica, _Replica(self._new_life()))
+
+    def _new_life(self) -> int:
+        self._lives += 1
+        return self._lives
 
     # --- lessons -----------------------------------------------------------------------------------
 

@@ -151,6 +151,10 @@ class Stealing:
     def replica_lost(self, replica: ReplicaId) -> None:
         self._idle_since_s.pop(replica, None)
 
+    def replica_left(self, replica: ReplicaId) -> None:
+        for conversation in self._pausing.pop(replica, ()):
+            del self._at[conversation]
+
     # --- who ---------------------------------------------------------------------------------------
 
     def _thief(

@@ -3,7 +3,8 @@
 Counting is a plain addition, of many records at once: one by one it takes twice as long.
 
 Invariants: labels are small closed sets (reasons, outcomes, sources, pools, replicas), never a session, never
-a client's text; a record of a type that is unknown here counts as a record of its type and no more.
+a client's text; a record of a type that is unknown here counts as a record of its type and no more; nothing
+is kept of a replica that left.
 """
 
 from bisect import bisect_left
@@ -86,10 +87,9 @@ class Counts:
             rec.ToolTimed: lambda each: self._calls.add_ms([record.duration_ms for record in each]),
             rec.Refused: lambda each: self._refusals.update([record.reason for record in each]),
             rec.WindowUpdated: lambda each: self._window_updates.update([(r.pool, r.reason) for r in each]),
-            rec.ReplicaChanged: lambda each: self._replica_changes.update(
-                [(record.replica, record.state) for record in each]
-            ),
+            rec.ReplicaChanged: self._count_replica_changes,
         }
+        self._left: list[ReplicaId] = []
 
     def take(self, records: list[rec.Record]) -> None:
         self._fresh += records
@@ -151,6 +151,26 @@ class Counts:
             counter = self._counters.get(kind)
             if counter is not None:
                 counter(records)
+        for replica in self._left:
+            self._forget(replica)
+        self._left.clear()
+
+    def _forget(self, replica: ReplicaId) -> None:
+        tables: tuple[Counter[Any], ...] = (
+            self._placements,
+            self._ends,
+            self._tokens,
+            self._replica_changes,
+        )
+        for table in tables:
+            for key in [key for key in table if key[0] == replica]:
+                del table[key]
+        self._first_token.pop(replica, None)
+        self._durations.pop(replica, None)
+
+    def _count_replica_changes(self, records: list[rec.ReplicaChanged]) -> None:
+        self._replica_changes.update([(record.replica, record.state) for record in records])
+        self._left += [record.replica for record in records if record.state == "left"]
 
     def _count_turns(self, records: list[rec.TurnArrived]) -> None:
         self._turns.update([(record.protocol, record.source) for record in records])

@@ -53,6 +53,9 @@ class Prospects:
         if kv_used is not None and (replica in self._kv_used or len(self._kv_used) < _MAX_REPLICAS):
             self._kv_used[replica] = kv_used
 
+    def replica_left(self, replica: ReplicaId) -> None:
+        self._kv_used.pop(replica, None)
+
     def arrived(self, ref: SessionRef, facts: RequestFacts, *, now: float) -> int:
         """A turn came. The key of its agent type; 0 if that is not known."""
         thread = self.progress.arrived(ref, facts, now=now)

@@ -237,3 +237,4 @@ def test_a_replica_that_left_is_forgotten_with_what_ran_there():
     assert [state.facts.id for state in play.brain.fleet] == ["a", "b"]
     play >> failed("r1") << dispatch("r1", to="b", because=RETRY)
     assert [state.facts.id for state in play.brain.fleet] == ["b"]
+    assert [each.state for each in play.seen(rec.ReplicaChanged)][-2:] == ["down", "left"]

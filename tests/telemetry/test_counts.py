@@ -91,6 +91,24 @@ def test_records_are_counted():
         assert private not in told
 
 
+def test_nothing_is_told_of_a_replica_that_left():
+    counts = Counts()
+    for replica in (REPLICA, ReplicaId("stays")):
+        there = {**TURN, "replica": replica}
+        counts.take([
+            rec.ReplicaChanged(at_s=1.0, replica=replica, state="up", why="is healthy"),
+            rec.Routed(**there, reason=PlacementReason.LEAST_LOADED, waited_ms=1500.0),
+            rec.GpuFirstToken(**there, launch_delay_ms=20.0),
+            rec.GpuEnd(**there, outcome="finished", **END),
+        ])  # fmt: skip
+    before = text(counts)
+    counts.take([rec.ReplicaChanged(at_s=2.0, replica=REPLICA, state="left", why="is no member any more")])
+    told = text(counts)
+    assert 'replica="r0"' in before and 'replica="r0"' not in told
+    assert before.count('replica="stays"') == told.count('replica="stays"') == before.count('replica="r0"')
+    assert "\nturnpike_queue_seconds_count 2.0\n" in told
+
+
 def test_many_are_counted_on_the_way():
     counts = Counts()
     for _ in range(1000):

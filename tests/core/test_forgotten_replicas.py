@@ -1,0 +1,88 @@
+"""Fleets that scale give every replica another name: what is known of one goes when it goes."""
+
+import gc
+from collections.abc import Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.assembly import assemble
+from gateway.config import Config
+from gateway.core import events as ev
+from gateway.core.commands import Dispatch
+from gateway.domain.engine import EngineSignals
+from gateway.domain.ids import ReplicaId, SessionId
+from gateway.domain.request import Transcript, Usage, Work
+from tests.core.playbook import (
+    Playbook,
+    arrived,
+    dispatch,
+    finished,
+    first_token,
+    session_finished,
+    started,
+    stated,
+    up,
+)
+
+SAID = Transcript(agent=7)
+USAGE = Usage(prompt_tokens=1_000, cached_tokens=0, output_tokens=10)
+
+
+def keyed_by(name: str, root: object) -> Iterator[dict[Any, Any] | set[Any]]:
+    """Every table that `root` leads to and that has an entry of that name."""
+    seen, found = set(), [root]
+    while found:
+        each = found.pop()
+        if id(each) in seen or isinstance(each, type | ModuleType | FunctionType):
+            continue
+        seen.add(id(each))
+        if isinstance(each, dict | set) and name in each:
+            yield each
+        found += gc.get_referents(each)
+
+
+class Fleet(Playbook):
+    def __init__(self, **sections: Any) -> None:
+        super().__init__(replicas="stays", **sections)
+        settings = {"pools": [{"name": "pool", "replicas": [{"url": "http://0"}]}], **sections}
+        self.brain = assemble(msgspec.convert(settings, Config), id_prefix="")
+        _ = self >> up("stays")
+
+    def answers(self, request: str, **fields: Any) -> ReplicaId:
+        _ = self >> arrived(request, transcript=SAID, body_bytes=4_000, stream=True, **fields)
+        command = self.take()
+        assert isinstance(command, Dispatch)
+        _ = self >> started(request) >> first_token(request)
+        self.now += 1.0
+        _ = self >> finished(request, f"call-{request}", usage=USAGE)
+        return command.placement.replica
+
+    def serves(self, name: str) -> None:
+        """All that a replica can be heard of."""
+        signals = EngineSignals(kv_tokens=100_000, kv_used=0.5)
+        _ = self >> up(name) >> ev.EngineReported(ReplicaId(name), signals)
+        self.answers("newcomer", explicit=stated("newcomer"))  # both are looked at
+        _ = self >> ev.ReplicaDrained(ReplicaId("stays"), is_draining=True)
+        for number in range(3):
+            for turn in ("first", "second"):
+                assert self.answers(f"{turn}-{number}", explicit=stated(f"s-{number}")) == name
+        assert self.answers("light", work=Work.LIGHT) == name
+        _ = self >> ev.ResidencyTold(ReplicaId(name), {SessionId("s"): 5.0})
+        _ = self >> ev.ReplicaDrained(ReplicaId("stays"), is_draining=False)
+
+
+@pytest.mark.parametrize("policy", ["predicted", "affinity"])
+def test_nothing_is_kept_of_a_replica_that_left(policy):
+    fleet = Fleet(routing={"policy": policy, "stealing": {"enabled": True}})
+    fleet.serves("goes")
+    assert len(list(keyed_by("goes", fleet.brain))) > 5
+    fleet >> ev.ReplicaLeft(ReplicaId("goes"), "was told to")
+    fleet >> ev.ResidencyTold(ReplicaId("goes"), {SessionId("s"): 5.0})
+    for session in list(fleet.brain.sessions.sessions.newest_first()):
+        fleet >> session_finished(session.id)
+    fleet.later(400.0)
+    fleet >> arrived("last") << dispatch("last", to="stays")
+    assert list(keyed_by("goes", fleet.brain)) == []
