@@ -34,6 +34,7 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Usage
+from gateway.routing.growth import Growth
 from gateway.routing.homes import Homes
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 from gateway.routing.residency import Residency, ResidencyConfig
@@ -50,12 +51,9 @@ _HOLDS_UP: Final = 0.5
 _CALIBRATED_FOR: Final = 64
 """Placements, until what a usual turn takes on a replica is predicted again."""
 _AVERAGED: Final = 0.05
-_AVERAGED_OF_AGENT: Final = 0.2
-_AGENTS: Final = 4_096
-"""Of which it is remembered what their sessions grow to; who ended one longest ago is forgotten first."""
 _ROOM: Final = 0.8
 """Of the KV cache and a host tier: the rest is for what runs, and for what those left who are gone."""
-_USUAL_NEW, _USUAL_CONTEXT, _USUAL_PEAK = 2_000.0, 20_000.0, 40_000.0
+_USUAL_NEW, _USUAL_CONTEXT = 2_000.0, 20_000.0
 
 
 class PredictedPlacement(PlacementPolicy):
@@ -66,8 +64,8 @@ class PredictedPlacement(PlacementPolicy):
         self.residency = Residency(ResidencyConfig(max_conversations=config.max_conversations))
         self.stealing = Stealing(config.stealing, rng)
         self.looks_around = config.stealing.enabled
-        self._usual_new, self._usual_context, self._usual_peak = _USUAL_NEW, _USUAL_CONTEXT, _USUAL_PEAK
-        self._peaks: dict[int, float] = {}
+        self._growth = Growth()
+        self._usual_new, self._usual_context = _USUAL_NEW, _USUAL_CONTEXT
         self._fits: dict[ReplicaId, float] = {}
         """Tokens, with those of a host tier: what is there need not be computed again."""
         self._usual_s: dict[ReplicaId, float] = {}
@@ -86,8 +84,8 @@ class PredictedPlacement(PlacementPolicy):
             return self._by_load.place(candidates)
         self._ended(self.homes.pass_time(now=asked.now))
         chosen, reason = self._choose(candidates, session, asked)
-        peak = self._peak(asked.agent)
-        forgotten = self.homes.settle(session, chosen, agent=asked.agent, grows_to=peak, now=asked.now)
+        grows_to = self._growth.of(asked.agent)
+        forgotten = self.homes.settle(session, chosen, agent=asked.agent, grows_to=grows_to, now=asked.now)
         if forgotten is not None:
             self.residency.forget(forgotten)
             self.stealing.session_ended(forgotten)
@@ -112,9 +110,10 @@ class PredictedPlacement(PlacementPolicy):
         at_home = next((load for load in candidates if load.replica == home), None)
         if at_home is None:
             return self._for_a_newcomer(candidates, session, asked), PlacementReason.HOME_IS_GONE
-        if self.homes.wanted_at.get(home, 0.0) > self._room(home):
-            best = self._out_of_the_crowd(candidates, session, asked, home)
-            return best, PlacementReason.SESSION_LIVES_THERE if best == home else PlacementReason.HOME_IS_FULL
+        if self._overflows(home):
+            best = self._out_of_the_crowd(at_home, candidates, session, asked)
+            if best != home:
+                return best, PlacementReason.HOME_IS_FULL
         least = min([load.running for load in candidates])
         if at_home.running <= least + _FEW and at_home.slower <= 1.0:
             return home, PlacementReason.SESSION_LIVES_THERE
@@ -157,12 +156,14 @@ class PredictedPlacement(PlacementPolicy):
         return min(self._costs_to_live(wary, session, asked))[1]
 
     def _out_of_the_crowd(
-        self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked, home: ReplicaId
+        self, at_home: ReplicaLoad, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
     ) -> ReplicaId:
-        """More live at home than fit, so they lose what they left there, over and over."""
-        costs = self._costs_to_live(candidates, session, asked)
-        stay_s = next(cost_s for cost_s, replica in costs if replica == home)
-        cost_s, best = min(costs)
+        """More live at home than fit, so they lose what they left there, over and over. But to join a smaller
+        crowd would only lead others to do the same."""
+        _, wants = self._wants(session, asked)
+        roomy = [load for load in candidates if not self._overflows(load.replica, wants)]
+        (stay_s, home), *elsewhere = self._costs_to_live([at_home, *roomy], session, asked)
+        cost_s, best = min(elsewhere, default=(stay_s, home))
         return best if cost_s < _MOVE_PAYS * stay_s else home
 
     def _costs_to_live(
@@ -174,8 +175,7 @@ class PredictedPlacement(PlacementPolicy):
             self._usual_s.clear()
             self._calibrated = _CALIBRATED_FOR
         tokens = asked.tokens()
-        counted_at, wants = self.homes.counted(session.session)
-        wants = max(wants, tokens, self._peak(asked.agent))
+        counted_at, wants = self._wants(session, asked)
         found = []
         for load in candidates:
             is_counted = load.replica == counted_at
@@ -186,10 +186,15 @@ class PredictedPlacement(PlacementPolicy):
             found.append((cost_s, load.replica))
         return found
 
+    def _wants(self, session: SessionRef, asked: Asked) -> tuple[ReplicaId | None, float]:
+        """Where it counts as living, if anywhere, and the tokens that it will hold in the end."""
+        counted_at, wants = self.homes.counted(session.session)
+        return counted_at, max(wants, asked.tokens(), self._growth.of(asked.agent))
+
     def _burden(self, replica: ReplicaId, more: int) -> float:
         """What a usual turn of each session that lives there takes, together."""
         there = self.sessions_at.get(replica, 0) + more
-        if more and self._overflow_s(replica, there - 1, self._usual_peak):
+        if more and self._overflow_s(replica, there - 1, self._growth.usual):
             return float("inf")
         return there * self._usual_turn_s(replica)
 
@@ -206,17 +211,16 @@ class PredictedPlacement(PlacementPolicy):
         wanted, room = self.homes.wanted_at.get(replica, 0.0) + more, self._room(replica)
         if wanted <= room:
             return 0.0
-        again = min(self._usual_peak, (wanted - room) / (there + 1))
+        again = min(self._growth.usual, (wanted - room) / (there + 1))
         work = TurnWork(new_tokens=again, output_tokens=1)
         return (there + 1) * self._foresight.isolated_task_s(replica, [_alone(work)])
+
+    def _overflows(self, replica: ReplicaId, more: float = 0.0) -> bool:
+        return self.homes.wanted_at.get(replica, 0.0) + more > self._room(replica)
 
     def _room(self, replica: ReplicaId) -> float:
         """Tokens, for the sessions that live there."""
         return _ROOM * self._fits.get(replica, float("inf"))
-
-    def _peak(self, agent: int) -> float:
-        """Tokens that its sessions hold in the end."""
-        return self._peaks.get(agent, self._usual_peak)
 
     # --- what happens ------------------------------------------------------------------------------
 
@@ -261,14 +265,8 @@ class PredictedPlacement(PlacementPolicy):
     def _ended(self, sessions: Iterable[tuple[int, float]]) -> None:
         """By agent, what each held in the end."""
         for agent, held in sessions:
-            if not held:
-                continue
-            self._usual_peak += _AVERAGED * (held - self._usual_peak)
-            if agent:
-                before = self._peaks.pop(agent, self._usual_peak)
-                self._peaks[agent] = before + _AVERAGED_OF_AGENT * (held - before)
-                if len(self._peaks) > _AGENTS:
-                    del self._peaks[next(iter(self._peaks))]
+            if held:
+                self._growth.ended(agent, held)
 
     def replica_lost(self, replica: ReplicaId) -> None:
         """Homes stay: whose replica comes back at once need not move, and who moves is adrift."""

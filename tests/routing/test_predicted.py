@@ -231,13 +231,28 @@ def test_it_does_not_stand_in_its_own_way():
     assert fleet.place("s", tokens=61_000.0, b=0, a=0).replica == "b"
 
 
-def test_it_stays_where_others_have_no_room_either():
+def fleet_of_two_crowds() -> Fleet:
+    """Four sessions live on a and one on b; one fits."""
     fleet = fleet_of_a_full_home()
-    for name in ("u", "v"):
-        fleet.place(name, b=0)
-        fleet.answer(name, "b", prompt=60_000)
-    fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
+    for name, at in (("u", "a"), ("v", "a"), ("w", "b")):
+        fleet.place(name, **{at: 0})
+        fleet.answer(name, at, prompt=60_000)
+    fleet.policy.told(A, {SessionId("s"): 2_000.0})
+    return fleet
+
+
+def test_it_does_not_go_from_a_crowd_to_a_smaller_one():
+    fleet = fleet_of_two_crowds()
     assert fleet.place("s", tokens=61_000.0, a=0, b=0).reason is HERE
+    fleet.policy.session_ended(SessionId("w"))
+    assert fleet.place("s", tokens=61_000.0, a=0, b=0).reason is PlacementReason.HOME_IS_FULL
+
+
+def test_who_finds_no_room_may_still_leave_a_busy_home():
+    fleet = fleet_of_two_crowds()
+    fleet.oracle.queued = {"a": 30.0}
+    placement = fleet.place("s", tokens=61_000.0, a=9, b=0)
+    assert placement.replica == "b" and placement.reason is BUSY
 
 
 def test_a_fork_follows_its_parent_while_it_pays():
