@@ -6,8 +6,8 @@ heard of again.
 
 Invariants: a conversation has at most one home; at most `max_conversations` are remembered, the least
 recently used go first, and forgetting one only costs a prefill; `sessions_at` counts the sessions that are
-there (`is_there`) where their first conversation is remembered to live, and `wanted_at` the tokens that those
-are expected to grow to, or hold already.
+there (`is_there`) where their first conversation is remembered to live, `held_at` the tokens that those
+hold, and `wanted_at` those that they are expected to grow to, or hold already.
 """
 
 from collections import OrderedDict
@@ -54,6 +54,7 @@ class Homes:
         """Sessions that are there and when each was heard of last, the longest silent first."""
         self.sessions_at: dict[ReplicaId, int] = {}
         self.wanted_at: dict[ReplicaId, float] = {}
+        self.held_at: dict[ReplicaId, float] = {}
 
     def own(self, session: SessionRef) -> ReplicaId | None:
         """Of this conversation."""
@@ -93,7 +94,7 @@ class Homes:
         (self._working if works else self._idle)[session] = now
         if not first.is_there:
             first.is_there = True
-            self._count(self._homes[first.conversation], 1, first.wants)
+            self._count(self._homes[first.conversation], 1, first.wants, first.tokens)
 
     def pass_time(self, *, now: float) -> list[tuple[int, float]]:
         """Who was silent for too long does not count any more. Of each the agent, and what it held last."""
@@ -106,7 +107,7 @@ class Homes:
                 del silent[session]
                 first = self._firsts[session]
                 first.is_there = False
-                self._count(self._homes[first.conversation], -1, -first.wants)
+                self._count(self._homes[first.conversation], -1, -first.wants, -first.tokens)
                 held.append((first.agent, first.tokens))
         return held
 
@@ -130,19 +131,19 @@ class Homes:
         first = self._firsts.get(session)
         if first is None:
             first = self._firsts[session] = _First(conversation, agent, grows_to)
-            self._count(replica, 1, first.wants)
+            self._count(replica, 1, first.wants, first.tokens)
         elif before is not None and before != replica and first.conversation == conversation:
             if first.is_there:
-                self._count(before, -1, -first.wants)
-                self._count(replica, 1, first.wants)
+                self._count(before, -1, -first.wants, -first.tokens)
+                self._count(replica, 1, first.wants, first.tokens)
 
     def holds(self, conversation: Conversation, tokens: float) -> None:
         """It was told to hold so many."""
         first = self._firsts.get(conversation[0])
         if first is not None and first.conversation == conversation:
-            before, first.tokens = first.wants, tokens
+            before, held, first.tokens = first.wants, first.tokens, tokens
             if first.is_there:
-                self._count(self._homes[conversation], 0, first.wants - before)
+                self._count(self._homes[conversation], 0, first.wants - before, tokens - held)
 
     def session_ended(self, session: SessionId) -> list[tuple[int, float]]:
         """What `pass_time` says of those that are silent, unless it said that. (What its other conversations
@@ -164,13 +165,15 @@ class Homes:
             self._working.pop(conversation[0], None)
             self._idle.pop(conversation[0], None)
             if first.is_there:
-                self._count(replica, -1, -first.wants)
+                self._count(replica, -1, -first.wants, -first.tokens)
 
-    def _count(self, replica: ReplicaId, sessions: int, tokens: float) -> None:
+    def _count(self, replica: ReplicaId, sessions: int, tokens: float, held: float) -> None:
         count = self.sessions_at.get(replica, 0) + sessions
         if count:
             self.sessions_at[replica] = count
             self.wanted_at[replica] = self.wanted_at.get(replica, 0.0) + tokens
+            self.held_at[replica] = self.held_at.get(replica, 0.0) + held
         else:
             del self.sessions_at[replica]
             self.wanted_at.pop(replica, None)
+            self.held_at.pop(replica, None)

@@ -3,20 +3,19 @@ there?
 
 Source: ours, on the predictions of Agent.xpu (§4.2, `gateway/cost`); SAGA (§5.1) for affinity.
 
-Theory of operation. A turn that has a home stays, unless others run far less than its home; only then
-predictions are asked for, as they cost some µs. Each candidate's cost is the predicted completion there, the
-prompt computed as far as it is not held there, and the time by which that prefill holds up those that run
-there. A session that is new, or lost its home, or lives where more do than fit, will make many more turns: it
-counts as well what each session that lives on a replica adds to each turn there, and what would have to be
-computed again because the KV cache cannot hold all of them when they are grown as those of their agent are in
-the end.
+Theory of operation. A turn that has a home stays, unless others run far less than its home, or it is late
+there, or those that live there do not fit any more; only then predictions are asked for, as they cost some µs.
+Each candidate's cost is the predicted completion there, the prompt computed as far as it is not held there,
+and the time by which that prefill holds up those that run there; and, as a session will make many more turns,
+what each session that lives there adds to each turn, and what would have to be computed again because the KV
+cache cannot hold all of them when they are grown as those of their agent are in the end.
 
 Symbols: —
 
 Deviations: —
 
 Invariants: the chosen replica is one of the candidates; those of `Homes` and `Residency`; at most
-`_LOOKED_AT` replicas are predicted for a turn that has a home, and is not counted as new.
+`_LOOKED_AT` replicas are predicted beside its home for a turn, unless it is new or its home full.
 """
 
 import heapq
@@ -110,21 +109,18 @@ class PredictedPlacement(PlacementPolicy):
         at_home = next((load for load in candidates if load.replica == home), None)
         if at_home is None:
             return self._for_a_newcomer(candidates, session, asked), PlacementReason.HOME_IS_GONE
-        if self._overflows(home):
-            best = self._out_of_the_crowd(at_home, candidates, session, asked)
-            if best != home:
-                return best, PlacementReason.HOME_IS_FULL
         least = min([load.running for load in candidates])
-        if at_home.running <= least + _FEW and at_home.slower <= 1.0:
+        is_full = self.homes.held_at.get(home, 0.0) > self._room(home)
+        if not is_full and at_home.running <= least + _FEW and at_home.slower <= 1.0:
             return home, PlacementReason.SESSION_LIVES_THERE
-        tokens = asked.tokens()
-        stay_s = self._cost_s(at_home, session, tokens, asked)
-        others = heapq.nsmallest(_LOOKED_AT, candidates, key=lambda load: load.running)
-        costs = [(self._cost_s(load, session, tokens, asked), load.replica) for load in others]
+        others = (
+            candidates if is_full else heapq.nsmallest(_LOOKED_AT, candidates, key=lambda load: load.running)
+        )
+        (stay_s, _), *costs = self._costs_to_live([at_home, *others], session, asked)
         cost_s, best = min(costs)
-        if best != home and cost_s < _MOVE_PAYS * stay_s:
-            return best, PlacementReason.HOME_IS_BUSY
-        return home, PlacementReason.SESSION_LIVES_THERE
+        if best == home or cost_s >= _MOVE_PAYS * stay_s:
+            return home, PlacementReason.SESSION_LIVES_THERE
+        return best, PlacementReason.HOME_IS_FULL if is_full else PlacementReason.HOME_IS_BUSY
 
     def _only(self, replica: ReplicaId, session: SessionRef) -> tuple[ReplicaId, PlacementReason]:
         home = self.homes.find(session)
@@ -155,41 +151,26 @@ class PredictedPlacement(PlacementPolicy):
         wary = [msgspec.structs.replace(load, slower=load.seems_slower) for load in candidates]
         return min(self._costs_to_live(wary, session, asked))[1]
 
-    def _out_of_the_crowd(
-        self, at_home: ReplicaLoad, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
-    ) -> ReplicaId:
-        """More live at home than fit, so they lose what they left there, over and over. But to join a smaller
-        crowd would only lead others to do the same."""
-        _, wants = self._wants(session, asked)
-        roomy = [load for load in candidates if not self._overflows(load.replica, wants)]
-        (stay_s, home), *elsewhere = self._costs_to_live([at_home, *roomy], session, asked)
-        cost_s, best = min(elsewhere, default=(stay_s, home))
-        return best if cost_s < _MOVE_PAYS * stay_s else home
-
     def _costs_to_live(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
     ) -> list[tuple[float, ReplicaId]]:
-        """Of this turn, and of one more of each that lives there then."""
+        """Of this turn, and of one more of each session that lives there then."""
         self._calibrated -= 1
         if self._calibrated < 0:
             self._usual_s.clear()
             self._calibrated = _CALIBRATED_FOR
         tokens = asked.tokens()
-        counted_at, wants = self._wants(session, asked)
+        counted_at, wants = self.homes.counted(session.session)
+        wants = max(wants, tokens, self._growth.of(asked.agent))
         found = []
         for load in candidates:
             is_counted = load.replica == counted_at
             there = self.sessions_at.get(load.replica, 0) - is_counted
             cost_s = self._cost_s(load, session, tokens, asked)
-            cost_s += (there + 1) * self._usual_turn_s(load.replica)
+            cost_s += (there + 1) * self._usual_turn_s(load.replica) * load.slower
             cost_s += self._overflow_s(load.replica, there, 0.0 if is_counted else wants)
             found.append((cost_s, load.replica))
         return found
-
-    def _wants(self, session: SessionRef, asked: Asked) -> tuple[ReplicaId | None, float]:
-        """Where it counts as living, if anywhere, and the tokens that it will hold in the end."""
-        counted_at, wants = self.homes.counted(session.session)
-        return counted_at, max(wants, asked.tokens(), self._growth.of(asked.agent))
 
     def _burden(self, replica: ReplicaId, more: int) -> float:
         """What a usual turn of each session that lives there takes, together."""
@@ -214,9 +195,6 @@ class PredictedPlacement(PlacementPolicy):
         again = min(self._growth.usual, (wanted - room) / (there + 1))
         work = TurnWork(new_tokens=again, output_tokens=1)
         return (there + 1) * self._foresight.isolated_task_s(replica, [_alone(work)])
-
-    def _overflows(self, replica: ReplicaId, more: float = 0.0) -> bool:
-        return self.homes.wanted_at.get(replica, 0.0) + more > self._room(replica)
 
     def _room(self, replica: ReplicaId) -> float:
         """Tokens, for the sessions that live there."""

@@ -231,28 +231,33 @@ def test_it_does_not_stand_in_its_own_way():
     assert fleet.place("s", tokens=61_000.0, b=0, a=0).replica == "b"
 
 
-def fleet_of_two_crowds() -> Fleet:
-    """Four sessions live on a and one on b; one fits."""
-    fleet = fleet_of_a_full_home()
-    for name, at in (("u", "a"), ("v", "a"), ("w", "b")):
-        fleet.place(name, **{at: 0})
-        fleet.answer(name, at, prompt=60_000)
-    fleet.policy.told(A, {SessionId("s"): 2_000.0})
-    return fleet
+def test_what_will_grow_is_no_crowd_yet():
+    fleet = Fleet()
+    for replica in (A, B):
+        fleet.policy.engine_reported(replica, EngineSignals(kv_tokens=100_000))
+    for name in ("s", "t", "u"):
+        fleet.place(name, a=0)
+        fleet.answer(name, "a", prompt=20_000)
+    assert fleet.policy.homes.wanted_at["a"] > 100_000
+    fleet.oracle.asked = 0
+    assert fleet.place("s", tokens=21_000.0, a=0, b=0).reason is HERE and fleet.oracle.asked == 0
+    for name in ("t", "u"):
+        fleet.answer(name, "a", prompt=40_000)
+    fleet.place("s", tokens=21_000.0, a=0, b=0)
+    assert fleet.oracle.asked == 3, "home, and whoever there is"
 
 
-def test_it_does_not_go_from_a_crowd_to_a_smaller_one():
-    fleet = fleet_of_two_crowds()
-    assert fleet.place("s", tokens=61_000.0, a=0, b=0).reason is HERE
-    fleet.policy.session_ended(SessionId("w"))
-    assert fleet.place("s", tokens=61_000.0, a=0, b=0).reason is PlacementReason.HOME_IS_FULL
-
-
-def test_who_finds_no_room_may_still_leave_a_busy_home():
-    fleet = fleet_of_two_crowds()
-    fleet.oracle.queued = {"a": 30.0}
-    placement = fleet.place("s", tokens=61_000.0, a=9, b=0)
-    assert placement.replica == "b" and placement.reason is BUSY
+def test_a_busy_home_is_not_left_for_where_more_live():
+    fleet = Fleet()
+    fleet.place("s", a=0, b=9)
+    fleet.answer("s", "a", prompt=10_000)
+    for number in range(6):
+        fleet.place(f"other-{number}", b=0)
+    fleet.oracle.queued = {"a": 20.0}
+    assert fleet.place("s", tokens=11_000.0, a=9, b=0).reason is HERE, "idle as it is, six live there"
+    for number in range(6):
+        fleet.policy.session_ended(SessionId(f"other-{number}"))
+    assert fleet.place("s", tokens=11_000.0, a=9, b=0).reason is BUSY
 
 
 def test_a_fork_follows_its_parent_while_it_pays():
@@ -271,16 +276,16 @@ def test_a_home_that_is_late_is_held_against_the_others():
     fleet = Fleet()
     fleet.oracle.queued = {"a": 0.5, "b": 0.5}
     assert fleet.place("s", a=0, b=9).replica == "a"
-    fleet.answer("s", "a", prompt=1000)
+    fleet.answer("s", "a", prompt=5000)
 
     def place(slower: float) -> str:
         loads = [ReplicaLoad(A, 0, slower), ReplicaLoad(B, 0)]
-        asked = Asked(fleet.now, 7, 4000, lambda: 1000.0)
+        asked = Asked(fleet.now, 7, 20_000, lambda: 5000.0)
         return fleet.policy.place(loads, turn("s", edge=Edge.CONTINUES), asked).replica
 
     assert place(1.0) == "a" and fleet.oracle.asked == 2, "nothing was predicted but for the newcomer"
-    assert place(3.0) == "a", "1.5 s there, 1.5 s to compute it anew"
-    assert place(5.0) == "b", "2.5 s there"
+    assert place(3.0) == "a", "1.5 s and 6 s for a usual turn there, 5.5 s and 2 s elsewhere"
+    assert place(5.0) == "b", "2.5 s and 10 s"
 
 
 def test_who_has_nothing_to_lose_avoids_one_whose_last_turn_was_late():
