@@ -4,7 +4,7 @@ there?
 Source: ours, on the predictions of Agent.xpu (§4.2, `gateway/cost`); SAGA (§5.1) for affinity.
 
 Theory of operation. A turn that has a home stays, unless others run far less than its home, or it is late
-there, or those that live there do not fit any more; only then predictions are asked for, as they cost some µs.
+there, or those that live there do not fit any more; only then is anything predicted, which takes some µs.
 Each candidate's cost is the predicted completion there, the prompt computed as far as it is not held there,
 and the time by which that prefill holds up those that run there; and, as a session will make many more turns,
 what each session that lives there adds to each turn, and what would have to be computed again because the KV

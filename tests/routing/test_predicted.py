@@ -238,7 +238,7 @@ def test_what_will_grow_is_no_crowd_yet():
     for name in ("s", "t", "u"):
         fleet.place(name, a=0)
         fleet.answer(name, "a", prompt=20_000)
-    assert fleet.policy.homes.wanted_at["a"] > 100_000
+    assert fleet.policy.homes.wanted_at[A] > 100_000
     fleet.oracle.asked = 0
     assert fleet.place("s", tokens=21_000.0, a=0, b=0).reason is HERE and fleet.oracle.asked == 0
     for name in ("t", "u"):
