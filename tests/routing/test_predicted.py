@@ -231,6 +231,15 @@ def test_it_does_not_stand_in_its_own_way():
     assert fleet.place("s", tokens=61_000.0, b=0, a=0).replica == "b"
 
 
+def test_it_stays_where_others_have_no_room_either():
+    fleet = fleet_of_a_full_home()
+    for name in ("u", "v"):
+        fleet.place(name, b=0)
+        fleet.answer(name, "b", prompt=60_000)
+    fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
+    assert fleet.place("s", tokens=61_000.0, a=0, b=0).reason is HERE
+
+
 def test_what_will_grow_is_no_crowd_yet():
     fleet = Fleet()
     for replica in (A, B):
@@ -327,4 +336,5 @@ def test_books_are_closed():
     for number in range(9):
         fleet.policy.session_ended(SessionId(f"s{number}"))
     assert not fleet.policy.sessions_at and not fleet.policy.homes.wanted_at
+    assert not fleet.policy.homes.held_at
     assert not fleet.policy.residency._left and not fleet.policy.stealing._at
