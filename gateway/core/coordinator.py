@@ -4,6 +4,7 @@ It owns no policy. It asks *who is this* (workflow) and *may it start, and where
 request along its lifecycle, keeps the books of sessions and replicas, and writes the information stream.
 """
 
+import contextlib
 from typing import Annotated, assert_never
 
 import msgspec
@@ -16,7 +17,7 @@ from gateway.core.commands import Command, Refuse, SendHint
 from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
 from gateway.core.gate import Gate
-from gateway.core.lifecycle import LifecycleError, State, Step
+from gateway.core.lifecycle import FINAL_STATES, LifecycleError, State, Step
 from gateway.core.live import LiveRequest
 from gateway.core.session_book import SessionBook
 from gateway.core.stream import Stream
@@ -80,6 +81,8 @@ class Coordinator:
         )
         self.waiting_room = self.gate.waiting_room
         self._is_draining, self._timeouts = False, 0
+        self.faults = 0
+        """Of ours, that it recovered from."""
 
     def handle(self, event: ev.Event, *, now: float) -> list[Command]:
         """Takes in one fact and returns what to do, in order.
@@ -100,6 +103,40 @@ class Coordinator:
         if self.admission.said:
             self._stream.extend(self.admission.said)
             self.admission.said.clear()
+        return self._commands()
+
+    def recover(self, *, now: float) -> list[Command]:
+        """After `handle` raised, by a fault of ours: what there is to do all the same.
+
+        Whoever was left undecided is sent where least runs, or refused if that fails as well, if it was sent
+        before (it may run), or if it builds on stored state (it may be another tenant's); of whoever is over,
+        the books are closed.
+        """
+        self.faults += 1
+        self._rescue(now=now)
+        with contextlib.suppress(Exception):
+            self.gate.let_in(now=now)
+        self._rescue(now=now)
+        return self._commands()
+
+    def _rescue(self, *, now: float) -> None:
+        for live in list(self.live.values()):
+            if live.state in FINAL_STATES:
+                with contextlib.suppress(Exception):
+                    self._forget(live, None, now=now)
+            elif live.state is State.UNDECIDED or self._is_lost(live):
+                if Step.SUBMIT not in live.story and not live.facts.state_ids:
+                    with contextlib.suppress(Exception):
+                        self.gate.let_through(live, now=now)
+                if live.state is not State.SUBMITTED:
+                    self.gate.unbook(live)
+                    with contextlib.suppress(Exception):
+                        self._refuse(live, refusals.internal(), now=now)
+
+    def _is_lost(self, live: LiveRequest) -> bool:
+        return live.state is State.WAITING and live.request not in self.waiting_room
+
+    def _commands(self) -> list[Command]:
         out = self._out.copy()
         self._out.clear()
         return out
@@ -178,16 +215,13 @@ class Coordinator:
         if event.request in self.live:
             raise LifecycleError(f"request {event.request} arrived twice")
         facts = event.facts
-        home = self.sessions.find_home(event.tenant, facts) if facts.state_ids else None
         live = LiveRequest(
-            request=event.request,
-            tenant=event.tenant,
-            facts=facts,
-            pool=self.fleet.pool_for(facts.model, home.replica if home else None),
-            home=home.replica if home else None,
-            arrived_s=now,
+            request=event.request, tenant=event.tenant, facts=facts, pool=None, home=None, arrived_s=now
         )
-        self.live[event.request] = live
+        self.live[event.request] = live  # first of all: nobody hangs whose home cannot be found
+        home = self.sessions.find_home(event.tenant, facts) if facts.state_ids else None
+        live.home = home.replica if home else None
+        live.pool = self.fleet.pool_for(facts.model, live.home)
         refusal = self._refusal_at_the_door(live)
         if refusal is not None:
             self._refuse(live, refusal, now=now)
@@ -230,8 +264,10 @@ class Coordinator:
 
     def _forget(self, live: LiveRequest, answer: Answer | None, *, now: float) -> None:
         del self.live[live.request]
-        self.gate.turn_over(live, answer, now=now)
-        self._tell(self.sessions.turn_ended(live, answer, now=now), now=now)
+        try:
+            self.gate.turn_over(live, answer, now=now)
+        finally:
+            self._tell(self.sessions.turn_ended(live, answer, now=now), now=now)
 
     def _hint(self, live: LiveRequest, replica: ReplicaId, now: float) -> tuple[str | None, str | None]:
         """What to tell an engine that follows hints of the request's session, and the class in it."""

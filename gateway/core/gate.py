@@ -29,7 +29,7 @@ from gateway.domain.decision import Admit, Edge, Placement, PlacementReason, Ref
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Answer, Usage, Work
-from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
+from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 from gateway.routing.trickle import Trickle
 
 NO_USAGE = Usage()
@@ -122,6 +122,19 @@ class Gate:
                 return decision
             case _:
                 assert_never(decision)
+
+    def let_through(self, live: LiveRequest, *, now: float) -> None:
+        """Sends it where least runs, whatever the policies say, if anybody may run it."""
+        self.unbook(live)
+        candidates = self.candidates(live.lane)
+        if candidates:
+            self._send(live, LeastLoaded().place(candidates), now=now)
+
+    def unbook(self, live: LiveRequest) -> None:
+        """Its place on a replica, if it was never sent there."""
+        if live.replica is not None:
+            self._fleet.ended(live.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
+            live.replica = None
 
     def candidates(self, lane: Lane) -> list[ReplicaLoad]:
         """Replicas that are up and may run what waits in this lane, with or without room."""
@@ -240,11 +253,11 @@ class Gate:
         """Books the end of one attempt; its place on the replica is free from now on."""
         assert live.replica is not None and live.pool is not None
         replica, live.replica = live.replica, None
-        self._fleet.health.ended(live.request, replica, failed=_is_fault(outcome, answer), now=now)
         self._fleet.ended(replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
+        self.pools_with_room[live.pool] = None
+        self._fleet.health.ended(live.request, replica, failed=_is_fault(outcome, answer), now=now)
         self._forecasts.ended(live, replica, answer, is_whole=outcome == "finished", now=now)
         self._stream.left_replica(live, replica, outcome, answer, now=now)
-        self.pools_with_room[live.pool] = None
 
     def _turn_away(self, live: LiveRequest, refusal: Refusal, *, now: float) -> None:
         self.leave_waiting_room(live, now=now)
@@ -288,7 +301,9 @@ class Gate:
             placement = Placement(replica=placement.replica, reason=PlacementReason.STATE_LIVES_THERE)
         elif live.tried:
             placement = Placement(replica=placement.replica, reason=PlacementReason.RETRIED_ELSEWHERE)
-        live.step(Step.SUBMIT)
+        self._send(live, placement, now=now)
+
+    def _send(self, live: LiveRequest, placement: Placement, *, now: float) -> None:
         live.replica, live.submitted_s = placement.replica, now
         live.tried.append(placement.replica)
         live.attempts += 1
@@ -301,6 +316,7 @@ class Gate:
         self._fleet.health.sent(live.request, placement.replica, first_s, end_s, worst_s=worst_s, now=now)
         hint, engine_class = self._hint(live, placement.replica, now)
         self._stream.submitted(live, placement, expected, engine_class, now=now)
+        live.step(Step.SUBMIT)
         self._out.append(
             Dispatch(
                 request=live.request,

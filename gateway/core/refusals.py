@@ -8,6 +8,11 @@ def draining() -> Refusal:
     return Refusal(reason=RefusalReason.DRAINING, message="The gateway is shutting down.", retry_after_s=1)
 
 
+def internal() -> Refusal:
+    message = "The gateway failed; the request may be sent again."
+    return Refusal(reason=RefusalReason.INTERNAL, message=message)
+
+
 def unknown_state(state_id: str) -> Refusal:
     """The text is vLLM's own not-found: whether another tenant has it is not told."""
     message = f"Response with id '{state_id}' not found."

@@ -114,7 +114,7 @@ class Homes:
     def settle(
         self, session: SessionRef, replica: ReplicaId, *, agent: int = 0, grows_to: float = 0.0, now: float
     ) -> Conversation | None:
-        """Whom it had to forget for that. `agent`, `grows_to`: if it is new."""
+        """Whom it had to forget for that. `agent`: if it is new; `grows_to`: tokens, as expected by now."""
         self._move((session.session, session.thread), replica, agent, grows_to)
         self.heard(session.session, works=True, now=now)
         if len(self._homes) <= self._max:
@@ -132,9 +132,13 @@ class Homes:
         if first is None:
             first = self._firsts[session] = _First(conversation, agent, grows_to)
             self._count(replica, 1, first.wants, first.tokens)
-        elif before is not None and before != replica and first.conversation == conversation:
+        elif before is not None and first.conversation == conversation:
+            if (before, first.grows_to) == (replica, grows_to):
+                return
             if first.is_there:
                 self._count(before, -1, -first.wants, -first.tokens)
+            first.grows_to = grows_to
+            if first.is_there:
                 self._count(replica, 1, first.wants, first.tokens)
 
     def holds(self, conversation: Conversation, tokens: float) -> None:

@@ -4,11 +4,12 @@ there?
 Source: ours, on the predictions of Agent.xpu (§4.2, `gateway/cost`); SAGA (§5.1) for affinity.
 
 Theory of operation. A turn that has a home stays, unless others run far less than its home, or it is late
-there, or those that live there do not fit any more; only then is anything predicted, which takes some µs.
-Each candidate's cost is the predicted completion there, the prompt computed as far as it is not held there,
-and the time by which that prefill holds up those that run there; and, as a session will make many more turns,
-what each session that lives there adds to each turn, and what would have to be computed again because the KV
-cache cannot hold all of them when they are grown as those of their agent are in the end.
+there, or those that live there do not fit any more and would fit better elsewhere; only then is anything
+predicted, which takes some µs. Each candidate's cost is the predicted completion there, the prompt computed
+as far as it is not held there, and the time by which that prefill holds up those that run there; and, as a
+session will make many more turns, what each session that lives there adds to each turn, and what would have
+to be computed again because the KV cache cannot hold all of them when they are grown as those of their agent
+are in the end (both of `paces.py`).
 
 Symbols: —
 
@@ -35,6 +36,7 @@ from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Usage
 from gateway.routing.growth import Growth
 from gateway.routing.homes import Homes
+from gateway.routing.paces import Paces
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 from gateway.routing.residency import Residency, ResidencyConfig
 from gateway.routing.settings import RoutingConfig
@@ -45,14 +47,14 @@ _FEW: Final = 3
 _LOOKED_AT: Final = 3
 _MOVE_PAYS: Final = 0.8
 """A move must be predicted to take no more than this share of staying."""
+_LESS_FULL: Final = 0.9
+"""Nor is a full home left for one that would be more than so full, by what is expected there: that changes
+nothing, and costs a prompt."""
 _HOLDS_UP: Final = 0.5
 """Of a prefill, what those that run meanwhile lose: it is computed in chunks, beside their decoding."""
-_CALIBRATED_FOR: Final = 64
-"""Placements, until what a usual turn takes on a replica is predicted again."""
-_AVERAGED: Final = 0.05
 _ROOM: Final = 0.8
-"""Of the KV cache and a host tier: the rest is for what runs, and for what those left who are gone."""
-_USUAL_NEW, _USUAL_CONTEXT = 2_000.0, 20_000.0
+"""Of the KV cache and a host tier, for those who come: the rest is for what runs, and for what those left who
+are gone. Those who are there stay until all of it is taken: what they would lose by leaving is certain."""
 
 
 class PredictedPlacement(PlacementPolicy):
@@ -64,11 +66,9 @@ class PredictedPlacement(PlacementPolicy):
         self.stealing = Stealing(config.stealing, rng)
         self.looks_around = config.stealing.enabled
         self._growth = Growth()
-        self._usual_new, self._usual_context = _USUAL_NEW, _USUAL_CONTEXT
+        self._paces = Paces(foresight)
         self._fits: dict[ReplicaId, float] = {}
         """Tokens, with those of a host tier: what is there need not be computed again."""
-        self._usual_s: dict[ReplicaId, float] = {}
-        self._calibrated = 0
 
     @property
     def sessions_at(self) -> dict[ReplicaId, int]:
@@ -110,17 +110,18 @@ class PredictedPlacement(PlacementPolicy):
         if at_home is None:
             return self._for_a_newcomer(candidates, session, asked), PlacementReason.HOME_IS_GONE
         least = min([load.running for load in candidates])
-        is_full = self.homes.held_at.get(home, 0.0) > self._room(home)
-        if not is_full and at_home.running <= least + _FEW and at_home.slower <= 1.0:
+        is_busy = at_home.running > least + _FEW or at_home.slower > 1.0
+        if is_busy:
+            others = heapq.nsmallest(_LOOKED_AT, candidates, key=lambda load: load.running)
+        else:
+            others = self._less_full(home, candidates, session, asked)
+        if not others:
             return home, PlacementReason.SESSION_LIVES_THERE
-        others = (
-            candidates if is_full else heapq.nsmallest(_LOOKED_AT, candidates, key=lambda load: load.running)
-        )
         (stay_s, _), *costs = self._costs_to_live([at_home, *others], session, asked)
         cost_s, best = min(costs)
         if best == home or cost_s >= _MOVE_PAYS * stay_s:
             return home, PlacementReason.SESSION_LIVES_THERE
-        return best, PlacementReason.HOME_IS_FULL if is_full else PlacementReason.HOME_IS_BUSY
+        return best, PlacementReason.HOME_IS_BUSY if is_busy else PlacementReason.HOME_IS_FULL
 
     def _only(self, replica: ReplicaId, session: SessionRef) -> tuple[ReplicaId, PlacementReason]:
         home = self.homes.find(session)
@@ -129,13 +130,28 @@ class PredictedPlacement(PlacementPolicy):
         is_home = home == replica
         return replica, PlacementReason.SESSION_LIVES_THERE if is_home else PlacementReason.HOME_IS_GONE
 
+    def _less_full(
+        self, home: ReplicaId, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
+    ) -> list[ReplicaLoad]:
+        """Where all would fit better than they do at home, the session among them; none if they fit there."""
+        if self.homes.held_at.get(home, 0.0) <= self._fits.get(home, float("inf")):
+            return []
+        wants = max(self.homes.counted(session.session)[1], asked.tokens())
+        wanted_at = self.homes.wanted_at
+        most = _LESS_FULL * wanted_at[home] / self._room(home)
+        return [
+            load
+            for load in candidates
+            if wanted_at.get(load.replica, 0.0) + wants <= most * self._room(load.replica)
+        ]
+
     def _cost_s(self, load: ReplicaLoad, session: SessionRef, tokens: float, asked: Asked) -> float:
         """Of this turn, to itself and to those that run there."""
         held = min(self._held(session, load.replica, asked.agent), tokens)
         work = TurnWork(new_tokens=tokens - held, cached_tokens=held)
         completion_s = self._foresight.completion_s(load.replica, work, now=asked.now)
-        prefill = TurnWork(new_tokens=tokens - held, cached_tokens=held, output_tokens=1)
-        alone_s = self._foresight.isolated_task_s(load.replica, [_alone(prefill)])
+        prefill = Turn(new_tokens=int(tokens - held), cached_tokens=int(held), output_tokens=1)
+        alone_s = self._foresight.isolated_task_s(load.replica, [prefill])
         return completion_s * load.slower + _HOLDS_UP * alone_s * load.running
 
     def _held(self, session: SessionRef, replica: ReplicaId, agent: int) -> float:
@@ -155,10 +171,7 @@ class PredictedPlacement(PlacementPolicy):
         self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
     ) -> list[tuple[float, ReplicaId]]:
         """Of this turn, and of one more of each session that lives there then."""
-        self._calibrated -= 1
-        if self._calibrated < 0:
-            self._usual_s.clear()
-            self._calibrated = _CALIBRATED_FOR
+        self._paces.compare([load.replica for load in candidates])
         tokens = asked.tokens()
         counted_at, wants = self.homes.counted(session.session)
         wants = max(wants, tokens, self._growth.of(asked.agent))
@@ -167,7 +180,7 @@ class PredictedPlacement(PlacementPolicy):
             is_counted = load.replica == counted_at
             there = self.sessions_at.get(load.replica, 0) - is_counted
             cost_s = self._cost_s(load, session, tokens, asked)
-            cost_s += (there + 1) * self._usual_turn_s(load.replica) * load.slower
+            cost_s += (there + 1) * self._paces.usual_turn_s(load.replica) * load.slower
             cost_s += self._overflow_s(load.replica, there, 0.0 if is_counted else wants)
             found.append((cost_s, load.replica))
         return found
@@ -177,14 +190,7 @@ class PredictedPlacement(PlacementPolicy):
         there = self.sessions_at.get(replica, 0) + more
         if more and self._overflow_s(replica, there - 1, self._growth.usual):
             return float("inf")
-        return there * self._usual_turn_s(replica)
-
-    def _usual_turn_s(self, replica: ReplicaId) -> float:
-        known = self._usual_s.get(replica)
-        if known is None:
-            work = TurnWork(new_tokens=self._usual_new, cached_tokens=self._usual_context, output_tokens=200)
-            known = self._usual_s[replica] = self._foresight.isolated_task_s(replica, [_alone(work)])
-        return known
+        return there * self._paces.usual_turn_s(replica)
 
     def _overflow_s(self, replica: ReplicaId, there: int, more: float) -> float:
         """What would be computed again, each turn, of what does not fit when all have grown, with so many
@@ -192,9 +198,8 @@ class PredictedPlacement(PlacementPolicy):
         wanted, room = self.homes.wanted_at.get(replica, 0.0) + more, self._room(replica)
         if wanted <= room:
             return 0.0
-        again = min(self._growth.usual, (wanted - room) / (there + 1))
-        work = TurnWork(new_tokens=again, output_tokens=1)
-        return (there + 1) * self._foresight.isolated_task_s(replica, [_alone(work)])
+        again = min(self._paces.context_tokens, (wanted - room) / (there + 1))
+        return (there + 1) * self._paces.prefill_s(replica, again)
 
     def _room(self, replica: ReplicaId) -> float:
         """Tokens, for the sessions that live there."""
@@ -225,9 +230,10 @@ class PredictedPlacement(PlacementPolicy):
         context = prompt + (usage.output_tokens or 0)
         if self.homes.own(session) is not None:
             self.homes.holds(conversation, float(context))
-        self._usual_context += _AVERAGED * (context - self._usual_context)
+        new_tokens = None
         if usage.cached_tokens is not None and not opens:
-            self._usual_new += _AVERAGED * (prompt - usage.cached_tokens - self._usual_new)
+            new_tokens = prompt - usage.cached_tokens
+        self._paces.seen(context_tokens=context, new_tokens=new_tokens)
 
     def look_around(self, candidates: Sequence[ReplicaLoad], *, now: float) -> None:
         if len(candidates) > 1:
@@ -256,7 +262,7 @@ class PredictedPlacement(PlacementPolicy):
         self.residency.replica_left(replica)
         self.stealing.replica_left(replica)
         self._fits.pop(replica, None)
-        self._usual_s.pop(replica, None)
+        self._paces.replica_left(replica)
 
     def told(self, replica: ReplicaId, tokens: Mapping[SessionId, float]) -> None:
         self.residency.told(replica, tokens)
@@ -265,11 +271,3 @@ class PredictedPlacement(PlacementPolicy):
         if signals.kv_tokens is not None:
             self.residency.has_room_for(replica, signals.kv_tokens)
             self._fits[replica] = float(signals.kv_tokens + (signals.host_kv_tokens or 0))
-
-
-def _alone(work: TurnWork) -> Turn:
-    return Turn(
-        new_tokens=int(work.new_tokens),
-        cached_tokens=int(work.cached_tokens),
-        output_tokens=int(work.output_tokens or 1),
-    )

@@ -1,24 +1,30 @@
 """The server's driver of the brain: events in, commands out, one timer.
 
-It carries out what the coordinator commands and decides nothing. A handler holds a `Ticket`, its side
-of one request: the ticket sends the request's events, hands over the brain's decisions, and sees to
-it that every request ends exactly once, whatever happens to its handler.
+It carries out what the coordinator commands and decides nothing. Where a decision fails, by a fault of
+ours, requests are passed on without it. A handler holds a `Ticket`, its side of one request: the ticket
+sends the request's events, hands over the brain's decisions, and sees to it that every request ends exactly
+once, whatever happens to its handler.
 """
 
 import asyncio
 import itertools
+import logging
 import time
 from collections.abc import Callable
 from types import TracebackType
+from typing import Final
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Refuse, SendHint
 from gateway.core.coordinator import Coordinator
+from gateway.core.lifecycle import LifecycleError
 from gateway.domain.ids import ReplicaId, RequestId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, RequestFacts, ToolCall
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.moments import Moment
+
+_log: Final = logging.getLogger(__name__)
 
 
 def steady_clock() -> Callable[[], float]:
@@ -67,10 +73,15 @@ class Driver:
 
     def send(self, event: ev.Event) -> None:
         now, recorder = self.clock(), self._recorder
-        if recorder is None:
-            commands = self.coordinator.handle(event, now=now)
-        else:
-            commands = self.coordinator.handle(recorder.told(event), now=now)
+        try:
+            commands = self.coordinator.handle(recorder.told(event) if recorder else event, now=now)
+        except LifecycleError:
+            raise
+        except Exception:  # noqa: BLE001 - a bug of ours costs what we decide, not those who wait for it
+            if not self.coordinator.faults:
+                _log.exception("the gateway failed, and goes on (told once)")
+            commands = self.coordinator.recover(now=now)
+        if recorder is not None:
             recorder.answered(commands, now=now)
         records: list[Record] = []
         for command in commands:

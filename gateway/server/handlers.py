@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import msgspec
 
 from gateway.config.holding import HoldingConfig
+from gateway.core import refusals
 from gateway.core.commands import Dispatch, Refuse
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import ReplicaId
@@ -92,8 +93,7 @@ class Handlers:
             if client.is_answering:
                 client.abort()
             else:
-                message = "The gateway failed; the request may be sent again."
-                client.refuse(endpoint.protocol, Refusal(reason=RefusalReason.INTERNAL, message=message))
+                client.refuse(endpoint.protocol, refusals.internal())
 
     def sweep(self, now: float) -> None:
         """Cuts responses whose replica has stopped sending; called about once a second."""

@@ -60,6 +60,7 @@ class Observation:
             self._gauges,
             {
                 "stream_dropped": ("Records not written to the stream's file", lambda: self.dropped),
+                "faults": ("Faults of its own that the gateway went on from", lambda: coordinator.faults),
                 "hints_sent": ("Hints that engines took", lambda: _count(self.hints, "sent")),
                 "hints_dropped": (
                     "Hints dropped for want of room, or of their replica",

@@ -22,7 +22,7 @@ EXTERNAL = {"up"}
 """Prometheus makes it itself."""
 COUNTED_ELSEWHERE = (
     *("stream_dropped", "event_gaps", "spans_sent", "spans_dropped", "turns_untraced"),
-    *("tool_spans_taken", "tool_spans_left"),
+    *("tool_spans_taken", "tool_spans_left", "faults"),
 )
 
 

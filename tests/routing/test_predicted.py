@@ -181,6 +181,18 @@ def test_sessions_are_spread_by_what_those_of_their_agent_grow_to():
     assert fleet.place("next", agent=1, a=0, b=0).replica == large, "where the other one is not"
 
 
+def test_no_more_is_computed_again_than_sessions_usually_hold():
+    fleet = Fleet()
+    fleet.oracle.pace = {"b": 2.0}
+    for name, at in (("s", "a"), ("t", "a"), ("u", "b")):
+        fleet.policy.engine_reported(ReplicaId(at), EngineSignals(kv_tokens=20_000))
+        fleet.place(name, **{at: 0})
+    for _ in range(100):
+        fleet.answer("s", "a")
+    assert fleet.policy.homes.wanted_at[A] > 70_000, "but nobody ever held as much as 2,000"
+    assert fleet.place("new", a=0, b=0).replica == "a"
+
+
 def fleet_of_a_full_home() -> Fleet:
     """Two sessions that hold 60,000 tokens each live on a, which has room for 100,000; on b nobody lives."""
     fleet = Fleet()
@@ -222,10 +234,10 @@ def test_it_does_not_stand_in_its_own_way():
     fleet = Fleet()
     for replica in (A, B):
         fleet.policy.engine_reported(replica, EngineSignals(kv_tokens=200_000))
-    for name, at, tokens in (("s", "a", 60_000), ("t", "a", 140_000), ("u", "b", 140_500)):
+    for name, at, tokens in (("s", "a", 60_000), ("t", "a", 141_000), ("u", "b", 140_500)):
         fleet.place(name, **{at: 0})
         fleet.answer(name, at, prompt=tokens)
-    fleet.policy.told(A, {SessionId("s"): 0.0, SessionId("t"): 140_000.0})
+    fleet.policy.told(A, {SessionId("s"): 0.0, SessionId("t"): 141_000.0})
     assert fleet.place("s", tokens=61_000.0, b=0, a=0).reason is HERE, "one lives with it here, and there"
     fleet.policy.session_ended(SessionId("u"))
     assert fleet.place("s", tokens=61_000.0, b=0, a=0).replica == "b"
@@ -240,6 +252,38 @@ def test_it_stays_where_others_have_no_room_either():
     assert fleet.place("s", tokens=61_000.0, a=0, b=0).reason is HERE
 
 
+def test_a_full_home_is_left_only_for_one_that_is_less_full_then():
+    fleet = fleet_of_a_full_home()
+    fleet.oracle.pace = {"a": 9.0}
+    for name in ("t", "u"):
+        fleet.place(name, a=0)
+        fleet.answer(name, "a", prompt=60_000)
+    for name in ("v", "w"):
+        fleet.place(name, b=0)
+        fleet.answer(name, "b", prompt=60_000)
+    fleet.policy.told(A, {SessionId("s"): 2_000.0})
+    assert fleet.place("s", tokens=60_000.0, a=0, b=0).reason is HERE, "then three would live there, as here"
+    loads = [ReplicaLoad(A, 0, slower=9.0), ReplicaLoad(B, 0)]
+    late = fleet.policy.place(loads, turn("s"), Asked(0.0, 7, 240_000, lambda: 60_000.0))
+    assert late.replica == "b" and late.reason is BUSY, "it is late here, however full others are"
+
+
+def test_sessions_that_are_there_are_expected_to_grow_as_others_did_meanwhile():
+    fleet = Fleet()
+    fleet.place("s", a=0)
+    fleet.answer("s", "a", prompt=5_000)
+    before = fleet.policy.homes.wanted_at[A]
+    for number in range(30):
+        fleet.place(f"past-{number}", b=0)
+        fleet.answer(f"past-{number}", "b", prompt=10_000)
+        fleet.policy.session_ended(SessionId(f"past-{number}"))
+    assert fleet.policy.homes.wanted_at == {"a": before}
+    fleet.place("s", a=0)
+    assert 9_999 < fleet.policy.homes.wanted_at[A] < before / 2
+    fleet.policy.session_ended(SessionId("s"))
+    assert not fleet.policy.homes.wanted_at
+
+
 def test_what_will_grow_is_no_crowd_yet():
     fleet = Fleet()
     for replica in (A, B):
@@ -250,10 +294,11 @@ def test_what_will_grow_is_no_crowd_yet():
     assert fleet.policy.homes.wanted_at[A] > 100_000
     fleet.oracle.asked = 0
     assert fleet.place("s", tokens=21_000.0, a=0, b=0).reason is HERE and fleet.oracle.asked == 0
-    for name in ("t", "u"):
-        fleet.answer(name, "a", prompt=40_000)
-    fleet.place("s", tokens=21_000.0, a=0, b=0)
-    assert fleet.oracle.asked == 3, "home, and whoever there is"
+    for tokens, asked in ((35_000, 0), (41_000, 2)):
+        for name in ("t", "u"):
+            fleet.answer(name, "a", prompt=tokens)
+        fleet.place("s", tokens=21_000.0, a=0, b=0)
+        assert fleet.oracle.asked == asked, "home, and where there is room, once all of it is taken"
 
 
 def test_a_busy_home_is_not_left_for_where_more_live():

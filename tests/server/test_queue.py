@@ -69,6 +69,24 @@ async def test_waiting_too_long_is_a_503_each_with_its_own_retry_after(start):
     assert (await first.receive()).status == 200
 
 
+async def test_a_decision_that_fails_costs_no_answer(start, monkeypatch, caplog):
+    """Neither whose it is, nor who waits behind it."""
+
+    def fails(*_: object) -> None:
+        raise TypeError("a fault of ours")
+
+    bench = await start(admission={"max_running_per_replica": 1}, recording={})
+    bench.may_log_errors = True
+    monkeypatch.setattr(bench.brain.gate.placement, "place", fails)
+    bench.backend.script = gate = Gate()
+    for _ in range(3):
+        gate.passes.release()
+    responses = await asyncio.gather(*(bench.ask(post()) for _ in range(3)))
+    assert {response.status for response in responses} == {200}
+    assert caplog.text.count("the gateway failed, and goes on") == 1
+    assert bench.brain.faults == 3
+
+
 async def test_a_client_that_a_backend_told_when_to_come_is_expected_then(start):
     """Of several failed twins, the one that is due is retried."""
     bench = await start()

@@ -48,7 +48,10 @@ class Exported:
             self.export.take(play.records.copy())
             play.records.clear()
 
-    async def close(self) -> None:
+    async def __aenter__(self) -> "Exported":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
         for task in self.tasks:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -63,66 +66,60 @@ async def until(is_true) -> None:
 
 
 async def test_spans_arrive(receiver):
-    sent = Exported(
+    async with Exported(
         receiver.endpoint, {"TOKEN": "Bearer x\n"}, headers={"x-team": "a"}, authorization_env="TOKEN"
-    )
-    sent.sessions(300)
-    await until(lambda: len(receiver.spans) == 1200)
-    assert sent.export.sent == 1200 and not sent.export.dropped and receiver.requests < 10
-    assert receiver.headers[0]["Authorization"] == "Bearer x" and receiver.headers[0]["x-team"] == "a"
-    assert sorted({span.name for span in receiver.spans}) == ["chat", "decode", "invoke_agent", "prefill"]
-    await sent.close()
+    ) as sent:
+        sent.sessions(300)
+        await until(lambda: sent.export.sent == 1200)
+        assert len(receiver.spans) == 1200 and not sent.export.dropped and receiver.requests < 10
+        assert receiver.headers[0]["Authorization"] == "Bearer x" and receiver.headers[0]["x-team"] == "a"
+        assert sorted({span.name for span in receiver.spans}) == ["chat", "decode", "invoke_agent", "prefill"]
 
 
 async def test_a_resource_is_described_as_everywhere(receiver, monkeypatch):
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
-    sent = Exported(receiver.endpoint, service_name="front")
-    sent.sessions(1)
-    await until(lambda: receiver.resources)
-    said = receiver.resources[0]
-    assert said["service.name"] == "front" and said["service.version"] == __version__
-    assert said["deployment.environment"] == "test"
-    await sent.close()
+    async with Exported(receiver.endpoint, service_name="front") as sent:
+        sent.sessions(1)
+        await until(lambda: receiver.resources)
+        said = receiver.resources[0]
+        assert said["service.name"] == "front" and said["service.version"] == __version__
+        assert said["deployment.environment"] == "test"
 
 
 async def test_what_is_open_at_the_end_is_sent(receiver):
-    sent = Exported(receiver.endpoint)
-    sent.play >> arrived("r1", explicit=stated("one"))
-    sent.play.take()
-    sent.export.take(sent.play.records)
-    await sent.close()
+    async with Exported(receiver.endpoint) as sent:
+        sent.play >> arrived("r1", explicit=stated("one"))
+        sent.play.take()
+        sent.export.take(sent.play.records)
     [root] = [span for span in receiver.spans if not span.parent_span_id]
     assert attributes(root)["turnpike.session.end"] == "shutdown" and len(receiver.spans) == 3
 
 
 async def test_a_collector_that_is_busy_is_asked_again(receiver):
     receiver.statuses = [503, 429, 200]
-    sent = Exported(receiver.endpoint)
-    sent.sessions(2)
-    await until(lambda: len(receiver.spans) == 8)
-    assert not sent.export.dropped
-    await sent.close()
+    async with Exported(receiver.endpoint) as sent:
+        sent.sessions(2)
+        await until(lambda: len(receiver.spans) == 8)
+        assert not sent.export.dropped
 
 
 async def test_what_it_refuses_is_dropped_and_counted(receiver, caplog):
     receiver.statuses = [400]
-    sent = Exported(receiver.endpoint)
-    with caplog.at_level(logging.WARNING):
-        sent.sessions(2)
-        await until(lambda: sent.export.dropped == 8)
-    assert caplog.messages == ["traces cannot be sent to the collector for now: it answered 400"]
-    sent.sessions(1, start=9)
-    await until(lambda: len(receiver.spans) == 4)
-    await sent.close()
+    async with Exported(receiver.endpoint) as sent:
+        with caplog.at_level(logging.WARNING):
+            sent.sessions(2)
+            await until(lambda: sent.export.dropped == 8)
+        assert caplog.messages == ["traces cannot be sent to the collector for now: it answered 400"]
+        sent.sessions(1, start=9)
+        await until(lambda: len(receiver.spans) == 4)
 
 
 async def test_a_dead_collector_costs_spans_and_nothing_else(caplog):
-    sent = Exported("http://127.0.0.1:9/v1/traces", max_pending=100)
-    sent.sessions(200)
-    await until(lambda: sent.export.dropped >= 700)
-    assert len(sent.export._pending) == 100
-    began = time.monotonic()
-    await sent.close()
+    async with Exported("http://127.0.0.1:9/v1/traces", max_pending=100) as sent:
+        sent.sessions(200)
+        await until(lambda: sent.export.dropped >= 700)
+        assert len(sent.export._pending) == 100
+        began = time.monotonic()
     assert time.monotonic() - began < 3 and sent.export.dropped == 800
     assert len([each for each in caplog.messages if "cannot be sent" in each]) == 1
 
@@ -130,14 +127,13 @@ async def test_a_dead_collector_costs_spans_and_nothing_else(caplog):
 async def test_a_slow_collector_is_waited_for_by_nobody(receiver, monkeypatch):
     monkeypatch.setattr(module, "_AT_THE_END_S", 0.1)
     receiver.delay_s = 30.0
-    sent = Exported(receiver.endpoint, max_pending=50)
-    sent.sessions(100)
-    await until(lambda: sent.export.dropped >= 350 and receiver.requests)
-    began = time.monotonic()
-    for _ in range(100):
-        await asyncio.sleep(0)
-    assert time.monotonic() - began < 0.5 and receiver.requests == 1
-    await sent.close()
+    async with Exported(receiver.endpoint, max_pending=50) as sent:
+        sent.sessions(100)
+        await until(lambda: sent.export.dropped >= 350 and receiver.requests)
+        began = time.monotonic()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert time.monotonic() - began < 0.5 and receiver.requests == 1
     assert time.monotonic() - began < 2
 
 
