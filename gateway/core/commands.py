@@ -5,7 +5,7 @@ from typing import final
 import msgspec
 
 from gateway.domain.decision import Placement, Refusal, SessionRef
-from gateway.domain.ids import ReplicaId, RequestId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
 from gateway.domain.records import Record
 
 
@@ -32,6 +32,25 @@ class SendHint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 @final
+class Prefill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Have the prompt of this turn, which is over, computed on another replica, and throw the answer away.
+    Answered by `PrefillEnded`, however it ends."""
+
+    turn: RequestId
+    session: SessionId
+    thread: ThreadId
+    replica: ReplicaId
+    hint: str | None = None
+
+
+@final
+class StopPrefill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Nobody needs it any more."""
+
+    turn: RequestId
+
+
+@final
 class Refuse(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Answer the request with this refusal; nothing more will come for it."""
 
@@ -41,5 +60,6 @@ class Refuse(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     waited_s: float
 
 
-Command = Dispatch | Refuse | SendHint | Record
+Action = Dispatch | Refuse | SendHint | Prefill | StopPrefill
+Command = Action | Record
 """A record is to be appended to the information stream."""

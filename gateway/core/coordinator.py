@@ -27,6 +27,7 @@ from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Answer, Work
 from gateway.errors import http_status
 from gateway.routing.placement import PlacementPolicy
+from gateway.routing.stealing import Steal
 from gateway.routing.trickle import Trickle
 
 _OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"}
@@ -78,6 +79,7 @@ class Coordinator:
             trickle=trickle,
             refuse=lambda live, refusal, now: self._refuse(live, refusal, now=now),
             hint=self._hint,
+            hint_with_prefill=self._hint_with_prefill,
         )
         self.waiting_room = self.gate.waiting_room
         self._is_draining, self._timeouts = False, 0
@@ -183,6 +185,8 @@ class Coordinator:
                 | ev.ResidencyTold()
             ):
                 self._fleet_changes(event, now=now)
+            case ev.PrefillEnded():
+                self.gate.prefill_ended(event.turn, event.usage, now=now)
             case ev.EngineReported():
                 self._engine_reported(event, now=now)
             case ev.HostReported():
@@ -278,7 +282,13 @@ class Coordinator:
         service_class = self.admission.class_of(known_as, live.pool)
         said = service_class.value if service_class is not None else None
         hint = self.sessions.hint_for(live, replica, said, now=now)
+        self._say_hints()
         return hint, said if hint is not None else None
+
+    def _hint_with_prefill(self, steal: Steal) -> str | None:
+        if not self.fleet.abilities(steal.thief).turnpike_hints:
+            return None
+        return self.sessions.prospects.hint_with_prefill(*steal.conversation, steal.thief)
 
     def _tell(self, records: list[rec.Record], *, now: float) -> None:
         """Records of sessions go to the stream, and what policies act on, to them."""
@@ -286,12 +296,16 @@ class Coordinator:
             if type(record) is rec.SessionEnded:
                 self.admission.session_over(record.session, now=now)
                 self.gate.placement.session_ended(record.session)
+                self.gate.migrations.goes_on(record.session)
         if self.sessions.ran:
             active = self.sessions.tools.active_sessions
             for run in self.sessions.ran:
                 self.admission.tools_ran(run.session, run.names, run.duration_s, active)
             self.sessions.ran.clear()
         self._stream.extend(records)
+        self._say_hints()
+
+    def _say_hints(self) -> None:
         if self.sessions.said:
             self._out += [SendHint(replica=replica, hint=hint) for replica, hint in self.sessions.said]
             self.sessions.said.clear()

@@ -6,7 +6,7 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.host import HostSignals
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
-from gateway.domain.request import Answer, RequestFacts, ToolCall
+from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
 from gateway.domain.tool_span import ToolSpan
 
 
@@ -81,6 +81,13 @@ class ClientLeft(msgspec.Struct, frozen=True, tag=True):
 
     request: RequestId
     answer: Answer | None = None
+
+
+class PrefillEnded(msgspec.Struct, frozen=True, tag=True):
+    """What `Prefill` asked for is there; or was not computed, or not to the end."""
+
+    turn: RequestId
+    usage: Usage | None
 
 
 class ReplicaCameUp(msgspec.Struct, frozen=True, tag=True):
@@ -169,6 +176,7 @@ FleetEvent = ReplicaCameUp | ReplicaWentDown | ReplicaDrained | ReplicaLeft | Re
 Event = (
     RequestEvent
     | FleetEvent
+    | PrefillEnded
     | EngineReported
     | HostReported
     | ToolsTold

@@ -24,12 +24,14 @@ from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
 from gateway.core.lifecycle import Step
 from gateway.core.live import LiveRequest
+from gateway.core.migrations import Migrations
 from gateway.core.stream import Stream
 from gateway.domain.decision import Admit, Edge, Placement, PlacementReason, Refusal, Wait, WaitReason
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Answer, Usage, Work
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
+from gateway.routing.stealing import Steal
 from gateway.routing.trickle import Trickle
 
 NO_USAGE = Usage()
@@ -55,6 +57,7 @@ class Gate:
         trickle: Trickle,
         refuse: Callable[[LiveRequest, Refusal, float], None],
         hint: Callable[[LiveRequest, ReplicaId, float], tuple[str | None, str | None]],
+        hint_with_prefill: Callable[[Steal], str | None],
     ) -> None:
         """`live`: the requests whose ids are waiting; `out`: where commands and records are put; `refuse`:
         turns away a request that left the waiting room for somebody else, at a time; `hint`: what to tell the
@@ -72,6 +75,8 @@ class Gate:
         self._trickle = trickle
         self._refuse = refuse
         self._hint = hint
+        self._hint_with_prefill = hint_with_prefill
+        self.migrations = Migrations(fleet, placement, out)
         self._now = 0.0
         self.pools_with_room: dict[PoolId, None] = {}
         """What `let_in` has to look at."""
@@ -236,6 +241,7 @@ class Gate:
             live.session,
             live.tried[-1],
             answer.usage,
+            turn=live.request,
             agent=live.facts.transcript.agent,
             pauses=bool(answer.tool_calls),
             is_movable=not answer.state_ids and live.home is None,
@@ -243,7 +249,9 @@ class Gate:
         )
         if self.placement.looks_around and len(self._fleet) > 1:
             candidates = self._fleet.candidates(live.pool, only=None, without=())
-            self.placement.look_around(candidates, now=now)
+            steal = self.placement.look_around(candidates, now=now)
+            if steal is not None:
+                self.migrations.begin(steal, self._hint_with_prefill(steal), now=now)
 
     def leave_waiting_room(self, live: LiveRequest, *, now: float) -> None:
         self.waiting_room.leave(live.request)
@@ -258,6 +266,11 @@ class Gate:
         self._fleet.health.ended(live.request, replica, failed=_is_fault(outcome, answer), now=now)
         self._forecasts.ended(live, replica, answer, is_whole=outcome == "finished", now=now)
         self._stream.left_replica(live, replica, outcome, answer, now=now)
+
+    def prefill_ended(self, turn: RequestId, usage: Usage | None, *, now: float) -> None:
+        thief = self._fleet.get(self.migrations.ended(turn, usage, now=now))
+        if thief is not None:
+            self.room_may_be(thief.facts.pool)
 
     def _turn_away(self, live: LiveRequest, refusal: Refusal, *, now: float) -> None:
         self.leave_waiting_room(live, now=now)
@@ -297,6 +310,8 @@ class Gate:
             tokens = partial(self._forecasts.expected_tokens, live)
             asked = Asked(now, facts.transcript.agent, facts.body_bytes, tokens)
         placement = self.placement.place(candidates, live.session, asked)
+        if self.migrations and live.session is not None:
+            self.migrations.goes_on(live.session.session, live.session.thread)
         if live.home is not None:
             placement = Placement(replica=placement.replica, reason=PlacementReason.STATE_LIVES_THERE)
         elif live.tried:

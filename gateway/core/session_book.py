@@ -216,6 +216,8 @@ class SessionBook:
     ) -> str | None:
         """What to tell the engine there with this request."""
         assert live.session is not None
+        if (left := self.prospects.hint_where_it_was(live.session, replica)) is not None:
+            self.said.append(left)
         hint = self.prospects.hint_with_request(
             live.session,
             live.facts,

@@ -9,6 +9,7 @@ from gateway.domain import records as rec
 from gateway.domain.decision import Placement, Refusal, Wait, WaitReason
 from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Answer, Usage, Work
+from gateway.routing.stealing import Steal
 
 GPU_WORK = (Work.GENERATE, Work.POOL)
 
@@ -28,6 +29,22 @@ class Stream:
     def left_waiting(self, live: LiveRequest, *, now: float) -> None:
         waited_ms = live.waited_s * 1e3
         self.append(rec.TurnLeft(at_s=now, turn=live.request, session=live.session_id, waited_ms=waited_ms))
+
+    def moved(self, steal: Steal, outcome: str, usage: Usage, *, took_s: float, now: float) -> None:
+        session, thread = steal.conversation
+        self.append(
+            rec.PrefixMoved(
+                at_s=now,
+                session=session,
+                thread=thread,
+                turn=steal.turn,
+                origin=steal.victim,
+                replica=steal.thief,
+                outcome=outcome,
+                usage=usage,
+                duration_ms=took_s * 1e3,
+            )
+        )
 
     def would_wait(self, live: LiveRequest, reason: WaitReason, *, now: float) -> None:
         self.append(rec.TurnWouldWait(at_s=now, turn=live.request, session=live.session_id, reason=reason))

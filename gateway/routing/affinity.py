@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from gateway.domain.decision import Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, SessionId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.request import Usage
 from gateway.routing.homes import Homes
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
@@ -53,6 +53,7 @@ class SessionAffinity(PlacementPolicy):
         replica: ReplicaId,
         usage: Usage,
         *,
+        turn: RequestId,
         agent: int,
         pauses: bool,
         is_movable: bool,

@@ -18,8 +18,9 @@ import msgspec
 from gateway.domain.decision import Placement, PlacementReason, SessionRef
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, SessionId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.request import Usage
+from gateway.routing.stealing import Steal
 
 
 def _unknown() -> float:
@@ -69,6 +70,7 @@ class PlacementPolicy(Protocol):
         replica: ReplicaId,
         usage: Usage,
         *,
+        turn: RequestId,
         agent: int,
         pauses: bool,
         is_movable: bool,
@@ -78,8 +80,13 @@ class PlacementPolicy(Protocol):
         it lives on that replica."""
         return
 
-    def look_around(self, candidates: Sequence[ReplicaLoad], *, now: float) -> None:
-        """What the replicas of a pool run, when a turn there has ended."""
+    def look_around(self, candidates: Sequence[ReplicaLoad], *, now: float) -> Steal | None:
+        """What the replicas of a pool run, when a turn there has ended. Whose session is to be moved now, if
+        anybody's, while its tools run."""
+        return None
+
+    def moved(self, steal: Steal, usage: Usage | None) -> None:
+        """What its last turn left is there now; None: it will not be."""
         return
 
     def session_ended(self, session: SessionId) -> None:

@@ -32,7 +32,7 @@ from gateway.cost.roofline import Turn
 from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, SessionId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.request import Usage
 from gateway.routing.growth import Growth
 from gateway.routing.homes import Homes
@@ -40,7 +40,7 @@ from gateway.routing.paces import Paces
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 from gateway.routing.residency import Residency, ResidencyConfig
 from gateway.routing.settings import RoutingConfig
-from gateway.routing.stealing import Stealing
+from gateway.routing.stealing import Steal, Stealing
 
 _FEW: Final = 3
 """Turns that a home may run more than the least loaded replica, before anything is predicted."""
@@ -213,6 +213,7 @@ class PredictedPlacement(PlacementPolicy):
         replica: ReplicaId,
         usage: Usage,
         *,
+        turn: RequestId,
         agent: int,
         pauses: bool,
         is_movable: bool,
@@ -221,7 +222,7 @@ class PredictedPlacement(PlacementPolicy):
         conversation = (session.session, session.thread)
         self.homes.heard(session.session, works=pauses, now=now)
         if pauses and is_movable and self.looks_around and self.homes.first(session.session) == conversation:
-            self.stealing.paused(conversation, replica, now=now)
+            self.stealing.paused(conversation, replica, turn)
         prompt = usage.prompt_tokens
         if prompt is None or session.edge is Edge.SERVES:
             return
@@ -235,9 +236,13 @@ class PredictedPlacement(PlacementPolicy):
             new_tokens = prompt - usage.cached_tokens
         self._paces.seen(context_tokens=context, new_tokens=new_tokens)
 
-    def look_around(self, candidates: Sequence[ReplicaLoad], *, now: float) -> None:
-        if len(candidates) > 1:
-            self.stealing.look(candidates, self._burden, now=now)
+    def look_around(self, candidates: Sequence[ReplicaLoad], *, now: float) -> Steal | None:
+        return self.stealing.look(candidates, self._burden, now=now) if len(candidates) > 1 else None
+
+    def moved(self, steal: Steal, usage: Usage | None) -> None:
+        if usage is not None:
+            self.residency.turn_over(steal.conversation, steal.thief, usage, agent=0, opens=False)
+        self.stealing.moved(steal, is_there=usage is not None)
 
     def session_ended(self, session: SessionId) -> None:
         first = self.homes.first(session)

@@ -7,13 +7,13 @@ Symbols: T_idle → `idle_s`; R_max → `ratio`; w_i → the thief; w_j → the 
 Deviations: §5.2 triggers on idleness *or* the ratio, and its safeguard (a) wants both at once: so do we. What
 is stolen is a session between two turns, whose tools run: in front of stock servers a turn that was sent
 cannot be called back, and one that waits in the gateway goes wherever there is room. Load is what the
-sessions that live on a replica take there, as all of them are idle now and then. The thief computes what it
-stole anew.
+sessions that live on a replica take there, as all of them are idle now and then. SAGA moves the KV cache; in
+front of stock servers the thief computes it, from the prompt of the last turn, while the session's tools run.
 
 Invariants: a session is stolen at most `most` times, never within `cooldown_s` of the last time, and never
-back to where it came from within `_NO_RETURN` cooldowns; a steal that is claimed when the thief has got
-busier than the victim, or later than `valid_s`, is refused, and the session stays; memory is bounded by the
-sessions that pause and were stolen.
+back to where it came from within `_NO_RETURN` cooldowns; a steal that is claimed before the thief has what
+was stolen, when it has got busier than the victim, or later than `valid_s`, is refused, and the session
+stays; memory is bounded by the sessions that pause and were stolen.
 """
 
 import random
@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, SessionId, ThreadId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
 
 Conversation = tuple[SessionId, ThreadId]
 _Seconds = Annotated[float, Meta(ge=0, le=86_400)]
@@ -38,8 +38,8 @@ _TRIED: Final = 8
 
 class StealingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     enabled: bool = False
-    """Replicas that idle take sessions over from those that have too many. In simulations that gained nothing
-    on like replicas, and cost completion on unlike ones (docs/routing.md)."""
+    """Replicas that idle take sessions over from those that have too many. In simulations it makes no
+    difference (docs/routing.md)."""
     idle_s: _Seconds = 0.1
     """How long a replica must have run nothing."""
     ratio: Annotated[float, Meta(ge=1, le=100)] = 2.0
@@ -50,13 +50,19 @@ class StealingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Times that a session may be stolen."""
     valid_s: _Seconds = 300.0
     """A steal that was not claimed for so long is void."""
+    kept_bytes: Annotated[int, Meta(ge=0)] = 256 << 20
+    """Of requests whose answers may ask for tools, kept in memory to send to a thief; the oldest go first."""
 
 
-class Steal(msgspec.Struct, frozen=True):
+class Steal(msgspec.Struct, eq=False):
     conversation: Conversation
+    turn: RequestId
+    """Its last one."""
     victim: ReplicaId
     thief: ReplicaId
     decided_s: float
+    is_there: bool = False
+    """The thief has what the turn left."""
 
 
 class _Past(msgspec.Struct, eq=False):
@@ -71,8 +77,8 @@ class Stealing:
     def __init__(self, config: StealingConfig, rng: random.Random) -> None:
         self._config = config
         self._rng = rng
-        self._pausing: dict[ReplicaId, OrderedDict[Conversation, float]] = {}
-        """By replica, the longest first."""
+        self._pausing: dict[ReplicaId, OrderedDict[Conversation, RequestId]] = {}
+        """Their last turns, by replica; who pauses for longest first."""
         self._at: dict[Conversation, ReplicaId] = {}
         self._idle_since_s: dict[ReplicaId, float] = {}
         self._decided: dict[Conversation, Steal] = {}
@@ -81,12 +87,12 @@ class Stealing:
 
     # --- what happens ------------------------------------------------------------------------------
 
-    def paused(self, conversation: Conversation, replica: ReplicaId, *, now: float) -> None:
-        """Its tools run now."""
+    def paused(self, conversation: Conversation, replica: ReplicaId, turn: RequestId) -> None:
+        """Its tools run now, as that turn's answer asked for."""
         if not self._config.enabled:
             return
         self.goes_on(conversation)
-        self._pausing.setdefault(replica, OrderedDict())[conversation] = now
+        self._pausing.setdefault(replica, OrderedDict())[conversation] = turn
         self._at[conversation] = replica
 
     def goes_on(self, conversation: Conversation) -> None:
@@ -125,9 +131,17 @@ class Stealing:
         conversation = self._oldest(victim, thief, now=now)
         if conversation is None:
             return None
-        steal = self._decided[conversation] = Steal(conversation, victim, thief, now)
+        turn = self._pausing[victim][conversation]
+        steal = self._decided[conversation] = Steal(conversation, turn, victim, thief, now)
         self._idle_since_s[thief] = now  # it has something to wait for
         return steal
+
+    def moved(self, steal: Steal, *, is_there: bool) -> None:
+        """The thief has what was stolen, or will not; that is tried once in a pause."""
+        steal.is_there = is_there
+        if not is_there and self._decided.get(steal.conversation) is steal:
+            del self._decided[steal.conversation]
+            self.goes_on(steal.conversation)
 
     # --- at the next turn --------------------------------------------------------------------------
 
@@ -136,7 +150,7 @@ class Stealing:
     ) -> ReplicaId | None:
         """Where a turn goes that was stolen; None if it was not, or not any more."""
         steal = self._decided.pop(conversation, None)
-        if steal is None or now - steal.decided_s > self._config.valid_s:
+        if steal is None or not steal.is_there or now - steal.decided_s > self._config.valid_s:
             return None
         running = {load.replica: load.running for load in loads}
         if steal.thief not in running or running[steal.thief] > running.get(steal.victim, 0):

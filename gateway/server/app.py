@@ -25,6 +25,7 @@ from gateway.server.listener import Listener
 from gateway.server.members import Members
 from gateway.server.observation import Observation
 from gateway.server.outbound import Outbound
+from gateway.server.prefills import Prefills
 from gateway.server.tasks import TaskGroup
 from gateway.server.tenants import Tenants
 from gateway.server.tool_spans import ToolSpans
@@ -75,16 +76,23 @@ class Gateway:
             is_looked_at=lambda: self.observation.views.is_looked_at,
         )
         self._tenants = tenants = Tenants(config.tenants)
+        outbound = Outbound(config.hints, are_keys_required=tenants.are_keys_required)
+        stealing = config.routing.stealing
+        self._prefills: Prefills | None = None
+        if stealing.enabled:
+            self._prefills = Prefills(self.driver, self._replicas, outbound, max_bytes=stealing.kept_bytes)
+            self.driver.on_prefill = self._prefills.take
         self._handlers = Handlers(
             self.driver,
             self._replicas,
             self._health,
-            Outbound(config.hints, are_keys_required=tenants.are_keys_required),
+            outbound,
             are_keys_required=tenants.are_keys_required,
             with_receipts=config.server.receipts,
             holding=config.server.holding,
             traces=self.observation.traces,
             overhead=self.observation.metrics.overhead,
+            prefills=self._prefills,
         )
         self.listener = Listener(
             self._handlers, Door(tenants), config.server.limits, now=asyncio.get_running_loop().time
@@ -129,6 +137,8 @@ class Gateway:
 
     async def stop(self) -> None:
         await self.listener.close()
+        if self._prefills is not None:
+            self._prefills.close()
         await self._tasks.cancel()
         await self._health.close()
         await self._engines.close()

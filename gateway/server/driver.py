@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final
 
 from gateway.core import events as ev
-from gateway.core.commands import Dispatch, Refuse, SendHint
+from gateway.core.commands import Dispatch, Prefill, Refuse, SendHint, StopPrefill
 from gateway.core.coordinator import Coordinator
 from gateway.core.lifecycle import LifecycleError
 from gateway.domain.ids import ReplicaId, RequestId, TenantId
@@ -55,6 +55,8 @@ class Driver:
         self._on_records = on_records
         self._recorder = recorder
         self._send_hint = send_hint
+        self.on_prefill: Callable[[Prefill | StopPrefill], None] | None = None
+        """To be set before the first request, if sessions may be stolen."""
         self.tickets: dict[RequestId, Ticket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
@@ -91,6 +93,9 @@ class Driver:
             elif type(command) is SendHint:
                 if self._send_hint is not None:
                     self._send_hint(command.replica, command.hint)
+            elif type(command) is Prefill or type(command) is StopPrefill:
+                assert self.on_prefill is not None
+                self.on_prefill(command)
             else:
                 records.append(command)
         if records:

@@ -22,6 +22,7 @@ from gateway.server.connection import ClientConnection
 from gateway.server.driver import Driver, Ticket
 from gateway.server.holding import Held, fail_late, is_event_stream
 from gateway.server.outbound import Outbound
+from gateway.server.prefills import Prefills
 from gateway.server.receipts import receipts
 from gateway.server.relay import Relay, framing_of, pass_whole
 from gateway.server.request_head import RequestHead
@@ -69,8 +70,10 @@ class Handlers:
         holding: HoldingConfig,
         traces: TraceContexts | None = None,
         overhead: Spread | None = None,
+        prefills: Prefills | None = None,
     ) -> None:
-        """`traces`: None if nobody traces; `overhead`: what a request takes until it is sent on, of some."""
+        """`traces`: None if nobody traces; `overhead`: what a request takes until it is sent on, of some;
+        `prefills`: None if no session is ever stolen."""
         self._driver = driver
         self._replicas = replicas
         self._health = health
@@ -80,6 +83,7 @@ class Handlers:
         self._traces = traces
         self._has_misread = False
         self._overhead = overhead
+        self._prefills = prefills
         self._served = 0
         self._holding = holding
         self._relays: dict[Relay, Replica] = {}
@@ -157,6 +161,8 @@ class Handlers:
                 replica = self._replicas[decision.placement.replica]
                 upstream = await self._attempt(ticket, decision, replica, request, facts)
                 if upstream is not None:
+                    if self._prefills is not None and decision.session is not None:
+                        self._prefills.keep(decision.session, ticket.request, request)
                     return _Attempt(replica, upstream, told, held)
         finally:
             if held is not None:

@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Meta
 
 from gateway.core import events as ev
-from gateway.core.commands import Command, Dispatch, Refuse, SendHint
-from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
+from gateway.core.commands import Command, Dispatch, Prefill, Refuse, SendHint, StopPrefill
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
 from gateway.simulator.brain import Brain
@@ -48,6 +48,8 @@ class Call(msgspec.Struct, kw_only=True, eq=False):
     first_token_s: float = 0.0
     replica: ReplicaId = ReplicaId("")
     known_as: SessionId | None = None
+    conversation: tuple[SessionId, ThreadId] | None = None
+    """The same, with the thread."""
     """What the gateway takes its session for."""
     refusals: int = 0
     cached_tokens: int = 0
@@ -64,6 +66,8 @@ class Caller(Protocol):
 
 class Engine(Protocol):
     def submit(self, turn: EngineTurn) -> None: ...
+
+    def abort(self, number: int) -> None: ...
 
     def hint(self, text: str) -> None: ...
 
@@ -91,6 +95,10 @@ class Driver:
         self._running: dict[int, RequestId] = {}
         """By the number of the engine's turn."""
         self._turns = 0
+        self._paused: dict[tuple[SessionId, ThreadId], EngineTurn] = {}
+        """The last turns of conversations whose tools run."""
+        self._prefills: dict[int, tuple[RequestId, ReplicaId]] = {}
+        """Of whose prompt and where, by the number of the engine's turn."""
         self._timer: Alarm | None = None
 
     def __len__(self) -> int:
@@ -130,6 +138,8 @@ class Driver:
     # --- the engines' side -------------------------------------------------------------------------
 
     def first_token(self, turn: EngineTurn) -> None:
+        if turn.number in self._prefills:
+            return
         request = self._running[turn.number]
         call = self._calls[request]
         assert turn.began_s is not None
@@ -138,6 +148,11 @@ class Driver:
         self.send(ev.FirstTokenSeen(request))
 
     def finished(self, turn: EngineTurn, *, cached_tokens: int, preemptions: int) -> None:
+        if turn.number in self._prefills:
+            usage = Usage(prompt_tokens=turn.turn.input_tokens, cached_tokens=cached_tokens, output_tokens=1)
+            of, _ = self._prefills.pop(turn.number)
+            self.send(ev.PrefillEnded(of, usage))
+            return
         request = self._running.pop(turn.number)
         call = self._calls.pop(request)
         call.cached_tokens, call.preemptions = cached_tokens, preemptions
@@ -154,6 +169,8 @@ class Driver:
             finish_reason="tool_calls" if call.tool_calls else "stop",
             has_terminal=True,
         )
+        if call.tool_calls and call.conversation is not None:
+            self._paused[call.conversation] = turn
         self.send(ev.ResponseFinished(request, answer))
         call.caller.answered(call)
 
@@ -166,6 +183,10 @@ class Driver:
             self._refused(self._calls.pop(command.request), command)
         elif isinstance(command, SendHint):
             self.engines[command.replica].hint(command.hint)
+        elif isinstance(command, Prefill):
+            self._prefill(command)
+        elif isinstance(command, StopPrefill):
+            self._kernel.after(0.0, self._stop_prefill, command.turn)
         elif self._on_record is not None:
             self._on_record(command)
 
@@ -175,6 +196,8 @@ class Driver:
         call.dispatched_s = self._kernel.now
         if command.session is not None:
             call.known_as = command.session.session
+            call.conversation = (command.session.session, command.session.thread)
+            self._paused.pop(call.conversation, None)
         self._turns += 1
         self._running[self._turns] = command.request
         turn = EngineTurn(
@@ -186,6 +209,29 @@ class Driver:
             hint=command.hint,
         )
         self.engines[call.replica].submit(turn)
+
+    def _prefill(self, command: Prefill) -> None:
+        last = self._paused[command.session, command.thread]
+        self._turns += 1
+        self._prefills[self._turns] = (command.turn, command.replica)
+        turn = msgspec.structs.replace(
+            last, number=self._turns, submitted_s=self._kernel.now, hint=command.hint, is_prefill=True
+        )
+        turn.began_s, turn.cached_tokens = None, 0
+        self.engines[command.replica].submit(turn)
+
+    def _stop_prefill(self, of: RequestId) -> None:
+        """Unless it has ended meanwhile."""
+        for number, (turn, replica) in tuple(self._prefills.items()):
+            if turn == of:
+                del self._prefills[number]
+                self.engines[replica].abort(number)
+                self.send(ev.PrefillEnded(of, None))
+
+    def end(self) -> None:
+        """All sessions are over; prefills may be under way of some that did not say so."""
+        for turn, _ in tuple(self._prefills.values()):
+            self._stop_prefill(turn)
 
     def _rearm(self) -> None:
         due_s = self.brain.next_deadline_s()

@@ -52,6 +52,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     at_s: Annotated[float, Meta(ge=0)]
     lost: str | None = None
     """A replica by name: no turn is sent there from now on; those that run there end."""
+    joins: str | None = None
+    """A replica by name: it is not there before."""
     tool_speed: Annotated[float, Meta(gt=0, le=100)] | None = None
     """How fast tools that use cores advance from now on, on all hosts; 1 as before."""
 

@@ -125,6 +125,8 @@ class Totals(msgspec.Struct, kw_only=True):
     """Those of them that took a pass of the scheduler; the others were parts of a stretch of decoding."""
     computed_tokens: int = 0
     """By all engines: more than prompts − cached + outputs if preemption made them compute again."""
+    moved_tokens: int = 0
+    """Of these: where sessions were to go on, while their tools ran."""
     busy_s: float = 0.0
     """All engines' steps together."""
     tool_core_s: float = 0.0

@@ -156,9 +156,10 @@ class _Run:
         self._sampled = [_Sampled() for _ in self._engines]
 
     def run(self) -> Totals:
+        later = {change.joins for change in self._changes}
         for engine in self._engines:
-            abilities = Abilities(turnpike_hints=engine.plugin is not None)
-            self._driver.send(ev.ReplicaCameUp(ReplicaFacts(id=engine.name, pool=POOL, abilities=abilities)))
+            if engine.name not in later:
+                self._came_up(engine)
         self._reports.begin()
         for probe in self._probes:
             probe.begin()
@@ -168,6 +169,7 @@ class _Run:
             self._kernel.at(0.0, self._sample)
         self._await_next_session()
         self._kernel.run()
+        self._driver.end()
         if self._live:
             raise ConservationError(f"nothing more happens, and {self._live} sessions are not over")
         self._total()
@@ -175,6 +177,10 @@ class _Run:
             engine.end()
         check_end(self._totals, self._engines, self._driver.brain, len(self._driver))
         return self._totals
+
+    def _came_up(self, engine: "ReplicaEngine") -> None:
+        abilities = Abilities(turnpike_hints=engine.plugin is not None)
+        self._driver.send(ev.ReplicaCameUp(ReplicaFacts(id=engine.name, pool=POOL, abilities=abilities)))
 
     # --- arrivals ----------------------------------------------------------------------------------
 
@@ -268,6 +274,9 @@ class _Run:
     def _change(self, change: Change) -> None:
         if change.lost is not None:
             self._driver.send(ev.ReplicaWentDown(ReplicaId(change.lost), "was taken away"))
+        for engine in self._engines:
+            if engine.name == change.joins:
+                self._came_up(engine)
         if change.tool_speed is not None:
             for host in self._hosts:
                 host.set_speed(change.tool_speed)
@@ -292,6 +301,7 @@ class _Run:
             totals.steps += engine.counts.steps
             totals.scheduled_steps += engine.counts.scheduled_steps
             totals.computed_tokens += engine.counts.computed_tokens
+            totals.moved_tokens += engine.counts.moved_tokens
             totals.busy_s += engine.counts.busy_s
 
 

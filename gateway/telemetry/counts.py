@@ -67,6 +67,7 @@ class Counts:
         self._session_ends: Counter[str] = Counter()
         self._window_updates: Counter[tuple[PoolId, str]] = Counter()
         self._replica_changes: Counter[tuple[ReplicaId, str]] = Counter()
+        self._moves: Counter[str] = Counter()
         self._queue, self._tools, self._calls, self._confidence = (
             Spread(),
             Spread(),
@@ -85,6 +86,7 @@ class Counts:
             rec.GpuEnd: self._count_ends,
             rec.ToolEnd: lambda each: self._tools.add_ms([record.duration_ms for record in each]),
             rec.ToolTimed: lambda each: self._calls.add_ms([record.duration_ms for record in each]),
+            rec.PrefixMoved: lambda each: self._moves.update([record.outcome for record in each]),
             rec.Refused: lambda each: self._refusals.update([record.reason for record in each]),
             rec.WindowUpdated: lambda each: self._window_updates.update([(r.pool, r.reason) for r in each]),
             rec.ReplicaChanged: self._count_replica_changes,
@@ -123,9 +125,9 @@ class Counts:
         yield _counter(
             "replica_changes", "Changes of replicas' states", ["replica", "state"], self._replica_changes
         )
-        steals = CounterMetricFamily("turnpike_steals", "Sessions that an idle replica took over")
-        steals.add_metric([], self._records["steal"])
-        yield steals
+        yield _counter(
+            "prefix_moves", "Prefixes computed where their sessions were to go on", ["outcome"], self._moves
+        )
         yield histogram("queue_seconds", "Time in the waiting room", {(): self._queue})
         yield histogram(
             "launch_delay_seconds", "From submission to the first token", _by(self._first_token), ["replica"]

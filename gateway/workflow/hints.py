@@ -10,7 +10,7 @@ Invariants: hints about a thread have growing numbers; a hint is text of less th
 from typing import Final
 
 from gateway.domain.decision import Edge, SessionRef
-from gateway.domain.ids import SessionId
+from gateway.domain.ids import SessionId, ThreadId
 from gateway.workflow.reuse import Outlook
 
 try:
@@ -22,6 +22,7 @@ else:
 
 _SUPERSEDES: Final = (Edge.COMPACTS, Edge.REWINDS)
 """What stood behind the place where it goes on is no prefix of anything that comes."""
+_GONE: Final = Outlook(reuse=0.0, retain_s=0.0, returns_in_s=None)
 
 
 class Hints:
@@ -43,7 +44,8 @@ class Hints:
     ) -> str | None:
         """`service_class`: `reactive` or `proactive`; `attained`: tokens of service lately, elsewhere."""
         return self._write(
-            ref,
+            ref.session,
+            ref.thread,
             outlook,
             is_final=is_final,
             is_superseded=ref.edge in _SUPERSEDES,
@@ -54,7 +56,15 @@ class Hints:
         )
 
     def at_pause(self, ref: SessionRef, outlook: Outlook) -> str | None:
-        return self._write(ref, outlook)
+        return self._write(ref.session, ref.thread, outlook)
+
+    def with_prefill(self, session: SessionId, thread: ThreadId, outlook: Outlook) -> str | None:
+        """Of a prompt that is computed ahead: nobody waits for its answer."""
+        return self._write(session, thread, outlook, service_class="proactive")
+
+    def where_it_was(self, ref: SessionRef) -> str | None:
+        """It goes on elsewhere: what it left there is of no use any more."""
+        return self._write(ref.session, ref.thread, _GONE)
 
     def at_end(self, session: SessionId) -> str | None:
         """The session is over."""
@@ -65,7 +75,8 @@ class Hints:
 
     def _write(
         self,
-        ref: SessionRef,
+        session: SessionId,
+        thread: ThreadId,
         outlook: Outlook,
         *,
         is_final: bool = False,
@@ -81,7 +92,7 @@ class Hints:
         returns_in_s = outlook.returns_in_s
         # As `Hint.as_json` writes it, in a tenth of the time. Ids are ours: they need no escaping.
         said = (
-            f'{{"v":{VERSION},"session":"{ref.session}","seq":{self._number},"thread":"{ref.thread}",'
+            f'{{"v":{VERSION},"session":"{session}","seq":{self._number},"thread":"{thread}",'
             f'"retain_s":{min(outlook.retain_s, MAX_SECONDS):.3f},"reuse":{outlook.reuse:.4f}'
         )
         if parent is not None:

@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Meta
 
 from gateway.domain.allowance import Allowance
-from gateway.domain.decision import SessionRef
-from gateway.domain.ids import ReplicaId, RequestId, SessionId
+from gateway.domain.decision import Edge, SessionRef
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
 from gateway.domain.request import Answer, Claims, RequestFacts
 from gateway.tool_probe.calls import ToolRun
 from gateway.tool_probe.durations import Durations, DurationsConfig
@@ -152,6 +152,22 @@ class Prospects:
             service_class=service_class,
             attained=self._service.of(ref.session, now=now) if told not in (None, replica) else None,
         )
+
+    def hint_where_it_was(self, ref: SessionRef, replica: ReplicaId) -> tuple[ReplicaId, str] | None:
+        """Whom else to tell something, and what, now that its next turn goes to this replica."""
+        before = self._told.get(ref.session)
+        if before is None or before == replica or ref.edge is not Edge.CONTINUES:
+            return None
+        hint = self._hints.where_it_was(ref)
+        return (before, hint) if hint is not None else None
+
+    def hint_with_prefill(self, session: SessionId, thread: ThreadId, replica: ReplicaId) -> str | None:
+        """What it left is computed there as well."""
+        known = self.progress.thread(thread)
+        if known is None:
+            return None
+        outlook = self._reuse.provisional(known, kv_used=self._kv_used.get(replica, 0.0))
+        return self._hints.with_prefill(session, thread, outlook)
 
     def hint_at_pause(self, ref: SessionRef, outlook: Outlook) -> str | None:
         return self._hints.at_pause(ref, outlook)

@@ -16,7 +16,7 @@ import msgspec
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core import events as ev
-from gateway.core.commands import Dispatch, Refuse, SendHint
+from gateway.core.commands import Dispatch, Prefill, Refuse, SendHint, StopPrefill
 from gateway.core.coordinator import Coordinator
 from gateway.core.invariants import check_books
 from gateway.domain.decision import Placement, PlacementReason, RefusalReason, SessionRef
@@ -51,8 +51,10 @@ class Playbook:
         tenants_have_keys: bool = False,
         max_running_per_replica: int = 256,
         max_waiting: int = 4096,
+        have_homes: bool = False,
         **sections: Any,
     ) -> None:
+        """`have_homes`: sessions are placed as the settings say, and not `ByLoad`."""
         limits = {"max_running_per_replica": max_running_per_replica, "max_waiting": max_waiting}
         settings: dict[str, Any] = {
             "pools": [
@@ -64,10 +66,12 @@ class Playbook:
         if tenants_have_keys:
             settings["tenants"] = [{"name": "t", "key_hashes": [_HASH]}]
         config = msgspec.convert(settings, Config)
-        self.brain: Coordinator = assemble(config, id_prefix="", placement=ByLoad())
+        self.brain: Coordinator = assemble(config, id_prefix="", placement=None if have_homes else ByLoad())
         self.now = 1000.0
         self.records: list[Record] = []
         self.hints: list[SendHint] = []
+        self.prefills: list[Prefill] = []
+        self.stopped: list[RequestId] = []
         self.decisions: list[Dispatch | Refuse] = []
         for name in replicas.split():
             _ = self >> up(name, pool=pools[0]["name"])
@@ -79,6 +83,10 @@ class Playbook:
                 self.decisions.append(command)
             elif isinstance(command, SendHint):
                 self.hints.append(command)
+            elif isinstance(command, Prefill):
+                self.prefills.append(command)
+            elif isinstance(command, StopPrefill):
+                self.stopped.append(command.turn)
             else:
                 self.records.append(command)
         check_books(self.brain)

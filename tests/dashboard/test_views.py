@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from gateway.core.commands import Dispatch, Refuse, SendHint
+from gateway.core.commands import Action
 from gateway.dashboard.views import Views
 from gateway.domain.engine import EngineSignals, SessionKv
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
@@ -25,7 +25,7 @@ def watched(sessions: int, **settings):
         name = f"r{number}"
         for event in (arrived(name, explicit=stated(name)), started(name), first_token(name), finished(name)):
             told = play.brain.handle(event, now=play.now)  # not looking at the books each time
-            play.records += [each for each in told if not isinstance(each, Dispatch | Refuse | SendHint)]
+            play.records += [each for each in told if not isinstance(each, Action)]
     ring = Ring(100_000)
     for start in range(0, len(play.records), 256):  # as they are handed over
         ring.extend(*as_lines(play.records[start : start + 256]))

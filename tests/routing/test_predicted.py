@@ -8,7 +8,7 @@ import msgspec
 from gateway.domain.decision import Edge, PlacementReason, SessionRef, SessionSource
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, SessionId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.request import Usage
 from gateway.routing.placement import Asked
 from gateway.routing.predicted import PredictedPlacement
@@ -50,7 +50,14 @@ class Fleet:
     def answer(self, session, replica, prompt=1000, cached=0, pauses=True, thread="1"):
         usage = Usage(prompt_tokens=prompt, cached_tokens=cached, output_tokens=0)
         self.policy.turn_over(
-            turn(session, thread), replica, usage, agent=7, pauses=pauses, is_movable=True, now=self.now
+            turn(session, thread),
+            replica,
+            usage,
+            turn=RequestId(f"r-{session}"),
+            agent=7,
+            pauses=pauses,
+            is_movable=True,
+            now=self.now,
         )
 
 
@@ -364,9 +371,14 @@ def test_an_idle_replica_steals_a_session_that_pauses():
         fleet.place(f"s{number}", a=0)
         fleet.answer(f"s{number}", "a")
     loads = [ReplicaLoad(A, 4), ReplicaLoad(B, 0)]
-    for _ in range(2):
-        fleet.now += 0.2
-        fleet.policy.look_around(loads, now=fleet.now)
+    assert fleet.policy.look_around(loads, now=fleet.now) is None
+    fleet.now += 0.2
+    steal = fleet.policy.look_around(loads, now=fleet.now)
+    assert steal is not None and steal.turn == "r-s0"
+    held = fleet.policy.residency.held
+    assert held(steal.conversation, B) == 0
+    fleet.policy.moved(steal, Usage(prompt_tokens=1000, cached_tokens=0, output_tokens=1))
+    assert held(steal.conversation, B) == 1001
     placement = fleet.place("s0", a=4, b=0)
     assert placement.replica == "b" and placement.reason is PlacementReason.STOLEN
     assert fleet.policy.sessions_at == {"a": 5, "b": 1}

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId
+from gateway.domain.ids import ReplicaId, RequestId
 from gateway.routing.stealing import Stealing, StealingConfig
 
 A, B, D = map(ReplicaId, "abd")
@@ -27,7 +27,7 @@ class Fleet:
         self.full = ""
         for number in range(3):
             self.now += 1.0
-            self.stealing.paused(session(number), A, now=self.now)
+            self.stealing.paused(session(number), A, RequestId(f"r{number}"))
 
     def look(self, seconds=0.2, **running):
         self.now += seconds
@@ -37,9 +37,12 @@ class Fleet:
         is_full = more and replica in self.full
         return float("inf") if is_full else self.sessions.get(replica, 0) + more
 
-    def steal(self, **running):
-        """After idling for long enough."""
-        return self.look(**running) or self.look(**running)
+    def steal(self, *, is_there=True, **running):
+        """After idling for long enough; the thief has what was stolen at once."""
+        steal = self.look(**running) or self.look(**running)
+        if steal is not None:
+            self.stealing.moved(steal, is_there=is_there)
+        return steal
 
     def claim(self, number, seconds=0.2, **running):
         self.now += seconds
@@ -57,7 +60,9 @@ def test_whoever_idles_for_long_enough_gets_what_has_paused_for_longest():
     assert fleet.look(0.06, a=4, b=0) is None
     steal = fleet.look(0.06, a=4, b=0)
     assert (steal.conversation, steal.victim, steal.thief) == (session(0), "a", "b")
+    assert steal.turn == "r0"
     assert fleet.look(0.06, a=4, b=0) is None, "it has something to wait for"
+    fleet.stealing.moved(steal, is_there=True)
     assert fleet.claim(0, a=4, b=0) == "b"
     assert fleet.claim(0, a=4, b=0) is None and fleet.claim(1, a=4, b=0) is None
 
@@ -90,7 +95,7 @@ def test_the_thief_is_the_one_with_the_fewest_sessions_and_the_victim_any_that_h
     fleet = Fleet()
     fleet.sessions = {"a": 10, "b": 2, "c": 1, "d": 10}
     for number in range(3, 90):
-        fleet.stealing.paused(session(number), D, now=fleet.now)
+        fleet.stealing.paused(session(number), D, RequestId(f"r{number}"))
     steals = [fleet.steal(a=4, b=0, c=0, d=4) for _ in range(6)]
     assert {steal.thief for steal in steals} == {"c"} and {steal.victim for steal in steals} == {"a", "d"}
 
@@ -103,6 +108,18 @@ def test_a_stale_steal_is_refused():
     assert fleet.claim(1, a=4) is None, "the thief is gone"
     fleet.steal(a=4, b=0)
     assert fleet.claim(2, 11.0, a=4, b=0) is None, "too late"
+
+
+def test_it_stays_until_the_thief_has_what_was_stolen():
+    fleet = Fleet()
+    steal = fleet.look(a=4, b=0) or fleet.look(a=4, b=0)
+    assert fleet.claim(0, a=4, b=0) is None, "too soon"
+    fleet.stealing.moved(steal, is_there=True)
+    assert fleet.claim(0, a=4, b=0) is None, "and that was that"
+    steal = fleet.steal(is_there=False, a=4, b=0)
+    assert steal.conversation == session(1) and fleet.claim(1, a=4, b=0) is None
+    assert not fleet.stealing._decided
+    assert fleet.steal(a=4, b=0).conversation == session(2), "nor is that tried again"
 
 
 def test_who_goes_on_is_not_stolen():
@@ -120,7 +137,7 @@ def stolen_once(**settings):
     fleet.steal(a=4, b=0)
     assert fleet.claim(0, a=4, b=0) == "b"
     fleet.sessions = {"a": 1, "b": 10, "c": 0}
-    fleet.stealing.paused(session(0), B, now=fleet.now)
+    fleet.stealing.paused(session(0), B, RequestId("r9"))
     return fleet
 
 

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource, WaitReason
-from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId
+from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Claims, Protocol, Usage
 from gateway.telemetry.counts import Counts, Spread, histogram, short_spread
 
@@ -17,7 +17,7 @@ USAGE = Usage(prompt_tokens=10, cached_tokens=4, output_tokens=2)
 END: dict[str, Any] = {"status": 200, "usage": USAGE, "finish_reason": "stop", "duration_ms": 5000.0}
 
 
-class Strange(rec._Record, frozen=True, kw_only=True, tag="steal"):
+class Strange(rec._Record, frozen=True, kw_only=True, tag="strange"):
     """Of a type that is newer."""
 
 
@@ -54,6 +54,9 @@ def test_records_are_counted():
             at_s=1.0, pool=PoolId("p"), sessions=1.0, kv_budget=None, admitted=1, waiting=0, demand=0.0,
             gpu_pressure=0.0, cpu_pressure=0.0, reason="healthy",
         ),
+        rec.PrefixMoved(
+            **THERE, thread=ThreadId("1"), origin=REPLICA, outcome="late", usage=USAGE, duration_ms=1.0
+        ),
         strange,
     ])  # fmt: skip
     told = text(counts)
@@ -69,8 +72,8 @@ def test_records_are_counted():
         'turnpike_window_updates_total{pool="p",reason="healthy"} 1.0',
         'turnpike_replica_changes_total{replica="r0",state="up"} 1.0',
         'turnpike_records_total{type="gpu_1st_token"} 2.0',
-        'turnpike_records_total{type="steal"} 1.0',
-        "turnpike_steals_total 1.0",
+        'turnpike_records_total{type="strange"} 1.0',
+        'turnpike_prefix_moves_total{outcome="late"} 1.0',
         "turnpike_queue_seconds_sum 1.5",
         'turnpike_queue_seconds_bucket{le="1.0"} 0.0',
         'turnpike_queue_seconds_bucket{le="3.0"} 1.0',

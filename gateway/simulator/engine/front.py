@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.simulator.engine.turn import EngineTurn
-from gateway.simulator.kernel import Kernel
+from gateway.simulator.kernel import Alarm, Kernel
 
 
 class FrontCosts(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +23,8 @@ class FrontCosts(msgspec.Struct, frozen=True, kw_only=True):
 class _Engine(Protocol):
     def submit(self, turn: EngineTurn) -> None: ...
 
+    def abort(self, number: int) -> None: ...
+
     def hint(self, text: str) -> None: ...
 
 
@@ -32,11 +34,24 @@ class Front:
         self._costs = costs
         self._kernel = kernel
         self._free_s = 0.0
+        self._here: dict[int, Alarm] = {}
+        """Turns that the engine does not have yet."""
 
     def submit(self, turn: EngineTurn) -> None:
         cost_s = self._costs.request_s + self._costs.prompt_token_s * turn.turn.input_tokens
         self._free_s = max(self._kernel.now, self._free_s) + cost_s
-        self._kernel.at(self._free_s, self._engine.submit, turn)
+        self._here[turn.number] = self._kernel.at(self._free_s, self._hand_on, turn)
+
+    def abort(self, number: int) -> None:
+        alarm = self._here.pop(number, None)
+        if alarm is not None:
+            alarm.call_off()
+        else:
+            self._engine.abort(number)
+
+    def _hand_on(self, turn: EngineTurn) -> None:
+        del self._here[turn.number]
+        self._engine.submit(turn)
 
     def hint(self, text: str) -> None:
         self._engine.hint(text)

@@ -91,6 +91,17 @@ class ReplicaEngine:
         if self._ends and not self._is_head_refused:
             self._cut()
 
+    def abort(self, number: int) -> None:
+        """Whoever sent this prefill does not want it any more."""
+        self.settle()
+        work = self._work[number]
+        self.scheduler.finish_requests([number], RequestStatus.FINISHED_ABORTED)
+        self._count_moved(work)
+        del self._work[number]
+        self._is_head_refused = False
+        if self._ends:
+            self._cut()
+
     def end(self) -> None:
         """The simulation is over; what a policy still holds is let go."""
         if self._retention is not None:
@@ -175,8 +186,9 @@ class ReplicaEngine:
         if work.cached_tokens is None:
             work.cached_tokens = work.turn.cached_tokens = cached_tokens
             work.turn.began_s = self._kernel.now
-            self.counts.prompt_tokens += work.turn.turn.input_tokens
-            self.counts.cached_tokens += cached_tokens
+            if not work.turn.is_prefill:
+                self.counts.prompt_tokens += work.turn.turn.input_tokens
+                self.counts.cached_tokens += cached_tokens
             if self._retention is not None:
                 self._retention.let_go(work.turn)  # the request holds them now
 
@@ -207,8 +219,8 @@ class ReplicaEngine:
         self.counts.busy_s += time_s
         work = self._work
         numbers = list(out.num_scheduled_tokens)
-        batch = [work[number] for number in numbers]
-        sampled = [[] if each.request.is_prefill_chunk else [0] for each in batch]
+        batch = [work.get(number) for number in numbers]  # None: aborted meanwhile
+        sampled = [[] if each is None or each.request.is_prefill_chunk else [0] for each in batch]
         computed = ModelRunnerOutput(
             req_ids=numbers,
             req_id_to_index={number: index for index, number in enumerate(numbers)},
@@ -216,7 +228,7 @@ class ReplicaEngine:
         )
         self.scheduler.update_from_output(out, computed)
         for each, tokens in zip(batch, sampled, strict=True):
-            if not tokens:
+            if each is None or not tokens:
                 continue
             if not each.has_token:
                 each.has_token = True
@@ -229,9 +241,15 @@ class ReplicaEngine:
     def _finished(self, work: Work) -> None:
         del self._work[work.turn.number]
         assert work.cached_tokens is not None
+        if work.turn.is_prefill:
+            self._count_moved(work)
         self._listener.finished(
             work.turn, cached_tokens=work.cached_tokens, preemptions=work.request.num_preemptions
         )
+
+    def _count_moved(self, work: Work) -> None:
+        if work.cached_tokens is not None:
+            self.counts.moved_tokens += work.request.num_computed_tokens - work.cached_tokens
 
     # --- stretches ---------------------------------------------------------------------------------
 

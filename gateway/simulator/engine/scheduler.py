@@ -121,6 +121,6 @@ def build_request(turn: EngineTurn, *, block_size: int, priority: int) -> Any:
         block_hasher=_Keys(turn.keys, block_size),
     )
     request.prompt_token_ids = _NO_TOKENS  # there is a copy; a model would read this one
-    request.max_tokens = turn.turn.output_tokens
+    request.max_tokens = turn.output_tokens
     request.prefill_stats = None  # would count a request's blocks for statistics that nobody reads
     return request

@@ -20,10 +20,16 @@ class EngineTurn(msgspec.Struct, kw_only=True, eq=False):
     submitted_s: float
     hint: str | None = None
     """For engines that follow hints."""
+    is_prefill: bool = False
+    """Only its prompt is to be computed."""
     began_s: float | None = None
     """When it first ran; set by the engine."""
     cached_tokens: int = 0
     """Of its prompt, when it first ran; set by the engine."""
+
+    @property
+    def output_tokens(self) -> int:
+        return 1 if self.is_prefill else self.turn.output_tokens
 
     @property
     def turn(self) -> Turn:

@@ -28,3 +28,5 @@ class EngineCounts(msgspec.Struct):
     """Of turns that began to run."""
     cached_tokens: int = 0
     preemptions: int = 0
+    moved_tokens: int = 0
+    """Computed of prompts whose answers nobody wanted: sessions on their way."""

@@ -1,0 +1,140 @@
+"""Prompts that are computed where their sessions are to go on, while tools run: the driver's side of it.
+
+A request whose answer may ask for tools is kept, until the conversation's next one comes or there is no room.
+If the brain says so, it is sent once more, to another replica, for one token that nobody reads.
+
+Invariants: at most `max_bytes` of requests are kept, one of each conversation, the oldest go first; every
+prefill that the brain asks for ends in one `PrefillEnded`; nothing here raises into the brain's driver.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+
+import msgspec
+
+from gateway.core import events as ev
+from gateway.core.commands import Prefill, StopPrefill
+from gateway.domain.decision import SessionRef
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
+from gateway.domain.request import Usage
+from gateway.server.driver import Driver
+from gateway.server.outbound import Outbound
+from gateway.server.request_parser import HttpRequest
+from gateway.upstream.connection import UpstreamConnection
+from gateway.upstream.errors import UpstreamError
+from gateway.upstream.moments import Run
+from gateway.upstream.replica import Replica
+from gateway.wire.observer import observe
+from gateway.wire.prefill import may_be_prefilled, prefill_body
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    turn: RequestId
+    request: HttpRequest
+
+
+class Prefills:
+    def __init__(
+        self,
+        driver: Driver,
+        replicas: Mapping[ReplicaId, Replica],
+        outbound: Outbound,
+        *,
+        max_bytes: int,
+    ) -> None:
+        """`replicas` may change."""
+        self._driver = driver
+        self._replicas = replicas
+        self._outbound = outbound
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._kept: OrderedDict[tuple[SessionId, ThreadId], _Kept] = OrderedDict()
+        self._under_way: dict[RequestId, Run] = {}
+
+    def keep(self, session: SessionRef, turn: RequestId, request: HttpRequest) -> None:
+        """It is being answered; its client may go on with what the answer asks for."""
+        conversation = (session.session, session.thread)
+        before = self._kept.pop(conversation, None)
+        if before is not None:
+            self._bytes -= len(before.request.body)
+        head = request.head
+        if not may_be_prefilled(head.visitor.endpoint.protocol) or head.facts.coding:
+            return
+        self._kept[conversation] = _Kept(turn, request)
+        self._bytes += len(request.body)
+        while self._bytes > self._max_bytes:
+            _, oldest = self._kept.popitem(last=False)
+            self._bytes -= len(oldest.request.body)
+
+    def take(self, command: Prefill | StopPrefill) -> None:
+        # Neither on the spot: the brain is in the midst of an event.
+        if isinstance(command, Prefill):
+            self._driver.call_soon(self._begin, command)
+        else:
+            self._driver.call_soon(self._stop, command)
+
+    def close(self) -> None:
+        for run in tuple(self._under_way.values()):
+            run.cancel()
+
+    def _begin(self, command: Prefill) -> None:
+        found: list[Usage] = []
+
+        def over() -> None:
+            del self._under_way[command.turn]
+            self._driver.send(ev.PrefillEnded(command.turn, found[0] if found else None))
+
+        self._under_way[command.turn] = run = Run(self._compute(command, found), over)
+        run.go_on()
+
+    def _stop(self, command: StopPrefill) -> None:
+        if command.turn in self._under_way:
+            self._under_way[command.turn].cancel()
+
+    async def _compute(self, command: Prefill, found: list[Usage]) -> None:
+        """Finds nothing if it was refused, or broke off, or nobody said how long it was."""
+        kept = self._kept.get((command.session, command.thread))
+        replica = self._replicas.get(command.replica)
+        body = prefill_body(kept.request.body) if kept is not None and kept.turn == command.turn else None
+        if kept is None or replica is None or body is None:
+            return
+        chunks = self._outbound.chunks(
+            HttpRequest(kept.request.head, body),
+            replica,
+            self._driver.coordinator.fleet.abilities(replica.id),
+            None,
+            is_readable=True,
+            hint=command.hint,
+        )
+        try:
+            upstream = await replica.exchange(chunks, is_head_request=False, may_repeat=True)
+        except UpstreamError:
+            return
+        is_whole = False
+        try:
+            usage = await _read_usage(upstream, kept.request)
+            is_whole = True
+        except UpstreamError:
+            return
+        finally:
+            replica.release(upstream, reuse=is_whole)
+        if usage is not None:
+            found.append(usage)
+
+
+async def _read_usage(upstream: UpstreamConnection, request: HttpRequest) -> Usage | None:
+    head, endpoint = upstream.head, request.head.visitor.endpoint
+    assert head is not None
+    observer = observe(endpoint.protocol, endpoint.work, head.content_type, head.content_encoding)
+
+    def see(parts: list[bytes], is_last: bool) -> None:
+        observer.feed(b"".join(parts))
+
+    whole = upstream.take_whole()
+    if whole is not None:
+        see(whole, True)
+    else:
+        upstream.set_sink(see)
+        await upstream.done
+    usage = observer.answer(head.status).usage
+    return usage if head.status == 200 and usage.prompt_tokens is not None else None

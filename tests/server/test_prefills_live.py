@@ -1,0 +1,93 @@
+"""A stolen session on two real engines: what went ahead to the second is what its next turn finds there."""
+
+import json
+import time
+import urllib.request
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engines import MODEL, Fleet
+from tests.gateways import running_gateway
+
+LONG = " ".join(f"word{number}" for number in range(300))
+TOOLS = [{"type": "function", "function": {"name": "ls", "parameters": {"type": "object"}}}]
+SCRIPTS = {
+    "stolen": {
+        "turns": [{"text": "Looking.", "tool_calls": [{"name": "ls", "arguments": {}}]}, {"text": "Done."}]
+    },
+    "held": {"turns": [{"text": " and so on" * 400}]},
+    "other": {"turns": [{"text": "Yes."}]},
+}
+
+
+class Chat:
+    def __init__(self, gateway: Path, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        self._stream = gateway / "stream.jsonl"
+        control_port = (gateway / "log").read_text().partition("control on port ")[2].split()[0]
+        self._drain_url = f"http://127.0.0.1:{control_port}/turnpike/replicas/default-1/drain"
+
+    def drain(self, *, is_draining: bool) -> None:
+        post(self._drain_url, {"draining": is_draining})
+
+    def ask(self, session: str, *messages: Any, **headers: str) -> tuple[Any, Mapping[str, str]]:
+        said = messages or (user(session.partition("-")[0]),)
+        body = {"model": MODEL, "messages": said, "tools": TOOLS}
+        return post(self._url, body, **{"x-turnpike-session": session, **headers})
+
+    def moves(self) -> list[Any]:
+        records = map(json.loads, self._stream.read_text().splitlines())
+        return [record for record in records if record["type"] == "prefix_move"]
+
+
+def user(script: str) -> dict[str, str]:
+    return {"role": "user", "content": f"[[script:{script}]] {LONG}"}
+
+
+def post(url: str, body: Any, **headers: str) -> tuple[Any, Mapping[str, str]]:
+    told = {"content-type": "application/json", **headers}
+    request = urllib.request.Request(url, json.dumps(body).encode(), told)
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return json.load(answer), answer.headers
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(300)
+def test_what_went_ahead_is_found(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.play({"scripts": SCRIPTS})
+    at = tmp_path / "gateway"
+    settings = (
+        f'[stream]\npath = "{at / "stream.jsonl"}"\n'
+        "[routing.stealing]\nenabled = true\nidle_s = 0.0\nratio = 1.0\n"
+    )
+    backends = [engine.url for engine in fleet.scripted]
+    with running_gateway(backends, at, more_settings=settings) as port, ThreadPoolExecutor() as threads:
+        chat = Chat(at, port)
+        chat.drain(is_draining=True)
+        first, sent = chat.ask("stolen")
+        assert sent["x-turnpike-replica"] == "default-0"
+        held = [threads.submit(chat.ask, f"held-{number}") for number in range(6)]
+        time.sleep(1.0)
+        chat.drain(is_draining=False)
+        for number in range(2):
+            time.sleep(0.06)
+            _, sent = chat.ask(f"other-{number}", **{"x-turnpike-final": "true"})
+            assert sent["x-turnpike-replica"] == "default-1"
+        assert not any(each.done() for each in held), "the first replica is to be busy"
+        deadline = time.monotonic() + 30
+        while not (moves := chat.moves()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        asked = first["choices"][0]["message"]
+        result = {"role": "tool", "tool_call_id": asked["tool_calls"][0]["id"], "content": "main.py"}
+        second, sent = chat.ask("stolen", user("stolen"), asked, result)
+        assert all(each.result() for each in held)
+    assert [(each["outcome"], each["replica"]) for each in moves] == [("ready", "default-1")]
+    assert moves[0]["usage"]["prompt_tokens"] == first["usage"]["prompt_tokens"]
+    assert (sent["x-turnpike-replica"], sent["x-turnpike-reason"]) == ("default-1", "stolen")
+    assert second["choices"][0]["message"]["content"] == "Done."
+    found = second["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert found > 0.85 * first["usage"]["prompt_tokens"], "all full blocks of it"
