@@ -162,7 +162,7 @@ class Handlers:
                 upstream = await self._attempt(ticket, decision, replica, request, facts)
                 if upstream is not None:
                     if self._prefills is not None and decision.session is not None:
-                        self._prefills.keep(decision.session, ticket.request, request)
+                        self._prefills.keep(decision.session, request)
                     return _Attempt(replica, upstream, told, held)
         finally:
             if held is not None:

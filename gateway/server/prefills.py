@@ -10,8 +10,6 @@ prefill that the brain asks for ends in one `PrefillEnded`; nothing here raises 
 from collections import OrderedDict
 from collections.abc import Mapping
 
-import msgspec
-
 from gateway.core import events as ev
 from gateway.core.commands import Prefill, StopPrefill
 from gateway.domain.decision import SessionRef
@@ -26,11 +24,6 @@ from gateway.upstream.moments import Run
 from gateway.upstream.replica import Replica
 from gateway.wire.observer import observe
 from gateway.wire.prefill import may_be_prefilled, prefill_body
-
-
-class _Kept(msgspec.Struct, frozen=True):
-    turn: RequestId
-    request: HttpRequest
 
 
 class Prefills:
@@ -48,23 +41,22 @@ class Prefills:
         self._outbound = outbound
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._kept: OrderedDict[tuple[SessionId, ThreadId], _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[SessionId, ThreadId], HttpRequest] = OrderedDict()
         self._under_way: dict[RequestId, Run] = {}
 
-    def keep(self, session: SessionRef, turn: RequestId, request: HttpRequest) -> None:
+    def keep(self, session: SessionRef, request: HttpRequest) -> None:
         """It is being answered; its client may go on with what the answer asks for."""
         conversation = (session.session, session.thread)
         before = self._kept.pop(conversation, None)
         if before is not None:
-            self._bytes -= len(before.request.body)
-        head = request.head
-        if not may_be_prefilled(head.visitor.endpoint.protocol) or head.facts.coding:
+            self._bytes -= len(before.body)
+        if not may_be_prefilled(request.head.visitor.endpoint.protocol):
             return
-        self._kept[conversation] = _Kept(turn, request)
+        self._kept[conversation] = request
         self._bytes += len(request.body)
         while self._bytes > self._max_bytes:
             _, oldest = self._kept.popitem(last=False)
-            self._bytes -= len(oldest.request.body)
+            self._bytes -= len(oldest.body)
 
     def take(self, command: Prefill | StopPrefill) -> None:
         # Neither on the spot: the brain is in the midst of an event.
@@ -95,11 +87,11 @@ class Prefills:
         """Finds nothing if it was refused, or broke off, or nobody said how long it was."""
         kept = self._kept.get((command.session, command.thread))
         replica = self._replicas.get(command.replica)
-        body = prefill_body(kept.request.body) if kept is not None and kept.turn == command.turn else None
+        body = prefill_body(kept.body) if kept is not None else None
         if kept is None or replica is None or body is None:
             return
         chunks = self._outbound.chunks(
-            HttpRequest(kept.request.head, body),
+            HttpRequest(kept.head, body),
             replica,
             self._driver.coordinator.fleet.abilities(replica.id),
             None,
@@ -112,7 +104,7 @@ class Prefills:
             return
         is_whole = False
         try:
-            usage = await _read_usage(upstream, kept.request)
+            usage = await _read_usage(upstream, kept)
             is_whole = True
         except UpstreamError:
             return
@@ -137,4 +129,4 @@ async def _read_usage(upstream: UpstreamConnection, request: HttpRequest) -> Usa
         upstream.set_sink(see)
         await upstream.done
     usage = observer.answer(head.status).usage
-    return usage if head.status == 200 and usage.prompt_tokens is not None else None
+    return usage if usage.prompt_tokens is not None else None

@@ -48,8 +48,8 @@ class Call(msgspec.Struct, kw_only=True, eq=False):
     first_token_s: float = 0.0
     replica: ReplicaId = ReplicaId("")
     known_as: SessionId | None = None
-    conversation: tuple[SessionId, ThreadId] | None = None
-    """The same, with the thread."""
+    thread: ThreadId | None = None
+    """And the conversation in it."""
     """What the gateway takes its session for."""
     refusals: int = 0
     cached_tokens: int = 0
@@ -95,7 +95,7 @@ class Driver:
         self._running: dict[int, RequestId] = {}
         """By the number of the engine's turn."""
         self._turns = 0
-        self._paused: dict[tuple[SessionId, ThreadId], EngineTurn] = {}
+        self._paused: dict[SessionId, dict[ThreadId, EngineTurn]] = {}
         """The last turns of conversations whose tools run."""
         self._prefills: dict[int, tuple[RequestId, ReplicaId]] = {}
         """Of whose prompt and where, by the number of the engine's turn."""
@@ -169,8 +169,8 @@ class Driver:
             finish_reason="tool_calls" if call.tool_calls else "stop",
             has_terminal=True,
         )
-        if call.tool_calls and call.conversation is not None:
-            self._paused[call.conversation] = turn
+        if call.tool_calls and call.known_as is not None and call.thread is not None:
+            self._paused.setdefault(call.known_as, {})[call.thread] = turn
         self.send(ev.ResponseFinished(request, answer))
         call.caller.answered(call)
 
@@ -196,8 +196,8 @@ class Driver:
         call.dispatched_s = self._kernel.now
         if command.session is not None:
             call.known_as = command.session.session
-            call.conversation = (command.session.session, command.session.thread)
-            self._paused.pop(call.conversation, None)
+            call.thread = command.session.thread
+            self._paused.get(call.known_as, {}).pop(call.thread, None)
         self._turns += 1
         self._running[self._turns] = command.request
         turn = EngineTurn(
@@ -211,7 +211,10 @@ class Driver:
         self.engines[call.replica].submit(turn)
 
     def _prefill(self, command: Prefill) -> None:
-        last = self._paused[command.session, command.thread]
+        last = self._paused.get(command.session, {}).get(command.thread)
+        if last is None:  # it is over, and did not say so
+            self._kernel.after(0.0, self.send, ev.PrefillEnded(command.turn, None))
+            return
         self._turns += 1
         self._prefills[self._turns] = (command.turn, command.replica)
         turn = msgspec.structs.replace(
@@ -227,6 +230,10 @@ class Driver:
                 del self._prefills[number]
                 self.engines[replica].abort(number)
                 self.send(ev.PrefillEnded(of, None))
+
+    def session_over(self, session: SessionId) -> None:
+        """Its agent asks nothing more, whether it says so or not."""
+        self._paused.pop(session, None)
 
     def end(self) -> None:
         """All sessions are over; prefills may be under way of some that did not say so."""

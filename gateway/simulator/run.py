@@ -244,6 +244,8 @@ class _Run:
         session = agent.session
         if agent.must_be_finished and agent.known_as is not None:
             self._driver.send(ev.SessionFinished(agent.known_as))
+        if agent.known_as is not None:
+            self._driver.session_over(agent.known_as)
         if not agent.failed and agent.turns != session.turns:
             raise ConservationError(f"session {session.id!r} was over after {agent.turns} turns")
         self._totals.sessions += 1

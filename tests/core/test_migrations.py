@@ -13,6 +13,7 @@ from gateway.domain.decision import PlacementReason
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Usage
+from gateway.routing.predicted import PredictedPlacement
 from tests.core.playbook import Playbook, arrived, down, finished, first_token, started, stated
 from turnpike_vllm.hints import Hint, ServiceClass, parse
 
@@ -23,8 +24,8 @@ STEALS = {"enabled": True, "idle_s": 0.1, "ratio": 1.0}
 class Fleet(Playbook):
     """`a` has four sessions: two run, the tools of `s5` have run for longest; `b` has come and idles."""
 
-    def __init__(self, *, follows_hints: bool = False) -> None:
-        super().__init__(replicas="", have_homes=True, routing={"stealing": STEALS})
+    def __init__(self, *, follows_hints: bool = False, **settings: Any) -> None:
+        super().__init__(replicas="", have_homes=True, routing={"stealing": STEALS}, **settings)
         abilities = Abilities(turnpike_hints=follows_hints)
         self.joins("a", abilities)
         self.asks("s5").answers("s5", "call-5", usage=USAGE)
@@ -91,7 +92,28 @@ def test_what_was_computed_too_late_is_not_waited_for():
     fleet = Fleet()
     fleet.asks("s5", "call-5", turn="s5-2").ended().answers("s5-2", "call-6")
     assert fleet.moves() == ["late"]
+    placement = fleet.brain.gate.placement
+    assert isinstance(placement, PredictedPlacement)
+    prefill = fleet.prefills[0]
+    assert not placement.residency.held((prefill.session, prefill.thread), ReplicaId("b"))
     assert fleet.asks("s5", "call-6", turn="s5-3").sent.placement.replica == "a"
+
+
+def test_whoever_waits_gets_the_place():
+    fleet = Fleet(max_running_per_replica=3)
+    for number in range(6, 9):
+        fleet.asks(f"s{number}")
+    _ = fleet >> arrived("waits", explicit=stated("waits"))
+    assert not fleet.decisions
+    fleet.ended()
+    assert fleet.take().request == "waits"
+
+
+def test_it_is_stopped_once():
+    fleet = Fleet()
+    fleet.asks("s5", "call-5", turn="s5-2").answers("s5-2")
+    _ = fleet >> ev.SessionFinished(fleet.prefills[0].session)
+    assert fleet.stopped == ["s5"]
 
 
 def test_who_could_not_be_prefilled_stays():
@@ -105,8 +127,6 @@ def test_of_whom_is_over_nothing_is_computed():
     session = fleet.prefills[0].session
     _ = fleet >> ev.SessionFinished(session)
     assert fleet.stopped == ["s5"]
-    _ = fleet >> ev.SessionFinished(session)
-    assert fleet.stopped == ["s5"], "it is told once"
     fleet.ended(None)
     assert not fleet.brain.gate.migrations
 
@@ -148,9 +168,13 @@ def test_engines_are_told_where_it_goes_and_that_it_left():
     released, with_request = read(gone.hint), read(fleet.sent.hint)
     assert (released.retain_s, released.reuse, released.thread) == (0.0, 0.0, ahead.thread)
     assert with_request.attained and 4800 < with_request.attained < 4920, "what it was served elsewhere"
-    fleet.answers("s5-2", "call-6")
+    fleet.answers("s5-2", "call-6").asks("s5", "call-6", turn="s5-3")
     assert all(told.replica == "b" for told in fleet.hints if told is not gone)
     assert ahead.seq < released.seq < with_request.seq
+    sub_agent = arrived("sub", explicit=stated("s5", thread="sub"))
+    fleet.hints.clear()
+    _ = fleet >> down("b") >> sub_agent
+    assert not fleet.hints, "it was never there"
 
 
 def read(text: str | None) -> Hint:

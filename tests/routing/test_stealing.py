@@ -117,9 +117,9 @@ def test_it_stays_until_the_thief_has_what_was_stolen():
     fleet.stealing.moved(steal, is_there=True)
     assert fleet.claim(0, a=4, b=0) is None, "and that was that"
     steal = fleet.steal(is_there=False, a=4, b=0)
-    assert steal.conversation == session(1) and fleet.claim(1, a=4, b=0) is None
-    assert not fleet.stealing._decided
-    assert fleet.steal(a=4, b=0).conversation == session(2), "nor is that tried again"
+    assert steal.conversation == session(1) and not fleet.stealing._decided
+    assert fleet.steal(a=4, b=0).conversation == session(2), "that is not tried again"
+    assert fleet.claim(1, a=4, b=0) is None
 
 
 def test_who_goes_on_is_not_stolen():

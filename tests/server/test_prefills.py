@@ -178,7 +178,7 @@ async def test_what_is_kept_is_bounded(start):
     assert play.moves == ["failed"] and not play.prefills
     kept = play.bench.gateway._prefills
     assert kept is not None
-    held = sum(len(each.request.body) for each in kept._kept.values())
+    held = sum(len(each.body) for each in kept._kept.values())
     assert kept._bytes == held <= 300
     assert (await play.went_on()).get(b"x-turnpike-replica") == b"default-0"
 
