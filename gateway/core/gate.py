@@ -263,7 +263,13 @@ class Gate:
         replica, live.replica = live.replica, None
         self._fleet.ended(replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
         self.pools_with_room[live.pool] = None
-        self._fleet.health.ended(live.request, replica, failed=_is_fault(outcome, answer), now=now)
+        self._fleet.health.ended(
+            live.request,
+            replica,
+            failed=_is_fault(outcome, answer),
+            output_tokens=answer.usage.output_tokens if answer is not None else None,
+            now=now,
+        )
         self._forecasts.ended(live, replica, answer, is_whole=outcome == "finished", now=now)
         self._stream.left_replica(live, replica, outcome, answer, now=now)
 
@@ -324,11 +330,22 @@ class Gate:
         live.attempts += 1
         self._fleet.submitted(placement.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
         expected = self._forecasts.sent(live, placement.replica, now=now)
-        first_s, end_s, worst_s = None, float("inf"), 0.0
+        first_s, end_s, worst_s, output_tokens = None, float("inf"), 0.0, None
         if expected is not None and self._forecasts.is_experienced(placement.replica):
             first_s, end_s = expected.first_token_p90_ms / 1e3, expected.completion_p90_ms / 1e3
+            if not live.facts.stream:
+                first_s = float("inf")
             worst_s = self._forecasts.uncached_s(placement.replica, expected.prompt_tokens)
-        self._fleet.health.sent(live.request, placement.replica, first_s, end_s, worst_s=worst_s, now=now)
+            output_tokens = expected.output_tokens
+        self._fleet.health.sent(
+            live.request,
+            placement.replica,
+            first_s,
+            end_s,
+            worst_s=worst_s,
+            output_tokens=output_tokens,
+            now=now,
+        )
         hint, engine_class = self._hint(live, placement.replica, now)
         self._stream.submitted(live, placement, expected, engine_class, now=now)
         live.step(Step.SUBMIT)

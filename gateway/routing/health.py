@@ -7,11 +7,13 @@ Theory of operation. A replica that answers is *up*. Failures in a row, or turns
 than expected of it, have it *ejected*: nothing is sent to it for a while, twice as long each time. Then it
 is *tried* with one turn at a time, and if that goes well it is *warming*: its share grows from one turn to
 that of the others. One that is *down* does not answer at all; it comes back warming, too. A turn is slow as
-soon as it is overdue; nobody waits until it is there. First tokens in time do not excuse ends that are late:
-each count for themselves. One that is behind large prompts, or whose own cache was lost, takes long on a
-healthy replica, too: so it is not overdue before the prompts that are ahead of it, and its own, could have
-been computed with nothing cached. Without that, busy replicas were ejected, and their sessions made the next
-one late.
+soon as its first token is overdue; nobody waits until it is there. First tokens in time do not excuse ends
+that are late: each count for themselves. But some answers are many times as long as most: an end is late for
+what was generated, as its usage tells, and one that is awaited, or tells nothing, says nothing of a replica.
+(Without that, long answers made some replica late every few seconds, and its sessions left at once.) One that
+is behind large prompts, or whose own cache was lost, takes long on a healthy replica, too: so it is not
+overdue before the prompts that are ahead of it, and its own, could have been computed with nothing cached.
+(Without that, busy replicas were ejected, and their sessions made the next one late.)
 
 Before it comes to that, it may count as late (`lateness.py`).
 
@@ -51,6 +53,8 @@ class _Awaited(msgspec.Struct, eq=False):
     is_overdue: bool = False
     is_late: bool = False
     """What is awaited of it was counted as late already."""
+    output_tokens: float | None = None
+    """Of its answer, as expected."""
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -138,21 +142,28 @@ class FleetHealth:
         end_p90_s: float = float("inf"),
         *,
         worst_s: float = 0.0,
+        output_tokens: float | None = None,
         now: float,
     ) -> None:
         """`p90_s`, `end_p90_s`: until its first token, and its end, as nine in ten should take less; None if
-        nothing is expected, or of a replica of which too little was seen to expect anything. `worst_s`: to
-        compute all of its prompt, alone."""
+        nothing is expected, or of a replica of which too little was seen to expect anything; infinite for a
+        first token that nobody will see. `worst_s`: to compute all of its prompt, alone. `output_tokens`: of
+        its answer, as expected."""
         standing = self._standings[replica]
         if standing.condition is Condition.TRIED:
             standing.trial = request
         if p90_s is None:
             return
         standing.ahead_s += worst_s
-        patience_s = max(self._config.slow_least_s, self._config.slow_factor * max(p90_s, standing.ahead_s))
-        end_s = max(patience_s, self._config.slow_factor * end_p90_s)
-        self._awaited[request] = _Awaited(replica, now, patience_s, end_s, now + patience_s, worst_s)
-        self._await(request, now + patience_s)
+        factor, least_s = self._config.slow_factor, self._config.slow_least_s
+        patience_s = max(least_s, factor * max(p90_s, standing.ahead_s))
+        is_seen = patience_s < float("inf")
+        end_s = max(patience_s if is_seen else least_s, factor * max(end_p90_s, standing.ahead_s))
+        self._awaited[request] = _Awaited(
+            replica, now, patience_s, end_s, now + patience_s, worst_s, output_tokens=output_tokens
+        )
+        if is_seen:
+            self._await(request, now + patience_s)
 
     def _await(self, request: RequestId, overdue_s: float) -> None:
         heapq.heappush(self._overdue, (overdue_s, request))
@@ -167,19 +178,28 @@ class FleetHealth:
         if awaited is None:
             return
         self._computed(awaited)
-        self._came(request, awaited, now=now)
-        awaited.part, awaited.patience_s = Part.END, awaited.end_patience_s
+        overdue_s = awaited.sent_s + awaited.end_patience_s
+        if awaited.patience_s < float("inf"):
+            self._came(request, awaited, now=now)
+            overdue_s = max(overdue_s, now + self._config.slow_least_s)
+        awaited.part, awaited.patience_s, awaited.overdue_s = Part.END, awaited.end_patience_s, overdue_s
         awaited.is_overdue = awaited.is_late = False
-        awaited.overdue_s = max(now + self._config.slow_least_s, awaited.sent_s + awaited.end_patience_s)
-        if awaited.overdue_s < float("inf"):
-            self._await(request, awaited.overdue_s)
 
-    def ended(self, request: RequestId, replica: ReplicaId, *, failed: bool | None, now: float) -> None:
-        """`failed`: it was the replica's fault; None if the turn says nothing about that."""
+    def ended(
+        self,
+        request: RequestId,
+        replica: ReplicaId,
+        *,
+        failed: bool | None,
+        output_tokens: int | None = None,
+        now: float,
+    ) -> None:
+        """`failed`: it was the replica's fault; None if the turn says nothing about that. `output_tokens`: of
+        its answer, if that was told."""
         if (awaited := self._awaited.pop(request, None)) is not None:
             self._computed(awaited)
             if failed is False and awaited.patience_s < float("inf"):
-                self._came(request, awaited, now=now)
+                self._end_came(request, awaited, output_tokens, now=now)
         standing = self._standings.get(replica)
         if standing is None:
             return
@@ -195,12 +215,25 @@ class FleetHealth:
         if standing.trial == request:
             standing.trial = None
 
+    def _end_came(
+        self, request: RequestId, awaited: _Awaited, output_tokens: int | None, *, now: float
+    ) -> None:
+        if awaited.part is Part.END:
+            if output_tokens is None or not awaited.output_tokens:
+                return
+            longer = max(1.0, output_tokens / awaited.output_tokens)
+            awaited.overdue_s += (longer - 1.0) * awaited.patience_s
+            awaited.patience_s *= longer
+        self._came(request, awaited, now=now)
+
     def pass_time(self, *, now: float) -> None:
         """Takes note of what is overdue, whose rest is over and who is warm."""
         while self._overdue and self._overdue[0][0] <= now:
             overdue_s, request = heapq.heappop(self._overdue)
             awaited = self._awaited.get(request)
-            if awaited is not None and awaited.overdue_s <= overdue_s:
+            if awaited is None or awaited.part is Part.END:
+                continue
+            if awaited.overdue_s <= overdue_s:
                 awaited.is_overdue = True
                 awaited.overdue_s = now + awaited.patience_s
                 heapq.heappush(self._overdue, (awaited.overdue_s, request))

@@ -27,10 +27,18 @@ class Fleet:
         if self.now >= self.health.next_due_s:
             self.health.pass_time(now=self.now)
 
-    def send(self, replica, p90_s=0.1, worst_s=0.0):
+    def send(self, replica, p90_s=0.1, end_p90_s=float("inf"), **told):
         request = RequestId(f"r{next(self.turns)}")
-        self.health.sent(request, replica, p90_s, worst_s=worst_s, now=self.now)
+        self.health.sent(request, replica, p90_s, end_p90_s, **told, now=self.now)
         return request
+
+    def answer(self, replica, *, tokens, seconds=1.2, first_s=0.05, p90_s=0.1):
+        """Expected are 100 tokens, at most 0.5 s."""
+        request = self.send(replica, p90_s, 0.5, output_tokens=100.0)
+        self.later(first_s)
+        self.health.first_token(request, now=self.now)
+        self.later(seconds - first_s)
+        self.health.ended(request, replica, failed=False, output_tokens=tokens, now=self.now)
 
     def fail(self, replica, times=1):
         for _ in range(times):
@@ -109,29 +117,48 @@ def test_a_turn_counts_again_for_as_long_as_it_is_awaited():
     assert fleet.is_("a", Condition.EJECTED)
 
 
-def test_so_does_one_whose_end_is_overdue():
-    fleet = Fleet(slow_factor=2.0)
-    request = RequestId("r")
-    fleet.health.sent(request, A, 0.1, 1.0, now=0.0)
-    fleet.later(0.1)
-    fleet.health.first_token(request, now=fleet.now)
-    for seconds in (1.89, 0.02, 2.0):
-        fleet.later(seconds)
+def test_first_tokens_in_time_do_not_excuse_late_ends():
+    fleet = Fleet(slow_factor=2.0, slow_until_out=3)
+    for _ in range(3):
         assert fleet.health.is_calm
-    fleet.later(2.0)
+        fleet.answer("a", tokens=100)
     assert fleet.is_("a", Condition.EJECTED)
 
 
-def test_first_tokens_in_time_do_not_excuse_late_ends():
+def test_an_end_is_late_for_what_was_generated():
     fleet = Fleet(slow_factor=2.0, slow_until_out=3)
-    for number in range(3):
+    for _ in range(20):
+        fleet.answer("b", tokens=100, seconds=0.2)
+    for tokens in (300, 1000, None, 2000, None):
+        fleet.answer("a", tokens=tokens, seconds=3.0)
+    assert fleet.health.is_calm and fleet.health.lateness.is_even
+    for tokens in (10, 90, 110):
         assert fleet.health.is_calm
-        request = RequestId(f"late-{number}")
-        fleet.health.sent(request, A, 0.1, 0.5, now=fleet.now)
-        fleet.later(0.05)
+        fleet.answer("a", tokens=tokens, seconds=3.0)
+    assert fleet.is_("a", Condition.EJECTED) and fleet.health.lateness.slower(A) > 3.0
+
+
+def test_an_answer_that_goes_on_says_nothing():
+    fleet = Fleet(slow_factor=2.0)
+    requests = [fleet.send("a", 0.1, 0.5, output_tokens=100.0) for _ in range(9)]
+    fleet.later(0.1)
+    for request in requests:
         fleet.health.first_token(request, now=fleet.now)
-        fleet.later(1.2)
-        fleet.health.ended(request, A, failed=False, now=fleet.now)
+    for _ in range(9):
+        fleet.later(10.0)
+    assert fleet.health.is_calm and fleet.health.lateness.is_even
+
+
+def test_what_is_not_streamed_counts_when_it_is_there():
+    fleet = Fleet(slow_factor=2.0, slow_until_out=3)
+    for _ in range(2):
+        fleet.answer("a", tokens=100, first_s=1.2, p90_s=float("inf"))
+    fleet.answer("a", tokens=1000, first_s=1.2, p90_s=float("inf"))
+    fleet.answer("a", tokens=100, first_s=0.5, seconds=0.5, p90_s=float("inf"))
+    assert fleet.health.is_calm
+    for _ in range(3):
+        assert fleet.health.is_calm
+        fleet.answer("a", tokens=100, first_s=1.2, p90_s=float("inf"))
     assert fleet.is_("a", Condition.EJECTED)
 
 
