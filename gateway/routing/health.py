@@ -44,7 +44,8 @@ class _Awaited(msgspec.Struct, eq=False):
     replica: ReplicaId
     sent_s: float
     patience_s: float
-    """It counts as slow after this long, and again after each such time."""
+    """It counts as slow after this long, and again after each such time without a first token; infinite if
+    nobody sees that."""
     end_patience_s: float
     overdue_s: float
     worst_s: float
@@ -168,7 +169,11 @@ class FleetHealth:
     def _await(self, request: RequestId, overdue_s: float) -> None:
         heapq.heappush(self._overdue, (overdue_s, request))
         if len(self._overdue) > 2 * len(self._awaited) + 64:
-            self._overdue = [(each.overdue_s, name) for name, each in self._awaited.items()]
+            self._overdue = [
+                (each.overdue_s, name)
+                for name, each in self._awaited.items()
+                if each.part is Part.BEGINNING and each.patience_s < float("inf")
+            ]
             heapq.heapify(self._overdue)
         if overdue_s < self.next_due_s:
             self.next_due_s = overdue_s
