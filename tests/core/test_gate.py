@@ -6,7 +6,7 @@ from gateway.core import events as ev
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason
 from gateway.domain.ids import ReplicaId
-from gateway.domain.request import Work
+from gateway.domain.request import Usage, Work
 from tests.core.playbook import (
     Playbook,
     arrived,
@@ -238,3 +238,26 @@ def test_a_replica_that_left_is_forgotten_with_what_ran_there():
     play >> failed("r1") << dispatch("r1", to="b", because=RETRY)
     assert [state.facts.id for state in play.brain.fleet] == ["b"]
     assert [each.state for each in play.seen(rec.ReplicaChanged)][-2:] == ["down", "left"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_health_hears_what_was_expected_and_what_came(monkeypatch, stream):
+    play = Playbook()
+    health, heard = play.brain.fleet.health, []
+
+    def listens(name):
+        goes_on = getattr(health, name)
+
+        def hear(*args, **told):
+            heard.append((args, told))
+            goes_on(*args, **told)
+
+        monkeypatch.setattr(health, name, hear)
+
+    listens("sent"), listens("ended")
+    monkeypatch.setattr(play.brain.forecasts, "is_experienced", lambda _: True)
+    play >> arrived("r1", stream=stream) << dispatch("r1", to="a")
+    play >> started("r1") >> finished("r1", usage=Usage(prompt_tokens=9, output_tokens=7))
+    ((_, _, first_s, end_s), told), (_, came) = heard
+    assert (first_s < end_s) if stream else (first_s == float("inf") and end_s < first_s)
+    assert told["output_tokens"] > 0 and came["output_tokens"] == 7

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.routing.health import FleetHealth
+from gateway.routing.lateness import Part
 from gateway.routing.standing import TRANSITIONS, Condition, HealthConfig, Sign, Standing
 
 POOL = PoolId("pool")
@@ -138,9 +139,15 @@ def test_an_end_is_late_for_what_was_generated():
     assert fleet.is_("a", Condition.EJECTED) and fleet.health.lateness.slower(A) > 3.0
 
 
+def test_an_end_is_not_late_because_the_first_token_was():
+    fleet = Fleet(slow_factor=2.0)
+    fleet.answer("a", tokens=100, first_s=1.05, seconds=1.1)
+    assert fleet.health._standings[A].slow == {Part.BEGINNING: 1, Part.END: 0}
+
+
 def test_an_answer_that_goes_on_says_nothing():
     fleet = Fleet(slow_factor=2.0)
-    requests = [fleet.send("a", 0.1, 0.5, output_tokens=100.0) for _ in range(9)]
+    requests = [fleet.send("a", 0.5, 0.5, output_tokens=100.0) for _ in range(9)]
     fleet.later(0.1)
     for request in requests:
         fleet.health.first_token(request, now=fleet.now)
