@@ -1,10 +1,12 @@
-"""A stolen session on two real engines: what went ahead to the second is what its next turn finds there."""
+"""A stolen session on two real engines: what went ahead to the second, computed or loaded, is what its next
+turn finds there."""
 
 import json
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from tests.engines import MODEL, Fleet
 from tests.gateways import running_gateway
+from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
 
 LONG = " ".join(f"word{number}" for number in range(300))
 TOOLS = [{"type": "function", "function": {"name": "ls", "parameters": {"type": "object"}}}]
@@ -55,39 +58,79 @@ def post(url: str, body: Any, **headers: str) -> tuple[Any, Mapping[str, str]]:
         return json.load(answer), answer.headers
 
 
+class Moved:
+    """What happened to `stolen`, which paused on the first replica, where others run."""
+
+    def __init__(self, backends: Sequence[str], at: Path) -> None:
+        settings = (
+            f'[stream]\npath = "{at / "stream.jsonl"}"\n'
+            "[routing.stealing]\nenabled = true\nidle_s = 0.0\nratio = 1.0\n"
+        )
+        with running_gateway(backends, at, more_settings=settings) as port, ThreadPoolExecutor() as threads:
+            chat = Chat(at, port)
+            chat.drain(is_draining=True)
+            self.first, sent = chat.ask("stolen")
+            assert sent["x-turnpike-replica"] == "default-0"
+            held = [threads.submit(chat.ask, f"held-{number}") for number in range(6)]
+            time.sleep(1.0)
+            chat.drain(is_draining=False)
+            for number in range(2):
+                time.sleep(0.06)
+                _, sent = chat.ask(f"other-{number}", **{"x-turnpike-final": "true"})
+                assert sent["x-turnpike-replica"] == "default-1"
+            assert not any(each.done() for each in held), "the first replica is to be busy"
+            deadline = time.monotonic() + 30
+            while not (moves := chat.moves()) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            asked = self.first["choices"][0]["message"]
+            result = {"role": "tool", "tool_call_id": asked["tool_calls"][0]["id"], "content": "main.py"}
+            self.second, self.sent = chat.ask("stolen", user("stolen"), asked, result)
+            assert all(each.result() for each in held)
+        assert [(each["outcome"], each["replica"]) for each in moves] == [("ready", "default-1")]
+        self.ahead = moves[0]["usage"]
+        """Of the request that went ahead."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        tokens: int = self.first["usage"]["prompt_tokens"]
+        return tokens
+
+    def check(self) -> None:
+        assert self.ahead["prompt_tokens"] == self.prompt_tokens
+        assert (self.sent["x-turnpike-replica"], self.sent["x-turnpike-reason"]) == ("default-1", "stolen")
+        assert self.second["choices"][0]["message"]["content"] == "Done."
+        found = self.second["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert found > 0.85 * self.prompt_tokens, "all full blocks of it"
+
+
 @pytest.mark.engine
 @pytest.mark.timeout(300)
 def test_what_went_ahead_is_found(fleet: Fleet, tmp_path: Path) -> None:
     fleet.play({"scripts": SCRIPTS})
-    at = tmp_path / "gateway"
-    settings = (
-        f'[stream]\npath = "{at / "stream.jsonl"}"\n'
-        "[routing.stealing]\nenabled = true\nidle_s = 0.0\nratio = 1.0\n"
+    moved = Moved([engine.url for engine in fleet.scripted], tmp_path / "gateway")
+    moved.check()
+    assert moved.ahead["cached_tokens"] < 0.5 * moved.prompt_tokens, "it was computed"
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(300)
+def test_what_engines_share_is_loaded_instead(tmp_path: Path) -> None:
+    store = {
+        "kv_connector": "ExampleConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"shared_storage_path": str(tmp_path / "store")},
+    }
+    options = EngineOptions(
+        max_model_len=4096,
+        extra_args=("--num-gpu-blocks-override", "1000", "--kv-transfer-config", json.dumps(store)),
     )
-    backends = [engine.url for engine in fleet.scripted]
-    with running_gateway(backends, at, more_settings=settings) as port, ThreadPoolExecutor() as threads:
-        chat = Chat(at, port)
-        chat.drain(is_draining=True)
-        first, sent = chat.ask("stolen")
-        assert sent["x-turnpike-replica"] == "default-0"
-        held = [threads.submit(chat.ask, f"held-{number}") for number in range(6)]
-        time.sleep(1.0)
-        chat.drain(is_draining=False)
-        for number in range(2):
-            time.sleep(0.06)
-            _, sent = chat.ask(f"other-{number}", **{"x-turnpike-final": "true"})
-            assert sent["x-turnpike-replica"] == "default-1"
-        assert not any(each.done() for each in held), "the first replica is to be busy"
-        deadline = time.monotonic() + 30
-        while not (moves := chat.moves()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        asked = first["choices"][0]["message"]
-        result = {"role": "tool", "tool_call_id": asked["tool_calls"][0]["id"], "content": "main.py"}
-        second, sent = chat.ask("stolen", user("stolen"), asked, result)
-        assert all(each.result() for each in held)
-    assert [(each["outcome"], each["replica"]) for each in moves] == [("ready", "default-1")]
-    assert moves[0]["usage"]["prompt_tokens"] == first["usage"]["prompt_tokens"]
-    assert (sent["x-turnpike-replica"], sent["x-turnpike-reason"]) == ("default-1", "stolen")
-    assert second["choices"][0]["message"]["content"] == "Done."
-    found = second["usage"]["prompt_tokens_details"]["cached_tokens"]
-    assert found > 0.85 * first["usage"]["prompt_tokens"], "all full blocks of it"
+    engines = [ScriptedEngine({"scripts": SCRIPTS}, options) for _ in range(2)]
+    with ExitStack() as stack:
+        for engine in engines:
+            stack.callback(engine.stop)
+            engine.launch()
+        for engine in engines:
+            engine.wait_healthy()
+        moved = Moved([engine.url for engine in engines], tmp_path / "gateway")
+    moved.check()
+    assert moved.ahead["cached_tokens"] > 0.85 * moved.prompt_tokens, "the other one had computed it"
