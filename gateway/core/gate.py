@@ -244,7 +244,7 @@ class Gate:
             turn=live.request,
             agent=live.facts.transcript.agent,
             pauses=bool(answer.tool_calls),
-            is_movable=not answer.state_ids and live.home is None,
+            is_movable=live.facts.is_replayable and not answer.state_ids and live.home is None,
             now=now,
         )
         if self.placement.looks_around and len(self._fleet) > 1:

@@ -77,7 +77,7 @@ class PlacementPolicy(Protocol):
         now: float,
     ) -> None:
         """A turn was answered, to its end. `pauses`: the session's tools run now; `is_movable`: no state of
-        it lives on that replica."""
+        it lives on that replica, and to send it to another one harms nobody."""
         return
 
     def look_around(self, candidates: Sequence[ReplicaLoad], *, now: float) -> Steal | None:

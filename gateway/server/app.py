@@ -203,6 +203,8 @@ class Gateway:
             await asyncio.sleep(_SWEEP_PERIOD_S)
             now = loop.time()
             self._handlers.sweep(now)
+            if self._prefills is not None:
+                self._prefills.sweep(now)
             self._members.sweep(now=now)
 
 

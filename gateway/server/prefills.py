@@ -3,8 +3,9 @@
 A request whose answer may ask for tools is kept, until the conversation's next one comes or there is no room.
 If the brain says so, it is sent once more, to another replica, for one token that nobody reads.
 
-Invariants: at most `max_bytes` of requests are kept, one of each conversation, the oldest go first; every
-prefill that the brain asks for ends in one `PrefillEnded`; nothing here raises into the brain's driver.
+Invariants: at most `max_bytes` of requests are kept, heads and bodies, one of each conversation, the oldest
+go first; every prefill that the brain asks for ends in one `PrefillEnded`; nothing here raises into the
+brain's driver.
 """
 
 from collections import OrderedDict
@@ -43,20 +44,22 @@ class Prefills:
         self._bytes = 0
         self._kept: OrderedDict[tuple[SessionId, ThreadId], HttpRequest] = OrderedDict()
         self._under_way: dict[RequestId, Run] = {}
+        self._answers: dict[UpstreamConnection, Replica] = {}
+        """That have begun."""
 
     def keep(self, session: SessionRef, request: HttpRequest) -> None:
         """It is being answered; its client may go on with what the answer asks for."""
         conversation = (session.session, session.thread)
         before = self._kept.pop(conversation, None)
         if before is not None:
-            self._bytes -= len(before.body)
+            self._bytes -= _size(before)
         if not may_be_prefilled(request.head.visitor.endpoint.protocol):
             return
         self._kept[conversation] = request
-        self._bytes += len(request.body)
+        self._bytes += _size(request)
         while self._bytes > self._max_bytes:
             _, oldest = self._kept.popitem(last=False)
-            self._bytes -= len(oldest.body)
+            self._bytes -= _size(oldest)
 
     def take(self, command: Prefill | StopPrefill) -> None:
         # Neither on the spot: the brain is in the midst of an event.
@@ -64,6 +67,12 @@ class Prefills:
             self._driver.call_soon(self._begin, command)
         else:
             self._driver.call_soon(self._stop, command)
+
+    def sweep(self, now: float) -> None:
+        """Gives up on answers that have stopped to come; called about once a second."""
+        for upstream, replica in tuple(self._answers.items()):
+            if replica.is_stalled(upstream, now=now):
+                upstream.give_up_on_rest()
 
     def close(self) -> None:
         for run in tuple(self._under_way.values()):
@@ -103,15 +112,22 @@ class Prefills:
         except UpstreamError:
             return
         is_whole = False
+        self._answers[upstream] = replica
         try:
             usage = await _read_usage(upstream, kept)
             is_whole = True
         except UpstreamError:
             return
         finally:
+            del self._answers[upstream]
             replica.release(upstream, reuse=is_whole)
         if usage is not None:
             found.append(usage)
+
+
+def _size(request: HttpRequest) -> int:
+    """Bytes; heads are shared within a connection, and counted all the same."""
+    return len(request.body) + sum(len(name) + len(value) for name, value in request.head.headers)
 
 
 async def _read_usage(upstream: UpstreamConnection, request: HttpRequest) -> Usage | None:

@@ -71,7 +71,7 @@ class Relay:
 
     def give_up(self) -> None:
         """The replica has been silent for too long."""
-        self.upstream.done.fail(AnswerCut("the replica stopped sending"))
+        self.upstream.give_up_on_rest()
 
     def _pump(self, parts: list[bytes], is_last: bool) -> None:
         self._client.write(parts, is_last=is_last)

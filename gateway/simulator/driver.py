@@ -48,9 +48,9 @@ class Call(msgspec.Struct, kw_only=True, eq=False):
     first_token_s: float = 0.0
     replica: ReplicaId = ReplicaId("")
     known_as: SessionId | None = None
+    """What the gateway takes its session for."""
     thread: ThreadId | None = None
     """And the conversation in it."""
-    """What the gateway takes its session for."""
     refusals: int = 0
     cached_tokens: int = 0
     preemptions: int = 0

@@ -88,6 +88,10 @@ class UpstreamConnection(asyncio.Protocol):
         """The head took too long; whoever awaits it gets `AnswerTimedOut`."""
         self.head_came.fail(AnswerTimedOut("the replica did not answer in time"))
 
+    def give_up_on_rest(self) -> None:
+        """The replica has been silent for too long; whoever awaits the end gets `AnswerCut`."""
+        self.done.fail(AnswerCut("the replica stopped sending"))
+
     def take_whole(self) -> list[bytes] | None:
         """The body, if all of it came with the head; for whom no sink is needed."""
         return self._read if self._is_whole else None

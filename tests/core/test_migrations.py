@@ -24,7 +24,8 @@ STEALS = {"enabled": True, "idle_s": 0.1, "ratio": 1.0}
 class Fleet(Playbook):
     """`a` has four sessions: two run, the tools of `s5` have run for longest; `b` has come and idles."""
 
-    def __init__(self, *, follows_hints: bool = False, **settings: Any) -> None:
+    def __init__(self, *, follows_hints: bool = False, may_be_repeated: bool = True, **settings: Any) -> None:
+        self.may_be_repeated = may_be_repeated
         super().__init__(replicas="", have_homes=True, routing={"stealing": STEALS}, **settings)
         abilities = Abilities(turnpike_hints=follows_hints)
         self.joins("a", abilities)
@@ -43,7 +44,13 @@ class Fleet(Playbook):
 
     def asks(self, session: str, *results: str, turn: str | None = None) -> "Fleet":
         turn = turn or session
-        _ = self >> arrived(turn, explicit=stated(session), echoed_ids=results, tool_result_ids=results)
+        _ = self >> arrived(
+            turn,
+            explicit=stated(session),
+            echoed_ids=results,
+            tool_result_ids=results,
+            is_replayable=self.may_be_repeated,
+        )
         sent = self.take()
         assert isinstance(sent, Dispatch)
         self.sent = sent
@@ -97,6 +104,10 @@ def test_what_was_computed_too_late_is_not_waited_for():
     prefill = fleet.prefills[0]
     assert not placement.residency.held((prefill.session, prefill.thread), ReplicaId("b"))
     assert fleet.asks("s5", "call-6", turn="s5-3").sent.placement.replica == "a"
+
+
+def test_what_may_not_run_twice_does_not_go_ahead():
+    assert not Fleet(may_be_repeated=False).prefills
 
 
 def test_whoever_waits_gets_the_place():

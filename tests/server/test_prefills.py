@@ -102,8 +102,10 @@ class Stolen:
         return response
 
 
-async def stolen(start: Any, prefill: Script | None = None, **settings: Any) -> Stolen:
-    bench = await start(replicas=2, routing={"stealing": STEALS | settings})
+async def stolen(
+    start: Any, prefill: Script | None = None, *, upstream: dict[str, Any] | None = None, **settings: Any
+) -> Stolen:
+    bench = await start(replicas=2, routing={"stealing": STEALS | settings}, upstream=upstream or {})
     play = Stolen(bench, prefill or sends(answer()))
     try:
         await play.happens()
@@ -160,6 +162,14 @@ async def test_where_the_prompt_cannot_be_computed_it_does_not_go(start, prefill
     assert response.status == 200 and response.get(b"x-turnpike-replica") == b"default-0"
 
 
+async def test_an_answer_that_stops_is_given_up(start):
+    begins = sends(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", then="hang")
+    play = await stolen(start, begins, upstream={"stall_timeout_s": 0.3})
+    await eventually(lambda: play.moves == ["failed"])
+    assert play.running("default-1") == 0
+    assert (await play.went_on()).get(b"x-turnpike-replica") == b"default-0"
+
+
 async def test_an_answer_in_pieces_is_read_to_its_end(start):
     whole = answer(CHAT_ANSWER)
 
@@ -178,8 +188,8 @@ async def test_what_is_kept_is_bounded(start):
     assert play.moves == ["failed"] and not play.prefills
     kept = play.bench.gateway._prefills
     assert kept is not None
-    held = sum(len(each.body) for each in kept._kept.values())
-    assert kept._bytes == held <= 300
+    bodies = sum(len(each.body) for each in kept._kept.values())
+    assert bodies < kept._bytes <= 300, "heads count, too"
     assert (await play.went_on()).get(b"x-turnpike-replica") == b"default-0"
 
 
