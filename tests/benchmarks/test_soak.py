@@ -1,0 +1,107 @@
+"""The soak's judgement: what is lost, ends twice or grows is found."""
+
+import json
+from collections import Counter, deque
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from benchmarks import soak, soak_agents
+from benchmarks.soak_gateway import container_sizes
+from benchmarks.verdict import Verdict
+
+
+class Books(msgspec.Struct):
+    live: dict
+    log: list
+
+
+class Owner:
+    __slots__ = ("books", "queue")
+
+    def __init__(self, books: Books) -> None:
+        self.books = books
+        self.queue = deque([1, 2])
+
+
+def test_containers_are_counted_by_who_holds_them():
+    Books.__module__ = Owner.__module__ = "gateway.tested"
+    owner = Owner(Books({"a": [1, 2, 3], "b": []}, [(), ()]))
+    assert container_sizes(owner) == {
+        "Owner.queue": 2,
+        "Books.live": 2,
+        "Books.live[]": 3,
+        "Books.log": 2,
+    }
+
+
+def test_what_is_held_twice_is_counted_once():
+    Books.__module__ = Owner.__module__ = "gateway.tested"
+    shared = {"a": 1}
+    assert sum(container_sizes(Owner(Books(shared, [shared]))).values()) == 2 + 1 + 1
+
+
+class Told(soak.Soaked):
+    """What a gateway left behind."""
+
+    def __init__(self, folder: Path, records: list[dict], reports: list[dict]) -> None:
+        for name, lines in (("stream", records), ("report", reports)):
+            (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (folder / "log").write_text("")
+        self._folder = folder
+
+
+def turn(name: str, outcome: str = "finished") -> list[dict]:
+    return [
+        {"type": "turn_arrive", "turn": name},
+        {"type": "gpu_submit", "turn": name},
+        {"type": "gpu_end", "turn": name, "outcome": outcome},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("records", "missed"),
+    [
+        (turn("a") + turn("b"), []),
+        (turn("a"), ["requests_that_clients_miss"]),
+        (turn("a") + turn("b") + turn("c"), ["requests_that_nobody_sent"]),
+        (turn("a") + turn("b")[:2], ["requests_without_one_end", "attempts_without_one_end"]),
+        (turn("a") + turn("b", "failed"), ["requests_without_one_end"]),
+        (turn("a") + turn("b") + turn("b")[2:], ["requests_without_one_end", "attempts_without_one_end"]),
+        (turn("a") + turn("b") + [{"type": "refusal", "turn": "x"}], ["ends_of_nothing"]),
+    ],
+)
+def test_accounts(tmp_path, records, missed):
+    verdict = Verdict()
+    counts = Counter({soak_agents.ANSWERED: 1, soak_agents.CUT: 1})
+    soak.judge_accounts(Told(tmp_path, records, []), counts, verdict, print)
+    assert verdict.missed == missed
+
+
+def reports(**last: object) -> list[dict]:
+    usual = {"rss_mib": 50.0, "descriptors": 20, "tasks": 10, "late_ms": [0.1] * 99}
+    each = [{"at_s": float(at), **usual} for at in range(100)]
+    each += [{"at_s": float(at), "sizes": {"Books.live": 100}} for at in (12, 15)]
+    changed = {name: value for name, value in last.items() if name != "sizes"}
+    each += [{"at_s": float(at), **(usual | changed)} for at in range(90, 100) for _ in range(3)]
+    return [*each, {"at_s": 95.0, "sizes": last.get("sizes", {"Books.live": 110})}]
+
+
+@pytest.mark.parametrize(
+    ("last", "missed"),
+    [
+        ({}, []),
+        ({"sizes": {"Books.live": 200}}, ["containers_that_grew"]),
+        ({"sizes": {"Books.live": 100, "Books.log": 64}}, ["containers_that_grew"]),
+        ({"rss_mib": 60.0}, ["rss_mib_last_to_second_tenth"]),
+        ({"descriptors": 40}, ["descriptors_last_to_second_tenth"]),
+        ({"tasks": 12}, ["tasks_last_to_second_tenth"]),
+        ({"late_ms": [30.0] * 99}, ["loop_late_p99_ms"]),
+        ({"late_ms": [0.1, 101.0]}, ["loop_late_worst_ms"]),
+    ],
+)
+def test_flatness(tmp_path, last, missed):
+    verdict = Verdict()
+    soak.judge_flatness(Told(tmp_path, [], reports(**last)), -1.0, 100.0, verdict, print)
+    assert verdict.missed == missed
