@@ -36,6 +36,7 @@ from benchmarks.verdict import Verdict
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core.coordinator import Coordinator
+from gateway.domain.session_ids import numbered_ids
 from gateway.simulator.driver import ClientConfig
 from gateway.simulator.engine.options import EngineOptions
 from gateway.simulator.fleet import FleetSpec, ReplicaGroup
@@ -111,7 +112,7 @@ def simulated(
     def make_brain(fleet: FleetSpec) -> Coordinator:
         urls = [{"url": f"http://{name}", "name": name} for name, _ in fleet.each()]
         tree = {"pools": [{"name": POOL, "replicas": urls}], **policy}
-        return assemble(msgspec.convert(tree, Config), id_prefix="")
+        return assemble(msgspec.convert(tree, Config), session_ids=numbered_ids())
 
     simulate(
         sessions,

@@ -22,6 +22,7 @@ from typing import Any, Final
 from benchmarks.verdict import Verdict
 from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.request import RequestFacts
+from gateway.domain.session_ids import numbered_ids
 from gateway.wire import facts
 from gateway.wire.body import decode_body
 from gateway.wire.endpoints import classify
@@ -42,7 +43,7 @@ _WORDS: Final = "parser file test read write bug the a fix line error path token
 class Bench:
     def __init__(self, sessions: int) -> None:
         self.rng = random.Random(SEED)
-        self.books = Sessions(SessionsConfig(max_sessions=10**6), id_prefix="")
+        self.books = Sessions(SessionsConfig(max_sessions=10**6), numbered_ids())
         self.sessions = sessions
         self.count = 0
         self.now = 0.0

@@ -28,7 +28,7 @@ from benchmarks.verdict import Verdict
 from gateway.assembly import assemble
 from gateway.dashboard.cli import explain_from_file
 from gateway.domain.ids import RequestId
-from gateway.telemetry.event_log import decode_beginning, decode_entry, encode_answer
+from gateway.telemetry.event_log import RecordedIds, decode_beginning, decode_entry, encode_answer
 
 AGENTS: Final = 24
 TURNS: Final = 6
@@ -264,10 +264,12 @@ def _judge_replay(log: Path, verdict: Verdict) -> None:
     """Decisions drawn at random: what was known is told again, to a brain that knows nothing else."""
     lines = iter(log.read_bytes().splitlines())
     beginning = decode_beginning(next(lines))
-    brain = assemble(beginning.settings, id_prefix=beginning.id_prefix)
+    ids = RecordedIds()
+    brain = assemble(beginning.settings, session_ids=ids)
     decided: list[bool] = []
     for line in lines:
         entry = decode_entry(line)
+        ids.read(entry)
         again, _ = encode_answer(brain.handle(entry.event, now=entry.at_s))
         then = json.loads(bytes(entry.commands))
         now = json.loads(again)

@@ -28,6 +28,7 @@ from gateway.core.coordinator import Coordinator
 from gateway.domain.decision import Edge, SessionRef, SessionSource
 from gateway.domain.ids import SessionId, ThreadId
 from gateway.domain.request import Answer, Protocol, RequestFacts, ToolCall, Transcript, Usage, Work
+from gateway.domain.session_ids import numbered_ids
 from gateway.simulator.baselines.belady import Belady
 from gateway.simulator.engine.options import EngineOptions
 from gateway.simulator.engine.policy import EnginePolicy
@@ -116,7 +117,7 @@ class Completions(Ignore):
 def floor(fleet: FleetSpec) -> Coordinator:
     config = stock_config(fleet)
     admission = msgspec.structs.replace(config.admission, policy="concurrency")
-    return assemble(msgspec.structs.replace(config, admission=admission), id_prefix="")
+    return assemble(msgspec.structs.replace(config, admission=admission), session_ids=numbered_ids())
 
 
 def main() -> int:

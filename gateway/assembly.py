@@ -1,6 +1,7 @@
 """From settings to a coordinator: the wiring that both drivers, server and simulator, use."""
 
 import random
+from collections.abc import Iterator
 
 import msgspec
 
@@ -13,7 +14,7 @@ from gateway.core.coordinator import Coordinator
 from gateway.core.fleet import Fleet, PoolFacts
 from gateway.core.forecasts import Forecasts
 from gateway.core.session_book import SessionBook
-from gateway.domain.ids import PoolId, ReplicaId, TenantId
+from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId
 from gateway.routing.affinity import SessionAffinity
 from gateway.routing.health import FleetHealth
 from gateway.routing.placement import PlacementPolicy
@@ -25,8 +26,10 @@ from gateway.workflow.prospects import Prospects
 from gateway.workflow.sessions import Sessions
 
 
-def assemble(config: Config, *, id_prefix: str, placement: PlacementPolicy | None = None) -> Coordinator:
-    """`id_prefix` keeps the session ids of several gateway processes apart; `placement`: to compare with."""
+def assemble(
+    config: Config, *, session_ids: Iterator[SessionId], placement: PlacementPolicy | None = None
+) -> Coordinator:
+    """`session_ids`: names for new sessions, without end; `placement`: to compare with."""
     core = config.core
     if config.tenants:
         # An id that we did not see being minted may be another tenant's.
@@ -47,7 +50,7 @@ def assemble(config: Config, *, id_prefix: str, placement: PlacementPolicy | Non
         admission=_admission(config),
         placement=placement,
         sessions=SessionBook(
-            Sessions(config.sessions, id_prefix=id_prefix),
+            Sessions(config.sessions, session_ids),
             ToolBoundaries(config.tools),
             StateResidence(config.state),
             Prospects(config.workflow),

@@ -5,12 +5,13 @@ import msgspec
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.domain.decision import RefusalReason
+from gateway.domain.session_ids import numbered_ids
 from tests.core.playbook import Playbook, arrived, dispatch, refuse
 
 
-def test_session_ids_carry_the_prefix_of_their_process():
+def test_sessions_get_the_names_that_the_shell_gives():
     config = msgspec.convert({"pools": [{"replicas": [{"url": "http://a"}]}]}, Config)
-    brain = assemble(config, id_prefix="7f")
+    brain = assemble(config, session_ids=numbered_ids("7f"))
     brain.handle(arrived("r1"), now=0.0)
     assert next(iter(brain.sessions.sessions.newest_first())).id == "s-7f1"
 

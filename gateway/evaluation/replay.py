@@ -18,6 +18,7 @@ from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
 from gateway.domain.records import Record, TurnArrived
 from gateway.domain.request import Answer
+from gateway.domain.session_ids import numbered_ids
 from gateway.evaluation.recording import Exchange
 from gateway.wire.facts import read_facts
 
@@ -64,7 +65,7 @@ class Replay:
         self._on_record = on_record
         self._on_end = on_end
         config = msgspec.convert(_SETTINGS, Config)
-        self.brain: Coordinator = assemble(config, id_prefix="")
+        self.brain: Coordinator = assemble(config, session_ids=numbered_ids())
         facts = ReplicaFacts(id=ReplicaId("a"), pool=PoolId("pool"), models=())
         self.brain.handle(ev.ReplicaCameUp(facts), now=exchanges[0].t if exchanges else 0.0)
         self._placed: dict[int, Placed] = {}

@@ -16,6 +16,7 @@ from gateway.core import events as ev
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import ReplicaId
+from gateway.domain.session_ids import keyed_ids
 from gateway.server.door import Door
 from gateway.server.driver import Driver, steady_clock
 from gateway.server.handlers import Handlers
@@ -47,8 +48,8 @@ class Gateway:
         self._clock = steady_clock()
         self._tasks = TaskGroup()
         prefix = secrets.token_hex(3)
-        coordinator = assemble(config, id_prefix=prefix)
-        self._recorder = Recorder(config, id_prefix=prefix) if config.recording.path is not None else None
+        coordinator = assemble(config, session_ids=keyed_ids(secrets.token_bytes(32)))
+        self._recorder = Recorder(config) if config.recording.path is not None else None
         self.observation = Observation(config, coordinator, environ, clock=self._clock)
         self.driver = Driver(
             coordinator,

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.assembly import assemble
-from gateway.telemetry.event_log import decode_beginning, decode_entry, encode_answer
+from gateway.telemetry.event_log import RecordedIds, decode_beginning, decode_entry, encode_answer
 
 _SHOWN: Final = 4000
 
@@ -29,13 +29,15 @@ class Difference(Exception):  # noqa: N818 - what is wrong is the brain, not the
 def replay(lines: Iterator[bytes]) -> Replayed:
     """Raises Difference at the first answer that is another, and ValueError for what is no event log."""
     beginning = decode_beginning(next(lines, b""))
-    brain = assemble(beginning.settings, id_prefix=beginning.id_prefix)
+    ids = RecordedIds()
+    brain = assemble(beginning.settings, session_ids=ids)
     done = Replayed()
     for number, line in enumerate(lines, start=2):
         try:
             entry = decode_entry(line)
         except msgspec.DecodeError as error:
             raise ValueError(f"line {number}: {error}") from None
+        ids.read(entry)
         commands = brain.handle(entry.event, now=entry.at_s)
         for then, now in zip(
             map(bytes, (entry.commands, entry.records)), encode_answer(commands), strict=True

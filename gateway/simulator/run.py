@@ -14,6 +14,7 @@ from gateway.core.coordinator import Coordinator
 from gateway.cost.profile import Profile
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.session_ids import numbered_ids
 from gateway.simulator.agents import Agent, Stage
 from gateway.simulator.brain import Brain
 from gateway.simulator.conservation import check_end
@@ -45,7 +46,7 @@ def stock_config(fleet: FleetSpec) -> Config:
 
 
 def stock_coordinator(fleet: FleetSpec) -> Coordinator:
-    return assemble(stock_config(fleet), id_prefix="")
+    return assemble(stock_config(fleet), session_ids=numbered_ids())
 
 
 def simulate(

@@ -3,9 +3,12 @@
 First a line with what the brain was made from; then each event with its time and the commands that followed.
 Feeding the events to a brain made from the first line must give the very same commands: that is how one
 brain in two drivers is checked, and how a decision of yesterday is looked into today. Of what was said there
-are hashes alone; of settings, nothing that is secret or an address.
+are hashes alone; of settings, nothing that is secret or an address. The names of sessions are in the records,
+but not the key that makes them: a reader of the log cannot foretell a name.
 """
 
+from collections import deque
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +21,7 @@ from gateway.config.stream import StreamFileConfig
 from gateway.config.upstream import UpstreamConfig
 from gateway.core.commands import Command, Dispatch, Refuse
 from gateway.core.events import Event
+from gateway.domain.ids import SessionId
 from gateway.wire.hashed_words import hash_words, words_of_hashes
 
 VERSION: Final = 1
@@ -30,7 +34,6 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
     turnpike_events: int = VERSION
     version: str
     """Of the gateway that recorded."""
-    id_prefix: str
     settings: Config
 
 
@@ -41,6 +44,31 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     records: msgspec.Raw
 
 
+class RecordedIds(Iterator[SessionId]):
+    """The names that sessions got, for a brain that is told a log again."""
+
+    def __init__(self) -> None:
+        self._next: deque[SessionId] = deque()
+
+    def read(self, entry: Entry) -> None:
+        """Before the brain is told this entry's event."""
+        self._next.clear()
+        if _STARTED in bytes(entry.records):
+            records = _told.decode(entry.records)
+            self._next += [told.session for told in records if told.type == "session_start" and told.session]
+
+    def __next__(self) -> SessionId:
+        """A session that nobody started then is a difference, and is shown under this name."""
+        return self._next.popleft() if self._next else SessionId("s-not-recorded")
+
+
+class _Told(msgspec.Struct):
+    type: str
+    session: SessionId | None = None
+
+
+_STARTED: Final = b'"session_start"'
+_told: Final = msgspec.json.Decoder(list[_Told])
 _encoder: Final = msgspec.json.Encoder(enc_hook=hash_words)
 _event: Final[msgspec.json.Decoder[Event]] = msgspec.json.Decoder(Event, dec_hook=words_of_hashes)
 _entry: Final = msgspec.json.Decoder(Entry, dec_hook=words_of_hashes)
@@ -67,8 +95,8 @@ def encode_entry(at_s: float, event: bytes, commands: list[Command]) -> bytes:
     return _encoder.encode({"at_s": at_s, "event": msgspec.Raw(event), "commands": done, "records": told})
 
 
-def encode_beginning(config: Config, *, version: str, id_prefix: str) -> bytes:
-    return _encoder.encode(Beginning(version=version, id_prefix=id_prefix, settings=without_secrets(config)))
+def encode_beginning(config: Config, *, version: str) -> bytes:
+    return _encoder.encode(Beginning(version=version, settings=without_secrets(config)))
 
 
 def decode_beginning(line: bytes) -> Beginning:

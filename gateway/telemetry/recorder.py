@@ -24,7 +24,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Recorder:
-    def __init__(self, config: Config, *, id_prefix: str) -> None:
+    def __init__(self, config: Config) -> None:
         """Raises OSError if the file cannot be opened."""
         recording = config.recording
         assert recording.path is not None
@@ -39,7 +39,7 @@ class Recorder:
         )
         self._is_over = False
         self._event = b""
-        self._write(encode_beginning(config, version=__version__, id_prefix=id_prefix))
+        self._write(encode_beginning(config, version=__version__))
 
     def told(self, event: Event) -> Event:
         """The event as the log has it: what the brain must be told instead."""

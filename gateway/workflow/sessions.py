@@ -21,6 +21,7 @@ are kept, and of each at most `max_turns`; a session with a live turn is never f
 ever makes a later turn start anew.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 from gateway.domain.decision import Edge, SessionRef, SessionSource
@@ -42,9 +43,9 @@ _QUOTABLE_TURNS: Final = 2
 
 
 class Sessions(Shelf):
-    def __init__(self, config: SessionsConfig, *, id_prefix: str) -> None:
-        """`id_prefix` keeps the ids of several gateway processes apart."""
-        super().__init__(config, id_prefix=id_prefix)
+    def __init__(self, config: SessionsConfig, ids: Iterator[SessionId]) -> None:
+        """`ids`: names for new sessions, without end."""
+        super().__init__(config, ids)
         self._live: dict[RequestId, Turn] = {}
 
     def arrived(

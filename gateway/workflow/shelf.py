@@ -35,11 +35,10 @@ class SessionsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class Shelf:
     """Sessions, and the traces of their turns, tenant by tenant."""
 
-    def __init__(self, config: SessionsConfig, *, id_prefix: str) -> None:
-        """`id_prefix` keeps the ids of several gateway processes apart."""
+    def __init__(self, config: SessionsConfig, ids: Iterator[SessionId]) -> None:
+        """`ids`: names for new sessions, without end."""
         self._config = config
-        self._id_prefix = id_prefix
-        self._count = 0
+        self._ids = ids
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()
         """Least recently seen first."""
         self._by_explicit: dict[ExplicitKey, SessionId] = {}
@@ -114,9 +113,8 @@ class Shelf:
         session.dissolve()
 
     def start(self, tenant: TenantId, stated: ExplicitId | None, found: Identity, *, now: float) -> Session:
-        self._count += 1
         session = Session(
-            id=SessionId(f"s-{self._id_prefix}{self._count:x}"),
+            id=next(self._ids),
             tenant=tenant,
             source=found.source,
             confidence=found.confidence,

@@ -24,6 +24,7 @@ from gateway.domain.fleet import ReplicaFacts, ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, ExplicitId, Protocol, RequestFacts, ToolCall, Work
+from gateway.domain.session_ids import numbered_ids
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 
 _HASH = "sha256:" + "0" * 64
@@ -66,7 +67,9 @@ class Playbook:
         if tenants_have_keys:
             settings["tenants"] = [{"name": "t", "key_hashes": [_HASH]}]
         config = msgspec.convert(settings, Config)
-        self.brain: Coordinator = assemble(config, id_prefix="", placement=None if have_homes else ByLoad())
+        self.brain: Coordinator = assemble(
+            config, session_ids=numbered_ids(), placement=None if have_homes else ByLoad()
+        )
         self.now = 1000.0
         self.records: list[Record] = []
         self.hints: list[SendHint] = []

@@ -15,6 +15,7 @@ from gateway.core.commands import Dispatch
 from gateway.domain.engine import EngineSignals
 from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Transcript, Usage, Work
+from gateway.domain.session_ids import numbered_ids
 from tests.core.playbook import (
     Playbook,
     arrived,
@@ -48,7 +49,7 @@ class Fleet(Playbook):
     def __init__(self, **sections: Any) -> None:
         super().__init__(replicas="stays", **sections)
         settings = {"pools": [{"name": "pool", "replicas": [{"url": "http://0"}]}], **sections}
-        self.brain = assemble(msgspec.convert(settings, Config), id_prefix="")
+        self.brain = assemble(msgspec.convert(settings, Config), session_ids=numbered_ids())
         _ = self >> up("stays")
 
     def answers(self, request: str, **fields: Any) -> ReplicaId:

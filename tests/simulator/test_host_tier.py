@@ -9,6 +9,7 @@ from gateway.assembly import assemble
 from gateway.core.coordinator import Coordinator
 from gateway.cost.roofline import prefill_s
 from gateway.domain.ids import ReplicaId
+from gateway.domain.session_ids import numbered_ids
 from gateway.simulator.engine import build_engines
 from gateway.simulator.engine.options import EngineOptions, EngineSpec
 from gateway.simulator.fleet import FleetSpec
@@ -47,7 +48,7 @@ def fixed(spec: FleetSpec) -> Coordinator:
     """A gateway whose decisions do not follow what engines lose."""
     config = stock_config(spec)
     admission = replace(config.admission, policy="concurrency")
-    return assemble(replace(config, admission=admission), id_prefix="")
+    return assemble(replace(config, admission=admission), session_ids=numbered_ids())
 
 
 @pytest.mark.parametrize("seed", [5, 6, 7])

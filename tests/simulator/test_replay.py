@@ -9,6 +9,7 @@ from gateway.core import events as ev
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
 from gateway.domain.request import Protocol, RequestFacts, Work
+from gateway.domain.session_ids import keyed_ids
 from gateway.telemetry.recorder import Recorder
 
 
@@ -18,7 +19,7 @@ def log(tmp_path):
     path = tmp_path / "events"
     tree = {"pools": [{"replicas": [{"url": "http://a"}]}], "recording": {"path": str(path)}}
     config = load_config(None, {}, tree)
-    brain, recorder = assemble(config, id_prefix="x"), Recorder(config, id_prefix="x")
+    brain, recorder = assemble(config, session_ids=keyed_ids(b"a secret of 16 B")), Recorder(config)
     facts = RequestFacts(protocol=Protocol.CHAT, work=Work.GENERATE)
     told: list[ev.Event] = [
         ev.ReplicaCameUp(ReplicaFacts(id=ReplicaId("default-0"), pool=PoolId("default"))),
@@ -56,3 +57,13 @@ def test_a_log_is_a_workload(log, tmp_path, capsys):
     target = str(tmp_path / "w.jsonl")
     assert main(["workload", "import", "turnpike", str(log), "-o", target]) == 1
     assert "nothing" in capsys.readouterr().err, "its only turn has no tokens"
+
+
+def test_a_log_names_its_sessions_and_not_the_key_of_names(log, capsys):
+    key = b"a secret of 16 B"
+    first = next(keyed_ids(key))
+    kept = log.read_bytes()
+    assert first.encode() in kept and key not in kept and key.hex().encode() not in kept
+    log.write_bytes(kept.replace(b'"session_start"', b'"session_stop"'))
+    assert main(["replay", str(log)]) == 1
+    assert "s-not-recorded" in capsys.readouterr().out, "a session that nobody started is a difference"

@@ -15,6 +15,7 @@ from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core.coordinator import Coordinator
 from gateway.domain.records import SessionEnded, SessionStarted, ToolStart
+from gateway.domain.session_ids import numbered_ids
 from gateway.simulator.agents import Agent
 from gateway.simulator.driver import Call, ClientConfig
 from gateway.simulator.engine.options import EngineOptions
@@ -53,7 +54,7 @@ def narrow(spec: FleetSpec, *, running: int, **core: Any) -> Coordinator:
         "admission": {"max_running_per_replica": running},
         "core": core,
     }
-    return assemble(msgspec.convert(settings, Config), id_prefix="")
+    return assemble(msgspec.convert(settings, Config), session_ids=numbered_ids())
 
 
 def play(world: list[Session], spec: FleetSpec, **settings: Any) -> tuple[Totals, Recorder]:

@@ -10,6 +10,7 @@ from gateway.config import Config
 from gateway.core import events as ev
 from gateway.core.coordinator import Coordinator
 from gateway.domain.engine import EngineSignals
+from gateway.domain.session_ids import numbered_ids
 from gateway.simulator.errors import ConservationError
 from gateway.simulator.fleet import FleetSpec
 from gateway.simulator.kernel import Kernel
@@ -42,7 +43,7 @@ def test_under_pressure_engines_tell_of_it():
             "pools": [{"name": POOL, "replicas": replicas}],
             "admission": {"policy": "concurrency", "max_running_per_replica": 64},
         }
-        brain = assemble(msgspec.convert(settings, Config), id_prefix="")
+        brain = assemble(msgspec.convert(settings, Config), session_ids=numbered_ids())
         brain.__class__ = Listening
         assert isinstance(brain, Listening)
         brain.heard = heard
@@ -89,7 +90,7 @@ def test_a_simulation_in_which_nothing_more_happens_says_so():
 
     def make_brain(_: FleetSpec) -> Coordinator:
         settings = {"pools": [{"name": POOL, "replicas": [{"url": "http://sim", "name": "little-0"}]}]}
-        brain = assemble(msgspec.convert(settings, Config), id_prefix="")
+        brain = assemble(msgspec.convert(settings, Config), session_ids=numbered_ids())
         brain.__class__ = Deaf
         return brain
 

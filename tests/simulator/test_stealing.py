@@ -12,6 +12,7 @@ from gateway.config import Config
 from gateway.core.coordinator import Coordinator
 from gateway.domain.decision import PlacementReason
 from gateway.domain.records import PrefixMoved, Routed
+from gateway.domain.session_ids import numbered_ids
 from gateway.simulator.engine.options import EngineOptions
 from gateway.simulator.fleet import Change, FleetSpec, ReplicaGroup
 from gateway.simulator.run import POOL, simulate
@@ -25,7 +26,7 @@ def greedy(spec: FleetSpec) -> Coordinator:
     stealing = {"enabled": True, "idle_s": 0.0, "ratio": 1.0, "cooldown_s": 0.0, "most": 100}
     urls = [{"url": f"http://{name}"} for name, _ in spec.each()]
     settings = {"pools": [{"name": POOL, "replicas": urls}], "routing": {"stealing": stealing}}
-    return assemble(msgspec.convert(settings, Config), id_prefix="")
+    return assemble(msgspec.convert(settings, Config), session_ids=numbered_ids())
 
 
 @pytest.mark.parametrize("plugin", [None, {}], ids=["stock", "plugin"])

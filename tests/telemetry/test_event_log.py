@@ -20,17 +20,17 @@ def settings(**more):
 
 
 def test_the_first_line_makes_the_same_brain_and_tells_no_secret():
-    line = encode_beginning(settings(), version="1", id_prefix="x")
+    line = encode_beginning(settings(), version="1")
     for secret in (b"gpu-7", b"hunter2", b"SECRET_KEY", b"5e5e", b"6f6f"):
         assert secret not in line
     beginning = decode_beginning(line)
-    assert beginning.settings.core.max_wait_s == 9 and beginning.id_prefix == "x"
+    assert beginning.settings.core.max_wait_s == 9
     assert [tenant.name for tenant in beginning.settings.tenants] == ["a", "b"]
     assert beginning.settings.pools[0].names() == ["default-0"]
 
 
 def test_another_version_is_refused():
-    line = encode_beginning(settings(), version="1", id_prefix="x")
+    line = encode_beginning(settings(), version="1")
     with pytest.raises(ValueError, match="version 2"):
         decode_beginning(line.replace(b'"turnpike_events":1', b'"turnpike_events":2'))
 
@@ -38,7 +38,7 @@ def test_another_version_is_refused():
 def test_a_recording_overwrites_what_was_there_and_ends_when_it_is_large_enough(tmp_path, caplog):
     path = tmp_path / "events"
     path.write_text("old\n")
-    recorder = Recorder(settings(recording={"path": str(path), "max_bytes": 16384}), id_prefix="x")
+    recorder = Recorder(settings(recording={"path": str(path), "max_bytes": 16384}))
     event = ev.TimerFired()
     with caplog.at_level(logging.WARNING):
         for at in range(200):
@@ -54,7 +54,7 @@ def test_a_recording_overwrites_what_was_there_and_ends_when_it_is_large_enough(
 
 def test_a_recording_with_a_hole_ends(tmp_path, caplog, monkeypatch):
     path = tmp_path / "events"
-    recorder = Recorder(settings(recording={"path": str(path), "max_pending": 1}), id_prefix="x")
+    recorder = Recorder(settings(recording={"path": str(path), "max_pending": 1}))
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             recorder.told(ev.TimerFired())
@@ -65,7 +65,7 @@ def test_a_recording_with_a_hole_ends(tmp_path, caplog, monkeypatch):
 
 def test_what_cannot_be_written_ends_the_recording_and_nothing_else(tmp_path, caplog):
     path = tmp_path / "events"
-    recorder = Recorder(settings(recording={"path": str(path)}), id_prefix="x")
+    recorder = Recorder(settings(recording={"path": str(path)}))
     event = ev.SessionFinished(SessionId("\ud800"))
     with caplog.at_level(logging.WARNING):
         assert recorder.told(event) is event

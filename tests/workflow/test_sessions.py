@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gateway.domain.decision import Edge, SessionSource
 from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.request import RequestFacts
+from gateway.domain.session_ids import numbered_ids
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
 from gateway.wire.spoken import SpokenWords
@@ -27,7 +28,7 @@ class Book:
     """Sessions without a brain around them."""
 
     def __init__(self, **settings: Any) -> None:
-        self.sessions = Sessions(SessionsConfig(**settings), id_prefix="p")
+        self.sessions = Sessions(SessionsConfig(**settings), numbered_ids("p"))
         self.count = 0
 
     def turn(self, *, tenant=T, now=0.0, ends=True, **fields):
@@ -201,7 +202,7 @@ def test_sessions_with_ids_of_their_own_are_never_mixed(order):
 
 def test_a_session_takes_less_than_ten_kilobytes():
     """Of a few hundred; benchmarks/identity.py measures a hundred thousand."""
-    sessions, count = Sessions(SessionsConfig(), id_prefix=""), 300
+    sessions, count = Sessions(SessionsConfig(), numbered_ids()), 300
     steps = [[read(at, step) for step in range(9)] for at in range(count)]
     gc.collect()
     tracemalloc.start()
@@ -244,7 +245,7 @@ def test_a_forgotten_session_dies_without_the_garbage_collector():
 
 def test_a_turn_in_progress_does_not_keep_its_request():
     """A conversation is as large as the body; thousands of turns are in progress."""
-    sessions, opening = Sessions(SessionsConfig(), id_prefix=""), read(1, 0)
+    sessions, opening = Sessions(SessionsConfig(), numbered_ids()), read(1, 0)
     assert opening.transcript.new_probes and opening.transcript.words.prompt().size
     sessions.arrived(RequestId("1"), T, opening, now=0.0)
     assert not opening.transcript.new_probes and not opening.transcript.words.prompt().size

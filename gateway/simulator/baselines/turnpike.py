@@ -14,6 +14,7 @@ Invariants: —
 import msgspec
 
 from gateway.assembly import assemble
+from gateway.domain.session_ids import numbered_ids
 from gateway.routing.settings import RoutingConfig
 from gateway.simulator.baselines.foresight import WithoutForesight
 from gateway.simulator.baselines.placements import PLACEMENTS
@@ -50,7 +51,7 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
         routing = _routing(where, is_stealing=values["stealing"] == "on")
         config = msgspec.structs.replace(config, admission=checked, routing=routing)
         placement = PLACEMENTS[where]() if where in PLACEMENTS else None
-        found = assemble(config, id_prefix="", placement=placement)
+        found = assemble(config, session_ids=numbered_ids(), placement=placement)
         return WithoutForesight(found) if values["foresight"] == "constant" else found
 
     brain(plan.fleet)  # says at once what is wrong
