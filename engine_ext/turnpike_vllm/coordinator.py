@@ -96,9 +96,7 @@ class Coordinator:
         self, *, service: ServiceClass, band: int, level: int, task: float, arrived: float, now: float
     ) -> Rank:
         """Of a waiting call, which waits since ``arrived``."""
-        waited = now - arrived
-        rises = int(waited / self.config.promote_after_s) if waited > 0 else 0
-        overdue = waited >= self.config.max_wait_s
+        rises, overdue = self._passed(arrived, now=now)
         # Overdue calls are equals, whatever they were; the one that waits longest is first.
         return Rank(
             not overdue,
@@ -110,9 +108,20 @@ class Coordinator:
         )
 
     def next_rise(self, *, arrived: float, now: float) -> float | None:
-        """When the rank of a waiting call changes next; None once it is overdue."""
-        waited = now - arrived
-        if waited >= self.config.max_wait_s:
-            return None
-        rises = int(max(waited, 0.0) / self.config.promote_after_s) + 1
-        return arrived + min(rises * self.config.promote_after_s, self.config.max_wait_s)
+        """When the rank of a waiting call changes next, always after ``now``; None once it is overdue."""
+        return min((due for due in self._changes(arrived) if due > now), default=None)
+
+    def _passed(self, arrived: float, *, now: float) -> tuple[int, bool]:
+        """How many levels a call has risen, and whether it is overdue."""
+        *rises, overdue = self._changes(arrived)
+        return sum(due <= now for due in rises), overdue <= now
+
+    def _changes(self, arrived: float) -> list[float]:
+        """The moments at which the rank of a call changes: a rise for each level, and when it is overdue.
+
+        The one definition of "due": `rank` sees what `next_rise` announced, however the sums are rounded.
+        """
+        config = self.config
+        overdue = arrived + config.max_wait_s
+        rises = [min(arrived + rise * config.promote_after_s, overdue) for rise in range(1, config.levels)]
+        return [*rises, overdue]

@@ -28,15 +28,16 @@ class RankedQueue(Generic[Item]):
         self._parked: list[Item] | None = None
 
     def advance(self, now: float) -> int:
-        """Rank anew what is due; returns how many that were."""
+        """Rank anew what is due, each item once, whatever `next_rise` says of it then; how many that were."""
         self.now = max(now, self.now)
-        risen = 0
+        due: list[tuple[int, Item]] = []
         while self._rises and self._rises[0][0] <= self.now:
             _, entry, item = heapq.heappop(self._rises)
-            if self._entries.get(item) == entry:
-                self._push(item)
-                risen += 1
-        return risen
+            due.append((entry, item))
+        risen = [item for entry, item in due if self._entries.get(item) == entry]
+        for item in risen:
+            self._push(item)
+        return len(risen)
 
     def refresh(self, items: Iterable[Item]) -> None:
         """Rank these anew: something that is known about them has changed."""

@@ -1,5 +1,6 @@
 """Levels by footprint and service, promotion by waiting, a window that forgets."""
 
+import math
 import random
 
 import pytest
@@ -65,17 +66,34 @@ def test_overdue_goes_before_everything_in_order_of_arrival() -> None:
     assert later < late < rank(band=0, arrived=29.0, now=30.0)
 
 
-@given(st.floats(0, 100), st.floats(0, 100))
-def test_the_rank_changes_when_it_was_announced(arrived: float, waited: float) -> None:
+MOMENTS = st.floats(0, 4e9) | st.floats(0, 1e-300) | st.sampled_from([0.0, 1.7e9 + 1 / 3, 2.0**53, 1e300])
+
+
+@given(MOMENTS, st.sampled_from([5.0, 10.0, 15.0, 30.0]), st.integers(-3, 3))
+def test_what_is_announced_is_always_to_come_and_has_happened_by_then(
+    arrived: float, waited: float, steps: int
+) -> None:
+    """Also exactly when a rank changes, and a float or two beside that."""
     now = arrived + waited
-    rise = COORDINATOR.next_rise(arrived=arrived, now=now)
+    for _ in range(abs(steps)):
+        now = math.nextafter(now, math.inf if steps > 0 else 0.0)
     before = rank(level=3, arrived=arrived, now=now)
+    rise = COORDINATOR.next_rise(arrived=arrived, now=now)
     if rise is None:
         assert not before.not_overdue
-    else:
-        assert rise > now or rise == pytest.approx(now)
-        just_before = arrived + (rise - arrived) * (1 - 1e-9)
-        assert just_before <= now or rank(level=3, arrived=arrived, now=just_before) == before
+        return
+    assert rise > now
+    assert rank(level=3, arrived=arrived, now=math.nextafter(rise, 0.0)) == before
+    assert rank(level=3, arrived=arrived, now=rise) < before
+
+
+@given(MOMENTS)
+def test_a_call_changes_its_rank_a_few_times_and_is_overdue_then(arrived: float) -> None:
+    now, changes = arrived, 0
+    while (rise := COORDINATOR.next_rise(arrived=arrived, now=now)) is not None:
+        now, changes = rise, changes + 1
+        assert changes <= COORDINATOR.config.levels
+    assert not rank(arrived=arrived, now=now).not_overdue
 
 
 def test_a_window_forgets() -> None:

@@ -102,3 +102,28 @@ def test_items_that_move_often_do_not_pile_up() -> None:
     for _ in range(1_000):
         queue.refresh([item])
     assert len(queue._heap) < 100 and len(queue._rises) < 100
+
+
+def test_a_step_ranks_an_item_once_even_if_its_rise_is_always_due() -> None:
+    asked = []
+
+    def never_satisfied(item: Item, now: float) -> float:
+        asked.append(item)
+        return now
+
+    queue: RankedQueue[Item] = RankedQueue(rank, never_satisfied, 0.0)
+    for arrived in (0.0, 1.0, 2.0):
+        queue.add_request(Item(arrived, 1))
+    del asked[:]
+    assert queue.advance(5.0) == 3
+    assert len(asked) == len(set(asked)) == 3
+    assert queue.advance(5.0) == 3  # in the next step they are due again
+
+
+def test_what_left_is_not_ranked_again() -> None:
+    queue: RankedQueue[Item] = RankedQueue(rank, next_rise, 0.0)
+    stays, leaves = Item(0.0, 1), Item(0.0, 1)
+    queue.add_request(stays)
+    queue.add_request(leaves)
+    queue.remove_request(leaves)
+    assert queue.advance(10.0) == 1
