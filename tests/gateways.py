@@ -30,7 +30,7 @@ def running_gateway(backends: Sequence[str], directory: Path, *, more_settings: 
     replicas = ", ".join(f'{{ url = "{url}" }}' for url in backends)
     settings = directory / "turnpike.toml"
     settings.write_text(
-        '[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\n'
+        '[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\nlame_duck_s = 0\n'
         f'[recording]\npath = "{directory / "events"}"\n'
         f"[[pools]]\nreplicas = [{replicas}]\n{more_settings}"
     )

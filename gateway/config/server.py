@@ -30,8 +30,12 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """PEM file with the certificate's private key."""
     receipts: bool = True
     """Add `x-turnpike-*` headers to responses: session, source, replica, time in the queue, reason."""
+    lame_duck_s: Annotated[float, Meta(ge=0)] = 5.0
+    """After SIGTERM: how long requests are still taken while `/turnpike/readyz` already answers 503, so that
+    load balancers send no more. Let it be longer than their probes' period times the failures that they wait
+    for. 0: no time."""
     drain_s: Annotated[float, Meta(ge=0)] = 30.0
-    """After SIGTERM: how long running requests may take to end."""
+    """After that: how long running requests may take to end."""
     holding: HoldingConfig = HoldingConfig()
     limits: HttpLimits = HttpLimits()
 

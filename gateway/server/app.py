@@ -1,11 +1,13 @@
 """The server, put together: listener, driver, health checks, control plane; started and drained."""
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import signal
 import ssl
 from collections.abc import Mapping
+from functools import partial
 
 from aiohttp import web
 
@@ -50,7 +52,7 @@ class Gateway:
         prefix = secrets.token_hex(3)
         coordinator = assemble(config, session_ids=keyed_ids(secrets.token_bytes(32)))
         self._recorder = Recorder(config) if config.recording.path is not None else None
-        self.observation = Observation(config, coordinator, environ, clock=self._clock)
+        self.observation = Observation(config, coordinator, environ, self._tasks, clock=self._clock)
         self.driver = Driver(
             coordinator,
             clock=self._clock,
@@ -98,6 +100,9 @@ class Gateway:
         self.listener = Listener(
             self._handlers, Door(tenants), config.server.limits, now=asyncio.get_running_loop().time
         )
+        self._is_retiring = False
+        self._hurry = asyncio.Event()
+        """Set by a signal that ends the lame-duck phase."""
         self._control: web.AppRunner | None = None
         self.control_port = 0
 
@@ -106,9 +111,7 @@ class Gateway:
         server = self._config.server
         tls = _server_tls(server.tls_certificate, server.tls_key)
         await self.listener.open(*split_listen(server.listen), tls)
-        control = self.observation.control(
-            self.driver, self._tasks, self._tenants, is_draining=lambda: self.listener.is_draining
-        )
+        control = self.observation.control(self.driver, self._tenants, is_retiring=lambda: self._is_retiring)
         app = control.app()
         app.add_routes(self._members.routes())
         app.add_routes(Hosts(self.driver.send).routes())
@@ -121,23 +124,40 @@ class Gateway:
         site = web.TCPSite(self._control, host, port)
         await site.start()
         self.control_port = self._control.addresses[0][1]
-        for loop in (*self._health.loops(), *self._engines.loops(), *self.observation.loops()):
-            self._tasks.spawn(loop)
-        for loop in self._members.loops(self._replica_joined, self.driver.send):
-            self._tasks.spawn(loop)
-        self._tasks.spawn(self._sweep())
+        self._start_loops()
+
+    def _start_loops(self) -> None:
+        supervise = self._tasks.supervise
+        self._health.open()
+        self._engines.open()
+        for replica in self._replicas.values():
+            self._replica_joined(replica)
+        for name, work in self.observation.loops():
+            supervise(name, work)
+        for name, work in self._members.loops(self._replica_joined, self.driver.send):
+            supervise(name, work)
+        supervise("client timeouts", self.listener.watch)
+        supervise("upstream timeouts", self._sweep)
 
     def _send_hint(self, replica: ReplicaId, hint: str) -> None:
         self.hints.send(replica, hint)
 
+    async def retire(self) -> None:
+        """Says that it is not ready, and still serves whoever comes, until load balancers have noticed."""
+        self._is_retiring = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.server.lame_duck_s):
+                await self._hurry.wait()
+
     async def drain(self) -> None:
         """Stops taking requests and waits for the running ones, as long as the settings say."""
+        self._is_retiring = True
         self.driver.send(ev.DrainStarted())
         if not await self.listener.drain(self._config.server.drain_s):
             _log.warning("%d connections are cut off at the end of the drain", self.listener.connection_count)
 
     async def stop(self) -> None:
-        await self.listener.close()
+        self.listener.close()
         if self._prefills is not None:
             self._prefills.close()
         await self._tasks.cancel()
@@ -153,15 +173,22 @@ class Gateway:
             await asyncio.to_thread(self._recorder.close)
 
     async def run(self) -> None:
-        """Serves until SIGTERM or SIGINT, then drains. A second signal ends it at once."""
-        stopping, hurry = asyncio.Event(), asyncio.Event()
+        """Serves until SIGTERM or SIGINT; each further signal goes on to the next step.
 
-        def on_signal() -> None:
-            (hurry if stopping.is_set() else stopping).set()
+        SIGTERM: lame duck, then drain, then end. SIGINT, which a person sends, begins with the drain.
+        """
+        stopping, ending = asyncio.Event(), asyncio.Event()
+
+        def on_signal(number: signal.Signals) -> None:
+            if self.listener.is_draining:
+                ending.set()
+            elif stopping.is_set() or number == signal.SIGINT:
+                self._hurry.set()
+            stopping.set()
 
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, on_signal)
+            loop.add_signal_handler(number, on_signal, number)
         try:
             await self.start()
             host, _ = split_listen(self._config.server.listen)
@@ -174,16 +201,22 @@ class Gateway:
                 self.control_port,
             )
             await stopping.wait()
-            _log.info("draining; signal again to stop at once")
-            draining = self._tasks.spawn(self.drain())
-            hurrying = self._tasks.spawn(_wait(hurry))
-            await asyncio.wait((draining, hurrying), return_when=asyncio.FIRST_COMPLETED)
+            leaving = self._tasks.spawn(self._leave())
+            hurrying = self._tasks.spawn(_wait(ending))
+            await asyncio.wait((leaving, hurrying), return_when=asyncio.FIRST_COMPLETED)
         finally:
             await self.stop()
 
+    async def _leave(self) -> None:
+        if self._config.server.lame_duck_s and not self._hurry.is_set():
+            _log.info("not ready any more; serving for another %g s", self._config.server.lame_duck_s)
+            await self.retire()
+        _log.info("draining; signal again to stop at once")
+        await self.drain()
+
     def _replica_joined(self, replica: Replica) -> None:
-        self._tasks.spawn(self._health.watch(replica))
-        self._tasks.spawn(self._engines.watch(replica))
+        self._tasks.supervise("health checks", partial(self._health.watch, replica), of=replica.id)
+        self._tasks.supervise("engine watch", partial(self._engines.watch, replica), of=replica.id)
 
     def _replica_came_up(self, facts: ReplicaFacts) -> None:
         self._engines.came_up(facts)

@@ -37,16 +37,19 @@ class ControlPlane:
         events: Events | None,
         access: ControlAccess,
         *,
-        is_draining: Callable[[], bool],
+        is_retiring: Callable[[], bool],
+        failing: Callable[[], list[str]],
         up_to_date: Callable[[], None],
     ) -> None:
-        """`events`: None if no record is kept. `up_to_date` sees to it that what is read tells all."""
+        """`events`: None if no record is kept. `failing`: the background loops that fail. `up_to_date` sees
+        to it that what is read tells all."""
         self._driver = driver
         self._metrics = metrics
         self._views = views
         self._events = events
         self._access = access
-        self._is_draining = is_draining
+        self._is_retiring = is_retiring
+        self._failing = failing
         self._up_to_date = up_to_date
 
     def app(self) -> web.Application:
@@ -95,9 +98,12 @@ class ControlPlane:
         return web.json_response({"status": "ok"})
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        """Requests can be served: at least one replica is up, and we are not draining."""
-        is_ready = not self._is_draining() and any(state.is_up for state in self._driver.coordinator.fleet)
-        return web.json_response({"ready": is_ready}, status=200 if is_ready else 503)
+        """Requests can be served: at least one replica is up, and we do not end. A background loop that
+        fails is named, and no more: without it requests are still served."""
+        is_ready = not self._is_retiring() and any(state.is_up for state in self._driver.coordinator.fleet)
+        return web.json_response(
+            {"ready": is_ready, "failing": self._failing()}, status=200 if is_ready else 503
+        )
 
     async def _get_snapshot(self, request: web.Request) -> web.Response:
         if request.query.get("sessions") == "0":

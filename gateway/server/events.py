@@ -61,7 +61,7 @@ class Events:
         if not self._is_ticking:
             self._is_ticking = True
             self._ticked = asyncio.get_running_loop().create_future()
-            self._tasks.spawn(self._tick())
+            self._tasks.supervise("event readers", self._tick)
         try:
             with contextlib.suppress(ConnectionError, TimeoutError):
                 await self._feed(response, after, wanted, lambda: _has_left(request))

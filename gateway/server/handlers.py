@@ -27,6 +27,7 @@ from gateway.server.receipts import receipts
 from gateway.server.relay import Relay, framing_of, pass_whole
 from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
+from gateway.server.tasks import check_each
 from gateway.telemetry.counts import Spread
 from gateway.telemetry.trace_context import TraceContexts
 from gateway.upstream.connection import UpstreamConnection
@@ -101,9 +102,13 @@ class Handlers:
 
     def sweep(self, now: float) -> None:
         """Cuts responses whose replica has stopped sending; called about once a second."""
-        for relay, replica in tuple(self._relays.items()):
+
+        def check(item: tuple[Relay, Replica]) -> None:
+            relay, replica = item
             if relay.is_waiting_for_replica and replica.is_stalled(relay.upstream, now=now):
                 relay.give_up()
+
+        check_each("relay", self._relays.items(), check, lambda item: item[0].give_up())
 
     async def _serve(self, client: ClientConnection, request: HttpRequest) -> None:
         self._served += 1

@@ -12,6 +12,7 @@ calls `flush` has everything that was taken before.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ import msgspec
 
 from gateway.domain.records import Record
 
+_log: Final = logging.getLogger(__name__)
 PERIOD_S: Final = 0.02
 _MANY: Final = 256
 
@@ -37,6 +39,7 @@ class Handover:
         self._fresh: list[Record] = []
         self._due: asyncio.Handle | None = None
         self._is_soon = False
+        self._has_failed = False
 
     def take(self, records: list[Record]) -> None:
         """To be called on a running loop."""
@@ -56,8 +59,17 @@ class Handover:
         self._due, self._is_soon = None, False
         fresh, self._fresh = self._fresh, []
         for take in self._takers:
-            take(fresh)
+            self._hand_over(take, fresh)
         if self._line_takers:
             lines = self._encoder.encode_lines(fresh)
             for take_lines in self._line_takers:
-                take_lines(lines, len(fresh))
+                self._hand_over(take_lines, lines, len(fresh))
+
+    def _hand_over(self, take: Callable[..., Any], *what: Any) -> None:
+        """What one reader raises, the others do not feel."""
+        try:
+            take(*what)
+        except Exception:  # noqa: BLE001 - a bug of ours costs one reader these records
+            if not self._has_failed:
+                self._has_failed = True
+                _log.exception("a reader of records failed, and goes on (told once)")

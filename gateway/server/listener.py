@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
+from operator import methodcaller
 
 from gateway.config.http_limits import HttpLimits
 from gateway.server.connection import ClientConnection, Handler
 from gateway.server.door import Door
 from gateway.server.request_parser import BufferBudget
-from gateway.server.tasks import TaskGroup
+from gateway.server.tasks import check_each
 
 _SWEEP_PERIOD_S = 1.0
 _BACKLOG = 4096
@@ -30,7 +30,6 @@ class Listener:
         self._connections: set[ClientConnection] = set()
         self._is_empty = asyncio.Event()
         self._is_empty.set()
-        self._tasks = TaskGroup()
         self._server: asyncio.Server | None = None
 
     @property
@@ -55,7 +54,6 @@ class Listener:
             ssl_handshake_timeout=handshake_s,
             backlog=_BACKLOG,
         )
-        self._tasks.spawn(self._sweep())
 
     async def drain(self, timeout_s: float) -> bool:
         """Takes no new work, lets running requests end. Whether all of them did within the time."""
@@ -69,18 +67,14 @@ class Listener:
                 await self._is_empty.wait()
         return not self._connections
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Cuts off whatever is left."""
         if self._server is not None:
             self._server.close()
         for connection in tuple(self._connections):
             connection.abort()
-        await self._tasks.cancel()
 
     # --- for connections -------------------------------------------------------------------------
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return self._tasks.spawn(work)
 
     def connected(self, connection: ClientConnection) -> bool:
         """False if the connection is one too many."""
@@ -93,9 +87,9 @@ class Listener:
         if not self._connections:
             self._is_empty.set()
 
-    async def _sweep(self) -> None:
+    async def watch(self) -> None:
+        """Looks after the connections' timeouts; endless, for the caller to run as a task."""
         while True:
             await asyncio.sleep(_SWEEP_PERIOD_S)
-            now = self.now()
-            for connection in tuple(self._connections):
-                connection.check_timeouts(now)
+            check = methodcaller("check_timeouts", self.now())
+            check_each("client connection", self._connections, check, ClientConnection.abort)

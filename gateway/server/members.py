@@ -9,8 +9,8 @@ On the control listener, for whoever may act there:
 
 import asyncio
 import ssl
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 import msgspec
 from aiohttp import web
@@ -21,6 +21,7 @@ from gateway.config.upstream import DiscoveryConfig
 from gateway.core import events as ev
 from gateway.domain.ids import PoolId, ReplicaId, SessionId
 from gateway.routing.membership import SET, Changes, Member, Membership, MembershipError
+from gateway.server.tasks import Work, check_each
 from gateway.upstream.discovery import Discovery
 from gateway.upstream.replica import Address, Replica
 
@@ -73,25 +74,26 @@ class Members:
 
     def loops(
         self, on_join: Callable[[Replica], None], send: Callable[[ev.Event], None]
-    ) -> list[Coroutine[Any, Any, None]]:
-        """Endless, for the caller to run as tasks. `on_join` is told of everybody who comes later."""
+    ) -> list[tuple[str, Work]]:
+        """Endless, with their names, for the caller to run as tasks. `on_join` is told of everybody who comes
+        later."""
         self._on_join, self._send = on_join, send
         pools = {pool.name: pool for pool in self._config.pools}
         listed = [
-            Discovery(pools[name], each, self._list_says).run()
+            ("discovery", Discovery(pools[name], each, self._list_says).run)
             for name, each in self._discoveries.items()
             if each.file is not None or each.dns is not None
         ]
-        return [*listed, *self._feeds(), self._look_after()]
+        return [*listed, *self._feeds(), ("registrations", self._look_after)]
 
-    def _feeds(self) -> list[Coroutine[Any, Any, None]]:
-        feeds = []
+    def _feeds(self) -> list[tuple[str, Work]]:
+        feeds: list[tuple[str, Work]] = []
         for pool in self._config.pools:
             for name, each in zip(pool.names(), pool.replicas, strict=True):
                 if each.kv_events is not None:
                     from gateway.upstream.kv_feed import KvFeed  # noqa: PLC0415 - only who asks needs ZeroMQ
 
-                    feeds.append(KvFeed(ReplicaId(name), each.kv_events, self._told).run())
+                    feeds.append(("KV events", KvFeed(ReplicaId(name), each.kv_events, self._told).run))
         return feeds
 
     def _told(self, replica: ReplicaId, tokens: Mapping[SessionId, float]) -> None:
@@ -103,8 +105,12 @@ class Members:
 
     def sweep(self, *, now: float) -> None:
         """`now`: of the event loop."""
-        for replica in (*self.replicas.values(), *self._leaving):
-            replica.sweep(now=now)
+        check_each(
+            "replica's connections",
+            (*self.replicas.values(), *self._leaving),
+            lambda replica: replica.sweep(now=now),
+            lambda _: None,
+        )
         if self._leaving:
             for replica in [each for each in self._leaving if not each.busy_count]:
                 self._leaving.remove(replica)

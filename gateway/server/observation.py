@@ -5,7 +5,7 @@ and looks at them later.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gateway.config import Config
@@ -22,7 +22,7 @@ from gateway.server.driver import Driver
 from gateway.server.events import Events
 from gateway.server.handover import Handover
 from gateway.server.hint_sender import HintSender
-from gateway.server.tasks import TaskGroup
+from gateway.server.tasks import TaskGroup, Work
 from gateway.server.tenants import Tenants
 from gateway.telemetry.export import TraceExport
 from gateway.telemetry.frames import Frames
@@ -41,6 +41,7 @@ class Observation:
         config: Config,
         coordinator: Coordinator,
         environ: Mapping[str, str],
+        tasks: TaskGroup,
         *,
         clock: Callable[[], float],
     ) -> None:
@@ -48,6 +49,7 @@ class Observation:
         self._config = config
         self._coordinator = coordinator
         self._clock = clock
+        self._tasks = tasks
         self._signals: dict[ReplicaId, EngineSignals] = {}
         self._holdings: dict[ReplicaId, tuple[SessionKv, ...]] = {}
         self._file = StreamFile(config.stream) if config.stream.path is not None else None
@@ -80,6 +82,7 @@ class Observation:
                 ),
                 "turns_untraced": ("Turns left out of traces", lambda: _count(self._export, "left_out")),
             },
+            restarts=tasks.restarts,
         )
         self.views = Views(coordinator, self._ring, self._signals, self._holdings, clock=clock)
         self.views.graphs = lambda: view_graphs(coordinator.sessions.prospects.progress.types)
@@ -100,10 +103,13 @@ class Observation:
         """Records that are not in the file."""
         return self._file.dropped if self._file is not None else 0
 
-    def loops(self) -> list[Coroutine[Any, Any, None]]:
-        """Endless, for the caller to run as tasks."""
-        exporting = self._export.loops() if self._export is not None else []
-        return [self._watch_the_loop(), *exporting]
+    def loops(self) -> list[tuple[str, Work]]:
+        """Endless, with their names, for the caller to run as tasks."""
+        loops: list[tuple[str, Work]] = [("loop lag", self._watch_the_loop)]
+        if self._export is not None:
+            self._export.open()
+            loops.append(("trace export", self._export.run))
+        return loops
 
     async def _watch_the_loop(self) -> None:
         spread, clock = self.metrics.loop_lag, self._clock
@@ -126,12 +132,10 @@ class Observation:
         self._signals.pop(replica, None)
         self._holdings.pop(replica, None)
 
-    def control(
-        self, driver: Driver, tasks: TaskGroup, tenants: Tenants, *, is_draining: Callable[[], bool]
-    ) -> ControlPlane:
+    def control(self, driver: Driver, tenants: Tenants, *, is_retiring: Callable[[], bool]) -> ControlPlane:
         server = self._config.server
         if self._ring is not None:
-            self._events = Events(self._ring, tasks)
+            self._events = Events(self._ring, self._tasks)
         access = ControlAccess(
             write_hashes=server.control_key_hashes,
             read_hashes=server.control_read_key_hashes,
@@ -143,7 +147,8 @@ class Observation:
             self.views,
             self._events,
             access,
-            is_draining=is_draining,
+            is_retiring=is_retiring,
+            failing=self._tasks.failing,
             up_to_date=self._handover.flush,
         )
 

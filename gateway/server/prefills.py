@@ -19,6 +19,7 @@ from gateway.domain.request import Usage
 from gateway.server.driver import Driver
 from gateway.server.outbound import Outbound
 from gateway.server.request_parser import HttpRequest
+from gateway.server.tasks import check_each
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import UpstreamError
 from gateway.upstream.moments import Run
@@ -70,9 +71,13 @@ class Prefills:
 
     def sweep(self, now: float) -> None:
         """Gives up on answers that have stopped to come; called about once a second."""
-        for upstream, replica in tuple(self._answers.items()):
+
+        def check(item: tuple[UpstreamConnection, Replica]) -> None:
+            upstream, replica = item
             if replica.is_stalled(upstream, now=now):
                 upstream.give_up_on_rest()
+
+        check_each("prefill", self._answers.items(), check, lambda item: item[0].give_up_on_rest())
 
     def close(self) -> None:
         for run in tuple(self._under_way.values()):

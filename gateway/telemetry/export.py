@@ -13,9 +13,9 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 from opentelemetry.sdk.resources import Resource
@@ -78,12 +78,20 @@ class TraceExport:
     def take(self, records: list[Record]) -> None:
         self._keep([encode_span(span) for span in self._spans.take(records, now=self._clock())])
 
-    def loops(self) -> list[Coroutine[Any, Any, None]]:
-        """Endless, for the caller to run as tasks."""
-        self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=self._timeout_s), cookie_jar=aiohttp.DummyCookieJar()
-        )
-        return [self._send_all()]
+    def open(self) -> None:
+        """To be called before `run`."""
+        timeout = aiohttp.ClientTimeout(total=self._timeout_s)
+        self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
+
+    async def run(self) -> None:
+        """Endless, for the caller to run as a task."""
+        while True:
+            pause_s = _SEND_PERIOD_S
+            while self._pending:
+                if not await self._send():
+                    pause_s = _BACKOFF_S[min(self._failures, len(_BACKOFF_S)) - 1]
+                    break
+            await asyncio.sleep(pause_s)
 
     async def close(self) -> None:
         """Sends what there is, if that is quick. The loops must have ended."""
@@ -104,15 +112,6 @@ class TraceExport:
         room = self._max_pending - len(self._pending)
         self._pending.extend(spans[:room])
         self.dropped += max(0, len(spans) - room)
-
-    async def _send_all(self) -> None:
-        while True:
-            pause_s = _SEND_PERIOD_S
-            while self._pending:
-                if not await self._send():
-                    pause_s = _BACKOFF_S[min(self._failures, len(_BACKOFF_S)) - 1]
-                    break
-            await asyncio.sleep(pause_s)
 
     async def _send(self) -> bool:
         """One batch; whether the collector took it, or will never take it."""

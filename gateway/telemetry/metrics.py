@@ -19,8 +19,16 @@ Odometers = Mapping[str, tuple[str, Callable[[], int]]]
 
 
 class Metrics(Collector):
-    def __init__(self, gauges: Callable[[], Gauges], odometers: Odometers | None = None) -> None:
+    def __init__(
+        self,
+        gauges: Callable[[], Gauges],
+        odometers: Odometers | None = None,
+        *,
+        restarts: Mapping[str, int] | None = None,
+    ) -> None:
+        """`restarts`: of background loops, by name; somebody else counts them."""
         self._gauges = gauges
+        self._restarts = restarts if restarts is not None else {}
         self._odometers = dict(odometers or {})
         self._counts = Counts()
         self.take = self._counts.take
@@ -46,6 +54,14 @@ class Metrics(Collector):
             counter = CounterMetricFamily(f"turnpike_{name}", what)
             counter.add_metric([], read())
             yield counter
+        restarts = CounterMetricFamily(
+            "turnpike_background_restarts",
+            "Background loops that failed and were started again",
+            labels=["loop"],
+        )
+        for name, count in self._restarts.items():
+            restarts.add_metric([name], count)
+        yield restarts
         yield histogram(
             "request_overhead_seconds",
             "From a whole request to its being sent on, of one in sixteen that did not wait",

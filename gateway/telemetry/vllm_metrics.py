@@ -85,11 +85,15 @@ def _samples(text: str) -> Iterator[tuple[str, str, float]]:
             yield name.removeprefix("vllm:"), labels, value
 
 
+_MOST: Final = 1 << 53
+"""Tokens; whoever tells of more tells nonsense, which must not overflow anywhere."""
+
+
 def _kv_tokens(labels: str) -> int:
     """Blocks × tokens of a block, as configured; 0 if it does not say."""
     found = dict(_LABEL.findall(labels))
     try:
-        return int(found["num_gpu_blocks"]) * int(found["block_size"])
+        return min(int(found["num_gpu_blocks"]) * int(found["block_size"]), _MOST)
     except (KeyError, ValueError):
         return 0
 

@@ -6,8 +6,8 @@ asked again after a while; nothing depends on its answer.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import aiohttp
 import msgspec
@@ -19,7 +19,7 @@ from gateway.domain.ids import ReplicaId, SessionId
 from gateway.telemetry.vllm_metrics import read_vllm_metrics
 from gateway.upstream.replica import Replica
 
-_MAX_BYTES: Final = 8 << 20
+_MAX_BYTES: Final = 2 << 20
 _LOOK_AGAIN: Final = 30.0
 """Periods until a replica that did not answer is asked again."""
 
@@ -73,11 +73,15 @@ class EngineWatch:
         self._engines.discard(replica)
         self._with_plugin.discard(replica)
 
-    def loops(self) -> list[Coroutine[Any, Any, None]]:
-        """One endless loop per replica, for the caller to run as tasks."""
+    def open(self) -> None:
+        """To be called before the first `watch`."""
         timeout = aiohttp.ClientTimeout(total=self._config.health_timeout_s)
-        self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
-        return [self.watch(replica) for replica in self._replicas.values()]
+        self._session = aiohttp.ClientSession(
+            timeout=timeout,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"Accept-Encoding": "identity"},
+            auto_decompress=False,
+        )
 
     async def close(self) -> None:
         if self._session is not None:
@@ -108,7 +112,7 @@ class EngineWatch:
         content = await self._get(replica, "/turnpike/kv")
         try:
             told = _holdings.decode(content or b"")
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             return ()
         return tuple(
             SessionKv(

@@ -7,8 +7,8 @@ there?) and `/v1/models`. A replica that has no such paths is up if it answers H
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import aiohttp
 import msgspec
@@ -17,6 +17,15 @@ from gateway.config.upstream import UpstreamConfig
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import ReplicaId
 from gateway.upstream.replica import Replica
+
+_MAX_BYTES: Final = 1 << 20
+"""Of one answer; it is read at once, which takes a few milliseconds at most."""
+_MAX_NAME: Final = 1024
+"""Characters of a model's name; others are not listed."""
+
+
+class _Unusable(Exception):  # noqa: N818 - what the answer is
+    """An answer that is not read: too large, or nested too deeply. The check has failed."""
 
 
 class HealthChecks:
@@ -43,11 +52,15 @@ class HealthChecks:
         self._wake: dict[ReplicaId, asyncio.Event] = {}
         self._session: aiohttp.ClientSession | None = None
 
-    def loops(self) -> list[Coroutine[Any, Any, None]]:
-        """One endless check per replica, for the caller to run as tasks."""
+    def open(self) -> None:
+        """To be called before the first `watch`."""
         timeout = aiohttp.ClientTimeout(total=self._config.health_timeout_s)
-        self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
-        return [self.watch(replica) for replica in self._replicas.values()]
+        self._session = aiohttp.ClientSession(
+            timeout=timeout,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"Accept-Encoding": "identity"},
+            auto_decompress=False,
+        )
 
     async def close(self) -> None:
         if self._session is not None:
@@ -68,7 +81,7 @@ class HealthChecks:
     def merged_models(self) -> dict[str, Any]:
         """The models of all pools as one OpenAI list; each model once."""
         found = [self._models.get(replica, []) for replica in self._replicas]
-        models = {model.get("id"): model for listing in found for model in listing}
+        models = {model["id"]: model for listing in found for model in listing}
         return {"object": "list", "data": list(models.values())}
 
     async def watch(self, replica: Replica) -> None:
@@ -91,7 +104,7 @@ class HealthChecks:
             if status >= 500:
                 raise aiohttp.ClientError(f"/health answered {status}")
             facts = await self._learn(replica)
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError, _Unusable) as error:
             if self._replicas.get(replica.id) is not replica:
                 return
             failures = self._failures[replica.id] = self._failures.get(replica.id, 0) + 1
@@ -113,9 +126,9 @@ class HealthChecks:
         abilities = known.abilities if known is not None else await self._learn_abilities(replica)
         status, listing = await self._get(replica, "/v1/models")
         data = listing.get("data") if status == 200 and isinstance(listing, dict) else None
-        models = [m for m in data if isinstance(m, dict)] if isinstance(data, list) else []
+        models = [m for m in data if _is_model(m)] if isinstance(data, list) else []
         self._models[replica.id] = models
-        names = tuple(str(model.get("id")) for model in models)
+        names = tuple(model["id"] for model in models)
         return ReplicaFacts(id=replica.id, pool=replica.pool, abilities=abilities, models=names)
 
     async def _learn_abilities(self, replica: Replica) -> Abilities:
@@ -124,7 +137,9 @@ class HealthChecks:
         if not isinstance(version, str):
             return Abilities()
         has_plugin = False
-        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):  # it need not know the path
+        with contextlib.suppress(
+            aiohttp.ClientError, OSError, TimeoutError, _Unusable
+        ):  # it need not know the path
             status, answer = await self._get(replica, "/turnpike/kv")
             has_plugin = status == 200 and isinstance(answer, dict)
         return msgspec.structs.replace(vllm_abilities(version), turnpike_hints=has_plugin)
@@ -132,10 +147,22 @@ class HealthChecks:
     async def _get(self, replica: Replica, path: str) -> tuple[int, Any]:
         assert self._session is not None
         async with replica.ask(self._session, "GET", path) as response:
+            body = bytearray()
+            async for some in response.content.iter_any():
+                body += some
+                if len(body) > _MAX_BYTES:
+                    raise _Unusable(f"{path} answers with more than {_MAX_BYTES} bytes")
             try:
-                return response.status, await response.json(content_type=None)
+                return response.status, msgspec.json.decode(body)
+            except RecursionError:
+                raise _Unusable(f"{path} answers with JSON that is nested too deeply") from None
             except ValueError:
                 return response.status, None
+
+
+def _is_model(listed: object) -> bool:
+    name = listed.get("id") if isinstance(listed, dict) else None
+    return isinstance(name, str) and len(name) <= _MAX_NAME
 
 
 def vllm_abilities(version: str) -> Abilities:

@@ -42,17 +42,20 @@ class KvFeed:
         events.setsockopt(SocketOption.SUBSCRIBE, b"")
         events.setsockopt(SocketOption.RCVHWM, self._config.backlog)
         events.connect(self._config.endpoint)
-        telling = asyncio.get_running_loop().create_task(self._tell())
         try:
-            while True:
-                _, number, payload = await events.recv_multipart()
-                self._take(number_of(number), payload)
-                if self.books.missing_from() is not None:
-                    await self._recover(context)
+            async with asyncio.TaskGroup() as both:  # if one ends, so does the other
+                both.create_task(self._tell())
+                both.create_task(self._listen(context, events))
         finally:
-            telling.cancel()
             events.close(linger=0)
             context.term()
+
+    async def _listen(self, context: Any, events: Any) -> None:
+        while True:
+            _, number, payload = await events.recv_multipart()
+            self._take(number_of(number), payload)
+            if self.books.missing_from() is not None:
+                await self._recover(context)
 
     def _take(self, number: int, payload: bytes) -> None:
         try:

@@ -85,12 +85,12 @@ class SlowBackend:
 class Serving:
     """A `turnpike serve` process."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, lame_duck_s: int = 0) -> None:
         ports = ("--listen", "127.0.0.1:0", "--control", "127.0.0.1:0")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gateway", "serve", *ports, *arguments],
             stderr=subprocess.PIPE,
-            env=_clean_environment(),
+            env=_clean_environment() | {"TURNPIKE_SERVER__LAME_DUCK_S": str(lame_duck_s)},
         )
         self.log = b""
         found = self.read_log_until(rb"listening on http://127.0.0.1:(\d+), control on port (\d+)")
@@ -164,6 +164,25 @@ def test_sigterm_lets_a_running_stream_end(streaming):
     assert read_all(client).endswith(b"last\r\n0\r\n\r\n")
     assert serving.process.wait(PATIENCE_S) == 0
     idle.close()
+
+
+def test_sigterm_leaves_time_to_be_taken_out_of_rotation():
+    backend = SlowBackend()
+    backend.go_on.set()
+    serving = Serving("--backend", backend.url, lame_duck_s=3600)
+    try:
+        serving.until_ready()
+        serving.process.send_signal(signal.SIGTERM)
+        serving.read_log_until(b"not ready any more")
+        assert b" 503 " in ask(serving.control_port, b"GET /turnpike/readyz HTTP/1.0\r\n\r\n")
+        request = b"POST /v1/completions HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}"
+        assert b" 200 " in ask(serving.port, request)  # whoever has not noticed yet is served
+        serving.process.send_signal(signal.SIGTERM)
+        serving.read_log_until(b"draining")
+        assert serving.process.wait(PATIENCE_S) == 0
+    finally:
+        serving.close()
+        backend.close()
 
 
 def test_a_second_signal_ends_it_at_once(streaming):

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.server.bench import CHAT, DELTA, STREAM_HEAD, chunk, eventually, post, sends
+from tests.server.bench import CHAT, DELTA, STREAM_HEAD, chunk, eventually, get, post, sends
 from tests.server.test_queue import Gate
 
 
@@ -40,3 +40,18 @@ async def test_what_takes_too_long_is_cut(start):
     assert bench.gateway.listener.connection_count == 1
     await bench.gateway.stop()
     assert (await client.rest())[1] == "reset"
+
+
+async def test_first_it_is_not_ready_then_it_takes_no_more(start):
+    bench = await start(server={"lame_duck_s": 3600})
+    idle = await bench.connect()
+    retiring = asyncio.create_task(bench.gateway.retire())
+    await asyncio.sleep(0)
+    assert (await bench.control(get(b"/turnpike/readyz"))).status == 503
+    response = await idle.ask(post())
+    assert response.status == 200 and response.get(b"connection") is None
+    assert (await bench.ask(post())).status == 200
+    bench.gateway._hurry.set()
+    await retiring
+    await bench.gateway.drain()
+    assert await idle.rest() == (b"", "eof")

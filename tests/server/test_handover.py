@@ -96,3 +96,15 @@ async def test_lines_are_made_once_and_of_the_same_records():
     handover.flush()
     handover.flush()
     assert heard == [as_lines(records)] * 2 and heard[0][0] is heard[1][0]
+
+
+async def test_what_one_reader_raises_the_others_do_not_feel(caplog):
+    def fails(records: list[rec.Record]) -> None:
+        raise RuntimeError("a reader")
+
+    heard: list[rec.Record] = []
+    handover = Handover([fails, heard.extend])
+    for _ in range(2):
+        handover.take(some(1))
+        handover.flush()
+    assert len(heard) == 2 and len(caplog.records) == 1

@@ -34,7 +34,8 @@ class Exported:
         config = OtelConfig(endpoint=endpoint, **{"max_spans_per_s": 1_000_000, **settings})
         self.export = TraceExport(config, TraceContexts(1.0), environ or {}, clock=time.time)
         self.play = Playbook()
-        self.tasks = [asyncio.ensure_future(loop) for loop in self.export.loops()]
+        self.export.open()
+        self.tasks = [asyncio.ensure_future(self.export.run())]
 
     def sessions(self, count: int, start: int = 0) -> None:
         """Four spans each."""

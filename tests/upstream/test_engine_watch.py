@@ -60,7 +60,8 @@ async def watched(engine: Engine, *, key=None, **asked):
     told: list[tuple[ReplicaId, EngineSignals]] = []
     watch = EngineWatch({replica.id: replica}, CONFIG, on_report=lambda *report: told.append(report), **asked)
     await watch.close()  # before it began
-    tasks = [asyncio.create_task(loop) for loop in watch.loops()]
+    watch.open()
+    tasks = [asyncio.create_task(watch.watch(replica))]
     try:
         yield watch, told, runner
     finally:
