@@ -1,3 +1,3 @@
 """What every test may use: the shared real engines, and the rule that CI skips nothing."""
 
-pytest_plugins = ["tests.ci_skips", "tests.engines"]
+pytest_plugins = ["tests.hangs", "tests.ci_skips", "tests.engines"]
