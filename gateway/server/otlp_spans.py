@@ -12,16 +12,15 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTracePartialSuccess,
-    ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
 from gateway.domain.ids import MAX_ID_CHARS, is_well_formed_id
 from gateway.domain.tool_span import ToolSpan
+from gateway.server.otlp_walk import Malformed, walk
 
 _KINDS: Final = {"gen_ai.operation.name": "execute_tool", "openinference.span.kind": "TOOL"}
 _NAMES: Final = ("gen_ai.tool.name", "tool.name")
@@ -30,12 +29,19 @@ _ERROR: Final = "error.type"
 _WANTED: Final = frozenset((*_KINDS, *_NAMES, *_CALLS, _ERROR))
 _MAX_ATTRIBUTES: Final = 512
 """Of a span; what exporters send is at most a quarter of that, if nobody tells them otherwise."""
+MAX_JSON_BYTES: Final = 2 << 20
+MAX_JSON_OBJECTS: Final = 32_768
+"""A batch of 512 spans with 20 attributes each has 21,000."""
 _PREFIX: Final = "execute_tool "
 """What the conventions have a span's own name begin with."""
 
 
 class Unreadable(ValueError):  # noqa: N818 - what the body is
     """The body is no trace request."""
+
+
+class TooLarge(ValueError):  # noqa: N818 - what the body is
+    """The body holds more than is read."""
 
 
 class Found(NamedTuple):
@@ -45,10 +51,14 @@ class Found(NamedTuple):
     fault: str = ""
 
 
+Step = tuple[int, Found | None]
+"""How many bytes a step decoded, and what it found; None if that was no tool's span."""
+
+
 class Format(NamedTuple):
     content_type: str
-    read: Callable[[bytes], Iterator[Found | None]]
-    """Of each span; None of those that are no tool's. Raises `Unreadable`, before it yields anything."""
+    read: Callable[[bytes], Iterator[Step]]
+    """Step by step; raises `Unreadable` or `TooLarge` at any of them."""
     answer: Callable[[int, str], bytes]
     """How many spans were rejected, and why."""
     refusal: Callable[[int, str], bytes]
@@ -58,17 +68,12 @@ class Format(NamedTuple):
 # --- protobuf ----------------------------------------------------------------------------------------
 
 
-def _read_protobuf(body: bytes) -> Iterator[Found | None]:
+def _read_protobuf(body: bytes) -> Iterator[Step]:
     try:
-        request = ExportTraceServiceRequest.FromString(body)
-    except DecodeError as error:
-        raise Unreadable("the body is no ExportTraceServiceRequest") from error
-    return (
-        _of_protobuf(span)
-        for resource in request.resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-    )
+        for size, span in walk(body):
+            yield size, _of_protobuf(span) if span is not None else None
+    except Malformed as error:
+        raise Unreadable(f"the body is no ExportTraceServiceRequest: {error}") from error
 
 
 def _of_protobuf(span: Any) -> Found | None:
@@ -139,17 +144,21 @@ class _Request(msgspec.Struct, rename="camel"):
 _request: Final = msgspec.json.Decoder(_Request)
 
 
-def _read_json(body: bytes) -> Iterator[Found | None]:
+def _read_json(body: bytes) -> Iterator[Step]:
+    """It is decoded at once, which takes some milliseconds at most: its objects are what that costs."""
+    if len(body) > MAX_JSON_BYTES or body.count(b"{") > MAX_JSON_OBJECTS:
+        raise TooLarge(
+            f"JSON of more than {MAX_JSON_BYTES} bytes or {MAX_JSON_OBJECTS} objects; send protobuf"
+        )
     try:
         request = _request.decode(body)
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"the body is no ExportTraceServiceRequest: {error}") from error
-    return (
-        _of_json(span)
-        for resource in request.resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-    )
+    yield len(body), None
+    for resource in request.resource_spans:
+        for scope in resource.scope_spans:
+            for span in scope.spans:
+                yield 0, _of_json(span)
 
 
 def _of_json(span: _Span) -> Found | None:

@@ -3,39 +3,52 @@
 With a control key that may write, an operator's collector tells of all tenants' tools; with a key of its own
 a tenant tells of its own.
 
-Invariants: at most `_MAX_BYTES` of a body and `_MAX_SPANS` of its tool spans are looked at, of `_MAX_BODIES`
-bodies at a time, in slices; spans that are no tool's are neither kept nor mentioned.
+Invariants: at most `_MAX_BYTES` of a body are looked at, of `_MAX_BODIES` bodies at a time, in slices of at
+most `_SLICE_STEPS` steps or `_SLICE_BYTES` decoded bytes, between which everything else goes on; every span
+counts, whatever it is of. On average at most `_BYTES_PER_S` are read for one sender. Spans that are no tool's
+are not kept.
 """
 
 import asyncio
+import math
 from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable
 from typing import Final
 
 from aiohttp import web
 
 from gateway.core import events as ev
+from gateway.domain.allowance import Allowance
 from gateway.domain.ids import TenantId
 from gateway.domain.tool_span import ToolSpan
 from gateway.server.control_access import TRACES_PATH, key_hash
-from gateway.server.otlp_spans import FORMATS, PROTOBUF, Format, Found, Unreadable
+from gateway.server.otlp_spans import FORMATS, PROTOBUF, Format, Found, TooLarge, Unreadable
 from gateway.server.tenants import Tenants
 from gateway.tool_probe.traced import Verdict
-from gateway.wire.inflate import INFLATABLE, Inflater, InflationError
+from gateway.wire.inflate import INFLATABLE, Inflater, InflationError, inflated_limit_bytes
 
-_MAX_BYTES: Final = 16 << 20
+_MAX_BYTES: Final = 8 << 20
 """Inflated. Spans of other kinds carry whole prompts."""
 _MAX_BODIES: Final = 8
+_MAX_BODIES_OF_ONE: Final = 4
 _PATIENCE_S: Final = 20.0
 """For a body: exporters give up after ten seconds."""
+_MAX_STEPS: Final = 262_144
 _MAX_SPANS: Final = 8192
 _AT_ONCE: Final = 256
+_SLICE_STEPS: Final = 512
+_SLICE_BYTES: Final = 32 << 10
+_BYTES_PER_S: Final = 2 << 20
+"""What a sender may have read on average. Reading costs some 10 to 70 ns a byte."""
+_BURST_BYTES: Final = 16 << 20
+_STEP_BYTES: Final = 64
+"""What a step costs, counted as bytes."""
 _SHORT: Final = 32
 _WHY: Final = {
     Verdict.AMBIGUOUS: "several sessions have a call by that id: send the trace that the requests are in",
     Verdict.TOO_LONG: "a tool span is longer than the call can have taken",
 }
+_WHY_LARGE: Final = f"the body exceeds {_MAX_BYTES} bytes"
 _TOO_MANY: Final = "too many tool spans at once"
 _INVALID_ARGUMENT: Final = 3
 """gRPC's code."""
@@ -49,7 +62,9 @@ class ToolSpans:
         self._send = send
         self._verdicts = verdicts
         self._tenants = tenants
-        self._bodies = 0
+        self._bodies: Counter[TenantId | None] = Counter()
+        """That are being read, by sender; None are those who send for all tenants."""
+        self._allowances: dict[TenantId | None, Allowance] = {}
 
     def routes(self) -> list[web.RouteDef]:
         return [web.post(TRACES_PATH, self._take)]
@@ -58,51 +73,76 @@ class ToolSpans:
         form = FORMATS.get(request.content_type)
         if form is None:
             return _refuse(PROTOBUF, 415, f"the body must be {' or '.join(FORMATS)}")
-        if self._bodies >= _MAX_BODIES:
-            return _refuse(form, 503, "too many are being read; it may be sent again")
-        self._bodies += 1
+        tenant = self._tenants.by_hash(key_hash(request))
+        sender = tenant.id if tenant is not None else None
+        wait_s = self._wait_s(sender)
+        if wait_s > 0:
+            return _refuse(
+                form, 429, "more was sent than is read; it may be sent again", retry_after_s=wait_s
+            )
+        if self._bodies.total() >= _MAX_BODIES or self._bodies[sender] >= _MAX_BODIES_OF_ONE:
+            return _refuse(form, 503, "too many are being read; it may be sent again", retry_after_s=1)
+        self._bodies[sender] += 1
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 body = await _read(request)
-            found = form.read(_inflated(request, body))
-            tenant = self._tenants.by_hash(key_hash(request))
-            faults = await self._tell(found, tenant.id if tenant is not None else None)
+            found = await self._found(form, await _inflated(request, body), sender)
+            faults = await self._tell(found, sender)
         except TimeoutError:
             return _refuse(form, 408, f"the body did not come within {_PATIENCE_S:g} s")
-        except _TooLarge:
-            return _refuse(form, 413, f"the body exceeds {_MAX_BYTES} bytes")
+        except TooLarge as error:
+            return _refuse(form, 413, str(error))
         except (Unreadable, InflationError) as error:
             return _refuse(form, 400, str(error))
         finally:
-            self._bodies -= 1
+            self._bodies[sender] -= 1
         why = "; ".join(f"{number}: {fault}" for fault, number in faults.items())
         return web.Response(body=form.answer(faults.total(), why), content_type=form.content_type)
 
-    async def _tell(self, found: Iterator[Found | None], tenant: TenantId | None) -> Counter[str]:
+    def _wait_s(self, sender: TenantId | None) -> int:
+        """Seconds until more is read of this sender; 0 if it may send now."""
+        allowance = self._allowances.get(sender)
+        if allowance is None:
+            allowance = self._allowances[sender] = Allowance(per_s=_BYTES_PER_S, burst=_BURST_BYTES)
+        allowance.refill(now=asyncio.get_running_loop().time())
+        return math.ceil(-allowance.left / _BYTES_PER_S) if allowance.left < 0 else 0
+
+    async def _found(self, form: Format, body: bytes, sender: TenantId | None) -> list[Found]:
+        """The tool spans of a body. Raises Unreadable or TooLarge."""
+        found: list[Found] = []
+        all_steps = steps = decoded = 0
+        self._allowances[sender].left -= len(body)
+        for size, one in form.read(body):
+            if one is not None:
+                found.append(one)
+            steps += 1
+            decoded += size
+            if steps < _SLICE_STEPS and decoded < _SLICE_BYTES:
+                continue
+            self._allowances[sender].left -= steps * _STEP_BYTES
+            all_steps += steps
+            if all_steps > _MAX_STEPS:
+                raise TooLarge(f"the body holds more than {_MAX_STEPS} spans and fields")
+            steps = decoded = 0
+            await asyncio.sleep(0)
+        self._allowances[sender].left -= steps * _STEP_BYTES
+        return found
+
+    async def _tell(self, found: list[Found], tenant: TenantId | None) -> Counter[str]:
         """Why spans were rejected, those that their sender should know of."""
-        faults: Counter[str] = Counter()
-        left = _MAX_SPANS
-        while some := list(islice(found, _AT_ONCE)):
-            of_tools = [each for each in some if each is not None]
-            faults.update(each.fault for each in of_tools if each.fault)
-            spans = [each.span for each in of_tools if each.span is not None]
-            faults[_TOO_MANY] += max(0, len(spans) - left)
-            self._tell_some(spans[:left], tenant, faults)
-            left = max(0, left - len(spans))
+        faults = Counter(each.fault for each in found if each.fault)
+        spans = [each.span for each in found if each.span is not None]
+        faults[_TOO_MANY] += max(0, len(spans) - _MAX_SPANS)
+        for number in range(0, min(len(spans), _MAX_SPANS), _AT_ONCE):
+            self._tell_some(spans[number : min(number + _AT_ONCE, _MAX_SPANS)], tenant, faults)
             await asyncio.sleep(0)
         return +faults
 
     def _tell_some(self, spans: list[ToolSpan], tenant: TenantId | None, faults: Counter[str]) -> None:
-        if not spans:
-            return
         before = {verdict: self._verdicts[verdict] for verdict in _WHY}
         self._send(ev.ToolsTold(tuple(spans), tenant))
         for verdict, why in _WHY.items():
             faults[why] += self._verdicts[verdict] - before[verdict]
-
-
-class _TooLarge(Exception):  # noqa: N818 - an outcome
-    pass
 
 
 async def _read(request: web.Request) -> bytes:
@@ -110,28 +150,29 @@ async def _read(request: web.Request) -> bytes:
     async for some in request.content.iter_any():
         body += some
         if len(body) > _MAX_BYTES:
-            raise _TooLarge
+            raise TooLarge(_WHY_LARGE)
     return bytes(body)
 
 
-def _inflated(request: web.Request, body: bytes) -> bytes:
+async def _inflated(request: web.Request, body: bytes) -> bytes:
     coding = request.headers.get("Content-Encoding", "identity").lower()
     if coding == "identity":
         return body
     if coding not in INFLATABLE:
         raise InflationError(f"unknown content coding {coding[:_SHORT]!r}")
     inflated = bytearray()
-    inflater = Inflater(coding)
+    inflater = Inflater(coding, inflated_limit_bytes(len(body)))
     for piece in inflater.feed(body):
         inflated += piece
         if len(inflated) > _MAX_BYTES:
-            raise _TooLarge
+            raise TooLarge(_WHY_LARGE)
+        await asyncio.sleep(0)
     if not inflater.is_complete:
         raise InflationError("the compressed body is cut short")
     return bytes(inflated)
 
 
-def _refuse(form: Format, status: int, why: str) -> web.Response:
-    return web.Response(
-        status=status, body=form.refusal(_INVALID_ARGUMENT, why), content_type=form.content_type
-    )
+def _refuse(form: Format, status: int, why: str, *, retry_after_s: int | None = None) -> web.Response:
+    headers = {"Retry-After": str(retry_after_s)} if retry_after_s is not None else None
+    body = form.refusal(_INVALID_ARGUMENT, why)
+    return web.Response(status=status, body=body, content_type=form.content_type, headers=headers)

@@ -79,10 +79,14 @@ def _inflate(stream: "_Stream", chunk: bytes) -> bytes:
     return piece
 
 
+def inflated_limit_bytes(deflated_bytes: int) -> int:
+    """What a body of a client may inflate to."""
+    return min(MAX_INFLATED_BYTES, max(_ANY_SIZE_BYTES, MAX_RATIO * deflated_bytes))
+
+
 def inflate(body: bytes, coding: str) -> bytes:
     """The whole body, inflated. Raises InflationError if it is damaged, cut or too large."""
-    limit_bytes = min(MAX_INFLATED_BYTES, max(_ANY_SIZE_BYTES, MAX_RATIO * len(body)))
-    inflater = Inflater(coding, limit_bytes)
+    inflater = Inflater(coding, inflated_limit_bytes(len(body)))
     inflated = b"".join(inflater.feed(body))
     if not inflater.is_complete:
         raise InflationError("the compressed body is cut short")

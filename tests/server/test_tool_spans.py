@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import StatusCode, format_span_id, format_trace_id, set_span_in_context
 
 from gateway.domain import records as rec
-from gateway.server import tool_spans
+from gateway.server import otlp_spans, tool_spans
 from gateway.server.tenants import hash_key
 from tests.server.bench import Bench, Message, answer, sends
 
@@ -361,3 +361,58 @@ async def test_bodies_that_do_not_come_keep_nobody_out_for_long(start, monkeypat
     writer.write(b"}" + b" " * 7)  # else aiohttp goes on waiting for it
     await writer.drain()
     writer.close()
+
+
+def empty_spans(count: int) -> bytes:
+    request = ExportTraceServiceRequest()
+    scope = request.resource_spans.add().scope_spans.add()
+    for _ in range(count):
+        scope.spans.add()
+    return request.SerializeToString()
+
+
+async def test_spans_of_all_kinds_count(start, monkeypatch):
+    monkeypatch.setattr(tool_spans, "_MAX_STEPS", 10_000)
+    monkeypatch.setattr(otlp_spans, "MAX_JSON_OBJECTS", 5000)
+    bench = await start()
+    assert (await post(bench, empty_spans(4000))).status == 200
+    response = await post(bench, empty_spans(20_000))
+    assert response.status == 413 and "10000 spans" in status_of(response.body)[1]
+    assert (await post(bench, json_body(*[{}] * 4000), "application/json")).status == 200
+    response = await post(bench, json_body(*[{}] * 6000), "application/json")
+    assert response.status == 413 and "5000 objects" in response.json()["message"]
+
+
+async def test_a_body_is_read_in_slices(start, monkeypatch):
+    monkeypatch.setattr(tool_spans, "_SLICE_STEPS", 100)
+    bench = await start()
+    turns = 0
+
+    async def others_go_on() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others_go_on())
+    response = await post(bench, empty_spans(50_000))
+    task.cancel()
+    assert response.status == 200 and turns >= 1000
+
+
+async def test_a_body_that_swells_is_refused(start):
+    bench = await start()
+    swollen = gzip.compress(empty_spans(2_000_000))
+    response = await post(bench, swollen, more=b"Content-Encoding: gzip\r\n")
+    assert len(swollen) < 20_000 and response.status == 400 and "swells" in status_of(response.body)[1]
+
+
+async def test_who_sends_too_much_is_told_to_wait_and_the_others_are_not(start, monkeypatch):
+    monkeypatch.setattr(tool_spans, "_BURST_BYTES", 1000)
+    monkeypatch.setattr(tool_spans, "_BYTES_PER_S", 10)
+    bench = await start(**KEYS)
+    body = empty_spans(100)
+    assert (await post(bench, body, key=ALICE)).status == 200
+    response = await post(bench, body, key=ALICE)
+    assert response.status == 429 and int(response.get(b"retry-after") or 0) > 60
+    assert (await post(bench, body, key=BOB)).status == 200
