@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from benchmarks.processes import ROOT, BenchmarkError, end_with_parent
+from benchmarks.processes import ROOT, BenchmarkError, guarded
 
 _READY_WITHIN_S = 60.0
 
@@ -45,7 +45,7 @@ def _turnpike(log: Path, *command: str) -> Iterator["subprocess.Popen[bytes]"]:
             [sys.executable, "-m", "gateway", *command],
             cwd=ROOT,
             stderr=written,
-            preexec_fn=end_with_parent,  # noqa: PLW1509 - there are no threads
+            env=guarded(),
         )
     try:
         yield process

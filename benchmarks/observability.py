@@ -40,8 +40,8 @@ from benchmarks.processes import (
     BenchmarkError,
     Pinning,
     cpu_seconds,
-    end_with_parent,
     free_port,
+    guarded,
     machine,
     on_cpus,
     revision,
@@ -183,7 +183,7 @@ def _watcher(pinning: Pinning, *arguments: object) -> Iterator[str]:
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=end_with_parent,  # noqa: PLW1509 - there are no threads
+            env=guarded(),
         )
     assert process.stdout is not None
     try:
@@ -208,7 +208,7 @@ def _gateway(
             [sys.executable, "-m", "gateway", "serve", str(file)],
             cwd=ROOT,
             stderr=written,
-            preexec_fn=end_with_parent,  # noqa: PLW1509 - there are no threads
+            env=guarded(),
         )
     try:
         port, control = observed_run.ports_when_ready(log, process, within_s=_READY_WITHIN_S)

@@ -23,7 +23,7 @@ import aiohttp
 import msgspec
 
 from benchmarks.otlp_receiver import Receiver, attributes, children
-from benchmarks.processes import ROOT, BenchmarkError, Pinning, end_with_parent, free_port, upstream
+from benchmarks.processes import ROOT, BenchmarkError, Pinning, free_port, guarded, upstream
 from benchmarks.verdict import Verdict
 from gateway.assembly import assemble
 from gateway.dashboard.cli import explain_from_file
@@ -58,7 +58,7 @@ def judge_demo(verdict: Verdict) -> None:
     with Receiver() as receiver:
         command = [sys.executable, "-m", "demo", "--json", "--no-stay", "--traces", receiver.endpoint]
         demo = subprocess.run(
-            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, preexec_fn=end_with_parent, check=False
+            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=guarded(), check=False
         )  # fmt: skip
         if demo.returncode:
             raise BenchmarkError(f"the demo ended with status {demo.returncode}: {demo.stdout}")
@@ -104,7 +104,7 @@ def _run(directory: Path, backends: list[int], receiver: Receiver) -> dict[str, 
             [sys.executable, "-m", "gateway", "serve", str(file)],
             cwd=ROOT,
             stderr=written,
-            preexec_fn=end_with_parent,  # noqa: PLW1509
+            env=guarded(),
         )
     try:
         port, control = ports_when_ready(log, process, within_s=60.0)
@@ -298,7 +298,7 @@ def _start_prometheus(directory: Path, control: int) -> "tuple[subprocess.Popen[
     )
     command = [found, f"--config.file={settings}", f"--storage.tsdb.path={directory}/tsdb",
                f"--web.listen-address=127.0.0.1:{port}", "--log.level=error"]  # fmt: skip
-    process = subprocess.Popen(command, preexec_fn=end_with_parent)  # noqa: PLW1509
+    process = subprocess.Popen(command, env=guarded())
     return process, port
 
 

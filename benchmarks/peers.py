@@ -7,7 +7,6 @@ goes to a file. As it comes, vllm-router asks the server to render and to tokeni
 passes the request on; the upstream answers both with 404, which costs it less than any model would.
 """
 
-import os
 import shutil
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from typing import Final
 import msgspec
 
 from benchmarks.conversations import MODEL
-from benchmarks.processes import ROOT, BenchmarkError, Pinning, end_with_parent, free_port, on_cpus
+from benchmarks.processes import ROOT, BenchmarkError, Pinning, free_port, guarded, on_cpus
 
 PACKAGES: Final = ("smg==1.13.0", "vllm-router==0.1.17")
 """Fixed, so that two runs compare; raise them to what a user would get today."""
@@ -176,7 +175,6 @@ def _running(
             stdout=written,
             stderr=written,
             env=_environment(),
-            preexec_fn=end_with_parent,  # noqa: PLW1509 - there are no threads
         )
     try:
         _wait_until_ready(name, process, port, log, model)
@@ -212,6 +210,6 @@ def _environment() -> dict[str, str]:
     proxies = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
     return {
         key: value
-        for key, value in os.environ.items()
+        for key, value in guarded().items()
         if not key.startswith("TURNPIKE_") and key.lower() not in proxies
     }

@@ -1,9 +1,7 @@
 """Processes and cores: where each runs, and what it has used."""
 
-import ctypes
 import os
 import platform
-import signal
 import socket
 import subprocess
 import sys
@@ -16,9 +14,9 @@ from typing import Final
 
 import msgspec
 
+from turnpike_vllm.scripted.guardian import guard
+
 ROOT: Final = Path(__file__).resolve().parents[1]
-_LIBC: Final = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG: Final = 1
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -58,9 +56,10 @@ def on_cpus(cores: frozenset[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def end_with_parent() -> None:
-    """For `preexec_fn`: the kernel ends the child when this process ends, however that comes about."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+def guarded() -> dict[str, str]:
+    """The environment for what is started: it ends when this process ends, however that comes about."""
+    guard()
+    return dict(os.environ)
 
 
 def free_port() -> int:
@@ -84,7 +83,7 @@ def upstream(
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,
-            preexec_fn=end_with_parent,  # noqa: PLW1509 - there are no threads
+            env=guarded(),
         )
     assert process.stdout is not None
     try:

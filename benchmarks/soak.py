@@ -34,7 +34,7 @@ from typing import Any, Final
 
 from benchmarks import soak_agents as clients
 from benchmarks.command import judged
-from benchmarks.processes import ROOT, BenchmarkError, Pinning, Strangers, end_with_parent, free_port, on_cpus
+from benchmarks.processes import ROOT, BenchmarkError, Pinning, Strangers, free_port, guarded, on_cpus
 from benchmarks.verdict import Verdict, percentile
 
 QUICK_S: Final = 110.0
@@ -98,7 +98,7 @@ class Engines:
                 command,
                 cwd=ROOT,
                 stdout=subprocess.DEVNULL,
-                preexec_fn=end_with_parent,  # noqa: PLW1509 - there are no threads
+                env=guarded(),
             )
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ def soaked(engines: Engines, keys: dict[str, str], pinning: Pinning, folder: Pat
             [sys.executable, "-m", "benchmarks.soak_gateway", str(settings), str(folder / "report")],
             cwd=ROOT,
             stderr=log,
-            preexec_fn=end_with_parent,  # noqa: PLW1509 - there are no threads
+            env=guarded(),
         )
     try:
         until = time.monotonic() + 30

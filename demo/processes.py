@@ -2,7 +2,8 @@
 
 An agent runs its tools in groups of their own, which a signal to the agent's group does not reach. So
 every child also carries a mark in its environment, which its own children inherit, and whatever still
-carries the mark at the end is stopped too (where `/proc` shows it).
+carries the mark at the end is stopped too (where `/proc` shows it). If the demo cannot do that because
+it was killed, its guardian does.
 """
 
 import asyncio
@@ -15,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from demo.errors import DemoError
+from turnpike_vllm.scripted.guardian import VARIABLE, guard, marked
 
-MARK = "DEMO_RUN"
 STOP_WITHIN_S = 10.0
 
 Process = asyncio.subprocess.Process
@@ -38,7 +39,7 @@ class Children:
             process = await asyncio.create_subprocess_exec(
                 *argv,
                 cwd=cwd,
-                env={**env, MARK: self._mark},
+                env={**env, VARIABLE: f"{guard()}:{self._mark}"},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=out,
                 stderr=asyncio.subprocess.STDOUT,
@@ -84,20 +85,6 @@ def _signal_group(pid: int, number: int) -> bool:
     except (ProcessLookupError, PermissionError):
         return False
     return True
-
-
-def marked(mark: str) -> list[int]:
-    """The other processes whose environment carries this mark; none where there is no `/proc`."""
-    wanted = f"{MARK}={mark}".encode()
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        pid = int(entry.parent.name)
-        if pid == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            if wanted in entry.read_bytes().split(b"\0"):
-                found.append(pid)
-    return found
 
 
 def free_port() -> int:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from demo.agents import AGENTS
-from demo.processes import marked
 from tests.prerequisites import require_command
+from turnpike_vllm.scripted.guardian import marked
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = [sys.executable, "-m", "demo"]
@@ -48,7 +48,7 @@ def test_every_agent_repairs_its_file_and_is_recognised_as_one_session():
     assert len(hidden) == 4
     assert all("call-id" in row["recognised_by"] for row in hidden)
     assert "left behind" not in result.stderr
-    assert marked(mark_of(result.stdout)) == []
+    assert marked(mark_of(result.stdout)) == set()
 
 
 @pytest.mark.engine
@@ -69,21 +69,21 @@ def test_an_interrupt_stops_everything():
         output = ""
         while "starting" not in output:
             output += demo.stdout.readline()
-        groups = children_of(demo.pid)
-        while len(groups) < 2:
-            groups = children_of(demo.pid)
+        groups: set[int] = set()
+        while len(groups) < 2:  # not the guardian, which ends last
+            groups = children_of(demo.pid) & marked(mark_of(output))
         demo.send_signal(signal.SIGINT)
         _, errors = demo.communicate(timeout=60)
     assert demo.returncode == 130
     assert "demo: stopped" in errors
-    assert marked(mark_of(output)) == []
+    assert marked(mark_of(output)) == set()
     assert not any(is_alive(group) for group in groups)
 
 
 def children_of(pid):
     table = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
     pairs = [tuple(map(int, line.split())) for line in table.splitlines()]
-    return [child for child, parent in pairs if parent == pid]
+    return {child for child, parent in pairs if parent == pid}
 
 
 def is_alive(group):

@@ -6,7 +6,8 @@ import socket
 import pytest
 
 from demo.errors import DemoError
-from demo.processes import Children, first_error, free_port, last_lines, marked, require_free
+from demo.processes import Children, first_error, free_port, last_lines, require_free
+from turnpike_vllm.scripted.guardian import marked
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ async def test_stopping_takes_the_whole_group(children, tmp_path):
         await asyncio.sleep(0.01)
     await children.stop(process, within_s=0.2)
     assert process.returncode == -9
-    assert marked(f"test-{tmp_path}") == []
+    assert marked(f"test-{tmp_path}") == set()
 
 
 async def test_a_process_that_left_its_group_is_found_by_its_mark(children, tmp_path):

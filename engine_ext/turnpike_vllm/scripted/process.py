@@ -1,5 +1,7 @@
 """A scripted engine as a child process: started, waited for, and gone without leftovers.
 
+It also ends with the process that started it, whatever ends that one.
+
 ::
 
     with ScriptedEngine({"scripts": {"hi": {"turns": [{"text": "Hello."}]}}}) as engine:
@@ -26,6 +28,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from turnpike_vllm.scripted import script, tiny_model
+from turnpike_vllm.scripted.guardian import guard
 from turnpike_vllm.scripted.voice import SCRIPT_VARIABLE
 
 PROCESSOR = "turnpike_vllm.scripted.processor:ScriptedReply"
@@ -121,6 +124,7 @@ class ScriptedEngine:
             script.load(self._scripts)
         else:
             script.parse(self._scripts)
+        guard()
         self._folder = tempfile.TemporaryDirectory(prefix="scripted-engine-")
         model = self.options.model or tiny_model.build()
         if not isinstance(self._scripts, Path):
