@@ -86,6 +86,7 @@ class SessionBook:
                 edge=ref.edge,
                 parent=ref.parent,
                 claims=facts.claims,
+                guess=ref.guess,
             )
         )
         if facts.tool_times:

@@ -151,8 +151,23 @@ class Edge(enum.Enum):
     """Another conversation of the same run, which was handed an answer of its parent."""
 
 
+class Guess(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that a turn may belong to: for people and measurements. Nobody acts on it."""
+
+    session: SessionId
+    thread: ThreadId | None
+    """None for a conversation of its own there."""
+    source: SessionSource
+    confidence: float
+    edge: Edge
+    parent: RequestId | None
+
+
 class SessionRef(msgspec.Struct, frozen=True, kw_only=True):
-    """The session a turn was found to belong to."""
+    """The session that a turn acts as: the one that it was found to belong to, or a new one if that is a
+    guess.
+
+    So nobody who acts on it can act on a guess."""
 
     session: SessionId
     source: SessionSource
@@ -162,3 +177,5 @@ class SessionRef(msgspec.Struct, frozen=True, kw_only=True):
     edge: Edge = Edge.OPENS
     parent: RequestId | None = None
     """The turn that this one follows."""
+    guess: Guess | None = None
+    """Where else the turn may belong, if the session is new for want of proof."""

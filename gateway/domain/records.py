@@ -16,7 +16,7 @@ per replica it was sent to; every `gpu_submit` is followed by exactly one `gpu_e
 
 import msgspec
 
-from gateway.domain.decision import Edge, PlacementReason, RefusalReason, SessionSource, WaitReason
+from gateway.domain.decision import Edge, Guess, PlacementReason, RefusalReason, SessionSource, WaitReason
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Claims, Protocol, Usage
 
@@ -60,6 +60,8 @@ class TurnArrived(_Record, frozen=True, kw_only=True, tag="turn_arrive"):
     """The turn that this one follows, in the way that `edge` says."""
     claims: Claims | None = None
     """What its client says of how urgent it is, trusted or not."""
+    guess: Guess | None = None
+    """Where else it may belong."""
 
 
 class TurnWaited(_Record, frozen=True, kw_only=True, tag="turn_wait"):

@@ -268,11 +268,13 @@ NO_MANNER: Final = Manner()
 class Utterance:
     """What a response said, as hashes (`Transcript` explains them)."""
 
-    __slots__ = ("text",)
+    __slots__ = ("chars", "text")
 
-    def __init__(self, *, text: int = 0) -> None:
+    def __init__(self, *, text: int = 0, chars: int = 0) -> None:
         self.text = text
         """Hash of its text; 0 if it has none."""
+        self.chars = chars
+        """How long its text is."""
 
     @property
     def size(self) -> int:
@@ -306,7 +308,7 @@ class Utterance:
 
     @property
     def _hashes(self) -> tuple[object, ...]:
-        return self.text, self.said, self.handed
+        return self.text, self.chars, self.said, self.handed
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,13 +6,23 @@ from typing import Any
 
 import msgspec
 
+from gateway.evaluation.adversarial import KINDS, stage_kind
 from gateway.evaluation.metrics import Score, Scores, score
 from gateway.evaluation.recording import read_recording
 from gateway.evaluation.replay import replay
 from gateway.evaluation.workflow_cli import add_workflow
 from gateway.wire.explicit_ids import IDENTITY_BODY_FIELDS, IDENTITY_HEADERS
 
-_COLUMNS = ("turns", "pairwise_f1", "thread_f1", "link_f1", "retry_f1", "ambiguous")
+_COLUMNS = (
+    "turns",
+    "pairwise_f1",
+    "acted_precision",
+    "acted_f1",
+    "thread_f1",
+    "link_f1",
+    "retry_f1",
+    "ambiguous",
+)
 
 
 def add_eval(commands: Any) -> None:
@@ -21,7 +31,10 @@ def add_eval(commands: Any) -> None:
     subjects = evaluate.add_subparsers(required=True, metavar="SUBJECT")
     sessions = subjects.add_parser("sessions", help="which turns belong together")
     sessions.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help=".jsonl, .jsonl.gz or .jsonl.xz"
+        "files", nargs="*", type=Path, metavar="FILE", help=".jsonl, .jsonl.gz or .jsonl.xz"
+    )
+    sessions.add_argument(
+        "--adversarial", action="store_true", help="add traffic of strangers that is made to be mistaken"
     )
     sessions.add_argument("--strip-ids", action="store_true", help="hide every id that clients state")
     sessions.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
@@ -29,14 +42,15 @@ def add_eval(commands: Any) -> None:
     add_workflow(subjects)
 
 
-def evaluate_sessions(files: list[Path], *, strip_ids: bool) -> dict[str, Any]:
-    """The report: macro-averaged over the files, and each file's own."""
+def evaluate_sessions(files: list[Path], *, strip_ids: bool, is_adversarial: bool = False) -> dict[str, Any]:
+    """The report: macro-averaged over the recordings, and each one's own."""
     per_client: dict[str, Any] = {}
-    for path in files:
-        exchanges = read_recording(path)
-        name = exchanges[0].truth.client if exchanges else path.name
+    recordings = [(path.name, read_recording(path)) for path in files]
+    recordings += [(kind, stage_kind(kind)) for kind in KINDS if is_adversarial]
+    for origin, exchanges in recordings:
+        name = exchanges[0].truth.client if exchanges else origin
         while name in per_client:
-            name += "'"
+            name = f"{name}'"
         per_client[name] = _row(score(replay(exchanges, without_ids=strip_ids)))
     report: dict[str, Any] = {"strip_ids": strip_ids, "clients": len(per_client)}
     if strip_ids:
@@ -62,6 +76,7 @@ def _row(scores: Scores) -> dict[str, Any]:
     row: dict[str, Any] = {"turns": scores.turns}
     for name, found in (
         ("pairwise", scores.sessions),
+        ("acted", scores.acted_upon),
         ("thread", scores.threads),
         ("link", scores.links),
         ("retry", scores.retries),
@@ -83,16 +98,18 @@ def _figures(name: str, found: Score) -> dict[str, float | None]:
 
 
 def _sessions(arguments: argparse.Namespace) -> int:
-    report = evaluate_sessions(arguments.files, strip_ids=arguments.strip_ids)
+    report = evaluate_sessions(
+        arguments.files, strip_ids=arguments.strip_ids, is_adversarial=arguments.adversarial
+    )
     if arguments.json:
         print(msgspec.json.encode(report).decode())
         return 0
     if arguments.strip_ids:
         for kind, names in hidden().items():
             print(f"hidden {kind}: {', '.join(names)}")
-    print(f"{'client':<20}" + "".join(f"{column:>14}" for column in _COLUMNS))
+    print(f"{'client':<20}" + "".join(f"{column:>16}" for column in _COLUMNS))
     for name, row in {**report["per_client"], "all (macro)": report}.items():
-        print(f"{name:<20}" + "".join(f"{_cell(row[column]):>14}" for column in _COLUMNS))
+        print(f"{name:<20}" + "".join(f"{_cell(row[column]):>16}" for column in _COLUMNS))
     return 0
 
 

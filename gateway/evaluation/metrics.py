@@ -44,6 +44,8 @@ class Scores(msgspec.Struct):
 
     turns: int
     sessions: Score
+    acted_upon: Score
+    """The same, of the pairs that were treated as one session's."""
     threads: Score
     links: Score
     retries: Score
@@ -58,6 +60,7 @@ def score(placed: Sequence[Placed]) -> Scores:
     return Scores(
         turns=len(placed),
         sessions=_pairs([(p.exchange.truth.session, p.session) for p in placed]),
+        acted_upon=_pairs([(p.exchange.truth.session, p.acts_as) for p in placed]),
         threads=_pairs(
             [((p.exchange.truth.session, p.exchange.truth.thread), (p.session, p.thread)) for p in in_named]
         ),

@@ -19,6 +19,7 @@ from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
 from gateway.domain.records import Record, TurnArrived
 from gateway.domain.request import Answer
 from gateway.domain.session_ids import numbered_ids
+from gateway.evaluation.guesses import Guesses
 from gateway.evaluation.recording import Exchange
 from gateway.wire.facts import read_facts
 
@@ -37,12 +38,15 @@ class Placed(msgspec.Struct, frozen=True):
     number: int
     exchange: Exchange
     session: str
+    """If every guess is right."""
     thread: str
     edge: str
     source: str
     confidence: float
     parent: int | None
     """The number of the exchange that it follows."""
+    acts_as: str
+    """The session that it was treated as a part of."""
 
 
 def replay(exchanges: Sequence[Exchange], *, without_ids: bool) -> list[Placed]:
@@ -69,6 +73,7 @@ class Replay:
         facts = ReplicaFacts(id=ReplicaId("a"), pool=PoolId("pool"), models=())
         self.brain.handle(ev.ReplicaCameUp(facts), now=exchanges[0].t if exchanges else 0.0)
         self._placed: dict[int, Placed] = {}
+        self._guesses = Guesses()
 
     def run(self) -> list[Placed]:
         moments = []
@@ -112,15 +117,17 @@ class Replay:
                 self._on_record(command)
             if isinstance(command, TurnArrived) and command.session is not None:
                 number = int(command.turn)
+                found = self._guesses.follow(command)
                 self._placed[number] = Placed(
                     number=number,
                     exchange=self._exchanges[number],
-                    session=command.session,
-                    thread=command.thread or "",
-                    edge=command.edge.value,
-                    source=command.source.value,
-                    confidence=command.confidence,
-                    parent=int(command.parent) if command.parent is not None else None,
+                    session=found.session or "",
+                    thread=found.thread or "",
+                    edge=found.edge.value,
+                    source=found.source.value,
+                    confidence=found.confidence,
+                    parent=int(found.parent) if found.parent is not None else None,
+                    acts_as=command.session,
                 )
 
 

@@ -36,6 +36,7 @@ class UtteranceHashes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """The words of an answer."""
 
     text: int = 0
+    chars: int = 0
     said: tuple[int, ...] = ()
     handed: tuple[tuple[int, ...], ...] = ()
     handed_sizes: tuple[int, ...] = ()
@@ -80,7 +81,7 @@ class HashedUtterance(Utterance):
     __slots__ = ("_kept",)
 
     def __init__(self, hashes: UtteranceHashes) -> None:
-        super().__init__(text=hashes.text)
+        super().__init__(text=hashes.text, chars=hashes.chars)
         self._kept = hashes
 
     @property
@@ -114,6 +115,7 @@ def hash_words(value: Any) -> Any:
     if isinstance(value, Utterance):
         return UtteranceHashes(
             text=value.text,
+            chars=value.chars,
             said=value.said,
             handed=value.handed,
             handed_sizes=value.handed_sizes,

@@ -21,7 +21,7 @@ class SpokenWords(Utterance):
     __slots__ = ("_arguments", "_handed", "_handed_sizes", "_manner", "_said", "_size", "_spoken")
 
     def __init__(self, *, text: int, spoken: str, arguments: Sequence[bytes]) -> None:
-        super().__init__(text=text)
+        super().__init__(text=text, chars=len(spoken))
         self._spoken = spoken
         self._arguments = arguments
         self._said: tuple[int, ...] | None = None

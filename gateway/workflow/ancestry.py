@@ -19,11 +19,10 @@ from typing import Final, NamedTuple
 
 from gateway.domain.decision import SessionSource
 from gateway.domain.request import AssistantBlock, RequestFacts
+from gateway.wire.marks import hash_text
+from gateway.workflow.counter_ids import is_counter_like
 from gateway.workflow.traces import Traces, holders
 from gateway.workflow.turns import Outcome, Turn
-
-MAX_SHORT_ID: Final = 12
-"""Ids this short are counters (`call_0`, `functions.bash:0`) more often than not."""
 
 PUNCTUAL_S: Final = 0.1
 """Clients come back when they were told to: none earlier, most within 50 ms."""
@@ -50,6 +49,10 @@ class Link(NamedTuple):
     source: SessionSource
     is_choice: bool = False
     """Another session would have fitted as well."""
+    is_proof: bool = False
+    """Nobody but the session itself could have sent the request, as far as what was said goes."""
+    is_told: bool = False
+    """The conversation in the request holds an answer that nobody else was given."""
 
 
 def find_retried(traces: Traces, facts: RequestFacts, within: Within, *, now: float) -> Link | None:
@@ -60,14 +63,22 @@ def find_retried(traces: Traces, facts: RequestFacts, within: Within, *, now: fl
     failed = [
         turn
         for turn in same
-        if turn.has_failed and turn.next is None and turn.retried_by is None and within(turn)
+        if turn.has_failed and turn.next is None and within(turn)
+        if turn.retried_by is None or (turn.retried_by.is_guessed and _knows_secrets(turn, facts))
         if _may_repeat(turn, facts, bool(facts.attempt) or facts.client in traces.counting, now=now)
     ]
     if not failed:
         return None
     best = min(failed, key=lambda turn: (_earliness(turn, now=now), -turn.ended_s))
     rivals = failed + [turn for turn in same if turn.retried_by is not None and turn.retried_by.is_guessed]
-    return Link(best, SessionSource.RETRY, len(_sessions(rivals)) > 1)
+    is_choice = len(_sessions(rivals)) > 1
+    is_proof = _is_alone(best, rivals) and _knows_secrets(best, facts)
+    return Link(best, SessionSource.RETRY, is_choice, is_proof)
+
+
+def _knows_secrets(turn: Turn, facts: RequestFacts) -> bool:
+    """Whoever repeats an opening may be somebody else with the same question."""
+    return turn.has_secrets and turn.client == facts.client
 
 
 def _may_repeat(turn: Turn, facts: RequestFacts, is_counting: bool, *, now: float) -> bool:
@@ -90,33 +101,79 @@ def _earliness(turn: Turn, *, now: float) -> float:
     return abs(now - turn.due_s) if turn.due_s is not None else UNTOLD_S
 
 
-def find_parent(
-    traces: Traces, facts: RequestFacts, minted: Sequence[int], within: Within, *, now: float
-) -> Link | None:
+def find_parent(traces: Traces, facts: RequestFacts, within: Within, *, now: float) -> Link | None:
     """The turn whose conversation this request goes on with."""
-    link = (
-        _by_minted_id(traces, facts, minted, within)
-        or _by_conversation(traces, facts, within)
-        or _by_echo(traces, facts, within)
+    ids = _Ids(facts)
+    found = [
+        _prove(link, traces, facts, ids)
+        for link in (
+            _by_minted_id(traces, facts, ids, within),
+            _by_conversation(traces, facts, ids, within),
+        )
+        if link is not None
+    ]
+    for link in found:
+        if link.is_proof:
+            return link
+    guess = found[0] if found else _by_echo(traces, facts, within)
+    if guess is None or guess.turn.next is not None:
+        guess = _without_answer(traces, facts, within, now=now) or guess
+    return guess or _among_twins(traces, facts, ids, within)
+
+
+class _Ids:
+    """The ids that a request brings back."""
+
+    __slots__ = ("are_counters", "are_states", "keys")
+
+    def __init__(self, facts: RequestFacts) -> None:
+        ids = [*facts.state_ids, *(text for text in facts.echoed_ids if not is_counter_like(text))]
+        self.are_counters = not ids
+        """Or there are none."""
+        self.are_states = bool(facts.state_ids)
+        self.keys = [hash_text(text) for text in ids or facts.echoed_ids]
+        """Newest first; where some are no counters, those alone."""
+
+
+def _prove(link: Link, traces: Traces, facts: RequestFacts, ids: _Ids) -> Link:
+    """Whether nobody but the session itself could have sent this.
+
+    Nobody guesses an id that was drawn at random, or a long answer that was given to one session only. But
+    whoever is shown them can send them. So they count for the same software, and for who goes on first.
+    """
+    turn = link.turn
+    if link.is_choice or turn.client != facts.client or turn.is_continued:
+        return link
+    if link.source is SessionSource.PREFIX:
+        return link
+    answers = [b for b in facts.transcript.blocks if (b.tail or facts.transcript.agent) == turn.tail]
+    is_told = bool(answers) and _is_alone(
+        turn, [t for t in holders(traces.tails, turn.tail) if t.text == turn.text]
     )
-    if link is None or link.turn.next is not None:
-        link = _without_answer(traces, facts, within, now=now) or link
-    return link or _among_twins(traces, facts, minted, within)
+    if is_told and not turn.told_secrets:
+        is_told = traces.is_secret(turn) and any(block.text == turn.text for block in answers)
+    is_by_id = link.source in (SessionSource.CALL_ID, SessionSource.STATE_ID) and not ids.are_counters
+    is_by_id = is_by_id and all(_is_alone(turn, holders(traces.minted, key)) for key in ids.keys)
+    return link._replace(is_proof=is_by_id or is_told, is_told=is_told)
 
 
-def _by_minted_id(traces: Traces, facts: RequestFacts, minted: Sequence[int], within: Within) -> Link | None:
+def _is_alone(turn: Turn, others: Sequence[Turn]) -> bool:
+    return all(other.session is turn.session for other in others)
+
+
+def _by_minted_id(traces: Traces, facts: RequestFacts, ids: _Ids, within: Within) -> Link | None:
     best: list[Turn] = []
-    for known in minted:  # newest first
+    for known in ids.keys:
         best = [turn for turn in holders(traces.minted, known) if within(turn)]
         if best:
             break
     else:
         return None
     source = SessionSource.STATE_ID if facts.state_ids else SessionSource.CALL_ID
-    if len(best) == 1 and best[0].next is None and not _have_short_ids(facts):
+    if len(best) == 1 and best[0].next is None and not ids.are_counters:
         return Link(best[0], source)
     answered = {block.tail or facts.transcript.agent for block in facts.transcript.blocks}
-    if answered and (_have_short_ids(facts) or len(_sessions(best)) > 1):
+    if answered and (ids.are_counters or len(_sessions(best)) > 1):
         best = [turn for turn in best if turn.tail in answered]
     if len(_sessions(best)) != 1:
         return None  # the same counters in the same conversations: the answers may tell
@@ -127,17 +184,13 @@ def _by_minted_id(traces: Traces, facts: RequestFacts, minted: Sequence[int], wi
     return Link(turn, source)
 
 
-def _have_short_ids(facts: RequestFacts) -> bool:
-    return not facts.state_ids and len(max(facts.echoed_ids, key=len, default="")) <= MAX_SHORT_ID
-
-
-def _by_conversation(traces: Traces, facts: RequestFacts, within: Within) -> Link | None:
+def _by_conversation(traces: Traces, facts: RequestFacts, ids: _Ids, within: Within) -> Link | None:
     """The longest known conversation in front of one of the request's answers."""
     script = facts.transcript
     for at, block in enumerate(script.blocks):
         is_newest = at < script.newest_run
         known = [turn for turn in holders(traces.tails, block.tail or script.agent) if within(turn)]
-        exact = [turn for turn in known if _agrees(turn, block, facts, is_newest=is_newest)]
+        exact = [turn for turn in known if _agrees(turn, block, ids, is_newest=is_newest)]
         link = _oldest(exact, SessionSource.ECHO)
         if link is not None and (is_newest or not link.is_choice):
             return link
@@ -147,13 +200,13 @@ def _by_conversation(traces: Traces, facts: RequestFacts, within: Within) -> Lin
     return None
 
 
-def _agrees(turn: Turn, block: AssistantBlock, facts: RequestFacts, *, is_newest: bool) -> bool:
+def _agrees(turn: Turn, block: AssistantBlock, ids: _Ids, *, is_newest: bool) -> bool:
     """Whether this is what the turn was answered."""
     if turn.text != block.text or (turn.calls > 0) != block.has_calls:
         return False
     if block.has_calls and is_newest:
         # Unknown ids are somebody else's, unless they are no ids at all.
-        return not turn.minted or _have_short_ids(facts)
+        return not turn.minted or ids.are_counters
     # Nothing was said, and nothing is what came back.
     return turn.outcome is not Outcome.LIVE and (block.text != 0 or block.has_calls or turn.is_silent)
 
@@ -208,12 +261,12 @@ def _may_reject(turn: Turn, facts: RequestFacts, *, now: float) -> bool:
     )
 
 
-def _among_twins(traces: Traces, facts: RequestFacts, minted: Sequence[int], within: Within) -> Link | None:
+def _among_twins(traces: Traces, facts: RequestFacts, ids: _Ids, within: Within) -> Link | None:
     """Several sessions had the very same answer to the very same, ids included: it is one of them."""
-    if _have_short_ids(facts) or facts.state_ids:
+    if ids.are_counters or ids.are_states:
         return None
     tails = {block.tail or facts.transcript.agent for block in facts.transcript.blocks}
-    for known in minted:
+    for known in ids.keys:
         twins = [turn for turn in holders(traces.minted, known) if within(turn) and turn.tail in tails]
         if twins:
             return _oldest(twins, SessionSource.CALL_ID)
@@ -233,4 +286,5 @@ def _oldest(turns: Sequence[Turn], source: SessionSource) -> Link | None:
 
 
 def _sessions(turns: Sequence[Turn]) -> set[int]:
-    return {id(turn.session) for turn in turns}
+    """Those that may be parts of one run are one."""
+    return {id(turn.session.run) for turn in turns}

@@ -40,7 +40,7 @@ class Hits:
 
     def is_handed(self, facts: RequestFacts) -> bool:
         """Whether its calls handed over what this conversation opens with: not any words of it."""
-        is_same_agent = facts.transcript.agent == self.turn.session.main.agent
+        is_same_agent = facts.transcript.agent == self.turn.session.run.main.agent
         for text in self.turn.handed:
             if is_most(self.new, text.marks):
                 least = MIN_HANDED
@@ -95,7 +95,7 @@ def search(traces: Traces, facts: RequestFacts, within: Within) -> list[Hits]:
 
 
 def are_several(turns: list[Turn]) -> bool:
-    return any(turn.session is not turns[0].session for turn in turns)
+    return any(turn.session.run is not turns[0].session.run for turn in turns)
 
 
 def has_all(hits: Set[int], marks: tuple[int, ...]) -> bool:

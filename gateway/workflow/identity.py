@@ -20,7 +20,7 @@ from gateway.domain.decision import Edge, SessionSource
 from gateway.domain.ids import TenantId
 from gateway.domain.request import ExplicitId, RequestFacts
 from gateway.wire.explicit_ids import TURNPIKE_SCHEMA, WEAK_SCHEMAS
-from gateway.workflow.inference import CONFIDENCE, Identity, anybody, infer
+from gateway.workflow.inference import CONFIDENCE, GUESS, Identity, anybody, infer
 from gateway.workflow.neighbours import QUIET_S, find_neighbour
 from gateway.workflow.traces import Traces
 from gateway.workflow.turns import ExplicitKey, Outcome, Session, Thread
@@ -53,7 +53,7 @@ def identify(
         if found.session is None and state_session is not None:
             found = Identity(
                 source=SessionSource.STATE_ID,
-                confidence=CONFIDENCE[SessionSource.STATE_ID],
+                confidence=GUESS,  # nobody knows whether its turn was continued
                 session=state_session,
                 thread=state_session.main,
                 edge=Edge.CONTINUES,
@@ -75,7 +75,8 @@ def _by_time(book: Book, tenant: TenantId, facts: RequestFacts, *, now: float) -
         if now - session.last_seen_s > QUIET_S or len(active) > 1:
             break
         if session.tenant == tenant and session.log and session.log[-1].client == facts.client:
-            active.append(session)
+            if session.run not in active:
+                active.append(session.run)
     turn = find_neighbour(active, facts, now=now)
     if turn is None:
         return Identity()

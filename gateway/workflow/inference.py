@@ -15,10 +15,8 @@ from typing import Final
 import msgspec
 
 from gateway.domain.decision import Edge, SessionSource
-from gateway.domain.ids import SessionId
 from gateway.domain.request import RequestFacts
-from gateway.wire.marks import hash_text
-from gateway.workflow.ancestry import Within, find_parent, find_retried
+from gateway.workflow.ancestry import Link, Within, find_parent, find_retried
 from gateway.workflow.quotes import find_quote, thread_for
 from gateway.workflow.traces import Traces
 from gateway.workflow.turns import ExplicitKey, Outcome, Session, Thread, Turn
@@ -38,6 +36,8 @@ CONFIDENCE: Final[dict[SessionSource, float]] = {
     # Nothing linked it to an earlier turn; it may still continue one that we could not recognise.
     SessionSource.NEW: 0.5,
 }
+GUESS: Final = 0.8
+"""At most so sure without proof: whoever uses the same template, or was shown it all, could have sent it."""
 CHOICE: Final = 0.6
 """At most so sure where another session would have fitted as well."""
 
@@ -58,11 +58,10 @@ class Identity(msgspec.Struct, kw_only=True):
     name: str | None = None
     """How the client names the thread."""
     group: str | None = None
-    origin: SessionId | None = None
-    """The session that a new one comes from."""
     is_unexplained: bool = False
-    is_choice: bool = False
-    """Another session would have fitted as well."""
+    has_secrets: bool = False
+    told_secrets: bool = False
+    """Of the turn that this identifies (`turns.py` explains them)."""
 
 
 def anybody(turn: Turn) -> bool:
@@ -72,29 +71,29 @@ def anybody(turn: Turn) -> bool:
 def infer(traces: Traces, facts: RequestFacts, within: Within, *, now: float) -> Identity:
     retried = find_retried(traces, facts, within, now=now)
     if retried is not None:
-        thread, confidence = retried.turn.thread, CONFIDENCE[SessionSource.RETRY]
+        thread = retried.turn.thread
         return Identity(
             source=SessionSource.RETRY,
-            confidence=min(confidence, CHOICE) if retried.is_choice else confidence,
+            confidence=_confidence(retried),
             session=thread.session,
             thread=thread,
             edge=Edge.RETRIES,
             parent=retried.turn,
-            is_choice=retried.is_choice,
+            has_secrets=retried.turn.has_secrets,
+            told_secrets=retried.turn.told_secrets,
         )
-    minted = [hash_text(text) for text in (*facts.state_ids, *facts.echoed_ids)]
-    link = find_parent(traces, facts, minted, within, now=now)
+    link = find_parent(traces, facts, within, now=now)
     if link is not None:
-        edge = _edge_after(link.turn, facts)
-        confidence = CONFIDENCE[link.source]
+        edge = _edge_after(link, facts)
         return Identity(
             source=link.source,
-            confidence=min(confidence, CHOICE) if link.is_choice else confidence,
+            confidence=_confidence(link),
             session=link.turn.session,
             thread=None if edge is Edge.FORKS else link.turn.thread,
             edge=edge,
             parent=link.turn,
-            is_choice=link.is_choice,
+            has_secrets=link.is_proof,
+            told_secrets=link.is_told,
         )
     quote = find_quote(traces, facts, within, now=now)
     if quote is not None:
@@ -105,17 +104,23 @@ def infer(traces: Traces, facts: RequestFacts, within: Within, *, now: float) ->
             thread=thread_for(quote, quote.turn.session),
             edge=quote.edge,
             parent=None if quote.edge is Edge.OPENS else quote.turn,
-            is_choice=quote.is_choice,
         )
     return Identity()
 
 
-def _edge_after(parent: Turn, facts: RequestFacts) -> Edge:
+def _confidence(link: Link) -> float:
+    """Where another session would have fitted as well, it is a choice; without proof it is a guess."""
+    most = 1.0 if link.is_proof else CHOICE if link.is_choice else GUESS
+    return min(CONFIDENCE[link.source], most)
+
+
+def _edge_after(link: Link, facts: RequestFacts) -> Edge:
     """What it means that this request goes on from that turn."""
+    parent = link.turn
     if parent.offers_tools and facts.tool_count == 0:
         return Edge.SERVES
     after = parent.successor
-    if after is None or after.has_failed:
+    if after is None or after.has_failed or (link.is_proof and after.is_guessed):
         return Edge.CONTINUES
     tip = parent.thread.tip
     is_running = tip is not None and (tip.outcome is Outcome.LIVE or tip.has_open_calls)

@@ -31,9 +31,10 @@ def find_neighbour(sessions: list[Session], facts: RequestFacts, *, now: float) 
     """
     if len(sessions) != 1 or has_asked_before(sessions[0], facts):
         return None
-    if len({turn.thread.id for turn in sessions[0].log}) == 1 and len(sessions[0].log) > MAX_STEPS:
+    turns = sessions[0].run_turns()
+    if len({turn.thread.id for turn in turns}) == 1 and len(turns) > MAX_STEPS:
         return None
-    for turn in reversed(sessions[0].log):
+    for turn in reversed(turns):
         is_step = turn.outcome is Outcome.ANSWERED and 0 <= now - turn.ended_s <= ADJACENT_S
         is_other_kind = turn.agent != facts.transcript.agent and turn.client == facts.client
         have_tools = turn.offers_tools and facts.tool_count > 0
@@ -44,4 +45,4 @@ def find_neighbour(sessions: list[Session], facts: RequestFacts, *, now: float) 
 
 def has_asked_before(session: Session, facts: RequestFacts) -> bool:
     """A run does not begin the same conversation twice; another one with the same prompt does."""
-    return any(turn.body == facts.transcript.body and not turn.has_failed for turn in session.log)
+    return any(turn.body == facts.transcript.body and not turn.has_failed for turn in session.run_turns())

@@ -78,7 +78,7 @@ def _by_ids(traces: Traces, facts: RequestFacts, within: Within) -> Turn | None:
 def _may_spawn(turn: Turn, facts: RequestFacts, *, now: float) -> bool:
     """Its calls run, or ran a moment ago: some tools start an agent and return at once."""
     is_running = turn.has_open_calls or (turn.calls > 0 and now - turn.ended_s <= SPAWN_S)
-    return is_running and turn.spawned < turn.calls and not _is_same_kind(turn.session, facts)
+    return is_running and turn.spawned < turn.calls and not _is_same_kind(turn.session.run, facts)
 
 
 def _is_same_kind(session: Session, facts: RequestFacts) -> bool:
@@ -92,16 +92,16 @@ def _likeliest(found: list[Hits]) -> list[Turn]:
     marks: dict[int, set[int]] = {}
     for hits in found:
         if not hits.turn.is_side:
-            marks.setdefault(id(hits.turn.session), set()).update(hits.old)
+            marks.setdefault(id(hits.turn.session.run), set()).update(hits.old)
     most = max(map(len, marks.values()), default=0)
-    return [hits.turn for hits in found if len(marks.get(id(hits.turn.session), ())) == most]
+    return [hits.turn for hits in found if len(marks.get(id(hits.turn.session.run), ())) == most]
 
 
 def _edge_of_answer(turn: Turn, facts: RequestFacts) -> Edge:
-    if facts.tool_count == 0 and turn.session.main.tip is not None and turn.session.main.tip.offers_tools:
+    main = turn.session.run.main
+    if facts.tool_count == 0 and main.tip is not None and main.tip.offers_tools:
         return Edge.SERVES
-    thread = turn.thread
-    is_same_agent = facts.transcript.agent == thread.session.main.agent
+    is_same_agent = facts.transcript.agent == main.agent
     is_summary = facts.tool_count > 0 and (turn.is_side or not turn.is_opening)
     return Edge.COMPACTS if (is_same_agent and not turn.is_opening) or is_summary else Edge.QUOTES
 
@@ -134,7 +134,7 @@ def _by_title(traces: Traces, facts: RequestFacts, within: Within, *, now: float
     fits = [
         turn
         for turn, probes in traces.titles
-        if turn.session.turns == 1 and turn.client == facts.client and within(turn)
+        if turn.session.run_count == 1 and turn.client == facts.client and within(turn)
         if has_all(probes, facts.transcript.asked)
     ]
     return Quote(fits[0], Edge.OPENS, len(fits) > 1) if fits else None
@@ -159,9 +159,9 @@ def _latest(turns: list[Turn], *, now: float) -> Turn | None:
     turns = [turn for turn in turns if not turn.is_served] or turns
     newest: dict[int, Turn] = {}
     for turn in turns:
-        known = newest.get(id(turn.session))
+        known = newest.get(id(turn.session.run))
         if known is None or turn.last_s >= known.last_s:
-            newest[id(turn.session)] = turn
+            newest[id(turn.session.run)] = turn
     if not newest:
         return None
     first, *others = sorted(newest.values(), key=lambda turn: -turn.last_s)

@@ -24,7 +24,7 @@ ever makes a later turn start anew.
 from collections.abc import Iterator
 from typing import Final
 
-from gateway.domain.decision import Edge, SessionRef, SessionSource
+from gateway.domain.decision import Edge, Guess, SessionRef, SessionSource
 from gateway.domain.ids import RequestId, SessionId, TenantId
 from gateway.domain.request import NO_WORDS, Answer, RequestFacts, Utterance
 from gateway.wire.marks import hash_text
@@ -38,6 +38,10 @@ __all__ = ["Session", "Sessions", "SessionsConfig"]
 
 
 NO_UTTERANCE: Final = Utterance()
+ACTS_FROM: Final = 0.9
+"""A turn joins a session if that is at least so sure; else it starts one of its own, with the guess noted.
+
+Any value above 0.8 and up to 0.95 does the same. docs/session-accuracy.md has what was measured."""
 _QUOTABLE_TURNS: Final = 2
 """Per thread; older turns can be continued, but are not recognised by quotes any more."""
 
@@ -64,11 +68,14 @@ class Sessions(Shelf):
         traces = self.traces_of(tenant)
         known = self.get(state_session) if state_session is not None else None
         found = identify(self, traces, tenant, facts, known, now=now)
-        session = found.session or self.start(tenant, facts.explicit, found, now=now)
+        is_guess = found.session is not None and found.confidence < ACTS_FROM
+        known_session, known_thread = (None, None) if is_guess else (found.session, found.thread)
+        session = known_session or self.start(tenant, facts.explicit, found, now=now)
         traces.sessions += session.turns == 0
-        thread = found.thread or self.branch(session, facts, found)
+        thread = known_thread or self.branch(session, facts, found)
         turn = read_turn(request, facts, thread, now=now)
-        turn.is_guessed = found.is_choice
+        turn.is_guessed = is_guess
+        turn.has_secrets, turn.told_secrets = found.has_secrets, found.told_secrets
         self._place(turn, found, facts)
         session.log.append(turn)
         session.turns += 1
@@ -88,6 +95,16 @@ class Sessions(Shelf):
         self._age(session, traces)
         words.drop()
         self.touch(session, now=now)
+        if is_guess:
+            guess = _guess(found)
+            ref = SessionRef(
+                session=session.id,
+                source=session.source,
+                confidence=session.confidence,
+                thread=thread.id,
+                guess=guess,
+            )
+            return session, ref
         return session, SessionRef(
             session=session.id,
             source=found.source,
@@ -123,7 +140,7 @@ class Sessions(Shelf):
         if answer is not None and answer.retry_after_s is not None:
             turn.due_s = now + answer.retry_after_s
         utterance = answer.utterance if answer is not None and answer.status < 400 else NO_UTTERANCE
-        turn.text = utterance.text
+        turn.text, turn.chars = utterance.text, utterance.chars
         traces = self.traces_of(session.tenant)
         traces.add_answer(turn, utterance)
         self._trim(session, traces)
@@ -143,9 +160,11 @@ class Sessions(Shelf):
         elif parent is not None and turn.is_side:
             parent.is_served = True
         elif parent is not None and found.edge is not Edge.QUOTES:
-            parent.is_answered = True
-            parent.next = turn
-        if not turn.is_side:
+            if not turn.is_guessed:
+                parent.is_answered = True
+            if not (turn.is_guessed and parent.is_continued):
+                parent.next = turn
+        if turn.is_guessed or not turn.is_side:
             thread.tip = turn
             thread.agent = facts.transcript.agent
 
@@ -171,3 +190,15 @@ class Sessions(Shelf):
                 return
             session.log.remove(oldest)
             traces.remove(oldest)
+
+
+def _guess(found: Identity) -> Guess:
+    assert found.session is not None
+    return Guess(
+        session=found.session.id,
+        thread=found.thread.id if found.thread is not None else None,
+        source=found.source,
+        confidence=found.confidence,
+        edge=found.edge,
+        parent=found.parent.request if found.parent is not None else None,
+    )

@@ -11,9 +11,10 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from gateway.domain.decision import SessionSource
 from gateway.domain.ids import SessionId, TenantId, ThreadId
 from gateway.domain.request import ExplicitId, RequestFacts
-from gateway.workflow.inference import Identity
+from gateway.workflow.inference import CONFIDENCE, Identity
 from gateway.workflow.traces import Traces, Unread
 from gateway.workflow.turns import ExplicitKey, Session, Thread
 
@@ -113,6 +114,7 @@ class Shelf:
         session.dissolve()
 
     def start(self, tenant: TenantId, stated: ExplicitId | None, found: Identity, *, now: float) -> Session:
+        """A new session; one that is guessed to be a part of the session that was found, if there is one."""
         session = Session(
             id=next(self._ids),
             tenant=tenant,
@@ -122,8 +124,10 @@ class Shelf:
             last_seen_s=now,
             schema=stated.schema if stated else None,
             group=found.group,
-            parent=found.origin,
         )
+        if found.session is not None:
+            session.source, session.confidence = SessionSource.NEW, CONFIDENCE[SessionSource.NEW]
+            session.may_be_part_of(found.session)
         self._sessions[session.id] = session
         if found.key is not None and found.group is None:
             session.explicit_keys.append(found.key)

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.domain.ids import SessionId
 from gateway.domain.request import NO_WORDS, Utterance, Words
 from gateway.wire.memory import Memory
 from gateway.workflow.turns import Handed, Turn
@@ -27,8 +28,14 @@ MAX_KEPT: Final = 4096
 WORN: Final = 32
 """A body that opened so many conversations in vain quotes nobody."""
 _MAX_FRUITLESS: Final = 1024
+_MAX_ANSWERS: Final = 2**14
+MIN_SECRET_CHARS: Final = 64
+"""A shorter answer may be one that any model gives to anybody (`Hello! How can I help you today?`)."""
 
 Holders = dict[int, Turn | list[Turn]]
+
+
+_NOBODY: Final = SessionId("")
 
 
 class _Waiting(msgspec.Struct, eq=False):
@@ -73,6 +80,8 @@ class Traces:
         self.titles: list[tuple[Turn, frozenset[int]]] = []
         """Conversations that may be side requests of sessions yet to come, with all that they say."""
         self._fruitless: Memory[int] = Memory(_MAX_FRUITLESS)
+        self._given: Memory[SessionId] = Memory(_MAX_ANSWERS)
+        """Long answers, and whose they are: nobody's, once several sessions were given one."""
         self._unread = unread or Unread()
         self._waiting: dict[int, _Waiting] = {}
         """By turn, oldest first."""
@@ -88,9 +97,19 @@ class Traces:
         """What was answered can only be repeated by a new request; what failed may be asked again."""
         if not turn.has_failed:
             _remove(self.bodies, turn.body, turn)
+        if utterance.chars >= MIN_SECRET_CHARS:
+            known = self._given.get(turn.text)
+            self._given.put(turn.text, turn.session.id if known in (None, turn.session.id) else _NOBODY)
         if turn.text and not turn.calls:  # calls are recognised by their ids
             _add(self.texts, turn.text, turn)
         self._keep(turn, utterance.size, utterance=utterance)
+
+    def is_secret(self, turn: Turn) -> bool:
+        """Whether nobody knows its answer but who was given it: it is long, and was given to one session.
+
+        Of an answer that was forgotten because many others followed, nobody knows that; so it is no secret.
+        """
+        return turn.chars >= MIN_SECRET_CHARS and self._given.get(turn.text) == turn.session.id
 
     def add_minted(self, turn: Turn, minted: int) -> None:
         _add(self.minted, minted, turn)

@@ -4,6 +4,7 @@ Invariants: hashes only, never content; everything here is bounded per session b
 """
 
 import enum
+from typing import Final
 
 import msgspec
 
@@ -13,6 +14,9 @@ from gateway.domain.request import RequestFacts
 
 ExplicitKey = tuple[TenantId, str, str]
 """Tenant, schema, the session as the client names it."""
+
+
+_MAX_PARTS: Final = 16
 
 
 class Outcome(enum.Enum):
@@ -50,6 +54,8 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     outcome: Outcome = Outcome.LIVE
     ended_s: float = 0.0
     text: int = 0
+    chars: int = 0
+    """How long the text of its answer is."""
     said: tuple[int, ...] = ()
     handed: tuple[Handed, ...] = ()
     minted: tuple[int, ...] = ()
@@ -68,7 +74,11 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     is_served: bool = False
     """A side request about its answer was made."""
     is_guessed: bool = False
-    """Another session would have fitted as well."""
+    """What it follows is a guess, so it is a turn of another session."""
+    has_secrets: bool = False
+    """Its request holds ids or an answer that its own run alone was given."""
+    told_secrets: bool = False
+    """Such an answer stands in its conversation, so the hash of that is a secret, too."""
     spawned: int = 0
     """Sub-agents that were recognised by its calls."""
 
@@ -83,6 +93,12 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
         while turn is not None and turn.retried_by is not None:
             turn = turn.retried_by
         return turn
+
+    @property
+    def is_continued(self) -> bool:
+        """Somebody went on from it, for certain."""
+        after = self.successor
+        return after is not None and not after.is_guessed and not after.has_failed
 
     @property
     def has_open_calls(self) -> bool:
@@ -133,6 +149,12 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
     group: str | None = None
     """The id that its client shares with other runs, where it does not tell them apart."""
     parent: SessionId | None = None
+    guess: SessionId | None = None
+    """The session that it may be a part of."""
+    whole: "Session | None" = None
+    """The first of the sessions that may be parts of one run with it; None if that is itself."""
+    parts: dict[SessionId, "Session"] = {}
+    """The newest of those that may be parts of one run with it, if it is the first."""
     turns: int = 0
     live_turns: int = 0
     is_final: bool = False
@@ -148,6 +170,31 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
     log: list[Turn] = []
     """The turns that are remembered, oldest first."""
 
+    @property
+    def run(self) -> "Session":
+        """The same one for all that may be parts of one run."""
+        return self.whole or self
+
+    def run_turns(self) -> list[Turn]:
+        """Those of the whole run, in order of arrival."""
+        run = self.run
+        if not run.parts:
+            return run.log
+        turns = [turn for part in (run, *run.parts.values()) for turn in part.log]
+        return sorted(turns, key=lambda turn: turn.arrived_s)
+
+    @property
+    def run_count(self) -> int:
+        """How many turns the whole run had, or more than one."""
+        return self.turns + (self.whole is not None or bool(self.parts))
+
+    def may_be_part_of(self, other: "Session") -> None:
+        self.guess, self.whole, self.group = other.id, other.run, other.group
+        parts = other.run.parts
+        parts[self.id] = self
+        if len(parts) > _MAX_PARTS:
+            parts.pop(next(iter(parts))).whole = None
+
     def dissolve(self) -> None:
         """Lets go of everything, so that it dies at once.
 
@@ -157,9 +204,16 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
         for thread in {turn.thread for turn in self.log} | {self.main, *self.named.values()}:
             thread.tip = None
             thread.quotable = []
+        for turn in self.log:  # a turn of another session may still know one of them
+            turn.next = turn.retried_by = None
         self.main = msgspec.UNSET  # type: ignore[assignment]
         self.named = {}
         self.log = []
+        if self.whole is not None:
+            self.whole.parts.pop(self.id, None)
+        for part in self.parts.values():
+            part.whole = None
+        self.whole, self.parts = None, {}
 
     @property
     def call_ids(self) -> int:

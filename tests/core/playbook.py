@@ -26,6 +26,7 @@ from gateway.domain.records import Record
 from gateway.domain.request import Answer, ExplicitId, Protocol, RequestFacts, ToolCall, Work
 from gateway.domain.session_ids import numbered_ids
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
+from tests.given_ids import given
 
 _HASH = "sha256:" + "0" * 64
 nothing = None
@@ -140,6 +141,8 @@ def refuse(request: str, reason: RefusalReason) -> Any:
 def facts(**fields: Any) -> RequestFacts:
     fields.setdefault("protocol", Protocol.CHAT)
     fields.setdefault("work", Work.GENERATE)
+    for ids in ("echoed_ids", "tool_result_ids"):
+        fields[ids] = tuple(map(given, fields.get(ids, ())))
     return RequestFacts(**fields)
 
 
@@ -160,7 +163,7 @@ def first_token(request: str) -> ev.FirstTokenSeen:
 
 
 def call_seen(request: str, call_id: str, name: str = "bash") -> ev.ToolCallSeen:
-    return ev.ToolCallSeen(RequestId(request), ToolCall(call_id, name))
+    return ev.ToolCallSeen(RequestId(request), ToolCall(given(call_id), name))
 
 
 def state_minted(request: str, state_id: str) -> ev.StateMinted:
@@ -168,9 +171,9 @@ def state_minted(request: str, state_id: str) -> ev.StateMinted:
 
 
 def answer(*calls: str, status: int = 200, **fields: Any) -> Answer:
-    """A complete one, unless it says otherwise."""
+    """A complete one, unless it says otherwise. Calls are named, and get ids that no other gets."""
     fields.setdefault("has_terminal", True)
-    return Answer(status=status, tool_calls=tuple(ToolCall(call, "bash") for call in calls), **fields)
+    return Answer(status=status, tool_calls=tuple(ToolCall(given(call), "bash") for call in calls), **fields)
 
 
 def finished(request: str, *calls: str, status: int = 200, **fields: Any) -> ev.ResponseFinished:

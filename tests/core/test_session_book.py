@@ -25,6 +25,7 @@ from tests.core.playbook import (
     state_minted,
     stated,
 )
+from tests.given_ids import given
 from turnpike_vllm.hints import Hint, ServiceClass, parse
 
 
@@ -161,7 +162,7 @@ def test_sessions_are_bounded_and_forgetting_is_graceful():
 
 
 def told(play: Playbook, call: str, took_s: float, **fields: Any) -> None:
-    span = ToolSpan(name="bash", duration_s=took_s, call=call, **fields)
+    span = ToolSpan(name="bash", duration_s=took_s, call=given(call), **fields)
     play >> ToolsTold((span,), TenantId("t"))
 
 

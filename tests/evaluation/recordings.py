@@ -6,6 +6,8 @@ import lzma
 from pathlib import Path
 from typing import Any
 
+from tests.given_ids import given
+
 TOOLS = [{"type": "function", "function": {"name": "bash"}}]
 
 
@@ -59,7 +61,7 @@ class Recorder:
         messages: list[dict[str, Any]] = [{"role": "user", "content": f"Please fix the bug in {session}"}]
         for step in range(steps):
             call = {
-                "id": f"call_{session}_{how.get('thread')}_{step}",
+                "id": given(f"{session}.{how.get('thread')}.{step}"),
                 "type": "function",
                 "function": {"name": "bash", "arguments": "{}"},
             }

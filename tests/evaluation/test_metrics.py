@@ -25,6 +25,7 @@ def placed(recorder: Recorder, sessions: str, threads: str = "", **fields) -> li
             source="",
             confidence=1.0,
             parent=fields.get("parents", {}).get(at),
+            acts_as=sessions[at],
         )
         for at, exchange in enumerate(exchanges(recorder))
     ]

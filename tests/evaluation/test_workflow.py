@@ -20,6 +20,7 @@ from gateway.evaluation.workflow import (
     _standard_error,
     evaluate_exchanges,
 )
+from tests.given_ids import given
 
 PLAN = ("read", "edit", "test", "")
 
@@ -33,7 +34,7 @@ def recorded(sessions: int, plan: tuple[str, ...] = PLAN, *, tool_s: float = 2.0
         for step, tool in enumerate(plan):
             answer: dict[str, Any] = {"role": "assistant", "content": f"Step {step} of {name}."}
             if tool:
-                call = {"id": f"call_{name}_{step}", "type": "function"}
+                call = {"id": given(f"{name}.{step}"), "type": "function"}
                 answer["tool_calls"] = [{**call, "function": {"name": tool, "arguments": "{}"}}]
             body = {
                 "model": "m",
@@ -54,7 +55,7 @@ def recorded(sessions: int, plan: tuple[str, ...] = PLAN, *, tool_s: float = 2.0
             )
             messages += [answer]
             if tool:
-                messages += [{"role": "tool", "tool_call_id": f"call_{name}_{step}", "content": "ok"}]
+                messages += [{"role": "tool", "tool_call_id": given(f"{name}.{step}"), "content": "ok"}]
             now += 1.0 + tool_s
         now += 60.0
     return found
@@ -79,7 +80,10 @@ def in_text(name: str, steps: int, at_s: float) -> list[Exchange]:
     found, now = [], at_s
     messages: list[Any] = [{"role": "user", "content": f"Please do the task {name} now, will you?"}]
     for step in range(steps):
-        answer = {"role": "assistant", "content": f"Step {step} of {name}.\n```bash\nls {step}\n```"}
+        answer = {
+            "role": "assistant",
+            "content": f"Step {step} of {name}: I look at everything that is there.\n```bash\nls {step}\n```",
+        }
         found.append(
             Exchange(
                 t=now,

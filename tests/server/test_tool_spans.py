@@ -145,19 +145,19 @@ def learned(bench: Bench, name: str) -> tuple[int, float]:
 async def test_parallel_calls_are_told_apart_before_and_after_their_results(start, agent_of, compress):
     bench = await start()
     agent = agent_of(bench, gzip=compress)
-    await agent.ask("c1:make", "c2:read")
-    agent.genai("c1", "make", 0.08)
-    agent.genai("c2", "read", 0.01, failed=True)
+    await agent.ask("c1f7a9x3:make", "c2f7a9x3:read")
+    agent.genai("c1f7a9x3", "make", 0.08)
+    agent.genai("c2f7a9x3", "read", 0.01, failed=True)
     await agent.export()
     assert timed(bench) == [("make", 0.08, False), ("read", 0.01, True)] and learned(bench, "make") == (0, 0)
-    agent.results("c1", "c2")
-    await agent.ask("c3:make", "c4:read")
+    agent.results("c1f7a9x3", "c2f7a9x3")
+    await agent.ask("c3f7a9x3:make", "c4f7a9x3:read")
     assert learned(bench, "make") == (1, 0.08) and learned(bench, "read") == (1, 0.01)
-    agent.results("c3", "c4")
+    agent.results("c3f7a9x3", "c4f7a9x3")
     await agent.ask()  # an exporter sends later than that
     assert learned(bench, "make")[0] == learned(bench, "read")[0] == 1
-    agent.genai("c4", "read", 0.01)
-    agent.genai("c3", "make", 0.08)
+    agent.genai("c4f7a9x3", "read", 0.01)
+    agent.genai("c3f7a9x3", "make", 0.08)
     await agent.export()
     assert learned(bench, "make") == (2, 0.08) and learned(bench, "read") == (2, 0.01)
     text = (await bench.control(b"GET /metrics HTTP/1.1\r\nHost: c\r\n\r\n")).body
@@ -168,8 +168,8 @@ async def test_parallel_calls_are_told_apart_before_and_after_their_results(star
 async def test_openinference_and_spans_without_an_id_lead_to_their_calls(start, agent_of):
     bench = await start()
     agent = agent_of(bench)
-    await agent.ask("c1:search", "c2:fetch", "c3:fetch")
-    agent.ran(0.05, openinference__span__kind="TOOL", tool__name="search", tool_call__id="c1")
+    await agent.ask("c1f7a9x3:search", "c2f7a9x3:fetch", "c3f7a9x3:fetch")
+    agent.ran(0.05, openinference__span__kind="TOOL", tool__name="search", tool_call__id="c1f7a9x3")
     agent.ran(0.02, openinference__span__kind="TOOL", tool__name="fetch")
     agent.ran(0.03, gen_ai__operation__name="execute_tool", gen_ai__tool__name="fetch")
     agent.ran(0.03, gen_ai__operation__name="chat", gen_ai__tool__name="fetch")
@@ -185,7 +185,7 @@ async def test_openinference_and_spans_without_an_id_lead_to_their_calls(start, 
 async def test_without_a_trace_or_an_id_nothing_is_guessed(start, agent_of):
     bench = await start()
     agent = agent_of(bench)
-    await agent.ask("c1:search", traced=False)
+    await agent.ask("c1f7a9x3:search", traced=False)
     agent.ran(0.05, openinference__span__kind="TOOL", tool__name="search")
     await agent.export()
     assert timed(bench) == []
@@ -194,16 +194,18 @@ async def test_without_a_trace_or_an_id_nothing_is_guessed(start, agent_of):
 async def test_a_client_may_say_it_with_the_results(start, agent_of):
     bench = await start()
     agent = agent_of(bench)
-    await agent.ask("c1:make", "c2:read")
-    agent.results("c1", "c2")
-    await agent.ask("c3:make", took="c1;dur=80, c2;dur=10;failed, c9;dur=1, c2;dur=20")
+    await agent.ask("c1f7a9x3:make", "c2f7a9x3:read")
+    agent.results("c1f7a9x3", "c2f7a9x3")
+    await agent.ask(
+        "c3f7a9x3:make", took="c1f7a9x3;dur=80, c2f7a9x3;dur=10;failed, c9f7a9x3;dur=1, c2f7a9x3;dur=20"
+    )
     assert timed(bench) == [("make", 0.08, False), ("read", 0.01, True)]
     assert learned(bench, "make") == (1, 0.08) and learned(bench, "read") == (1, 0.01)
     assert bench.backend.seen[-1].get(b"x-turnpike-tools") is None
-    agent.genai("c1", "make", 0.05)  # it traces itself, too
+    agent.genai("c1f7a9x3", "make", 0.05)  # it traces itself, too
     await agent.export()
-    agent.results("c3")
-    await agent.ask(took="c3;dur=3600000")
+    agent.results("c3f7a9x3")
+    await agent.ask(took="c3f7a9x3;dur=3600000")
     assert len(timed(bench)) == 2 and learned(bench, "make")[0] == 1
 
 
@@ -269,11 +271,11 @@ def json_body(*spans: dict[str, Any]) -> bytes:
 async def test_json_is_read_as_otlp_writes_it(start, agent_of):
     bench = await start()
     agent = agent_of(bench)
-    await agent.ask("c1:bash", "c2:bash", "c3:bash")
+    await agent.ask("c1f7a9x3:bash", "c2f7a9x3:bash", "c3f7a9x3:bash")
     body = json_body(
-        json_span("c1", status={"code": 2}),
-        json_span("c2", 20_000_000, spanId="00" * 8),
-        json_span("c3", kind=3, attributes=[{"key": "http.method", "value": {"stringValue": "GET"}}]),
+        json_span("c1f7a9x3", status={"code": 2}),
+        json_span("c2f7a9x3", 20_000_000, spanId="00" * 8),
+        json_span("c3f7a9x3", kind=3, attributes=[{"key": "http.method", "value": {"stringValue": "GET"}}]),
     )
     response = await post(bench, gzip.compress(body), "application/json", more=b"Content-Encoding: gzip\r\n")
     assert (response.status, response.json()) == (200, {})

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from gateway.domain.decision import Edge, SessionSource
-from gateway.domain.records import ToolEnd
 from tests.workflow.world import TOOLS, World, call, result, said, user
 
 FIX = user("Please fix the bug in the parser")
@@ -148,8 +147,9 @@ def test_an_answer_alone_is_recognised_when_its_history_was_cut_off():
 def test_a_client_may_edit_an_answer_of_a_conversation_that_we_know():
     world = World()
     first = world.ask([FIX])
-    world.answer(first, "I looked at all of it.")
-    history = [FIX, said("I looked at all of it."), user("Go on")]
+    looked = "I looked at all of it, at the parser and at its tests, and this is what is wrong there."
+    world.answer(first, looked)
+    history = [FIX, said(looked), user("Go on")]
     second = world.ask(history)
     world.answer(second, "And I have fixed it.")
     turn = world.ask([*history, said("[removed]"), user("More")])
@@ -167,7 +167,6 @@ def test_an_answer_that_the_program_rejects_is_followed_all_the_same():
     world.answer(first, "Action: ask\nAction Input: {}\nFinal Answer: 7")
     second = world.ask([FIX, WRONG], **REACT)
     assert (second.parent, second.edge, second.thread) == (first.turn, Edge.CONTINUES, first.thread)
-    assert [end.turn for end in world.play.seen(ToolEnd)] == [second.turn]  # else it ran for ever
     answer = "Action: ask\nAction Input: {}"
     world.answer(second, answer)
     history = [FIX, WRONG, said(answer + "\nObservation: 7"), user("Go on")]

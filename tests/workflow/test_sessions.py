@@ -18,6 +18,7 @@ from gateway.wire.spoken import SpokenWords
 from gateway.workflow.sessions import Sessions, SessionsConfig
 from gateway.workflow.turns import Outcome
 from tests.core.playbook import answer, facts, stated
+from tests.given_ids import given as given_id
 from tests.workflow.world import World, call, result, said, user
 
 T, OTHER = TenantId("t"), TenantId("other")
@@ -59,10 +60,17 @@ def test_ids_of_an_answer_are_bounded_the_oldest_go_first():
     book = Book(max_call_ids=2)
     session, _ = book.turn(ends=False)
     for name in ("a", "b", "a", "c"):
-        book.sessions.learn_id(RequestId("r1"), f"call_{name}{'x' * 12}", is_call=True)
+        book.sessions.learn_id(RequestId("r1"), given_id(name), is_call=True)
     assert session.call_ids == 2 and session.log[0].calls == 3
-    known = [book.turn(echoed_ids=(f"call_{name}{'x' * 12}",))[0] is session for name in "abc"]
-    assert known == [False, True, True]
+    found = [book.turn(echoed_ids=(name,))[1] for name in "abc"]
+    assert [ref.session == session.id for ref in found] == [False, True, False], (
+        "the first that goes on is it"
+    )
+    assert [ref.guess is not None and ref.guess.session == session.id for ref in found] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_turns_are_bounded_the_newest_of_each_thread_stay():
@@ -210,7 +218,7 @@ def test_a_session_takes_less_than_ten_kilobytes():
         for step, found in enumerate(steps[at]):
             request = RequestId(f"{at}.{step}")
             sessions.arrived(request, T, found, now=float(at))
-            sessions.learn_id(request, f"call_{at}_{step}_aaaaaa", is_call=True)
+            sessions.learn_id(request, given_id(f"call_{at}_{step}_aaaaaa"), is_call=True)
             text = f"I will take step {step} for {at} now"
             spoken = SpokenWords(text=hash((at, step)), spoken=text, arguments=())
             sessions.ended(request, answer(utterance=spoken), Outcome.ANSWERED, now=float(at))

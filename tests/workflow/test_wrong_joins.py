@@ -115,8 +115,9 @@ def test_a_summary_of_a_conversation_serves_it():
 def test_a_history_told_as_a_text_is_known_by_the_calls_that_it_names():
     world = World()
     first = world.ask([user("Hi")])
-    world.answer(first, None, call("call_e3b0c44298fc1c149afb"))
-    text = "Sum up:\n<message><tool_call id='call_e3b0c44298fc1c149afb'>{}</tool_call></message>"
+    made = call("call_e3b0c44298fc1c149afb")
+    world.answer(first, None, made)
+    text = f"Sum up:\n<message><tool_call id='{made['id']}'>{{}}</tool_call></message>"
     summary = world.ask([user(text)], tools=None, system=WRITER, after=300)
     assert (summary.session, summary.edge) == (first.session, Edge.SERVES)
 

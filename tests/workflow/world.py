@@ -5,8 +5,9 @@
     world.answer(turn, "Step.", call("a", x=1))    # its answer ends
     assert world.ask([...]).session == turn.session
 
-`ask` returns the record of the arrival: session, thread, edge, parent, source, confidence. Every turn is a
-second after the one before, unless a test says otherwise.
+`ask` returns the record of the arrival, as if every guess were right: session, thread, edge, parent, source,
+confidence. `acts_as` tells what was acted upon. Every turn is a second after the one before, unless a test
+says otherwise. Ids of calls are as random as those of real backends, unless they are counters.
 """
 
 import json
@@ -16,10 +17,12 @@ from gateway.core import events as ev
 from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.records import TurnArrived
 from gateway.domain.request import Answer, Protocol, Work
+from gateway.evaluation.guesses import Guesses
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
 from gateway.wire.observer import observe
 from tests.core.playbook import Playbook
+from tests.given_ids import given
 
 TOOLS = [{"type": "function", "function": {"name": "bash"}}]
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
@@ -30,7 +33,11 @@ def user(text: str) -> dict[str, Any]:
 
 
 def call(call_id: str, name: str = "bash", **arguments: Any) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+    return {
+        "id": known_as(call_id),
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(arguments)},
+    }
 
 
 def said(text: str | None, *calls: dict[str, Any]) -> dict[str, Any]:
@@ -39,13 +46,20 @@ def said(text: str | None, *calls: dict[str, Any]) -> dict[str, Any]:
 
 
 def result(call_id: str, text: str = "ok") -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": call_id, "content": text}
+    return {"role": "tool", "tool_call_id": known_as(call_id), "content": text}
+
+
+def known_as(name: str) -> str:
+    """The id of a call that a test names so. Counters stay what they are."""
+    return given(name) if name.startswith("call_") and len(name) > 12 else name
 
 
 class World:
     def __init__(self, **settings: Any) -> None:
         self.play = Playbook(sessions=settings)
         self.count = 0
+        self._guesses = Guesses()
+        self._acts_as: dict[RequestId, TurnArrived] = {}
 
     @property
     def sessions(self) -> Any:
@@ -79,7 +93,12 @@ class World:
         self.play.take()
         turn = self.play.seen(TurnArrived)[-1]
         assert turn.turn == request
-        return turn
+        self._acts_as[request] = turn
+        return self._guesses.follow(turn)
+
+    def acts_as(self, turn: TurnArrived) -> TurnArrived:
+        """The record as it is: of a new session, where another one is only guessed."""
+        return self._acts_as[turn.turn]
 
     def answer(
         self,
