@@ -5,9 +5,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from gateway.config.privacy import PRIVATE
+
 
 class RecordingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    path: str | None = None
+    path: Annotated[str, PRIVATE] | None = None
     """Where events and commands are recorded, texts as hashes; nowhere if not set."""
     max_bytes: Annotated[int, Meta(ge=4096)] = 1 << 30
     """At this size the recording ends."""

@@ -8,9 +8,14 @@ from msgspec import Meta
 
 from gateway.config.holding import HoldingConfig
 from gateway.config.http_limits import HttpLimits
+from gateway.config.privacy import PRIVATE
 from gateway.config.tenants import KeyHash
 
-_Listen = Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:.]+\]|[^:\s]+):\d{1,5}\Z")]
+_Listen = Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:.]+\]|[^:\s]+):\d{1,5}\Z"), PRIVATE]
+
+
+HostName = Annotated[str, Meta(pattern=r"^[a-z0-9_]([a-z0-9_.-]{0,252})\Z"), PRIVATE]
+"""In lower case, without a port."""
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -18,15 +23,18 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Where clients connect, HOST:PORT; port 0 takes a free one."""
     control: _Listen = "127.0.0.1:8081"
     """The control plane: `/turnpike/*` and `/metrics`."""
+    control_hosts: tuple[HostName, ...] = ()
+    """Names by which the control plane is asked for, such as `turnpike.monitoring`, beside `localhost`, the
+    name in `control` and all addresses; others get 421, from browsers alone if there are keys."""
     control_key_hashes: tuple[KeyHash, ...] = ()
     """Keys that may do everything on the control plane; without any key, everybody who reaches it may."""
     control_read_key_hashes: tuple[KeyHash, ...] = ()
     """Keys that may look there, and change nothing."""
     allow_public_without_keys: bool = False
     """Listen on other addresses than loopback though no key is asked for there."""
-    tls_certificate: str | None = None
+    tls_certificate: Annotated[str, PRIVATE] | None = None
     """PEM file with the certificate chain; clients then speak https."""
-    tls_key: str | None = None
+    tls_key: Annotated[str, PRIVATE] | None = None
     """PEM file with the certificate's private key."""
     receipts: bool = True
     """Add `x-turnpike-*` headers to responses: session, source, replica, time in the queue, reason."""

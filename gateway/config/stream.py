@@ -5,9 +5,11 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from gateway.config.privacy import PRIVATE
+
 
 class StreamFileConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    path: str | None = None
+    path: Annotated[str, PRIVATE] | None = None
     """Where the stream is written; nowhere if not set."""
     max_bytes: Annotated[int, Meta(ge=4096)] = 256 << 20
     """At this size the file is moved to `<path>.1`, over an older one, and begun anew."""

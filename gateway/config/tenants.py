@@ -6,8 +6,9 @@ import msgspec
 from msgspec import Meta
 
 from gateway.admission.quotas import Quota
+from gateway.config.privacy import PRIVATE, RECORDED
 
-KeyHash = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z")]
+KeyHash = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z"), PRIVATE]
 """What `turnpike hash-key` prints."""
 
 Trust = Literal["engine-control", "scheduling"]
@@ -16,7 +17,7 @@ Trust = Literal["engine-control", "scheduling"]
 
 
 class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z")]
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z"), RECORDED]
     """Appears in records and metrics; lower-case letters, digits, dots, dashes, underscores."""
     key_hashes: Annotated[tuple[KeyHash, ...], Meta(min_length=1)]
     """Several, so that a key can be replaced without a gap."""

@@ -5,32 +5,34 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from gateway.config.privacy import PRIVATE, RECORDED
+
 _Seconds = Annotated[float, Meta(gt=0)]
 
 
 class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where an engine publishes what its KV cache holds (vLLM's `--kv-events-config`)."""
 
-    endpoint: Annotated[str, Meta(pattern=r"^(tcp|ipc)://")]
+    endpoint: Annotated[str, Meta(pattern=r"^(tcp|ipc)://"), PRIVATE]
     """For example `tcp://gpu-7:5557`."""
-    replay: Annotated[str, Meta(pattern=r"^(tcp|ipc)://")] | None = None
+    replay: Annotated[str, Meta(pattern=r"^(tcp|ipc)://"), PRIVATE] | None = None
     """Where lost events can be had again."""
     backlog: Annotated[int, Meta(ge=1)] = 100_000
     """Batches that are kept until they are looked at."""
 
 
 class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    url: Annotated[str, Meta(pattern=r"^https?://")]
+    url: Annotated[str, Meta(pattern=r"^https?://"), PRIVATE]
     """For example `http://gpu-7:8000`; a path in it is put before every request's path."""
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")] | None = None
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z"), RECORDED] | None = None
     """Shown to clients in receipts, so not the address; by default the pool's name and a number."""
-    api_key_env: str | None = None
+    api_key_env: Annotated[str, PRIVATE] | None = None
     """The environment variable that holds the key to send to this replica."""
-    api_key_file: str | None = None
+    api_key_file: Annotated[str, PRIVATE] | None = None
     """The file that holds it."""
     kv_events: KvEventsConfig | None = None
     """Without them, what it holds of each session is estimated."""
-    profile: str | None = None
+    profile: Annotated[str, RECORDED] | None = None
     """What it is made of, for the first predictions: `MODEL@HARDWARE`, or the path of a file (docs/cost.md);
     by default what its pool says."""
 
@@ -42,9 +44,9 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a pool's replicas are named, beside those that are listed in the settings."""
 
-    file: str | None = None
+    file: Annotated[str, PRIVATE] | None = None
     """A file that names one URL a line; it may change at any time."""
-    dns: Annotated[str, Meta(pattern=r"^(https?://)?[A-Za-z0-9._-]+:[0-9]{1,5}\Z")] | None = None
+    dns: Annotated[str, Meta(pattern=r"^(https?://)?[A-Za-z0-9._-]+:[0-9]{1,5}\Z"), PRIVATE] | None = None
     """A name whose every address is a replica, with the port: `vllm.models.svc:8000`."""
     registration: bool = False
     """Replicas may register at the control plane: `POST /turnpike/replicas`, again before `ttl_s` is over."""
@@ -52,9 +54,9 @@ class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Between two looks at the file and at DNS."""
     ttl_s: _Seconds = 15.0
     """A registered replica that was not heard of for this long leaves."""
-    api_key_env: str | None = None
+    api_key_env: Annotated[str, PRIVATE] | None = None
     """The environment variable that holds the key to send to all of them."""
-    api_key_file: str | None = None
+    api_key_file: Annotated[str, PRIVATE] | None = None
     """The file that holds it."""
 
     def address(self) -> tuple[str, str, int]:
@@ -65,11 +67,11 @@ class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z")] = "default"
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z"), RECORDED] = "default"
     """Shown in records, and in the names that replicas get by default."""
-    models: tuple[str, ...] = ()
+    models: tuple[Annotated[str, RECORDED], ...] = ()
     """Model names to route here; by default those that the replicas say they serve."""
-    profile: str | None = None
+    profile: Annotated[str, RECORDED] | None = None
     """Of its replicas; by default they are learned from nothing, which costs some tens of turns each."""
     replicas: tuple[ReplicaConfig, ...] = ()
     discovery: DiscoveryConfig | None = None
@@ -103,5 +105,5 @@ class UpstreamConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Health checks that fail in a row before a replica is taken out."""
     engine_period_s: _Seconds = 1.0
     """Between two looks at what a vLLM says of itself at `/metrics`."""
-    ca_file: str | None = None
+    ca_file: Annotated[str, PRIVATE] | None = None
     """Certificates to trust for https replicas, instead of the system's."""

@@ -3,9 +3,16 @@
 A key comes as a bearer token, or as the password of HTTP Basic authentication, which a browser asks for
 itself. Because a browser then sends it along with whatever any page asks of us, nothing is changed for a page
 of another origin, key or not. Tenants' keys open one path, where they tell of their own tools.
+
+A web page can have its own name resolve to this address (DNS rebinding), and is then of the same origin. So
+the `Host` must be one of ours: an address, which no page can choose, a loopback name, the name that is
+listened on, or one from the settings. Where keys are asked for, that concerns browsers alone; probes' paths
+are open to all.
 """
 
 import base64
+import ipaddress
+from collections.abc import Collection, Iterable
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -17,20 +24,33 @@ from gateway.server.tenants import Tenants, hash_key
 OPEN_PATHS: Final = frozenset(("/turnpike/healthz", "/turnpike/readyz"))
 """Orchestrators' probes carry no key."""
 TRACES_PATH: Final = "/v1/traces"
+_SHORT: Final = 128
 _READS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="turnpike", charset="UTF-8"'}
 
 
 class ControlAccess:
     def __init__(
-        self, *, write_hashes: tuple[str, ...], read_hashes: tuple[str, ...], tenants: Tenants
+        self,
+        *,
+        write_hashes: tuple[str, ...],
+        read_hashes: tuple[str, ...],
+        tenants: Tenants,
+        hosts: Iterable[str],
     ) -> None:
+        """`hosts`: the names by which the control plane is asked for, in lower case."""
         self._tenants = tenants
+        self._hosts = frozenset(hosts)
         self._write = frozenset(write_hashes)
         self._read = frozenset(read_hashes) | self._write
 
     @web.middleware
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        host = request.headers.get("Host", "")
+        is_checked = request.path not in OPEN_PATHS and (not self._read or _is_of_a_browser(request))
+        if is_checked and not is_own_host(host, self._hosts):
+            why = f"the host {host[:_SHORT]!r} is not known here; server.control_hosts lists those that are"
+            return web.json_response({"error": why}, status=421)
         is_write = request.method not in _READS
         if is_write and _is_of_another_origin(request):
             return web.json_response({"error": "a page of another origin may not do this"}, status=403)
@@ -46,6 +66,27 @@ class ControlAccess:
             if is_write and known not in self._write:
                 return web.json_response({"error": "this key may only read"}, status=403)
         return await handler(request)
+
+
+def is_own_host(header: str, names: Collection[str]) -> bool:
+    """Whether a `Host` is an address, a loopback name or one of `names`. Browsers always send one."""
+    if not header:
+        return True
+    try:
+        name = (urlsplit(f"//{header}").hostname or "").rstrip(".")
+    except ValueError:
+        return False
+    if name == "localhost" or name.endswith(".localhost") or name in names:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_of_a_browser(request: web.Request) -> bool:
+    return "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
 
 
 def key_hash(request: web.Request) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gateway.config import Config
+from gateway.config.server import split_listen
 from gateway.core.coordinator import Coordinator
 from gateway.core.snapshot import Gauges, take_gauges
 from gateway.dashboard.graphs import view_graphs
@@ -140,6 +141,7 @@ class Observation:
             write_hashes=server.control_key_hashes,
             read_hashes=server.control_read_key_hashes,
             tenants=tenants,
+            hosts=(*server.control_hosts, split_listen(server.control)[0].lower()),
         )
         return ControlPlane(
             driver,

@@ -8,24 +8,23 @@ but not the key that makes them: a reader of the log cannot foretell a name.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import count
 from typing import Any, Final
 
 import msgspec
+from msgspec import inspect
 
 from gateway.config import Config
-from gateway.config.otel import OtelConfig
-from gateway.config.recording import RecordingConfig
-from gateway.config.server import ServerConfig
-from gateway.config.stream import StreamFileConfig
-from gateway.config.upstream import UpstreamConfig
+from gateway.config.tenants import TenantConfig
+from gateway.config.upstream import KvEventsConfig, ReplicaConfig
 from gateway.core.commands import Command, Dispatch, Refuse
 from gateway.core.events import Event
 from gateway.domain.ids import SessionId
 from gateway.wire.hashed_words import hash_words, words_of_hashes
 
 VERSION: Final = 1
-_NO_KEY: Final = "sha256:" + "0" * 63
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,28 +112,54 @@ def decode_entry(line: bytes) -> Entry:
 
 
 def without_secrets(config: Config) -> Config:
-    """What the brain is made from; the shell's own settings are left at their defaults."""
-    change: Any = msgspec.structs.replace
-    shown: Config = change(
-        config,
-        pools=tuple(
-            change(
-                pool,
-                replicas=tuple(
-                    change(replica, url=f"http://{name}", name=name, api_key_env=None, api_key_file=None)
-                    for name, replica in zip(pool.names(), pool.replicas, strict=True)
-                ),
-            )
-            for pool in config.pools
-        ),
-        tenants=tuple(
-            change(tenant, key_hashes=(f"{_NO_KEY}{number:x}"[:71],))
-            for number, tenant in enumerate(config.tenants)
-        ),
-        server=ServerConfig(),
-        upstream=UpstreamConfig(),
-        stream=StreamFileConfig(),
-        otel=OtelConfig(),
-        recording=RecordingConfig(),
-    )
+    """Everything that is no text, and of the texts those that may be recorded (`config/privacy.py`)."""
+    shown: Config = _shown(config, count(1))
     return shown
+
+
+def _shown(value: Any, numbers: Iterator[int]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_shown(each, numbers) for each in value)
+    if not isinstance(value, msgspec.Struct):
+        return value
+    kind = type(value)
+    fields: dict[str, Any] = {}
+    for field in _fields(kind):
+        if not _holds_private_text(field.type):
+            fields[field.name] = _shown(getattr(value, field.name), numbers)
+        elif field.required:
+            fields[field.name] = _PLACEHOLDERS[kind, field.name](next(numbers))
+    return kind(**fields)
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
+    shape = inspect.type_info(kind)
+    assert isinstance(shape, inspect.StructType)
+    return shape.fields
+
+
+def _holds_private_text(shape: inspect.Type, *, may_be_recorded: bool = False) -> bool:
+    """Of a field that is no struct, nor holds structs: those are looked into."""
+    match shape:
+        case inspect.Metadata():
+            mark = (shape.extra or {}).get("recorded", may_be_recorded)
+            return _holds_private_text(shape.type, may_be_recorded=mark)
+        case inspect.StrType():
+            return not may_be_recorded
+        case inspect.UnionType():
+            return any(_holds_private_text(each) for each in shape.types)
+        case inspect.CollectionType():
+            return _holds_private_text(shape.item_type)
+        case inspect.DictType():
+            return _holds_private_text(shape.key_type) or _holds_private_text(shape.value_type)
+        case _:
+            return False
+
+
+_PLACEHOLDERS: Final[dict[tuple[type[msgspec.Struct], str], Callable[[int], Any]]] = {
+    (ReplicaConfig, "url"): lambda number: f"http://replica-{number}",
+    (KvEventsConfig, "endpoint"): lambda number: f"tcp://replica-{number}:1",
+    (TenantConfig, "key_hashes"): lambda number: (f"sha256:{number:064x}",),
+}
+"""For what must be set, and differ."""

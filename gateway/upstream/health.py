@@ -6,7 +6,9 @@ there?) and `/v1/models`. A replica that has no such paths is up if it answers H
 
 import asyncio
 import contextlib
+import os
 import re
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -178,4 +180,13 @@ def vllm_abilities(version: str) -> Abilities:
 
 
 def _describe(error: BaseException) -> str:
-    return "timed out" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+    """Without addresses: it is told in records."""
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        error = error.os_error
+    if isinstance(error, OSError):
+        if error.errno and not isinstance(error, socket.gaierror):
+            return os.strerror(error.errno)
+        return error.strerror or type(error).__name__
+    return str(error) or type(error).__name__

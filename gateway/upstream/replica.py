@@ -1,6 +1,7 @@
 """A replica as the I/O shell knows it: its address, its credentials, and a pool of connections to it."""
 
 import asyncio
+import re
 import ssl
 from contextlib import AbstractAsyncContextManager
 from urllib.parse import urlsplit
@@ -32,9 +33,9 @@ class Address(msgspec.Struct, frozen=True):
         """Raises ValueError, with a sentence for a person, if it is not an http(s) URL of a server."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"{url!r} is not a URL such as http://host:8000")
+            raise ValueError(f"{_shown(url)!r} is not a URL such as http://host:8000")
         if parts.username or parts.password or parts.query or parts.fragment:
-            raise ValueError(f"{url!r} may hold a scheme, host, port and path only")
+            raise ValueError(f"{_shown(url)!r} may hold a scheme, host, port and path only")
         is_tls = parts.scheme == "https"
         port = parts.port or (443 if is_tls else 80)
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
@@ -174,6 +175,12 @@ class Replica:
         except OSError as error:
             raise ConnectFailed(f"no connection: {error}") from error
         return connection
+
+
+def _shown(url: str) -> str:
+    """Without what may be a secret: before an @, and behind ? or #. It is logged."""
+    scheme, found, rest = url.rpartition("://")
+    return scheme + found + re.split(r"[?#]", rest.rpartition("@")[2])[0]
 
 
 def _drop(connecting: asyncio.Task[UpstreamConnection]) -> None:

@@ -332,6 +332,7 @@ class Bench:
         server = {
             "listen": "127.0.0.1:0",
             "control": "127.0.0.1:0",
+            "control_hosts": ["gw", "c"],
             "limits": settings.pop("limits", {}),
             **settings.pop("server", {}),
         }

@@ -1,12 +1,18 @@
 """The event log's lines: nothing secret, and no hole."""
 
 import logging
+from collections.abc import Iterator
+from typing import Any
 
+import msgspec
 import pytest
+from msgspec import inspect
 
+from gateway.config import Config
 from gateway.config.load import load_config
 from gateway.core import events as ev
 from gateway.domain.ids import SessionId
+from gateway.telemetry import event_log
 from gateway.telemetry.event_log import decode_beginning, decode_entry, encode_beginning
 from gateway.telemetry.recorder import Recorder
 
@@ -27,6 +33,77 @@ def test_the_first_line_makes_the_same_brain_and_tells_no_secret():
     assert beginning.settings.core.max_wait_s == 9
     assert [tenant.name for tenant in beginning.settings.tenants] == ["a", "b"]
     assert beginning.settings.pools[0].names() == ["default-0"]
+
+
+def texts(shape: inspect.Type, path: str, mark: bool | None = None) -> Iterator[tuple[str, bool | None]]:
+    """Every text in the settings, and whether it may be recorded; None if it has no mark."""
+    match shape:
+        case inspect.Metadata():
+            yield from texts(shape.type, path, (shape.extra or {}).get("recorded", mark))
+        case inspect.StructType():
+            for field in shape.fields:
+                yield from texts(field.type, f"{path}.{field.name}")
+        case inspect.UnionType():
+            for each in shape.types:
+                yield from texts(each, path)
+        case inspect.CollectionType():
+            yield from texts(shape.item_type, path)
+        case inspect.DictType():
+            yield from texts(shape.key_type, f"{path}-key")
+            yield from texts(shape.value_type, path)
+        case inspect.StrType():
+            yield path, mark
+        case inspect.AnyType() | inspect.RawType() | inspect.BytesType() | inspect.CustomType():
+            yield path, None
+        case _:
+            pass
+
+
+def filled(shape: inspect.Type, path: str, *, avoid: str) -> Any:
+    """Settings with a canary in every text; `avoid`: a field that excludes another one."""
+    match shape:
+        case inspect.Metadata():
+            return filled(shape.type, path, avoid=avoid)
+        case inspect.StructType():
+            return shape.cls(
+                **{
+                    field.name: filled(field.type, f"{path}.{field.name}", avoid=avoid)
+                    for field in shape.fields
+                    if field.name != avoid and any(texts(field.type, ""))
+                }
+            )
+        case inspect.UnionType():
+            return filled(next(each for each in shape.types if any(texts(each, ""))), path, avoid=avoid)
+        case inspect.CollectionType():
+            return (filled(shape.item_type, path, avoid=avoid),)
+        case inspect.DictType():
+            return {f"<{path}-key>": f"<{path}>"}
+        case _:
+            return f"<{path}>:1"  # a port, where one is looked for
+
+
+def test_every_text_in_the_settings_is_said_to_be_private_or_not():
+    unmarked = [path for path, mark in texts(inspect.type_info(Config), "") if mark is None]
+    assert unmarked == [], "mark them with PRIVATE or RECORDED, of gateway/config/privacy.py"
+
+
+@pytest.mark.parametrize("avoid", ["api_key_env", "api_key_file"])
+def test_no_private_text_is_recorded_and_every_other_one_is(avoid):
+    shape = inspect.type_info(Config)
+    line = encode_beginning(filled(shape, "", avoid=avoid), version="1").decode()
+    marks = {path: mark for path, mark in texts(shape, "") if not path.endswith(avoid)}
+    assert {path for path in marks if f"<{path}>" in line} == {path for path, mark in marks.items() if mark}
+    assert ".hints.cache_salt_secret" in marks
+
+
+def test_what_has_no_mark_is_private():
+    class New(msgspec.Struct):
+        secret: str = ""
+        many: tuple[str, ...] = ()
+        number: int = 0
+
+    shown = event_log._shown(New(secret="x", many=("y",), number=7), iter(()))
+    assert shown == New(number=7)
 
 
 def test_another_version_is_refused():
