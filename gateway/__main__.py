@@ -24,6 +24,7 @@ from gateway.simulator.cli import add_simulate
 from gateway.simulator.live.cli import add_play
 from gateway.simulator.replay import add_replay
 from gateway.upstream.host_probe import add_probe
+from gateway.wire.hashing import seed_hashes
 from gateway.workload.cli import add_workload
 
 
@@ -113,6 +114,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     config = _load(arguments)
     _allow_open_files(2 * config.server.limits.max_connections + 1024)
 
+    seed_hashes(secrets.randbits(64))
     _calm_the_garbage_collector()
 
     async def run() -> None:

@@ -23,6 +23,13 @@ ReplicaId = NewType("ReplicaId", str)
 MAX_ID_CHARS = 256
 
 
+def clean_name(text: str) -> str:
+    """A name that somebody else gave, of a model or a tool, as it is kept and shown: at most 256 characters,
+    all of them printable. Two that differ in what is left out are taken for the same."""
+    text = text[:MAX_ID_CHARS]
+    return text if text.isprintable() else "".join([each if each.isprintable() else "?" for each in text])
+
+
 def is_well_formed_id(text: str) -> bool:
     """Whether a client-supplied id may be used: 1 to 256 characters, all printable."""
     return 0 < len(text) <= MAX_ID_CHARS and text.isprintable()

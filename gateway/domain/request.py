@@ -229,6 +229,8 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Running it a second time harms nobody, as long as no byte of an answer has been passed on."""
     is_readable: bool = True
     """False when the body could not be read; it is then proxied plainly, without a session."""
+    is_oversized: bool = False
+    """It was not read because that would have taken too long."""
 
     @property
     def takes_keep_alives(self) -> bool:

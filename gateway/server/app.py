@@ -95,6 +95,7 @@ class Gateway:
             holding=config.server.holding,
             traces=self.observation.traces,
             overhead=self.observation.metrics.overhead,
+            unread=self.observation.metrics.unread,
             prefills=self._prefills,
         )
         self.listener = Listener(

@@ -10,9 +10,9 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Final
+from typing import Final, TypeVar
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Prefill, Refuse, SendHint, StopPrefill
@@ -23,6 +23,8 @@ from gateway.domain.records import Record
 from gateway.domain.request import Answer, RequestFacts, ToolCall
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.moments import Moment
+
+T = TypeVar("T")
 
 _log: Final = logging.getLogger(__name__)
 
@@ -107,6 +109,18 @@ class Driver:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+    async def in_slices(self, work: Generator[None, None, T]) -> T:
+        """The result of work that yields now and then; whatever else waits is served before it goes on."""
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            passed = Moment()
+            self.call_soon(passed.come)
+            await passed
 
     def _rearm(self) -> None:
         due_s = self.coordinator.next_deadline_s()

@@ -6,6 +6,7 @@ it is left.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -35,12 +36,14 @@ from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
 from gateway.wire.endpoints import Endpoint
-from gateway.wire.facts import read_body_facts, unread_facts
+from gateway.wire.facts import read_body_facts, reading_body_facts, unread_facts
 from gateway.wire.observer import observe
 
 _log = logging.getLogger(__name__)
 
 _MODELS = "/v1/models/"
+_READ_AT_ONCE = 64 << 10
+"""Bytes of a body that take a few milliseconds to read, whatever they say."""
 _OVERHEAD_OF_ONE_IN = 15
 """A power of two, less one."""
 
@@ -71,10 +74,12 @@ class Handlers:
         holding: HoldingConfig,
         traces: TraceContexts | None = None,
         overhead: Spread | None = None,
+        unread: Counter[str] | None = None,
         prefills: Prefills | None = None,
     ) -> None:
         """`traces`: None if nobody traces; `overhead`: what a request takes until it is sent on, of some;
-        `prefills`: None if no session is ever stolen."""
+        `unread`: counts requests whose body was not understood, by why; `prefills`: None if no session is
+        ever stolen."""
         self._driver = driver
         self._replicas = replicas
         self._health = health
@@ -84,6 +89,7 @@ class Handlers:
         self._traces = traces
         self._has_misread = False
         self._overhead = overhead
+        self._unread = unread
         self._prefills = prefills
         self._served = 0
         self._holding = holding
@@ -118,7 +124,7 @@ class Handlers:
         if self._health.has_several_pools and self._is_listing(request.head):
             client.respond(200, b"", msgspec.json.encode(self._health.merged_models()))
             return
-        facts = self._read(endpoint, request)
+        facts = await self._read(endpoint, request)
         if path.startswith(_MODELS):
             facts = msgspec.structs.replace(facts, model=unquote(path.removeprefix(_MODELS)))
         if self._are_keys_required and not facts.is_readable and facts.protocol is Protocol.RESPONSES:
@@ -134,16 +140,26 @@ class Handlers:
             if attempt is not None:
                 await self._answer(ticket, client, request, attempt)
 
-    def _read(self, endpoint: Endpoint, request: HttpRequest) -> RequestFacts:
-        """What the request says. Where we fail to understand it, it passes, and its backend answers."""
+    async def _read(self, endpoint: Endpoint, request: HttpRequest) -> RequestFacts:
+        """What the request says. Where we fail to understand it, it passes, and its backend answers.
+
+        A body that may take long to read is read in slices, between which others are served.
+        """
         fields = request.head.facts
         try:
-            return read_body_facts(endpoint, fields, request.body)
+            if len(request.body) < _READ_AT_ONCE and not fields.coding:
+                facts = read_body_facts(endpoint, fields, request.body)
+            else:
+                reading = reading_body_facts(endpoint, fields, request.body)
+                facts = await self._driver.in_slices(reading)
         except Exception:  # noqa: BLE001 - a bug of ours costs what we know of a request, not the request
             if not self._has_misread:
                 self._has_misread = True
                 _log.exception("a request to %s was not understood (told once)", endpoint.name)
-            return unread_facts(endpoint, fields, len(request.body))
+            facts = unread_facts(endpoint, fields, len(request.body))
+        if not facts.is_readable and self._unread is not None:
+            self._unread["oversized" if facts.is_oversized else "malformed"] += 1
+        return facts
 
     async def _reach(
         self, ticket: Ticket, client: ClientConnection, request: HttpRequest, facts: RequestFacts

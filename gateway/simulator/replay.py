@@ -11,7 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from gateway.assembly import assemble
-from gateway.telemetry.event_log import RecordedIds, decode_beginning, decode_entry, encode_answer
+from gateway.telemetry.event_log import Beginning, RecordedIds, decode_beginning, decode_entry, encode_answer
+from gateway.wire.hashing import hash_seed, seed_hashes
 
 _SHOWN: Final = 4000
 
@@ -29,6 +30,15 @@ class Difference(Exception):  # noqa: N818 - what is wrong is the brain, not the
 def replay(lines: Iterator[bytes]) -> Replayed:
     """Raises Difference at the first answer that is another, and ValueError for what is no event log."""
     beginning = decode_beginning(next(lines, b""))
+    before = hash_seed()
+    seed_hashes(beginning.hash_seed)
+    try:
+        return _compare(beginning, lines)
+    finally:
+        seed_hashes(before)
+
+
+def _compare(beginning: Beginning, lines: Iterator[bytes]) -> Replayed:
     ids = RecordedIds()
     brain = assemble(beginning.settings, session_ids=ids)
     done = Replayed()

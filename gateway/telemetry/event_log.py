@@ -23,6 +23,7 @@ from gateway.core.commands import Command, Dispatch, Refuse
 from gateway.core.events import Event
 from gateway.domain.ids import SessionId
 from gateway.wire.hashed_words import hash_words, words_of_hashes
+from gateway.wire.hashing import hash_seed
 
 VERSION: Final = 1
 
@@ -34,6 +35,8 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     """Of the gateway that recorded."""
     settings: Config
+    hash_seed: int = 0
+    """With which texts were hashed: a replay compares hashes that it makes with those in the log."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +98,8 @@ def encode_entry(at_s: float, event: bytes, commands: list[Command]) -> bytes:
 
 
 def encode_beginning(config: Config, *, version: str) -> bytes:
-    return _encoder.encode(Beginning(version=version, settings=without_secrets(config)))
+    settings = without_secrets(config)
+    return _encoder.encode(Beginning(version=version, settings=settings, hash_seed=hash_seed()))
 
 
 def decode_beginning(line: bytes) -> Beginning:

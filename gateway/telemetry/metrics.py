@@ -3,6 +3,7 @@
 What Prometheus wants to read is made when it asks.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
@@ -37,6 +38,8 @@ class Metrics(Collector):
         """From a whole request to its being sent on, in seconds, of some that did not wait."""
         self.loop_lag = short_spread()
         """How late the event loop is, in seconds."""
+        self.unread: Counter[str] = Counter()
+        """Requests whose body was not understood, by why."""
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -62,6 +65,14 @@ class Metrics(Collector):
         for name, count in self._restarts.items():
             restarts.add_metric([name], count)
         yield restarts
+        unread = CounterMetricFamily(
+            "turnpike_requests_unread",
+            "Requests that passed without having been understood: malformed, or too large to be read",
+            labels=["reason"],
+        )
+        for reason in ("malformed", "oversized"):
+            unread.add_metric([reason], self.unread[reason])
+        yield unread
         yield histogram(
             "request_overhead_seconds",
             "From a whole request to its being sent on, of one in sixteen that did not wait",

@@ -15,7 +15,7 @@ from typing import Final
 
 from gateway.domain.engine import EngineSignals
 
-_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_LABEL: Final = re.compile(r'(?<!\w)(\w+)="((?:[^"\\]|\\.)*)"')
 _MAX_BYTES: Final = 8 << 20
 
 
@@ -66,9 +66,7 @@ _WANTED: Final = frozenset(
 
 
 _BLOCKS: Final = "turnpike_engine_blocks"
-_SAMPLE: Final = re.compile(
-    rf"^(vllm:(?:{'|'.join(sorted(_WANTED))})|{_BLOCKS})(?:\{{(.*)\}})? +(\S+)", re.MULTILINE
-)
+_SAMPLE: Final = re.compile(rf"^(vllm:(?:{'|'.join(sorted(_WANTED))})|{_BLOCKS})([{{ ].*)$", re.MULTILINE)
 
 
 def _tells_retained(blocks: dict[str, float]) -> bool:
@@ -76,10 +74,11 @@ def _tells_retained(blocks: dict[str, float]) -> bool:
 
 
 def _samples(text: str) -> Iterator[tuple[str, str, float]]:
-    for name, labels, number in _SAMPLE.findall(text):
+    for name, rest in _SAMPLE.findall(text):
+        labels, _, numbers = rest[1:].rpartition("}") if rest.startswith("{") else ("", "", rest)
         try:
-            value = float(number)
-        except ValueError:
+            value = float(numbers.split()[0])
+        except (ValueError, IndexError):
             continue
         if 0.0 <= value < 1e18:  # a NaN is none of it
             yield name.removeprefix("vllm:"), labels, value

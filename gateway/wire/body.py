@@ -5,10 +5,13 @@ alone. Only `messages`, `input` and `tools` must have their documented shape: wi
 nothing to read. Unknown fields are skipped; explicit nulls count as absent.
 """
 
+from collections.abc import Generator
 from typing import TypeVar
 
 import msgspec
 from msgspec import Raw
+
+from gateway.wire.slices import finish
 
 ABSENT = Raw()
 
@@ -61,16 +64,59 @@ UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 _TRUE = frozenset({b"true", b"1", b'"true"', b'"1"'})
 _FALSE = frozenset({b"false", b"0", b'"false"', b'"0"'})
 
-_MANY_BYTES = 4 * 2**20
-_MAX_COMMAS = 2**20
+MAX_STRUCTURE = 2**19
+"""Values that a body may hold and still be read, counted by commas, brackets and braces, those in texts
+included. Eight megabytes of source code have about so many; a list of millions of tiny items would cost us
+thirty times its size in memory."""
+MAX_ITEMS = 2**13
+"""Items of a conversation, or tools: a hundred times as many as agents have."""
+_PIECE_BYTES = 2**21
+"""Counted at a time, in less than a millisecond."""
+
+
+class Oversized(ValueError):  # noqa: N818 - what the body is
+    """Reading the body would take too long. It passes unread."""
+
+
+def structure_of(data: bytes, start: int = 0, end: int | None = None) -> int:
+    """How many values there are at most."""
+    return data.count(b",", start, end) + data.count(b"[", start, end) + data.count(b"{", start, end)
+
+
+class BodyOutline(msgspec.Struct):
+    """What is read of a body that is too large to be understood: enough to route it."""
+
+    model: Raw = ABSENT
+    stream: Raw = ABSENT
+
+
+_OUTLINE = msgspec.json.Decoder(BodyOutline)
+
+
+def decode_outline(body: bytes) -> BodyOutline:
+    """Raises one of `UNREADABLE`."""
+    return _OUTLINE.decode(body)
 
 
 def decode_body(body: bytes, *, is_responses: bool) -> RequestBody:
-    """The fields of a body. Raises one of `UNREADABLE`."""
-    if len(body) > _MANY_BYTES and body.count(b",") > _MAX_COMMAS:
-        # A list of millions of tiny items would cost us thirty times its size in memory.
-        raise ValueError("too many items")
-    return _RESPONSES_BODY.decode(body) if is_responses else _BODY.decode(body)
+    """The fields of a body. Raises one of `UNREADABLE`; of these, `Oversized` says that it may be
+    well-formed."""
+    return finish(decoding_body(body, is_responses=is_responses))
+
+
+def decoding_body(body: bytes, *, is_responses: bool) -> Generator[None, None, RequestBody]:
+    """The same in slices."""
+    structure = 0
+    for start in range(0, len(body) if len(body) > MAX_STRUCTURE else 0, _PIECE_BYTES):
+        structure += structure_of(body, start, start + _PIECE_BYTES)
+        if structure > MAX_STRUCTURE:
+            raise Oversized("too many values")
+        yield
+    fields = _RESPONSES_BODY.decode(body) if is_responses else _BODY.decode(body)
+    lists = (fields.messages, fields.tools, fields.input if isinstance(fields, ResponsesBody) else None)
+    if any(isinstance(each, list) and len(each) > MAX_ITEMS for each in lists):
+        raise Oversized("too many items")
+    return fields
 
 
 def read_text(raw: Raw) -> str | None:

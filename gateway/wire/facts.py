@@ -5,20 +5,22 @@ reported as unreadable, and the request is proxied plainly: a gateway must not r
 might have understood. The body itself is never rewritten here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 import msgspec
 from msgspec import Raw
 
-from gateway.domain.ids import is_well_formed_id
+from gateway.domain.ids import clean_name, is_well_formed_id
 from gateway.domain.request import Claims, Protocol, RequestFacts, Transcript, Work
 from gateway.domain.tool_span import ToolSpan
 from gateway.wire.body import (
     ABSENT,
     UNREADABLE,
+    Oversized,
     RequestBody,
     ResponsesBody,
-    decode_body,
+    decode_outline,
+    decoding_body,
     is_false,
     is_true,
     read_as,
@@ -38,8 +40,9 @@ from gateway.wire.endpoints import Endpoint
 from gateway.wire.explicit_ids import IDENTITY_HEADERS, read_explicit_id
 from gateway.wire.form import read_form_field
 from gateway.wire.headers import RawHeaders, select_headers
-from gateway.wire.inflate import INFLATABLE, inflate
+from gateway.wire.inflate import INFLATABLE, inflating
 from gateway.wire.marks import hash_text
+from gateway.wire.slices import finish
 from gateway.wire.tool_times import TOOLS_HEADER, read_tool_times
 from gateway.wire.traceparent import read_traceparent
 from gateway.wire.transcript import TranscriptReader
@@ -60,6 +63,7 @@ TRANSCRIPTS = TranscriptReader()
 
 _NO_CONVERSATION = (Transcript(), NO_ECHOES)
 _MAX_STATE_IDS = 64
+_SHORT = 32
 _REFERENCE_TYPE = b"item_reference"
 _MAX_REFERENCE_BYTES = 512
 """An item reference is an id and a type; longer items need not be looked at."""
@@ -115,13 +119,40 @@ def read_facts(endpoint: Endpoint, headers: RawHeaders, body: bytes) -> RequestF
 
 def read_body_facts(endpoint: Endpoint, fields: HeaderFacts, body: bytes) -> RequestFacts:
     """The same, where the header fields have been read before."""
+    return finish(reading_body_facts(endpoint, fields, body))
+
+
+def reading_body_facts(
+    endpoint: Endpoint, fields: HeaderFacts, body: bytes
+) -> Generator[None, None, RequestFacts]:
+    """The same in slices, for large bodies and for those that swell."""
+    plain = body
     try:
-        plain = body if fields.coding in _PLAIN else _inflated(fields.coding, body)
+        if fields.coding not in _PLAIN:
+            plain = yield from _inflated(fields.coding, body)
         if fields.is_form:
             return _form_facts(endpoint, fields, plain, len(body))
-        return _facts(endpoint, fields, _decode(endpoint, plain), plain, len(body))
+        read = yield from _decoding(endpoint, plain)
+        return (yield from _facts(endpoint, fields, read, plain, len(body)))
+    except Oversized:
+        return _oversized_facts(endpoint, fields, plain, len(body))
     except UNREADABLE:
         return unread_facts(endpoint, fields, len(body))
+
+
+def _oversized_facts(endpoint: Endpoint, fields: HeaderFacts, plain: bytes, body_bytes: int) -> RequestFacts:
+    """What is known of a request that would take too long to be read: enough to route it."""
+    unread = unread_facts(endpoint, fields, body_bytes)
+    try:
+        outline = decode_outline(plain)
+    except UNREADABLE:
+        return unread
+    model, stream = _name(read_text(outline.model)), is_true(outline.stream)
+    return msgspec.structs.replace(unread, model=model, stream=stream, is_oversized=True)
+
+
+def _name(text: str | None) -> str | None:
+    return None if text is None else clean_name(text)
 
 
 def unread_facts(endpoint: Endpoint, fields: HeaderFacts, body_bytes: int) -> RequestFacts:
@@ -143,30 +174,30 @@ def unread_facts(endpoint: Endpoint, fields: HeaderFacts, body_bytes: int) -> Re
 _PLAIN = frozenset({"", "identity"})
 
 
-def _inflated(coding: str, body: bytes) -> bytes:
+def _inflated(coding: str, body: bytes) -> Generator[None, None, bytes]:
     if coding in INFLATABLE:
-        return inflate(body, coding)
-    raise ValueError(f"unknown content coding {coding!r}")
+        return (yield from inflating(body, coding))
+    raise ValueError(f"unknown content coding {coding[:_SHORT]!r}")
 
 
-def _decode(endpoint: Endpoint, body: bytes) -> RequestBody:
+def _decoding(endpoint: Endpoint, body: bytes) -> Generator[None, None, RequestBody]:
     if not body and endpoint.work is not Work.GENERATE:
         return RequestBody()
-    return decode_body(body, is_responses=endpoint.protocol is Protocol.RESPONSES)
+    return (yield from decoding_body(body, is_responses=endpoint.protocol is Protocol.RESPONSES))
 
 
 def _facts(
     endpoint: Endpoint, header: HeaderFacts, fields: RequestBody, plain: bytes, body_bytes: int
-) -> RequestFacts:
+) -> Generator[None, None, RequestFacts]:
     items, message_count = _conversation(fields)
     is_turn = endpoint.work is Work.GENERATE
-    transcript, echoes = TRANSCRIPTS.read(fields, items) if is_turn else _NO_CONVERSATION
+    transcript, echoes = (yield from TRANSCRIPTS.reading(fields, items)) if is_turn else _NO_CONVERSATION
     is_background = is_true(fields.background)
     stores = _may_store(endpoint) and (is_background or not is_false(fields.store))
     return RequestFacts(
         protocol=endpoint.protocol,
         work=endpoint.work,
-        model=read_text(fields.model),
+        model=_name(read_text(fields.model)),
         stream=is_true(fields.stream),
         body_bytes=body_bytes,
         message_count=message_count,
@@ -191,7 +222,7 @@ def _form_facts(endpoint: Endpoint, header: HeaderFacts, body: bytes, body_bytes
     return RequestFacts(
         protocol=endpoint.protocol,
         work=endpoint.work,
-        model=read_form_field(header.content_type, body, "model"),
+        model=_name(read_form_field(header.content_type, body, "model")),
         body_bytes=body_bytes,
         explicit=read_explicit_id(header.stated, None),
         claims=header.claims,

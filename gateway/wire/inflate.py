@@ -5,8 +5,10 @@ one is a known attack, so size has a limit, and for what clients send, so has th
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
+
+from gateway.wire.slices import finish
 
 if TYPE_CHECKING:
     from zlib import _Decompress as _Stream
@@ -86,8 +88,16 @@ def inflated_limit_bytes(deflated_bytes: int) -> int:
 
 def inflate(body: bytes, coding: str) -> bytes:
     """The whole body, inflated. Raises InflationError if it is damaged, cut or too large."""
+    return finish(inflating(body, coding))
+
+
+def inflating(body: bytes, coding: str) -> Generator[None, None, bytes]:
+    """The same in slices."""
     inflater = Inflater(coding, inflated_limit_bytes(len(body)))
-    inflated = b"".join(inflater.feed(body))
+    pieces: list[bytes] = []
+    for piece in inflater.feed(body):
+        pieces.append(piece)
+        yield
     if not inflater.is_complete:
         raise InflationError("the compressed body is cut short")
-    return inflated
+    return b"".join(pieces)

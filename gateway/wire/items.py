@@ -6,14 +6,15 @@ all that is an item's role, its text and its calls.
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
-from xxhash import xxh3_64_intdigest
 
 from gateway.domain.ids import is_well_formed_id
-from gateway.wire.body import UNREADABLE
+from gateway.wire.body import ABSENT, UNREADABLE, read_as, read_text, structure_of
+from gateway.wire.hashing import digest
 from gateway.wire.marks import hash_text, text_hash
 
 SYSTEM: Final = 0
@@ -26,8 +27,8 @@ ASIDE: Final = 5
 """Reasoning, references: the model's, but no part of a conversation's content."""
 
 _ROLES: Final = {"system": SYSTEM, "developer": SYSTEM, "user": USER, "assistant": ASSISTANT, "tool": TOOL}
-_THOUGHT: Final = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
-"""Reasoning that a template left in the text; clients cut it out before they echo it."""
+_THOUGHT_TAG: Final = re.compile(r"<(/?)think(?:ing)?>")
+"""Around reasoning that a template left in the text; clients cut it out before they echo it."""
 _CALLS_AS_TEXT: Final = "Calling tools:"
 _CALL_AS_TEXT: Final = re.compile(r"\{'id': '([!-&(-\[\]-~]{1,256})', 'type': 'function'")
 """smolagents rewrites tool calls into the assistant's text, as Python literals."""
@@ -43,6 +44,14 @@ _FAILED: Final = re.compile(
 )
 _MAY_FAIL: Final = (b"rror", b"ERROR", b"Traceback", b"xit", b"not found", b"No such")
 """One of them stands in whatever says so: found in a tenth of the time."""
+_MAX_BYTES: Final = 2**20
+"""A larger item is known by its bytes alone: it takes milliseconds to read, and is an image more often than
+not."""
+MAX_STRUCTURE: Final = 2**14
+"""So is one of more values: each becomes an object. Results of tools hold a few thousand commas at most."""
+MAX_TEXTS: Final = 64
+_MAX_IDS: Final = 256
+"""Of one item, the newest."""
 _FAILS_NEAR: Final = 2000
 """Bytes at the beginning of a result in which a failure is looked for."""
 
@@ -73,17 +82,52 @@ _ASIDE: Final = Item(ASIDE, 0, 0)
 
 def read_item(raw: Raw) -> Item:
     """What an item says. Never raises: what cannot be read is nothing."""
+    if _is_large(raw):
+        return _outline(raw)
     try:
         content = _DECODER.decode(raw)
+        kind, texts, calls, ids = _understand(content)
+        if kind in (ASIDE, NOTHING):
+            return _ASIDE if kind == ASIDE else _NO_ITEM
+        found = _item(kind, texts, calls, ids)
     except UNREADABLE:
         return _NO_ITEM
-    kind, texts, calls, ids = _understand(content)
-    if kind in (ASIDE, NOTHING):
-        return _ASIDE if kind == ASIDE else _NO_ITEM
-    found = _item(kind, texts, calls, ids)
     if kind == TOOL and _has_failed(raw):
         return msgspec.structs.replace(found, has_failed=True)
     return found
+
+
+class _Outline(msgspec.Struct):
+    """What tells the kind of an item, and which call it belongs to."""
+
+    role: Raw = ABSENT
+    type: Raw = ABSENT
+    tool_call_id: Raw = ABSENT
+    call_id: Raw = ABSENT
+
+
+_OUTLINE: Final = msgspec.json.Decoder(_Outline)
+
+
+def _is_large(raw: Raw) -> bool:
+    size = len(memoryview(raw))
+    return size > _MAX_BYTES or (size > MAX_STRUCTURE and structure_of(bytes(raw)) > MAX_STRUCTURE)
+
+
+def _outline(raw: Raw) -> Item:
+    """An item too large to be read, such as an image: its kind, and its content as it came."""
+    outline = read_as(_OUTLINE, raw)
+    if outline is None:
+        return _NO_ITEM
+    fields = {name: read_text(getattr(outline, name)) for name in _Outline.__struct_fields__}
+    kind, _, _, ids = _understand(fields)
+    if kind in (ASIDE, NOTHING):
+        return _ASIDE if kind == ASIDE else _NO_ITEM
+    return Item(kind, hash((kind, digest(raw))), 0, False, _known_ids(ids))
+
+
+def _known_ids(ids: list[Any]) -> tuple[str, ...]:
+    return tuple([text for text in ids[-_MAX_IDS:] if isinstance(text, str) and is_well_formed_id(text)])
 
 
 def user_item(text: str) -> Item:
@@ -105,10 +149,10 @@ def _item(kind: int, texts: list[str], calls: list[Any], ids: list[Any]) -> Item
     text = whole = text_hash(said)
     if kind == ASSISTANT and _INPUT in said:
         text = text_hash(as_run(said))
-    known = tuple([text for text in ids if isinstance(text, str) and is_well_formed_id(text)]) if ids else ()
+    known = _known_ids(ids) if ids else ()
     if not calls:
         return Item(kind, hash((kind, whole)), text, False, known, is_observation, looks)
-    content = xxh3_64_intdigest(_CANONICAL.encode((kind, whole, calls)))
+    content = digest(_CANONICAL.encode((kind, whole, calls)))
     return Item(kind, content, text, True, known, is_observation, looks)
 
 
@@ -133,17 +177,33 @@ def as_run(text: str) -> str:
 
 
 def without_thought(text: str) -> str:
-    return _THOUGHT.sub("", text) if "<think" in text else text
+    """Without what stands between a tag that opens reasoning and the next one that closes it."""
+    if "<think" not in text:
+        return text
+    kept: list[str] = []
+    at = 0
+    opened: int | None = None
+    for tag in _THOUGHT_TAG.finditer(text):
+        if not tag[1]:
+            opened = tag.start() if opened is None else opened
+        elif opened is not None:
+            kept.append(text[at:opened])
+            at, opened = tag.end(), None
+    kept.append(text[at:])
+    return "".join(kept)
 
 
 def read_texts(raw: Raw | bytes) -> list[str]:
-    """The texts of an item, without tool results: what a person or a program wrote."""
+    """The texts of an item, without tool results: what a person or a program wrote; the newest
+    `MAX_TEXTS`."""
+    if isinstance(raw, Raw) and _is_large(raw):
+        return []
     try:
         content = _DECODER.decode(raw)
     except UNREADABLE:
         return []
     kind, texts, _, _ = _understand(content)
-    return texts if kind in (USER, ASSISTANT, SYSTEM) else []
+    return texts[-MAX_TEXTS:] if kind in (USER, ASSISTANT, SYSTEM) else []
 
 
 def _understand(item: Any) -> tuple[int, list[str], list[Any], list[Any]]:
@@ -220,11 +280,10 @@ def canonical_arguments(arguments: Any) -> Any:
         return arguments.strip()
 
 
-def argument_texts(arguments: Any, depth: int = _MAX_DEPTH) -> list[str]:
+def argument_texts(arguments: Any, depth: int = _MAX_DEPTH) -> Iterator[str]:
     """Every text in the arguments of a call."""
     if isinstance(arguments, str):
-        return [arguments]
-    if depth == 0 or not isinstance(arguments, dict | list):
-        return []
-    values = arguments.values() if isinstance(arguments, dict) else arguments
-    return [text for value in values for text in argument_texts(value, depth - 1)]
+        yield arguments
+    elif depth and isinstance(arguments, dict | list):
+        for value in arguments.values() if isinstance(arguments, dict) else arguments:
+            yield from argument_texts(value, depth - 1)

@@ -10,7 +10,7 @@ from typing import Final
 
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: ?(0|[1-9]\d{0,14})\r\n", re.IGNORECASE)
 _LENGTHS: Final = re.compile(rb"\r\ncontent-length[^\r\n]*", re.IGNORECASE)
-_UNUSUAL: Final = re.compile(rb"\r\n(?:transfer-encoding|upgrade|expect)[^\r\n]*:", re.IGNORECASE)
+_UNUSUAL: Final = re.compile(rb"\r\n(?:transfer-encoding|upgrade|expect)[^\r\n:]*:", re.IGNORECASE)
 _MAX_BYTES: Final = 8192
 _MAX_DIGITS: Final = 15
 

@@ -13,9 +13,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from xxhash import xxh3_64_intdigest
-
 from gateway.domain.request import NO_MANNER, Manner
+from gateway.wire.hashing import digest
 
 _MAX_NAMES: Final = 16
 _MAX_NAME: Final = 64
@@ -24,8 +23,11 @@ _END: Final = 160
 _NEAR_END: Final = 40
 _NEAR: Final = 200
 """Characters of a call that are looked at."""
+_MAX_SKIPPED: Final = 4096
+"""Characters in which the first word is looked for."""
 
-_ACTION: Final = re.compile(r"^[ \t>*]*Action:[ \t]*[`*\[\"]*([\w.\- ]{1,64}?)[`*\]\"]*[ \t]*$", re.MULTILINE)
+_ACTION: Final = re.compile(r"^[ \t>*]*Action:(.*)$", re.MULTILINE)
+_ACTION_NAME: Final = re.compile(r"[\w.\- ]{1,64}")
 _INPUT: Final = "Action Input:"
 _TAGS: Final = (
     ("<function=", re.compile(r"<function=([\w.\-]{1,64})>")),
@@ -84,13 +86,15 @@ def _actions(spoken: str) -> tuple[list[str], list[str]] | None:
     """The first one counts: what stands behind it, a model has made up."""
     if _INPUT not in spoken:
         return None
-    found = _ACTION.search(spoken)
-    if found is None:
-        return None
-    at = spoken.find(_INPUT, found.end())
-    if at < 0:
-        return None
-    return [found[1].strip()[:_MAX_NAME]], [_word(_of_text(spoken[at + len(_INPUT) :][:_NEAR]))]
+    for line in _ACTION.finditer(spoken):
+        name = line[1].strip(" \t").lstrip('`*["').rstrip('`*]"')
+        if _ACTION_NAME.fullmatch(name) is None:
+            continue
+        at = spoken.find(_INPUT, line.end())
+        if at < 0:
+            return None
+        return [name.strip()[:_MAX_NAME]], [_word(_of_text(spoken[at + len(_INPUT) :][:_NEAR]))]
+    return None
 
 
 def _only_block(spoken: str) -> tuple[str, str] | None:
@@ -122,6 +126,7 @@ def _of_text(text: str) -> str:
 
 
 def _word(text: str) -> str:
+    text = text[:_MAX_SKIPPED]
     skipped = _SKIPPED.match(text)
     found = _WORD.match(text, skipped.end() if skipped is not None else 0)
     return found[0][:_MAX_WORD] if found is not None else ""
@@ -129,4 +134,4 @@ def _word(text: str) -> str:
 
 def _hash(words: Sequence[str]) -> int:
     said = ",".join(sorted(set(words)))
-    return xxh3_64_intdigest(said.encode()) if said else 0
+    return digest(said.encode("utf-8", "replace")) if said else 0

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Set
 from typing import Final
 
-from xxhash import xxh3_64_intdigest
+from gateway.wire.hashing import digest, digest_all
 
 WINDOW: Final = 5
 """Words. Four in a row are boilerplate more often than not."""
@@ -43,11 +43,11 @@ _WORDS_AND_BLANKS: Final = bytes(
 def text_hash(text: str) -> int:
     """Equal for texts that differ in white space alone; 0 for a text without any other."""
     plain = text.encode("utf-8", "replace").translate(None, _BLANKS)
-    return xxh3_64_intdigest(plain) if plain else 0
+    return digest(plain) if plain else 0
 
 
 def hash_text(text: str) -> int:
-    return xxh3_64_intdigest(text.encode("utf-8", "replace"))
+    return digest(text.encode("utf-8", "replace"))
 
 
 def leave_marks(text: str) -> tuple[int, ...]:
@@ -76,7 +76,7 @@ def probe(texts: Iterable[str], *, max_chars: int = MAX_CHARS) -> frozenset[int]
     for text in texts:
         clipped = _clip(text)[: max(max_chars, _WINDOW_BYTES)]
         max_chars -= len(clipped)
-        words = list(map(xxh3_64_intdigest, _plain(clipped).split()))
+        words = digest_all(_plain(clipped).split())
         found += map(hash, zip(words, words[1:], words[2:], words[3:], words[4:], strict=False))
         found += _phrases(clipped)
         if max_chars <= 0:
@@ -122,7 +122,7 @@ def _lines_of(line: str) -> list[list[bytes]]:
 
 
 def _mark(words: list[bytes]) -> int:
-    return hash(tuple(map(xxh3_64_intdigest, words)))
+    return hash(tuple(digest_all(words)))
 
 
 def _spread(plain: bytes) -> tuple[int, ...]:

@@ -6,13 +6,15 @@ T = TypeVar("T")
 
 
 class Memory(Generic[T]):
-    """Remembers what was used lately: at least the newer half of `size`."""
+    """Remembers what was used lately: at least the newer half of `size`, which is a sum of weights."""
 
     def __init__(self, size: int) -> None:
         self._half = size // 2
         self.newer: dict[int, T] = {}
         """To look into at once, where a call counts; what is not there may still be remembered."""
         self._older: dict[int, T] = {}
+        self._weight = 0
+        """Of the newer ones."""
 
     def __len__(self) -> int:
         return len(self.newer) + len(self._older)
@@ -25,7 +27,8 @@ class Memory(Generic[T]):
                 self.put(key, known)
         return known
 
-    def put(self, key: int, value: T) -> None:
-        if len(self.newer) >= self._half:
-            self._older, self.newer = self.newer, {}
+    def put(self, key: int, value: T, *, weight: int = 1) -> None:
+        if self._weight >= self._half:
+            self._older, self.newer, self._weight = self.newer, {}, 0
         self.newer[key] = value
+        self._weight += weight

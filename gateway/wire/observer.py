@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from typing import Protocol as Interface
 
 from gateway.domain.request import Answer, Protocol, ToolCall, Work
-from gateway.wire.body import UNREADABLE
+from gateway.wire.body import UNREADABLE, structure_of
 from gateway.wire.chat_answers import ChatReader
 from gateway.wire.inflate import INFLATABLE, Inflater, InflationError
 from gateway.wire.messages_answers import MessagesReader
@@ -20,8 +20,12 @@ from gateway.wire.sse import EventSplitter, event_data
 
 MAX_BODY_BYTES = 8 * 2**20
 """A whole answer larger than this is not read."""
+MAX_STRUCTURE = 2**17
+"""Nor is an answer, or an event, of more values than that (`body.structure_of`): each becomes an object."""
 
 _MAX_EARLY_TRIES = 8
+_EARLY_BYTES = 2**18
+"""A larger answer is read once, at its end."""
 
 
 class ResponseObserver(Interface):
@@ -162,7 +166,7 @@ class StreamObserver(_Observer):
 
     def _read(self, block: bytes) -> None:
         data = event_data(block)
-        if not data:
+        if not data or _is_dense(data):
             return
         try:
             self._reader.read_event(data, self._sighting)
@@ -190,7 +194,8 @@ class BodyObserver(_Observer):
             return False
         self._pieces.append(chunk)
         # It may be complete. If it hardly ever is, it is read at the end alone.
-        if self._tries_left and (chunk.endswith(b"}") or chunk.rstrip(b" \t\r\n").endswith(b"}")):
+        is_early = self._tries_left and self._seen_bytes <= _EARLY_BYTES
+        if is_early and (chunk.endswith(b"}") or chunk.rstrip(b" \t\r\n").endswith(b"}")):
             self._tries_left -= 1
             self._read()
             return True
@@ -207,10 +212,16 @@ class BodyObserver(_Observer):
         self._read_bytes = self._seen_bytes
         if len(self._pieces) > 1:
             self._pieces = [b"".join(self._pieces)]
+        if _is_dense(self._pieces[0]):
+            return
         try:
             self._make_reader().read_body(self._pieces[0], self._sighting)
         except UNREADABLE:
             self._sighting = Sighting()
+
+
+def _is_dense(data: bytes) -> bool:
+    return len(data) > MAX_STRUCTURE and structure_of(data) > MAX_STRUCTURE
 
 
 class InflatingObserver:

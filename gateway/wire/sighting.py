@@ -2,7 +2,7 @@
 
 from typing import Protocol as Interface
 
-from gateway.domain.ids import is_well_formed_id
+from gateway.domain.ids import clean_name, is_well_formed_id
 from gateway.domain.request import Answer, ToolCall, Usage, Utterance
 from gateway.wire.items import as_run, without_thought
 from gateway.wire.marks import text_hash
@@ -41,7 +41,7 @@ class Sighting:
             return
         if is_well_formed_id(call_id):
             self._call_ids.add(call_id)
-            self.tool_calls.append(ToolCall(call_id, name, is_at_engine))
+            self.tool_calls.append(ToolCall(call_id, clean_name(name), is_at_engine))
 
     def add_state_id(self, state_id: str | None) -> None:
         if not state_id or state_id in self._known_state_ids or len(self.state_ids) >= MAX_STATE_IDS:
@@ -94,7 +94,7 @@ class Sighting:
             utterance=self._utterance(),
             state_ids=tuple(self.state_ids),
             usage=self.usage,
-            finish_reason=self.finish_reason,
+            finish_reason=clean_name(self.finish_reason) if self.finish_reason else self.finish_reason,
             has_terminal=self.has_terminal,
         )
 

@@ -4,6 +4,7 @@ Invariant: whoever looks sees the same marks, whether they are read now or later
 """
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from gateway.domain.request import Manner, Utterance
@@ -64,7 +65,10 @@ class SpokenWords(Utterance):
         handed: dict[tuple[int, ...], int] = {}
         for pieces in self._arguments:
             arguments = canonical_arguments(pieces.decode("utf-8", "surrogatepass"))
-            handed |= {leave_marks(text): len(text) for text in argument_texts(arguments)}
+            some = islice(argument_texts(arguments), MAX_HANDED)
+            handed |= {leave_marks(text): len(text) for text in some}
+            if len(handed) > MAX_HANDED:
+                break
         handed.pop((), None)
         self._handed = tuple(handed)[:MAX_HANDED]
         self._handed_sizes = tuple(handed.values())[:MAX_HANDED]

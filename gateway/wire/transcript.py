@@ -6,20 +6,21 @@ was added since is decoded. Some clients move marks about near the end, so a sec
 items before it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from itertools import chain
 from typing import Final
 
 import msgspec
 from msgspec import Raw
-from xxhash import xxh3_64_intdigest
 
 from gateway.domain.request import AssistantBlock, NewItems, Transcript
 from gateway.wire.agent_skeleton import agent_skeleton
 from gateway.wire.body import ABSENT, RequestBody, ResponsesBody
 from gateway.wire.echoes import MAX_ITEMS, NO_ECHOES, Echoes, read_echoes, read_new
+from gateway.wire.hashing import digest, digest_all
 from gateway.wire.items import ASIDE, ASSISTANT, SYSTEM, TOOL, USER, Item, read_item, user_item
 from gateway.wire.memory import Memory
+from gateway.wire.slices import finish
 from gateway.wire.wording import InputWords, Marked, RequestWords
 
 MAX_BLOCKS: Final = 8
@@ -37,6 +38,9 @@ _ENDS: Final = (USER, TOOL)
 _MAX_KNOWN: Final = 50_000
 _MAX_TRIED: Final = 256
 """Places at which a checkpoint is looked for. A conversation that grew by more is read as if it were new."""
+_SLICE_BYTES: Final = 2**18
+_BYTES_OF_ITEM: Final = 2**9
+"""An item that says nothing takes as long to read as so many bytes of one that does."""
 _STRIDE: Final = 64
 _MASK: Final = 2**64 - 1
 _STEP: Final = 0x9E3779B97F4A7C15
@@ -71,14 +75,20 @@ class TranscriptReader:
         self._marked = Marked()
 
     def read(self, fields: RequestBody, items: Sequence[Raw]) -> tuple[Transcript, Echoes]:
-        raws = list(map(xxh3_64_intdigest, items))
+        return finish(self.reading(fields, items))
+
+    def reading(
+        self, fields: RequestBody, items: Sequence[Raw]
+    ) -> Generator[None, None, tuple[Transcript, Echoes]]:
+        """The same in slices."""
+        raws = digest_all(items)
         agent, agent_type = self._agent(fields, items, raws)
         if isinstance(fields, ResponsesBody) and isinstance(fields.input, str):
             found = _follow(_EMPTY, [user_item(fields.input)], 0)
             words: RequestWords | InputWords = InputWords(fields.input)
             echoes = NO_ECHOES
         else:
-            found = self._resume(items, raws)
+            found = yield from self._resume(items, raws)
             words = RequestWords(items, raws, found.asked, self._item, self._marked)
             echoes = self._echoes(items, raws, found) if found.called else NO_ECHOES
         transcript = Transcript(
@@ -127,7 +137,7 @@ class TranscriptReader:
         places = reversed(news[-_MAX_NEW:])
         return read_new((len(memoryview(items[at])), self._item(raws[at], items[at])) for at in places)
 
-    def _resume(self, items: Sequence[Raw], raws: Sequence[int]) -> _Checkpoint:
+    def _resume(self, items: Sequence[Raw], raws: Sequence[int]) -> Generator[None, None, _Checkpoint]:
         """The whole conversation, from the newest checkpoint on."""
         count = len(raws)
         prefixes = _Prefixes(raws)
@@ -142,7 +152,14 @@ class TranscriptReader:
                 break
         if at == count:
             return state
-        read = [self._item(raws[place], items[place]) for place in range(at, count)]
+        read: list[Item] = []
+        slice_bytes = 0
+        for place in range(at, count):
+            read.append(self._item(raws[place], items[place]))
+            slice_bytes += len(memoryview(items[place])) + _BYTES_OF_ITEM
+            if slice_bytes > _SLICE_BYTES:
+                slice_bytes = 0
+                yield
         if len(read) > 2:
             cut = _find_cut(read)
             if cut:
@@ -157,15 +174,15 @@ class TranscriptReader:
         item = self._items.newer.get(key) or self._items.get(key)
         if item is None:
             item = read_item(raw)
-            self._items.put(key, item)
+            self._items.put(key, item, weight=1 + len(item.ids))
         return item
 
     def _agent(self, fields: RequestBody, items: Sequence[Raw], raws: Sequence[int]) -> tuple[int, int]:
         """The agent, and its type."""
         stated = (
-            xxh3_64_intdigest(fields.system) if fields.system is not ABSENT else 0,
-            xxh3_64_intdigest(fields.instructions) if fields.instructions is not ABSENT else 0,
-            *map(xxh3_64_intdigest, fields.tools or ()),
+            digest(fields.system) if fields.system is not ABSENT else 0,
+            digest(fields.instructions) if fields.instructions is not ABSENT else 0,
+            *digest_all(fields.tools or ()),
         )
         key = hash((stated, *raws[:_MAX_SYSTEM]))
         agent = self._agents.get(key)

@@ -10,12 +10,13 @@ Invariant: whoever looks sees the same marks, whether they are read now or later
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from msgspec import Raw
 
 from gateway.domain.request import NO_WORDS, Words
-from gateway.wire.items import ASSISTANT, USER, Item, read_texts
+from gateway.wire.items import ASSISTANT, MAX_TEXTS, USER, Item, read_texts
 from gateway.wire.marks import MAX_CHARS, hash_text, is_most, leave_marks, lone_phrases, probe
 from gateway.wire.memory import Memory
 
@@ -177,7 +178,8 @@ class RequestWords(Words):
         return self._new
 
     def _read_texts(self, places: list[int]) -> list[str]:
-        return [text for at in places for text in reversed(read_texts(self._items[at]))]
+        texts = (text for at in places for text in reversed(read_texts(self._items[at])))
+        return list(islice(texts, MAX_TEXTS))
 
 
 class Asked(Words):

@@ -6,6 +6,7 @@ from gateway.wire import body as module
 from gateway.wire.body import (
     ABSENT,
     UNREADABLE,
+    Oversized,
     ResponsesBody,
     decode_body,
     is_false,
@@ -59,13 +60,29 @@ def test_unreadable_bodies(body):
 
 
 def test_millions_of_tiny_items_are_not_read(monkeypatch):
-    monkeypatch.setattr(module, "_MANY_BYTES", 1000)
-    monkeypatch.setattr(module, "_MAX_COMMAS", 10)
+    monkeypatch.setattr(module, "MAX_STRUCTURE", 12)  # ten commas, a brace and a bracket
     text = b'{"messages": [' + b'"' + b"x" * 2000 + b'"' + b",1" * 10 + b"]}"
     messages = decode_body(text, is_responses=False).messages
     assert messages is not None and len(messages) == 11
-    with pytest.raises(ValueError, match="too many"):
+    with pytest.raises(Oversized, match="too many values"):
         decode_body(text.replace(b"]", b",1]"), is_responses=False)
+    with pytest.raises(Oversized):
+        decode_body(text.replace(b"1]", b"[]]"), is_responses=False)
+
+
+@pytest.mark.parametrize("field", ["messages", "tools", "input"])
+def test_a_conversation_of_too_many_items_is_not_read(monkeypatch, field):
+    monkeypatch.setattr(module, "MAX_ITEMS", 3)
+    decode_body(b'{"%b": [1,2,3]}' % field.encode(), is_responses=True)
+    with pytest.raises(Oversized, match="too many items"):
+        decode_body(b'{"%b": [1,2,3,4]}' % field.encode(), is_responses=True)
+
+
+def test_a_large_body_is_counted_in_slices(monkeypatch):
+    monkeypatch.setattr(module, "_PIECE_BYTES", 1000)
+    body = b'{"model": "' + b"x" * module.MAX_STRUCTURE + b'"}'
+    slices = len(list(module.decoding_body(body, is_responses=False)))
+    assert slices == len(body) // 1000 + 1
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from gateway.wire.items import (
     canonical_arguments,
     read_item,
     read_texts,
+    without_thought,
 )
 from gateway.wire.marks import text_hash
 from tests.wire.shapes import assistant, call, raws, result, user
@@ -141,10 +143,10 @@ def test_arguments():
     assert canonical_arguments('{"a": 1}') == {"a": 1} == canonical_arguments({"a": 1})
     assert canonical_arguments(" {broken ") == "{broken"
     nested: Any = {"a": ["x", 1, {"b": "y"}], "c": None}
-    assert argument_texts(nested) == ["x", "y"]
+    assert list(argument_texts(nested)) == ["x", "y"]
     for _ in range(20):
         nested = [nested]
-    assert argument_texts(nested) == []
+    assert list(argument_texts(nested)) == []
 
 
 names = st.sampled_from(["role", "type", "content", "tool_calls", "function", "arguments", "text", "output"])
@@ -179,3 +181,43 @@ def test_any_item(item):
 )
 def test_a_result_may_say_that_its_tool_failed(content, has_failed):
     assert read(result("call_1") | {"content": content}).has_failed is has_failed
+
+
+OLD_THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
+
+
+@given(
+    st.lists(
+        st.sampled_from(["<think>", "</think>", "<thinking>", "</thinking>", "a", "<", "\n"]), max_size=12
+    )
+)
+def test_thought_is_what_stands_between_the_tags(pieces):
+    text = "".join(pieces)
+    assert without_thought(text) == OLD_THOUGHT.sub("", text)
+
+
+def test_a_large_item_is_known_by_its_bytes():
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x" * 2**20}}]}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "y" * 2**20}
+    one, other = (read_item(raw) for raw in raws([image, result]))
+    assert (one.kind, one.text, one.ids) == (USER, 0, ())
+    assert (other.kind, other.ids) == (TOOL, ("call_1",))
+    assert read_item(raws([image])[0]).hash == one.hash != other.hash
+    assert read_texts(raws([result])[0]) == []
+
+
+def test_an_item_of_many_values_is_known_by_its_bytes():
+    dense = {"role": "user", "content": [[]] * 2**14}
+    few = {"role": "user", "content": [[]] * 100}
+    assert read_item(raws([dense])[0]).hash != read_item(raws([few])[0]).hash
+    assert (
+        read_item(raws([{"role": "user", "content": [[]] * 200}])[0]).hash == read_item(raws([few])[0]).hash
+    )
+    assert read_item(raws([{"role": "nobody", "content": "x" * 2**20}])[0]).kind == NOTHING
+    assert read_item(raws([{"type": "reasoning", "content": "x" * 2**20}])[0]).kind == ASIDE
+    assert read_item(raws(["x" * 2**20])[0]).kind == NOTHING
+
+
+def test_of_many_ids_the_newest_are_kept():
+    calls = assistant(*(f"call-{number}" for number in range(1000)))
+    assert read_item(raws([calls])[0]).ids == tuple(f"call-{number}" for number in range(744, 1000))

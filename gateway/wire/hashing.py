@@ -1,0 +1,36 @@
+"""The one hash by which what clients and engines say is recognised, seeded for each process.
+
+Invariants: equal bytes have equal hashes within a process; with a seed that nobody outside knows, nobody can
+make two texts, or two conversations, of the same hash. `seed_hashes` is called before anything is hashed, or
+not at all (simulations, evaluations and tests run with seed 0, and so are repeatable). A recording carries
+its seed, so that its replay hashes alike. Names that must outlive a process (`agent_skeleton.py`) are not
+made with this hash.
+"""
+
+from collections.abc import Iterable
+from itertools import repeat
+
+from msgspec import Raw
+from xxhash import xxh3_64_intdigest
+
+MAX_SEED = 2**64 - 1
+_seed = [0]
+
+
+def seed_hashes(seed: int) -> None:
+    """Hash with this seed, 0 to `MAX_SEED`, from now on."""
+    _seed[0] = seed
+
+
+def hash_seed() -> int:
+    return _seed[0]
+
+
+def digest(data: bytes | Raw) -> int:
+    """64 bits."""
+    return xxh3_64_intdigest(data, _seed[0])
+
+
+def digest_all(pieces: Iterable[bytes | Raw]) -> list[int]:
+    """Of each piece."""
+    return list(map(xxh3_64_intdigest, pieces, repeat(_seed[0])))
