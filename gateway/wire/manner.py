@@ -87,13 +87,13 @@ def _actions(spoken: str) -> tuple[list[str], list[str]] | None:
     if _INPUT not in spoken:
         return None
     for line in _ACTION.finditer(spoken):
-        name = line[1].strip(" \t").lstrip('`*["').rstrip('`*]"')
+        name = line[1].strip(" \t").lstrip('`*["').rstrip('`*]"').strip()
         if _ACTION_NAME.fullmatch(name) is None:
             continue
         at = spoken.find(_INPUT, line.end())
         if at < 0:
             return None
-        return [name.strip()[:_MAX_NAME]], [_word(_of_text(spoken[at + len(_INPUT) :][:_NEAR]))]
+        return [name[:_MAX_NAME]], [_word(_of_text(spoken[at + len(_INPUT) :][:_NEAR]))]
     return None
 
 

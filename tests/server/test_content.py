@@ -1,7 +1,10 @@
 """Bodies that nobody should send: forwarded untouched, or refused for their size."""
 
+import asyncio
+
 import pytest
 
+from gateway.upstream.moments import Run
 from gateway.wire import facts
 from tests.server.bench import answer, eventually, get, post, sends
 
@@ -39,7 +42,7 @@ async def test_what_we_fail_to_understand_passes(start, monkeypatch, caplog):
     def fails(*_: object) -> None:
         raise TypeError("a fault of ours")
 
-    monkeypatch.setattr(facts.TRANSCRIPTS, "read", fails)
+    monkeypatch.setattr(facts.TRANSCRIPTS, "reading", fails)
     bench = await start()
     bench.may_log_errors = True
     for _ in range(2):
@@ -127,3 +130,32 @@ async def test_bodies_have_a_common_budget(start):
     hoarder.send(b"x")
     assert (await hoarder.receive()).status == 200
     assert (await bench.ask(post(b"y" * 200))).status == 200
+
+
+async def test_a_body_that_would_take_too_long_passes_unread(start):
+    bench = await start()
+    body = b'{"model":"m","messages":[%s]}' % b",".join([b"{}"] * 2**20)
+    assert (await bench.ask(post(body))).status == 200
+    assert bench.backend.seen[0].body == body
+    metrics = await bench.control(get(b"/metrics"))
+    assert b'turnpike_requests_unread_total{reason="oversized"} 1.0' in metrics.body
+
+
+async def test_between_slices_of_work_others_are_served(start):
+    bench = await start()
+    loop, seen = asyncio.get_running_loop(), []
+
+    def work():
+        for number in range(3):
+            seen.append(f"slice {number}")
+            loop.call_soon(seen.append, "another")
+            yield
+        return "result"
+
+    async def handler():
+        seen.append(await bench.gateway.driver.in_slices(work()))
+
+    over = loop.create_future()
+    Run(handler(), lambda: over.set_result(None)).go_on()
+    await over
+    assert seen == ["slice 0", "another", "slice 1", "another", "slice 2", "another", "result"]

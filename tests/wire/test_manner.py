@@ -84,7 +84,8 @@ def test_an_action_s_name_stands_on_its_line_alone(pieces):
     line = "> Action:" + "".join(pieces)
     expected = OLD_ACTION.search(line)
     found = read_manner(f"{line}\nAction Input: x", ()).names
-    assert found == (() if expected is None else (expected[1].strip(),))
+    name = "" if expected is None else expected[1].strip()
+    assert found == ((name,) if name else ())
 
 
 def test_a_line_that_names_nothing_is_passed_over():
