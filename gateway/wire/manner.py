@@ -87,7 +87,7 @@ def _actions(spoken: str) -> tuple[list[str], list[str]] | None:
     if _INPUT not in spoken:
         return None
     for line in _ACTION.finditer(spoken):
-        name = line[1].strip(" \t").lstrip('`*["').rstrip('`*]"').strip()
+        name = line[1].strip(" \t").lstrip('`*["').rstrip('`*]"').strip(" ")
         if _ACTION_NAME.fullmatch(name) is None:
             continue
         at = spoken.find(_INPUT, line.end())
