@@ -8,7 +8,8 @@ import os
 import resource
 import secrets
 import sys
-from typing import Any, Final
+from contextlib import redirect_stdout
+from typing import Any, Final, TextIO, cast
 
 import uvloop
 
@@ -16,6 +17,8 @@ from gateway import __version__
 from gateway.config import Config
 from gateway.config.load import ConfigError, load_config
 from gateway.dashboard.cli import add_look
+from gateway.dashboard.terminal import LineFormatter, Printable
+from gateway.domain.printable import printable
 from gateway.evaluation.cli import add_eval
 from gateway.evaluation.workflow_cli import add_graph
 from gateway.server.app import Gateway, check_references
@@ -30,11 +33,14 @@ from gateway.workload.cli import add_workload
 
 def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="turnpike: %(message)s", stream=sys.stderr)
+    log = logging.StreamHandler(sys.stderr)
+    log.setFormatter(LineFormatter("turnpike: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[log])
     try:
-        status: int = arguments.command(arguments)
+        with redirect_stdout(cast(TextIO, Printable(sys.stdout))):
+            status: int = arguments.command(arguments)
     except (ConfigError, OSError, ValueError) as error:
-        print(f"turnpike: {error}", file=sys.stderr)
+        print(f"turnpike: {printable(str(error))}", file=sys.stderr)
         return 1
     return status
 
@@ -118,7 +124,14 @@ def _serve(arguments: argparse.Namespace) -> int:
     _calm_the_garbage_collector()
 
     async def run() -> None:
-        await Gateway(config, os.environ).run()
+        try:
+            gateway = Gateway(config, os.environ)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error  # what the settings name is not there, or is none
+        try:
+            await gateway.run()
+        except ValueError as error:
+            raise RuntimeError("the gateway failed") from error  # a bug: with its trace
 
     uvloop.run(run())
     return 0

@@ -19,6 +19,7 @@ import msgspec
 from gateway.config.load import ConfigError
 from gateway.dashboard.explain import Explainer, Explanation
 from gateway.domain.ids import RequestId
+from gateway.domain.printable import printable
 from gateway.domain.records import Record
 
 _CONTROL: Final = "http://127.0.0.1:8081"
@@ -54,7 +55,7 @@ def _sessions(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(shown))
         return 0
-    rows = [_COLUMNS, *(_row(each, now["at_s"]) for each in shown)]
+    rows = [_COLUMNS, *(tuple(map(printable, _row(each, now["at_s"]))) for each in shown)]
     widths = [max(len(row[number]) for row in rows) for number in range(len(_COLUMNS))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -92,7 +93,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(told))
     else:
-        print("\n".join(_lines(told)))
+        print("\n".join(map(printable, _lines(told))))
     return 0
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.domain.printable import printable
 from gateway.evaluation.adversarial import KINDS, stage_kind
 from gateway.evaluation.metrics import Score, Scores, score
 from gateway.evaluation.recording import read_recording
@@ -109,7 +110,7 @@ def _sessions(arguments: argparse.Namespace) -> int:
             print(f"hidden {kind}: {', '.join(names)}")
     print(f"{'client':<20}" + "".join(f"{column:>16}" for column in _COLUMNS))
     for name, row in {**report["per_client"], "all (macro)": report}.items():
-        print(f"{name:<20}" + "".join(f"{_cell(row[column]):>16}" for column in _COLUMNS))
+        print(f"{printable(name):<20}" + "".join(f"{_cell(row[column]):>16}" for column in _COLUMNS))
     return 0
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 from xml.sax.saxutils import escape
 
+from gateway.domain.printable import printable
 from gateway.workflow.graph import Graph
 from gateway.workflow.nodes import END
 
@@ -72,7 +73,7 @@ def _node(graph: Graph, node: int, x: int, share: float) -> list[str]:
     words = label.split(" + ")
     for at, word in enumerate(words[:3]):
         shown = word if len(word) <= 20 else word[:19] + "…"
-        out.append(f'<text x="{x}" y="{_MIDDLE + 4 + 13 * at}">{escape(shown)}</text>')
+        out.append(f'<text x="{x}" y="{_MIDDLE + 4 + 13 * at}">{escape(printable(shown))}</text>')
     gaps = graph.gaps.get(node)
     if gaps is not None:
         middle, long = gaps.quantile(0.5) or 0.0, gaps.quantile(0.95) or 0.0

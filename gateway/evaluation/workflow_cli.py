@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from gateway.domain.printable import printable
 from gateway.evaluation.drawing import draw_graph
 from gateway.evaluation.recording import read_recording
 from gateway.evaluation.replay import Replay
@@ -123,7 +124,7 @@ def _workflow(arguments: argparse.Namespace) -> int:
         return 0
     print(f"{'client':<20}" + "".join(f"{column:>10}" for column in _SHORT))
     for name, row in {**report["per_client"], "all": report["all"]}.items():
-        print(f"{name:<20}" + "".join(f"{_cell(row[column]):>10}" for column in _COLUMNS))
+        print(f"{printable(name):<20}" + "".join(f"{_cell(row[column]):>10}" for column in _COLUMNS))
     return 0
 
 

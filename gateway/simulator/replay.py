@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.assembly import assemble
+from gateway.domain.printable import printable
 from gateway.telemetry.event_log import Beginning, RecordedIds, decode_beginning, decode_entry, encode_answer
 from gateway.wire.hashing import hash_seed, seed_hashes
 
@@ -76,7 +77,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         try:
             done = replay(iter(log))
         except Difference as difference:
-            print(f"{arguments.log}: the brain answers otherwise in {difference}")
+            print(printable(f"{arguments.log}: the brain answers otherwise in {difference}"))
             return 1
         except ValueError as error:
             raise ValueError(f"{arguments.log}: {error}") from None

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
+from gateway.domain.printable import printable
 from gateway.workload.agentcgroup import agentcgroup
 from gateway.workload.arrivals import interleave
 from gateway.workload.exchange import Exchange, write_exchange
@@ -82,7 +83,7 @@ def _import(arguments: argparse.Namespace) -> int:
     written = import_workload if _form(arguments) == WORKLOAD else _import_exchanges
     what = written(arguments, problems)
     for problem in problems.shown:
-        print(f"turnpike: {problem}", file=sys.stderr)
+        print(f"turnpike: {printable(str(problem))}", file=sys.stderr)
     if not what:
         raise ValueError(f"{arguments.source}: nothing to import ({problems.count} malformed record(s))")
     left_out = f"; {problems.count} malformed record(s) left out" if problems.count else ""
@@ -96,7 +97,7 @@ def _synth(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    print("\n".join(show_workload(arguments)))
+    print("\n".join(map(printable, show_workload(arguments))))
     return 0
 
 

@@ -207,6 +207,16 @@ def test_a_port_that_is_taken(flag):
     assert str(address.rpartition(":")[2]) in result.stderr
 
 
+def test_a_fault_of_our_own_is_told_with_its_trace(turnpike, monkeypatch):
+    async def fails(_: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("gateway.server.app.Gateway.run", fails)
+    with pytest.raises(RuntimeError) as failed:
+        turnpike("serve", "--backend", "http://127.0.0.1:9")
+    assert str(failed.value.__cause__) == "a bug"
+
+
 def test_check_config_says_what_it_found(turnpike, tmp_path):
     path = tmp_path / "turnpike.toml"
     path.write_text(

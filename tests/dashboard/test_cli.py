@@ -1,5 +1,6 @@
 """`turnpike sessions` and `turnpike explain`."""
 
+import argparse
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,6 +10,7 @@ import pytest
 
 from gateway.__main__ import main
 from gateway.core.snapshot import take_snapshot
+from gateway.dashboard import cli
 from gateway.dashboard.cli import explain_from_file
 from gateway.dashboard.explain import Explainer
 from gateway.domain.ids import ReplicaId, RequestId
@@ -25,6 +27,13 @@ def play():
     play.take()
     play >> arrived("r4", explicit=stated("four"))
     return play
+
+
+SNAPSHOT_SESSION = {
+    "id": "s-1", "state": "tool", "since_s": 1.0, "class": "reactive", "replica": "a", "turns": 1,
+    "prompt_tokens": 1, "cached_tokens": 0, "source": "new", "confidence": 1.0,
+}  # fmt: skip
+SNAPSHOT = {"at_s": 2.0, "session_count": 1, "running": 0, "waiting": 0, "active_tools": 1}
 
 
 @pytest.fixture
@@ -66,6 +75,25 @@ def test_sessions_are_listed(control, capsys):
     )
     assert main(["sessions", "--control", control, "--state", "tool", "--json"]) == 0
     assert [each["open_tools"] for each in json.loads(capsys.readouterr().out)] == [["bash"]]
+
+
+def test_names_do_nothing_in_a_terminal(control, capsys, monkeypatch):
+    hostile = "bash\x1b]0;owned\x07\nforged"
+    now = {**SNAPSHOT, "sessions": [{**SNAPSHOT_SESSION, "open_tools": [hostile], "tenant": hostile}]}
+    monkeypatch.setattr(cli, "_ask", lambda *_: now)
+    assert main(["sessions", "--control", control]) == 0
+    out = capsys.readouterr().out
+    assert len(out.splitlines()) == 3 and all(line.isprintable() for line in out.splitlines())
+    assert "bash\\u001b]0;owned\\u0007\\u000aforged" in out
+
+
+def test_an_explanation_does_nothing_in_a_terminal(control, capsys, monkeypatch):
+    told = cli._ask(argparse.Namespace(control=control, key_env=None), "/turnpike/turns/r4")
+    told["known"]["model"] = "m\x1b[2J\nwhy      forged"
+    monkeypatch.setattr(cli, "_ask", lambda *_: told)
+    assert main(["explain", "r4", "--control", control]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.isprintable() for line in lines) and "why      forged" not in lines
 
 
 def test_a_request_is_explained(control, capsys):
