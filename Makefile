@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test nightly minors check fast demo format clean
+.PHONY: help setup programs test nightly minors check fast demo format clean
 
 bin := .venv/bin
 # Checked where they exist.
@@ -15,10 +15,13 @@ help:  ## show this list
 setup:  ## prepare .venv: the gateway, its tools, a real vLLM for the CPU
 	@tools/setup.sh
 
-test: setup  ## all tests but the nightly ones, against a real vLLM and real agents too (minutes)
+programs: setup  ## fetch what tests use and pip does not have, where it is missing: Chromium, promtool
+	@tools/programs.sh
+
+test: setup programs  ## all tests but the nightly ones, against a real vLLM and real agents too (minutes)
 	$(bin)/python -m pytest -m "not nightly" $(pytest_args)
 
-nightly: setup minors  ## every agent and framework, with a backend that refuses or dies (many minutes); minors
+nightly: setup programs minors  ## every agent and framework, with a backend that refuses or dies (many minutes); minors
 	$(bin)/python -m pytest -m nightly $(pytest_args)
 
 minors: setup  ## the engine plugin on the schedulers of vLLM's last four minors (minutes, 2 GB of disk)

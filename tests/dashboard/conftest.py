@@ -1,6 +1,5 @@
 """One Chromium for all tests of the dashboard; each has a page, and a control listener, of its own."""
 
-import shutil
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -12,10 +11,7 @@ from tests.prerequisites import require_command
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[str]:
-    command = shutil.which("chromium-browser") or require_command(
-        "chromium", install="Debian: apt-get install chromium"
-    )
-    with running_chromium(command) as address:
+    with running_chromium(require_command("chromium")) as address:
         yield address
 
 

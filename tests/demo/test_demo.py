@@ -101,6 +101,7 @@ def test_without_node_it_is_one_line(tmp_path):
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow  # not slow, but `make check` does without Node.js
 def test_a_taken_port_is_one_line():
     require_command("npm", install="Node.js 20 or newer brings it")
     with socket.socket() as taken:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,11 +12,11 @@ from gateway.core.pool_views import PoolView
 from gateway.core.snapshot import Gauges
 from gateway.domain.ids import PoolId
 from gateway.telemetry.metrics import Metrics
+from tests.prerequisites import require_command
 
 DOCKER = Path(__file__).parents[2] / "docker"
 DASHBOARD = json.loads((DOCKER / "grafana" / "turnpike.json").read_text())
 RULES = yaml.safe_load((DOCKER / "prometheus" / "alerts.yaml").read_text())
-PROMTOOL = shutil.which("promtool") or ""
 EXTERNAL = {"up"}
 """Prometheus makes it itself."""
 COUNTED_ELSEWHERE = (
@@ -90,15 +89,15 @@ def test_every_alert_says_what_is_wrong():
             assert rule["annotations"]["summary"].endswith(".")
 
 
-@pytest.mark.skipif(not PROMTOOL, reason="promtool is not installed (Debian: prometheus)")
+@pytest.mark.slow  # not slow, but `make check` does without promtool
 def test_promtool_finds_nothing_wrong(tmp_path):
-    folder = DOCKER / "prometheus"
+    promtool, folder = require_command("promtool"), DOCKER / "prometheus"
     for command in (
         ["check", "rules", "alerts.yaml"],
         ["test", "rules", "alerts_test.yaml"],
         ["check", "config", "prometheus.yml"],
     ):
-        done = subprocess.run([PROMTOOL, *command], cwd=folder, capture_output=True, text=True)
+        done = subprocess.run([promtool, *command], cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
     asked = [
         {
@@ -109,13 +108,13 @@ def test_promtool_finds_nothing_wrong(tmp_path):
     ]
     path = tmp_path / "asked.yaml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "asked", "rules": asked}]}))
-    done = subprocess.run([PROMTOOL, "check", "rules", str(path)], capture_output=True, text=True)
+    done = subprocess.run([promtool, "check", "rules", str(path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.skipif(not PROMTOOL, reason="promtool is not installed (Debian: prometheus)")
+@pytest.mark.slow  # not slow, but `make check` does without promtool
 def test_promtool_likes_what_is_exported():
     now = Gauges(at_s=1.0, session_count=1, running=1, waiting=1, active_tools=1)
     text = Metrics(lambda: now, {name: ("What it is", lambda: 0) for name in COUNTED_ELSEWHERE}).render()
-    done = subprocess.run([PROMTOOL, "check", "metrics"], input=text, capture_output=True)
+    done = subprocess.run([require_command("promtool"), "check", "metrics"], input=text, capture_output=True)
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()

@@ -24,9 +24,20 @@ def test_help_is_the_default_and_lists_every_target():
     assert [line.split()[1] for line in shown.splitlines()] == phony
 
 
-@pytest.mark.parametrize("target", ["test", "nightly", "minors", "check", "demo", "format", "fast"])
+@pytest.mark.parametrize(
+    "target", ["programs", "test", "nightly", "minors", "check", "demo", "format", "fast"]
+)
 def test_every_target_sets_up_first(target: str):
     assert dry_run(target).splitlines()[0] == "tools/setup.sh"
+
+
+def test_make_check_does_without_programs_that_pip_does_not_have():
+    assert "programs" not in dry_run("check")
+
+
+@pytest.mark.parametrize("target", ["test", "nightly"])
+def test_the_others_fetch_them(target: str):
+    assert "tools/programs.sh" in dry_run(target).splitlines()
 
 
 def test_make_test_and_make_nightly_leave_no_test_out():

@@ -14,7 +14,6 @@ from gateway.routing.kv_events import KvBooks
 from gateway.upstream.kv_feed import KvFeed
 from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
 
-pytest.importorskip("zmq")
 BLOCK, SESSIONS, TURNS = 32, 12, 4
 
 

@@ -1,0 +1,98 @@
+"""`tools/programs.sh`, with a stand-in for Debian's archive. Nothing is downloaded here."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests import prerequisites
+from tests.project.layout import ROOT, run
+
+UNIX = "bash sh env cat dirname mkdir find sort grep paste id tail rm chmod touch".split()
+DPKG_DEB = """#!/bin/sh
+# dpkg-deb -x ARCHIVE ROOT
+mkdir -p "$3/usr/lib/chromium" "$3/usr/lib/x86_64-linux-gnu" "$3/usr/bin"
+touch "$3/usr/lib/x86_64-linux-gnu/libnss3.so"
+for program in usr/lib/chromium/chromium usr/bin/promtool; do
+  printf '#!/bin/sh\\necho "$LD_LIBRARY_PATH $*"\\n' >"$3/$program"
+  chmod +x "$3/$program"
+done
+"""
+APT_GET = """#!/bin/sh
+echo "$*" >>calls
+case "$*" in *install*) touch .cache/programs/archives/chromium_1_amd64.deb ;; esac
+"""
+NO_NETWORK = "#!/bin/sh\necho 'E: Failed to fetch it' >&2; exit 100\n"
+LINE = "put chromium promtool on PATH (Debian: apt-get install chromium fonts-dejavu-core prometheus)\n"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A checkout, and a PATH that holds only what every Unix has, and npm."""
+    (tmp_path / "checkout/tools").mkdir(parents=True)
+    shutil.copy(ROOT / "tools/programs.sh", tmp_path / "checkout/tools")
+    (tmp_path / "bin").mkdir()
+    for name in UNIX:
+        found = shutil.which(name)
+        assert found, name
+        (tmp_path / "bin" / name).symlink_to(found)
+    install(tmp_path, "npm", "")
+    return tmp_path
+
+
+def install(machine: Path, name: str, script: str) -> None:
+    (machine / "bin" / name).write_text(script)
+    (machine / "bin" / name).chmod(0o755)
+
+
+def fetch(machine: Path, **env: str):
+    checkout = machine / "checkout"
+    return run(checkout / "tools/programs.sh", cwd=checkout, env={"PATH": str(machine / "bin"), **env})
+
+
+def test_what_is_missing_is_unpacked_and_found(machine: Path, monkeypatch: pytest.MonkeyPatch):
+    install(machine, "apt-get", APT_GET)
+    install(machine, "dpkg-deb", DPKG_DEB)
+    done = fetch(machine)
+    assert done.returncode == 0, done.stderr
+    fetched = machine / "checkout/.cache/programs"
+    monkeypatch.setattr(prerequisites, "FETCHED", fetched / "bin")
+    monkeypatch.setenv("PATH", str(machine / "bin"))
+    chromium = prerequisites.require_command("chromium")
+    assert run(chromium, "--headless").stdout == f"{fetched}/root/usr/lib/x86_64-linux-gnu --headless\n"
+    calls = (machine / "checkout/calls").read_text()
+    assert calls.splitlines()[1].endswith("chromium fonts-dejavu-core prometheus")
+    assert fetch(machine).stdout == ""
+    assert (machine / "checkout/calls").read_text() == calls
+
+
+def test_what_is_on_path_is_not_fetched(machine: Path):
+    install(machine, "chromium", "")
+    install(machine, "promtool", "")
+    done = fetch(machine)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_without_apt_it_is_one_line(machine: Path):
+    done = fetch(machine)
+    assert (done.returncode, done.stderr) == (1, f"programs: there is no apt-get here: {LINE}")
+
+
+def test_without_a_network_it_is_one_line(machine: Path):
+    install(machine, "apt-get", NO_NETWORK)
+    install(machine, "dpkg-deb", DPKG_DEB)
+    done = fetch(machine)
+    assert done.returncode == 1
+    assert done.stderr == f"programs: apt-get could not fetch them (E: Failed to fetch it): {LINE}"
+
+
+def test_where_skips_are_allowed_it_is_no_failure(machine: Path):
+    assert fetch(machine, TURNPIKE_ALLOW_SKIPS="1").returncode == 0
+
+
+def test_without_node_it_is_one_line(machine: Path):
+    os.remove(machine / "bin/npm")
+    done = fetch(machine)
+    assert done.returncode == 1
+    assert done.stderr == "programs: the agents need Node.js 20 or newer with npm: put them on PATH\n"
