@@ -89,11 +89,13 @@ class Observation:
         self.views.graphs = lambda: view_graphs(coordinator.sessions.prospects.progress.types)
         takers: list[Callable[[list[Record]], Any]] = [self.metrics.take]
         line_takers = [each.extend for each in (self._file, self._ring) if each is not None]
-        self.traces = TraceContexts(config.otel.sample) if config.otel.endpoint is not None else None
+        self.traces: TraceContexts | None = None
         """For the handlers; None if nobody traces."""
         self._export: TraceExport | None = None
-        if self.traces is not None:
-            self._export = TraceExport(config.otel, self.traces, environ, clock=clock)
+        if config.otel.endpoint is not None:
+            most = config.sessions.max_sessions
+            self.traces = TraceContexts(config.otel.sample, max_sessions=most)
+            self._export = TraceExport(config.otel, self.traces, environ, max_sessions=most, clock=clock)
             takers.append(self._export.take)
         self._handover = Handover(takers, line_takers)
         self.take = self._handover.take

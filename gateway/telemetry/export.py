@@ -45,6 +45,7 @@ class TraceExport:
         contexts: TraceContexts,
         environ: Mapping[str, str],
         *,
+        max_sessions: int,
         clock: Callable[[], float],
     ) -> None:
         """Raises ConfigError for a variable that is not there."""
@@ -62,7 +63,7 @@ class TraceExport:
         named = Resource.create({"service.name": config.service_name, "service.version": __version__})
         self._resource = tuple((key, _plain(value)) for key, value in named.attributes.items())
         """With what `OTEL_RESOURCE_ATTRIBUTES` says, as everywhere."""
-        self._spans = Spans(contexts, spans_per_s=config.max_spans_per_s)
+        self._spans = Spans(contexts, spans_per_s=config.max_spans_per_s, max_sessions=max_sessions)
         self._pending: deque[bytes] = deque()
         self._session: aiohttp.ClientSession | None = None
         self.sent = 0

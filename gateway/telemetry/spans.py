@@ -1,18 +1,19 @@
 """From records to spans: one trace per session (pure).
 
-The session is the root. Below it are its turns, each with the time in the queue, the prefill and the decoding
-of every attempt; and, made up afterwards from what the stream tells, its tool phases. A session that runs for
-another one, and a conversation that another one started, are linked to what they came from.
+A session's root goes out with its first traced turn, and has no duration: so a trace has a root while it
+grows. Below it are its turns, each with the time in the queue, the prefill and the decoding of every attempt;
+what is made up afterwards from what the stream tells, its tool phases; and at the end `session`, which says
+how long it was and how it ended. A session that runs for another one, and a conversation that another one
+started, are linked to what they came from.
 
 Source: OpenTelemetry's semantic conventions for generative AI (`chat`, `invoke_agent`, `execute_tool`).
-
-Symbols: —
 
 Deviations: attributes that are ours are called `turnpike.…`. No content, and no text of a client's, is in a
 span, but for the names of models and tools.
 
-Invariants: every span's parent is a span of ours or of the client's; a span's times are those of the records;
-at most `MAX_OPEN` turns and sessions are open, the oldest are ended for want of room; on average at most
+Invariants: every span's parent is a span of ours or of the client's; a session has one root; a span's times
+are those of the records; at most `MAX_OPEN` turns are open, the oldest are ended for want of room, and at
+most `max_sessions` sessions besides those with an open turn, the longest silent are ended; on average at most
 `spans_per_s` spans are made: what would make more is left out turn by turn, and counted; so are sessions of
 which every turn was.
 """
@@ -60,14 +61,19 @@ class _Session(msgspec.Struct):
     started: rec.SessionStarted | None
     started_s: float
     seen_s: float
+    has_root: bool
+    """It was sent, or must not be: what is not known any more had one."""
     turns: int = 0
+    open_turns: int = 0
     left_out: int = 0
     """Turns that are not traced, for want of room."""
 
 
 class Spans:
-    def __init__(self, contexts: TraceContexts, *, spans_per_s: float) -> None:
+    def __init__(self, contexts: TraceContexts, *, spans_per_s: float, max_sessions: int) -> None:
+        """`max_sessions`: as many as the brain keeps, so that none ends here before it does there."""
         self._contexts = contexts
+        self._max_sessions = max_sessions
         self._allowance = Allowance(per_s=spans_per_s, burst=_BURST_S * spans_per_s)
         self._turns: OrderedDict[RequestId, _Turn] = OrderedDict()
         self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()
@@ -128,54 +134,60 @@ class Spans:
 
     def _session_started(self, record: rec.SessionStarted) -> None:
         """Its first turn follows, and says which trace it is in."""
-        if not self._has_room():
-            return  # whatever is traced of it later will do without what this says
         empty = Trace(b"", b"", False, b"", "")
-        self._open(record.session, _Session(empty, record, record.at_s, record.at_s))
+        self._open(record.session, _Session(empty, record, record.at_s, record.at_s, has_root=False))
 
     def _open(self, name: SessionId, session: _Session) -> None:
         self._sessions[name] = session
-        if len(self._sessions) > MAX_OPEN:
+        for _ in range(len(self._sessions)):
+            if len(self._sessions) <= self._max_sessions:
+                break
             oldest = next(iter(self._sessions))
-            self._end_session(oldest, self._sessions[oldest].seen_s, "evicted")
+            if self._sessions[oldest].open_turns:
+                self._sessions.move_to_end(oldest)
+            else:
+                self._end_session(oldest, self._sessions[oldest].seen_s, "evicted")
 
     def _session_ended(self, record: rec.SessionEnded) -> None:
         self._end_session(record.session, record.at_s, record.reason)
         self._contexts.forget(record.session)
+
+    def _root(self, name: SessionId, session: _Session) -> Span:
+        started, links = session.started, []
+        if started is not None and started.parent is not None:
+            parent = self._contexts.of(started.parent)
+            links.append((parent.trace_id, parent.own))
+        trace, at_s = session.trace, session.started_s
+        return Span(
+            trace.trace_id, trace.own, trace.parent, "invoke_agent", INTERNAL, at_s, at_s,
+            (
+                ("gen_ai.operation.name", "invoke_agent"),
+                ("gen_ai.conversation.id", name),
+                ("turnpike.tenant", started.tenant if started is not None else None),
+                ("turnpike.session.source", started.source.value if started is not None else None),
+            ),
+            links,
+        )  # fmt: skip
 
     def _end_session(self, name: SessionId, end_s: float, reason: str) -> None:
         session = self._sessions.pop(name, None)
         if session is None or not session.trace.is_sampled:
             return
         if session.turns and session.left_out == session.turns:
-            return  # there is nothing below it
-        started, links = session.started, []
-        if started is not None and started.parent is not None:
-            parent = self._contexts.of(started.parent)
-            links.append((parent.trace_id, parent.own))
+            return  # there is nothing of it
         if reason == "idle":
             end_s = session.seen_s  # it was silent since
-        self._out.append(
-            Span(
-                session.trace.trace_id,
-                session.trace.own,
-                session.trace.parent,
-                "invoke_agent",
-                INTERNAL,
-                session.started_s,
-                max(end_s, session.started_s),
-                (
-                    ("gen_ai.operation.name", "invoke_agent"),
-                    ("gen_ai.conversation.id", name),
-                    ("turnpike.tenant", started.tenant if started is not None else None),
-                    ("turnpike.session.source", started.source.value if started is not None else None),
-                    ("turnpike.session.turns", session.turns),
-                    ("turnpike.session.turns_left_out", session.left_out or None),
-                    ("turnpike.session.end", reason),
-                ),
-                links,
-            )
-        )
+        start_s = session.started_s
+        self._part(
+            session.trace.trace_id, session.trace.own, f"session end {name}", "session",
+            start_s, max(end_s, start_s),
+            (
+                ("gen_ai.conversation.id", name),
+                ("turnpike.session.turns", session.turns),
+                ("turnpike.session.turns_left_out", session.left_out or None),
+                ("turnpike.session.end", reason),
+            ),
+        )  # fmt: skip
 
     # --- turns ---------------------------------------------------------------------------------------
 
@@ -183,15 +195,13 @@ class Spans:
         if record.session is None:
             return
         session = self._sessions.get(record.session)
-        if session is None:
+        if session is None:  # it was silent for so long that it was ended here
             trace = self._contexts.of(record.session, record.turn)
-            if not self._has_room():
-                self.left_out += trace.is_sampled
-                return
-            session = _Session(trace, None, record.at_s, record.at_s)
+            session = _Session(trace, None, record.at_s, record.at_s, has_root=True)
             self._open(record.session, session)
         elif not session.turns:
             session.trace = self._contexts.of(record.session, record.turn)
+        self._sessions.move_to_end(record.session)
         session.seen_s = record.at_s
         session.turns += 1
         if not session.trace.is_sampled:
@@ -200,7 +210,11 @@ class Spans:
             session.left_out += 1
             self.left_out += 1
             return
+        if not session.has_root:
+            session.has_root = True
+            self._out.append(self._root(record.session, session))
         self._turns[record.turn] = _Turn(record, session.trace)
+        session.open_turns += 1
         if len(self._turns) > MAX_OPEN:
             self._finish(next(iter(self._turns)), record.at_s, "lost")
 
@@ -271,6 +285,7 @@ class Spans:
         session = self._sessions.get(session_id)
         if session is not None:
             session.seen_s = max(session.seen_s, end_s)
+            session.open_turns -= 1
         trace_id, own = turn.trace.trace_id, span_id(name)
         queued_to_s = turn.routed_first_s if turn.routed_first_s is not None else end_s
         if turn.wait_reason is not None:
@@ -297,7 +312,7 @@ class Spans:
 
     def _part(
         self, trace_id: bytes, parent: bytes, identity: str, name: str, start_s: float, end_s: float,
-        attributes: tuple[tuple[str, str | int], ...], error: str = "",
+        attributes: tuple[tuple[str, str | int | None], ...], error: str = "",
     ) -> None:  # fmt: skip
         self._out.append(
             Span(trace_id, span_id(identity), parent, name, INTERNAL, start_s, end_s, attributes, (), error)

@@ -10,7 +10,7 @@ the first turn, and says whether it is sampled; a turn in that trace hangs below
 one in another trace is only linked to it. `tracestate` goes on as it came.
 
 Invariants: a session is in one trace for good; what is no valid `traceparent` is as good as none; at most
-`MAX_SESSIONS` sessions and `MAX_TURNS` turns are remembered, the newest.
+`max_sessions` sessions and `MAX_TURNS` turns are remembered, the newest.
 """
 
 from collections import OrderedDict
@@ -21,7 +21,6 @@ from xxhash import xxh3_64_digest, xxh3_64_hexdigest, xxh3_128_digest
 from gateway.domain.ids import RequestId, SessionId
 from gateway.wire.traceparent import Context, read_traceparent
 
-MAX_SESSIONS: Final = 50_000
 MAX_TURNS: Final = 20_000
 
 
@@ -44,8 +43,10 @@ def span_id(name: str) -> bytes:
 
 
 class TraceContexts:
-    def __init__(self, share: float) -> None:
-        """`share` of the sessions are sampled, if no client says."""
+    def __init__(self, share: float, *, max_sessions: int) -> None:
+        """`share` of the sessions are sampled, if no client says; `max_sessions`: as many as the brain
+        keeps."""
+        self._max_sessions = max_sessions
         self._threshold = int(share * (1 << 64))
         self._sessions: OrderedDict[SessionId, Trace] = OrderedDict()
         self._turns: OrderedDict[RequestId, tuple[str, Context]] = OrderedDict()
@@ -73,7 +74,7 @@ class TraceContexts:
             client = Context(trace_id, b"", int.from_bytes(trace_id[8:], "big") < self._threshold)
         beginning = f"traceparent: 00-{client.trace_id.hex()}-"
         trace = self._sessions[session] = Trace(*client, span_id(f"session {session}"), beginning)
-        if len(self._sessions) > MAX_SESSIONS:
+        if len(self._sessions) > self._max_sessions:
             self._sessions.popitem(last=False)
         return trace
 

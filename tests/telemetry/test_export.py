@@ -32,13 +32,15 @@ def quick(monkeypatch):
 class Exported:
     def __init__(self, endpoint: str, environ=None, **settings) -> None:
         config = OtelConfig(endpoint=endpoint, **{"max_spans_per_s": 1_000_000, **settings})
-        self.export = TraceExport(config, TraceContexts(1.0), environ or {}, clock=time.time)
+        self.export = TraceExport(
+            config, TraceContexts(1.0, max_sessions=1000), environ or {}, max_sessions=1000, clock=time.time
+        )
         self.play = Playbook()
         self.export.open()
         self.tasks = [asyncio.ensure_future(self.export.run())]
 
     def sessions(self, count: int, start: int = 0) -> None:
-        """Four spans each."""
+        """Five spans each."""
         play = self.play
         for number in range(start, start + count):
             name = f"r{number}"
@@ -71,10 +73,16 @@ async def test_spans_arrive(receiver):
         receiver.endpoint, {"TOKEN": "Bearer x\n"}, headers={"x-team": "a"}, authorization_env="TOKEN"
     ) as sent:
         sent.sessions(300)
-        await until(lambda: sent.export.sent == 1200)
-        assert len(receiver.spans) == 1200 and not sent.export.dropped and receiver.requests < 10
+        await until(lambda: sent.export.sent == 1500)
+        assert len(receiver.spans) == 1500 and not sent.export.dropped and receiver.requests < 10
         assert receiver.headers[0]["Authorization"] == "Bearer x" and receiver.headers[0]["x-team"] == "a"
-        assert sorted({span.name for span in receiver.spans}) == ["chat", "decode", "invoke_agent", "prefill"]
+        assert sorted({span.name for span in receiver.spans}) == [
+            "chat",
+            "decode",
+            "invoke_agent",
+            "prefill",
+            "session",
+        ]
 
 
 async def test_a_resource_is_described_as_everywhere(receiver, monkeypatch):
@@ -93,14 +101,16 @@ async def test_what_is_open_at_the_end_is_sent(receiver):
         sent.play.take()
         sent.export.take(sent.play.records)
     [root] = [span for span in receiver.spans if not span.parent_span_id]
-    assert attributes(root)["turnpike.session.end"] == "shutdown" and len(receiver.spans) == 3
+    [end] = [span for span in receiver.spans if span.name == "session"]
+    assert attributes(end)["turnpike.session.end"] == "shutdown" and end.parent_span_id == root.span_id
+    assert len(receiver.spans) == 4
 
 
 async def test_a_collector_that_is_busy_is_asked_again(receiver):
     receiver.statuses = [503, 429, 200]
     async with Exported(receiver.endpoint) as sent:
         sent.sessions(2)
-        await until(lambda: len(receiver.spans) == 8)
+        await until(lambda: len(receiver.spans) == 10)
         assert not sent.export.dropped
 
 
@@ -109,19 +119,19 @@ async def test_what_it_refuses_is_dropped_and_counted(receiver, caplog):
     async with Exported(receiver.endpoint) as sent:
         with caplog.at_level(logging.WARNING):
             sent.sessions(2)
-            await until(lambda: sent.export.dropped == 8)
+            await until(lambda: sent.export.dropped == 10)
         assert caplog.messages == ["traces cannot be sent to the collector for now: it answered 400"]
         sent.sessions(1, start=9)
-        await until(lambda: len(receiver.spans) == 4)
+        await until(lambda: len(receiver.spans) == 5)
 
 
 async def test_a_dead_collector_costs_spans_and_nothing_else(caplog):
     async with Exported("http://127.0.0.1:9/v1/traces", max_pending=100) as sent:
         sent.sessions(200)
-        await until(lambda: sent.export.dropped >= 700)
+        await until(lambda: sent.export.dropped >= 900)
         assert len(sent.export._pending) == 100
         began = time.monotonic()
-    assert time.monotonic() - began < 3 and sent.export.dropped == 800
+    assert time.monotonic() - began < 3 and sent.export.dropped == 1000
     assert len([each for each in caplog.messages if "cannot be sent" in each]) == 1
 
 
@@ -141,5 +151,9 @@ async def test_a_slow_collector_is_waited_for_by_nobody(receiver, monkeypatch):
 def test_a_variable_that_is_not_there_is_said_at_once():
     with pytest.raises(ConfigError, match=r"otel\.authorization_env: NOPE"):
         TraceExport(
-            OtelConfig(endpoint="http://x", authorization_env="NOPE"), TraceContexts(1.0), {}, clock=time.time
+            OtelConfig(endpoint="http://x", authorization_env="NOPE"),
+            TraceContexts(1.0, max_sessions=9),
+            {},
+            max_sessions=9,
+            clock=time.time,
         )

@@ -36,10 +36,12 @@ CLIENTS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 class Traced:
     """A brain, and the spans that come of what it tells."""
 
-    def __init__(self, share: float = 1.0, spans_per_s: float = 1e6, **settings) -> None:
+    def __init__(
+        self, share: float = 1.0, spans_per_s: float = 1e6, max_sessions: int = 1000, **settings
+    ) -> None:
         self.play = Playbook(**settings)
-        self.contexts = TraceContexts(share)
-        self.spans = Spans(self.contexts, spans_per_s=spans_per_s)
+        self.contexts = TraceContexts(share, max_sessions=max_sessions)
+        self.spans = Spans(self.contexts, spans_per_s=spans_per_s, max_sessions=max_sessions)
         self.seen: list[Any] = []
 
     def read(self):
@@ -86,7 +88,11 @@ def test_the_tree_of_a_session():
     traced.end(session)
     spans = traced.read()
     [root] = of(spans, "invoke_agent")
-    assert (root.parent, root.start_s, root.end_s) == (b"", 1000.0, 1012.0)
+    assert (root.parent, root.start_s, root.end_s) == (b"", 1000.0, 1000.0)
+    assert spans[0] is root, "a trace has a root while it grows"
+    [end] = of(spans, "session")
+    assert (end.parent, end.start_s, end.end_s) == (root.span_id, 1000.0, 1012.0)
+    assert dict(end.attributes)["turnpike.session.turns"] == 2
     assert root.span_id == traced.contexts.of(session).own
     one, two = of(spans, "chat m")
     assert (one.start_s, one.end_s, two.start_s, two.end_s) == (1000.0, 1003.0, 1008.0, 1011.0)
@@ -134,7 +140,7 @@ def test_every_attempt_is_shown():
     play.now += 1.0
     play >> started("r1") >> first_token("r1") >> finished("r1")
     spans = traced.read()
-    parts = [(span.name, span.start_s, span.end_s, span.error) for span in spans[:-1]]
+    parts = [(span.name, span.start_s, span.end_s, span.error) for span in spans[1:-1]]
     assert parts == [
         ("prefill", 1000.0, 1001.0, "failed"),
         ("prefill", 1001.0, 1002.0, ""),
@@ -184,12 +190,12 @@ def test_sub_agents_are_linked():
         at_s=1.0, session=TWO, tenant=TENANT, source=SessionSource.NEW, confidence=1.0, schema=None,
         parent=ONE,
     )  # fmt: skip
-    contexts = TraceContexts(1.0)
-    spans = Spans(contexts, spans_per_s=1e6)
+    contexts = TraceContexts(1.0, max_sessions=9)
+    spans = Spans(contexts, spans_per_s=1e6, max_sessions=9)
     out = spans.take(records, now=1.0)
     assert [span.links for span in out] == [[], [(contexts.of(ONE).trace_id, span_id("r0"))], []]
-    spans.take([child, msgspec.structs.replace(records[0], session=TWO)], now=1.0)
-    *_, root = [span for span in spans.end_all() if span.span_id == contexts.of(TWO).own]
+    [root] = spans.take([child, msgspec.structs.replace(records[0], session=TWO)], now=1.0)
+    assert root.span_id == contexts.of(TWO).own
     assert root.links == [(contexts.of(ONE).trace_id, contexts.of(ONE).own)]
 
 
@@ -210,15 +216,17 @@ def test_what_would_be_too_many_is_left_out_and_said():
     assert 0 < len(of(traced.seen, "chat")) <= 5 and traced.spans.left_out >= 35
     left_out = traced.turn("other", "two")
     traced.end(left_out)
-    assert of(traced.read(), "invoke_agent") == [], "nothing of it was traced"
+    assert len(of(traced.read(), "invoke_agent")) == 1, "nothing of the other one was traced"
     traced.play.now += 100.0
     session = traced.turn("later", "one")
     traced.end(session)
     spans = traced.read()
     assert spans[-2].span_id == span_id("later") or span_id("later") in {span.span_id for span in spans}
     [root] = of(spans, "invoke_agent")
-    assert dict(root.attributes)["turnpike.session.turns_left_out"] == traced.spans.left_out - 1
-    assert dict(root.attributes)["turnpike.session.turns"] == 41
+    [end] = of(spans, "session")
+    assert end.parent == root.span_id
+    assert dict(end.attributes)["turnpike.session.turns_left_out"] == traced.spans.left_out - 1
+    assert dict(end.attributes)["turnpike.session.turns"] == 41
 
 
 def test_the_end_of_the_gateway_ends_everything():
@@ -228,19 +236,40 @@ def test_the_end_of_the_gateway_ends_everything():
     traced.play.take()
     traced.read()
     spans = traced.spans.end_all()
-    assert {span.name for span in spans} == {"chat", "prefill", "invoke_agent"} and len(spans) == 4
+    assert {span.name for span in spans} == {"chat", "prefill", "session"} and len(spans) == 4
     assert all(span.end_s >= span.start_s for span in spans) and traced.spans.end_all() == []
 
 
 def test_what_is_open_is_bounded(monkeypatch):
     monkeypatch.setattr(module, "MAX_OPEN", 5)
-    traced = Traced()
+    traced = Traced(max_sessions=7)
     for number in range(20):
         traced.play >> arrived(f"r{number}", explicit=stated(f"s{number}"))
         traced.play.take()
     spans = traced.read()
-    assert len(traced.spans._turns) == len(traced.spans._sessions) == 5
-    assert len(of(spans, "invoke_agent")) == 15 and len(of(spans, "chat")) == 15
+    assert (len(traced.spans._turns), len(traced.spans._sessions)) == (5, 7)
+    assert len(of(spans, "invoke_agent")) == 20 and len(of(spans, "chat")) == 15
+    assert len(of(spans, "session")) == 13
+
+
+def test_a_live_session_is_not_ended_and_one_that_comes_back_has_no_second_root():
+    traced = Traced(max_sessions=2)
+    traced.play >> arrived("live", explicit=stated("live"))
+    traced.play.take()
+    back = traced.turn("r1", "back")
+    for number in range(5):
+        traced.turn(f"o{number}", f"other-{number}")
+    spans = traced.read()
+    ended = {dict(span.attributes)["gen_ai.conversation.id"] for span in of(spans, "session")}
+    assert traced.spans._turns.keys() == {"live"}
+    session = traced.spans._turns[RequestId("live")].arrived.session
+    assert session not in ended and back in ended
+    traced.turn("r2", "back")
+    spans = traced.read()
+    roots = [span.span_id for span in of(spans, "invoke_agent")]
+    assert len(roots) == len(set(roots)) == 7
+    [late] = [span for span in spans if span.span_id == span_id("r2")]
+    assert late.parent == traced.contexts.of(back).own and late.parent in roots
 
 
 @pytest.mark.parametrize("seed", range(10))
