@@ -10,11 +10,12 @@ goes on; behind calls, when its session ends or it has been silent for longer th
 come back after all, that is taken back. What predictions are worth is learned later, when it is certain.
 
 Invariants: a step is learned at most once, when its answer ends; of one conversation one prediction stands at
-most; at most `max_threads` conversations are remembered; one event takes leave of a bounded number.
+most; at most `max_threads` conversations are remembered, `MAX_OF_SESSION` of one session; one event takes leave of
+a bounded number.
 """
 
 from collections import OrderedDict
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Annotated, Final
 
 import msgspec
@@ -30,6 +31,8 @@ from gateway.workflow.graph import Forecast, Graph
 from gateway.workflow.nodes import END, ToolSet, tool_set
 from gateway.workflow.walk import Walk
 
+MAX_OF_SESSION: Final = 64
+"""Conversations of one session that are remembered."""
 _MOST_AT_ONCE: Final = 16
 _BYTES_PER_TOKEN: Final = 4.0
 _LONG: Final = 0.98
@@ -229,9 +232,7 @@ class Progress:
         known.due_s = known.ended_s + self._silent_s(known)
         if not tools:
             self._suppose_over(known, forecast)
-        if not known.is_due:
-            known.is_due = True
-            heappush(self._due, (known.due_s, thread))
+        self._look_later(known, thread)
         return self._pause(known, forecast, node, is_final=bool(facts.explicit and facts.explicit.final))
 
     def _pass(self, thread: ThreadId, known: Thread, tools: ToolSet, facts: RequestFacts) -> None:
@@ -245,9 +246,16 @@ class Progress:
         )
         known.tools, known.is_code, known.forecast = tools, False, None
         known.due_s = known.ended_s + self._config.gone_after_s
-        if not known.is_due:
-            known.is_due = True
-            heappush(self._due, (known.due_s, thread))
+        self._look_later(known, thread)
+
+    def _look_later(self, known: Thread, thread: ThreadId) -> None:
+        if known.is_due:
+            return
+        known.is_due = True
+        heappush(self._due, (known.due_s, thread))
+        if len(self._due) > 2 * len(self._threads) + MAX_OF_SESSION:  # most of it is of the forgotten
+            self._due = [due for due in self._due if due[1] in self._threads]
+            heapify(self._due)
 
     def _pause(self, known: Thread, forecast: Forecast, node: int, *, is_final: bool) -> Pause:
         graph = known.graph
@@ -305,10 +313,19 @@ class Progress:
         agent = AgentType(script.agent_type, facts.client, is_child)
         known = Thread(ref.session, agent, self.types.graph(agent))
         if ref.thread not in self._threads:
-            self._sessions.setdefault(ref.session, []).append(ref.thread)
+            self._remember(ref)
         self._threads[ref.thread] = known
         self._threads.move_to_end(ref.thread)
         return known
+
+    def _remember(self, ref: SessionRef) -> None:
+        """Adds a conversation to its session's; of too many the first is forgotten."""
+        threads = self._sessions.setdefault(ref.session, [])
+        threads.append(ref.thread)
+        if len(threads) > MAX_OF_SESSION:
+            oldest = self._threads.pop(threads.pop(0), None)
+            if oldest is not None:
+                self._learn_end(oldest)
 
     def _begin_anew(self, ref: SessionRef, facts: RequestFacts, before: Thread) -> Thread:
         """Another conversation goes by the same thread, which nothing of this one leads to."""

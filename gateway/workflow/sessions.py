@@ -190,6 +190,8 @@ class Sessions(Shelf):
                 return
             session.log.remove(oldest)
             traces.remove(oldest)
+            if oldest in oldest.thread.quotable:
+                oldest.thread.quotable.remove(oldest)
 
 
 def _guess(found: Identity) -> Guess:

@@ -19,7 +19,10 @@ from gateway.workflow.traces import Traces, Unread
 from gateway.workflow.turns import ExplicitKey, Session, Thread
 
 _EXPIRE_BATCH: Final = 64
-_MAX_NAMED: Final = 256
+MAX_NAMED: Final = 64
+"""Threads of a session that are found by the client's name for them."""
+MAX_KEYS: Final = 64
+"""Stated ids that lead to one session: its own, and those of sub-agents that joined it."""
 
 
 class SessionsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -129,10 +132,19 @@ class Shelf:
             session.source, session.confidence = SessionSource.NEW, CONFIDENCE[SessionSource.NEW]
             session.may_be_part_of(found.session)
         self._sessions[session.id] = session
-        if found.key is not None and found.group is None:
-            session.explicit_keys.append(found.key)
-            self._by_explicit[found.key] = session.id
+        self._lead_here(session, found)
         return session
+
+    def _lead_here(self, session: Session, found: Identity) -> None:
+        """The stated id leads to this session from now on; of too many the first that joined is forgotten."""
+        if found.key is None or found.group is not None or found.key in session.explicit_keys:
+            return
+        session.explicit_keys.append(found.key)
+        self._by_explicit[found.key] = session.id
+        if len(session.explicit_keys) > MAX_KEYS:
+            forgotten = session.explicit_keys.pop(1)
+            if self._by_explicit.get(forgotten) == session.id:
+                del self._by_explicit[forgotten]
 
     def branch(self, session: Session, facts: RequestFacts, found: Identity) -> Thread:
         """A new thread of the session."""
@@ -148,9 +160,7 @@ class Shelf:
             session.main = thread
         if found.name is not None:
             session.named[found.name] = thread
-            if len(session.named) > _MAX_NAMED:
+            if len(session.named) > MAX_NAMED:
                 del session.named[next(iter(session.named))]
-        if found.key is not None and found.group is None and found.key not in session.explicit_keys:
-            session.explicit_keys.append(found.key)  # a sub-agent's own id, of a run that we know
-            self._by_explicit[found.key] = session.id
+        self._lead_here(session, found)  # it may be a sub-agent's own id, of a run that we know
         return thread

@@ -94,7 +94,7 @@ def test_live_turns_are_kept_however_many():
 
 
 def test_threads_that_clients_name_are_bounded(monkeypatch):
-    monkeypatch.setattr("gateway.workflow.shelf._MAX_NAMED", 2)
+    monkeypatch.setattr("gateway.workflow.shelf.MAX_NAMED", 2)
     world = World()
     for name in "abcd":
         world.ask([FIX], session_id="s", thread_id=name)

@@ -1,0 +1,56 @@
+"""One session may have any number of children, threads and ids: what is kept of them has a bound."""
+
+import gc
+from collections import deque
+from types import FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+from tests.workflow.world import World, call, user
+
+CHILDREN = 2000
+MOST = 300
+"""Of anything that is kept of one session. (Tables of what was learned are keyed by numbers.)"""
+
+
+def containers(root: object) -> list[tuple[int, str]]:
+    """The sizes of everything that `root` leads to, with an entry of each."""
+    seen: set[int] = set()
+    found, sizes = [root], []
+    while found:
+        each = found.pop()
+        if id(each) in seen or isinstance(each, type | ModuleType | FunctionType):
+            continue
+        seen.add(id(each))
+        if isinstance(each, dict | set | list | deque) and len(each) > MOST:
+            entry = next(iter(each))
+            if not isinstance(entry, int):
+                sizes.append((len(each), repr(entry)[:60]))
+        found += gc.get_referents(each)
+    return sizes
+
+
+def by_header(world: World, at: int) -> dict[str, Any]:
+    return {"x_turnpike_session": f"child-{at}", "x_turnpike_parent": "root"}
+
+
+def by_thread(world: World, at: int) -> dict[str, Any]:
+    return {"session_id": "root", "thread_id": f"thread-{at}"}
+
+
+def by_guess(world: World, at: int) -> dict[str, Any]:
+    return {"system": f"You are number {at}.", "tools": None}
+
+
+@pytest.mark.parametrize("child", [by_header, by_thread, by_guess])
+def test_what_is_kept_of_one_parents_children_is_bounded(child):
+    world = World(max_sessions=10)
+    first = world.ask([user("Start them all")], x_turnpike_session="root", session_id="root")
+    world.answer(first, "ok", call("call_aaaaaaaaaaaa", task="look into the weather of Paris now"))
+    for at in range(CHILDREN):
+        turn = world.ask([user("look into the weather of Paris now")], after=0.01, **child(world, at))
+        world.answer(turn, f"done {at}", call(f"call_{at:012}"))
+        world.play.records.clear()
+    assert len(world.sessions) <= 11
+    assert containers(world.play.brain) == []
