@@ -34,7 +34,7 @@ class Book(Protocol):
 
     def find_explicit(self, key: ExplicitKey) -> Session | None: ...
 
-    def newest_first(self) -> Iterator[Session]: ...
+    def newest_first(self, tenant: TenantId) -> Iterator[Session]: ...
 
 
 def identify(
@@ -71,12 +71,12 @@ def identify(
 
 def _by_time(book: Book, tenant: TenantId, facts: RequestFacts, *, now: float) -> Identity:
     active: list[Session] = []
-    for session in islice(book.newest_first(), _MAX_LOOKED_AT):
+    for session in islice(book.newest_first(tenant), _MAX_LOOKED_AT):
         if now - session.last_seen_s > QUIET_S or len(active) > 1:
             break
-        if session.tenant == tenant and session.log and session.log[-1].client == facts.client:
-            if session.run not in active:
-                active.append(session.run)
+        is_alike = bool(session.log) and session.log[-1].client == facts.client
+        if is_alike and session.run not in active:
+            active.append(session.run)
     turn = find_neighbour(active, facts, now=now)
     if turn is None:
         return Identity()
@@ -138,7 +138,7 @@ def _stated(
         return found
     is_weak = stated.schema in WEAK_SCHEMAS
     if stated.schema != TURNPIKE_SCHEMA and (is_weak or main.outcome is Outcome.LIVE):
-        return _new_member(session, stated.session)
+        return _new_member(session, key)
     found.is_unexplained = stated.schema != TURNPIKE_SCHEMA
     return found
 
@@ -165,7 +165,7 @@ def _notice_interleaving(found: Identity, session: Session, *, now: float) -> No
             continue
         before = found.parent.arrived_s if found.parent else 0.0
         if turn.arrived_s > before and now - turn.last_s < _INTERLEAVED_S and not turn.is_side:
-            session.group = session.explicit_keys[0][2]
+            session.group = session.explicit_keys[0]
             return
 
 
@@ -178,7 +178,7 @@ def _among(traces: Traces, facts: RequestFacts, group: Session, *, now: float) -
     return found
 
 
-def _new_member(group: Session, name: str | None, found: Identity | None = None) -> Identity:
+def _new_member(group: Session, name: ExplicitKey | None, found: Identity | None = None) -> Identity:
     group.group = name
     if found is None:
         return Identity(group=name)

@@ -57,7 +57,7 @@ class Identity(msgspec.Struct, kw_only=True):
     """The stated id that shall lead here from now on."""
     name: str | None = None
     """How the client names the thread."""
-    group: str | None = None
+    group: ExplicitKey | None = None
     is_unexplained: bool = False
     has_secrets: bool = False
     told_secrets: bool = False

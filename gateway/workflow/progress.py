@@ -10,8 +10,8 @@ goes on; behind calls, when its session ends or it has been silent for longer th
 come back after all, that is taken back. What predictions are worth is learned later, when it is certain.
 
 Invariants: a step is learned at most once, when its answer ends; of one conversation one prediction stands at
-most; at most `max_threads` conversations are remembered, `MAX_OF_SESSION` of one session; one event takes leave of
-a bounded number.
+most; at most `max_threads` conversations are remembered, `MAX_OF_SESSION` of a session; one event takes leave
+of a bounded number.
 """
 
 from collections import OrderedDict

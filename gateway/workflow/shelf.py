@@ -1,7 +1,7 @@
 """The sessions that are kept: by their ids, by the ids that clients state, by when they were last seen.
 
-Invariants: at most `max_sessions` are kept; a session with a live turn is never forgotten; who is forgotten
-leaves no trace.
+Invariants: at most `max_sessions` are kept, and whoever has most of them loses some first; a session with a
+live turn is never forgotten; who is forgotten leaves no trace.
 """
 
 from collections import OrderedDict
@@ -14,6 +14,7 @@ from msgspec import Meta
 from gateway.domain.decision import SessionSource
 from gateway.domain.ids import SessionId, TenantId, ThreadId
 from gateway.domain.request import ExplicitId, RequestFacts
+from gateway.workflow.by_tenant import ByTenant
 from gateway.workflow.inference import CONFIDENCE, Identity
 from gateway.workflow.traces import Traces, Unread
 from gateway.workflow.turns import ExplicitKey, Session, Thread
@@ -27,7 +28,7 @@ MAX_KEYS: Final = 64
 
 class SessionsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_sessions: Annotated[int, Meta(ge=1)] = 100_000
-    """Sessions remembered; beyond it the longest unseen are forgotten."""
+    """Sessions remembered; beyond it the longest unseen are forgotten, of the tenant that has most."""
     max_turns: Annotated[int, Meta(ge=2)] = 48
     """Turns remembered per session, newest first."""
     max_call_ids: Annotated[int, Meta(ge=1)] = 64
@@ -45,6 +46,7 @@ class Shelf:
         self._ids = ids
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()
         """Least recently seen first."""
+        self._by_tenant = ByTenant()
         self._by_explicit: dict[ExplicitKey, SessionId] = {}
         self._traces: dict[TenantId, Traces] = {}
         self._unread = Unread()
@@ -58,9 +60,11 @@ class Shelf:
             known = self._traces[tenant] = Traces(self._unread)
         return known
 
-    def newest_first(self) -> Iterator[Session]:
-        """By when they were last seen."""
-        return reversed(self._sessions.values())
+    def newest_first(self, tenant: TenantId | None = None) -> Iterator[Session]:
+        """By when they were last seen; of all tenants, or of one."""
+        return (
+            self._by_tenant.newest_first(tenant) if tenant is not None else reversed(self._sessions.values())
+        )
 
     def get(self, session: SessionId) -> Session | None:
         return self._sessions.get(session)
@@ -82,7 +86,7 @@ class Shelf:
         for _ in range(min(_EXPIRE_BATCH, len(self._sessions))):
             oldest = next(iter(self._sessions.values()))
             if self.are_too_many:
-                reason = "evicted"
+                oldest, reason = self._by_tenant.longest_unseen(), "evicted"
             elif oldest.last_seen_s + self._config.idle_s <= now:
                 reason = "idle"
             else:
@@ -97,6 +101,7 @@ class Shelf:
     def touch(self, session: Session, *, now: float) -> None:
         session.last_seen_s = now
         self._sessions.move_to_end(session.id)
+        self._by_tenant.touch(session)
 
     def next_expiry_s(self) -> float | None:
         for oldest in self._sessions.values():
@@ -105,6 +110,7 @@ class Shelf:
 
     def forget(self, session: Session) -> None:
         del self._sessions[session.id]
+        self._by_tenant.remove(session)
         for key in session.explicit_keys:
             if self._by_explicit.get(key) == session.id:
                 del self._by_explicit[key]
@@ -132,6 +138,7 @@ class Shelf:
             session.source, session.confidence = SessionSource.NEW, CONFIDENCE[SessionSource.NEW]
             session.may_be_part_of(found.session)
         self._sessions[session.id] = session
+        self._by_tenant.add(session)
         self._lead_here(session, found)
         return session
 

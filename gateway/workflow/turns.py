@@ -146,7 +146,7 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
     started_s: float
     last_seen_s: float
     schema: str | None = None
-    group: str | None = None
+    group: ExplicitKey | None = None
     """The id that its client shares with other runs, where it does not tell them apart."""
     parent: SessionId | None = None
     guess: SessionId | None = None

@@ -12,7 +12,8 @@ from gateway.domain.decision import SessionRef
 from gateway.domain.fleet import Abilities
 from gateway.routing.placement import Asked
 from gateway.server.receipts import receipts
-from tests.workflow.world import World, call, result, said, user
+from tests.workflow.world import GuessingWorld as World
+from tests.workflow.world import call, result, said, user
 
 GREETING = "Hello! How can I help you today?"
 LOOKS = ("open_calls",)

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from gateway.domain.decision import Edge, SessionSource
-from tests.workflow.world import TOOLS, World, call, result, said, user
+from tests.workflow.world import TOOLS, call, result, said, user
+from tests.workflow.world import GuessingWorld as World
 
 FIX = user("Please fix the bug in the parser")
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from gateway.domain.decision import Edge, SessionSource
-from tests.workflow.world import World, call, result, said, user
+from tests.workflow.world import GuessingWorld as World
+from tests.workflow.world import call, result, said, user
 
 FIX, OTHER = user("Please fix the bug in the parser"), user("Now write the documentation, please")
 
@@ -124,7 +125,7 @@ def test_a_constant_cache_key_is_a_group():
         assert runs[name] == turn.session
     assert len(set(runs.values())) == 3
     groups = {world.sessions.get(session).group for session in runs.values()}
-    assert groups == {"my-app"}
+    assert groups == {("t", "prompt_cache_key", "my-app")}
 
 
 def test_a_cache_key_per_run_is_its_id():

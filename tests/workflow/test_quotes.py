@@ -6,7 +6,8 @@ import pytest
 
 from gateway.domain.decision import Edge, SessionSource
 from gateway.domain.records import TurnArrived
-from tests.workflow.world import TOOLS, World, call, result, said, user
+from tests.workflow.world import TOOLS, call, result, said, user
+from tests.workflow.world import GuessingWorld as World
 
 FIX = user("Please fix the bug in the parser")
 TASK = "SUBTASK: list files and report"

@@ -4,7 +4,8 @@ import pytest
 
 from gateway.domain.decision import Edge, SessionSource
 from gateway.domain.records import TurnArrived
-from tests.workflow.world import TOOLS, World, call, result, said, user
+from tests.workflow.world import TOOLS, call, result, said, user
+from tests.workflow.world import GuessingWorld as World
 
 STEPS = (
     "1. Read and understand the whole issue first\n2. Explore the code and find the files that matter\n"

@@ -5,9 +5,10 @@
     world.answer(turn, "Step.", call("a", x=1))    # its answer ends
     assert world.ask([...]).session == turn.session
 
-`ask` returns the record of the arrival, as if every guess were right: session, thread, edge, parent, source,
-confidence. `acts_as` tells what was acted upon. Every turn is a second after the one before, unless a test
-says otherwise. Ids of calls are as random as those of real backends, unless they are counters.
+`ask` returns the record of the arrival: session, thread, edge, parent, source, confidence. In a
+`GuessingWorld` it returns that as if every guess were right, and `acts_as` tells what was acted upon.
+Every turn is a second after the one before, unless a test says otherwise. Ids of calls are as random as those
+of real backends, unless they are counters.
 """
 
 import json
@@ -58,8 +59,6 @@ class World:
     def __init__(self, **settings: Any) -> None:
         self.play = Playbook(sessions=settings)
         self.count = 0
-        self._guesses = Guesses()
-        self._acts_as: dict[RequestId, TurnArrived] = {}
 
     @property
     def sessions(self) -> Any:
@@ -93,12 +92,7 @@ class World:
         self.play.take()
         turn = self.play.seen(TurnArrived)[-1]
         assert turn.turn == request
-        self._acts_as[request] = turn
-        return self._guesses.follow(turn)
-
-    def acts_as(self, turn: TurnArrived) -> TurnArrived:
-        """The record as it is: of a new session, where another one is only guessed."""
-        return self._acts_as[turn.turn]
+        return turn
 
     def answer(
         self,
@@ -156,6 +150,24 @@ class World:
             if calls:
                 turn = self.ask(messages, **how)
         return messages, turn
+
+
+class GuessingWorld(World):
+    """For tests of what is found, whether it is acted upon or not."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._guesses = Guesses()
+        self._acts_as: dict[RequestId, TurnArrived] = {}
+
+    def ask(self, *asked: Any, **how: Any) -> TurnArrived:
+        turn = super().ask(*asked, **how)
+        self._acts_as[turn.turn] = turn
+        return self._guesses.follow(turn)
+
+    def acts_as(self, turn: TurnArrived) -> TurnArrived:
+        """The record as it is: of a new session, where another one is only guessed."""
+        return self._acts_as[turn.turn]
 
 
 def _without_end(seen: Answer) -> Answer:
