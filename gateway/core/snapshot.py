@@ -79,6 +79,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float
     schema: str | None
     parent: SessionId | None
+    guess: SessionId | None
+    """The session that it may be a part of; nothing is done because of that."""
     agent: str
     """What kind of agent; empty if unknown."""
     service_class: str | None = msgspec.field(name="class")
@@ -183,6 +185,7 @@ class SessionViews:
             confidence=session.confidence,
             schema=session.schema,
             parent=session.parent,
+            guess=session.guess,
             agent=f"{newest.agent & 0xFFFFFFFF:08x}" if newest is not None and newest.agent else "",
             service_class=member.service_class if member is not None else None,
             state=state,

@@ -133,6 +133,11 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
             f"{known['confidence']:.2f}; it {known.get('edge', 'opens')} "
             f"{known.get('parent') or 'nothing that is known'}"
         )
+        if (guess := known.get("guess")) is not None:
+            yield (
+                f"guess    session {guess['session']}, by {guess['source']}, confidence "
+                f"{guess['confidence']:.2f}; nothing is done because of it"
+            )
     else:
         yield f"{told['turn']}  (when it came is not known any more)"
     where = decided["replica"] or decided["refusal"] or "-"
