@@ -104,18 +104,15 @@ def _earliness(turn: Turn, *, now: float) -> float:
 def find_parent(traces: Traces, facts: RequestFacts, within: Within, *, now: float) -> Link | None:
     """The turn whose conversation this request goes on with."""
     ids = _Ids(facts)
-    found = [
-        _prove(link, traces, facts, ids)
-        for link in (
-            _by_minted_id(traces, facts, ids, within),
-            _by_conversation(traces, facts, ids, within),
-        )
-        if link is not None
-    ]
-    for link in found:
-        if link.is_proof:
-            return link
-    guess = found[0] if found else _by_echo(traces, facts, within)
+    guess: Link | None = None
+    for find in (_by_minted_id, _by_conversation):
+        found = find(traces, facts, ids, within)
+        if found is not None:
+            link = _prove(found, traces, facts, ids)
+            if link.is_proof:
+                return link
+            guess = guess or link
+    guess = guess or _by_echo(traces, facts, within)
     if guess is None or guess.turn.next is not None:
         guess = _without_answer(traces, facts, within, now=now) or guess
     return guess or _among_twins(traces, facts, ids, within)
