@@ -45,7 +45,7 @@ async def look_around(page: Page, *, seconds: float) -> None:
 
 
 async def busy_during(page: Page, *happens: object) -> float:
-    """Share of the time in which the page's main thread had the processor."""
+    """The processor time of the page's main thread, as a share of the time that passed."""
     before, began = await page.metrics(), time.monotonic()
     await asyncio.gather(*happens)  # type: ignore[call-overload]
     after, passed = await page.metrics(), time.monotonic() - began
@@ -72,6 +72,6 @@ async def test_a_thousand_sessions_at_two_hundred_events_a_second(page: Page, co
     assert control.after == [0], "the stream did not break"
     control.publish([session_started("s-last", at_s=now())])
     await page.press("Home")
-    await page.until(FIRST_NAME, within_s=3, holds=lambda name: name == "s-last")
+    await page.until(FIRST_NAME, holds=lambda name: name == "s-last")
     assert alone < 0.5
     assert watched < 0.5
