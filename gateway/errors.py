@@ -43,6 +43,7 @@ def http_status(reason: RefusalReason) -> int:
             | RefusalReason.QUEUE_FULL
             | RefusalReason.QUEUE_TIMEOUT
             | RefusalReason.NO_REPLICA
+            | RefusalReason.LOCAL_FAULT
             | RefusalReason.DRAINING
         ):
             return 503

@@ -35,7 +35,8 @@ _OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"
 
 class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_attempts: Annotated[int, Meta(ge=1, le=10)] = 3
-    """Replicas tried for one request, as long as none has begun to answer."""
+    """Times that one request is sent, as long as no replica has begun to answer; also when a replica closed a
+    kept connection and gets it on a fresh one, which the first attempt may do in any case."""
     max_wait_s: Annotated[float, Meta(gt=0, le=3600)] = 50.0
     """A turn that waited this long is refused. Every client tried bears 50 s of silence, not all bear 60."""
     max_held_s: Annotated[float, Meta(gt=0, le=86400)] = 600.0
@@ -348,7 +349,10 @@ class Coordinator:
     def _attempt_failed(self, event: ev.AttemptFailed, *, now: float) -> None:
         live = self._known(event.request)
         live.step(Step.FAIL)
-        self.gate.leave_replica(live, "failed", None, now=now)
+        self.gate.leave_replica(live, "failed", None, blames_replica=not event.is_local, now=now)
+        live.attempts += event.resends
+        if event.is_local:
+            live.tried.pop()  # nothing speaks against this replica, and it may be the session's home
         may_repeat = not event.timed_out and (not event.was_sent or live.facts.is_replayable)
         if may_repeat and live.attempts < self._config.max_attempts:
             is_elsewhere = bool(self.gate.candidates(live.lane))

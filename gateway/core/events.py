@@ -74,6 +74,10 @@ class AttemptFailed(msgspec.Struct, frozen=True, tag=True):
     was_sent: bool
     """Some of the request may have reached the replica."""
     timed_out: bool
+    resends: int = 0
+    """Times that the replica got the request once more: on a fresh connection, for a kept one was closed."""
+    is_local: bool = False
+    """The gateway's machine could not open a connection; this says nothing of the replica."""
 
 
 class ClientLeft(msgspec.Struct, frozen=True, tag=True):

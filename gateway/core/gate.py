@@ -257,8 +257,17 @@ class Gate:
         self.waiting_room.leave(live.request)
         live.waited_s += now - live.parked_s
 
-    def leave_replica(self, live: LiveRequest, outcome: str, answer: Answer | None, *, now: float) -> None:
-        """Books the end of one attempt; its place on the replica is free from now on."""
+    def leave_replica(
+        self,
+        live: LiveRequest,
+        outcome: str,
+        answer: Answer | None,
+        *,
+        blames_replica: bool = True,
+        now: float,
+    ) -> None:
+        """Books the end of one attempt; its place on the replica is free from now on. `blames_replica`: a
+        failure may be the replica's."""
         assert live.replica is not None and live.pool is not None
         replica, live.replica = live.replica, None
         self._fleet.ended(replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
@@ -266,7 +275,7 @@ class Gate:
         self._fleet.health.ended(
             live.request,
             replica,
-            failed=_is_fault(outcome, answer),
+            failed=_is_fault(outcome, answer) if blames_replica else None,
             output_tokens=answer.usage.output_tokens if answer is not None else None,
             now=now,
         )

@@ -40,6 +40,9 @@ def waited_too_long(number: int, reason: WaitReason | None = None) -> Refusal:
 
 def attempt_failed(event: AttemptFailed) -> Refusal:
     """No other replica may be tried, or none is left."""
+    if event.is_local:
+        message = "The gateway cannot open connections at the moment; the request may be sent again."
+        return Refusal(reason=RefusalReason.LOCAL_FAULT, message=message, retry_after_s=2)
     if event.timed_out:
         reason, what = RefusalReason.UPSTREAM_TIMEOUT, "did not answer in time"
     elif event.was_sent:

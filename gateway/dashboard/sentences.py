@@ -53,6 +53,7 @@ REFUSALS: Final = {
     "upstream_unreachable": "no replica could be reached",
     "upstream_timeout": "the replica did not answer in time",
     "upstream_broken": "the replica gave no answer that could be read",
+    "local_fault": "the gateway could not open a connection",
     "internal": "the gateway failed",
 }
 

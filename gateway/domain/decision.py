@@ -32,6 +32,8 @@ class RefusalReason(enum.Enum):
     UPSTREAM_UNREACHABLE = "upstream_unreachable"
     UPSTREAM_TIMEOUT = "upstream_timeout"
     UPSTREAM_BROKEN = "upstream_broken"
+    LOCAL_FAULT = "local_fault"
+    """The gateway's machine lacks what a connection needs: descriptors, ports, memory, DNS."""
     INTERNAL = "internal"
 
 

@@ -35,6 +35,7 @@ from gateway.server.tool_spans import ToolSpans
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.engine_watch import EngineWatch
 from gateway.upstream.health import HealthChecks
+from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.replica import Replica
 
 _log = logging.getLogger(__name__)
@@ -52,7 +53,10 @@ class Gateway:
         prefix = secrets.token_hex(3)
         coordinator = assemble(config, session_ids=keyed_ids(secrets.token_bytes(32)))
         self._recorder = Recorder(config) if config.recording.path is not None else None
-        self.observation = Observation(config, coordinator, environ, self._tasks, clock=self._clock)
+        local_faults = LocalFaults()
+        self.observation = Observation(
+            config, coordinator, environ, self._tasks, local_faults, clock=self._clock
+        )
         self.driver = Driver(
             coordinator,
             clock=self._clock,
@@ -61,7 +65,9 @@ class Gateway:
             recorder=self._recorder,
             send_hint=self._send_hint if config.hints.turnpike else None,
         )
-        self._members = Members(config, environ, tls=_upstream_tls(config), clock=self._clock)
+        self._members = Members(
+            config, environ, tls=_upstream_tls(config), clock=self._clock, local_faults=local_faults
+        )
         self._replicas = self._members.replicas
         self._health = HealthChecks(
             self._replicas,
@@ -245,7 +251,7 @@ class Gateway:
 
 def check_references(config: Config, environ: Mapping[str, str]) -> None:
     """Raises what `Gateway` would for files, variables and addresses that the settings name in vain."""
-    Members(config, environ, tls=_upstream_tls(config), clock=steady_clock())
+    Members(config, environ, tls=_upstream_tls(config), clock=steady_clock(), local_faults=LocalFaults())
     _server_tls(config.server.tls_certificate, config.server.tls_key)
 
 

@@ -41,8 +41,8 @@ class ControlPlane:
         failing: Callable[[], list[str]],
         up_to_date: Callable[[], None],
     ) -> None:
-        """`events`: None if no record is kept. `failing`: the background loops that fail. `up_to_date` sees
-        to it that what is read tells all."""
+        """`events`: None if no record is kept. `failing`: the background loops that fail, and what lacks for
+        connections. `up_to_date` sees to it that what is read tells all."""
         self._driver = driver
         self._metrics = metrics
         self._views = views

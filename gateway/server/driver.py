@@ -22,6 +22,7 @@ from gateway.domain.ids import ReplicaId, RequestId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, RequestFacts, ToolCall
 from gateway.telemetry.recorder import Recorder
+from gateway.upstream.errors import UpstreamError
 from gateway.upstream.moments import Moment
 
 T = TypeVar("T")
@@ -183,8 +184,11 @@ class Ticket:
             # Not on the spot: the brain is in the midst of an event.
             self._driver.call_soon(self._waits.come)
 
-    def attempt_failed(self, why: str, *, was_sent: bool, timed_out: bool) -> None:
-        self._driver.send(ev.AttemptFailed(self.request, why, was_sent, timed_out))
+    def attempt_failed(
+        self, error: UpstreamError, *, was_sent: bool, timed_out: bool = False, is_local: bool = False
+    ) -> None:
+        failed = ev.AttemptFailed(self.request, str(error), was_sent, timed_out, error.resends, is_local)
+        self._driver.send(failed)
 
     def response_started(self, status: int) -> None:
         self._driver.send(ev.ResponseStarted(self.request, status))

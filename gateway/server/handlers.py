@@ -32,7 +32,7 @@ from gateway.server.tasks import check_each
 from gateway.telemetry.counts import Spread
 from gateway.telemetry.trace_context import TraceContexts
 from gateway.upstream.connection import UpstreamConnection
-from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut
+from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut, LocalFault
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
 from gateway.wire.endpoints import Endpoint
@@ -245,19 +245,23 @@ class Handlers:
             ticket.began_s = 0.0
         try:
             return await replica.exchange(
-                chunks, is_head_request=request.head.method == "HEAD", may_repeat=facts.is_replayable
+                chunks,
+                is_head_request=request.head.method == "HEAD",
+                may_repeat=facts.is_replayable and decision.attempt == 1,
             )
+        except LocalFault as error:
+            ticket.attempt_failed(error, was_sent=False, is_local=True)
         except ConnectTimedOut as error:
             self._health.check_now(replica.id)
-            ticket.attempt_failed(str(error), was_sent=False, timed_out=False)
+            ticket.attempt_failed(error, was_sent=False)
         except ConnectFailed as error:
             self._health.suspect(replica.id, str(error))
-            ticket.attempt_failed(str(error), was_sent=False, timed_out=False)
+            ticket.attempt_failed(error, was_sent=False)
         except AnswerTimedOut as error:
-            ticket.attempt_failed(str(error), was_sent=True, timed_out=True)
+            ticket.attempt_failed(error, was_sent=True, timed_out=True)
         except AnswerMissing as error:
             self._health.check_now(replica.id)
-            ticket.attempt_failed(str(error), was_sent=True, timed_out=False)
+            ticket.attempt_failed(error, was_sent=True)
         return None
 
     async def _relay(self, relay: Relay, replica: Replica) -> bool:

@@ -23,6 +23,7 @@ from gateway.domain.ids import PoolId, ReplicaId, SessionId
 from gateway.routing.membership import SET, Changes, Member, Membership, MembershipError
 from gateway.server.tasks import Work, check_each
 from gateway.upstream.discovery import Discovery
+from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.replica import Address, Replica
 
 _LOOK_PERIOD_S: Final = 1.0
@@ -49,11 +50,13 @@ class Members:
         *,
         tls: ssl.SSLContext | None,
         clock: Callable[[], float],
+        local_faults: LocalFaults,
     ) -> None:
         """Raises ConfigError or ValueError for what the settings point to."""
         self._config = config
         self._tls = tls
         self._clock = clock
+        self._local_faults = local_faults
         self._discoveries = {pool.name: pool.discovery for pool in config.pools if pool.discovery is not None}
         self._keys = {
             PoolId(name): read_api_key(each.api_key_env, each.api_key_file, environ)
@@ -149,6 +152,7 @@ class Members:
             config=self._config.upstream,
             api_key=key,
             tls=self._tls if address.is_tls else None,
+            local_faults=self._local_faults,
         )
 
     # --- those who say so --------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.ring import Ring
 from gateway.telemetry.trace_context import TraceContexts
 from gateway.tool_probe.traced import Verdict
+from gateway.upstream.local_faults import LocalFaults
 
 _LAG_PERIOD_S: Final = 0.25
 
@@ -43,6 +44,7 @@ class Observation:
         coordinator: Coordinator,
         environ: Mapping[str, str],
         tasks: TaskGroup,
+        local_faults: LocalFaults,
         *,
         clock: Callable[[], float],
     ) -> None:
@@ -51,6 +53,7 @@ class Observation:
         self._coordinator = coordinator
         self._clock = clock
         self._tasks = tasks
+        self._local_faults = local_faults
         self._signals: dict[ReplicaId, EngineSignals] = {}
         self._holdings: dict[ReplicaId, tuple[SessionKv, ...]] = {}
         self._file = StreamFile(config.stream) if config.stream.path is not None else None
@@ -84,6 +87,7 @@ class Observation:
                 "turns_untraced": ("Turns left out of traces", lambda: _count(self._export, "left_out")),
             },
             restarts=tasks.restarts,
+            local_faults=local_faults.counts,
         )
         self.views = Views(coordinator, self._ring, self._signals, self._holdings, clock=clock)
         self.views.graphs = lambda: view_graphs(coordinator.sessions.prospects.progress.types)
@@ -152,7 +156,7 @@ class Observation:
             self._events,
             access,
             is_retiring=is_retiring,
-            failing=self._tasks.failing,
+            failing=self._failing,
             up_to_date=self._handover.flush,
         )
 
@@ -162,6 +166,10 @@ class Observation:
             await self._export.close()
         if self._file is not None:
             await asyncio.to_thread(self._file.close)
+
+    def _failing(self) -> list[str]:
+        lacking = self._local_faults.lasting(now=asyncio.get_running_loop().time())
+        return [*self._tasks.failing(), *(f"connections to replicas ({kind})" for kind in lacking)]
 
     def _gauges(self) -> Gauges:
         return take_gauges(self._coordinator, self._signals, now=self._clock())

@@ -26,10 +26,12 @@ class Metrics(Collector):
         odometers: Odometers | None = None,
         *,
         restarts: Mapping[str, int] | None = None,
+        local_faults: Mapping[str, int] | None = None,
     ) -> None:
-        """`restarts`: of background loops, by name; somebody else counts them."""
+        """`restarts`: of background loops, by name; `local_faults`: by kind. Somebody else counts them."""
         self._gauges = gauges
         self._restarts = restarts if restarts is not None else {}
+        self._local_faults = local_faults if local_faults is not None else {}
         self._odometers = dict(odometers or {})
         self._counts = Counts()
         self.take = self._counts.take
@@ -65,6 +67,14 @@ class Metrics(Collector):
         for name, count in self._restarts.items():
             restarts.add_metric([name], count)
         yield restarts
+        faults = CounterMetricFamily(
+            "turnpike_local_faults",
+            "Connections to replicas that failed for want of something on the gateway's own machine",
+            labels=["kind"],
+        )
+        for kind, count in self._local_faults.items():
+            faults.add_metric([kind], count)
+        yield faults
         unread = CounterMetricFamily(
             "turnpike_requests_unread",
             "Requests that passed without having been understood: malformed, or too large to be read",

@@ -2,6 +2,8 @@
 
 Every read is handed on before the next one: `data_received` parses, collects the body bytes of that
 read, and gives them to `sink` before it returns. Whoever waits for the head or the end goes on last.
+
+Its states and what leads from one to the other are a table: `gateway/upstream/connection_states.py`.
 """
 
 import asyncio
@@ -10,6 +12,7 @@ from typing import Final, cast
 
 import httptools
 
+from gateway.upstream.connection_states import TRANSITIONS, UNANSWERED_STATES, State, Step, advance
 from gateway.upstream.errors import AnswerCut, AnswerMissing, AnswerTimedOut, ConnectFailed
 from gateway.upstream.moments import Moment
 from gateway.upstream.response_head import LastResponse, ResponseHead, read_head, remember
@@ -44,34 +47,39 @@ class UpstreamConnection(asyncio.Protocol):
         """Body bytes that the sink has not had."""
         self.on_body = self._read.append
         """llhttp's callback: one for each chunk, so it had better be cheap."""
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        """None once the connection is lost: the two hold each other."""
         self._received = 0
         """Bytes of this response so far; until its head has come."""
-        self._is_busy = False
+        self.state = State.NEW
         self._is_whole = False
-        self._is_lost = False
+        """All of the last response has come."""
         self._is_head_request = False
         self._keep_alive = False
+        """The response leaves the connection open."""
 
     @property
     def is_reusable(self) -> bool:
         return (
-            self._keep_alive
-            and not self._is_busy
-            and not self._is_lost
+            self.state is State.READY
             and not self.transport.is_closing()
             and not self.transport.get_write_buffer_size()  # it answered before it had the whole request
         )
 
+    def _step(self, step: Step) -> None:
+        after = TRANSITIONS[self.state].get(step)
+        self.state = after if after is not None else advance(self.state, step)
+
     def send(self, chunks: list[Chunk], *, is_head_request: bool) -> None:
         """Sends one request; `chunks` are its head and body. Raises ConnectFailed, with nothing sent, if the
         replica closed the connection meanwhile."""
-        if self._is_lost or self.transport.is_closing():
+        if self.state in (State.CLOSING, State.CLOSED) or self.transport.is_closing():
             raise ConnectFailed("it closed the connection before anything was sent")
+        self._step(Step.SEND)
         self.head = None
         self.head_came, self.done = Moment(), Moment()
         self._is_head_request = is_head_request
-        self._is_busy, self._is_whole = True, False
+        self._is_whole = False
         self._sink = None
         self._read.clear()
         self._headers: RawHeaders = []
@@ -103,37 +111,42 @@ class UpstreamConnection(asyncio.Protocol):
             self._flush(sink)
 
     def pause(self) -> None:
-        if not self._is_lost:
+        """Reads no more until `resume`. Nothing, if nothing is to come."""
+        if self.state is State.ANSWERING:
+            self._step(Step.PAUSE)
             self.transport.pause_reading()
 
     def resume(self) -> None:
-        if not self._is_lost:
+        if self.state is State.PAUSED:
+            self._step(Step.RESUME)
             self.last_read = self._now()
             self.transport.resume_reading()
 
     def abort(self) -> None:
         """Closes at once; the replica sees a client that left."""
-        self._keep_alive = False
-        if not self._is_lost:
+        self._step(Step.ABORT)
+        if self.state is State.CLOSING:
             self.transport.abort()
 
     # --- from the transport ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self._step(Step.OPEN)
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_busy:
-            self.abort()  # a response nobody asked for
+        state = self.state
+        if state not in UNANSWERED_STATES:
+            if state is not State.CLOSING:
+                self.abort()  # a response nobody asked for
             return
         self.last_read = self._now()
         if (self._received or not self._recognise(data)) and not self._feed(data):
             return
-        head_came, done, is_over = self.head_came, self.done, not self._is_busy
+        head_came, done, is_over = self.head_came, self.done, self._is_whole
         if self._sink is not None:
             if self._read or is_over:
-                self._sink(self._read, is_over)
-                self._read.clear()
+                self._flush(self._sink)
         elif self.head is not None:
             head_came.come()  # whoever waited has taken the whole or set the sink when this returns
         # From here on the connection may serve another request.
@@ -144,16 +157,24 @@ class UpstreamConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._is_lost = True
-        if not self._is_busy:
-            return
-        if self.head is not None and not self.head.has_framing and exc is None:
+        was = self.state
+        is_end = (
+            self.head is not None
+            and not self.head.has_framing
+            and exc is None
+            and was in (State.ANSWERING, State.PAUSED)
+        )
+        if is_end:
             self._end()  # the body ends with the connection
+        self._step(Step.LOSE)
+        self._parser = None
+        if is_end:
             if self._sink is not None:
                 self._flush(self._sink)
             self.done.come()
-        else:
-            self._fail("closed the connection")
+        elif not self._is_whole:
+            self._tell_broken("closed the connection")
+        self._sink = None
 
     def _recognise(self, data: bytes) -> bool:
         """Whether this is a whole response with the head of the last one."""
@@ -164,50 +185,58 @@ class UpstreamConnection(asyncio.Protocol):
             return False
         self.head = found[0]
         self._read.append(found[1])
+        self._step(Step.HEAD)
         self._end()
         return True
 
     def _feed(self, data: bytes) -> bool:
         """False if this was not a part of a response."""
+        assert self._parser is not None
         is_first = not self._received
         self._received += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._keep_alive = False
-            if self._is_busy:
+            if not self._is_whole:
                 self._fail(f"sent something that is not HTTP/1.1: {error.__context__ or error}")
                 return False
-            # The response is whole; what came after it is nobody's.
+            self._step(Step.SPEND)  # the response is whole; what came after it is nobody's
         if self.head is None and self._received > _MAX_HEAD_BYTES:
             self._fail("sent a response head without end")
             return False
-        if is_first and self._is_whole and self._keep_alive and self.head is not None:
+        if is_first and self.state is State.READY and self.head is not None:
             self._last = remember(data, self.head, sum(map(len, self._read)))
         return True
 
     def _flush(self, sink: Sink) -> None:
+        if self._is_whole:
+            self._sink = None  # the two hold each other
         sink(self._read, self._is_whole)
         self._read.clear()
 
     def _end(self) -> None:
-        self._is_busy, self._is_whole = False, True
+        self._is_whole = True
+        self._step(Step.END if self._keep_alive else Step.SPEND)
 
     def _fail(self, what: str) -> None:
-        self._is_busy = False
         self.abort()
+        self._tell_broken(what)
+
+    def _tell_broken(self, what: str) -> None:
+        """Whoever waits, if anybody does."""
         if self.head is None:
             self.head_came.fail(AnswerMissing(f"the replica {what}"))
             return
-        if self._read and self._sink is not None:
-            self._flush(self._sink)
+        sink, self._sink = self._sink, None
+        if self._read and sink is not None:
+            self._flush(sink)
         self.done.fail(AnswerCut(f"the replica {what}"))
         self.head_came.come()
 
     # --- llhttp's callbacks ----------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if not self._is_busy:  # what follows a complete response must not become part of it
+        if self._is_whole:  # what follows a complete response must not become part of it
             raise ValueError("more than one response")
 
     def on_status(self, part: bytes) -> None:
@@ -218,6 +247,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
+        assert self._parser is not None
         status = self._parser.get_status_code()
         if 100 <= status < 200:
             if status == 101:
@@ -229,10 +259,14 @@ class UpstreamConnection(asyncio.Protocol):
             self._fields = fields
             self._fields_head = read_head(*fields)
         self.head = self._fields_head
+        self._step(Step.HEAD)
         if self.head.is_empty:
             self._end()
 
     def on_message_complete(self) -> None:
+        assert self._parser is not None
+        if self._is_whole:  # it has no body, whatever its head says
+            return
         if 100 <= self._parser.get_status_code() < 200:
             self._headers, self._reason = [], b""
         else:

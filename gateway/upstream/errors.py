@@ -1,18 +1,36 @@
 """What can go wrong between the gateway and a replica.
 
 UpstreamError
+├── LocalFault         this machine's fault, not the replica's; nothing of the request was sent
 ├── ConnectFailed      nothing of the request was sent
+│   └── ConnectTimedOut
 ├── AnswerMissing      the request was sent, no response head came
 │   └── AnswerTimedOut
 └── AnswerCut          the response had begun
 """
 
+import errno
+import socket
+from typing import Final
+
 
 class UpstreamError(Exception):
-    """The replica's fault, or the network's; never the client's."""
+    """Never the client's fault."""
+
+    resends = 0
+    """Times that the request was sent again before this: on a fresh connection, for a kept one was closed."""
 
 
-class ConnectFailed(UpstreamError):  # noqa: N818 - names of states of affairs read better here
+class LocalFault(UpstreamError):  # noqa: N818 - names of states of affairs read better here
+    """No connection, for want of something that this machine should have. Says nothing of the replica."""
+
+    def __init__(self, kind: str, why: str) -> None:
+        """`kind`: a metric's label."""
+        super().__init__(why)
+        self.kind = kind
+
+
+class ConnectFailed(UpstreamError):  # noqa: N818
     pass
 
 
@@ -30,3 +48,23 @@ class AnswerTimedOut(AnswerMissing):
 
 class AnswerCut(UpstreamError):  # noqa: N818
     pass
+
+
+_LOCAL_ERRNOS: Final = {
+    errno.EMFILE: "file_descriptors",
+    errno.ENFILE: "file_descriptors",
+    errno.EADDRNOTAVAIL: "local_ports",
+    errno.ENOBUFS: "memory",
+    errno.ENOMEM: "memory",
+}
+_UNKNOWN_NAME: Final = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)}
+"""DNS answered: there is no such name, or it has no address. All other errors are faults of DNS."""
+
+LOCAL_KINDS: Final = (*dict.fromkeys(_LOCAL_ERRNOS.values()), "dns")
+
+
+def local_kind(error: BaseException | None) -> str | None:
+    """Which want of this machine's an error comes from; None if it says something of the other side."""
+    if isinstance(error, socket.gaierror):
+        return None if error.errno in _UNKNOWN_NAME else "dns"
+    return _LOCAL_ERRNOS.get(error.errno or 0) if isinstance(error, OSError) else None

@@ -18,6 +18,7 @@ import msgspec
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import ReplicaId
+from gateway.upstream.errors import local_kind
 from gateway.upstream.replica import Replica
 
 _MAX_BYTES: Final = 1 << 20
@@ -108,6 +109,10 @@ class HealthChecks:
             facts = await self._learn(replica)
         except (aiohttp.ClientError, OSError, TimeoutError, _Unusable) as error:
             if self._replicas.get(replica.id) is not replica:
+                return
+            if (kind := local_kind(error.__cause__ or error)) is not None:
+                # It says nothing of the replica; what was known stays.
+                replica.local_faults.saw(kind, now=asyncio.get_running_loop().time())
                 return
             failures = self._failures[replica.id] = self._failures.get(replica.id, 0) + 1
             is_refused = isinstance(error, aiohttp.ClientConnectorError)

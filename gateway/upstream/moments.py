@@ -24,8 +24,9 @@ class Moment:
         """Whoever waits goes on now, before this returns: to be called last, with all books in order."""
         if not self.has_come:
             self.has_come = True
-            if self.resume is not None:
-                self.resume()
+            resume, self.resume = self.resume, None  # who waits holds this, and would keep it alive
+            if resume is not None:
+                resume()
 
     def fail(self, error: BaseException) -> None:
         """Whoever waits gets the error, as with `come`."""
@@ -36,8 +37,12 @@ class Moment:
     def __await__(self) -> Generator[Any, None, None]:
         if not self.has_come:
             yield self
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # it holds this frame
 
 
 class Run:

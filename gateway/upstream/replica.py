@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import socket
 import ssl
 from contextlib import AbstractAsyncContextManager
 from urllib.parse import urlsplit
@@ -12,7 +13,17 @@ import msgspec
 from gateway.config.upstream import UpstreamConfig
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.upstream.connection import UpstreamConnection
-from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut
+from gateway.upstream.errors import (
+    AnswerMissing,
+    AnswerTimedOut,
+    ConnectFailed,
+    ConnectTimedOut,
+    LocalFault,
+    UpstreamError,
+    local_kind,
+)
+from gateway.upstream.local_faults import LocalFaults
+from gateway.upstream.resolver import Resolver
 from gateway.wire.splice import Chunk
 
 
@@ -62,13 +73,17 @@ class Replica:
         config: UpstreamConfig,
         api_key: str | None,
         tls: ssl.SSLContext | None,
+        local_faults: LocalFaults | None = None,
     ) -> None:
+        """`local_faults`: where to count them; by default nobody asks."""
         self.id = replica
         self.pool = pool
         self.address = address
         self.api_key = api_key
         self._config = config
         self._tls = tls
+        self.local_faults = local_faults if local_faults is not None else LocalFaults()
+        self._resolver = Resolver(address.host, address.port)
         self._idle: list[UpstreamConnection] = []
         """Most recently used last."""
         self._busy: set[UpstreamConnection] = set()
@@ -98,24 +113,37 @@ class Replica:
     ) -> UpstreamConnection:
         """Sends a request and waits for the response's head; then the connection's `head` is there.
 
-        A kept connection that the replica closed just as we sent is tried again on a fresh one; a request
-        that must not run twice (`may_repeat`) gets a fresh one to begin with. Raises `ConnectFailed`,
-        `AnswerMissing` or `AnswerTimedOut`. Whoever gets the connection gives it back with `release`.
+        The request is sent at most twice: on a kept connection, and again on a fresh one if the replica
+        closed the kept one without an answer. A request that must not run twice (not `may_repeat`) is sent on
+        a fresh one only. Raises `LocalFault`, `ConnectFailed`, `AnswerMissing` or `AnswerTimedOut`. Whoever
+        gets the connection gives it back with `release`.
         """
-        while True:
-            connection = (self._take_idle() if may_repeat else None) or await self._connect()
-            self._busy.add(connection)
+        kept = self._take_idle() if may_repeat else None
+        if kept is not None:
             try:
-                connection.send(chunks, is_head_request=is_head_request)
-                await connection.head_came
-                return connection
-            except AnswerMissing as missing:
-                self.release(connection, reuse=False)
-                if connection.use_count == 1 or isinstance(missing, AnswerTimedOut):
-                    raise
-            except BaseException:
-                self.release(connection, reuse=False)
+                return await self._ask(kept, chunks, is_head_request=is_head_request)
+            except AnswerTimedOut:
                 raise
+            except AnswerMissing:
+                pass
+        try:
+            fresh = await self._connect()
+            return await self._ask(fresh, chunks, is_head_request=is_head_request)
+        except AnswerMissing as missing:
+            missing.resends = int(kept is not None)
+            raise
+
+    async def _ask(
+        self, connection: UpstreamConnection, chunks: list[Chunk], *, is_head_request: bool
+    ) -> UpstreamConnection:
+        self._busy.add(connection)
+        try:
+            connection.send(chunks, is_head_request=is_head_request)
+            await connection.head_came
+        except BaseException:
+            self.release(connection, reuse=False)
+            raise
+        return connection
 
     def release(self, connection: UpstreamConnection, *, reuse: bool) -> None:
         """Ends the use of a connection: kept for the next request, or closed at once."""
@@ -144,6 +172,7 @@ class Replica:
         for connection in (*self._idle, *self._busy):
             connection.abort()
         self._idle = []
+        self._resolver.close()
 
     def _take_idle(self) -> UpstreamConnection | None:
         oldest = asyncio.get_running_loop().time() - self._config.idle_connection_s
@@ -165,16 +194,50 @@ class Replica:
             raise
 
     async def _open(self) -> UpstreamConnection:
+        addresses: tuple[str, ...] = ()
         try:
             async with asyncio.timeout(self._config.connect_timeout_s):
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    UpstreamConnection, self.address.host, self.address.port, ssl=self._tls
-                )
+                addresses = await self._resolver.addresses()
+                try:
+                    return await self._open_any(addresses)
+                except ConnectFailed:
+                    others = await self._resolver.others(addresses)
+                    if not others:
+                        raise
+                    return await self._open_any(others)
         except TimeoutError:
+            if not addresses:
+                raise self._failure(socket.gaierror(socket.EAI_AGAIN, "DNS did not answer in time")) from None
             raise ConnectTimedOut("no connection in time") from None
         except OSError as error:
-            raise ConnectFailed(f"no connection: {error}") from error
-        return connection
+            raise self._failure(error) from error
+
+    async def _open_any(self, addresses: tuple[str, ...]) -> UpstreamConnection:
+        failed: OSError | None = None
+        for address in addresses:
+            try:
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    UpstreamConnection,
+                    address,
+                    self.address.port,
+                    ssl=self._tls,
+                    server_hostname=self.address.host if self._tls else None,
+                )
+            except OSError as error:
+                if failed is None or local_kind(failed) is not None:  # what the replica did tells more
+                    failed = error
+            else:
+                self.local_faults.connected()
+                return connection
+        assert failed is not None
+        raise self._failure(failed) from failed
+
+    def _failure(self, error: OSError) -> UpstreamError:
+        kind = local_kind(error)
+        if kind is None:
+            return ConnectFailed(f"no connection: {error}")
+        self.local_faults.saw(kind, now=asyncio.get_running_loop().time())
+        return LocalFault(kind, f"no connection: {error}")
 
 
 def _shown(url: str) -> str:

@@ -60,6 +60,7 @@ export const REFUSALS = {
   upstream_unreachable: "no replica could be reached",
   upstream_timeout: "the replica did not answer in time",
   upstream_broken: "the replica broke off before it answered",
+  local_fault: "the gateway could not open a connection",
 };
 
 export const EDGES = {

@@ -1,0 +1,90 @@
+"""The life of a connection to a replica, as a table.
+
+Theory of operation. A connection is *new* until its transport is there, then *ready* for a request. A request
+was *sent*; when the response's head has come it is *answering*, and *paused* while its client does not read.
+After the response it is *ready* again, or *spent*: the replica will close it, or sent more than it was asked
+for. We *abort* it in any state; then it is *closing* until the transport says that it is *closed*, which may
+also happen by itself.
+
+An interim response (1xx) is no step. Any pair that is not in the table is a bug on our side, and raises
+`ConnectionStateError`.
+"""
+
+from gateway.domain.words import Word
+
+
+class State(Word):
+    NEW = "new"
+    READY = "ready"
+    SENT = "sent"
+    ANSWERING = "answering"
+    PAUSED = "paused"
+    SPENT = "spent"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+class Step(Word):
+    OPEN = "open"
+    SEND = "send"
+    HEAD = "head"
+    PAUSE = "pause"
+    RESUME = "resume"
+    END = "end"
+    """The response is whole, and the connection may serve another request."""
+    SPEND = "spend"
+    """The response is whole, or nobody asked for what came; the connection serves no other request."""
+    ABORT = "abort"
+    LOSE = "lose"
+
+
+TRANSITIONS: dict[State, dict[Step, State]] = {
+    State.NEW: {Step.OPEN: State.READY},
+    State.READY: {
+        Step.SEND: State.SENT,
+        Step.SPEND: State.SPENT,
+        Step.ABORT: State.CLOSING,
+        Step.LOSE: State.CLOSED,
+    },
+    State.SENT: {Step.HEAD: State.ANSWERING, Step.ABORT: State.CLOSING, Step.LOSE: State.CLOSED},
+    State.ANSWERING: {
+        Step.PAUSE: State.PAUSED,
+        Step.END: State.READY,
+        Step.SPEND: State.SPENT,
+        Step.ABORT: State.CLOSING,
+        Step.LOSE: State.CLOSED,
+    },
+    State.PAUSED: {
+        Step.RESUME: State.ANSWERING,
+        Step.SPEND: State.SPENT,  # a body that ends with the connection; a lost one is told of while paused
+        Step.ABORT: State.CLOSING,
+        Step.LOSE: State.CLOSED,
+    },
+    State.SPENT: {Step.SPEND: State.SPENT, Step.ABORT: State.CLOSING, Step.LOSE: State.CLOSED},
+    State.CLOSING: {Step.ABORT: State.CLOSING, Step.LOSE: State.CLOSED},
+    State.CLOSED: {Step.ABORT: State.CLOSED},
+}
+
+UNANSWERED_STATES = frozenset({State.SENT, State.ANSWERING, State.PAUSED})
+"""A response, or the rest of it, is awaited."""
+
+
+class ConnectionStateError(RuntimeError):
+    """A step that the table does not allow. Always a bug on our side, never a replica's fault."""
+
+
+def advance(state: State, step: Step) -> State:
+    """The state after `step`. Raises `ConnectionStateError` if the table has no such pair."""
+    try:
+        return TRANSITIONS[state][step]
+    except KeyError:
+        raise ConnectionStateError(f"a connection that is {state.value} cannot {step.value}") from None
+
+
+def as_mermaid() -> str:
+    """The table as a Mermaid state diagram, for the documentation."""
+    lines = ["stateDiagram-v2", f"    [*] --> {State.NEW.value}"]
+    for state, steps in TRANSITIONS.items():
+        lines += [f"    {state.value} --> {after.value}: {step.value}" for step, after in steps.items()]
+    lines.append(f"    {State.CLOSED.value} --> [*]")
+    return "\n".join(lines) + "\n"
