@@ -66,6 +66,7 @@ class Hangs:
         self._watchdog = Watchdog(os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2))
         self._grace_s = float(config.getini("timeout_grace"))
         self._collection_s = float(config.getini("timeout") or 0)
+        self._is_worker = hasattr(config, "workerinput")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
@@ -97,7 +98,8 @@ class Hangs:
         return True
 
     def pytest_unconfigure(self) -> None:
-        self._watchdog.watch("the end of the run", _END_OF_RUN_S)
+        if not self._is_worker:  # xdist's workers wait for one another, and end with the controller
+            self._watchdog.watch("the end of the run", _END_OF_RUN_S)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -62,6 +62,14 @@ AT_IMPORT = """
 import threading
 threading.Event().wait()
 """
+ONE_IS_LONGER = """
+import pytest, time
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("seconds", [0, 3])
+def test_takes(seconds):
+    time.sleep(seconds)
+"""
 NOT_OVER = """
 import threading
 threading.Thread(target=threading.Event().wait).start()
@@ -127,9 +135,21 @@ def test_so_does_a_module_that_hangs_when_it_is_imported(suite: Path):
     assert "test_it.py" in said.partition("hangs")[2]
 
 
-def test_a_thread_that_never_ends_ends_with_the_run(suite: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def short_end(suite: Path) -> None:
     text = (suite / "hangs.py").read_text()
     (suite / "hangs.py").write_text(text.replace("_END_OF_RUN_S: Final = 60.0", "_END_OF_RUN_S: Final = 1.0"))
+
+
+@pytest.mark.usefixtures("short_end")
+def test_a_thread_that_never_ends_ends_with_the_run(suite: Path):
     status, said = run_suite(suite, NOT_OVER)
     assert status == 1, said
     assert "the end of the run hangs" in said
+
+
+@pytest.mark.usefixtures("short_end")
+def test_a_worker_that_has_no_test_left_waits_for_the_others(suite: Path):
+    status, said = run_suite(suite, ONE_IS_LONGER, "-n", "2")
+    assert status == 0, said
+    assert "hangs" not in said
