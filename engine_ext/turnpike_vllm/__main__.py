@@ -14,9 +14,10 @@ def main(arguments: list[str] | None = None, environment: Mapping[str, str] | No
     commands = parser.add_subparsers(dest="command", required=True)
     examine = commands.add_parser("doctor", help="say what was detected and what is active")
     examine.add_argument("--url", help="also ask the server at this address")
+    examine.add_argument("--api-key", help="of that server; else VLLM_API_KEY")
     options = parser.parse_args(arguments)
     here = os.environ if environment is None else environment  # noqa: TID251  # a command's own
-    found = doctor.examine(here, options.url)
+    found = doctor.examine(here, options.url, options.api_key)
     lines = [*map(str, found)]
     if not all(each.is_fine for each in found):
         lines += [

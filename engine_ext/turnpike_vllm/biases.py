@@ -42,12 +42,15 @@ class Biases:
         displace: Callable[[Any, float], bool],
         wake: Callable[[], None],
         calls: Calls,
+        hint_key: str | None = None,
     ) -> None:
+        """``hint_key``: with what hints in requests are signed; None follows all of them."""
         self.scheduler = scheduler
         self.settings = settings
         self.features = features
         """Bias → "on", or why it is off."""
         self.clock = clock
+        self._hint_key = hint_key
         self.is_awake = False
         self.is_inert = False
         self.heard: Counter[str] = Counter()
@@ -103,7 +106,7 @@ class Biases:
 
     def arriving(self, request: Any) -> None:
         """A request is about to be queued."""
-        given = _carried_by(request)
+        given = _carried_by(request, self._hint_key)
         if self.is_inert or (not given and not self.is_awake):
             return
         self.wake()
@@ -330,13 +333,14 @@ class Biases:
         return told
 
 
-def _carried_by(request: Any) -> list[Hint | Refusal]:
+def _carried_by(request: Any, key: str | None) -> list[Hint | Refusal]:
     """The hints that came with a request."""
     given: list[Hint | Refusal] = []
     params = request.sampling_params
     extra = None if params is None else params.extra_args
     if extra and hints.XARGS_KEY in extra:
-        given.append(hints.parse(extra[hints.XARGS_KEY]))
+        raw = extra[hints.XARGS_KEY]
+        given.append(hints.parse(raw) if key is None else hints.parse_signed(raw, key))
     envelope = getattr(request, "kv_hints", None)
     if envelope is not None:
         given += hints.parse_actions(envelope.actions)

@@ -25,10 +25,11 @@ class Finding(NamedTuple):
         return f"{'ok ' if self.is_fine else 'BAD'}  {self.what}"
 
 
-def examine(environment: Mapping[str, str], url: str | None) -> list[Finding]:
+def examine(environment: Mapping[str, str], url: str | None, api_key: str | None = None) -> list[Finding]:
     """Of this installation, and of the server at ``url``."""
+    key = api_key or environment.get("VLLM_API_KEY")
     found = [*_installation(environment), *_seams()]
-    return [*found, *_server(url)] if url is not None else found
+    return [*found, *_server(url, key)] if url is not None else found
 
 
 def _installation(environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -52,9 +53,9 @@ def _seams() -> Iterator[Finding]:
         yield Finding(hasattr(scheduler.TurnpikeScheduler, name), f"seam {name}")
 
 
-def _server(url: str) -> Iterator[Finding]:
+def _server(url: str, api_key: str | None = None) -> Iterator[Finding]:
     try:
-        told = _get(url.rstrip("/") + "/turnpike/kv")
+        told = _get(url.rstrip("/") + "/turnpike/kv", api_key)
     except (urllib.error.URLError, OSError, ValueError) as error:
         yield Finding(False, f"{url}: {error}")
         return
@@ -82,10 +83,12 @@ def _host_tier(told: Mapping[str, Any]) -> str:
     return ", ".join(said)
 
 
-def _get(url: str) -> dict[str, Any]:
+def _get(url: str, api_key: str | None) -> dict[str, Any]:
     if not url.startswith(("http://", "https://")):
         raise ValueError("not an http(s) address")
-    with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  # checked above
+    headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310  # checked above
+    with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310  # checked above
         found = json.load(answer)
     if not isinstance(found, dict):
         raise TypeError("no object")

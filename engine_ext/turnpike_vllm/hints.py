@@ -8,6 +8,9 @@ JSON object:
 It travels in a request's ``vllm_xargs`` under `XARGS_KEY` (as a JSON string), as an action of a ``kv_hints``
 envelope (`ACTION_TYPE`), or in ``POST /turnpike/hints`` while no request of the session is in flight.
 
+What clients write in ``vllm_xargs`` reaches the engine. So a hint there is signed (`sign`) with the key that
+``GET /turnpike/key`` tells, which no client of a gateway can read; others are refused (`parse_signed`).
+
 What a reader may rely on:
 
 * Every time is a duration in seconds from receipt; no clock of the sender appears.
@@ -17,6 +20,7 @@ What a reader may rely on:
 * Fields left out keep what was said before. A wrong field refuses the whole hint.
 """
 
+import hmac
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -48,6 +52,8 @@ class Refusal(Enum):
     MALFORMED = "malformed"
     UNKNOWN = "unknown"
     """Another version, another action, or a field that this version does not have."""
+    UNSIGNED = "unsigned"
+    """It came in a request, and was not signed with the engine's key: a client's own, and no gateway's."""
     STALE = "stale"
     """Not newer than what is known about the thread. Found by whoever keeps the sequence."""
 
@@ -167,6 +173,34 @@ def parse(raw: object) -> Hint | Refusal:
         return _Reader(raw).hint()
     except _WrongFieldError:
         return Refusal.MALFORMED
+
+
+def sign(text: str, key: str) -> str:
+    """A hint as it travels in a request."""
+    return f"{_signature(text, key)} {text}"
+
+
+def parse_signed(raw: object, key: str) -> Hint | Refusal:
+    """Read what `sign` wrote with the same key."""
+    if not isinstance(raw, str) or len(raw) > _SIGNATURE_CHARACTERS + 1 + MAX_TEXT:
+        return Refusal.UNSIGNED
+    signature, _, text = raw.partition(" ")
+    # Other characters than ASCII cannot be compared.
+    if not signature.isascii() or not hmac.compare_digest(signature, _signature(text, key)):
+        return Refusal.UNSIGNED
+    return parse(text)
+
+
+def _signature(text: str, key: str) -> str:
+    return hmac.digest(_bytes(key), _bytes(text), "sha256").hex()
+
+
+def _bytes(text: str) -> bytes:
+    """Also of a lone surrogate, which JSON can spell."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+_SIGNATURE_CHARACTERS: Final = 64
 
 
 def parse_many(raw: object) -> list[Hint | Refusal]:

@@ -3,13 +3,15 @@
 `register` (``vllm.general_plugins``) runs in every process and gives the engine core its utility methods.
 `Endpoints` (``vllm.endpoint_plugins``) adds routes to the API server:
 
+* ``GET /turnpike/key``: with what a gateway signs the hints that go with requests.
 * ``POST /turnpike/hints``: one hint, or ``{"hints": [...]}``.
 * ``GET /turnpike/kv``: a snapshot.
 * ``GET /turnpike/kv/stream``: snapshots as server-sent events, one at once and then one for each change, at
   most one in `COALESCE_S`.
 
-Where the server has API keys, these routes want one too. The gauges ``turnpike_engine_*`` appear in
-``/metrics``.
+Where the server has API keys, from ``--api-key`` or ``VLLM_API_KEY``, these routes want one too: vLLM itself
+guards other paths alone. Whoever can read the hint key can hint: without API keys, nobody but gateways
+should reach the server. The gauges ``turnpike_engine_*`` appear in ``/metrics``.
 """
 
 import asyncio
@@ -19,12 +21,13 @@ import json
 import logging
 from argparse import Namespace
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
-from turnpike_vllm import hints, utilities
+from turnpike_vllm import hints, secret_keys, utilities
 from turnpike_vllm.gauges import Gauges
 from turnpike_vllm.hints import Refusal
+from turnpike_vllm.settings import SettingsError, read_settings
 
 logger = logging.getLogger("vllm.turnpike")
 
@@ -37,6 +40,7 @@ MAX_BODY = 1 << 20
 
 def register() -> None:
     """Give the engine core the methods of `utilities`. Safe to call twice."""
+    secret_keys.hint_key()  # before this process starts others
     core = importlib.import_module("vllm.v1.engine.core").EngineCore
     for name, method in utilities.METHODS.items():
         setattr(core, name, method)
@@ -48,7 +52,8 @@ class Endpoints:
 
     def __init__(self) -> None:
         self._engine: Any = None
-        self._keys: list[str] = []
+        self._keys: list[bytes] = []
+        self._hint_key: str | None = None
         self._gauges: Gauges | None = None
         self._refreshing: asyncio.Task[None] | None = None
 
@@ -59,37 +64,47 @@ class Endpoints:
         def answer(status: int, body: dict[str, Any]) -> Any:
             return responses.JSONResponse(body, status_code=status)
 
+        def guarded(path: str, serve: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
+            async def route(request: Any) -> Any:
+                if not self._may(request):
+                    return answer(401, {"error": "an API key is needed"})
+                return await serve(request)
+
+            route.__annotations__["request"] = fastapi.Request
+            route.__name__ = path.strip("/").replace("/", "_")
+            return route
+
         async def post_hints(request: Any) -> Any:
-            if not self._may(request):
-                return answer(401, {"error": "an API key is needed"})
             raw = await _read(request)
             if raw is None:
                 return answer(413, {"error": f"at most {MAX_BODY} bytes"})
             status, body = await self.take_hints(raw)
             return answer(status, body)
 
+        async def get_key(request: Any) -> Any:
+            return answer(200, {"key": self._hint_key})
+
         async def get_kv(request: Any) -> Any:
-            if not self._may(request):
-                return answer(401, {"error": "an API key is needed"})
             return answer(*await self.snapshot())
 
         async def stream_kv(request: Any) -> Any:
-            if not self._may(request):
-                return answer(401, {"error": "an API key is needed"})
             headers = {"cache-control": "no-store"}
             return responses.StreamingResponse(self.events(), media_type="text/event-stream", headers=headers)
 
-        for route in (post_hints, get_kv, stream_kv):
-            route.__annotations__["request"] = fastapi.Request
-        app.post("/turnpike/hints")(post_hints)
-        app.get("/turnpike/kv")(get_kv)
-        app.get("/turnpike/kv/stream")(stream_kv)
+        routes = {"/turnpike/key": get_key, "/turnpike/kv": get_kv, "/turnpike/kv/stream": stream_kv}
+        app.post("/turnpike/hints")(guarded("/turnpike/hints", post_hints))
+        for path, serve in routes.items():
+            app.get(path)(guarded(path, serve))
 
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         """``engine_client`` is None where there is no engine; the routes then answer 503."""
         self._engine = getattr(engine_client, "engine_core", None)
-        given = getattr(args, "api_key", None) or []
-        self._keys = [given] if isinstance(given, str) else list(given)
+        self._keys = secret_keys.api_keys(getattr(args, "api_key", None))
+        try:
+            is_signed = read_settings(getattr(args, "additional_config", None)).signed_hints
+        except SettingsError:  # the scheduler says so, and follows no hints
+            is_signed = True
+        self._hint_key = secret_keys.hint_key() if is_signed else None
         if self._engine is not None:
             self._gauges = Gauges.known()
             self._refreshing = asyncio.create_task(self._refresh())
@@ -167,8 +182,8 @@ class Endpoints:
         if not self._keys:
             return True
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        given = token.encode()
-        known = [hmac.compare_digest(given, key.encode()) for key in self._keys]
+        given = token.encode("utf-8", "surrogateescape")
+        known = [hmac.compare_digest(given, key) for key in self._keys]
         return scheme.lower() == "bearer" and any(known)
 
 

@@ -22,6 +22,7 @@ from turnpike_vllm.ferry import Calls
 from turnpike_vllm.hints import ServiceClass
 from turnpike_vllm.offload import NOT_CONFIGURED, HostCopies
 from turnpike_vllm.pool import KvPool
+from turnpike_vllm.secret_keys import hint_key
 from turnpike_vllm.settings import Settings, SettingsError, read_settings
 from turnpike_vllm.waiting import RankedQueue
 
@@ -107,6 +108,7 @@ class TurnpikeMixin:
             displace=self._displace,
             wake=self._install_seams,
             calls=Calls(self._enqueue, self._abort, lambda: bool(scheduler.waiting)),
+            hint_key=hint_key() if wanted.signed_hints else None,
         )
 
     # Seams of single requests and rare events: always there.

@@ -34,6 +34,8 @@ class Settings:
     host_tier: HostTierConfig | None = field(default_factory=HostTierConfig)
     eviction: EvictionConfig | None = field(default_factory=EvictionConfig)
     classes: ClassesConfig | None = field(default_factory=ClassesConfig)
+    signed_hints: bool = True
+    """Follow those in requests only if a gateway has signed them; off where all clients may hint."""
     max_sessions: int = 4_096
     """Sessions that are remembered; the one that was silent longest goes first."""
 
@@ -50,6 +52,8 @@ _POLICIES: Mapping[str, Any] = {
     "classes": ClassesConfig,
 }
 
+_SWITCHES = ("opportunist", "signed_hints")
+
 Config = TypeVar("Config")
 
 
@@ -64,7 +68,7 @@ def read_settings(additional_config: object) -> Settings:
     for name, value in raw.items():
         if name in _POLICIES:
             changes[name] = _policy(name, value)
-        elif isinstance(value, bool) if name == "opportunist" else name == "max_sessions" and _is_size(value):
+        elif isinstance(value, bool) if name in _SWITCHES else name == "max_sessions" and _is_size(value):
             changes[name] = value
         else:
             raise SettingsError(f"{KEY}.{name}: unknown, or of the wrong kind")

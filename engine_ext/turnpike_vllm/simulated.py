@@ -315,9 +315,10 @@ class SimulatedEngine:
             policy=options.policy,
             scheduler_reserve_full_isl=options.reserve_full_input,
         )
-        extra: dict[str, Any] = {}
-        if options.turnpike is not None:
-            extra["additional_config"] = {"turnpike": options.turnpike}
+        # Nobody but whoever drives it can hint here.
+        given = options.turnpike
+        turnpike = False if given is False else {"signed_hints": False, **(given or {})}
+        extra: dict[str, Any] = {"additional_config": {"turnpike": turnpike}}
         head_size = 8 if options.host is None else options.host.bytes_per_token // 8
         spec = kv.FullAttentionSpec(
             block_size=options.block_size, num_kv_heads=1, head_size=head_size, dtype=torch.float32

@@ -23,6 +23,7 @@ from gateway.upstream.replica import Replica
 from gateway.wire.body import ABSENT, read_as
 from gateway.wire.hop_by_hop import end_to_end
 from gateway.wire.splice import Chunk, splice_fields
+from gateway.workflow.hints import signed
 
 _REFRAMED: Final = frozenset((b"host", b"content-length", b"expect"))
 _TRACE: Final = frozenset((b"traceparent",))
@@ -49,6 +50,8 @@ class Outbound:
         """Head and body, to be written in order; `hint`: what to tell the engine; `trace`: a header line
         instead of the client's own."""
         head = request.head
+        if hint is not None and replica.hint_key is not None:
+            hint = signed(hint, replica.hint_key)
         body = self._body(request, abilities, hint, is_readable=is_readable)
         start = head.passed_on.get(replica.id)
         if start is None:
@@ -91,7 +94,6 @@ class Outbound:
             if secret is not None and abilities.cache_salt:
                 tenant = head.visitor.tenant.id
                 fields["cache_salt"] = hmac.digest(secret.encode(), tenant.encode(), hashlib.sha256).hex()
-            # Of two fields of one name the last counts: what a client says there itself is not replaced.
             if hint is not None and self._hints.turnpike:
                 fields |= with_hint(request.body, hint)
         if fields:
@@ -100,12 +102,17 @@ class Outbound:
 
 
 def with_hint(body: bytes, hint: str) -> dict[str, Any]:
-    """The hint, behind what the client says in the same place; nothing if that is no object, or has one."""
-    stated = read_as(_STATED, body) if _XARGS in body else None
+    """The hint, behind what the client says in the same place; nothing if that is no object.
+
+    Of two fields of one name the last counts, so a hint of the client's own is replaced. A name may be spelt
+    with escapes.
+    """
+    may_state = _XARGS in body or _ESCAPED in body
+    stated = read_as(_STATED, body) if may_state else None
     if stated is None or stated.vllm_xargs is ABSENT:
-        return {"vllm_xargs": {"turnpike": hint}} if _XARGS not in body or stated is not None else {}
+        return {"vllm_xargs": {"turnpike": hint}} if not may_state or stated is not None else {}
     theirs = bytes(stated.vllm_xargs)
-    if not theirs.startswith(b"{") or len(theirs) > _MAX_XARGS or b'"turnpike"' in theirs:
+    if not theirs.startswith(b"{") or len(theirs) > _MAX_XARGS:
         return {}
     return {"vllm_xargs": Raw(b"".join(splice_fields(theirs, {"turnpike": hint})))}
 
@@ -116,6 +123,8 @@ class _Stated(msgspec.Struct):
 
 _STATED: Final = msgspec.json.Decoder(_Stated)
 _XARGS: Final = b'"vllm_xargs"'
+_ESCAPED: Final = b"\\u00"
+"""How an escaped letter of a name begins."""
 _MAX_XARGS: Final = 64 << 10
 _MAX_REMEMBERED: Final = 4
 """Replicas for which a connection remembers what they get."""

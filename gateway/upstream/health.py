@@ -149,6 +149,10 @@ class HealthChecks:
         ):  # it need not know the path
             status, answer = await self._get(replica, "/turnpike/kv")
             has_plugin = status == 200 and isinstance(answer, dict)
+            if has_plugin:
+                _, told = await self._get(replica, "/turnpike/key")
+                key = told.get("key") if isinstance(told, dict) else None
+                replica.hint_key = key if isinstance(key, str) else None
         return msgspec.structs.replace(vllm_abilities(version), turnpike_hints=has_plugin)
 
     async def _get(self, replica: Replica, path: str) -> tuple[int, Any]:

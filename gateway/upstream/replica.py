@@ -80,6 +80,8 @@ class Replica:
         self.pool = pool
         self.address = address
         self.api_key = api_key
+        self.hint_key: str | None = None
+        """With what hints to its engine are signed, as it told us; a new one each time it starts."""
         self._config = config
         self._tls = tls
         self.local_faults = local_faults if local_faults is not None else LocalFaults()

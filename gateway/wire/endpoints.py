@@ -128,8 +128,9 @@ _SGLANG_CONTROL = """
 _CONTROL_PATHS = frozenset(_VLLM_CONTROL + _SGLANG_CONTROL)
 """Exact paths, for any method."""
 
-_CONTROL_TREES = ("/metrics", "/adapters", "/debug")
-"""Mounts (`/adapters` is SageMaker's LoRA door): everything below them is the operator's, too."""
+_CONTROL_TREES = ("/metrics", "/adapters", "/debug", "/turnpike")
+"""Mounts (`/adapters` is SageMaker's LoRA door, `/turnpike` our plugin's): everything below them is the
+operator's, too."""
 
 _AMBIGUOUS = re.compile(
     r"""

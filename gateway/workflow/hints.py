@@ -14,7 +14,7 @@ from gateway.domain.ids import SessionId, ThreadId
 from gateway.workflow.reuse import Outlook
 
 try:
-    from turnpike_vllm.hints import MAX_SECONDS, VERSION, Hint
+    from turnpike_vllm.hints import MAX_SECONDS, VERSION, Hint, sign
 except ImportError:  # a gateway may be installed without it, and then has nothing to say to engines
     HAS_CONTRACT = False
 else:
@@ -23,6 +23,11 @@ else:
 _SUPERSEDES: Final = (Edge.COMPACTS, Edge.REWINDS)
 """What stood behind the place where it goes on is no prefix of anything that comes."""
 _GONE: Final = Outlook(reuse=0.0, retain_s=0.0, returns_in_s=None)
+
+
+def signed(hint: str, key: str) -> str:
+    """As it goes with a request to the engine that told this key."""
+    return sign(hint, key)
 
 
 class Hints:

@@ -1,6 +1,8 @@
 """What the doctor says of an installation and of a server."""
 
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 from typing import Any
 
@@ -42,7 +44,7 @@ def test_what_is_missing_and_what_to_do(
     ],
 )
 def test_a_server(told: dict[str, Any], fine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_get", lambda url: told)
+    monkeypatch.setattr(doctor, "_get", lambda url, key: told)
     found = list(doctor._server("http://engine:8000/"))
     assert all(each.is_fine for each in found) is fine
 
@@ -56,11 +58,39 @@ def test_the_host_tier_of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
         "break_even_s_per_1000_blocks": 0.524,
     }
     told = {"state": "awake", "host_tier": tier, "counters": {"host_tier": {"brought_back": 7}}}
-    monkeypatch.setattr(doctor, "_get", lambda url: told)
+    monkeypatch.setattr(doctor, "_get", lambda url, key: told)
     said = str(list(doctor._server("http://engine:8000/"))[-1])
     for each in ("3 away", "1 called", "7 brought_back", "21.0 GB/s to the host", "more than 0.52 s"):
         assert each in said
     assert "back," not in said.replace("brought_back,", "")
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment"),
+    [(["--api-key", "k"], {"VLLM_API_KEY": "other"}), ([], {"VLLM_API_KEY": "k"})],
+)
+def test_the_server_gets_its_key(
+    flags: list[str], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.headers["Authorization"])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"state": "awake"}')
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        __main__.main(["doctor", "--url", url, *flags], {"VLLM_PLUGINS": "turnpike", **environment})
+        thread.join()
+    assert asked == ["Bearer k"]
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://127.0.0.1:1"])

@@ -127,3 +127,39 @@ def test_actions_of_an_envelope() -> None:
     others = SimpleNamespace(action_type="somebody.else", action_version="1", payload={})
     assert hints.parse_actions([others, ours, newer]) == [Hint(session="s", seq=1), Refusal.UNKNOWN]
     assert hints.parse_actions(None) == []
+
+
+KEY = "k" * 64
+HINT = Hint(session="s", seq=1, retain_s=3.0)
+
+
+def test_what_was_signed_is_read_with_the_same_key_alone() -> None:
+    signed = hints.sign(HINT.as_json(), KEY)
+    assert hints.parse_signed(signed, KEY) == HINT
+    assert hints.parse_signed(signed, "another") is Refusal.UNSIGNED
+    assert hints.parse_signed(hints.sign("{}", KEY), KEY) is Refusal.MALFORMED
+    assert hints.parse_signed(hints.sign("\ud800", KEY), KEY) is Refusal.MALFORMED
+
+
+@given(
+    st.one_of(
+        st.text(st.characters(codec=None)),
+        st.binary(),
+        st.integers(),
+        st.none(),
+        st.lists(st.text()),
+        st.builds(
+            lambda mac, text: f"{mac} {text}",
+            st.text("0123456789abcdef", min_size=64, max_size=64),
+            st.text(),
+        ),
+        st.builds(lambda seq: Hint(session="s", seq=seq, band=0).as_json(), st.integers(0, 2**53)),
+        st.builds(lambda at: _changed(hints.sign(HINT.as_json(), KEY), at), st.integers(0, 90)),
+    )
+)
+def test_what_was_not_signed_is_no_hint(raw: object) -> None:
+    assert hints.parse_signed(raw, KEY) is Refusal.UNSIGNED
+
+
+def _changed(text: str, at: int) -> str:
+    return text[:at] + chr(ord(text[at]) ^ 1) + text[at + 1 :]

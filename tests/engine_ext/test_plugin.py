@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from argparse import Namespace
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from turnpike_vllm import plugin, utilities
+from turnpike_vllm import plugin, secret_keys, utilities
 from turnpike_vllm.hints import Hint
 from turnpike_vllm.plugin import Endpoints
 
@@ -135,10 +136,67 @@ async def test_deadlines_pass_in_the_stream_of_an_idle_engine(
 def test_the_key_of_the_server_is_wanted() -> None:
     found = Endpoints()
     assert found._may(SimpleNamespace(headers={}))
-    found._keys = ["secret", "other"]
+    found._keys = [b"secret", b"other"]
     assert found._may(SimpleNamespace(headers={"authorization": "Bearer other"}))
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}):
         assert not found._may(SimpleNamespace(headers=headers))
+
+
+def app_of(endpoints: Endpoints) -> Any:
+    fastapi = pytest.importorskip("fastapi")
+    app = fastapi.FastAPI()
+    endpoints.attach_router(app)
+    return app
+
+
+@pytest.mark.parametrize(
+    ("flag", "variable", "key"),
+    [
+        (None, "of-the-environment", "of-the-environment"),
+        (["of-the-flag", ""], "of-the-environment", "of-the-flag"),
+        ("of-the-flag", None, "of-the-flag"),
+        ([], "of-the-environment", "of-the-environment"),
+    ],
+)
+async def test_every_route_wants_the_key_of_the_server_however_it_is_given(
+    core: Core, monkeypatch: pytest.MonkeyPatch, flag: Any, variable: str | None, key: str
+) -> None:
+    testclient = pytest.importorskip("httpx")
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("VLLM_API_KEY", variable)
+    core.told = {"state": "absent"}  # a stream ends
+    found = Endpoints()
+    app = app_of(found)
+    await found.init_state(SimpleNamespace(engine_core=core), None, Namespace(api_key=flag))
+    transport = testclient.ASGITransport(app=app)
+    async with testclient.AsyncClient(transport=transport, base_url="http://engine") as client:
+        routes = [
+            (method, route.path)
+            for route in app.routes
+            if route.path.startswith("/turnpike/")
+            for method in route.methods
+        ]
+        assert len(routes) == 4
+        for method, path in routes:
+            for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer "}):
+                assert (await client.request(method, path, headers=headers)).status_code == 401
+            allowed = {"authorization": f"Bearer {key}"}
+            assert (await client.request(method, path, headers=allowed, content=b"{}")).status_code != 401
+
+
+async def test_the_hint_key_is_one_for_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(secret_keys.HINT_KEY, raising=False)
+    key = secret_keys.hint_key()
+    assert len(key) == 64 and os.environ[secret_keys.HINT_KEY] == key == secret_keys.hint_key()
+    found = Endpoints()
+    await found.init_state(None, None, Namespace())
+    assert found._hint_key == key
+    unsigned = Namespace(additional_config={"turnpike": {"signed_hints": False}})
+    await found.init_state(None, None, unsigned)
+    assert found._hint_key is None
+    await found.init_state(None, None, Namespace(additional_config={"turnpike": {"no such": 1}}))
+    assert found._hint_key == key
 
 
 async def test_a_body_has_a_bound() -> None:

@@ -11,20 +11,19 @@ from typing import Any
 import pytest
 
 from turnpike_vllm import doctor
-from turnpike_vllm.hints import XARGS_KEY, Hint
+from turnpike_vllm.hints import XARGS_KEY, Hint, sign
 from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
 OPTIONS = EngineOptions(
     max_model_len=4096,
-    api_key="key",
     extra_args=(
         *("--num-gpu-blocks-override", "160", "--max-num-batched-tokens", "512"),
         *("--scheduler-cls", "turnpike_vllm.scheduler.TurnpikeScheduler"),
         *("--additional-config", json.dumps({"turnpike": {"retention": {"grace_s": 0.5}}})),
     ),
-    extra_env={"VLLM_PLUGINS": "turnpike"},
+    extra_env={"VLLM_PLUGINS": "turnpike", "VLLM_API_KEY": "key"},
 )
 LONG = " ".join(f"word{number}" for number in range(300))
 
@@ -49,12 +48,15 @@ class Client:
     def kv(self) -> Any:
         return self.ask("/turnpike/kv")
 
+    def signed(self, hint: Hint) -> str:
+        return sign(hint.as_json(), self.ask("/turnpike/key")["key"])
+
     def hint(self, session: str, **more: Any) -> Hint:
         self.seq += 1
         return Hint(session=session, seq=self.seq, **more)
 
     def complete(self, prompt: str, hint: Hint | None = None, **more: Any) -> Any:
-        extra = {} if hint is None else {"vllm_xargs": {XARGS_KEY: hint.as_json()}}
+        extra = {} if hint is None else {"vllm_xargs": {XARGS_KEY: self.signed(hint)}}
         body = {"model": "scripted", "prompt": prompt, "max_tokens": 4, **more, **extra}
         return self.ask("/v1/completions", body)["usage"]
 
@@ -86,7 +88,7 @@ def test_it_sleeps_until_somebody_hints(client: Client) -> None:
 def test_hints_travel_with_requests_of_every_kind(client: Client, path: str, body: dict[str, Any]) -> None:
     before = client.kv()["counters"]["hints"].get("followed", 0)
     hint = client.hint(f"by {path}")
-    client.ask(path, {"model": "scripted", **body, "vllm_xargs": {XARGS_KEY: hint.as_json()}})
+    client.ask(path, {"model": "scripted", **body, "vllm_xargs": {XARGS_KEY: client.signed(hint)}})
     told = client.kv()
     assert told["counters"]["hints"]["followed"] == before + 1
     assert f"by {path}" in told["sessions"]
@@ -104,14 +106,18 @@ def test_hints_come_between_requests(client: Client) -> None:
     assert client.kv()["sessions"]["posted"]["attained"] == 5_000
 
 
-def test_a_hint_that_is_none_harms_nobody(client: Client) -> None:
-    before = client.kv()["counters"]["hints"].get("malformed", 0)
-    body = {"model": "scripted", "prompt": "hi", "max_tokens": 2, "vllm_xargs": {XARGS_KEY: "}"}}
+@pytest.mark.parametrize(
+    "given", ["}", Hint(session="forged", seq=2**53, band=0, retain_s=60.0).as_json(), 7, ["{}"]]
+)
+def test_what_no_gateway_signed_is_not_followed_and_harms_nobody(client: Client, given: Any) -> None:
+    before = client.kv()["counters"]["hints"].get("unsigned", 0)
+    body = {"model": "scripted", "prompt": "hi", "max_tokens": 2, "vllm_xargs": {XARGS_KEY: given}}
     assert client.ask("/v1/completions", body)["usage"]["completion_tokens"] > 0
-    assert client.kv()["counters"]["hints"]["malformed"] == before + 1
+    told = client.kv()
+    assert told["counters"]["hints"]["unsigned"] == before + 1 and "forged" not in told["sessions"]
 
 
-@pytest.mark.parametrize("path", ["/turnpike/kv", "/turnpike/kv/stream", "/turnpike/hints"])
+@pytest.mark.parametrize("path", ["/turnpike/key", "/turnpike/kv", "/turnpike/kv/stream", "/turnpike/hints"])
 def test_the_server_s_key_is_wanted(client: Client, path: str) -> None:
     with pytest.raises(urllib.error.HTTPError) as caught:
         client.open(path, {} if path.endswith("hints") else None, key="wrong")
@@ -168,12 +174,12 @@ def test_changes_are_pushed(client: Client) -> None:
     assert max(blocks["used"] for blocks in events) > 20
 
 
-def test_metrics_and_the_doctor(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_and_the_doctor(client: Client) -> None:
     with client.open("/metrics") as answer:
         lines = answer.read().decode().splitlines()
     assert 'turnpike_engine_blocks{state="total"} 159.0' in lines
-    monkeypatch.setattr(doctor, "_get", lambda url: client.kv())
-    assert all(each.is_fine for each in doctor._server(client.engine.url))
+    assert all(each.is_fine for each in doctor._server(client.engine.url, "key"))
+    assert not all(each.is_fine for each in doctor._server(client.engine.url))
 
 
 def test_a_reset_lets_go(client: Client) -> None:

@@ -1,8 +1,10 @@
 """Hints on their way: the sender on a real socket; the gateway in front of a real vLLM with the plugin."""
 
 import asyncio
+import contextlib
 import json
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from gateway.server.tasks import TaskGroup
 from gateway.upstream.replica import Address, Replica
 from gateway.wire.splice import splice_fields
 from tests.gateways import running_gateway
+from turnpike_vllm.hints import Hint
 from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
 
 A = ReplicaId("a")
@@ -92,7 +95,8 @@ async def test_an_engine_that_refuses_costs_nothing_but_a_count() -> None:
     [
         ('{"mine": 1, "x": {}}', {"mine": 1, "x": {}, "turnpike": "{}"}),
         ("{ }", {"turnpike": "{}"}),
-        ('{"turnpike": "its own"}', {"turnpike": "its own"}),
+        ('{"turnpike": "its own", "x": 1}', {"turnpike": "{}", "x": 1}),
+        ('{"turnp\\u0069ke": "its own"}', {"turnpike": "{}"}),
         ("[1]", [1]),
         ("null", None),
     ],
@@ -107,6 +111,12 @@ def test_a_hint_goes_where_a_prompt_only_mentions_such_fields() -> None:
     told = {"vllm_xargs": {"turnpike": "{}"}}
     assert with_hint(b'{"x": {"vllm_xargs": 1}}', "{}") == told == with_hint(b'{"x": 1}', "{}")
     assert with_hint(b'{"vllm_xargs": {"x": 1}', "{}") == {}  # which is no JSON
+
+
+def test_what_a_client_says_under_an_escaped_name_stays_beside_the_hint() -> None:
+    body = b'{"vllm\\u005fxargs": {"mine": 1}, "vllm_xargs": {"x": 1}, "\\u0076llm_xargs": {"y": 2}}'
+    whole = b"".join(splice_fields(body, with_hint(body, "{}")))
+    assert json.loads(whole)["vllm_xargs"] == {"y": 2, "turnpike": "{}"}
 
 
 # --- a real engine ----------------------------------------------------------------------------------
@@ -173,7 +183,17 @@ def test_a_real_engine_holds_what_a_pause_left(engine: ScriptedEngine, tmp_path:
         assert second["choices"][0]["message"]["content"] == "Done."
         ended = kv_when(engine, lambda told: followed(told) >= 4)
         assert ended["counters"]["hints"] == {"followed": 4} and ended["counters"]["holds"]["held"] >= 1
-        # What a client says there itself stays, and the hint goes with it.
-        stated = {**body, "vllm_xargs": {"mine": 1}}
+        # What a client says there itself stays, but for a hint of its own; ours goes with it.
+        forged = Hint(session="s-forged", seq=2**53, band=0, retain_s=3_600.0).as_json()
+        stated = {**body, "vllm_xargs": {"mine": 1, "turnpike": forged}}
         ask(f"http://127.0.0.1:{port}/v1/chat/completions", stated)
         assert followed(kv_when(engine, lambda told: followed(told) >= 5)) >= 5
+        # Where we read nothing (NaN is no JSON, but vLLM takes it), the engine follows nothing.
+        url = f"http://127.0.0.1:{port}/v1/chat/completions"
+        unread = json.dumps({**stated, "user": float("nan")}).encode()
+        with contextlib.suppress(urllib.error.HTTPError):
+            urllib.request.urlopen(urllib.request.Request(url, unread, {"content-type": "application/json"}))
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            ask(f"http://127.0.0.1:{port}/turnpike/hints", {"hints": [json.loads(forged)]})
+        told = ask(f"{engine.url}/turnpike/kv")
+        assert "s-forged" not in told["sessions"] and told["counters"]["hints"].get("unsigned", 0) <= 1
