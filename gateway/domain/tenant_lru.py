@@ -1,0 +1,123 @@
+"""A bounded map that several tenants share: when it is full, whoever holds most loses something first.
+
+So nobody can push out what others hold by adding more of its own.
+
+Invariants: the weights amount to at most `max_weight`; what is dropped is the longest unseen entry of the
+tenant that holds most, of several such tenants the longest unseen of all; a tenant without entries leaves no
+trace; `get`, `put` and `pop` take O(log tenants) on average.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Final, Generic, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_SPARE: Final = 64
+"""Outdated marks that are kept besides one for each tenant."""
+
+
+class _Entry(Generic[V]):
+    __slots__ = ("seen", "value", "weight")
+
+    def __init__(self, value: V, weight: int, seen: int) -> None:
+        self.value = value
+        self.weight = weight
+        self.seen = seen
+
+
+class _Held(Generic[K, V]):
+    """What one tenant holds."""
+
+    __slots__ = ("entries", "number", "weight")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        """Breaks ties in the heap; none is given twice."""
+        self.entries: OrderedDict[K, _Entry[V]] = OrderedDict()
+        """The longest unseen first."""
+        self.weight = 0
+
+    def mark(self) -> tuple[int, int, int]:
+        """The smallest is to lose something first."""
+        return -self.weight, next(iter(self.entries.values())).seen, self.number
+
+
+class TenantLru(Generic[T, K, V]):
+    def __init__(self, max_weight: int) -> None:
+        self._max = max_weight
+        self.weight = 0
+        """Of all entries."""
+        self._seen = 0
+        self._held: dict[T, _Held[K, V]] = {}
+        self._marks: list[tuple[tuple[int, int, int], T]] = []
+        """A heap. Each tenant has a mark with its present weight; some others are outdated."""
+
+    def __len__(self) -> int:
+        return sum(len(held.entries) for held in self._held.values())
+
+    def items(self) -> Iterator[tuple[T, K, V]]:
+        """Tenant by tenant, of each the longest unseen first."""
+        for tenant, held in self._held.items():
+            for key, entry in held.entries.items():
+                yield tenant, key, entry.value
+
+    def get(self, tenant: T, key: K) -> V | None:
+        """It counts as seen."""
+        held = self._held.get(tenant)
+        if held is None or (entry := held.entries.get(key)) is None:
+            return None
+        held.entries.move_to_end(key)
+        self._seen = entry.seen = self._seen + 1
+        return entry.value
+
+    def put(self, tenant: T, key: K, value: V, weight: int = 1) -> list[tuple[T, K, V]]:
+        """Adds or replaces it. What was dropped for it: perhaps itself."""
+        self.pop(tenant, key)
+        self._seen += 1
+        held = self._held.get(tenant)
+        if held is None:
+            held = self._held[tenant] = _Held(self._seen)
+        held.entries[key] = _Entry(value, weight, self._seen)
+        self._weigh(tenant, held, weight)
+        dropped = []
+        while self.weight > self._max:
+            whose = self._who_holds_most()
+            oldest = next(iter(self._held[whose].entries))
+            dropped.append((whose, oldest, self._drop(whose, oldest)))
+        return dropped
+
+    def pop(self, tenant: T, key: K) -> V | None:
+        held = self._held.get(tenant)
+        return self._drop(tenant, key) if held is not None and key in held.entries else None
+
+    def _drop(self, tenant: T, key: K) -> V:
+        held = self._held[tenant]
+        entry = held.entries.pop(key)
+        if not held.entries:
+            del self._held[tenant]
+        self._weigh(tenant, held, -entry.weight)
+        return entry.value
+
+    def _weigh(self, tenant: T, held: _Held[K, V], by: int) -> None:
+        self.weight += by
+        held.weight += by
+        if held.entries:
+            heappush(self._marks, (held.mark(), tenant))
+        if len(self._marks) > 2 * len(self._held) + _SPARE:
+            self._marks = [(each.mark(), tenant) for tenant, each in self._held.items()]
+            heapify(self._marks)
+
+    def _who_holds_most(self) -> T:
+        while True:
+            mark, tenant = self._marks[0]
+            held = self._held.get(tenant)
+            if held is None or held.number != mark[2] or held.weight != -mark[0]:
+                heappop(self._marks)
+            elif (now := held.mark()) != mark:  # its oldest was seen since, which only makes it later
+                heapreplace(self._marks, (now, tenant))
+            else:
+                return tenant
