@@ -1,15 +1,21 @@
 """One client connection: bytes in become requests for the handler, its answer goes out as bytes.
 
 One request is handled after the other, in the call that brought its last byte as far as that goes. If
-the client leaves, the handler is cancelled; that is how it learns of it. Writing never waits: a relay that
-writes more than the client reads is told by `on_pause` and `on_resume`, and stops reading from its backend.
+the client leaves, the handler is cancelled; that is how it learns of it.
+
+Flow control: writing never waits. While the client does not read, the backend that its response comes from is
+not read either (`follow`), and no further request is begun. While a request is handled, what arrives is held
+unread, up to a bound; beyond it the client is not read.
+
+What may happen in which state is the table in `connection_states.py`.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from gateway.domain.decision import Refusal, RefusalReason
+from gateway.server.connection_states import State, Step, advance
 from gateway.server.door import Visitor
 from gateway.server.request_parser import HttpRequest, RequestParser
 from gateway.server.response_writer import ResponseWriter
@@ -22,6 +28,18 @@ if TYPE_CHECKING:
 
 Handler = Callable[["ClientConnection", HttpRequest], Coroutine[Any, Any, None]]
 
+_MAX_UNREAD_BYTES: Final = 64 << 10
+"""Held of what a client sends while it is being answered. Beyond it the client is not read until it was
+answered, and if it leaves meanwhile, that is not seen until something is written to it."""
+
+
+class Source(Protocol):
+    """What a response comes from."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
 
 class ClientConnection(ResponseWriter):
     def __init__(self, listener: "Listener") -> None:
@@ -29,18 +47,20 @@ class ClientConnection(ResponseWriter):
         self._limits = listener.limits
         self._parser = RequestParser(listener.limits, listener.budget, self._judge)
         self._run: Run | None = None
-        """The handler of the current request."""
-        self._is_serving = False
-        self._is_discarding = False
+        """The handler of the current request, once it has to wait."""
+        self._source: Source | None = None
         self._is_reading = True
         now = listener.now()
-        self._idle_since = self._last_read = self._first_byte = now
+        self._since = self._last_read = self._first_byte = now
+        """`_since`: the connection is idle, lingering or closing since then."""
         self._paused_since: float | None = None
-        self._closing_since: float | None = None
         self.peer = ""
         """The client's address, without the port."""
-        self.on_pause: Callable[[], None] | None = None
-        self.on_resume: Callable[[], None] | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        """The client does not read what was written to it."""
+        return self._paused_since is not None
 
     # --- from the transport ----------------------------------------------------------------------
 
@@ -55,145 +75,166 @@ class ClientConnection(ResponseWriter):
             )
 
     def data_received(self, data: bytes) -> None:
-        if self._is_discarding:
-            return
-        parser = self._parser
-        now = self._last_read = self._listener.now()
-        if not parser.is_mid_request:
-            self._first_byte = now
-        parser.feed(data)
-        if parser.wants_continue:
-            self._continue_if_wanted()
-        if parser.requests or parser.refusal is not None:
-            if self._current is not None:
-                self._is_reading = False
-                self.transport.pause_reading()  # a pipelined request waits for its turn
-            else:
+        state, parser = self.state, self._parser
+        if state is State.IDLE:
+            now = self._last_read = self._listener.now()
+            if not parser.is_mid_request and not parser.unread_bytes:
+                self._first_byte = now
+            parser.hold(data)
+            if self._paused_since is None:
                 self._serve()
+                return
+        elif state in _WITH_HANDLER:
+            is_between = not (parser.unread_bytes or parser.is_mid_request)
+            if is_between and not data.strip(b"\r\n"):
+                return  # an empty line, which some clients send behind a body
+            parser.hold(data)
+        else:
+            return  # nobody reads it any more
+        if parser.unread_bytes > _MAX_UNREAD_BYTES and self._is_reading:
+            self._is_reading = False
+            self.transport.pause_reading()
 
     def _judge(self, method: str, target: bytes, headers: RawHeaders) -> Visitor | Refusal:
         return self._listener.door.judge(method, target, headers, self.peer)
 
     def eof_received(self) -> bool:
         """A half-closed client is treated as gone; it gets what is ready, but no half of a response."""
-        if self._current is not None:
+        if self.state in _WITH_HANDLER:
             self.abort()
         else:
             self._close()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._is_lost = True
+        self.state = advance(self.state, Step.LOSE)
         self._listener.disconnected(self)
-        self._parser.discard()
+        self._parser.close()
         if self._run is not None:
             self._run.cancel()
 
     def pause_writing(self) -> None:
         self._paused_since = self._listener.now()
-        if self.on_pause is not None:
-            self.on_pause()
+        if self._source is not None:
+            self._source.pause()
 
     def resume_writing(self) -> None:
         self._paused_since = None
-        if self.on_resume is not None:
-            self.on_resume()
+        if self._source is not None:
+            self._source.resume()
+        elif self.state is State.IDLE:
+            self._first_byte = self._last_read = self._listener.now()
+            self._serve()
+
+    def follow(self, source: Source | None) -> None:
+        """From now on `source` is paused whenever the client does not read; the one before goes on."""
+        if self._paused_since is not None:
+            if self._source is not None:
+                self._source.resume()
+            if source is not None:
+                source.pause()
+        self._source = source
 
     # --- one request after the other -------------------------------------------------------------
 
     def _serve(self) -> None:
-        """Handles what has come, until a handler has to wait. A loop: handlers may end at once."""
-        self._is_serving = True
-        while self._parser.requests and not self._must_close:
-            self._current = request = self._parser.requests.popleft()
-            self._run = run = Run(self._listener.handler(self, request), self._request_over)
+        """Handles what has come, until a handler has to wait or the client does not read what it got.
+
+        A loop: handlers may end at once.
+        """
+        while self.state is State.IDLE and self._paused_since is None:
+            request = self._parser.next_request()
+            if request is None:
+                self._read_on()
+                return
+            self.state = advance(State.IDLE, Step.SERVE)
+            self._current = request
+            run = Run(self._listener.handler(self, request), self._request_over)
             run.go_on()
             if self._current is not None:
-                break
-        self._is_serving = False
-        if self._current is None:
-            self._rest()
+                self._run = run
 
     def _request_over(self) -> None:
         assert self._current is not None
-        self._listener.budget.give_back(len(self._current.body))
-        self._current = self._run = None
-        self._is_answering = False
-        self._idle_since = self._listener.now()
-        if self._framing is not None:  # the handler stopped half-way
+        self.let_go_of_body()
+        self._current = None
+        self._since = self._first_byte = self._last_read = self._listener.now()
+        if self.state is not State.ANSWERED:  # the handler stopped half-way
             self.abort()
-        if self._is_serving:
-            return
-        if self._parser.requests:
+        elif self._must_close or self._listener.is_draining:
+            self._close()
+        else:
+            self.state = advance(State.ANSWERED, Step.REST)
+        if self._run is not None:  # else `_serve` goes on
+            self._run = None
             self._serve()
-        else:
-            self._rest()
 
-    def _rest(self) -> None:
-        """Nothing is left to be handled."""
-        if self._is_lost:
-            return
-        if self._must_close:
-            self._close()
-        elif self._parser.refusal is not None:
-            self._refuse_and_linger(self._parser.refusal)
-        elif self._listener.is_draining:
-            self._close()
-        else:
-            if not self._is_reading:
-                self._read_on()
-            if self._parser.wants_continue:
-                self._continue_if_wanted()
+    def let_go_of_body(self) -> None:
+        """The current request cannot be sent again: its body need not be held any more."""
+        if self._current is not None:
+            self._listener.budget.give_back(len(self._current.body))
+            self._current.body = b""
 
     def _read_on(self) -> None:
+        """No whole request is left: refuses, or reads on, or asks for a body that the client holds back."""
+        if self._parser.refusal is not None:
+            self._refuse_and_linger(self._parser.refusal)
+            return
+        self._resume_reading()
+        if self._parser.wants_continue:
+            self._parser.wants_continue = False
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _resume_reading(self) -> None:
         if not self._is_reading:
             self._is_reading = True
             self.transport.resume_reading()
 
-    def _continue_if_wanted(self) -> None:
-        """Asks for a body that the client holds back, unless a response is still on its way."""
-        if self._parser.wants_continue and self._current is None and not self._parser.requests:
-            self._parser.wants_continue = False
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
     def _refuse_and_linger(self, refusal: Refusal) -> None:
         """Answers, and reads on for a while: closing on unread bytes would reset the answer away."""
-        self._is_discarding = True
-        self._read_on()
+        self.state = advance(self.state, Step.REFUSE)
+        self._since = self._listener.now()
+        self._resume_reading()
         self._refused_method = self._parser.refused_method
         path = self._parser.refused_target.partition(b"?")[0].decode("latin-1")
         self.refuse(classify("POST", path).protocol, refusal)
         if self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()
-        self._listener.loop.call_later(self._limits.linger_s, self._close)
 
     def _close(self) -> None:
-        if not self._is_lost and self._closing_since is None:
-            self._closing_since = self._listener.now()
+        if self.state not in _ENDING:
+            self._since = self._listener.now()
+            self.state = advance(self.state, Step.CLOSE)
             self.transport.close()
 
     # --- the listener's side ---------------------------------------------------------------------
 
     @property
     def is_idle(self) -> bool:
-        return self._current is None and not self._parser.is_mid_request
+        return self.state is State.IDLE and not self._parser.is_mid_request
 
     def drain(self) -> None:
         """No further request is taken; an idle connection closes now."""
-        if self.is_idle and not self._is_discarding:
+        if self.is_idle:
             self._close()
 
     def check_timeouts(self, now: float) -> None:
         """Called about once a second."""
-        limits = self._limits
-        if any(
-            since is not None and now - since > limits.client_stall_s
-            for since in (self._paused_since, self._closing_since)
-        ):
+        limits, state = self._limits, self.state
+        if self._paused_since is not None and now - self._paused_since > limits.client_stall_s:
             self.abort()
-        elif self._current is not None or self._is_discarding:
-            return
-        elif self._parser.is_mid_request:
+        elif state is State.CLOSING:
+            if now - self._since > limits.client_stall_s:
+                self.abort()
+        elif state is State.LINGERING:
+            if now - self._since > limits.linger_s:
+                self._close()
+        elif state is State.IDLE and self._paused_since is None:
+            self._check_request(now)
+
+    def _check_request(self, now: float) -> None:
+        limits = self._limits
+        if self._parser.is_mid_request:
             waited = now - self._first_byte
             if (
                 (self._parser.is_in_head and waited > limits.head_timeout_s)
@@ -202,6 +243,10 @@ class ClientConnection(ResponseWriter):
             ):
                 message = "The request did not arrive in time."
                 self._parser.refuse(Refusal(reason=RefusalReason.REQUEST_TIMEOUT, message=message))
-                self._serve()
-        elif now - max(self._idle_since, self._last_read) > limits.keep_alive_s:
+                self._read_on()
+        elif now - max(self._since, self._last_read) > limits.keep_alive_s:
             self._close()
+
+
+_WITH_HANDLER: Final = frozenset((State.SERVING, State.ANSWERING, State.ANSWERED))
+_ENDING: Final = frozenset((State.CLOSING, State.CLOSED))

@@ -159,6 +159,7 @@ class Ticket:
     ) -> None:
         if not self.is_over:
             self._end(ev.ClientLeft(self.request, self.seen() if self.seen is not None else None))
+        self.seen = None  # it refers to who refers to us
         self._driver.tickets.pop(self.request, None)
 
     async def decision(self) -> Dispatch | Refuse:

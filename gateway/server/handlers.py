@@ -21,11 +21,11 @@ from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Protocol, RequestFacts
 from gateway.server.connection import ClientConnection
 from gateway.server.driver import Driver, Ticket
-from gateway.server.holding import Held, fail_late, is_event_stream
+from gateway.server.holding import Held, is_event_stream
 from gateway.server.outbound import Outbound
 from gateway.server.prefills import Prefills
 from gateway.server.receipts import receipts
-from gateway.server.relay import Relay, framing_of, pass_whole
+from gateway.server.relay import Relay, Write, framing_of, pass_whole
 from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
 from gateway.server.tasks import check_each
@@ -179,11 +179,15 @@ class Handlers:
                     else:
                         client.refuse(facts.protocol, decision.refusal, told)
                     return None
-                replica = self._replicas[decision.placement.replica]
+                replica = self._replicas.get(decision.placement.replica)
+                if replica is None:  # it left after the brain had decided, and before we went on
+                    ticket.attempt_failed("the replica left", was_sent=False, timed_out=False)
+                    continue
                 upstream = await self._attempt(ticket, decision, replica, request, facts)
                 if upstream is not None:
                     if self._prefills is not None and decision.session is not None:
                         self._prefills.keep(decision.session, request)
+                    client.let_go_of_body()
                     return _Attempt(replica, upstream, told, held)
         finally:
             if held is not None:
@@ -196,19 +200,20 @@ class Handlers:
         endpoint, head = request.head.visitor.endpoint, upstream.head
         assert head is not None
         is_reusable = False
+        write: Write = client.write
         try:
             observer = observe(endpoint.protocol, endpoint.work, head.content_type, head.content_encoding)
             if held is None or not held.has_begun:
                 client.start_response(head.start + told, framing_of(head, request.head))
             elif not is_event_stream(head):
-                is_reusable = await fail_late(held, client, upstream, ticket, observer)
-                return
+                write = held.as_last_event(head.status)
             whole = upstream.take_whole()
             if whole is not None:
-                pass_whole(client, whole, head, ticket, observer)
+                pass_whole(write, whole, head, ticket, observer)
                 is_reusable = True
             else:
-                is_reusable = await self._relay(Relay(client, upstream, head, ticket, observer), replica)
+                relay = Relay(client, upstream, head, ticket, observer, write)
+                is_reusable = await self._relay(relay, replica)
         finally:
             replica.release(upstream, reuse=is_reusable)
 

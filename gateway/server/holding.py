@@ -1,14 +1,8 @@
-"""Clients whose streamed answer has not begun: after a while they hear that they are not forgotten.
+"""Clients whose streamed answer has not begun: after a while they are sent keep-alives.
 
-Source: none; what 22 clients bear in silence, and what keeps them from giving up, was observed.
-
-Symbols: —
-
-Deviations: —
-
-Invariants: nothing is sent before `quiet_s`, so that whoever need not wait for longer than that gets the
-backend's own head, or a status; nothing at all is sent to a client that does not read an event stream; a
-request that need not wait costs nothing.
+Nothing is sent before `quiet_s`, so that whoever waits no longer than that gets the backend's own head, or an
+error status. Nothing at all is sent to a client that did not ask for an event stream, or that does not read.
+How long 22 clients wait in silence, and what keeps them from giving up, was observed.
 """
 
 import asyncio
@@ -19,16 +13,12 @@ from gateway.domain.decision import Refusal
 from gateway.domain.request import RequestFacts
 from gateway.errors import error_body, http_status
 from gateway.server.connection import ClientConnection
-from gateway.server.driver import Ticket
-from gateway.server.relay import answer_of
+from gateway.server.relay import Write
 from gateway.server.request_parser import HttpRequest
 from gateway.server.response_writer import Framing
-from gateway.upstream.connection import UpstreamConnection
-from gateway.upstream.errors import AnswerCut
 from gateway.upstream.response_head import ResponseHead
 from gateway.wire.headers import get_header
 from gateway.wire.keep_alive import error_event, keep_alive
-from gateway.wire.observer import ResponseObserver
 
 _MAX_ERROR_BYTES: Final = 1 << 16
 _HEAD: Final = (
@@ -66,6 +56,18 @@ class Held:
         """What would have been a status ends the stream."""
         self._client.write([error_event(self._protocol, status, body)], is_last=True)
 
+    def as_last_event(self, status: int) -> Write:
+        """Where to write a body that is no event stream: it ends the stream as one event, cut to a bound."""
+        body = bytearray()
+
+        def write(parts: list[bytes], is_last: bool) -> None:
+            for part in parts:
+                body.extend(part[: _MAX_ERROR_BYTES - len(body)])
+            if is_last:
+                self.fail(status, bytes(body))
+
+        return write
+
     def refuse(self, refusal: Refusal) -> None:
         self.fail(http_status(refusal.reason), error_body(self._protocol, refusal))
 
@@ -73,7 +75,8 @@ class Held:
         if not self.has_begun:
             self.has_begun = True
             self._client.start_response(_HEAD, Framing.CLOSE if self._is_http_1_0 else Framing.CHUNKED)
-        self._client.write([self._told])
+        if not self._client.is_paused:
+            self._client.write([self._told])
         self._timer = self._loop.call_later(self._period_s, self._speak)
 
 
@@ -84,34 +87,3 @@ def is_event_stream(head: ResponseHead) -> bool:
         and head.content_type.startswith("text/event-stream")
         and head.content_encoding is None
     )
-
-
-async def fail_late(
-    held: Held,
-    client: ClientConnection,
-    upstream: UpstreamConnection,
-    ticket: Ticket,
-    observer: ResponseObserver,
-) -> bool:
-    """An answer that is no stream, to a client that was promised one. Whether the replica's connection is fit
-    for reuse."""
-    head = upstream.head
-    assert head is not None
-    ticket.response_started(head.status)
-    body = bytearray()
-
-    def keep(parts: list[bytes], _: bool) -> None:
-        for part in parts:
-            body.extend(part[: _MAX_ERROR_BYTES - len(body)])
-
-    try:
-        upstream.set_sink(keep)
-        await upstream.done
-    except AnswerCut as cut:
-        ticket.cut(answer_of(observer, head), str(cut))
-        client.abort()
-        return False
-    observer.feed(bytes(body))
-    ticket.finished(answer_of(observer, head))
-    held.fail(head.status, bytes(body))
-    return True

@@ -53,11 +53,11 @@ class Outbound:
         if hint is not None and replica.hint_key is not None:
             hint = signed(hint, replica.hint_key)
         body = self._body(request, abilities, hint, is_readable=is_readable)
-        start = head.passed_on.get(replica.id)
+        start = head.passed_on.get(replica)
         if start is None:
             if len(head.passed_on) >= _MAX_REMEMBERED:
                 head.passed_on.clear()
-            start = head.passed_on[replica.id] = self._start(head, replica, is_traced=trace is not None)
+            start = head.passed_on[replica] = self._start(head, replica, is_traced=trace is not None)
         told = trace or b""
         if session is not None and abilities.session_header and self._hints.session:
             if "x-session-id" not in head.facts.stated:

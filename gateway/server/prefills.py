@@ -56,7 +56,7 @@ class Prefills:
             self._bytes -= _size(before)
         if not may_be_prefilled(request.head.visitor.endpoint.protocol):
             return
-        self._kept[conversation] = request
+        self._kept[conversation] = HttpRequest(request.head, request.body)  # theirs is emptied
         self._bytes += _size(request)
         while self._bytes > self._max_bytes:
             _, oldest = self._kept.popitem(last=False)

@@ -1,12 +1,13 @@
 """The byte pump: what a replica sends goes straight to the client, and is looked at afterwards.
 
-Every read is written on before the next read; no event is held back, nothing is re-encoded. If the
-client reads more slowly than the replica writes, the replica's socket is not read for a while. If the
-replica dies in the middle, the client's connection is cut, because several clients take a clean end for
-success.
+Every read is written on before the next read; no event is held back, nothing is re-encoded. While the
+client does not read, the replica's socket is not read either, also if the client stopped reading before
+this response began. If the replica dies in the middle, the client's connection is cut, because several
+clients take a clean end for success.
 """
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 
@@ -20,6 +21,9 @@ from gateway.upstream.errors import AnswerCut
 from gateway.upstream.response_head import ResponseHead
 from gateway.wire.observer import ResponseObserver
 
+Write = Callable[[list[bytes], bool], None]
+"""Takes body bytes, in order, and whether they are the last."""
+
 
 class Relay:
     """One response on its way."""
@@ -31,27 +35,29 @@ class Relay:
         head: ResponseHead,
         ticket: Ticket,
         observer: ResponseObserver,
+        write: Write,
     ) -> None:
+        """`write`: where the body goes, by which it gets to the client in one form or another."""
         self._client = client
         self.upstream = upstream
         self._head = head
         self._ticket = ticket
         self._observer = observer
-        self._is_paused = False
+        self._write = write
         self._saw_first_token = False
         self._told_calls = 0
         self._told_states = 0
 
     @property
     def is_waiting_for_replica(self) -> bool:
-        return not self._is_paused and not self.upstream.done.has_come
+        return not self._client.is_paused and not self.upstream.done.has_come
 
     async def run(self) -> bool:
         """Passes the response on to its end. Whether the replica's connection is fit for reuse."""
         client, upstream = self._client, self.upstream
         self._ticket.response_started(self._head.status)
         self._ticket.seen = self._told_answer
-        client.on_pause, client.on_resume = self._pause, self._resume
+        client.follow(upstream)
         try:
             upstream.set_sink(self._pump)
             client.flush_head()
@@ -65,7 +71,7 @@ class Relay:
                 self._ticket.finished(self._told_answer())
             raise
         finally:
-            client.on_pause = client.on_resume = None
+            client.follow(None)
         self._ticket.finished(self._told_answer())
         return True
 
@@ -74,7 +80,9 @@ class Relay:
         self.upstream.give_up_on_rest()
 
     def _pump(self, parts: list[bytes], is_last: bool) -> None:
-        self._client.write(parts, is_last=is_last)
+        if is_last:
+            self._client.follow(None)  # the connection may be used again, and must not stay paused
+        self._write(parts, is_last)
         # One chunk a read: the observer's work is per call more than per byte.
         if self._observer.feed(parts[0] if len(parts) == 1 else b"".join(parts)):
             self._tell()
@@ -100,14 +108,6 @@ class Relay:
             self._ticket.state_minted(observer.state_ids[self._told_states])
             self._told_states += 1
 
-    def _pause(self) -> None:
-        self._is_paused = True
-        self.upstream.pause()
-
-    def _resume(self) -> None:
-        self._is_paused = False
-        self.upstream.resume()
-
 
 def framing_of(head: ResponseHead, request: RequestHead) -> Framing:
     if head.is_empty:
@@ -118,14 +118,14 @@ def framing_of(head: ResponseHead, request: RequestHead) -> Framing:
 
 
 def pass_whole(
-    client: ClientConnection,
+    write: Write,
     parts: list[bytes],
     head: ResponseHead,
     ticket: Ticket,
     observer: ResponseObserver,
 ) -> None:
     """A response that has come as a whole: `parts` is its body."""
-    client.write(parts, is_last=True)
+    write(parts, True)
     observer.feed(parts[0] if len(parts) == 1 else b"".join(parts))
     answer = answer_of(observer, head)
     ticket.answered_at_once(answer, has_first_token=observer.has_first_token and head.status < 400)

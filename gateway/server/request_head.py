@@ -4,8 +4,8 @@ import msgspec
 
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.decision import Refusal, RefusalReason
-from gateway.domain.ids import ReplicaId
 from gateway.server.door import Visitor
+from gateway.upstream.replica import Replica
 from gateway.wire.facts import HeaderFacts
 from gateway.wire.headers import RawHeaders
 
@@ -22,8 +22,8 @@ class RequestHead(msgspec.Struct, kw_only=True, eq=False):
     keep_alive: bool
     visitor: Visitor
     facts: HeaderFacts
-    passed_on: dict[ReplicaId, bytes] = {}
-    """What `outbound` made of it for each replica."""
+    passed_on: dict[Replica, bytes] = {}
+    """What `outbound` made of it for each replica. Not by its name: another replica may have that later."""
 
 
 class RefusedRequest(Exception):  # noqa: N818 - an outcome, raised only to leave llhttp's callbacks
@@ -32,9 +32,14 @@ class RefusedRequest(Exception):  # noqa: N818 - an outcome, raised only to leav
         self.refusal = refusal
 
 
-def check_head(method: bytes, target: bytes, headers: RawHeaders, version: str, limits: HttpLimits) -> None:
-    """Raises `RefusedRequest` for a head that two parsers could read in two ways, or that asks too much."""
-    hosts = lengths = codings = 0
+def check_head(
+    method: bytes, target: bytes, headers: RawHeaders, version: str, limits: HttpLimits
+) -> int | None:
+    """How long the body is; None if it comes in chunks.
+
+    Raises `RefusedRequest` for a head that two parsers could read in two ways, or that asks too much.
+    """
+    hosts = lengths = codings = length = 0
     for name, value in headers:
         match name.lower():
             case b"host":
@@ -43,7 +48,7 @@ def check_head(method: bytes, target: bytes, headers: RawHeaders, version: str, 
                 lengths += 1
                 if not value.isdigit():
                     raise malformed("Content-Length is not a number")
-                if len(value) > 18 or int(value) > limits.max_body_bytes:
+                if len(value) > 18 or (length := int(value)) > limits.max_body_bytes:
                     raise too_large(limits)
             case b"transfer-encoding":
                 codings += 1
@@ -60,6 +65,7 @@ def check_head(method: bytes, target: bytes, headers: RawHeaders, version: str, 
     if method == b"CONNECT" or not (target.startswith(b"/") or (method == b"OPTIONS" and target == b"*")):
         # An absolute target names a server; which server answers is not the client's to say.
         raise malformed("the request target must be a path")
+    return None if codings else length
 
 
 def refused(reason: RefusalReason, message: str) -> RefusedRequest:

@@ -5,11 +5,15 @@ gaps through which requests are smuggled, asks the door, and bounds what a clien
 body is collected whole and later framed anew for the backend, so no framing of a client's ever gets there;
 neither do its trailer fields, which came after the head had been judged.
 
-Sans-I/O: `feed` takes bytes and appends to `requests`; nothing here touches a socket or a clock.
+Requests are read one at a time: what follows a whole one stays unread bytes until the next is asked for,
+because a request of 30 bytes takes two kilobytes once it is read.
+
+Sans-I/O: `hold` takes bytes, `next_request` reads them; nothing here touches a socket or a clock.
 """
 
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 import httptools
 import msgspec
@@ -33,6 +37,7 @@ from gateway.wire.known_head import KnownHead, know_message
 class HttpRequest(msgspec.Struct):
     head: RequestHead
     body: bytes
+    """Empty once it is no longer needed."""
 
 
 Judge = Callable[[str, bytes, RawHeaders], Visitor | Refusal]
@@ -58,7 +63,7 @@ class BufferBudget:
 
 
 class RequestParser:
-    """Feed it what arrives; take requests from `requests`.
+    """Give it what arrives with `hold`; take requests with `next_request`.
 
     After a refusal it reads no further; the requests before it are whole and stay.
     """
@@ -68,7 +73,11 @@ class RequestParser:
         self._budget = budget
         self._judge = judge
         self._visitor: Visitor
-        self.requests: deque[HttpRequest] = deque()
+        self._unread = b""
+        self._at = 0
+        """Where in `_unread` reading goes on."""
+        self._requests: deque[HttpRequest] = deque()
+        """Whole ones. More than one only behind a body in chunks, whose end is not known beforehand."""
         self.refusal: Refusal | None = None
         self.refused_target = b""
         """The target of the refused request, as far as it had been read."""
@@ -78,10 +87,12 @@ class RequestParser:
         """The client waits for `100 Continue` before it sends the body. Whoever sends it clears this."""
         self.is_in_head = False
         self.is_in_body = False
+        self._length: int | None = 0
+        """Of the body that is being read; None if it comes in chunks."""
         self._unreported_bytes = 0
         """Fed since llhttp last told us of anything."""
         self._last: tuple[KnownHead, RequestHead] | None = None
-        """To know the next request by."""
+        """The last head: an identical one is not parsed again."""
         self._parser = httptools.HttpRequestParser(self)
         self._reset()
 
@@ -89,20 +100,59 @@ class RequestParser:
     def is_mid_request(self) -> bool:
         return self.is_in_head or self.is_in_body
 
-    def feed(self, data: bytes) -> None:
-        """Never raises: what cannot be accepted sets `refusal`."""
-        is_between = not (self.is_in_head or self.is_in_body or self._unreported_bytes)
-        if is_between and self._last is not None:
+    @property
+    def unread_bytes(self) -> int:
+        return len(self._unread) - self._at
+
+    def hold(self, data: bytes) -> None:
+        """Takes what arrived, and does not read it yet."""
+        if self._at < len(self._unread):
+            data = self._unread[self._at :] + data
+        self._unread, self._at = data, 0
+
+    def next_request(self) -> HttpRequest | None:
+        """Reads until a request is whole; None if all was read, or refused. Never raises."""
+        while not self._requests:
+            data = self._unread
+            if self._at >= len(data):
+                return None
+            if self.refusal is not None:
+                self._unread, self._at = b"", 0
+                return None
+            if not self._at and not self.is_mid_request and not self._unreported_bytes:
+                self._read_whole(data)
+            else:
+                self._read(self._cut())
+        return self._requests.popleft()
+
+    def _read_whole(self, data: bytes) -> None:
+        """At the beginning of a read, which most often is exactly one request."""
+        if self._last is not None:
             body = self._last[0].body_of(data)
             if body is not None and self._may_hold(len(body)):
-                self.requests.append(HttpRequest(self._last[1], body))
+                self._at = len(data)
+                self._requests.append(HttpRequest(self._last[1], body))
                 return
-        before = len(self.requests)
-        self._read(data)
-        if is_between and not self.is_mid_request and len(self.requests) == before + 1:
-            request = self.requests[-1]
+        while self._at < len(data) and not self._requests and self.refusal is None:
+            self._read(self._cut())
+        if self._at == len(data) and not self.is_mid_request and len(self._requests) == 1:
+            request = self._requests[0]
             known = know_message(data, len(request.body))
             self._last = (known, request.head) if known is not None and request.head.keep_alive else None
+
+    def _cut(self) -> bytes:
+        """What to read next: up to the end of the head, of the body, or a little of a body in chunks."""
+        data, start = self._unread, self._at
+        if not self.is_in_body:
+            end = data.find(b"\r\n\r\n", start) + 4
+            if end < 4:
+                end = len(data)
+        elif self._length is not None:
+            end = start + max(self._length - self._body_bytes, 1)
+        else:
+            end = start + _CHUNKED_BYTES
+        self._at = min(end, len(data))
+        return data[start:end]
 
     def _may_hold(self, size: int) -> bool:
         """Takes it from the budget. If not, llhttp's callbacks say why."""
@@ -136,11 +186,14 @@ class RequestParser:
         self._budget.give_back(self._body_bytes)
         self._reset()
 
-    def discard(self) -> None:
-        """Gives back what unfinished and untaken requests hold."""
-        self._budget.give_back(self._body_bytes + sum(len(r.body) for r in self.requests))
-        self.requests.clear()
+    def close(self) -> None:
+        """Gives back what unfinished and untaken requests hold. Nothing may be read afterwards."""
+        self._budget.give_back(self._body_bytes + sum(len(r.body) for r in self._requests))
+        self._requests.clear()
+        self._unread, self._at = b"", 0
         self._reset()
+        # Both refer back to us. Without them a closed connection needs no garbage collector.
+        del self._parser, self._judge
 
     def _without_upgrade(self) -> bytes:
         """The head just read, to be read again as if no upgrade had been asked for.
@@ -156,7 +209,7 @@ class RequestParser:
         self._target = b""
         self._headers: RawHeaders = []
         self._header_bytes = 0
-        self._body: list[bytes] = []
+        self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
         self.is_in_head = self.is_in_body = False
 
@@ -173,7 +226,7 @@ class RequestParser:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._unreported_bytes = 0
-        self._count_header_bytes(len(name) + len(value) + 4)
+        self._count_header_bytes(len(name) + len(value) + _FIELD_BYTES)
         if self.is_in_head:
             self._headers.append((name, value))
 
@@ -181,7 +234,7 @@ class RequestParser:
         self._unreported_bytes = 0
         self.is_in_head, self.is_in_body = False, True
         method, version = self._parser.get_method(), self._parser.get_http_version()
-        check_head(method, self._target, self._headers, version, self._limits)
+        self._length = check_head(method, self._target, self._headers, version, self._limits)
         judged = self._judge(method.decode("ascii"), self._target, self._headers)
         if isinstance(judged, Refusal):
             raise RefusedRequest(judged)
@@ -201,13 +254,20 @@ class RequestParser:
             message = "The gateway holds as many request bodies as it can."
             raise RefusedRequest(Refusal(reason=RefusalReason.MEMORY_FULL, message=message, retry_after_s=5))
         self._body_bytes += size
-        self._body.append(part)
+        body = self._body
+        if size >= _SMALL_BYTES:
+            body.append(part)
+        elif body and type(body[-1]) is bytearray:
+            body[-1] += part
+        else:
+            body.append(bytearray(part))
 
     def on_message_complete(self) -> None:
         self._unreported_bytes = 0
         if self._parser.should_upgrade():
             return  # it is read again without
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        body = bytes(body)  # which `bytes` are already
         head = RequestHead(
             method=self._parser.get_method().decode("ascii"),
             target=self._target,
@@ -221,9 +281,18 @@ class RequestParser:
         self.wants_continue = False
         if not head.keep_alive:
             self._last = None  # nothing that follows is a request
-        self.requests.append(HttpRequest(head, body))
+        self._requests.append(HttpRequest(head, body))
 
     def _count_header_bytes(self, size: int) -> None:
         self._header_bytes += size
         if self._header_bytes > self._limits.max_header_bytes:
             raise headers_too_large(self._limits)
+
+
+_FIELD_BYTES: Final = 32
+"""What a header field counts beyond its name and value, for what it takes in memory; as in RFC 9113,
+§10.5.1."""
+_CHUNKED_BYTES: Final = 4096
+"""So much of a body in chunks is read at a time."""
+_SMALL_BYTES: Final = 4096
+"""Smaller parts of a body are put together at once: each takes 40 bytes more than it holds."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.domain.decision import Refusal
 from gateway.domain.request import Protocol
 from gateway.errors import error_body, http_status
+from gateway.server.connection_states import ConnectionStateError, State, Step, advance
 from gateway.server.request_parser import HttpRequest
 
 if TYPE_CHECKING:
@@ -39,28 +40,29 @@ class ResponseWriter(asyncio.Protocol):
 
     def __init__(self, listener: "Listener") -> None:
         self._listener = listener
+        self.state = State.IDLE
         self._current: HttpRequest | None = None
         self._refused_method = ""
         """Of what is refused before it became the current request, as far as it is known."""
-        self._is_lost = False
         self._must_close = False
-        self._is_answering = False
-        self._framing: Framing | None = None
-        """Of the response that is being sent; None between responses."""
+        """The response that was begun is the last one of this connection."""
+        self._framing = Framing.NONE
+        """Of the response that was begun last."""
         self._held_head = b""
         """The head of that response, while it has not been sent."""
 
     @property
     def is_answering(self) -> bool:
         """The response to the current request was begun; it may be complete."""
-        return self._is_answering
+        return self.state is not State.SERVING
 
     def start_response(self, lines: bytes, framing: Framing) -> None:
         """Sends the head, with the first of the body or at the latest by `flush_head`: one write, not two.
 
         `lines`: the status line and end-to-end fields only, Content-Length included.
         """
-        assert self._framing is None and self._current is not None
+        assert self._current is not None
+        self.state = advance(self.state, Step.BEGIN)
         head = self._current.head
         if framing is _CHUNKED:
             lines += b"Transfer-Encoding: chunked\r\n"
@@ -69,23 +71,25 @@ class ResponseWriter(asyncio.Protocol):
             lines += b"Connection: close\r\n"
         elif head.is_http_1_0:
             lines += b"Connection: keep-alive\r\n"
-        self._framing, self._is_answering = framing, True
+        self._framing = framing
         self._held_head = lines + b"\r\n"
 
     def flush_head(self) -> None:
         """Sends the head now, if no body has come to go with it."""
         head, self._held_head = self._held_head, b""
-        if head and not self._is_lost:
+        if head and self.state not in _GONE:
             self.transport.write(head)
 
-    def write(self, parts: list[bytes], *, is_last: bool = False) -> None:
+    def write(self, parts: list[bytes], is_last: bool = False) -> None:
         """Sends body bytes, all in one go; never holds any back. To a client that is gone it does nothing."""
-        framing, head = self._framing, self._held_head
+        state, framing, head = self.state, self._framing, self._held_head
+        if state is not _ANSWERING:
+            if state in _GONE:
+                return
+            raise ConnectionStateError(f"a connection that is {state.value} has no response to write")
         self._held_head = b""
         if is_last:
-            self._framing = None
-        if self._is_lost:
-            return
+            self.state = advance(state, Step.COMPLETE)
         if framing is _CHUNKED:
             size = sum(map(len, parts))
             start = b"%s%x\r\n" % (head, size) if size else head
@@ -122,8 +126,8 @@ class ResponseWriter(asyncio.Protocol):
 
     def abort(self) -> None:
         """Resets the connection, so that no client can take what it got for the whole."""
-        self._must_close = True
-        if self._is_lost:
+        self.state = advance(self.state, Step.CUT)
+        if self.state is State.CLOSED:
             return
         accepted = self.transport.get_extra_info("socket")
         if accepted is not None:
@@ -132,6 +136,8 @@ class ResponseWriter(asyncio.Protocol):
         self.transport.abort()
 
 
+_GONE: Final = frozenset((State.CLOSING, State.CLOSED))
+_ANSWERING: Final = State.ANSWERING
 _REASONS: Final = {
     400: b"Bad Request", 401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found",
     408: b"Request Timeout", 413: b"Content Too Large", 431: b"Request Header Fields Too Large",

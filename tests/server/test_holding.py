@@ -123,6 +123,36 @@ async def test_streams_are_held_longer_than_what_cannot_be_told_anything(start):
     assert (await second.receive()).body.endswith(DELTA + DONE)
 
 
+async def late_failure(start: Any, **settings: Any) -> tuple[Any, Any]:
+    """A held client that was told to wait, and a backend that begins an answer that is no stream."""
+    part = b"HTTP/1.1 500 Oops\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
+    bench, first, gate = await held(start, part, **settings)
+
+    async def script(exchange: Any) -> None:
+        await exchange.send(part)
+        await exchange.until_left()
+
+    second = await bench.connect()
+    second.send(post(CHAT))
+    await second.reader.readuntil(b"keep-alive\n\n")
+    bench.backend.script = script
+    await free(first, gate)
+    return bench, second
+
+
+async def test_a_late_failure_that_stalls_is_cut(start):
+    bench, second = await late_failure(start, upstream={"stall_timeout_s": 0.2})
+    assert (await second.rest())[1] == "reset"
+    await eventually(bench.is_quiet)
+
+
+async def test_who_leaves_during_a_late_failure_takes_its_request_along(start):
+    bench, second = await late_failure(start)
+    await eventually(lambda: bench.gateway._handlers._relays)
+    second.close()
+    await eventually(bench.is_quiet)
+
+
 # --- the SDKs, unmodified ----------------------------------------------------------------------------
 
 

@@ -1,0 +1,231 @@
+"""What the gateway holds for a client, and until when."""
+
+import asyncio
+import gc
+import tracemalloc
+import weakref
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gateway.config.hints import HintsConfig
+from gateway.domain.fleet import Abilities
+from gateway.server.connection import ClientConnection
+from gateway.server.outbound import Outbound
+from gateway.server.request_parser import HttpRequest
+from gateway.upstream.replica import Address, Replica
+from tests.server.bench import (
+    DELTA,
+    DONE,
+    STREAM_HEAD,
+    Exchange,
+    answer,
+    chunk,
+    eventually,
+    get,
+    post,
+    sends,
+)
+from tests.server.test_request_parser import Parser
+
+
+async def test_a_body_counts_until_the_response_has_begun(start):
+    bench = await start(limits={"max_buffered_bytes": 3_000_000})
+
+    async def streams(exchange: Exchange) -> None:
+        await exchange.send(STREAM_HEAD + chunk(DELTA))
+        await exchange.until_left()
+
+    bench.backend.script = streams
+    body = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"%s"}]}' % (b"w " * 200_000)
+    for _ in range(10):
+        client = await bench.connect()
+        client.send(post(body))
+        assert b" 200 " in await client.reader.readuntil(b"\r\n\r\n")
+    assert bench.gateway.listener.budget.used == 0
+    assert all(c._current.body == b"" for c in bench.gateway.listener._connections)
+
+
+async def test_a_body_is_there_for_the_next_attempt(start):
+    bench = await start(replicas=2)
+    bench.backends[0].script = bench.backends[1].script = sends(b"", then="reset")
+    client = await bench.connect()
+    client.send(post())
+    await client.receive()
+    first, second = bench.backends[0].seen + bench.backends[1].seen
+    assert first.body == second.body != b""
+
+
+# --- connections that ended -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_collector():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+STREAM = STREAM_HEAD + chunk(DELTA) + chunk(DONE) + b"0\r\n\r\n"
+
+
+async def in_pieces(exchange: Exchange) -> None:
+    for piece in (STREAM_HEAD, chunk(DELTA), chunk(DONE), b"0\r\n\r\n"):
+        await exchange.send(piece)
+        await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [sends(answer()), sends(b"", then="hang")],
+    ids=["whole", "left"],
+)
+async def test_a_connection_that_ended_dies_without_the_garbage_collector(start, no_collector, script):
+    bench = await start()
+    bench.may_log_errors = True
+    bench.backend.script = script
+    dead: list[weakref.ref[ClientConnection]] = []
+    for _ in range(10):
+        client = await bench.connect()
+        await eventually(lambda: bench.gateway.listener._connections)
+        (connection,) = bench.gateway.listener._connections
+        dead.append(weakref.ref(connection))
+        del connection
+        bench.backend.seen.clear()
+        client.send(post())
+        await eventually(lambda: bench.backend.seen)
+        if script is not in_pieces:
+            await asyncio.sleep(0.01)
+        else:
+            assert (await client.receive()).is_whole
+        client.close()
+        await eventually(lambda: not bench.gateway.listener._connections)
+    await eventually(bench.is_quiet)
+    await eventually(lambda: not any(ref() for ref in dead), f"{[ref() for ref in dead]}")
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST / HTTP", post()[:-3], b"\x00\x00"])
+async def test_one_that_ended_early_does_so_too(start, no_collector, sent):
+    bench = await start(limits={"linger_s": 0.1})
+    client = await bench.connect()
+    client.send(sent)
+    await eventually(lambda: bench.gateway.listener._connections)
+    (connection,) = bench.gateway.listener._connections
+    ref = weakref.ref(connection)
+    del connection
+    client.close()
+    await eventually(lambda: ref() is None)
+
+
+# --- replicas that leave ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("others", "status"), [(0, 502), (1, 200)])
+async def test_a_replica_that_leaves_between_decision_and_wake_up(start, others, status):
+    bench = await start(replicas=1 + others, admission={"max_running_per_replica": 1})
+    gate = asyncio.Event()
+
+    async def waits(exchange: Exchange) -> None:
+        await gate.wait()
+        await exchange.send(answer())
+
+    for backend in bench.backends:
+        backend.script = waits
+    running = [await bench.connect() for _ in bench.backends]
+    for number, client in enumerate(running):
+        client.send(post(b'{"model":"m","messages":[{"role":"user","content":"%d"}]}' % number))
+    await eventually(lambda: all(backend.seen for backend in bench.backends))
+    second = await bench.connect()
+    second.send(post(b'{"model":"m","messages":[{"role":"user","content":"other"}]}'))
+    await eventually(lambda: len(bench.brain.waiting_room) == 1)
+
+    members, driver = bench.gateway._members, cast(Any, bench.gateway.driver)
+    call_soon = driver.call_soon
+
+    def leave_first(what: Any, *arguments: Any) -> Any:
+        """In the same turn of the loop, after the brain has decided and before the handler goes on."""
+        driver.call_soon = call_soon
+        live = next(iter(live for live in bench.brain.live.values() if live.state.value == "submitted"))
+        name = live.placement.replica if hasattr(live, "placement") else next(iter(members.replicas))
+        members._leave(members._membership._members[name], "is gone")
+        return call_soon(what, *arguments)
+
+    driver.call_soon = leave_first
+    gate.set()
+    assert (await second.receive()).status == status
+    for client in running:
+        await client.receive()
+
+
+def test_a_replica_with_the_name_of_another_gets_what_is_its_own():
+    """A name may be used again, for another address and another key."""
+    parser = Parser()
+    parser.feed(post())
+    request: HttpRequest = parser.requests[0]
+    outbound = Outbound(HintsConfig(), are_keys_required=False)
+    told = []
+    for url, key in (("http://one:1/a", "first"), ("http://two:2/b", "second")):
+        address, config = Address.parse(url), cast(Any, SimpleNamespace())
+        replica = Replica(cast(Any, "r-0"), cast(Any, "p"), address, config=config, api_key=key, tls=None)
+        chunks = outbound.chunks(request, replica, Abilities(), None, is_readable=True)
+        told.append(b"".join(bytes(part) for part in chunks))
+    assert b"POST /a/v1/" in told[0] and b"Host: one:1\r\n" in told[0] and b"Bearer first" in told[0]
+    assert b"POST /b/v1/" in told[1] and b"Host: two:2\r\n" in told[1] and b"Bearer second" in told[1]
+
+
+# --- many small things -----------------------------------------------------------------------------
+
+
+def held_by(pieces: list[bytes]) -> tuple[Parser, int]:
+    """A parser that was fed these, and what it holds then."""
+    parser = Parser()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for piece in pieces:
+            parser.feed(piece)
+        return parser, tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [CHUNKED, b"2;x=y\r\nab\r\n" * 2400],
+        [CHUNKED, *([b"2\r\n", b"ab", b"\r\n"] * 2400)],
+        [b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4801\r\n\r\n", *([b"ab"] * 2400)],
+    ],
+    ids=["extensions", "reads", "length"],
+)
+def test_a_body_in_tiny_parts_takes_little_more_than_its_bytes(pieces):
+    parser, held = held_by(pieces)
+    assert parser.refusal is None and parser._body_bytes == parser._budget.used == 4800
+    assert held < 4 * 4800 + 8192
+
+
+def test_tiny_fields_count_for_what_they_take():
+    parser, _ = held_by([b"GET / HTTP/1.1\r\nHost: a\r\n", b"x:\r\n" * 80])
+    assert parser.refusal is not None
+
+
+def test_pipelined_requests_are_parsed_one_at_a_time():
+    parser = Parser()
+    parser.hold(get(b"/") * 1000 + CHUNKED + b"0\r\n\r\n" + get(b"/") * 1000)
+    for _ in range(1001):
+        assert parser.next_request() is not None
+        assert len(parser._requests) < 200
+    assert parser.unread_bytes > 0
+
+
+def test_what_follows_a_refused_request_is_not_kept():
+    parser = Parser()
+    parser.feed(b"\x00" + b"x" * 5000)
+    assert parser.refusal is not None
+    parser.feed(b"y" * 5000)
+    assert parser.unread_bytes == 0
