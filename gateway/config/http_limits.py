@@ -11,11 +11,11 @@ _Seconds = Annotated[float, Meta(gt=0)]
 
 class HttpLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_header_bytes: _Bytes = 64 << 10
-    """Request line and header fields together; beyond it 431."""
+    """Request line and header fields together, each field with 32 bytes more than it has; beyond it 431."""
     max_body_bytes: _Bytes = 64 << 20
     """One body; beyond it 413."""
     max_buffered_bytes: _Bytes = 2 << 30
-    """Bodies of all requests together; beyond it 503."""
+    """Bodies of all requests whose responses have not begun; beyond it 503."""
     max_connections: Annotated[int, Meta(ge=1)] = 16384
     """Open client connections; beyond it a new one gets 503."""
     head_timeout_s: _Seconds = 30.0
