@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup programs test nightly minors check fast demo format clean
+.PHONY: help setup programs test nightly minors check fast fuzz demo format clean
 
 bin := .venv/bin
 # Checked where they exist.
@@ -36,6 +36,9 @@ check: setup  ## format, lint, types, import contracts, fast tests (a minute or 
 
 fast: setup  ## the fast tests alone
 	$(bin)/python -m pytest -q -n auto -m "not engine and not agents and not slow" $(pytest_args)
+
+fuzz: setup  ## a million inputs for whatever reads what others send, on all cores (minutes)
+	$(bin)/python -m tests.fuzz.runner
 
 demo: setup  ## two real vLLM servers, the gateway, real agents: what changes
 	$(bin)/python -m demo

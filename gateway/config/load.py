@@ -44,6 +44,8 @@ def load_config(path: str | None, environ: Mapping[str, str], flags: Mapping[str
         what = _explain(str(error))
         named = [key for key in origins if re.match(rf"{re.escape(key)}(?![a-z0-9_])", what)]
         raise ConfigError(f"{origins[max(named, key=len)] if named else source}: {what}") from None
+    except UnicodeEncodeError:
+        raise ConfigError(f"{', '.join(origins.values()) or source}: not valid UTF-8") from None
     _check_profiles(config, source)
     return config
 
@@ -82,7 +84,7 @@ def _read_toml(path: str) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of a number of 5,000 digits
         raise ConfigError(f"{path}: {error}") from None
 
 
@@ -102,7 +104,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def _as_toml(text: str) -> Any:
     try:
         read = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # a number of 5,000 digits is no TOMLDecodeError
         return text
     return read["value"] if len(read) == 1 else text
 

@@ -169,3 +169,14 @@ def test_a_profile_that_is_none_is_refused(where):
     assert load_config(None, {}, settings("qwen3-coder-30b-a3b@h200")).pools
     with pytest.raises(ConfigError, match="profile: nothing: a profile is named"):
         load_config(None, {}, settings("nothing"))
+
+
+@pytest.mark.parametrize("text", ["drain_s = " + "9" * 5_000, "drain_s = " + "[" * 5_000])
+def test_a_file_that_python_cannot_hold_is_a_complaint(write, text):
+    assert complaint(write("[server]\n" + text)).startswith(write(""))
+
+
+@pytest.mark.parametrize("text", ["9" * 5_000, "[" * 5_000, "\udcff"])
+def test_a_variable_that_cannot_be_read_is_a_complaint(write, text):
+    assert "TURNPIKE_SERVER__DRAIN_S" in complaint(write(""), {"TURNPIKE_SERVER__DRAIN_S": text})
+    assert "TURNPIKE_SERVER__LISTEN" in complaint(write(""), {"TURNPIKE_SERVER__LISTEN": text})

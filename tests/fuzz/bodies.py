@@ -1,0 +1,183 @@
+"""Bodies of the four protocols, and what is made of them for an engine with the plugin."""
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import jiter
+import msgspec
+import orjson
+import pydantic_core
+
+from gateway.config.hints import HintsConfig
+from gateway.config.http_limits import HttpLimits
+from gateway.config.upstream import UpstreamConfig
+from gateway.domain.fleet import Abilities
+from gateway.domain.ids import PoolId, ReplicaId, TenantId
+from gateway.domain.request import Work
+from gateway.server.door import Visitor
+from gateway.server.outbound import Outbound
+from gateway.server.request_parser import BufferBudget, RequestParser
+from gateway.server.tenants import Tenant
+from gateway.upstream.replica import Address, Replica
+from gateway.wire.endpoints import classify
+from gateway.wire.facts import read_body_facts, read_header_facts
+from tests.fuzz.mutation import WORDS, mutate, spelt, value
+from turnpike_vllm import hints
+from turnpike_vllm.hints import Hint, Refusal
+
+_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings")
+_ENDPOINTS = {path: classify("POST", path) for path in _PATHS}
+_TOP = (
+    "model",
+    "messages",
+    "input",
+    "tools",
+    "system",
+    "instructions",
+    "stream",
+    "store",
+    "metadata",
+    "vllm_xargs",
+    "turnpike",
+    "previous_response_id",
+    "conversation",
+    "prompt_cache_key",
+    "session_id",
+    "agent_hint",
+    "cache_salt",
+    "prompt",
+    "background",
+)
+_KEY = "k" * 64
+_REPLICA = Replica(
+    ReplicaId("a"), PoolId("p"), Address.parse("http://a:1"), config=UpstreamConfig(), api_key=None, tls=None
+)
+_REPLICA.hint_key = _KEY
+_OUTBOUND = Outbound(HintsConfig(cache_salt_secret="salt" * 8), are_keys_required=False)
+_ABILITIES = Abilities(engine="vllm", cache_salt=True, turnpike_hints=True)
+_OURS = Hint(session="s-ours", seq=1).as_json()
+
+
+def _forged(rng: random.Random) -> str:
+    text = Hint(session="s-victim", seq=2**53, band=0, is_finished=True).as_json()
+    return rng.choice(
+        (text, hints.sign(text, "guessed"), f"{'0' * 64} {text}", hints.sign(_OURS, _KEY)[:64] + " " + text)
+    )
+
+
+def _turn(rng: random.Random) -> dict[str, Any]:
+    call = {
+        "id": rng.choice(WORDS),
+        "type": "function",
+        "function": {"name": "f", "arguments": rng.choice(WORDS)},
+    }
+    return rng.choice(
+        (
+            {"role": "user", "content": rng.choice(WORDS)},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": rng.choice(WORDS), "content": rng.choice(WORDS)},
+            {"type": "function_call_output", "call_id": rng.choice(WORDS), "output": value(rng, 1)},
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "x", "content": value(rng, 1)}],
+            },
+            value(rng, 2),
+        )
+    )
+
+
+def _member(rng: random.Random) -> tuple[str, Any]:
+    field = rng.choice(_TOP)
+    if field in ("messages", "input") and rng.randrange(6):
+        return field, [_turn(rng) for _ in range(rng.randrange(5))]
+    if field == "vllm_xargs" and rng.randrange(6):
+        return field, spelt(
+            rng, [("turnpike", _forged(rng)), ("mine", 1), ("turnpike", _forged(rng))][rng.randrange(3) :]
+        )
+    if field in ("stream", "store", "background"):
+        return field, rng.choice((True, False, 1, "true", None))
+    return field, value(rng) if rng.randrange(2) else rng.choice(WORDS)
+
+
+def make(rng: random.Random) -> tuple[str, bytes]:
+    body = spelt(rng, [_member(rng) for _ in range(rng.randrange(7))])
+    match rng.randrange(12):
+        case 0:
+            body = body.decode("utf-8", "surrogatepass").encode("utf-16", "surrogatepass")
+        case 1:
+            body = b"[" * rng.randrange(3_000) + body
+        case 2 | 3 | 4 | 5:
+            body = mutate(rng, body)
+        case _:
+            pass
+    return rng.choice(_PATHS), body
+
+
+_READERS: dict[str, Callable[[bytes], Any]] = {
+    "json": json.loads,
+    "msgspec": msgspec.json.decode,
+    "orjson": orjson.loads,
+    "jiter": jiter.from_json,
+    "pydantic": pydantic_core.from_json,
+}
+
+
+def check(given: tuple[str, bytes]) -> None:
+    """Reading never raises, twice is once; what goes out says what came in, and our fields, to every parser
+    that reads it; no hint in it is followed but ours."""
+    path, body = given
+    endpoint, fields = _ENDPOINTS[path], read_header_facts([])
+    facts = read_body_facts(endpoint, fields, body)
+    again = read_body_facts(endpoint, fields, body)
+    assert again.transcript == facts.transcript and again.echoed_ids == facts.echoed_ids
+    fed = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(body), body)
+    parser = RequestParser(_WIDE, BufferBudget(1 << 20), lambda *_: Visitor(_TENANT, path, endpoint))
+    parser.feed(fed)
+    request = parser.requests[0]
+    chunks = _OUTBOUND.chunks(request, _REPLICA, _ABILITIES, None, is_readable=facts.is_readable, hint=_OURS)
+    sent = b"".join(bytes(each) for each in chunks).partition(b"\r\n\r\n")[2]
+    is_turn = endpoint.work is Work.GENERATE
+    if not (facts.is_readable and is_turn):
+        assert sent == body
+    for reader, read in _READERS.items():
+        got, came = _try(read, sent), _try(read, body)
+        if sent != body:
+            assert (got is _UNREAD) == (came is _UNREAD), reader
+        if isinstance(got, dict):
+            _check_hint(got, facts.is_readable and is_turn)
+            if sent != body:
+                _check_rest(reader, got, came)
+
+
+_TENANT = Tenant(TenantId("t"), False)
+_WIDE = HttpLimits(max_body_bytes=1 << 20, max_buffered_bytes=1 << 21)
+_UNREAD: Any = object()
+
+
+def _try(read: Callable[[bytes], Any], data: bytes) -> Any:
+    try:
+        return read(data)
+    except (ValueError, RecursionError):
+        return _UNREAD
+
+
+def _check_hint(got: dict[str, Any], is_ours: bool) -> None:
+    xargs = got.get("vllm_xargs")
+    if not isinstance(xargs, dict) or "turnpike" not in xargs:
+        return
+    found = hints.parse_signed(xargs["turnpike"], _KEY)
+    assert found in (Refusal.UNSIGNED, hints.parse(_OURS))
+    if is_ours:
+        assert found == hints.parse(_OURS), "a client's own stands where ours goes"
+
+
+def _check_rest(reader: str, got: dict[str, Any], came: dict[str, Any]) -> None:
+    ours = {"vllm_xargs", "cache_salt"}
+    same = {key: each for key, each in got.items() if key not in ours}
+    assert repr(same) == repr({key: each for key, each in came.items() if key not in ours}), reader
+    theirs, now = came.get("vllm_xargs"), got.get("vllm_xargs")
+    if isinstance(theirs, dict) and isinstance(now, dict):
+        rest = {key: each for key, each in now.items() if key != "turnpike"}
+        assert repr(rest) == repr({key: each for key, each in theirs.items() if key != "turnpike"}), reader

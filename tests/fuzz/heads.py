@@ -1,0 +1,97 @@
+"""Requests as bytes: what is let in has one reading, wherever it is cut."""
+
+import random
+
+from gateway.config.http_limits import HttpLimits
+from gateway.domain.ids import TenantId
+from gateway.server.door import Visitor
+from gateway.server.request_parser import BufferBudget, RequestParser
+from gateway.server.tenants import Tenant
+from gateway.wire.endpoints import classify
+from gateway.wire.headers import RawHeaders
+from tests.fuzz.mutation import mutate, pieces
+
+LIMITS = HttpLimits(max_header_bytes=2_000, max_body_bytes=5_000, max_buffered_bytes=1 << 20)
+_FIELDS = (
+    b"Host: gw",
+    b"Content-Length: 3",
+    b"Content-Length: 0",
+    b"Content-Length: +3",
+    b"Transfer-Encoding: chunked",
+    b"Transfer-Encoding: gzip, chunked",
+    b"transfer-encoding:\tchunked",
+    b"Connection: close",
+    b"Connection: Upgrade",
+    b"Upgrade: h2c",
+    b"Expect: 100-continue",
+    b"X-A: b",
+    b" folded",
+    b"X :y",
+    b": empty",
+    b"Trailer: x",
+    b"X-Session-ID: s",
+)
+_LINES = (
+    b"POST /v1/chat/completions HTTP/1.1",
+    b"GET / HTTP/1.1",
+    b"GET / HTTP/1.0",
+    b"POST /a?b HTTP/1.1",
+    b"GET http://x/ HTTP/1.1",
+    b"OPTIONS * HTTP/1.1",
+    b"GET / HTTP/2.0",
+    b"GET  / HTTP/1.1",
+    b"get / HTTP/1.1",
+    b"GET /\xff HTTP/1.1",
+)
+_BODIES = (
+    b"",
+    b"abc",
+    b"3\r\nabc\r\n0\r\n\r\n",
+    b"3;x=y\r\nabc\r\n0\r\nT: x\r\n\r\n",
+    b"0\r\n\r\n",
+    b"03\r\nabc\r\n0\r\n\r\n",
+)
+
+
+def _message(rng: random.Random) -> bytes:
+    fields = [rng.choice(_FIELDS) for _ in range(rng.randrange(5))]
+    ends = rng.choice((b"\r\n", b"\r\n", b"\r\n", b"\n"))
+    return ends.join([rng.choice(_LINES), b"Host: gw", *fields, b"", b""]) + rng.choice(_BODIES)
+
+
+def make(rng: random.Random) -> list[bytes]:
+    data = b"".join(_message(rng) for _ in range(1 + rng.randrange(3)))
+    return pieces(rng, mutate(rng, data))
+
+
+def _let_in(method: str, target: bytes, headers: RawHeaders) -> Visitor:
+    return Visitor(Tenant(TenantId("t"), False), "/", classify(method, "/"))
+
+
+def _parsed(fed: list[bytes]) -> RequestParser:
+    parser = RequestParser(LIMITS, BufferBudget(1 << 20), _let_in)
+    for piece in fed:
+        parser.feed(piece)
+    return parser
+
+
+def check(fed: list[bytes]) -> None:
+    """Cut anywhere, the bytes say the same; what is let in has one framing; nothing stays held."""
+    split, whole = _parsed(fed), _parsed([b"".join(fed)])
+    seen = [
+        [(r.head.method, r.head.target, r.head.headers, r.head.keep_alive, r.body) for r in p.requests]
+        for p in (split, whole)
+    ]
+    assert seen[0] == seen[1]
+    assert (split.refusal is None) == (whole.refusal is None)
+    for _, target, headers, _, body in seen[0]:
+        names = [field.lower() for field, _ in headers]
+        sizes = [text for field, text in headers if field.lower() == b"content-length"]
+        assert not (b"transfer-encoding" in names and sizes), "two framings"
+        assert len(sizes) <= 1 and all(text.isdigit() and int(text) == len(body) for text in sizes)
+        assert target and not any(byte <= 0x20 or byte == 0x7F for byte in target)
+        assert all(field and not set(field) & set(b" \t\r\n:") for field, _ in headers)
+        assert all(not set(text) & set(b"\r\n\0") for _, text in headers)
+    for parser in (split, whole):
+        parser.discard()
+        assert parser._budget.used == 0

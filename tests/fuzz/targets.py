@@ -1,0 +1,25 @@
+"""What is fuzzed: each target makes an input by chance and checks what must hold of any."""
+
+import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tests.fuzz import answers, bodies, configs, heads, hint_texts, spans
+
+
+class Target(NamedTuple):
+    name: str
+    make: Callable[[random.Random], Any]
+    """Everything that the check needs, by chance alone."""
+    check: Callable[[Any], None]
+    """Raises if something does not hold."""
+
+
+TARGETS = (
+    Target("heads", heads.make, heads.check),
+    Target("bodies", bodies.make, bodies.check),
+    Target("answers", answers.make, answers.check),
+    Target("hints", hint_texts.make, hint_texts.check),
+    Target("spans", spans.make, spans.check),
+    Target("settings", configs.make, configs.check),
+)
