@@ -75,7 +75,25 @@ max_sessions = 200
 idle_s = 4
 
 [workflow.progress.types]
-max_types = 32
+max_types = 16
+
+[workflow.progress.types.graph]
+max_contexts = 256
+
+[workflow.durations]
+max_tools = 128
+
+[admission.footprint]
+max_agent_types = 16
+
+[admission.gaps]
+max_agent_types = 16
+
+[routing]
+max_conversations = 512
+
+[state]
+max_state_ids = 256
 
 [stream]
 ring_records = 2048
