@@ -134,8 +134,9 @@ def check(given: tuple[str, bytes]) -> None:
     assert again.transcript == facts.transcript and again.echoed_ids == facts.echoed_ids
     fed = b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(body), body)
     parser = RequestParser(_WIDE, BufferBudget(1 << 20), lambda *_: Visitor(_TENANT, path, endpoint))
-    parser.feed(fed)
-    request = parser.requests[0]
+    parser.hold(fed)
+    request = parser.next_request()
+    assert request is not None
     chunks = _OUTBOUND.chunks(request, _REPLICA, _ABILITIES, None, is_readable=facts.is_readable, hint=_OURS)
     sent = b"".join(bytes(each) for each in chunks).partition(b"\r\n\r\n")[2]
     is_turn = endpoint.work is Work.GENERATE

@@ -5,6 +5,7 @@ status is 1 if any failed.
 """
 
 import argparse
+import math
 import multiprocessing
 import os
 import random
@@ -52,11 +53,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args(arguments)
     names = options.targets or list(_BY_NAME)
-    each = -(-options.inputs // len(names))
+    shares = sum(_BY_NAME[name].share for name in names)
+    inputs = {name: math.ceil(options.inputs * _BY_NAME[name].share / shares) for name in names}
     batches = [
-        Batch(name, options.seed, start, min(start + _BATCH, each))
-        for start in range(0, each, _BATCH)
-        for name in names
+        Batch(name, options.seed, start, min(start + _BATCH, inputs[name]))
+        for name in sorted(names, key=lambda name: _BY_NAME[name].share)
+        for start in range(0, inputs[name], _BATCH)
     ]
     outcomes: dict[str, list[Outcome]] = {name: [] for name in names}
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
@@ -66,10 +68,10 @@ def main(arguments: list[str] | None = None) -> int:
     for crash in failed[:_SHOWN]:
         print(crash)
     for name, done in outcomes.items():
-        inputs = sum(outcome.batch.stop - outcome.batch.start for outcome in done)
+        checked = sum(outcome.batch.stop - outcome.batch.start for outcome in done)
         crashes = sum(len(outcome.crashes) for outcome in done)
         seconds = sum(outcome.seconds for outcome in done)
-        print(f"{name:10} {inputs:8} inputs  {crashes:5} crashes  {seconds:7.1f} s  seed {options.seed}")
+        print(f"{name:10} {checked:8} inputs  {crashes:5} crashes  {seconds:7.1f} s  seed {options.seed}")
     return 1 if failed else 0
 
 

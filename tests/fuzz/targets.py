@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.fuzz import answers, bodies, configs, heads, hint_texts, spans
+from tests.fuzz import answers, bodies, configs, heads, hint_texts, neighbours, spans
 
 
 class Target(NamedTuple):
@@ -13,6 +13,8 @@ class Target(NamedTuple):
     """Everything that the check needs, by chance alone."""
     check: Callable[[Any], None]
     """Raises if something does not hold."""
+    share: float = 1.0
+    """Of the inputs, against other targets: what takes longest gets fewest."""
 
 
 TARGETS = (
@@ -21,5 +23,6 @@ TARGETS = (
     Target("answers", answers.make, answers.check),
     Target("hints", hint_texts.make, hint_texts.check),
     Target("spans", spans.make, spans.check),
+    Target("neighbours", neighbours.make, neighbours.check, share=0.1),
     Target("settings", configs.make, configs.check),
 )
