@@ -1,7 +1,9 @@
 """The sessions that are kept: by their ids, by the ids that clients state, by when they were last seen.
 
-Invariants: at most `max_sessions` are kept, and whoever has most of them loses some first; a session with a
-live turn is never forgotten; who is forgotten leaves no trace.
+Invariants: of one session, whatever its client sends, less than a mebibyte is kept (`max_turns` turns with
+`max_call_ids` ids and some marks each, `MAX_NAMED` threads, `MAX_KEYS` ids); at most `max_sessions` are kept,
+and whoever has most of them loses some first; a session with a live turn is never forgotten; who is forgotten
+leaves no trace.
 """
 
 from collections import OrderedDict

@@ -92,7 +92,7 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
         turn = self.next
         while turn is not None and turn.retried_by is not None:
             turn = turn.retried_by
-        return turn
+        return turn if turn is not None and not turn.session.is_forgotten else None
 
     @property
     def is_continued(self) -> bool:
@@ -169,6 +169,8 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
     """Threads that the client names."""
     log: list[Turn] = []
     """The turns that are remembered, oldest first."""
+    is_forgotten: bool = False
+    """A turn of another session, which it may have followed, may still know one of its turns."""
 
     @property
     def run(self) -> "Session":
@@ -204,7 +206,8 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
         for thread in {turn.thread for turn in self.log} | {self.main, *self.named.values()}:
             thread.tip = None
             thread.quotable = []
-        for turn in self.log:  # a turn of another session may still know one of them
+        self.is_forgotten = True
+        for turn in self.log:
             turn.next = turn.retried_by = None
         self.main = msgspec.UNSET  # type: ignore[assignment]
         self.named = {}

@@ -163,3 +163,22 @@ def test_what_ended_the_owner_of_an_answer_ends_no_guess():
     assert world.play.brain.sessions.finish(owner.session, now=world.play.now)
     world.answer(stranger, "I look.")
     assert world.sessions.get(world.acts_as(stranger).session) is not None
+
+
+def test_a_guess_that_is_forgotten_leads_nowhere():
+    """The turn that it may follow is remembered for longer."""
+    world = World()
+    made = call("call_aaaaaaaaaaaa")
+    history = [user("Fix the login"), said("I look.", made), result("call_aaaaaaaaaaaa")]
+    owner = world.ask([user("Fix the login")])
+    world.answer(owner, "I look.", made)
+    thief = world.ask(history, agent="other/2")
+    world.answer(thief, "Mine now.")
+    stolen = world.acts_as(thief).session
+    assert stolen is not None
+    world.play.brain.sessions.finish(stolen, now=world.play.now)
+    later = world.acts_as(world.ask([*history, said("Mine now."), user("Go on")], agent="other/2"))
+    assert later.guess is not None and later.guess.session == owner.session, "not the forgotten one"
+    assert later.session not in (stolen, owner.session)
+    world.play.brain.sessions.finish(owner.session, now=world.play.now)
+    world.ask(history, agent="other/2")
