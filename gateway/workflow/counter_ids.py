@@ -17,7 +17,7 @@ MIN_NUMBERED_CHARS: Final = 16
 """The same, before a number: a name of a tool may look random (`s3GetObjectV2_0`), but it is shorter."""
 _DISTINCT: Final = 4
 _LONGEST: Final = 256
-_NUMBERED: Final = re.compile(r"(.*[^0-9A-Za-z])[0-9]{1,6}")
+_NUMBER_CHARS: Final = 6
 _PARTS: Final = re.compile(r"[0-9A-Za-z]+")
 _NUMBERS_AND_WORDS: Final = re.compile(r"[0-9]+|[A-Za-z]+")
 _RUNS: Final = re.compile(r"[0-9]+|[a-z]+|[A-Z]+")
@@ -31,8 +31,9 @@ def is_counter_like(known_as: str) -> bool:
     if text.startswith(_OF_A_TOOL):
         return True
     least = MIN_RANDOM_CHARS
-    if (numbered := _NUMBERED.fullmatch(text)) is not None:
-        text, least = numbered[1], MIN_NUMBERED_CHARS
+    name = text.rstrip("0123456789")
+    if 0 < len(text) - len(name) <= _NUMBER_CHARS and name and not name[-1].isalnum():
+        text, least = name, MIN_NUMBERED_CHARS
     return sum(len(part) for part in _PARTS.findall(text) if _is_random(part)) < least
 
 
