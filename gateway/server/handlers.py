@@ -181,7 +181,7 @@ class Handlers:
                     return None
                 replica = self._replicas.get(decision.placement.replica)
                 if replica is None:  # it left after the brain had decided, and before we went on
-                    ticket.attempt_failed("the replica left", was_sent=False, timed_out=False)
+                    ticket.attempt_failed(ConnectFailed("the replica left"), was_sent=False)
                     continue
                 upstream = await self._attempt(ticket, decision, replica, request, facts)
                 if upstream is not None:

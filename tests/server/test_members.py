@@ -94,3 +94,19 @@ async def test_a_file_names_replicas(start, tmp_path):
     assert (await bench.ask(get(b"/v1/models"))).status == 200
     await asyncio.sleep(0)
     await late.close()
+
+
+async def test_one_that_left_after_it_was_chosen_costs_its_request_another_attempt(start, monkeypatch):
+    bench = await start(pools=[{"name": "default", "backends": 2}])
+    handlers = bench.gateway._handlers
+
+    class OneHasLeft(dict):
+        asked = 0
+
+        def get(self, replica, default=None):
+            self.asked += 1
+            return None if self.asked == 1 else super().get(replica, default)
+
+    monkeypatch.setattr(handlers, "_replicas", OneHasLeft(handlers._replicas))
+    assert (await bench.ask(post())).status == 200
+    assert handlers._replicas.asked == 2
