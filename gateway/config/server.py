@@ -18,6 +18,10 @@ HostName = Annotated[str, Meta(pattern=r"^[a-z0-9_]([a-z0-9_.-]{0,252})\Z"), PRI
 """In lower case, without a port."""
 
 
+Network = Annotated[str, Meta(max_length=64), PRIVATE]
+"""Such as `10.0.0.0/8`."""
+
+
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     listen: _Listen = "127.0.0.1:8080"
     """Where clients connect, HOST:PORT; port 0 takes a free one."""
@@ -36,6 +40,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """PEM file with the certificate chain; clients then speak https."""
     tls_key: Annotated[str, PRIVATE] | None = None
     """PEM file with the certificate's private key."""
+    trusted_proxies: tuple[Network, ...] = ()
+    """Networks of load balancers whose word counts on who the client is: the right-most address in
+    `X-Forwarded-For`, or `Forwarded`, that is in none of them. Without keys each address is a tenant."""
+    proxy_protocol: bool = False
+    """Every connection begins with a header of the PROXY protocol, version 1 or 2, from a trusted proxy."""
     receipts: bool = True
     """Add `x-turnpike-*` headers to responses: session, source, replica, time in the queue, reason."""
     lame_duck_s: Annotated[float, Meta(ge=0)] = 5.0
@@ -50,6 +59,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def __post_init__(self) -> None:
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("tls_certificate and tls_key go together")
+        if self.proxy_protocol and not self.trusted_proxies:
+            raise ValueError("proxy_protocol needs trusted_proxies: who may say whom it connects for")
+        if self.proxy_protocol and self.tls_certificate is not None:
+            raise ValueError("proxy_protocol and tls_certificate exclude each other: let the proxy end TLS")
         for name in ("listen", "control"):
             if int(getattr(self, name).rpartition(":")[2]) > 65535:
                 raise ValueError(f"{name} names a port above 65535")

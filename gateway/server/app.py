@@ -19,8 +19,10 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import ReplicaId
 from gateway.domain.session_ids import keyed_ids
+from gateway.server.clock import SteadyClock
 from gateway.server.door import Door
-from gateway.server.driver import Driver, steady_clock
+from gateway.server.driver import Driver
+from gateway.server.forwarded import TrustedProxies
 from gateway.server.handlers import Handlers
 from gateway.server.hint_sender import HintSender
 from gateway.server.hosts import Hosts
@@ -48,7 +50,7 @@ class Gateway:
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
         """Needs a running event loop. Raises ConfigError or OSError for what the settings point to."""
         self._config = config
-        self._clock = steady_clock()
+        self._clock = SteadyClock()
         self._tasks = TaskGroup()
         prefix = secrets.token_hex(3)
         coordinator = assemble(config, session_ids=keyed_ids(secrets.token_bytes(32)))
@@ -104,8 +106,13 @@ class Gateway:
             unread=self.observation.metrics.unread,
             prefills=self._prefills,
         )
+        proxies = TrustedProxies(config.server.trusted_proxies)
         self.listener = Listener(
-            self._handlers, Door(tenants), config.server.limits, now=asyncio.get_running_loop().time
+            self._handlers,
+            Door(tenants, proxies),
+            config.server.limits,
+            proxies=proxies if config.server.proxy_protocol else None,
+            now=asyncio.get_running_loop().time,
         )
         self._is_retiring = False
         self._hurry = asyncio.Event()
@@ -243,6 +250,7 @@ class Gateway:
         while True:
             await asyncio.sleep(_SWEEP_PERIOD_S)
             now = loop.time()
+            self._clock.adjust()
             self._handlers.sweep(now)
             if self._prefills is not None:
                 self._prefills.sweep(now)
@@ -251,8 +259,9 @@ class Gateway:
 
 def check_references(config: Config, environ: Mapping[str, str]) -> None:
     """Raises what `Gateway` would for files, variables and addresses that the settings name in vain."""
-    Members(config, environ, tls=_upstream_tls(config), clock=steady_clock(), local_faults=LocalFaults())
+    Members(config, environ, tls=_upstream_tls(config), clock=SteadyClock(), local_faults=LocalFaults())
     _server_tls(config.server.tls_certificate, config.server.tls_key)
+    TrustedProxies(config.server.trusted_proxies)
 
 
 async def _wait(event: asyncio.Event) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from gateway.domain.decision import Refusal, RefusalReason
+from gateway.server.forwarded import TrustedProxies
 from gateway.server.tenants import Tenant, Tenants
 from gateway.wire.endpoints import Endpoint, classify, is_ambiguous_path
 from gateway.wire.headers import RawHeaders
@@ -34,16 +35,17 @@ class Visitor(msgspec.Struct, frozen=True):
 
 
 class Door:
-    def __init__(self, tenants: Tenants) -> None:
+    def __init__(self, tenants: Tenants, proxies: TrustedProxies) -> None:
         self._tenants = tenants
+        self._proxies = proxies
 
     def judge(self, method: str, target: bytes, headers: RawHeaders, peer: str) -> Visitor | Refusal:
-        """`peer`: the client's address, which is the tenant's name where no key is asked for."""
+        """`peer`: the address of who is connected; without keys the client's address names the tenant."""
         path = target.partition(b"?")[0].decode("latin-1")
         if path != "*" and is_ambiguous_path(path):
             message = "The path could be read in more than one way."
             return Refusal(reason=RefusalReason.MALFORMED_HTTP, message=message)
-        tenant = self._tenants.authenticate(headers, peer)
+        tenant = self._tenants.authenticate(headers, self._proxies.client_of(headers, peer))
         if tenant is None:
             message = "A valid API key is required: Authorization: Bearer KEY, or x-api-key."
             return Refusal(reason=RefusalReason.UNAUTHENTICATED, message=message)

@@ -9,7 +9,6 @@ once, whatever happens to its handler.
 import asyncio
 import itertools
 import logging
-import time
 from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Final, TypeVar
@@ -28,13 +27,6 @@ from gateway.upstream.moments import Moment
 T = TypeVar("T")
 
 _log: Final = logging.getLogger(__name__)
-
-
-def steady_clock() -> Callable[[], float]:
-    """Unix time in seconds that never goes back: the wall clock once, the monotonic one from then on."""
-    monotonic = time.monotonic
-    offset_s = time.time() - monotonic()
-    return lambda: offset_s + monotonic()
 
 
 class Driver:

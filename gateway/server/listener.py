@@ -4,11 +4,14 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Callable
+from functools import partial
 from operator import methodcaller
 
 from gateway.config.http_limits import HttpLimits
 from gateway.server.connection import ClientConnection, Handler
 from gateway.server.door import Door
+from gateway.server.forwarded import TrustedProxies
+from gateway.server.preface import Preface
 from gateway.server.request_parser import BufferBudget
 from gateway.server.tasks import check_each
 
@@ -19,7 +22,19 @@ _BACKLOG = 4096
 class Listener:
     """Serves `handler` on one address. Start it with `open`, end it with `drain` and then `close`."""
 
-    def __init__(self, handler: Handler, door: Door, limits: HttpLimits, *, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        door: Door,
+        limits: HttpLimits,
+        *,
+        proxies: TrustedProxies | None = None,
+        now: Callable[[], float],
+    ) -> None:
+        """`proxies`: who begins connections with a header of the PROXY protocol; None if nobody does."""
+        self._proxies = proxies
+        self._prefaces: set[Preface] = set()
+        """Connections whose header has not come yet."""
         self.handler = handler
         self.door = door
         self.limits = limits
@@ -47,13 +62,19 @@ class Listener:
         """Raises OSError if the address cannot be bound."""
         handshake_s = None if tls is None else self.limits.head_timeout_s
         self._server = await self.loop.create_server(
-            lambda: ClientConnection(self),
+            self._begin,
             host,
             port,
             ssl=tls,
             ssl_handshake_timeout=handshake_s,
             backlog=_BACKLOG,
         )
+
+    def _begin(self) -> asyncio.Protocol:
+        connect = partial(ClientConnection, self)
+        if self._proxies is None:
+            return connect()
+        return Preface(self._proxies, connect, self._prefaces, self.limits.max_connections)
 
     async def drain(self, timeout_s: float) -> bool:
         """Takes no new work, lets running requests end. Whether all of them did within the time."""
@@ -73,6 +94,8 @@ class Listener:
             self._server.close()
         for connection in tuple(self._connections):
             connection.abort()
+        for preface in tuple(self._prefaces):
+            preface.abort()
 
     # --- for connections -------------------------------------------------------------------------
 
@@ -80,7 +103,7 @@ class Listener:
         """False if the connection is one too many."""
         self._connections.add(connection)
         self._is_empty.clear()
-        return len(self._connections) <= self.limits.max_connections
+        return len(self._connections) + len(self._prefaces) <= self.limits.max_connections
 
     def disconnected(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)
@@ -91,5 +114,9 @@ class Listener:
         """Looks after the connections' timeouts; endless, for the caller to run as a task."""
         while True:
             await asyncio.sleep(_SWEEP_PERIOD_S)
-            check = methodcaller("check_timeouts", self.now())
+            now = self.now()
+            oldest_s = now - self.limits.head_timeout_s
+            for late in [each for each in self._prefaces if each.began_s < oldest_s]:
+                late.abort()
+            check = methodcaller("check_timeouts", now)
             check_each("client connection", self._connections, check, ClientConnection.abort)

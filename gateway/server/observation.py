@@ -119,7 +119,7 @@ class Observation:
         return loops
 
     async def _watch_the_loop(self) -> None:
-        spread, clock = self.metrics.loop_lag, self._clock
+        spread, clock = self.metrics.loop_lag, asyncio.get_running_loop().time
         while True:
             due_s = clock() + _LAG_PERIOD_S
             await asyncio.sleep(_LAG_PERIOD_S)

@@ -115,9 +115,16 @@ def decode_entry(line: bytes) -> Entry:
     return _entry.decode(line)
 
 
+_SHELL: Final = frozenset(("server", "upstream", "stream", "otel", "recording"))
+
+
 def without_secrets(config: Config) -> Config:
-    """Everything that is no text, and of the texts those that may be recorded (`config/privacy.py`)."""
-    shown: Config = _shown(config, count(1))
+    """What the brain is made from, of its texts those that may be recorded (`config/privacy.py`). The shell's
+    own settings are left at their defaults."""
+    of_the_brain = {
+        field.name: getattr(config, field.name) for field in _fields(Config) if field.name not in _SHELL
+    }
+    shown: Config = _shown(Config(**of_the_brain), count(1))
     return shown
 
 

@@ -1,0 +1,81 @@
+"""Which client is behind a proxy? (pure)
+
+Load balancers and ingresses connect in their clients' place, and name them in `X-Forwarded-For` or
+`Forwarded` (RFC 7239). Everybody can send these, so they count only from proxies that the settings trust, and
+of what they say only what those proxies themselves added: read from the right, the first address that is no
+trusted proxy's.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+from gateway.wire.headers import RawHeaders
+
+_MAX_BYTES: Final = 4096
+"""Of the headers together, their end; beyond it nobody is looked for."""
+_MAX_HOPS: Final = 32
+_FOR: Final = re.compile(r'(?:^|[;,\s])for="?(\[[0-9a-f:.]{2,64}\]|[0-9a-f:.]{2,64})', re.IGNORECASE)
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class TrustedProxies:
+    def __init__(self, networks: Iterable[str]) -> None:
+        """Networks such as `10.0.0.0/8`."""
+        self._networks: tuple[_Network, ...] = tuple(map(ipaddress.ip_network, networks))
+        self._is_trusted = lru_cache(4096)(self._looks_trusted)
+
+    def __bool__(self) -> bool:
+        return bool(self._networks)
+
+    def is_trusted(self, address: str) -> bool:
+        return self._is_trusted(address)
+
+    def client_of(self, headers: RawHeaders, peer: str) -> str:
+        """The address that a request comes from; `peer`: who sent it to us."""
+        if not self._networks or not self._is_trusted(peer):
+            return peer
+        client = peer
+        for hop in _hops(headers):
+            address = _address(hop)
+            if address is None:
+                break
+            client = address
+            if not self._is_trusted(client):
+                break
+        return client
+
+    def _looks_trusted(self, address: str) -> bool:
+        try:
+            parsed = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
+            parsed = parsed.ipv4_mapped
+        return any(parsed in network for network in self._networks)
+
+
+def _hops(headers: RawHeaders) -> list[str]:
+    """As the headers name them, the nearest first; `X-Forwarded-For` if it is there."""
+    listed = b",".join(value for name, value in headers if name.lower() == b"x-forwarded-for")
+    if listed:
+        hops = listed[-_MAX_BYTES:].decode("latin-1").split(",")
+    else:
+        forwarded = b",".join(value for name, value in headers if name.lower() == b"forwarded")
+        elements = forwarded[-_MAX_BYTES:].decode("latin-1").split(",")
+        hops = [found[1] if (found := _FOR.search(each)) else "" for each in elements]
+    return [hop.strip() for hop in hops[::-1][:_MAX_HOPS]]
+
+
+def _address(hop: str) -> str | None:
+    """Without its port; None if it is no address."""
+    if hop.startswith("["):
+        hop = hop[1:].partition("]")[0]
+    elif hop.count(":") == 1:
+        hop = hop.partition(":")[0]
+    try:
+        return str(ipaddress.ip_address(hop))
+    except ValueError:
+        return None
