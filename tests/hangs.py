@@ -94,8 +94,19 @@ class Hangs:
     def pytest_timeout_cancel_timer(self, item: pytest.Item) -> bool:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        self._watchdog.rest()
         return True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
+        """A failure cancels pytest-timeout's timer; what is torn down after it may hang too."""
+        try:
+            return (yield)
+        finally:
+            self._watchdog.rest()
+
+    def pytest_enter_pdb(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        self._watchdog.rest()
 
     def pytest_unconfigure(self) -> None:
         if not self._is_worker:  # xdist's workers wait for one another, and end with the controller

@@ -70,6 +70,17 @@ import pytest, time
 def test_takes(seconds):
     time.sleep(seconds)
 """
+IN_TEARDOWN = """
+import pytest, threading
+
+@pytest.fixture
+def engine():
+    yield
+    threading.Event().wait()
+
+def test_fails(engine):
+    assert False
+"""
 NOT_OVER = """
 import threading
 threading.Thread(target=threading.Event().wait).start()
@@ -120,6 +131,13 @@ def test_one_that_cannot_be_interrupted_ends_the_run(suite: Path, more: tuple[st
     assert status == 1, said
     assert "tests/test_it.py::test_deaf hangs (2 s); this process ends." in said
     assert "in test_deaf" in said
+
+
+def test_so_does_one_that_failed_and_hangs_when_it_is_torn_down(suite: Path):
+    status, said = run_suite(suite, IN_TEARDOWN)
+    assert status == 1, said
+    assert "tests/test_it.py::test_fails hangs" in said
+    assert "in engine" in said
 
 
 def test_so_does_one_that_never_returns_from_c(suite: Path):
