@@ -20,3 +20,5 @@ class StreamFileConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     ring_records: Annotated[int, Meta(ge=0, le=10_000_000)] = 16_384
     """The newest records, kept in memory for `/turnpike/events`, the dashboard and `turnpike explain`; about
     300 bytes each. 0: none, and these have nothing to show."""
+    ring_bytes: Annotated[int, Meta(ge=1 << 16)] = 32 << 20
+    """Of memory that they may take; the oldest go first."""

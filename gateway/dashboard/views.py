@@ -26,7 +26,7 @@ _LEAST_AGE_S: Final = 0.5
 _LATELY_S: Final = 10.0
 _SHARE: Final = 50
 """A snapshot serves for so many times what it took to make."""
-_NO_RING: Final = Ring(0)
+_NO_RING: Final = Ring(0, 0)
 
 
 class Views:

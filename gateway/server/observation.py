@@ -57,7 +57,8 @@ class Observation:
         self._signals: dict[ReplicaId, EngineSignals] = {}
         self._holdings: dict[ReplicaId, tuple[SessionKv, ...]] = {}
         self._file = StreamFile(config.stream) if config.stream.path is not None else None
-        self._ring = Ring(config.stream.ring_records) if config.stream.ring_records else None
+        stream = config.stream
+        self._ring = Ring(stream.ring_records, stream.ring_bytes) if stream.ring_records else None
         self._events: Events | None = None
         traced = coordinator.sessions.tools.traced
         self.hints: HintSender | None = None

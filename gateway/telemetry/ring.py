@@ -8,8 +8,8 @@ Deviations: MARS names no transport. Here nobody is waited for: a reader asks fo
 and learns by the numbers what it has missed. Records are kept as the lines that also go into the file, some
 hundred at a time: as objects they would push what requests need out of the processor's caches.
 
-Invariants: numbers count from 1 without holes; the newest `size` records are what readers see, and at most
-one block more is kept.
+Invariants: numbers count from 1 without holes; readers see the newest `size` records, or as many blocks of
+them as `max_bytes` hold; at most one block more is kept.
 """
 
 from collections import deque
@@ -34,8 +34,10 @@ class _Block(NamedTuple):
 
 
 class Ring:
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, max_bytes: int) -> None:
         self.size = size
+        self._max_bytes = max_bytes
+        self._bytes = 0
         self.last = 0
         """The newest record's number; 0 before the first."""
         self._blocks: deque[_Block] = deque()
@@ -43,14 +45,20 @@ class Ring:
     @property
     def first(self) -> int:
         """The number of the oldest that is kept; one more than `last` if none is."""
-        return max(1, self.last - self.size + 1)
+        if not self._blocks:
+            return self.last + 1
+        oldest = self._blocks[0]
+        return max(oldest.last - oldest.number + 1, self.last - self.size + 1)
 
     def extend(self, lines: bytes, count: int) -> None:
         """So many records, each as a line of JSON."""
         self.last += count
         self._blocks.append(_Block(self.last, count, lines))
-        while self._blocks and self._blocks[0].last < self.first:
-            self._blocks.popleft()
+        self._bytes += len(lines)
+        while self._blocks and (
+            self._bytes > self._max_bytes or self._blocks[0].last <= self.last - self.size
+        ):
+            self._bytes -= len(self._blocks.popleft().lines)
 
     def lines_behind(self, number: int, limit: int) -> list[bytes]:
         """At most so many records whose numbers follow this one; the oldest that are kept, if it is older."""

@@ -16,7 +16,7 @@ class Told:
 
     def __init__(self, size: int = 10_000, **settings) -> None:
         self.play = Playbook(**settings)
-        self.ring = Ring(size)
+        self.ring = Ring(size, 1 << 30)
         self.log = TurnLog(self.ring)
 
     def turn(self, name: str, session: str, *calls: str, **facts) -> None:

@@ -26,7 +26,7 @@ def watched(sessions: int, **settings):
         for event in (arrived(name, explicit=stated(name)), started(name), first_token(name), finished(name)):
             told = play.brain.handle(event, now=play.now)  # not looking at the books each time
             play.records += [each for each in told if not isinstance(each, Action)]
-    ring = Ring(100_000)
+    ring = Ring(100_000, 1 << 30)
     for start in range(0, len(play.records), 256):  # as they are handed over
         ring.extend(*as_lines(play.records[start : start + 256]))
     signals = {ReplicaId("a"): EngineSignals(kv_used=0.5, waiting=3)}

@@ -25,7 +25,7 @@ def numbers(data: bytes) -> list[tuple[str, int]]:
 
 
 def test_an_event_is_a_numbered_line_of_the_file():
-    ring = Ring(10)
+    ring = Ring(10, 1 << 30)
     frames = Frames(ring)
     reader = frames.open(None, ALL)
     told(ring, 1)
@@ -37,7 +37,7 @@ def test_an_event_is_a_numbered_line_of_the_file():
 
 
 def test_who_comes_back_goes_on_where_it_was_and_learns_what_is_lost():
-    ring = Ring(5)
+    ring = Ring(5, 1 << 30)
     frames = Frames(ring)
     told(ring, 8)  # 4 to 8 are kept
     frames.begin_tick(1)
@@ -53,7 +53,7 @@ def test_who_comes_back_goes_on_where_it_was_and_learns_what_is_lost():
 
 
 def test_who_is_too_slow_goes_on_at_the_end():
-    ring = Ring(5)
+    ring = Ring(5, 1 << 30)
     frames = Frames(ring)
     reader = frames.open(None, ALL)
     told(ring, 50)
@@ -65,7 +65,7 @@ def test_who_is_too_slow_goes_on_at_the_end():
 
 
 def test_filters_leave_out_and_still_say_where_to_go_on():
-    ring = Ring(10)
+    ring = Ring(10, 1 << 30)
     frames = Frames(ring)
     ring.extend(*as_lines([
         rec.ToolStart(at_s=1.0, session=SessionId("s-1"), turn=RequestId("r-1"), names=("bash",)),
@@ -83,7 +83,7 @@ def test_a_tick_encodes_so_many_and_readers_share_them(monkeypatch):
     monkeypatch.setattr(module, "ENCODED_A_TICK", 10)
     monkeypatch.setattr(module, "SENT_A_TICK", 100)
     monkeypatch.setattr(module, "LEAST_A_TICK", 2)
-    ring = Ring(1000)
+    ring = Ring(1000, 1 << 30)
     frames = Frames(ring)
     readers = [frames.open(None, ALL) for _ in range(3)]
     told(ring, 25)
@@ -103,7 +103,7 @@ def test_nobody_misses_anything_unnoticed(seed, monkeypatch):
     monkeypatch.setattr(module, "ENCODED_A_TICK", rng.choice((5, 50)))
     monkeypatch.setattr(module, "SENT_A_TICK", 60)
     monkeypatch.setattr(module, "LEAST_A_TICK", 3)
-    ring = Ring(rng.choice((8, 200)))
+    ring = Ring(rng.choice((8, 200)), 1 << 30)
     frames = Frames(ring)
     readers: list[tuple[Reader, list[int]]] = [(frames.open(None, ALL), []) for _ in range(4)]
     for _ in range(60):

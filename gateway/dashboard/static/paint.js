@@ -1,8 +1,10 @@
 // The waterfall's bars on a canvas. Each phase differs by height and pattern, too, not by colour alone.
 
 import { clock, percent } from "./dom.js";
+import { fitted } from "./labels.js";
 
 export const ROW_PX = 26;
+const MAX_NAMES = 16; // on a bar; more never fit
 const BAR = { queue: [9, 7], prefill: [5, 14], decode: [5, 14], tool: [8, 9] };
 const HIT_TOP = 21;
 const HIT_PX = 3;
@@ -180,11 +182,7 @@ function paintTool(ctx, palette, timeline, y, span, nowS) {
   const left = Math.max(0, box.x0);
   const room = Math.min(timeline.width, box.x1) - left - 10;
   if (room < 24) return;
-  let text = span.names.join(", ");
-  if (ctx.measureText(text).width > room) {
-    while (text.length > 1 && ctx.measureText(`${text}…`).width > room) text = text.slice(0, -1);
-    text = text.length > 1 ? `${text}…` : "";
-  }
+  const text = fitted(span.names.slice(0, MAX_NAMES).join(", "), room, (part) => ctx.measureText(part).width);
   if (text === "") return;
   ctx.fillStyle = palette.panel;
   ctx.fillRect(left + 3, y + 5, ctx.measureText(text).width + 6, 14);
