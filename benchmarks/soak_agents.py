@@ -28,7 +28,7 @@ UNHEARD: Final = "unheard"
 _RECEIPT: Final = b"x-turnpike-reason"
 _PATHS: Final = {"chat": "/v1/chat/completions", "plain": "/v1/completions",
                  "responses": "/v1/responses", "messages": "/v1/messages"}  # fmt: skip
-_ODD_TYPES: Final = 16
+_ODD_TYPES: Final = 8
 _TOOLS: Final = ("bash", "read_file", "grep", "write_file")
 _PATIENCE_S: Final = 60.0
 
@@ -113,13 +113,13 @@ class Agent:
             headers = "Authorization: Bearer nobody's\r\n"
         if how == "stated":
             headers += dice.choice(("x-turnpike-session", "x-claude-code-session-id")) + f": {name}\r\n"
-        # Of the odd ones there are more types than the gateway may remember, all of them soon seen.
-        odd = dice.randrange(_ODD_TYPES) if dice.random() < 0.1 else None
+        # With every tenant there are more types than the gateway may remember, all of them soon seen.
+        odd = dice.randrange(_ODD_TYPES) if dice.random() < 0.15 else None
         system = (
             f"You are agent {dice.randrange(6) if odd is None else f'odd-{odd}'}. "
             + "Follow the rules. " * 60
         )
-        tools = _TOOLS if odd is None else [f"tool-{odd}-{at}" for at in range(20)]
+        tools = _TOOLS if odd is None else [f"tool-{odd}-{at}" for at in range(6)]
         said: list[dict[str, Any]] = [_said_by_user(kind, f"Task {dice.getrandbits(40)}: mend the tests.")]
         for _ in range(min(30, 1 + int(dice.expovariate(0.25)))):
             if self.is_over:

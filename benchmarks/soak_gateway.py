@@ -38,7 +38,7 @@ from gateway.workflow import traces
 
 _PERIOD_S: Final = 0.01
 _REPORT_PERIOD_S: Final = 1.0
-_KEPT: Final = 1024
+_KEPT: Final = 256
 """In place of bounds that are no settings: met within the first tenth of the time, also of a short run."""
 _CONTAINERS: Final = (dict, set, frozenset, list, tuple, deque)
 _GROWING: Final = (dict, set, list, deque, bytearray)
