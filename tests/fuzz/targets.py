@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.fuzz import answers, bodies, configs, heads, hint_texts, neighbours, spans
+from tests.fuzz import answers, bodies, configs, heads, hint_texts, neighbours, proxies, spans
 
 
 class Target(NamedTuple):
@@ -24,5 +24,6 @@ TARGETS = (
     Target("hints", hint_texts.make, hint_texts.check),
     Target("spans", spans.make, spans.check),
     Target("neighbours", neighbours.make, neighbours.check, share=0.1),
+    Target("proxies", proxies.make, proxies.check),
     Target("settings", configs.make, configs.check),
 )
