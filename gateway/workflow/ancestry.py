@@ -2,9 +2,8 @@
 
 Source: ours (docs/sessions.md). From strong to weak: a retry of a failed attempt; an id
 that we saw being minted; the longest conversation that we know *and our own answer behind it*; that answer
-alone; the conversation alone, where it goes on without its answer.
-
-Symbols: —
+alone; the conversation alone, where it goes on without its answer. Each link says whether it is proved:
+whether nobody but the session itself could have sent the request.
 
 Deviations: a prefix that several conversations share (a fleet's boilerplate, two clients with one prompt)
 needs no list of boilerplate: the prefix alone links only to a turn that itself was linked, and otherwise

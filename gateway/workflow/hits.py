@@ -2,10 +2,6 @@
 
 Source: ours (docs/sessions.md).
 
-Symbols: —
-
-Deviations: —
-
 Invariants: nothing is changed here, but that words which waited become marks. What is found has one order,
 whatever the hashes.
 """

@@ -3,8 +3,6 @@
 Source: ours (docs/sessions.md). Ids that the client states come first; content says where in the
 stated run a turn belongs, and everything where nothing is stated.
 
-Symbols: —
-
 Deviations: an id under which conversations run that nothing explains is no session: a field that
 applications also fill with constants, at once; a harness's own id, when they run at the same time.
 

@@ -2,10 +2,6 @@
 
 Source: ours (docs/sessions.md).
 
-Symbols: —
-
-Deviations: —
-
 Invariants: nothing is changed here. Confidence grows with the evidence: ids that we minted, the whole
 conversation, its answer, a quote, the moment.
 """

@@ -3,10 +3,6 @@
 Source: ours. The weakest evidence there is, for steps that share no words: a plan and what is made of each of
 its topics, a short answer and whoever goes on with it.
 
-Symbols: —
-
-Deviations: —
-
 Invariants: nothing is changed here.
 """
 

@@ -3,10 +3,6 @@
 Source: ours (docs/sessions.md). A request that follows no turn that we know may still belong to a
 run that we know, because it says what that run's model or user said.
 
-Symbols: —
-
-Deviations: —
-
 Invariants: nothing is changed here. A quote that turns of several sessions could have left names the one
 that spoke last, if it did so clearly later than the others; otherwise it names nobody.
 """

@@ -9,16 +9,15 @@ Source: ours (docs/sessions.md). The first hit wins:
 5. a quote of what a run said, was asked, or handed to a tool (`quotes.py`);
 6. otherwise the turn starts a new session.
 
-Symbols: —
-
 Deviations: a *session* is the whole agent run, what admission counts: a main conversation, sub-agents, side
 requests, what came after a compaction. Each conversation is a *thread* of it. An id that a client states
 names the run; one under which unrelated conversations run at the same time names a group of runs, and its
 members are told apart by content.
 
-Invariants: every lookup is scoped by tenant; turns of two stated ids never meet; at most `max_sessions`
-are kept, and of each at most `max_turns`; a session with a live turn is never forgotten; forgetting only
-ever makes a later turn start anew.
+Invariants: a turn joins a session only with proof; what is only guessed is noted at the new session that
+the turn starts, and nobody else hears of it; every lookup is scoped by tenant; turns of two stated ids never
+meet; at most `max_sessions` are kept, and of each at most `max_turns`; a session with a live turn is never
+forgotten; forgetting only ever makes a later turn start anew.
 """
 
 from collections.abc import Iterator
