@@ -26,6 +26,9 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """From a request's first byte to its last, however steadily they trickle in; beyond it 408."""
     keep_alive_s: _Seconds = 300.0
     """An idle connection is closed after this long."""
+    tcp_keepalive_s: Annotated[int, Meta(ge=4, le=7200)] = 60
+    """Silence after which the other end is asked whether it is still there, on connections of clients and to
+    replicas; one that is gone is found out after twice this."""
     client_stall_s: _Seconds = 120.0
     """A client that does not read its response for so long is cut off."""
     linger_s: _Seconds = 5.0

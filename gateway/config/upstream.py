@@ -21,10 +21,14 @@ class KvEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Batches that are kept until they are looked at."""
 
 
+ReplicaName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")]
+"""It stands in headers of responses."""
+
+
 class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     url: Annotated[str, Meta(pattern=r"^https?://"), PRIVATE]
     """For example `http://gpu-7:8000`; a path in it is put before every request's path."""
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z"), RECORDED] | None = None
+    name: Annotated[ReplicaName, RECORDED] | None = None
     """Shown to clients in receipts, so not the address; by default the pool's name and a number."""
     api_key_env: Annotated[str, PRIVATE] | None = None
     """The environment variable that holds the key to send to this replica."""

@@ -19,6 +19,7 @@ from gateway.server.connection_states import State, Step, advance
 from gateway.server.door import Visitor
 from gateway.server.request_parser import HttpRequest, RequestParser
 from gateway.server.response_writer import ResponseWriter
+from gateway.upstream.keepalive import keep_alive
 from gateway.upstream.moments import Run
 from gateway.wire.endpoints import classify
 from gateway.wire.headers import RawHeaders
@@ -66,6 +67,7 @@ class ClientConnection(ResponseWriter):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        keep_alive(self.transport, idle_s=self._limits.tcp_keepalive_s)
         peername = transport.get_extra_info("peername")
         self.peer = peername[0] if isinstance(peername, tuple) else "local"
         if not self._listener.connected(self):

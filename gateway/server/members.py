@@ -17,7 +17,7 @@ from aiohttp import web
 
 from gateway.config import Config
 from gateway.config.load import read_api_key
-from gateway.config.upstream import DiscoveryConfig
+from gateway.config.upstream import DiscoveryConfig, ReplicaName
 from gateway.core import events as ev
 from gateway.domain.ids import PoolId, ReplicaId, SessionId
 from gateway.routing.membership import SET, Changes, Member, Membership, MembershipError
@@ -33,7 +33,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     pool: str | None = None
     """By default the only one that takes registrations."""
-    name: str | None = None
+    name: ReplicaName | None = None
 
 
 class Draining(msgspec.Struct, frozen=True):
@@ -153,6 +153,7 @@ class Members:
             api_key=key,
             tls=self._tls if address.is_tls else None,
             local_faults=self._local_faults,
+            keepalive_s=self._config.server.limits.tcp_keepalive_s,
         )
 
     # --- those who say so --------------------------------------------------------------------------

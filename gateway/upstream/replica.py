@@ -5,6 +5,7 @@ import re
 import socket
 import ssl
 from contextlib import AbstractAsyncContextManager
+from typing import Final
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -22,9 +23,15 @@ from gateway.upstream.errors import (
     UpstreamError,
     local_kind,
 )
+from gateway.upstream.keepalive import keep_alive
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.resolver import Resolver
 from gateway.wire.splice import Chunk
+
+
+_MAX_URL: Final = 2048
+_PRINTED: Final = re.compile(r"[!-~]*")
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[A-Fa-f0-9:.]+(%[A-Za-z0-9._-]+)?")
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -47,6 +54,11 @@ class Address(msgspec.Struct, frozen=True):
             raise ValueError(f"{_shown(url)!r} is not a URL such as http://host:8000")
         if parts.username or parts.password or parts.query or parts.fragment:
             raise ValueError(f"{_shown(url)!r} may hold a scheme, host, port and path only")
+        if len(url) > _MAX_URL or not _PRINTED.fullmatch(parts.path):
+            raise ValueError(f"{_shown(url)[:80]!r} is too long, or its path is not visible ASCII alone")
+        ascii_host = parts.hostname if ":" in parts.hostname else parts.hostname.encode("idna").decode()
+        if not _HOST.fullmatch(ascii_host):
+            raise ValueError(f"{_shown(url)[:80]!r} names no host")
         is_tls = parts.scheme == "https"
         port = parts.port or (443 if is_tls else 80)
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
@@ -74,8 +86,9 @@ class Replica:
         api_key: str | None,
         tls: ssl.SSLContext | None,
         local_faults: LocalFaults | None = None,
+        keepalive_s: int | None = None,
     ) -> None:
-        """`local_faults`: where to count them; by default nobody asks."""
+        """`local_faults`: where to count them; by default nobody asks. `keepalive_s`: None for never."""
         self.id = replica
         self.pool = pool
         self.address = address
@@ -85,6 +98,7 @@ class Replica:
         self._config = config
         self._tls = tls
         self.local_faults = local_faults if local_faults is not None else LocalFaults()
+        self._keepalive_s = keepalive_s
         self._resolver = Resolver(address.host, address.port)
         self._idle: list[UpstreamConnection] = []
         """Most recently used last."""
@@ -230,6 +244,8 @@ class Replica:
                     failed = error
             else:
                 self.local_faults.connected()
+                if self._keepalive_s is not None:
+                    keep_alive(connection.transport, idle_s=self._keepalive_s)
                 return connection
         assert failed is not None
         raise self._failure(failed) from failed

@@ -1,6 +1,9 @@
 """Replicas come and go while the gateway runs."""
 
 import asyncio
+import json
+
+import pytest
 
 from tests.server.bench import Backend, Message, eventually, get, post
 
@@ -110,3 +113,37 @@ async def test_one_that_left_after_it_was_chosen_costs_its_request_another_attem
     monkeypatch.setattr(handlers, "_replicas", OneHasLeft(handlers._replicas))
     assert (await bench.ask(post())).status == 200
     assert handlers._replicas.asked == 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "a\r\nset-cookie: stolen=1", "a b", "gpü-1", "a\x00", "a/b", "-a", "a\n", "a" * 65, "\x1b[2J", "a:b"],
+)
+async def test_a_name_that_may_not_stand_in_a_header_is_not_registered(start, name):
+    bench = await start(pools=[{"name": "default", "backends": 1, "discovery": DISCOVERY}])
+    body = json.dumps({"url": bench.backend.url + "1", "name": name}).encode()
+    told = await bench.control(control(b"POST", b"/turnpike/replicas", body))
+    assert told.status == 400 and "name" in told.json()["error"]
+    assert up(bench) == {"default-0"} and (await bench.ask(post())).status == 200
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://a b:80",
+        "http://gpu/a b",
+        "http://gpu/\u00fc",
+        "http://gpu\x00:80",
+        "http://gpu\x7f:80",
+        "http://gpu/\x0b",
+        "http://" + "a" * 3000,
+        "http://gpu/" + "a" * 3000,
+        "http://[::1%25\x01]:80",
+    ],
+)
+async def test_a_url_that_may_not_stand_in_a_request_is_not_registered(start, url):
+    bench = await start(pools=[{"name": "default", "backends": 1, "discovery": DISCOVERY}])
+    body = json.dumps({"url": url, "name": "late"}).encode()
+    told = await bench.control(control(b"POST", b"/turnpike/replicas", body))
+    assert told.status == 400 and told.json()["error"]
+    assert up(bench) == {"default-0"}
