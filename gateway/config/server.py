@@ -53,6 +53,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     for. 0: no time."""
     drain_s: Annotated[float, Meta(ge=0)] = 30.0
     """After that: how long running requests may take to end."""
+    state_path: Annotated[str, PRIVATE] | None = None
+    """A file that remembers, as hashes, where stored responses live, so that a restart does not lose them.
+    With tenants an id that is not remembered is refused. Each gateway process needs its own."""
     holding: HoldingConfig = HoldingConfig()
     limits: HttpLimits = HttpLimits()
 

@@ -40,7 +40,7 @@ class SessionBook:
         self.sessions = sessions
         self.tools = tools
         self.prospects = prospects
-        self._residence = residence
+        self.residence = residence
         self._trusted = trusted
         self.said: list[tuple[ReplicaId, str]] = []
         """Hints that are to be sent, and to whom."""
@@ -50,14 +50,14 @@ class SessionBook:
     def find_home(self, tenant: TenantId, facts: RequestFacts) -> Residence | None:
         """Where the state that the request builds on lives; None if it needs none or none is known."""
         for state_id in facts.state_ids:
-            if (home := self._residence.find(tenant, state_id)) is not None:
+            if (home := self.residence.find(tenant, state_id)) is not None:
                 return home
         return None
 
     def first_unknown_state(self, tenant: TenantId, facts: RequestFacts) -> str | None:
         """An id that the request builds on and that this tenant was never seen to be given."""
         for state_id in facts.state_ids:
-            if self._residence.find(tenant, state_id) is None:
+            if self.residence.find(tenant, state_id) is None:
                 return state_id
         return None
 
@@ -174,7 +174,7 @@ class SessionBook:
 
     def state_minted(self, live: LiveRequest, state_id: str) -> None:
         assert live.replica is not None
-        self._residence.learn(live.tenant, state_id, Residence(live.replica, live.session_id))
+        self.residence.learn(live.tenant, state_id, Residence(live.replica, live.session_id))
         self.sessions.learn_id(live.request, state_id, is_call=False)
 
     def turn_ended(self, live: LiveRequest, answer: Answer | None, *, now: float) -> list[rec.Record]:

@@ -8,8 +8,10 @@ remembered, the least recently used go first; forgetting an id never routes it w
 it unknown.
 """
 
+import hashlib
 from collections import OrderedDict
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from typing import Annotated, NewType
 
 import msgspec
 from msgspec import Meta
@@ -27,23 +29,49 @@ class Residence(msgspec.Struct, frozen=True):
     session: SessionId | None
 
 
+StateKey = NewType("StateKey", bytes)
+"""Stands for a tenant and an id of its state; neither can be read from it."""
+
+
+def state_key(tenant: TenantId, state_id: str) -> StateKey:
+    return StateKey(hashlib.sha256(f"{len(tenant)}:{tenant}{state_id}".encode()).digest())
+
+
 class StateResidence:
     def __init__(self, config: StateResidenceConfig) -> None:
         self._max = config.max_state_ids
-        self._homes: OrderedDict[tuple[TenantId, str], Residence] = OrderedDict()
+        self._homes: OrderedDict[StateKey, Residence] = OrderedDict()
+        self.on_learned: Callable[[StateKey, ReplicaId], None] | None = None
+        """Told of what must outlast the process; to be set by whoever keeps it."""
 
     def __len__(self) -> int:
         return len(self._homes)
 
     def find(self, tenant: TenantId, state_id: str) -> Residence | None:
-        key = (tenant, state_id)
+        key = state_key(tenant, state_id)
         home = self._homes.get(key)
         if home is not None:
             self._homes.move_to_end(key)
         return home
 
     def learn(self, tenant: TenantId, state_id: str, home: Residence) -> None:
-        self._homes[(tenant, state_id)] = home
-        self._homes.move_to_end((tenant, state_id))
+        key = state_key(tenant, state_id)
+        before = self._homes.get(key)
+        self._put(key, home)
+        if self.on_learned is not None and (before is None or before.replica != home.replica):
+            self.on_learned(key, home.replica)
+
+    def restore(self, homes: Iterable[tuple[StateKey, ReplicaId]]) -> None:
+        """What an earlier process learned, oldest first. Its sessions are forgotten."""
+        for key, replica in homes:
+            self._put(key, Residence(replica, None))
+
+    def homes(self) -> list[tuple[StateKey, ReplicaId]]:
+        """All that is remembered, the least recently used first."""
+        return [(key, home.replica) for key, home in self._homes.items()]
+
+    def _put(self, key: StateKey, home: Residence) -> None:
+        self._homes[key] = home
+        self._homes.move_to_end(key)
         if len(self._homes) > self._max:
             self._homes.popitem(last=False)

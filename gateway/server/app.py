@@ -31,6 +31,7 @@ from gateway.server.members import Members
 from gateway.server.observation import Observation
 from gateway.server.outbound import Outbound
 from gateway.server.prefills import Prefills
+from gateway.server.state_file import StateFile
 from gateway.server.tasks import TaskGroup
 from gateway.server.tenants import Tenants
 from gateway.server.tool_spans import ToolSpans
@@ -114,6 +115,12 @@ class Gateway:
             proxies=proxies if config.server.proxy_protocol else None,
             now=asyncio.get_running_loop().time,
         )
+        self._state_file: StateFile | None = None
+        if (path := config.server.state_path) is not None:
+            residence = coordinator.sessions.residence
+            self._state_file = StateFile(path, residence, max_ids=config.state.max_state_ids)
+        elif config.tenants:
+            _log.info("server.state_path is not set: stored responses will be unknown after a restart")
         self._is_retiring = False
         self._hurry = asyncio.Event()
         """Set by a signal that ends the lame-duck phase."""
@@ -150,6 +157,8 @@ class Gateway:
             supervise(name, work)
         for name, work in self._members.loops(self._replica_joined, self.driver.send):
             supervise(name, work)
+        if self._state_file is not None:
+            supervise("state file", self._state_file.run)
         supervise("client timeouts", self.listener.watch)
         supervise("upstream timeouts", self._sweep)
 
@@ -182,6 +191,8 @@ class Gateway:
             await self._control.cleanup()
         self._members.close()
         self.driver.close()
+        if self._state_file is not None:
+            await self._state_file.close()
         await self.observation.close()
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.close)

@@ -28,7 +28,6 @@ from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.resolver import Resolver
 from gateway.wire.splice import Chunk
 
-
 _MAX_URL: Final = 2048
 _PRINTED: Final = re.compile(r"[!-~]*")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[A-Fa-f0-9:.]+(%[A-Za-z0-9._-]+)?")

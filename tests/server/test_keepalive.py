@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+from typing import Any
 
 import pytest
 import trustme
@@ -21,7 +22,8 @@ def options(transport):
 
 @pytest.mark.parametrize("is_tls", [False, True])
 async def test_both_sides_are_kept_alive(start, tmp_path, is_tls):
-    settings, how = {}, {}
+    settings: dict[str, Any] = {}
+    how: dict[str, Any] = {}
     if is_tls:
         authority = trustme.CA()
         own = authority.issue_cert("localhost", "127.0.0.1")

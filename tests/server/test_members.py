@@ -117,7 +117,19 @@ async def test_one_that_left_after_it_was_chosen_costs_its_request_another_attem
 
 @pytest.mark.parametrize(
     "name",
-    ["", "a\r\nset-cookie: stolen=1", "a b", "gpü-1", "a\x00", "a/b", "-a", "a\n", "a" * 65, "\x1b[2J", "a:b"],
+    [
+        "",
+        "a\r\nset-cookie: stolen=1",
+        "a b",
+        "gpü-1",
+        "a\x00",
+        "a/b",
+        "-a",
+        "a\n",
+        "a" * 65,
+        "\x1b[2J",
+        "a:b",
+    ],
 )
 async def test_a_name_that_may_not_stand_in_a_header_is_not_registered(start, name):
     bench = await start(pools=[{"name": "default", "backends": 1, "discovery": DISCOVERY}])
