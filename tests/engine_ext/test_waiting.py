@@ -1,10 +1,14 @@
 """The ranked queue against a sorted list."""
 
+import math
+
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from turnpike_vllm.coordinator import Coordinator, CoordinatorConfig, Rank
+from turnpike_vllm.hints import ServiceClass
 from turnpike_vllm.waiting import RankedQueue
 
 
@@ -127,3 +131,36 @@ def test_what_left_is_not_ranked_again() -> None:
     queue.add_request(leaves)
     queue.remove_request(leaves)
     assert queue.advance(10.0) == 1
+
+
+MOMENTS = st.floats(0, 4e9) | st.floats(0, 1e-300) | st.sampled_from([0.0, 5e-324, 1.7e9 + 1 / 3, 2.0**53])
+
+
+@given(st.lists(MOMENTS, min_size=1, max_size=6), st.lists(st.tuples(st.integers(0, 6), st.integers(-2, 2))))
+def test_after_a_step_all_that_was_due_has_risen_and_nothing_was_ranked_twice(
+    arrivals: list[float], steps: list[tuple[int, int]]
+) -> None:
+    """Steps at the very moment at which somebody rises, and a float or two beside it."""
+    coordinator, asked = Coordinator(CoordinatorConfig()), list[Item]()
+
+    def ranked(item: Item, now: float) -> Rank:
+        asked.append(item)
+        return coordinator.rank(
+            service=ServiceClass.REACTIVE, band=3, level=3, task=0.0, arrived=item.arrived, now=now
+        )
+
+    queue: RankedQueue[Item] = RankedQueue(
+        ranked, lambda item, now: coordinator.next_rise(arrived=item.arrived, now=now), min(arrivals)
+    )
+    items = [Item(arrived, 1) for arrived in arrivals]
+    for item in items:
+        queue.add_request(item)
+    now = queue.now
+    for number, floats in steps:
+        now = max(now, arrivals[number % len(arrivals)] + 5.0 * number)
+        for _ in range(abs(floats)):
+            now = math.nextafter(now, math.inf if floats > 0 else 0.0)
+        del asked[:]
+        assert queue.advance(now) == len(asked) == len(set(asked))
+        live = {each[2]: each[0] for each in queue._heap if queue._entries.get(each[2]) == each[1]}
+        assert live == {item: ranked(item, queue.now) for item in items}
