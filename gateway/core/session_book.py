@@ -93,10 +93,12 @@ class SessionBook:
             out += self.tools_told(facts.tool_times, tenant, now=now)
         went_on = ref.parent if ref.edge is Edge.CONTINUES else None
         closed = self.tools.results_came(session.id, facts.tool_result_ids, went_on=went_on, now=now)
-        agent = self.prospects.arrived(ref, facts, now=now)
+        agent = self.prospects.arrived(ref, facts, tenant, now=now)
         if closed is not None:
             new = facts.transcript.new
-            run = ToolRun(session.id, agent, closed.names, closed.duration_s, new.size, new.has_failed)
+            run = ToolRun(
+                session.id, agent, closed.names, closed.duration_s, new.size, new.has_failed, tenant
+            )
             self._learn(self.tools.traced.closed(closed.calls, run, now=now), now=now)
             out.append(
                 rec.ToolEnd(
@@ -111,15 +113,15 @@ class SessionBook:
             )
             out.append(self._tool_num(now=now))
         if went_on is not None:
-            out += self._recognised(went_on, turn, facts, now=now)
+            out += self._recognised(ref, went_on, turn, facts, now=now)
         return ref, out
 
     def _recognised(
-        self, went_on: RequestId, turn: RequestId, facts: RequestFacts, *, now: float
+        self, ref: SessionRef, went_on: RequestId, turn: RequestId, facts: RequestFacts, *, now: float
     ) -> list[rec.Record]:
         """Code blocks that turn out to have been calls, by what this turn and others brought."""
         out: list[rec.Record] = []
-        for late in self.prospects.recognised(went_on, turn, facts, now=now):
+        for late in self.prospects.recognised(ref, went_on, turn, facts, now=now):
             late_s = now - late.came_s
             if not late_s:  # else it is not known who ran beside them
                 self.ran.append(ToolRun(late.session, late.agent, late.names, late.duration_s))

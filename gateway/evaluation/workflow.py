@@ -227,9 +227,9 @@ class _Run:
             for each in forecast.candidates
         }
         said: Symbol = _ENDS if node == END else graph.nodes.tools(node)
-        confidence = self.progress.calibration.confidence(share)
+        confidence = known.learned.calibration.confidence(share)
         is_acted_on = (
-            self.progress.types.is_known(graph) and confidence >= self.progress.calibration.threshold
+            self.progress.types.is_known(graph) and confidence >= known.learned.calibration.threshold
         )
         self._agents[number] = known.agent.key
         self._conversations[number] = known

@@ -58,6 +58,7 @@ class ToolRun(msgspec.Struct, frozen=True, gc=False):
     duration_s: float
     observation_bytes: int = 0
     has_failed: bool = False
+    tenant: TenantId = TenantId("")
 
 
 class Phase(msgspec.Struct, eq=False):
@@ -86,4 +87,5 @@ class Phase(msgspec.Struct, eq=False):
             call.took_s,
             run.observation_bytes // count,
             call.has_failed or (run.has_failed and count == 1),
+            run.tenant,
         )

@@ -10,17 +10,19 @@ that of the call that was expected to take longest, and is learned for that tool
 type has hardly used is what it is for all agents, and a tool that nobody has used is what tools are. A
 result that came after longer than `max_s` teaches no more than that: a person was in between.
 
-Invariants: at most `max_tools` pairs of agent type and tool are remembered, the longest unused is forgotten;
-names are told apart by their first `_NAME` characters.
+Invariants: what one tenant's calls taught is read for that tenant alone; at most `max_tools` pairs of agent
+type and tool are remembered, of the tenant that has most the longest unused is forgotten; names are told
+apart by their first `_NAME` characters.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
+from gateway.domain.ids import TenantId
+from gateway.domain.tenant_lru import TenantLru
 from gateway.tool_probe.quantiles import LogQuantiles
 
 _NAME: Final = 64
@@ -30,7 +32,7 @@ _EMA: Final = 0.1
 _ENOUGH: Final = 4.0
 """Observations after which an agent type's own are used."""
 ANY_AGENT: Final = 0
-_ANY_TOOL: Final = ""
+_ALONE: Final = TenantId("")
 
 
 class DurationsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,10 +68,18 @@ class Tool:
         self.failed += step * (has_failed - self.failed)
 
 
+Tools = TenantLru[TenantId, tuple[int, str], Tool]
+"""By tenant, and by agent type and name."""
+
+
 class Durations:
-    def __init__(self, config: DurationsConfig) -> None:
+    """Of the tools of one tenant."""
+
+    def __init__(self, config: DurationsConfig, tools: Tools | None = None, owner: TenantId = _ALONE) -> None:
+        """`tools`: kept together with those of other tenants, so that one bound holds for all."""
         self._config = config
-        self._tools: OrderedDict[tuple[int, str], Tool] = OrderedDict()
+        self._tools: Tools = tools if tools is not None else TenantLru(config.max_tools)
+        self._owner = owner
         self._all = Tool(config.half_life_calls)
 
     def __len__(self) -> int:
@@ -96,7 +106,7 @@ class Durations:
     def of(self, agent: int, name: str) -> Tool:
         """The best that is known of it."""
         for key in ((agent, name[:_NAME]), (ANY_AGENT, name[:_NAME])):
-            known = self._tools.get(key)
+            known = self._tools.get(self._owner, key)
             if known is not None and known.durations.weight >= _ENOUGH:
                 return known
         return self._all
@@ -119,11 +129,8 @@ class Durations:
 
     def _keep(self, agent: int, name: str) -> Tool:
         key = (agent, name[:_NAME])
-        known = self._tools.get(key)
+        known = self._tools.get(self._owner, key)
         if known is None:
-            known = self._tools[key] = Tool(self._config.half_life_calls)
-            if len(self._tools) > self._config.max_tools:
-                self._tools.popitem(last=False)
-        else:
-            self._tools.move_to_end(key)
+            known = Tool(self._config.half_life_calls)
+            self._tools.put(self._owner, key, known)
         return known

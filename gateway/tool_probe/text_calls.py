@@ -11,8 +11,8 @@ a type is known to run its code, its blocks are calls in doubt; when it turns ou
 observations have come are told late, with the durations that they had.
 
 Invariants: an agent type's code blocks count once two observations in a row, each behind a code block of the
-same thread, looked alike; at most `_MAX_TYPES` types are remembered, of each at most `_MAX_WAITING` calls in
-doubt. An agent that offers native tools makes no calls in text.
+same thread, looked alike; it is one tenant's: at most `_MAX_TYPES` types are remembered, of each at most
+`_MAX_WAITING` calls in doubt. An agent that offers native tools makes no calls in text.
 """
 
 from collections import OrderedDict, deque
@@ -23,10 +23,10 @@ import msgspec
 from gateway.domain.ids import RequestId, SessionId
 from gateway.domain.request import Answer, NewItems, RequestFacts
 
-_MAX_TYPES: Final = 1024
+_MAX_TYPES: Final = 64
 _MAX_LOOKS: Final = 256
 _MAX_WAITING: Final = 32
-_MAX_OPEN: Final = 4096
+_MAX_OPEN: Final = 512
 
 
 class Block(msgspec.Struct, frozen=True):

@@ -9,22 +9,22 @@ Deviations: what counts is evidence, so a type is known after `min_tasks` tasks,
 that many short tasks have. A type counts as known with its family, too, which is all types that the same
 client software makes, since a young one leans on what its relatives do (`kin.py`).
 
-Invariants: at most `max_types` types are remembered, and as many families; the longest unseen is forgotten.
+Invariants: a type belongs to one tenant: it leans on nothing that another tenant taught; at most `max_types`
+types are remembered, and as many families, and whoever has most of them loses its longest unseen first.
 """
 
 import enum
-from collections import OrderedDict
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
+from gateway.domain.ids import TenantId
+from gateway.domain.tenant_lru import TenantLru
 from gateway.workflow.graph import Graph, GraphConfig
 from gateway.workflow.kin import Kin, World
 from gateway.workflow.mixture import Mixture
 from gateway.workflow.walk import KINDS
-
-T = TypeVar("T")
 
 
 class Tier(enum.Enum):
@@ -35,9 +35,15 @@ class Tier(enum.Enum):
     """Too little was seen; requests are taken one by one."""
 
 
+NOBODYS: Final = TenantId("")
+"""Whose everything is that all tenants share."""
+
+
 class AgentTypesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_types: Annotated[int, Meta(ge=1)] = 512
-    """Agent types remembered; beyond it the longest unseen are forgotten."""
+    """Agent types remembered; beyond it the longest unseen are forgotten, of the tenant that has most."""
+    max_tenants: Annotated[int, Meta(ge=1)] = 256
+    """Tenants of which something learned is remembered; beyond it the longest unseen are forgotten."""
     min_tasks: Annotated[int, Meta(ge=0)] = 30
     """Tasks that must have been seen before anything is predicted; or"""
     min_steps: Annotated[int, Meta(ge=0)] = 100
@@ -53,56 +59,70 @@ class AgentType(msgspec.Struct, frozen=True, gc=False):
     client: int
     is_child: bool = False
     """It works for another conversation of its session."""
+    owner: TenantId = NOBODYS
+    """The tenant whose sessions teach it."""
 
     @property
     def key(self) -> int:
-        return hash((self.kind, self.client, self.is_child))
+        return hash((self.kind, self.client, self.is_child, self.owner))
 
     @property
     def family(self) -> int:
-        return hash((self.client, self.is_child))
+        return hash((self.client, self.is_child, self.owner))
+
+
+class _Common:
+    """What all types of one tenant share."""
+
+    __slots__ = ("mixture", "world")
+
+    def __init__(self, config: GraphConfig) -> None:
+        self.mixture = Mixture(KINDS)
+        self.world = World(half_life=config.half_life_steps)
 
 
 class AgentTypes:
     def __init__(self, config: AgentTypesConfig) -> None:
         self._config = config
-        self._mixture = Mixture(KINDS)
-        self._types: OrderedDict[int, Graph] = OrderedDict()
-        self._families: OrderedDict[int, Kin] = OrderedDict()
-        self._world = World(half_life=config.graph.half_life_steps)
+        self._types: TenantLru[TenantId, int, Graph] = TenantLru(config.max_types)
+        self._families: TenantLru[TenantId, int, Kin] = TenantLru(config.max_types)
+        self._common: TenantLru[TenantId, None, _Common] = TenantLru(config.max_tenants)
 
     def __len__(self) -> int:
         return len(self._types)
 
     def items(self) -> list[tuple[int, Graph]]:
-        """Every type with its graph, the longest unseen first."""
-        return list(self._types.items())
+        """Every type with its graph: tenant by tenant, of each the longest unseen first."""
+        return [(key, graph) for _, key, graph in self._types.items()]
 
     def graph(self, agent: AgentType) -> Graph:
         """Its own graph; kept from being forgotten soon."""
-        kin = self._family(agent)
-        graph = self._types.pop(agent.key, None) or Graph(self._config.graph, self._mixture, kin)
-        _put(self._types, agent.key, graph, self._config.max_types)
+        common, kin = self._common_of(agent.owner), self._family(agent)
+        graph = self._types.get(agent.owner, agent.key)
+        if graph is None:
+            graph = Graph(self._config.graph, common.mixture, kin)
+            self._types.put(agent.owner, agent.key, graph)
         return graph
 
     def _family(self, agent: AgentType) -> Kin:
-        kin = self._families.pop(agent.family, None)
+        kin = self._families.get(agent.owner, agent.family)
         if kin is None:
-            graph = self._config.graph
-            kin = Kin(self._world, max_contexts=graph.max_contexts, half_life=graph.half_life_steps)
-        _put(self._families, agent.family, kin, self._config.max_types)
+            graph, world = self._config.graph, self._common_of(agent.owner).world
+            kin = Kin(world, max_contexts=graph.max_contexts, half_life=graph.half_life_steps)
+            self._families.put(agent.owner, agent.family, kin)
         return kin
+
+    def _common_of(self, owner: TenantId) -> _Common:
+        common = self._common.get(owner, None)
+        if common is None:
+            common = _Common(self._config.graph)
+            self._common.put(owner, None, common)
+        return common
 
     def is_known(self, graph: Graph) -> bool:
         """Enough was seen of it, or of its family."""
         tasks, steps = self._config.min_tasks, self._config.min_steps
         return any(seen.tasks >= tasks or seen.steps >= steps for seen in (graph, graph.kin))
-
-
-def _put(among: OrderedDict[int, T], key: int, known: T, most: int) -> None:
-    among[key] = known
-    if len(among) > most:
-        among.popitem(last=False)
 
 
 NO_TYPE: Final = AgentType(0, 0)

@@ -22,12 +22,13 @@ import msgspec
 from msgspec import Meta
 
 from gateway.domain.decision import Edge, SessionRef
-from gateway.domain.ids import SessionId, ThreadId
+from gateway.domain.ids import SessionId, TenantId, ThreadId
 from gateway.domain.request import NO_MANNER, Answer, RequestFacts
-from gateway.tool_probe.text_calls import TextCalls
-from gateway.workflow.agent_types import AgentType, AgentTypes, AgentTypesConfig, Tier
-from gateway.workflow.calibration import Calibration, CalibrationConfig
+from gateway.tool_probe.durations import DurationsConfig
+from gateway.workflow.agent_types import NOBODYS, AgentType, AgentTypes, AgentTypesConfig, Tier
+from gateway.workflow.calibration import CalibrationConfig
 from gateway.workflow.graph import Forecast, Graph
+from gateway.workflow.learned import Learned, LearnedByTenant
 from gateway.workflow.nodes import END, ToolSet, tool_set
 from gateway.workflow.walk import Walk
 
@@ -96,6 +97,7 @@ class Thread:
         "is_live",
         "is_over",
         "late",
+        "learned",
         "looks",
         "parent",
         "prompt_bytes",
@@ -106,10 +108,12 @@ class Thread:
         "walk",
     )
 
-    def __init__(self, session: SessionId, agent: AgentType, graph: Graph) -> None:
+    def __init__(self, session: SessionId, agent: AgentType, graph: Graph, learned: Learned) -> None:
         self.session = session
         self.agent = agent
         self.graph = graph
+        self.learned = learned
+        """Of its tenant."""
         self.walk = Walk()
         self.is_live = False
         """A request of it is on its way."""
@@ -139,11 +143,12 @@ class Thread:
 
 
 class Progress:
-    def __init__(self, config: ProgressConfig) -> None:
+    def __init__(self, config: ProgressConfig, durations: DurationsConfig | None = None) -> None:
         self._config = config
         self.types = AgentTypes(config.types)
-        self.calibration = Calibration(config.calibration)
-        self.text_calls = TextCalls()
+        self.learned = LearnedByTenant(
+            config.calibration, durations or DurationsConfig(), max_tenants=config.types.max_tenants
+        )
         self._threads: OrderedDict[ThreadId, Thread] = OrderedDict()
         """The longest silent first."""
         self._due: list[tuple[float, ThreadId]] = []
@@ -160,13 +165,15 @@ class Progress:
 
     # --- what happens ------------------------------------------------------------------------------
 
-    def arrived(self, ref: SessionRef, facts: RequestFacts, *, now: float) -> Thread | None:
-        """A turn came. None if it is no step: a side request."""
+    def arrived(
+        self, ref: SessionRef, facts: RequestFacts, owner: TenantId = NOBODYS, *, now: float
+    ) -> Thread | None:
+        """A turn came. None if it is no step: a side request. `owner`: whose what it teaches is."""
         if ref.edge in _ASIDE:
             return None
         known = self._threads.get(ref.thread)
         if known is None:
-            known = self._start(ref, facts)
+            known = self._start(ref, facts, owner)
         elif ref.edge in _NEW and known.walk.steps and known.agent.kind != facts.transcript.agent_type:
             known = self._begin_anew(ref, facts, known)
         else:
@@ -201,7 +208,7 @@ class Progress:
         if not may_look and (names or facts.tool_count):  # else the text has to be read for calls
             self._pass(ref.thread, known, tool_set(names), facts)
             return None
-        tools = tool_set(names or self.text_calls.names(known.agent.key, facts, answer))
+        tools = tool_set(names or known.learned.text_calls.names(known.agent.key, facts, answer))
         self._learn_size(known, facts, answer)
         return self._step(ref.thread, known, tools, facts, answer)
 
@@ -263,7 +270,7 @@ class Progress:
         ends = forecast.shares[0]
         is_known = self.types.is_known(graph)
         tier = Tier.STATED if is_final else Tier.INFERRED if is_known else Tier.UNKNOWN
-        confidence = self.calibration.confidence(share)
+        confidence = known.learned.calibration.confidence(share)
         if is_final:
             likeliest, share, confidence, ends = END, 1.0, 1.0, 1.0
         left = graph.remaining.steps(known.walk.steps, ends=ends)
@@ -274,7 +281,7 @@ class Progress:
             next=None if likeliest == END else graph.nodes.tools(likeliest),
             probability=share,
             confidence=confidence,
-            is_confident=is_final or (is_known and confidence >= self.calibration.threshold),
+            is_confident=is_final or (is_known and confidence >= known.learned.calibration.threshold),
             ends=ends,
             steps_left=left,
             new_tokens_left=left * graph.remaining.new_tokens,
@@ -287,12 +294,12 @@ class Progress:
             return
         self._count(known, forecast, node)
         likeliest, share = forecast.likeliest
-        self.calibration.learn(share, was_right=likeliest == node, is_end=likeliest == END)
+        known.learned.calibration.learn(share, was_right=likeliest == node, is_end=likeliest == END)
 
     def _count(self, known: Thread, forecast: Forecast, node: int) -> None:
         likeliest, share = forecast.likeliest
         if self.types.is_known(known.graph):
-            if self.calibration.confidence(share) >= self.calibration.threshold:
+            if known.learned.calibration.confidence(share) >= known.learned.calibration.threshold:
                 self.predicted += 1
                 self.mispredicted += likeliest != node
 
@@ -307,11 +314,11 @@ class Progress:
 
     # --- coming, going, and coming back ------------------------------------------------------------
 
-    def _start(self, ref: SessionRef, facts: RequestFacts) -> Thread:
+    def _start(self, ref: SessionRef, facts: RequestFacts, owner: TenantId) -> Thread:
         script = facts.transcript
         is_child = ref.edge in _CHILD
-        agent = AgentType(script.agent_type, facts.client, is_child)
-        known = Thread(ref.session, agent, self.types.graph(agent))
+        agent = AgentType(script.agent_type, facts.client, is_child, owner)
+        known = Thread(ref.session, agent, self.types.graph(agent), self.learned.of(owner))
         if ref.thread not in self._threads:
             self._remember(ref)
         self._threads[ref.thread] = known
@@ -330,7 +337,7 @@ class Progress:
     def _begin_anew(self, ref: SessionRef, facts: RequestFacts, before: Thread) -> Thread:
         """Another conversation goes by the same thread, which nothing of this one leads to."""
         self._learn_end(before)
-        known = self._start(ref, facts)
+        known = self._start(ref, facts, before.agent.owner)
         known.is_due = before.is_due
         known.late = before.agent.kind if before.is_live else None
         return known
@@ -341,7 +348,7 @@ class Progress:
             known.gone = None
             if known.supposed is not None:
                 share, was_right = known.supposed
-                self.calibration.suppose(share, was_right=was_right, by=-1.0)
+                known.learned.calibration.suppose(share, was_right=was_right, by=-1.0)
                 known.supposed = None
         if known.is_over:
             known.is_over = False
@@ -351,7 +358,7 @@ class Progress:
         known.graph.saw_gap(known.walk.last, now - known.ended_s)
         looks = facts.transcript.new.looks
         if known.is_code and looks and not facts.tool_count:
-            self.text_calls.observed(known.agent.key, known.looks, looks)
+            known.learned.text_calls.observed(known.agent.key, known.looks, looks)
             known.looks = looks
 
     def _leave_silent(self, *, now: float) -> None:
@@ -409,5 +416,5 @@ class Progress:
         if forecast.opinions:
             likeliest, share = forecast.likeliest
             known.supposed = share, likeliest == END
-            self.calibration.suppose(share, was_right=likeliest == END)
+            known.learned.calibration.suppose(share, was_right=likeliest == END)
         return gone

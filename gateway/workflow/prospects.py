@@ -15,11 +15,12 @@ from msgspec import Meta
 
 from gateway.domain.allowance import Allowance
 from gateway.domain.decision import Edge, SessionRef
-from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, Claims, RequestFacts
 from gateway.tool_probe.calls import ToolRun
-from gateway.tool_probe.durations import Durations, DurationsConfig
+from gateway.tool_probe.durations import DurationsConfig
 from gateway.tool_probe.text_calls import Block, LateCalls
+from gateway.workflow.agent_types import NOBODYS
 from gateway.workflow.hints import Hints
 from gateway.workflow.progress import Pause, Progress, ProgressConfig
 from gateway.workflow.reuse import Outlook, Reuse, ReuseConfig
@@ -34,13 +35,16 @@ class WorkflowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     progress: ProgressConfig = ProgressConfig()
     durations: DurationsConfig = DurationsConfig()
     reuse: ReuseConfig = ReuseConfig()
+    share_learned: bool = False
+    """What one tenant's sessions teach is used for all tenants. Without it every tenant starts cold; with it
+    any tenant can mislead the others."""
 
 
 class Prospects:
     def __init__(self, config: WorkflowConfig) -> None:
-        self.progress = Progress(config.progress)
-        self.durations = Durations(config.durations)
-        self._reuse = Reuse(config.reuse, self.durations)
+        self.progress = Progress(config.progress, config.durations)
+        self._is_shared = config.share_learned
+        self._reuse = Reuse(config.reuse)
         self._hints = Hints()
         self._service = AttainedService()
         """Of those in `_told`."""
@@ -56,14 +60,18 @@ class Prospects:
     def replica_left(self, replica: ReplicaId) -> None:
         self._kv_used.pop(replica, None)
 
-    def arrived(self, ref: SessionRef, facts: RequestFacts, *, now: float) -> int:
+    def _owner(self, tenant: TenantId) -> TenantId:
+        """Whose what its sessions teach is."""
+        return NOBODYS if self._is_shared else tenant
+
+    def arrived(self, ref: SessionRef, facts: RequestFacts, tenant: TenantId = NOBODYS, *, now: float) -> int:
         """A turn came. The key of its agent type; 0 if that is not known."""
-        thread = self.progress.arrived(ref, facts, now=now)
+        thread = self.progress.arrived(ref, facts, self._owner(tenant), now=now)
         return thread.agent.key if thread is not None else 0
 
     def tools_ran(self, run: ToolRun, *, now: float) -> None:
         if self._steps.has_any(now=now):
-            self.durations.add(
+            self.progress.learned.of(self._owner(run.tenant)).durations.add(
                 run.agent,
                 run.names,
                 run.duration_s,
@@ -89,15 +97,19 @@ class Prospects:
         manner = answer.utterance.manner
         if thread is not None and manner.is_code and not facts.tool_count:
             block = Block(thread.agent.key, ref.session, manner.names, now)
-            self.progress.text_calls.doubted(turn, block)
+            thread.learned.text_calls.doubted(turn, block)
 
     def recognised(
-        self, went_on: RequestId, turn: RequestId, facts: RequestFacts, *, now: float
+        self, ref: SessionRef, went_on: RequestId, turn: RequestId, facts: RequestFacts, *, now: float
     ) -> list[LateCalls]:
         """Calls that turn out to have been some, now that this turn has brought what it did."""
-        found = self.progress.text_calls.came(went_on, turn, facts.transcript.new, now=now)
+        thread = self.progress.thread(ref.thread)
+        if thread is None:
+            return []
+        learned = thread.learned
+        found = learned.text_calls.came(went_on, turn, facts.transcript.new, now=now)
         for late in found:
-            self.durations.add(
+            learned.durations.add(
                 late.agent,
                 late.names,
                 late.duration_s,

@@ -9,10 +9,11 @@ Symbols: P_reuse(s) → `Outlook.reuse`; overlap(s, u) → `overlap`; n̂_obs �
 
 Deviations: m is clamped to 1: as printed, Eq. 6 exceeds it beyond threshold_high, and a TTL would go on
 shrinking where the paper evicts. The latencies are those of the step, tool by tool where the step is new:
-several calls side by side are one gap. A step after which the conversation is likelier over than not is held
-for nothing; one that waits for a person, for at most `max_idle_s`. What is released a moment before it is
-used again costs as much as all the time before, so the TTL has a floor, `least_s`. A client that is believed
-may say how long to hold, and whether its conversation goes on; then that counts.
+several calls side by side are one gap. A step after which the conversation is likelier over than not is
+held for nothing, but not before enough was seen of its agent: a guess may shorten a TTL and never end it;
+one that waits for a person, for at most `max_idle_s`. What is released a moment before it is used again
+costs as much as all the time before, so the TTL has a floor, `least_s`. A client that is believed may say
+how long to hold, and whether its conversation goes on; then that counts.
 
 Invariants: 0 ≤ `reuse` ≤ 1; 0 ≤ `retain_s` ≤ `max_s`; a finished conversation is held for 0 s.
 """
@@ -25,8 +26,8 @@ import msgspec
 from msgspec import Meta
 
 from gateway.domain.request import Claims
-from gateway.tool_probe.durations import Durations
 from gateway.tool_probe.quantiles import LogQuantiles
+from gateway.workflow.agent_types import Tier
 from gateway.workflow.progress import Pause, Thread
 
 _BYTES_PER_TOKEN = 4.0
@@ -52,7 +53,7 @@ class ReuseConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     high: Annotated[float, Meta(ge=0, le=1)] = 0.9
     """And at which they are half as long."""
     over: Annotated[float, Meta(gt=0, le=1)] = 0.5
-    """Probability of the end from which on nothing is held."""
+    """Probability of the end, calibrated, from which on nothing is held; of agents that are known."""
 
     def __post_init__(self) -> None:
         if self.low >= self.high:
@@ -103,9 +104,8 @@ def expected_wait_s(elapsed_s: float, *, median_s: float, p95_s: float, ends: fl
 
 
 class Reuse:
-    def __init__(self, config: ReuseConfig, durations: Durations) -> None:
+    def __init__(self, config: ReuseConfig) -> None:
         self._config = config
-        self._durations = durations
 
     def at_pause(
         self, thread: Thread, pause: Pause, *, kv_used: float, stated: Claims | None = None
@@ -113,7 +113,9 @@ class Reuse:
         """An answer has ended; its calls, if there are any, begin to run. `stated`: by a client that is
         believed."""
         if stated is not None and stated.resumes is not None:
-            pause = msgspec.structs.replace(pause, ends=0.0 if stated.resumes else 1.0)
+            pause = msgspec.structs.replace(
+                pause, tier=Tier.STATED, confidence=1.0, ends=0.0 if stated.resumes else 1.0
+            )
         return self._as_stated(self._at_pause(thread, pause, kv_used=kv_used), stated)
 
     def _as_stated(self, outlook: Outlook, stated: Claims | None) -> Outlook:
@@ -124,9 +126,10 @@ class Reuse:
     def _at_pause(self, thread: Thread, pause: Pause, *, kv_used: float) -> Outlook:
         config = self._config
         context = thread.prompt_tokens
-        said = self._durations.observation_bytes(thread.agent.key, pause.tools) / _BYTES_PER_TOKEN
+        durations = thread.learned.durations
+        said = durations.observation_bytes(thread.agent.key, pause.tools) / _BYTES_PER_TOKEN
         reuse = (1.0 - pause.ends) * overlap(context, said)
-        if pause.ends >= config.over:
+        if pause.tier is not Tier.UNKNOWN and min(pause.ends, pause.confidence) >= config.over:
             return Outlook(reuse=reuse, retain_s=0.0, returns_in_s=None, is_finished=True)
         gaps = self._gaps(thread, pause.node, pause.tools)
         base_s = gaps.quantile(config.percentile) if gaps is not None else None
@@ -166,7 +169,8 @@ class Reuse:
         if own is not None and own.weight >= _ENOUGH:
             return own
         if tools:
-            known = self._durations.of(thread.agent.key, self._durations.slowest(thread.agent.key, tools))
+            durations, agent = thread.learned.durations, thread.agent.key
+            known = durations.of(agent, durations.slowest(agent, tools))
             if known.calls:
                 return known.durations
         return own

@@ -137,8 +137,9 @@ def timed(bench: Bench) -> list[tuple[str, float, bool]]:
 
 def learned(bench: Bench, name: str) -> tuple[int, float]:
     """How many calls of a tool taught something, and how long it takes, for all agents."""
-    tool = bench.brain.sessions.prospects.durations._tools.get((0, name))
-    return (0, 0.0) if tool is None else (tool.calls, tool.lately_s)
+    tools = bench.brain.sessions.prospects.progress.learned._tools.items()
+    found = [tool for _, key, tool in tools if key == (0, name)]
+    return (found[0].calls, found[0].lately_s) if found else (0, 0.0)
 
 
 @pytest.mark.parametrize("compress", [False, True])

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from gateway.domain.ids import TenantId
 from gateway.workflow.agent_types import AgentType, AgentTypes, AgentTypesConfig
 
 
@@ -42,3 +43,18 @@ def test_memory_is_bounded():
     for number in range(20):
         known.graph(AgentType(number, number))
     assert len(known) == 4 and len(known.items()) == 4
+
+
+def test_types_of_two_tenants_share_nothing():
+    known = types()
+    one, other = (known.graph(AgentType(1, 2, owner=TenantId(name))) for name in ("one", "other"))
+    assert one is not other and one.kin is not other.kin and one.nodes is not other.nodes
+    assert one._mixture is not other._mixture and one.kin._world is not other.kin._world
+
+
+def test_who_has_most_types_loses_its_own_first():
+    known = types(max_types=10)
+    quiet = known.graph(AgentType(1, 2, owner=TenantId("quiet")))
+    for number in range(100):
+        known.graph(AgentType(number, 2, owner=TenantId("loud")))
+    assert known.graph(AgentType(1, 2, owner=TenantId("quiet"))) is quiet and len(known) == 10

@@ -35,7 +35,7 @@ def test_a_turn_from_its_arrival_to_the_end_of_its_session():
     assert known.outlook(ref("s"), pause, A).retain_s == 3.0  # the cache is full
     known.arrived(ref("s"), facts(), now=3.0)
     known.tools_ran(bash(2.0), now=3.0)
-    assert known.durations.of(0, "bash").calls == 1
+    assert known.progress.learned.of("").durations.of(0, "bash").calls == 1
     [(replica, over)] = known.session_over(SessionId("s"))
     finished: Any = parse(over)
     assert replica == A and finished.is_finished
@@ -60,7 +60,7 @@ def test_of_steps_beyond_the_allowance_it_is_noted_that_they_were():
     thread = known.progress.thread(ref("s").thread)
     assert step(0.0, "test") is None
     assert thread.walk.steps == 3 and thread.tools == ("test",) and thread.forecast is None
-    assert known.durations.of(0, "bash").calls == 2  # of the three results that came
+    assert known.progress.learned.of("").durations.of(0, "bash").calls == 2  # of the three results that came
     assert known.hint_with_request(ref("s"), facts(), A, **NOTHING) is not None
     assert step(0.0, tool_count=0) is not None  # whoever offers no tools may have called some in its text
     later = step(5.0, "read")

@@ -7,8 +7,10 @@ import pytest
 
 from gateway.domain.ids import SessionId
 from gateway.domain.request import Claims
-from gateway.tool_probe.durations import Durations, DurationsConfig
+from gateway.tool_probe.durations import DurationsConfig
 from gateway.workflow.agent_types import AgentType, AgentTypes, AgentTypesConfig, Tier
+from gateway.workflow.calibration import CalibrationConfig
+from gateway.workflow.learned import Learned, LearnedByTenant
 from gateway.workflow.progress import Pause, Thread
 from gateway.workflow.reuse import (
     Outlook,
@@ -23,20 +25,27 @@ from gateway.workflow.reuse import (
 AGENT = AgentType(1, 2)
 
 
-def thread(tokens: float = 1000.0) -> Thread:
-    found = Thread(SessionId("s"), AGENT, AgentTypes(AgentTypesConfig()).graph(AGENT))
+def learned() -> Learned:
+    return LearnedByTenant(CalibrationConfig(), DurationsConfig(), max_tenants=1).of(AGENT.owner)
+
+
+def thread(tokens: float = 1000.0, known: Learned | None = None) -> Thread:
+    graph = AgentTypes(AgentTypesConfig()).graph(AGENT)
+    found = Thread(SessionId("s"), AGENT, graph, known or learned())
     found.prompt_tokens = tokens
     return found
 
 
-def pause(*tools: str, ends: float = 0.0, node: int = 3) -> Pause:
+def pause(
+    *tools: str, ends: float = 0.0, node: int = 3, tier: Tier = Tier.INFERRED, confidence: float = 0.9
+) -> Pause:
     return Pause(
-        tier=Tier.INFERRED,
+        tier=tier,
         tools=tools,
         node=node,
         next=("x",),
         probability=0.9,
-        confidence=0.9,
+        confidence=confidence,
         is_confident=True,
         ends=ends,
         steps_left=3.0,
@@ -62,34 +71,46 @@ def test_overlap():
 
 
 def test_a_tool_is_waited_for_as_long_as_it_takes():
-    durations = Durations(DurationsConfig())
+    known = learned()
     for _ in range(100):
-        durations.add(AGENT.key, ["build"], 60.0, observation_bytes=4000)
-        durations.add(AGENT.key, ["read"], 0.05, observation_bytes=400)
-    reuse = Reuse(ReuseConfig(), durations)
-    build = reuse.at_pause(thread(), pause("build"), kv_used=0.0)
-    read = reuse.at_pause(thread(), pause("read"), kv_used=0.0)
+        known.durations.add(AGENT.key, ["build"], 60.0, observation_bytes=4000)
+        known.durations.add(AGENT.key, ["read"], 0.05, observation_bytes=400)
+    reuse = Reuse(ReuseConfig())
+    build = reuse.at_pause(thread(known=known), pause("build"), kv_used=0.0)
+    read = reuse.at_pause(thread(known=known), pause("read"), kv_used=0.0)
     assert 50 < build.retain_s < 90 and read.retain_s == 1.0
     assert build.returns_in_s == pytest.approx(60, rel=0.25)
     assert build.reuse == pytest.approx(0.5, abs=0.06) and read.reuse == pytest.approx(0.91, abs=0.02)
-    assert reuse.at_pause(thread(), pause("build"), kv_used=1.0).retain_s == pytest.approx(build.retain_s / 2)
+    assert reuse.at_pause(thread(known=known), pause("build"), kv_used=1.0).retain_s == pytest.approx(
+        build.retain_s / 2
+    )
 
 
 def test_what_is_over_is_let_go():
-    reuse = Reuse(ReuseConfig(), Durations(DurationsConfig()))
+    reuse = Reuse(ReuseConfig())
     over = reuse.at_pause(thread(), pause(ends=0.8), kv_used=0.0)
     assert over.is_finished and over.retain_s == 0.0 and over.reuse == pytest.approx(0.2)
 
 
+def test_a_guess_never_ends_what_is_held():
+    """Too little was seen of the agent, or such predictions turned out wrong."""
+    reuse = Reuse(ReuseConfig())
+    for guess in (pause(ends=0.9, tier=Tier.UNKNOWN), pause(ends=0.9, confidence=0.4)):
+        outlook = reuse.at_pause(thread(), guess, kv_used=0.0)
+        assert not outlook.is_finished and outlook.retain_s == 6.0
+        assert outlook.reuse == pytest.approx(0.1)
+    assert reuse.at_pause(thread(), pause(ends=0.9, tier=Tier.STATED), kv_used=0.0).is_finished
+
+
 def test_a_person_is_waited_for_within_bounds():
-    reuse, known = Reuse(ReuseConfig(), Durations(DurationsConfig())), thread()
+    reuse, known = Reuse(ReuseConfig()), thread()
     for _ in range(20):
         known.graph.saw_gap(1, 600.0)
     assert reuse.at_pause(known, pause(ends=0.1, node=1), kv_used=0.0).retain_s == 30.0
 
 
 def test_nothing_is_known():
-    reuse = Reuse(ReuseConfig(), Durations(DurationsConfig()))
+    reuse = Reuse(ReuseConfig())
     first = reuse.provisional(thread(), kv_used=0.0)
     assert (first.retain_s, first.reuse) == (6.0, 0.5)
     assert reuse.at_pause(thread(), pause("new"), kv_used=0.0).retain_s == 6.0
@@ -97,7 +118,7 @@ def test_nothing_is_known():
 
 def test_what_a_client_states_counts():
     """For how long to hold, within bounds, and whether its conversation goes on."""
-    reuse = Reuse(ReuseConfig(), Durations(DurationsConfig()))
+    reuse = Reuse(ReuseConfig())
 
     def outlook(ends: float, **stated: Any) -> Outlook:
         return reuse.at_pause(thread(), pause(ends=ends), kv_used=0.0, stated=Claims(**stated))

@@ -1,6 +1,13 @@
 """What one tenant does changes nothing of what is known of another."""
 
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gateway.domain.decision import SessionSource
+from gateway.domain.records import StepPredicted
+from tests.core.playbook import Playbook
 from tests.workflow.world import GuessingWorld as World
 from tests.workflow.world import call, result, said, user
 
@@ -69,3 +76,91 @@ def test_two_fields_with_one_id_are_two_groups():
     other = world.ask(history, body={"program_id": "app"})
     assert other.session != first.session
     assert world.ask(history, body={"prompt_cache_key": "app"}).session == first.session
+
+
+CODE = "```bash\nls\n```"
+TURNS = st.tuples(
+    st.integers(0, 3),  # whose conversation
+    st.sampled_from(["bash", "read", "text", "code", "refused"]),
+)
+
+
+def learner(**workflow: Any) -> World:
+    """It predicts from the first step on."""
+    world = World()
+    world.play = Playbook(workflow={"progress": {"types": {"min_tasks": 0, "min_steps": 0}}, **workflow})
+    return world
+
+
+def converse(world: World, tenant: str, name: str, told: list[Any], what: str, *, after: float) -> None:
+    """One more turn of a conversation; `told` is its history."""
+    if told and "tool_calls" in told[-1]:
+        told.append({"role": "tool", "tool_call_id": told[-1]["tool_calls"][0]["id"], "content": "ok"})
+    else:
+        told.append(user(f"Task {name}, part {len(told)}"))
+    tools = None if what == "code" else [{"type": "function", "function": {"name": "bash"}}]
+    turn = world.ask(told, tools=tools, tenant=tenant, after=after, x_turnpike_session=name)
+    if what == "refused":
+        told.pop()
+        return world.refuse(turn)
+    if what in ("text", "code"):
+        text = CODE if what == "code" else "Done."
+        world.answer(turn, text)
+        told.append(said(text))
+    else:
+        made = call(f"call_{name}{len(told):012d}", what)
+        world.answer(turn, "Next.", made)
+        told.append(said("Next.", made))
+    return None
+
+
+def predicted_of_one(world: World, other: list[tuple[int, str]]) -> list[Any]:
+    """What is said of tenant one's steps, while tenant two does this between them."""
+    told: list[Any] = []
+    theirs: dict[int, list[Any]] = {}
+    for at in range(6):
+        for number, what in other[at::6]:
+            converse(world, "two", f"b{number}", theirs.setdefault(number, []), what, after=0.0)
+        converse(world, "one", "a", told, ("bash", "read", "text")[at % 3], after=1.0 + at)
+    ours = {turn.turn for turn in world.play.seen(type(world.ask([user("x")]))) if turn.tenant == "one"}
+    fields = StepPredicted.__struct_fields__
+    return [
+        [getattr(step, field) for field in fields if field not in ("session", "thread", "turn")]
+        for step in world.play.seen(StepPredicted)
+        if step.turn in ours
+    ]
+
+
+ALONE = predicted_of_one(learner(), [])
+
+
+@given(st.lists(TURNS, max_size=30))
+def test_what_is_predicted_of_one_is_the_same_whatever_another_does(other):
+    assert len(ALONE) == 6
+    assert predicted_of_one(learner(), other) == ALONE
+
+
+def test_what_is_learned_is_shared_if_the_operator_says_so():
+    other = [(number % 4, "text") for number in range(30)]
+    assert predicted_of_one(learner(share_learned=True), other) != ALONE
+
+
+def test_many_short_lies_of_one_tenant_end_nothing_of_another():
+    """Else the pause for its first tool would be taken for its end."""
+    kept = []
+    for lies in (0, 60):
+        world = World()
+        for at in range(lies):
+            lie = world.ask([user(f"Task {at}")], tenant="loud", after=0.01)
+            world.answer(lie, "Next.", call(f"call_{at:012d}"))
+        world.play.now += 400 - 0.01 * lies
+        for at in range(40):
+            world.answer(world.ask([user(f"Later {at}")], tenant="loud", after=0.1), "Done.")
+        first = world.ask(SAME, tenant="quiet")
+        brain = world.play.brain.sessions.prospects
+        world.answer(first, "I look.", call("call_aaaaaaaaaaaa"))
+        assert first.thread is not None
+        thread: Any = brain.progress.thread(first.thread)
+        assert thread.forecast is not None
+        kept.append(thread.forecast.shares[0])
+    assert kept[0] == kept[1]
