@@ -23,6 +23,15 @@ def gateway(
 
     `has_probe`: on this machine a probe tells it how busy the hosts of tools are.
     """
+    with gateway_process(backends, directory, settings, has_probe=has_probe) as (url, _):
+        yield url
+
+
+@contextmanager
+def gateway_process(
+    backends: Sequence[str], directory: Path, settings: str = "", *, has_probe: bool = False
+) -> Iterator[tuple[str, int]]:
+    """The same; yields the id of its process as well."""
     directory.mkdir(parents=True)
     replicas = ", ".join(f'{{ url = "{url}" }}' for url in backends)
     file, log = directory / "turnpike.toml", directory / "log"
@@ -35,7 +44,7 @@ def gateway(
         url, control = _urls_when_ready(process, log)
         if has_probe:
             stack.enter_context(_turnpike(directory / "probe.log", "probe", control))
-        yield url
+        yield url, process.pid
 
 
 @contextmanager

@@ -43,8 +43,6 @@ _BYTES_OF_ITEM: Final = 2**9
 """An item that says nothing takes as long to read as so many bytes of one that does."""
 _STRIDE: Final = 64
 _MASK: Final = 2**64 - 1
-_STEP: Final = 0x9E3779B97F4A7C15
-"""Odd, so that no item is lost from the polynomial."""
 
 
 class _Checkpoint(msgspec.Struct, frozen=True, gc=False):
@@ -244,7 +242,8 @@ def _follow(state: _Checkpoint, items: Sequence[Item], count: int) -> _Checkpoin
                 said = place
             continue
         recent = (tail, *recent[: MAX_RECENT - 1])
-        tail = (tail * _STEP + item.hash) & _MASK
+        # No polynomial: modulo 2**64, some sequences of two items collide whatever their hashes are.
+        tail = hash((tail, item.hash)) & _MASK
     if answers:
         found = _blocks(answers)
         blocks, run = (*found, *blocks)[:MAX_BLOCKS], len(found)

@@ -178,3 +178,10 @@ def test_what_comes_before_words_put_into_the_models_mouth_is_new():
     assert chat(user(), called, result, nudge).new == chat(user(), called, result).new
     assert chat(user(), called, result, nudge).new.size > 100
     assert chat(user(), nudge).new == chat(user()).new
+
+
+def test_no_sequence_of_two_items_collides_by_its_order_alone():
+    """Sequences like these (of Thue and Morse) collide in every polynomial modulo 2**64."""
+    order = [at.bit_count() & 1 for at in range(1024)]
+    one, other = ([user("ab"[each ^ flip]) for each in order] for flip in (0, 1))
+    assert tail(*one) != tail(*other)
