@@ -23,6 +23,7 @@ Sink = Callable[[list[bytes], bool], None]
 """Takes the body bytes of one read, in order, and whether they are the last."""
 
 _MAX_HEAD_BYTES: Final = 256 << 10
+_MAX_FIELDS: Final = 1000
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -244,6 +245,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.head is None:  # else it is a trailer field
+            if len(self._headers) >= _MAX_FIELDS:
+                raise ValueError("a head of too many fields")
             self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:

@@ -271,3 +271,23 @@ class OneConnection(RuleBasedStateMachine):
 
 OneConnection.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestOneConnection = OneConnection.TestCase
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        b"HTTP/1.1 200 OK\r\n" + b"a:\r\n" * 2000 + b"\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000,
+        b"HTTP/1.1 200 OK\r\na: " + b"a" * (300 << 10),
+        b"HTTP/1.1 200 " + b"a" * (300 << 10),
+    ],
+    ids=["fields", "interim responses", "one field", "a reason"],
+)
+async def test_a_head_is_bounded_in_bytes_and_fields(flood):
+    connection = UpstreamConnection()
+    pipe, user = Pipe(connection), User(connection)
+    user.send()
+    for start in range(0, len(flood), 1 << 14):
+        connection.data_received(flood[start : start + (1 << 14)])
+        assert len(connection._headers) <= 1000
+    assert user.outcome == "AnswerMissing" and pipe.is_aborted and connection._received <= (272 << 10)
