@@ -136,6 +136,8 @@ def templates(stage: Stage) -> None:
 def counters(stage: Stage) -> None:
     """Backends that count: `functions.bash:0`, `call_0`; equal tasks, other tasks, and after an hour."""
     for form in ("functions.bash:{}", "call_{}", "bash_{}", "toolu-{:04}", "functions.getV2Info:{}"):
+        only = stage.turn(f"{form}-only", [user("The only task")], "I look.", form.format(7))
+        stage.turn(f"{form}-came", [user("Elsewhere"), *only[1:]], "Hm.")
         history = {f"{form}-{at}": [user(f"Fix the {stage.word()} {at // 2}")] for at in range(6)}
         for step in range(3):
             for who, messages in history.items():
