@@ -71,7 +71,7 @@ class Relay:
                 self._ticket.finished(self._told_answer())
             raise
         finally:
-            client.follow(None)
+            client.follow(None)  # the replica's connection may be used again, and must not stay paused
         self._ticket.finished(self._told_answer())
         return True
 
@@ -80,8 +80,6 @@ class Relay:
         self.upstream.give_up_on_rest()
 
     def _pump(self, parts: list[bytes], is_last: bool) -> None:
-        if is_last:
-            self._client.follow(None)  # the connection may be used again, and must not stay paused
         self._write(parts, is_last)
         # One chunk a read: the observer's work is per call more than per byte.
         if self._observer.feed(parts[0] if len(parts) == 1 else b"".join(parts)):

@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 import tracemalloc
 import weakref
 from types import SimpleNamespace
@@ -79,8 +81,8 @@ async def in_pieces(exchange: Exchange) -> None:
 
 @pytest.mark.parametrize(
     "script",
-    [sends(answer()), sends(b"", then="hang")],
-    ids=["whole", "left"],
+    [sends(answer()), in_pieces, sends(STREAM_HEAD + chunk(DELTA), then="reset"), sends(b"", then="hang")],
+    ids=["whole", "stream", "cut", "left"],
 )
 async def test_a_connection_that_ended_dies_without_the_garbage_collector(start, no_collector, script):
     bench = await start()
@@ -117,6 +119,20 @@ async def test_one_that_ended_early_does_so_too(start, no_collector, sent):
     del connection
     client.close()
     await eventually(lambda: ref() is None)
+
+
+def test_full_collections_are_rare_and_do_come():
+    program = (
+        "import gc; from gateway.__main__ import _calm_the_garbage_collector as calm; calm()\n"
+        "before = gc.get_stats()[2]['collections']\n"
+        "kept = [[] for _ in range({made})]\n"
+        "print(gc.get_stats()[2]['collections'] - before)"
+    )
+    counts = []
+    for made in (1_000_000, 3_000_000):
+        command = [sys.executable, "-c", program.format(made=made)]
+        counts.append(int(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    assert counts == [0, 1]
 
 
 # --- replicas that leave ---------------------------------------------------------------------------
