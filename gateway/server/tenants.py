@@ -6,6 +6,7 @@ and the lookup of a hash gives nothing away by its timing.
 
 import hashlib
 import secrets
+from ipaddress import AddressValueError, IPv6Address
 from typing import Final
 
 import msgspec
@@ -28,7 +29,8 @@ def hash_key(key: str) -> str:
 
 class Tenants:
     def __init__(self, configs: tuple[TenantConfig, ...]) -> None:
-        """Without any tenant configured, everybody may, each client address as a tenant of its own."""
+        """Without any tenant configured, everybody may, each client address as a tenant of its own;
+        of IPv6 each /64."""
         self._by_hash: dict[str, Tenant] = {}
         for config in configs:
             tenant = Tenant(TenantId(config.name), "engine-control" in config.trust)
@@ -59,9 +61,22 @@ class Tenants:
         if tenant is None:
             if len(self._anonymous) >= _MAX_ANONYMOUS:
                 self._anonymous.clear()  # names are a function of the address, so nothing is lost
-            digest = hashlib.blake2s(peer.encode(), key=self._salt, digest_size=6).hexdigest()
+            digest = hashlib.blake2s(_network_of(peer).encode(), key=self._salt, digest_size=6).hexdigest()
             tenant = self._anonymous[peer] = Tenant(TenantId(f"anonymous-{digest}"), False)
         return tenant
+
+
+def _network_of(peer: str) -> str:
+    """One tenant for an IPv6 /64: whoever has one address of it has them all."""
+    if ":" not in peer:
+        return peer
+    try:
+        address = IPv6Address(peer)
+    except AddressValueError:
+        return peer
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(IPv6Address(int(address) >> 64 << 64))
 
 
 _MAX_ANONYMOUS: Final = 10_000
