@@ -25,6 +25,10 @@ Sink = Callable[[list[bytes], bool], None]
 _MAX_HEAD_BYTES: Final = 256 << 10
 _MAX_FIELDS: Final = 1000
 
+# Members of an enum, looked up once: each request needs them all.
+_READY, _ANSWERING = State.READY, State.ANSWERING
+_SEND, _HEAD, _END = Step.SEND, Step.HEAD, Step.END
+
 
 class UpstreamConnection(asyncio.Protocol):
     """Use: `send`, await `head_came`, then `take_whole`, or else set the sink and await `done`."""
@@ -62,7 +66,7 @@ class UpstreamConnection(asyncio.Protocol):
     @property
     def is_reusable(self) -> bool:
         return (
-            self.state is State.READY
+            self.state is _READY
             and not self.transport.is_closing()
             and not self.transport.get_write_buffer_size()  # it answered before it had the whole request
         )
@@ -74,9 +78,9 @@ class UpstreamConnection(asyncio.Protocol):
     def send(self, chunks: list[Chunk], *, is_head_request: bool) -> None:
         """Sends one request; `chunks` are its head and body. Raises ConnectFailed, with nothing sent, if the
         replica closed the connection meanwhile."""
-        if self.state in (State.CLOSING, State.CLOSED) or self.transport.is_closing():
+        if self.transport.is_closing():
             raise ConnectFailed("it closed the connection before anything was sent")
-        self._step(Step.SEND)
+        self._step(_SEND)
         self.head = None
         self.head_came, self.done = Moment(), Moment()
         self._is_head_request = is_head_request
@@ -137,7 +141,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         state = self.state
-        if state not in UNANSWERED_STATES:
+        if state is not _ANSWERING and state not in UNANSWERED_STATES:
             if state is not State.CLOSING:
                 self.abort()  # a response nobody asked for
             return
@@ -146,8 +150,11 @@ class UpstreamConnection(asyncio.Protocol):
             return
         head_came, done, is_over = self.head_came, self.done, self._is_whole
         if self._sink is not None:
-            if self._read or is_over:
+            if is_over:
                 self._flush(self._sink)
+            elif self._read:
+                self._sink(self._read, False)
+                self._read.clear()
         elif self.head is not None:
             head_came.come()  # whoever waited has taken the whole or set the sink when this returns
         # From here on the connection may serve another request.
@@ -186,7 +193,7 @@ class UpstreamConnection(asyncio.Protocol):
             return False
         self.head = found[0]
         self._read.append(found[1])
-        self._step(Step.HEAD)
+        self._step(_HEAD)
         self._end()
         return True
 
@@ -217,7 +224,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _end(self) -> None:
         self._is_whole = True
-        self._step(Step.END if self._keep_alive else Step.SPEND)
+        self._step(_END if self._keep_alive else Step.SPEND)
 
     def _fail(self, what: str) -> None:
         self.abort()
