@@ -2,9 +2,10 @@
 
     python -m benchmarks.bystander [--quick] [--json]
 
-One client asks small questions all the time. Meanwhile another one, in a process of its own, sends the worst
-bodies of 256 KiB and 8 MiB that we know (`bystander_bodies.py`), to an engine that says them back. Then by
-how much the gateway's memory grows under clients that never read, pipelined requests, huge names and a
+One client, the bystander, asks small questions all the time, of an engine of its own. Meanwhile another one
+sends the worst bodies of 256 KiB and 8 MiB that we know (`bystander_bodies.py`), to an engine that says them
+back. The gateway has a core to itself, and what the attack needs runs only when the bystander does not. Then
+by how much the gateway's memory grows under clients that never read, pipelined requests, huge names and a
 parent of many children. The last line is one JSON object, name → {value, target, ok}.
 """
 
@@ -26,14 +27,31 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.bystander_bodies import Attack, named, shaped, spoken
 from benchmarks.command import judged
 from benchmarks.gateway import gateway_process
-from benchmarks.processes import ROOT, BenchmarkError, Pinning, Strangers, guarded, on_cpus, resident_mib
+from benchmarks.processes import (
+    ROOT,
+    BenchmarkError,
+    Pinning,
+    Strangers,
+    guarded,
+    on_cpus,
+    resident_mib,
+    upstream,
+)
 from benchmarks.verdict import Verdict, percentile
 
 SIZES: Final = {"256_KiB": 2**18, "8_MiB": 2**23}
 LATEST_MS: Final = 100
 GROWTH_MIB: Final = 32
 CHILDREN_GROWTH_MIB: Final = 64
-_SMALL: Final = b'{"model":"m","messages":[{"role":"user","content":"%d"}]}'
+_QUICK: Final = """
+[[pools]]
+name = "quick"
+models = ["quick"]
+replicas = [{ url = "http://127.0.0.1:%d" }]
+"""
+"""The bystander's engine."""
+_LEAST_URGENT: Final = 19
+_SMALL: Final = b'{"model":"quick","messages":[{"role":"user","content":"%d"}]}'
 _PAUSE_S: Final = 0.005
 _ANSWER_WITHIN_S: Final = 30.0
 _SETTLE_S: Final = 2.0
@@ -66,29 +84,28 @@ async def _pass_answer(reader: asyncio.StreamReader) -> None:
             return
 
 
-async def attack(port: int, attacks: Iterator[Attack]) -> int:
-    """Sends them one after the other; how many. One that the gateway will not hear costs a connection."""
-    sent = 0
+async def attack(port: int, attacks: Iterator[Attack]) -> None:
+    """Sends them one after the other, and prints when. One that the gateway will not hear costs a
+    connection."""
     for each in attacks:
         reader, writer = await _connect(port)
+        print(f"{time.monotonic():.4f} {each.name}", flush=True)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, ValueError, TimeoutError):
             writer.write(each.wire)
             async with asyncio.timeout(_ANSWER_WITHIN_S):
                 await _pass_answer(reader)
-        sent += 1
         writer.close()
-    return sent
 
 
-async def watch(port: int, is_over: Callable[[], bool]) -> list[float]:
-    """Milliseconds that each small request takes, until that is over."""
+async def watch(port: int, is_over: Callable[[], bool]) -> list[tuple[float, float]]:
+    """When each small request was sent, and the milliseconds that it took, until that is over."""
     reader, writer = await _connect(port)
-    late: list[float] = []
+    late: list[tuple[float, float]] = []
     while not is_over():
-        began = time.perf_counter()
+        began = time.monotonic()
         writer.write(_post(_SMALL % len(late)))
         await _pass_answer(reader)
-        late.append(1e3 * (time.perf_counter() - began))
+        late.append((began, 1e3 * (time.monotonic() - began)))
         await asyncio.sleep(_PAUSE_S)
     writer.close()
     return late
@@ -117,6 +134,10 @@ async def send_names(port: int, count: int) -> None:
 
 async def send_children(port: int, count: int) -> None:
     """All of one parent."""
+    reader, writer = await _connect(port)
+    writer.write(_post(_SMALL % 0, "x-turnpike-session: the-parent\r\n"))
+    await _pass_answer(reader)
+    writer.close()
 
     async def send(first: int) -> None:
         reader, writer = await _connect(port)
@@ -141,6 +162,7 @@ def _engine(pinning: Pinning) -> Iterator[str]:
             text=True,
             env=guarded(),
         )
+    os.setpriority(os.PRIO_PROCESS, process.pid, _LEAST_URGENT)
     assert process.stdout is not None
     try:
         yield f"http://127.0.0.1:{int(process.stdout.readline())}"
@@ -151,10 +173,10 @@ def _engine(pinning: Pinning) -> Iterator[str]:
 
 
 @contextmanager
-def _gateway(engine: str, pinning: Pinning, folder: Path) -> Iterator[tuple[int, int]]:
+def _gateway(engine: str, quick: int, pinning: Pinning, folder: Path) -> Iterator[tuple[int, int]]:
     """Its port and its process, after a few requests."""
     with on_cpus(pinning.gateway):
-        starting = gateway_process([engine], folder)
+        starting = gateway_process([engine], folder, _QUICK % quick)
         url, pid = starting.__enter__()
     with contextlib.ExitStack() as stack:
         stack.push(starting.__exit__)
@@ -164,33 +186,45 @@ def _gateway(engine: str, pinning: Pinning, folder: Path) -> Iterator[tuple[int,
         yield port, pid
 
 
-def _latest(port: int, size_name: str, count: int) -> list[float]:
-    """What the bystander saw while all bodies of that size were sent."""
-    attacker = subprocess.Popen(
-        [sys.executable, __file__, "--attack", str(port), str(SIZES[size_name]), str(count)],
-        cwd=ROOT,
-        env=guarded(),
-    )
+def _late_beside(port: int, size_name: str, count: int, log: Path, tell: Any) -> list[float]:
+    """Milliseconds that the bystander waited while all bodies of that size were sent."""
+    with log.open("w") as told:
+        attacker = subprocess.Popen(
+            [sys.executable, __file__, "--attack", str(port), str(SIZES[size_name]), str(count)],
+            cwd=ROOT,
+            stdout=told,
+            env=guarded(),
+        )
+    os.setpriority(os.PRIO_PROCESS, attacker.pid, _LEAST_URGENT)
     try:
         late = asyncio.run(watch(port, lambda: attacker.poll() is not None))
         if attacker.returncode:
             raise BenchmarkError("the attacker failed")
-        return late
     finally:
         attacker.kill()
         attacker.wait()
+    lines = (line.partition(" ") for line in log.read_text().splitlines())
+    sent = [(float(at), name) for at, _, name in lines]
+    tell(f"{size_name}: {len(sent)} bodies; the bystander asked {len(late)} times")
+    for at, ms in sorted(late, key=lambda each: -each[1])[:5]:
+        _, beside = max((each for each in sent if each[0] <= at + ms / 1e3), default=(0.0, "nothing"))
+        tell(f"    {ms:.0f} ms beside {beside}")
+    return [ms for _, ms in late]
 
 
 def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
     pinning = Pinning.of_this_machine()
-    with tempfile.TemporaryDirectory(prefix="bystander-") as name, _engine(pinning) as engine:
+    with (
+        tempfile.TemporaryDirectory(prefix="bystander-") as name,
+        _engine(pinning) as engine,
+        upstream(pinning) as (quick,),
+    ):
         folder = Path(name)
         os.sched_setaffinity(0, pinning.others)
         strangers = Strangers()
-        with _gateway(engine, pinning, folder / "late") as (port, _):
+        with _gateway(engine, quick, pinning, folder / "late") as (port, _):
             for size_name, count in (("256_KiB", 40 if is_quick else 400), ("8_MiB", 3 if is_quick else 60)):
-                late = _latest(port, size_name, count)
-                tell(f"{size_name}: the bystander asked {len(late)} times")
+                late = _late_beside(port, size_name, count, folder / size_name, tell)
                 verdict.tell(f"p99_ms_beside_{size_name}", percentile(late, 99))
                 verdict.at_most(f"worst_ms_beside_{size_name}", max(late), LATEST_MS)
         verdict.tell("strangers_share", strangers.share)
@@ -201,7 +235,7 @@ def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
             ("children", send_children, 6_000 if is_quick else 60_000, CHILDREN_GROWTH_MIB),
         ]
         for title, run, count, bound in play:
-            with _gateway(engine, pinning, folder / title) as (port, pid):
+            with _gateway(engine, quick, pinning, folder / title) as (port, pid):
                 before = resident_mib(pid)
                 asyncio.run(run(port, count))
                 if run in (send_names, send_children):

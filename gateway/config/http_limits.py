@@ -15,7 +15,8 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_body_bytes: _Bytes = 64 << 20
     """One body; beyond it 413."""
     max_buffered_bytes: _Bytes = 2 << 30
-    """Bodies of all requests whose responses have not begun; beyond it 503."""
+    """Bodies of all requests whose responses have not begun; beyond it 503. A tenant gets half of it at most,
+    less where others hold some: whoever comes next finds room."""
     max_connections: Annotated[int, Meta(ge=1)] = 16384
     """Open client connections; beyond it a new one gets 503."""
     head_timeout_s: _Seconds = 30.0

@@ -173,9 +173,10 @@ class ClientConnection(ResponseWriter):
 
     def let_go_of_body(self) -> None:
         """The current request cannot be sent again: its body need not be held any more."""
-        if self._current is not None:
-            self._listener.budget.give_back(len(self._current.body))
-            self._current.body = b""
+        request = self._current
+        if request is not None:
+            self._listener.budget.give_back(request.head.visitor.tenant.id, len(request.body))
+            request.body = b""
 
     def _read_on(self) -> None:
         """No whole request is left: refuses, or reads on, or asks for a body that the client holds back."""

@@ -8,11 +8,11 @@ from functools import partial
 from operator import methodcaller
 
 from gateway.config.http_limits import HttpLimits
+from gateway.server.buffer_budget import BufferBudget
 from gateway.server.connection import ClientConnection, Handler
 from gateway.server.door import Door
 from gateway.server.forwarded import TrustedProxies
 from gateway.server.preface import Preface
-from gateway.server.request_parser import BufferBudget
 from gateway.server.tasks import check_each
 
 _SWEEP_PERIOD_S = 1.0

@@ -20,6 +20,7 @@ import msgspec
 
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.decision import Refusal, RefusalReason
+from gateway.server.buffer_budget import BufferBudget
 from gateway.server.door import Visitor
 from gateway.server.request_head import (
     RefusedRequest,
@@ -42,24 +43,6 @@ class HttpRequest(msgspec.Struct):
 
 Judge = Callable[[str, bytes, RawHeaders], Visitor | Refusal]
 """Decides on method, target and headers whether a request may go on."""
-
-
-class BufferBudget:
-    """The bytes that all requests together may hold."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max = max_bytes
-        self.used = 0
-
-    def take(self, size: int) -> bool:
-        """False, and nothing taken, if there is no room."""
-        if self.used + size > self._max:
-            return False
-        self.used += size
-        return True
-
-    def give_back(self, size: int) -> None:
-        self.used -= size
 
 
 class RequestParser:
@@ -129,7 +112,7 @@ class RequestParser:
         """At the beginning of a read, which most often is exactly one request."""
         if self._last is not None:
             body = self._last[0].body_of(data)
-            if body is not None and self._may_hold(len(body)):
+            if body is not None and self._may_hold(self._last[1], len(body)):
                 self._at = len(data)
                 self._requests.append(HttpRequest(self._last[1], body))
                 return
@@ -154,9 +137,11 @@ class RequestParser:
         self._at = min(end, len(data))
         return data[start:end]
 
-    def _may_hold(self, size: int) -> bool:
+    def _may_hold(self, head: RequestHead, size: int) -> bool:
         """Takes it from the budget. If not, llhttp's callbacks say why."""
-        return self.refusal is None and size <= self._limits.max_body_bytes and self._budget.take(size)
+        if self.refusal is not None or size > self._limits.max_body_bytes:
+            return False
+        return self._budget.take(head.visitor.tenant.id, size)
 
     def _read(self, data: bytes) -> None:
         while data and self.refusal is None:
@@ -183,17 +168,24 @@ class RequestParser:
         self.refusal, self.refused_target = refusal, self._target
         if self.is_in_body:
             self.refused_method = self._parser.get_method().decode("ascii")
-        self._budget.give_back(self._body_bytes)
+        self._give_back_body()
         self._reset()
 
     def close(self) -> None:
         """Gives back what unfinished and untaken requests hold. Nothing may be read afterwards."""
-        self._budget.give_back(self._body_bytes + sum(len(r.body) for r in self._requests))
+        self._give_back_body()
+        for request in self._requests:
+            self._budget.give_back(request.head.visitor.tenant.id, len(request.body))
         self._requests.clear()
         self._unread, self._at = b"", 0
         self._reset()
         # Both refer back to us. Without them a closed connection needs no garbage collector.
         del self._parser, self._judge
+
+    def _give_back_body(self) -> None:
+        """Of the unfinished request."""
+        if self._body_bytes:
+            self._budget.give_back(self._visitor.tenant.id, self._body_bytes)
 
     def _without_upgrade(self) -> bytes:
         """The head just read, to be read again as if no upgrade had been asked for.
@@ -250,7 +242,7 @@ class RequestParser:
         size = len(part)
         if self._body_bytes + size > self._limits.max_body_bytes:
             raise too_large(self._limits)
-        if not self._budget.take(size):
+        if not self._budget.take(self._visitor.tenant.id, size):
             message = "The gateway holds as many request bodies as it can."
             raise RefusedRequest(Refusal(reason=RefusalReason.MEMORY_FULL, message=message, retry_after_s=5))
         self._body_bytes += size

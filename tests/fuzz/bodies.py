@@ -16,9 +16,10 @@ from gateway.config.upstream import UpstreamConfig
 from gateway.domain.fleet import Abilities
 from gateway.domain.ids import PoolId, ReplicaId, TenantId
 from gateway.domain.request import Work
+from gateway.server.buffer_budget import BufferBudget
 from gateway.server.door import Visitor
 from gateway.server.outbound import Outbound
-from gateway.server.request_parser import BufferBudget, RequestParser
+from gateway.server.request_parser import RequestParser
 from gateway.server.tenants import Tenant
 from gateway.upstream.replica import Address, Replica
 from gateway.wire.endpoints import classify

@@ -4,8 +4,9 @@ import random
 
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.ids import TenantId
+from gateway.server.buffer_budget import BufferBudget
 from gateway.server.door import Visitor
-from gateway.server.request_parser import BufferBudget, HttpRequest, RequestParser
+from gateway.server.request_parser import HttpRequest, RequestParser
 from gateway.server.tenants import Tenant
 from gateway.wire.endpoints import classify
 from gateway.wire.headers import RawHeaders
@@ -77,7 +78,7 @@ def _read(fed: list[bytes], *, are_taken_late: bool = False) -> tuple[list[HttpR
         while (not are_taken_late or number == len(fed)) and (request := parser.next_request()) is not None:
             found.append(request)
     parser.close()
-    budget.give_back(sum(len(request.body) for request in found))
+    budget.give_back(TenantId("t"), sum(len(request.body) for request in found))
     assert budget.used == 0, "bytes that nobody holds count"
     return found, parser.refusal is not None
 

@@ -18,11 +18,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.ids import TenantId
+from gateway.server.buffer_budget import BufferBudget
 from gateway.server.connection import ClientConnection
 from gateway.server.connection_states import State
 from gateway.server.door import Visitor
 from gateway.server.relay import Relay, framing_of, pass_whole
-from gateway.server.request_parser import BufferBudget, HttpRequest
+from gateway.server.request_parser import HttpRequest
 from gateway.server.response_writer import Framing
 from gateway.server.tenants import Tenant
 from gateway.upstream.connection import UpstreamConnection

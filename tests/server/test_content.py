@@ -119,7 +119,7 @@ async def test_too_much_of_a_head_is_a_431(start, head):
 
 
 async def test_bodies_have_a_common_budget(start):
-    bench = await start(limits={"max_buffered_bytes": 1000, "linger_s": 0.1})
+    bench = await start(limits={"max_buffered_bytes": 2000, "linger_s": 0.1})
     hoarder = await bench.connect()
     hoarder.send(post(b"x" * 900)[:-1])
     await eventually(lambda: bench.gateway.listener.budget.used == 899)

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from gateway.config.http_limits import HttpLimits
 from gateway.domain.ids import TenantId
+from gateway.server.buffer_budget import BufferBudget
 from gateway.server.door import Visitor
-from gateway.server.request_parser import BufferBudget, HttpRequest, RequestParser
+from gateway.server.request_parser import HttpRequest, RequestParser
 from gateway.server.tenants import Tenant
 from gateway.wire.endpoints import classify
 from gateway.wire.headers import RawHeaders
@@ -74,7 +75,7 @@ class Parser(RequestParser):
     def end(self) -> None:
         """Nothing of the budget may be left when all requests are given back."""
         self.close()
-        self._budget.give_back(sum(len(r.body) for r in self.requests))
+        self._budget.give_back(TenantId("t"), sum(len(r.body) for r in self.requests))
         assert self._budget.used == 0
 
 

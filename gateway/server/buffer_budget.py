@@ -1,0 +1,34 @@
+"""How many bytes of request bodies the gateway holds, in all and for each tenant."""
+
+from gateway.domain.ids import TenantId
+
+
+class BufferBudget:
+    """The bytes that the bodies of all requests together may hold.
+
+    Half of it is anybody's. Of the other half nobody gets more who holds an equal share already, counting one
+    tenant more than those that hold something: whoever comes next finds room.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max = max_bytes
+        self.used = 0
+        self._held: dict[TenantId, int] = {}
+
+    def take(self, tenant: TenantId, size: int) -> bool:
+        """False, and nothing taken, if there is no room."""
+        used, held = self.used + size, self._held.get(tenant, 0) + size
+        if 2 * used > self._max and (used > self._max or held * (len(self._held) + 1) > self._max):
+            return False
+        if size:
+            self.used, self._held[tenant] = used, held
+        return True
+
+    def give_back(self, tenant: TenantId, size: int) -> None:
+        """`size`: no more than it took."""
+        self.used -= size
+        left = self._held.get(tenant, 0) - size
+        if left:
+            self._held[tenant] = left
+        else:
+            self._held.pop(tenant, None)
