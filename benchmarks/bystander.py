@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,12 +85,11 @@ async def _pass_answer(reader: asyncio.StreamReader) -> None:
             return
 
 
-async def attack(port: int, attacks: Iterator[Attack]) -> None:
-    """Sends them one after the other, and prints when. One that the gateway will not hear costs a
-    connection."""
+async def attack(port: int, attacks: Iterator[Attack], *, tell: Callable[[str], None]) -> None:
+    """Sends one after the other, and tells when. One that the gateway will not hear costs a connection."""
     for each in attacks:
         reader, writer = await _connect(port)
-        print(f"{time.monotonic():.4f} {each.name}", flush=True)
+        tell(f"{time.monotonic():.4f} {each.name}")
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, ValueError, TimeoutError):
             writer.write(each.wire)
             async with asyncio.timeout(_ANSWER_WITHIN_S):
@@ -129,7 +129,7 @@ async def pipeline(port: int, count: int) -> None:
 
 
 async def send_names(port: int, count: int) -> None:
-    await attack(port, (named(10**6, number) for number in range(count)))
+    await attack(port, (named(10**6, number) for number in range(count)), tell=lambda _: None)
 
 
 async def send_children(port: int, count: int) -> None:
@@ -250,8 +250,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _attack_main(port: int, size: int, count: int) -> None:
-    asyncio.run(attack(port, shaped(size)))
-    asyncio.run(attack(port, spoken(size, random.Random(size), count)))
+    tell = partial(print, flush=True)
+    asyncio.run(attack(port, shaped(size), tell=tell))
+    asyncio.run(attack(port, spoken(size, random.Random(size), count), tell=tell))
 
 
 if __name__ == "__main__":
