@@ -9,6 +9,9 @@ reaches exactly one of them, exactly once, whatever happens.
 Any pair that is not in the table is a bug in a driver or in the brain, and raises `LifecycleError`.
 """
 
+from typing import Final
+
+from gateway.domain.state_table import StateError, StateTable
 from gateway.domain.words import Word
 
 
@@ -65,23 +68,10 @@ TRANSITIONS: dict[State, dict[Step, State]] = {
 FINAL_STATES = frozenset(state for state, steps in TRANSITIONS.items() if not steps)
 
 
-class LifecycleError(RuntimeError):
+class LifecycleError(StateError):
     """A step that the table does not allow. Always a bug on our side, never a client's fault."""
 
 
-def advance(state: State, step: Step) -> State:
-    """The state after `step`. Raises `LifecycleError` if the table has no such pair."""
-    try:
-        return TRANSITIONS[state][step]
-    except KeyError:
-        raise LifecycleError(f"a request that is {state.value} cannot {step.value}") from None
-
-
-def as_mermaid() -> str:
-    """The table as a Mermaid state diagram, for the documentation."""
-    lines = ["stateDiagram-v2", f"    [*] --> {State.UNDECIDED.value}"]
-    for state, steps in TRANSITIONS.items():
-        lines += [f"    {state.value} --> {after.value}: {step.value}" for step, after in steps.items()]
-        if not steps:
-            lines.append(f"    {state.value} --> [*]")
-    return "\n".join(lines) + "\n"
+_TABLE: Final = StateTable("a request", TRANSITIONS, LifecycleError)
+advance: Final = _TABLE.advance
+as_mermaid: Final = _TABLE.as_mermaid

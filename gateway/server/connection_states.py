@@ -15,6 +15,7 @@ Whether the client reads is not a state of this table, because it is independent
 
 from typing import Final
 
+from gateway.domain.state_table import StateError, StateTable
 from gateway.domain.words import Word
 
 
@@ -75,22 +76,10 @@ TRANSITIONS: dict[State, dict[Step, State]] = {
 }
 
 
-class ConnectionStateError(RuntimeError):
+class ConnectionStateError(StateError):
     """A step that the table does not allow. Always a bug on our side, never a client's fault."""
 
 
-def advance(state: State, step: Step) -> State:
-    """The state after `step`. Raises `ConnectionStateError` if the table has no such pair."""
-    try:
-        return TRANSITIONS[state][step]
-    except KeyError:
-        raise ConnectionStateError(f"a connection that is {state.value} cannot {step.value}") from None
-
-
-def as_mermaid() -> str:
-    """The table as a Mermaid state diagram, for the documentation."""
-    lines = ["stateDiagram-v2", f"    [*] --> {State.IDLE.value}"]
-    for state, steps in TRANSITIONS.items():
-        lines += [f"    {state.value} --> {after.value}: {step.value}" for step, after in steps.items()]
-    lines.append(f"    {State.CLOSED.value} --> [*]")
-    return "\n".join(lines) + "\n"
+_TABLE: Final = StateTable("a connection", TRANSITIONS, ConnectionStateError)
+advance: Final = _TABLE.advance
+as_mermaid: Final = _TABLE.as_mermaid

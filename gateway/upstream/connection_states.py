@@ -10,6 +10,9 @@ An interim response (1xx) is no step. Any pair that is not in the table is a bug
 `ConnectionStateError`.
 """
 
+from typing import Final
+
+from gateway.domain.state_table import StateError, StateTable
 from gateway.domain.words import Word
 
 
@@ -69,22 +72,10 @@ UNANSWERED_STATES = frozenset({State.SENT, State.ANSWERING, State.PAUSED})
 """A response, or the rest of it, is awaited."""
 
 
-class ConnectionStateError(RuntimeError):
+class ConnectionStateError(StateError):
     """A step that the table does not allow. Always a bug on our side, never a replica's fault."""
 
 
-def advance(state: State, step: Step) -> State:
-    """The state after `step`. Raises `ConnectionStateError` if the table has no such pair."""
-    try:
-        return TRANSITIONS[state][step]
-    except KeyError:
-        raise ConnectionStateError(f"a connection that is {state.value} cannot {step.value}") from None
-
-
-def as_mermaid() -> str:
-    """The table as a Mermaid state diagram, for the documentation."""
-    lines = ["stateDiagram-v2", f"    [*] --> {State.NEW.value}"]
-    for state, steps in TRANSITIONS.items():
-        lines += [f"    {state.value} --> {after.value}: {step.value}" for step, after in steps.items()]
-    lines.append(f"    {State.CLOSED.value} --> [*]")
-    return "\n".join(lines) + "\n"
+_TABLE: Final = StateTable("a connection", TRANSITIONS, ConnectionStateError)
+advance: Final = _TABLE.advance
+as_mermaid: Final = _TABLE.as_mermaid
