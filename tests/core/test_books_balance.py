@@ -327,7 +327,7 @@ class Books(RuleBasedStateMachine):
         for session in sessions.sessions.newest_first():
             assert len(session.log) <= max(3, session.live_turns)
             assert all(len(turn.minted) <= 2 for turn in session.log)
-        assert len(sessions._residence) <= 6
+        assert len(sessions.residence) <= 6
         assert len(sessions.tools.traced) <= 3 and len(sessions.tools.traced._waiting) <= 3
 
     def teardown(self):
