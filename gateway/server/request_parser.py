@@ -89,21 +89,19 @@ class RequestParser:
 
     def hold(self, data: bytes) -> None:
         """Takes what arrived, and does not read it yet."""
-        if self._at < len(self._unread):
+        if self._unread:
             data = self._unread[self._at :] + data
         self._unread, self._at = data, 0
 
     def next_request(self) -> HttpRequest | None:
         """Reads until a request is whole; None if all was read, or refused. Never raises."""
         while not self._requests:
-            data = self._unread
-            if self._at >= len(data):
-                return None
             if self.refusal is not None:
                 self._unread, self._at = b"", 0
+            if not self._unread:
                 return None
             if not self._at and not self.is_mid_request and not self._unreported_bytes:
-                self._read_whole(data)
+                self._read_whole(self._unread)
             else:
                 self._read(self._cut())
         return self._requests.popleft()
@@ -113,17 +111,17 @@ class RequestParser:
         if self._last is not None:
             body = self._last[0].body_of(data)
             if body is not None and self._may_hold(self._last[1], len(body)):
-                self._at = len(data)
+                self._unread = b""
                 self._requests.append(HttpRequest(self._last[1], body))
                 return
-        while self._at < len(data) and not self._requests and self.refusal is None:
+        while self._unread and not self._requests and self.refusal is None:
             self._read(self._cut())
-        if self._at == len(data) and not self.is_mid_request and len(self._requests) == 1:
+        if not self._unread and not self.is_mid_request and len(self._requests) == 1:
             request = self._requests[0]
             known = know_message(data, len(request.body))
             self._last = (known, request.head) if known is not None and request.head.keep_alive else None
 
-    def _cut(self) -> bytes:
+    def _cut(self) -> bytes | memoryview:
         """What to read next: up to the end of the head, of the body, or a little of a body in chunks."""
         data, start = self._unread, self._at
         if not self.is_in_body:
@@ -134,7 +132,12 @@ class RequestParser:
             end = start + max(self._length - self._body_bytes, 1)
         else:
             end = start + _CHUNKED_BYTES
-        self._at = min(end, len(data))
+        if end < len(data):
+            self._at = end
+        else:
+            self._unread, self._at = b"", 0  # an idle connection keeps nothing of its last read
+        if self.is_in_body and end - start > _SMALL_BYTES:
+            return memoryview(data)[start:end]  # large enough for a copy to cost more
         return data[start:end]
 
     def _may_hold(self, head: RequestHead, size: int) -> bool:
@@ -143,7 +146,7 @@ class RequestParser:
             return False
         return self._budget.take(head.visitor.tenant.id, size)
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, data: bytes | memoryview) -> None:
         while data and self.refusal is None:
             self._unreported_bytes += len(data)
             try:

@@ -12,7 +12,9 @@ from typing import Any, cast
 import pytest
 
 from gateway.config.hints import HintsConfig
+from gateway.config.http_limits import HttpLimits
 from gateway.domain.fleet import Abilities
+from gateway.server.buffer_budget import BufferBudget
 from gateway.server.connection import ClientConnection
 from gateway.server.outbound import Outbound
 from gateway.server.request_parser import HttpRequest
@@ -245,3 +247,29 @@ def test_what_follows_a_refused_request_is_not_kept():
     assert parser.refusal is not None
     parser.feed(b"y" * 5000)
     assert parser.unread_bytes == 0
+
+
+def test_nothing_is_kept_of_a_read_that_was_read_to_its_end():
+    for request in (post(b"x" * 3000), CHUNKED + b"5\r\nhello\r\n0\r\n\r\n", get(b"/")):
+        parser = Parser()
+        for _ in range(2):  # the second time its head is known
+            parser.hold(request)
+            assert parser.next_request() is not None
+            assert parser.unread_bytes == 0 and parser._unread == b""
+
+
+def test_a_body_is_copied_once():
+    """Of what is read there is the read itself, and the body."""
+    parser = Parser()
+    parser._limits = HttpLimits()
+    data = post(b"x" * 4_000_000, headers=b"X-Turn: 1\r\n")
+    parser._budget = BufferBudget(1 << 30)
+    tracemalloc.start()
+    try:
+        parser.hold(data)
+        request = parser.next_request()
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert request is not None and len(request.body) == 4_000_000
+    assert most < 1.5 * 4_000_000
