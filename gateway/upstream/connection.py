@@ -223,6 +223,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._read.clear()
 
     def _end(self) -> None:
+        self.resume()  # a transport may still give what it had read when it was paused
         self._is_whole = True
         self._step(_END if self._keep_alive else Step.SPEND)
 

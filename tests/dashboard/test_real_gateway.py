@@ -80,7 +80,9 @@ async def test_a_turn_is_shown_while_it_runs_and_explained_afterwards(page: Page
     assert (await client.receive()).is_whole
     await page.until(PHASES, holds=lambda shown: shown == ["tool"])
     answered: dict[str, object] = {"role": "assistant", "content": "hm", "tool_calls": [CALL]}
-    await client.ask(request(answered, {"role": "tool", "tool_call_id": "call_8f2c41d09be7a653", "content": "done"}))
+    await client.ask(
+        request(answered, {"role": "tool", "tool_call_id": "call_8f2c41d09be7a653", "content": "done"})
+    )
     await page.until("document.querySelector('.row .sr').textContent", holds=lambda told: "2 turns" in told)
     await page.run("document.querySelector('.skip').click()")
     await page.press("ArrowLeft", "Enter")

@@ -132,6 +132,18 @@ async def test_a_pause_in_the_middle_lasts_until_the_client_reads():
     assert pipe.reads and connection.state is State.ANSWERING
 
 
+async def test_what_a_transport_gives_after_it_was_paused_is_read_all_the_same():
+    """With TLS, what was decrypted already may still come; the connection is kept, and read."""
+    connection = UpstreamConnection()
+    pipe = Pipe(connection)
+    connection.send([GET], is_head_request=False)
+    connection.data_received(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab")
+    connection.set_sink(lambda parts, is_last: None)
+    connection.pause()
+    connection.data_received(b"cd")
+    assert connection.is_reusable and pipe.reads
+
+
 async def test_a_step_that_the_table_does_not_have_raises():
     with pytest.raises(ConnectionStateError, match="new cannot abort"):
         UpstreamConnection().abort()
