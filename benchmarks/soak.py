@@ -2,7 +2,7 @@
 
     python -m benchmarks.soak [--quick] [--json]
 
-A day of a fleet's traffic in fifteen minutes (`--quick`: two), with the settings of a small machine, so
+A day of a fleet's traffic in fifteen minutes (`--quick`: three), with the settings of a small machine, so
 that every bound and every timeout is met many times over. Forty agents and a tenant that floods talk to one
 gateway in four protocols; some clients leave, stop reading, send nonsense. Three engines answer; one after
 the other is killed and started again, or stopped for seconds; now and then each resets, stalls, or sends
@@ -38,10 +38,15 @@ from benchmarks.processes import ROOT, BenchmarkError, Pinning, Strangers, free_
 from benchmarks.verdict import Verdict, percentile
 
 QUICK_S: Final = 110.0
-WHOLE_S: Final = 840.0
+WHOLE_S: Final = 800.0
 AGENTS: Final = 40
 ENGINES: Final = 3
 TENANTS: Final = ("alpha", "beta", "gamma", "flood")
+WARM_UP_S: Final = 60.0
+"""Before the time that is looked at: tables of what is learned fill up to their bounds."""
+MORE_DESCRIPTORS: Final = 30
+"""Of some ninety; by chance a few more clients or replicas' connections are open at one time than at another."""
+MORE_TASKS: Final = 3
 WALKS: Final = 4
 """In each of the two tenths that are compared."""
 SETTLE_S: Final = 12.0
@@ -210,6 +215,7 @@ async def play(gateway: Soaked, engines: Engines, keys: dict[str, str], seconds:
         asyncio.create_task(clients.flood(gateway.port, keys["flood"], counts, 2)),
     ]
     tenth_s = seconds / 10
+    await asyncio.sleep(WARM_UP_S)
     for tenth in range(10):
         walks = WALKS if tenth in (1, 9) else 1
         for _ in range(walks):
@@ -271,10 +277,13 @@ def judge_flatness(gateway: Soaked, began_s: float, seconds: float, verdict: Ver
             if key in each and since_s <= each["at_s"] < since_s + tenth_s + slack_s
         ]
 
-    for key, bound in (("rss_mib", 1.05), ("descriptors", 1.15), ("tasks", 1.15)):
+    before, after = median(within(1, "rss_mib")), median(within(9, "rss_mib"))
+    verdict.tell("rss_mib_second_tenth", before)
+    verdict.at_most("rss_mib_last_to_second_tenth", after / before, 1.05)
+    for key, bound in (("descriptors", MORE_DESCRIPTORS), ("tasks", MORE_TASKS)):
         before, after = median(within(1, key)), median(within(9, key))
         verdict.tell(f"{key}_second_tenth", before)
-        verdict.at_most(f"{key}_last_to_second_tenth", after / before, bound)
+        verdict.at_most(f"more_{key}_in_the_last_tenth", after - before, bound)
     before, after = within(1, "sizes"), within(9, "sizes")
     if not before or not after:
         raise BenchmarkError("the gateway did not report on its containers")
@@ -303,7 +312,7 @@ def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
         stack.callback(engines.close)
         gateway = stack.enter_context(soaked(engines, keys, pinning, folder))
         os.sched_setaffinity(0, pinning.others)
-        strangers, began_s = Strangers(), time.time()
+        strangers, began_s = Strangers(), time.time() + WARM_UP_S
         counts = asyncio.run(play(gateway, engines, keys, seconds))
         verdict.tell("strangers_share", strangers.share)
         snapshot = gateway.snapshot()
@@ -315,7 +324,7 @@ def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    return judged(__file__, __doc__, measure, quick="two minutes instead of fifteen", argv=argv)
+    return judged(__file__, __doc__, measure, quick="three minutes instead of fifteen", argv=argv)
 
 
 if __name__ == "__main__":
