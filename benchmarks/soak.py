@@ -45,7 +45,8 @@ TENANTS: Final = ("alpha", "beta", "gamma", "flood")
 WARM_UP_S: Final = 60.0
 """Before the time that is looked at: tables of what is learned fill up to their bounds."""
 MORE_DESCRIPTORS: Final = 30
-"""Of some ninety; by chance a few more clients or replicas' connections are open at one time than at another."""
+"""Of some ninety; by chance a few more clients or replicas' connections are open at one time than at
+another."""
 MORE_TASKS: Final = 3
 WALKS: Final = 4
 """In each of the two tenths that are compared."""
