@@ -68,6 +68,10 @@ MAX_STRUCTURE = 2**19
 """Values that a body may hold and still be read, counted by commas, brackets and braces, those in texts
 included. Eight megabytes of source code have about so many; a list of millions of tiny items would cost us
 thirty times its size in memory."""
+MAX_ESCAPES = 2**22
+"""Backslashes in a body that is read: texts full of them take many times as long to skip as others."""
+MAX_OUTLINE_BYTES = 2**23
+"""Of a body that is too much to be read, a larger one is not even searched for its model."""
 MAX_ITEMS = 2**13
 """Items of a conversation, or tools: a hundred times as many as agents have."""
 _PIECE_BYTES = 2**21
@@ -95,6 +99,8 @@ _OUTLINE = msgspec.json.Decoder(BodyOutline)
 
 def decode_outline(body: bytes) -> BodyOutline:
     """Raises one of `UNREADABLE`."""
+    if len(body) > MAX_OUTLINE_BYTES:
+        raise Oversized("too many bytes")
     return _OUTLINE.decode(body)
 
 
@@ -106,10 +112,11 @@ def decode_body(body: bytes, *, is_responses: bool) -> RequestBody:
 
 def decoding_body(body: bytes, *, is_responses: bool) -> Generator[None, None, RequestBody]:
     """The same in slices."""
-    structure = 0
+    structure = escapes = 0
     for start in range(0, len(body) if len(body) > MAX_STRUCTURE else 0, _PIECE_BYTES):
         structure += structure_of(body, start, start + _PIECE_BYTES)
-        if structure > MAX_STRUCTURE:
+        escapes += body.count(b"\\", start, start + _PIECE_BYTES)
+        if structure > MAX_STRUCTURE or escapes > MAX_ESCAPES:
             raise Oversized("too many values")
         yield
     fields = _RESPONSES_BODY.decode(body) if is_responses else _BODY.decode(body)

@@ -142,13 +142,13 @@ def reading_body_facts(
 
 def _oversized_facts(endpoint: Endpoint, fields: HeaderFacts, plain: bytes, body_bytes: int) -> RequestFacts:
     """What is known of a request that would take too long to be read: enough to route it."""
-    unread = unread_facts(endpoint, fields, body_bytes)
+    unread = msgspec.structs.replace(unread_facts(endpoint, fields, body_bytes), is_oversized=True)
     try:
         outline = decode_outline(plain)
     except UNREADABLE:
         return unread
     model, stream = _name(read_text(outline.model)), is_true(outline.stream)
-    return msgspec.structs.replace(unread, model=model, stream=stream, is_oversized=True)
+    return msgspec.structs.replace(unread, model=model, stream=stream)
 
 
 def _name(text: str | None) -> str | None:

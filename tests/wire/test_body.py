@@ -70,6 +70,14 @@ def test_millions_of_tiny_items_are_not_read(monkeypatch):
         decode_body(text.replace(b"1]", b"[]]"), is_responses=False)
 
 
+def test_a_body_of_escapes_is_not_read(monkeypatch):
+    monkeypatch.setattr(module, "MAX_STRUCTURE", 100)
+    monkeypatch.setattr(module, "MAX_ESCAPES", 100)
+    decode_body(b'{"model": "%b"}' % (b"\\n" * 100), is_responses=False)
+    with pytest.raises(Oversized):
+        decode_body(b'{"model": "%b"}' % (b"\\n" * 101), is_responses=False)
+
+
 @pytest.mark.parametrize("field", ["messages", "tools", "input"])
 def test_a_conversation_of_too_many_items_is_not_read(monkeypatch, field):
     monkeypatch.setattr(module, "MAX_ITEMS", 3)

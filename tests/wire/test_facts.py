@@ -193,3 +193,13 @@ values = st.binary() | st.sampled_from([b"gzip", b"deflate", b"multipart/form-da
 def test_nothing_that_a_client_sends_raises(endpoint, fields, body):
     found = read_facts(endpoint, fields, body)
     assert found.body_bytes == len(body)
+
+
+@pytest.mark.parametrize(("limit", "model"), [(10**6, "m"), (10, None)])
+def test_of_a_body_that_is_too_much_the_model_is_known_if_that_is_cheap(monkeypatch, limit, model):
+    monkeypatch.setattr("gateway.wire.body.MAX_STRUCTURE", 100)
+    monkeypatch.setattr("gateway.wire.body.MAX_OUTLINE_BYTES", limit)
+    body = b'{"model":"m","stream":true,"messages":[%b{}]}' % (b"{}," * 100)
+    facts = read_facts(classify("POST", "/v1/chat/completions"), [], body)
+    assert (facts.is_readable, facts.is_oversized, facts.model) == (False, True, model)
+    assert facts.stream is (model is not None)
