@@ -1,6 +1,7 @@
 """What the brain expects of turns: when the first token comes, when the end, after how many tokens.
 
-For each replica it keeps an estimator and what is in flight there, for each model what a token is in bytes.
+For each replica it keeps an estimator and what is in flight there; for each tenant and model, how many bytes
+a token has.
 Every turn that is sent gets an expectation; of some, what happened is held against it and learned from. A
 lesson costs fifty times what an expectation costs, so there is an allowance of them, which time refills.
 
@@ -24,9 +25,11 @@ from gateway.cost.roofline import Turn
 from gateway.cost.tokens import Counted, TokensPerByte
 from gateway.domain.allowance import Allowance
 from gateway.domain.decision import Edge
-from gateway.domain.ids import ReplicaId, RequestId, ThreadId
+from gateway.domain.ids import ReplicaId, RequestId, TenantId, ThreadId
 from gateway.domain.records import Expected
 from gateway.domain.request import Answer, Usage, Work
+from gateway.domain.tenant_lru import TenantLru
+from gateway.workflow.agent_types import NOBODYS
 
 LESSONS_PER_S: Final = 20.0
 LESSONS_PER_S_IN_ALL: Final = 50.0
@@ -36,7 +39,8 @@ EXPERIENCE: Final = 40
 """First tokens of a replica, before one that is late says something about the replica."""
 REMEMBERED: Final = 32_768
 """Turns of which it is known how long they were, for those that continue them; or up to twice as many."""
-_MODELS: Final = 256
+_MODELS: Final = 4096
+"""Of all tenants together."""
 _NOTHING_ELSE: Final = Load()
 _GOES_ON: Final = frozenset((Edge.CONTINUES, Edge.FORKS, Edge.REWINDS, Edge.RETRIES))
 """Its prompt begins with its parent's."""
@@ -57,11 +61,16 @@ class _Replica:
 
 
 class Forecasts:
-    def __init__(self, profiles: Mapping[ReplicaId, Profile] | None = None) -> None:
-        """`profiles`: what is believed of those replicas; of others nothing is, until it is seen."""
+    def __init__(
+        self, profiles: Mapping[ReplicaId, Profile] | None = None, *, share_learned: bool = False
+    ) -> None:
+        """`profiles`: what is believed of those replicas; of others nothing is, until it is seen.
+        `share_learned`: what one tenant's bodies teach is used for all tenants."""
+        self._is_shared = share_learned
         self._profiles = dict(profiles or {})
         self._replicas: dict[ReplicaId, _Replica] = {}
-        self._models: dict[str | None, TokensPerByte] = {}
+        self._models: TenantLru[TenantId, str | None, TokensPerByte] = TenantLru(_MODELS)
+        """A client chooses how many bytes its tokens have, so it teaches this of its own tenant only."""
         self._left: dict[RequestId | ThreadId | None, _Left] = {}
         self._left_before: dict[RequestId | ThreadId | None, _Left] = {}
         """By turn, and the last one by conversation: the older half of what is remembered, or more."""
@@ -120,7 +129,7 @@ class Forecasts:
 
     def expected_tokens(self, live: LiveRequest) -> float:
         """Of its prompt."""
-        return self._of_model(live.facts.model).expect(live.facts.body_bytes, self._before(live))
+        return self._of_model(live).expect(live.facts.body_bytes, self._before(live))
 
     # --- what happens ------------------------------------------------------------------------------
 
@@ -131,8 +140,7 @@ class Forecasts:
             return None
         known = self._replicas.get(replica) or self._of(replica)
         left = self._before(live)
-        model = self._models.get(facts.model) or self._of_model(facts.model)
-        tokens = model.expect(facts.body_bytes, left)
+        tokens = self._of_model(live).expect(facts.body_bytes, left)
         cached = 0.0
         if left is not None and left.replica == replica:
             cached = left.cached_tokens if left.cached_tokens < tokens else tokens
@@ -177,7 +185,7 @@ class Forecasts:
             cached = usage.prompt_tokens + (usage.output_tokens or 0)
             left = _Left(live.facts.body_bytes, usage.prompt_tokens, cached, replica)
             if prediction is not None:
-                self._of_model(live.facts.model).observe(left, self._before(live))
+                self._of_model(live).observe(left, self._before(live))
             self._remember(live, left)
         if prediction is not None:
             _learn(known.estimator, prediction, live, usage, is_whole=is_whole, now=now)
@@ -200,12 +208,12 @@ class Forecasts:
         for each in self._replicas.values():
             each.lessons.per_s = min(LESSONS_PER_S, LESSONS_PER_S_IN_ALL / len(self._replicas))
 
-    def _of_model(self, model: str | None) -> TokensPerByte:
-        """Names come from clients: beyond so many, they share one."""
-        known = self._models.get(model)
+    def _of_model(self, live: LiveRequest) -> TokensPerByte:
+        owner, model = NOBODYS if self._is_shared else live.tenant, live.facts.model
+        known = self._models.get(owner, model)
         if known is None:
-            name = model if len(self._models) < _MODELS else None
-            known = self._models.setdefault(name, TokensPerByte())
+            known = TokensPerByte()
+            self._models.put(owner, model, known)
         return known
 
     def _before(self, live: LiveRequest) -> _Left | None:

@@ -210,12 +210,30 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     assert not brain._lessons
 
 
-def test_models_that_clients_make_up_share_what_is_known(monkeypatch):
+def test_models_that_clients_make_up_are_forgotten(monkeypatch):
     monkeypatch.setattr(forecasts, "_MODELS", 3)
     play = Playbook()
     for number in range(9):
         _ = one_turn(play, number, 2_000, first_s=0.1, rest_s=0.1, model=f"m{number}")
-    assert len(play.brain.forecasts._models) <= 4
+    assert len(play.brain.forecasts._models) == 3
+
+
+def expected_tokens(others: int, **settings) -> int:
+    """Of the same turn of one tenant, after so many turns of another, whose tokens have 1,000 bytes."""
+    play = Playbook(**settings)
+    for number in range(others):
+        play.now += 5.0
+        fields = {"body_bytes": 2_000_000, "tenant": "other", "explicit": stated(f"o{number}")}
+        play >> arrived(f"o{number}", **fields) << dispatch(f"o{number}", to="a")
+        told = Usage(prompt_tokens=2_000, cached_tokens=0, output_tokens=50)
+        play.now += 1.0
+        _ = play >> started(f"o{number}") >> finished(f"o{number}", usage=told)
+    return one_turn(play, 0, 2_000, first_s=0.1, rest_s=0.1).prompt_tokens
+
+
+def test_how_long_one_tenants_tokens_are_teaches_no_other():
+    assert expected_tokens(others=30) == expected_tokens(others=0)
+    assert expected_tokens(30, workflow={"share_learned": True}) < expected_tokens(0) / 2
 
 
 @pytest.fixture
