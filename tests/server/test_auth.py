@@ -169,11 +169,10 @@ async def test_a_body_that_only_the_backend_can_read_names_nobodys_response(star
 
 async def test_the_control_plane_is_not_on_the_data_listener(start):
     bench = await start(tenants=TENANTS)
-    bench.backend.script = sends(answer(b"the backend's own"))
-    for path in (b"/turnpike/snapshot", b"/turnpike/healthz", b"/turnpike/sessions/s-1/finish"):
-        response = await bench.ask(get(path, bearer(ALICE)))
-        assert response.body == b"the backend's own"
-    assert (await bench.ask(get(b"/metrics", bearer(ALICE)))).status == 403
+    own = (b"/turnpike/snapshot", b"/turnpike/healthz", b"/turnpike/sessions/s-1/finish", b"/metrics")
+    for path in own:  # engines have such paths, too: our plugin's, and vLLM's metrics
+        assert (await bench.ask(get(path, bearer(ALICE)))).status == 403
+    assert not bench.backend.seen
 
 
 async def test_the_control_planes_key(start):
