@@ -14,18 +14,21 @@ then.
 
 Invariants: a call is explained at most once; no span makes a call longer than the time since the request that
 asked for it; a tenant's span explains that tenant's calls, an operator's never one of two sessions' that
-cannot be told apart; nothing is kept before the first span comes, and then at most `max_calls` calls and as
-many phases; times of day are never compared.
+cannot be told apart; calls and spans are kept tenant by tenant, so that none's keep another's from being
+matched; nothing is kept before the first span comes, and then at most `max_calls` calls and as many
+phases; times of day are never compared.
 """
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from gateway.domain.ids import TenantId
+from gateway.domain.tenant_lru import TenantLru
 from gateway.domain.tool_span import ToolSpan
 from gateway.domain.words import Word
 from gateway.tool_probe.calls import OpenCall, Phase, ToolRun
@@ -35,7 +38,9 @@ _REPORTS_S: Final = 600.0
 _MAX_AGENTS: Final = 4096
 _MAX_SPANS: Final = 16_384
 _MAX_ALIKE: Final = 64
-"""Calls of one id, or of one name in one trace."""
+"""Calls of one tenant that have one id, or one name in one trace."""
+_MAX_TENANTS: Final = 64
+"""Tenants among whose calls an operator's span is looked for."""
 _SLACK_S: Final = 0.1
 _SLACK: Final = 1.01
 """Clocks do not run alike, either."""
@@ -71,32 +76,31 @@ class TracedCalls:
         self.is_on = False
         """A span has come: calls are remembered for the next ones."""
         self.verdicts: Counter[Verdict] = Counter()
-        self._calls: OrderedDict[OpenCall, None] = OrderedDict()
-        """Those without a span, the oldest first."""
-        self._by: dict[_Key, list[OpenCall]] = {}
+        self._calls: TenantLru[TenantId, OpenCall, OpenCall] = TenantLru(config.max_calls)
+        """Those without a span."""
+        self._by: dict[_Key, dict[TenantId, list[OpenCall]]] = {}
         self._waiting: deque[Phase] = deque()
         self._reporting: OrderedDict[int, float] = OrderedDict()
         """Agent types, and when a span of theirs came last."""
-        self._spans: OrderedDict[tuple[str, str], None] = OrderedDict()
-        """The newest that were taken."""
+        self._spans: TenantLru[TenantId | None, tuple[str, str], bool] = TenantLru(_MAX_SPANS)
+        """The newest that were taken, by who sent them."""
 
     def __len__(self) -> int:
         return len(self._calls)
 
     def __iter__(self) -> Iterator[OpenCall]:
         """The calls that a span may still explain."""
-        return iter(self._calls)
+        return (call for _, call, _ in self._calls.items())
 
     # --- what is seen in the traffic ---------------------------------------------------------------
 
     def opened(self, call: OpenCall) -> None:
         for key in _keys(call):
-            alike = self._by.setdefault(key, [])
+            alike = self._by.setdefault(key, {}).setdefault(call.asking.tenant, [])
             if len(alike) < _MAX_ALIKE:
                 alike.append(call)
-        self._calls[call] = None
-        if len(self._calls) > self._config.max_calls:
-            self.forget(next(iter(self._calls)))
+        for _, dropped, _ in self._calls.put(call.asking.tenant, call, call):
+            self._unindex(dropped)
 
     def closed(self, calls: tuple[OpenCall, ...], run: ToolRun, *, now: float) -> list[ToolRun]:
         """The results of these calls came. What is to be learned now, of these and of earlier ones."""
@@ -121,14 +125,18 @@ class TracedCalls:
 
     def forget(self, call: OpenCall) -> None:
         """No span will be taken for it. An unknown one is no error."""
-        if call not in self._calls:
-            return
-        del self._calls[call]
+        if self._calls.pop(call.asking.tenant, call) is not None:
+            self._unindex(call)
+
+    def _unindex(self, call: OpenCall) -> None:
         for key in _keys(call):
-            alike = self._by.get(key, [])
+            tenants = self._by.get(key, {})
+            alike = tenants.get(call.asking.tenant, [])
             if call in alike:
                 alike.remove(call)
             if not alike:
+                tenants.pop(call.asking.tenant, None)
+            if not tenants:
                 self._by.pop(key, None)
 
     # --- what agents tell ----------------------------------------------------------------------------
@@ -146,7 +154,8 @@ class TracedCalls:
                 self.verdicts[call] += 1
                 continue
             self.verdicts[Verdict.TAKEN] += 1
-            self._took(span)
+            if span.span:
+                self._spans.put(tenant, (span.trace, span.span), True)
             self.forget(call)
             call.took_s, call.has_failed = span.duration_s, span.has_failed
             found.append(call)
@@ -158,15 +167,13 @@ class TracedCalls:
         return found, runs
 
     def _find(self, span: ToolSpan, tenant: TenantId | None, *, now: float) -> OpenCall | Verdict:
-        if span.span and (span.trace, span.span) in self._spans:
+        if span.span and self._spans.get(tenant, (span.trace, span.span)):
             return Verdict.REPEATED
-        known = self._by.get(span.call, []) if span.call is not None else []
+        known = self._alike(span.call, tenant) if span.call is not None else []
         if not known and span.trace:
-            known = self._by.get((span.trace, span.name), [])
+            known = self._alike((span.trace, span.name), tenant)
             if span.call is not None:  # of a call with another id it is not; of one in a text it may be
                 known = [call for call in known if call.is_in_text]
-        if tenant is not None:
-            known = [call for call in known if call.asking.tenant == tenant]
         if _are_of_several(known):
             known = [call for call in known if span.trace and call.asking.trace == span.trace]
             if not known or _are_of_several(known):
@@ -176,11 +183,11 @@ class TracedCalls:
         fits = (call for call in known if span.duration_s <= _longest_s(call, now=now))
         return next(fits, Verdict.TOO_LONG)
 
-    def _took(self, span: ToolSpan) -> None:
-        if span.span:
-            self._spans[(span.trace, span.span)] = None
-            if len(self._spans) > _MAX_SPANS:
-                self._spans.popitem(last=False)
+    def _alike(self, key: _Key, tenant: TenantId | None) -> list[OpenCall]:
+        tenants = self._by.get(key, {})
+        if tenant is not None:
+            return tenants.get(tenant, [])
+        return [call for alike in islice(tenants.values(), _MAX_TENANTS) for call in alike]
 
     # --- who is waited for -----------------------------------------------------------------------------
 

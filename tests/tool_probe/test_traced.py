@@ -289,7 +289,39 @@ def test_whatever_comes_in_whatever_order_teaches_at_most_once(steps):
         taught = sum(len(run.names) for run in world.runs)
         known = world.tools.traced
         assert taught <= asked
-        alike = {call for calls in known._by.values() for call in calls}
-        assert alike <= set(known._calls)
+        alike = {call for tenants in known._by.values() for calls in tenants.values() for call in calls}
+        assert alike <= set(known)
     world.told(at=1e6)
-    assert all(call.phase is None for call in world.tools.traced._calls)
+    assert all(call.phase is None for call in world.tools.traced)
+
+
+def test_a_tenants_calls_of_one_id_keep_no_others_from_being_explained():
+    world = a_world_whose_agent_sends_spans()
+    for number in range(module._MAX_ALIKE + 1):
+        world.calls("bash_0:bash", at=0.0, session=f"s-{number}", tenant=T)
+    world.calls("bash_0:bash", at=1.0, session="other", tenant=U, trace=TRACE)
+    call = "bash_0"
+    assert world.told(span(call, 0.5, trace=OTHER_TRACE), at=3.0) == []  # whose, nobody knows
+    assert world.told(span(call, 0.5, trace=TRACE), at=3.0) == [call]  # an operator's
+    world.calls("bash_0:bash", at=4.0, session="another", tenant=U)
+    assert world.told(span(call, 0.5), at=6.0, tenant=U) == [call]
+
+
+def test_a_tenant_with_many_calls_pushes_out_its_own():
+    world = a_world_whose_agent_sends_spans(max_calls=8)
+    world.calls("a:bash", at=0.0, session="other", tenant=U)
+    for number in range(20):
+        world.calls(f"{number}:bash", at=1.0, session=f"s-{number}")
+    assert len(world.tools.traced) == 8
+    assert world.told(span("a", 0.5), at=3.0, tenant=U) == ["a"]
+
+
+def test_a_tenants_spans_make_no_others_repeated():
+    world = a_world_whose_agent_sends_spans()
+    world.calls("a:bash", at=0.0, session="s")
+    world.calls("b:bash", at=0.0, session="other", tenant=U)
+    assert world.told(span("a", 0.5, trace=TRACE, span="1"), at=3.0, tenant=T) == ["a"]
+    assert world.told(span("b", 0.5, trace=TRACE, span="1"), at=3.0, tenant=U) == ["b"]
+    world.calls("c:bash", at=4.0, session="other", tenant=U)
+    assert world.told(span("c", 0.5, trace=TRACE, span="1"), at=6.0, tenant=U) == []
+    assert world.verdicts()[Verdict.REPEATED] == 1
