@@ -32,7 +32,7 @@ class _Entry(Generic[V]):
 class _Held(Generic[K, V]):
     """What one tenant holds."""
 
-    __slots__ = ("entries", "number", "weight")
+    __slots__ = ("entries", "marked", "number", "weight")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -40,10 +40,13 @@ class _Held(Generic[K, V]):
         self.entries: OrderedDict[K, _Entry[V]] = OrderedDict()
         """The longest unseen first."""
         self.weight = 0
+        self.marked = (0, 0, 0)
+        """Its newest mark in the heap; all others of it are outdated."""
 
     def mark(self) -> tuple[int, int, int]:
         """The smallest is to lose something first."""
-        return -self.weight, next(iter(self.entries.values())).seen, self.number
+        self.marked = (-self.weight, next(iter(self.entries.values())).seen, self.number)
+        return self.marked
 
 
 class TenantLru(Generic[T, K, V]):
@@ -115,7 +118,7 @@ class TenantLru(Generic[T, K, V]):
         while True:
             mark, tenant = self._marks[0]
             held = self._held.get(tenant)
-            if held is None or held.number != mark[2] or held.weight != -mark[0]:
+            if held is None or held.marked != mark:
                 heappop(self._marks)
             elif (now := held.mark()) != mark:  # its oldest was seen since, which only makes it later
                 heapreplace(self._marks, (now, tenant))

@@ -1,8 +1,11 @@
 """The shared bounded map, beside a naive one."""
 
+from heapq import heapreplace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.domain import tenant_lru as module
 from gateway.domain.tenant_lru import TenantLru
 
 TENANTS, KEYS = st.sampled_from("abc"), st.integers(0, 5)
@@ -74,3 +77,18 @@ def test_nothing_is_kept_of_those_who_hold_nothing():
         lru.put(number, 0, number)
     assert [tenant for tenant, _, _ in lru.items()] == [9996, 9997, 9998, 9999]
     assert len(lru._held) == 4 and len(lru._marks) <= 2 * 4 + 65
+
+
+def test_a_full_one_of_one_tenant_takes_few_steps(monkeypatch):
+    steps = 0
+
+    def replace(heap, item):
+        nonlocal steps
+        steps += 1
+        return heapreplace(heap, item)
+
+    monkeypatch.setattr(module, "heapreplace", replace)
+    lru: TenantLru[str, int, int] = TenantLru(100)
+    for number in range(1100):
+        lru.put("t", number, number)
+    assert steps <= 2000
