@@ -65,15 +65,13 @@ class Hangs:
     def __init__(self, config: pytest.Config) -> None:
         self._watchdog = Watchdog(os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2))
         self._grace_s = float(config.getini("timeout_grace"))
-        self._collection_s = float(config.getini("timeout") or 0)
+        self._collection_s = float(config.getini("timeout_of_collection"))
         self._is_worker = hasattr(config, "workerinput")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(
         self, collector: pytest.Collector
     ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        if not self._collection_s:
-            return (yield)
         self._watchdog.watch(f"collecting {collector.nodeid or 'the tests'}", self._collection_s)
         try:
             return (yield)
@@ -118,6 +116,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "timeout_grace",
         "seconds after a test's limit at which a test that goes on ends the run",
         default="30",
+    )
+    parser.addini(
+        "timeout_of_collection",
+        "seconds after which the run ends if a file is still being collected",
+        default="120",
     )
 
 

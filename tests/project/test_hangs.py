@@ -147,7 +147,7 @@ def test_so_does_one_that_never_returns_from_c(suite: Path):
 
 
 def test_so_does_a_module_that_hangs_when_it_is_imported(suite: Path):
-    status, said = run_suite(suite, AT_IMPORT)
+    status, said = run_suite(suite, AT_IMPORT, "-o", "timeout_of_collection=1")
     assert status == 1, said
     assert "collecting tests/test_it.py hangs" in said
     assert "test_it.py" in said.partition("hangs")[2]
