@@ -48,6 +48,8 @@ MORE_DESCRIPTORS: Final = 30
 """Of some ninety; by chance a few more clients or replicas' connections are open at one time than at
 another."""
 MORE_TASKS: Final = 3
+BUFFERED: Final = 256
+"""Entries: so many wait in a buffer, or in the newer half of a small memory, and then are gone at once."""
 WALKS: Final = 4
 """In each of the two tenths that are compared."""
 SETTLE_S: Final = 12.0
@@ -292,7 +294,7 @@ def judge_flatness(gateway: Soaked, began_s: float, seconds: float, verdict: Ver
     for name in {name for sizes in after for name in sizes}:
         most_before = max(sizes.get(name, 0) for sizes in before)
         usual_after = median(sizes.get(name, 0) for sizes in after)
-        if usual_after > 1.2 * most_before + 32:
+        if usual_after > 1.2 * most_before + BUFFERED:
             grown.append(f"{name}: {most_before} -> {usual_after:g}")
     for line in sorted(grown):
         tell(f"grown: {line}")

@@ -92,8 +92,8 @@ def reports(**last: object) -> list[dict]:
     ("last", "missed"),
     [
         ({}, []),
-        ({"sizes": {"Books.live": 200}}, ["containers_that_grew"]),
-        ({"sizes": {"Books.live": 100, "Books.log": 64}}, ["containers_that_grew"]),
+        ({"sizes": {"Books.live": 400}}, ["containers_that_grew"]),
+        ({"sizes": {"Books.live": 100, "Books.log": 300}}, ["containers_that_grew"]),
         ({"rss_mib": 60.0}, ["rss_mib_last_to_second_tenth"]),
         ({"descriptors": 60}, ["more_descriptors_in_the_last_tenth"]),
         ({"tasks": 14}, ["more_tasks_in_the_last_tenth"]),
