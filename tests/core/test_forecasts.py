@@ -223,8 +223,8 @@ def expected_tokens(others: int, **settings) -> int:
     play = Playbook(**settings)
     for number in range(others):
         play.now += 5.0
-        fields = {"body_bytes": 2_000_000, "tenant": "other", "explicit": stated(f"o{number}")}
-        play >> arrived(f"o{number}", **fields) << dispatch(f"o{number}", to="a")
+        asks = arrived(f"o{number}", tenant="other", body_bytes=2_000_000, explicit=stated(f"o{number}"))
+        play >> asks << dispatch(f"o{number}", to="a")
         told = Usage(prompt_tokens=2_000, cached_tokens=0, output_tokens=50)
         play.now += 1.0
         _ = play >> started(f"o{number}") >> finished(f"o{number}", usage=told)
