@@ -67,7 +67,7 @@ def _forecasts(config: Config) -> Forecasts:
         for name, replica in zip(pool.names(), pool.replicas, strict=True):
             if (profile := replica.profile or pool.profile) is not None:
                 profiles[ReplicaId(name)] = load_profile(profile)
-    return Forecasts(profiles, share_learned=config.workflow.share_learned)
+    return Forecasts(profiles)
 
 
 def _admission(config: Config) -> AdmissionPolicy:

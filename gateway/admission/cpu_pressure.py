@@ -4,17 +4,18 @@ Source: MARS (§4.1): active tools and a moving average of tool durations, actin
 
 Symbols: *active tools* → `active`; *execution time*, EMA → `inflation`.
 
-Deviations: durations differ by orders of magnitude between tools, so each is compared with what the same
-tool usually takes, as a ratio, in logarithms; the pressure counts in standard deviations of that ratio, so
-no duration has to be set. MARS derives no limit: under processor sharing tools that take k times as long
-are k times too many, which gives one (`limit`). Hosts may report how many processes want to run on how many
-cores: a probe beside the tools, as in MARS. It is not known whose tools run where, so what counts is all of
-them together.
+Deviations: durations differ by orders of magnitude between tools, so each is compared with what the same tool
+usually takes, as a ratio, in logarithms; the pressure counts in standard deviations of that ratio, so no
+duration has to be set. What a tool usually takes, and whether load makes the tools of an agent type slower,
+is learned of each tenant apart; how far the tools of all are off it now is a measurement of the hosts. MARS
+derives no limit: under processor sharing tools that take k times as long are k times too many, which gives
+one (`limit`). Hosts may report how many processes want to run on how many cores: a probe beside the tools, as
+in MARS. It is not known whose tools run where, so what counts is all of them together.
 
 Invariants: fewer active tools than usual are no contention, however long they take; durations alone never
 take more than half of the sessions out; sessions whose tools find a core each are never too many, whatever
-else runs on a host; a host that falls silent is forgotten; at
-most `_MAX_TOOLS` names and `_MAX_HOSTS` hosts are remembered.
+else runs on a host; a host that falls silent is forgotten; at most `_MAX_TOOLS` names, as many agent types,
+and `_MAX_HOSTS` hosts are remembered.
 """
 
 import math
@@ -24,7 +25,10 @@ from typing import Final
 import msgspec
 
 from gateway.admission.decay import DecayedMean
+from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.host import HostSignals
+from gateway.domain.ids import TenantId
+from gateway.domain.tenant_lru import TenantLru
 
 _MAX_TOOLS: Final = 512
 _MAX_UNREAD: Final = 256
@@ -64,7 +68,7 @@ class CpuReading(msgspec.Struct, frozen=True, kw_only=True):
 
 class CpuPressure:
     def __init__(self) -> None:
-        self._usual: OrderedDict[str, DecayedMean] = OrderedDict()
+        self._usual: TenantLru[TenantId, str, DecayedMean] = TenantLru(_MAX_TOOLS)
         self._lately = DecayedMean(half_life=_LATELY)
         self._ratio = DecayedMean(half_life=_USUALLY)
         self._ratio_squared = DecayedMean(half_life=_USUALLY)
@@ -72,10 +76,10 @@ class CpuPressure:
         self._by_active = [DecayedMean(half_life=_USUALLY / 5) for _ in range(_STEPS)]
         """The ratio, by how many tools were active: each step a half more than the one before."""
         self._seen = 0
-        self._types: OrderedDict[int, tuple[DecayedMean, DecayedMean]] = OrderedDict()
+        self._types: TenantLru[TenantId, int, tuple[DecayedMean, DecayedMean]] = TenantLru(_MAX_TOOLS)
         """The ratio, by agent type: while nothing was slow, and during overload."""
         self._is_overloaded = False
-        self._unread: deque[tuple[tuple[str, ...], float, int, int]] = deque(maxlen=_MAX_UNREAD)
+        self._unread: deque[tuple[tuple[str, ...], float, int, AgentKey]] = deque(maxlen=_MAX_UNREAD)
         """Learned from when somebody asks; of more than so many in between, the newest teach."""
         self._began_with: int | None = None
         """Sessions that were in when tools became slow."""
@@ -91,13 +95,13 @@ class CpuPressure:
         if len(self._hosts) > _MAX_HOSTS:
             self._hosts.popitem(last=False)
 
-    def saw_tool(self, names: tuple[str, ...], duration_s: float, agent: int = 0) -> None:
+    def saw_tool(self, names: tuple[str, ...], duration_s: float, agent: AgentKey = UNKNOWN_AGENT) -> None:
         """A session's tools came back; those of one answer run in parallel and count as one."""
         self._unread.append((names, duration_s, self.active, agent))
 
-    def is_light(self, agent: int) -> bool:
+    def is_light(self, agent: AgentKey) -> bool:
         """Overload does not make this agent type's tools slower: they need no core."""
-        found = self._types.get(agent)
+        found = self._types.get(*agent)
         if found is None or min(mean.weight for mean in found) < _ENOUGH_OF_TYPE:
             return False
         calm, overloaded = found
@@ -108,16 +112,14 @@ class CpuPressure:
             self._learn_from(names, duration_s, active, agent)
         self._unread.clear()
 
-    def _learn_from(self, names: tuple[str, ...], duration_s: float, active: int, agent: int) -> None:
+    def _learn_from(self, names: tuple[str, ...], duration_s: float, active: int, agent: AgentKey) -> None:
         name = "+".join(sorted(set(names)))[:256]
         value = math.log(max(duration_s, 1e-3))
-        usual = self._usual.get(name)
+        usual = self._usual.get(agent.owner, name)
         if usual is None:
-            usual = self._usual[name] = DecayedMean(half_life=_USUALLY)
-            if len(self._usual) > _MAX_TOOLS:
-                self._usual.popitem(last=False)
+            usual = DecayedMean(half_life=_USUALLY)
+            self._usual.put(agent.owner, name, usual)
         else:
-            self._usual.move_to_end(name)
             ratio = value - usual.mean(0.0, 0.0)
             self._lately.add(ratio)
             self._ratio.add(ratio)
@@ -128,14 +130,11 @@ class CpuPressure:
         usual.add(value)
         self._active_lately.add(float(active))
 
-    def _of_type(self, agent: int) -> tuple[DecayedMean, DecayedMean]:
-        found = self._types.get(agent)
+    def _of_type(self, agent: AgentKey) -> tuple[DecayedMean, DecayedMean]:
+        found = self._types.get(*agent)
         if found is None:
-            found = self._types[agent] = (DecayedMean(half_life=100), DecayedMean(half_life=100))
-            if len(self._types) > _MAX_TOOLS:
-                self._types.popitem(last=False)
-        else:
-            self._types.move_to_end(agent)
+            found = (DecayedMean(half_life=100), DecayedMean(half_life=100))
+            self._types.put(*agent, found)
         return found
 
     def read(self, *, now: float) -> CpuReading:

@@ -84,6 +84,8 @@ class DecayedHistogram:
 
 _FIRST_TURNS: Final = (1, 2, 3, 5, 9, 17, 33, 65, 129)
 """Turn numbers at which the classes begin within which the chance is taken as constant."""
+LATE_TURN: Final = _FIRST_TURNS[-1]
+"""From this turn on all are expected to be alike."""
 _PRIOR_END: Final = 0.05
 _PRIOR_TURNS: Final = 10.0
 

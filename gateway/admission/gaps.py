@@ -2,8 +2,6 @@
 
 Source: SAGA, Alg. 1, for a limit by quantile that never exceeds 300 s (S4). The rule is ours.
 
-Symbols: —
-
 Deviations: SAGA sets a limit at a fixed quantile of the tool's latency. Here a silent session counts as
 gone as soon as that is likelier than not, from how often sessions of its type came back at all, and how
 soon: with P the share that ends in such a gap and S(t) the share of gaps longer than t, that is when S(t) <
@@ -13,18 +11,18 @@ teaches how long it was silent: else each limit would make the next one shorter.
 an end of its kind, and is a return at once: its true silence would say more of people who think for long, but
 then places are kept for them while others wait: measured, that costs a fifth.
 
-Invariants: gaps after tool calls and gaps after plain answers are kept apart; a limit lies between
-`least_s` and the most for its kind.
+Invariants: those of `ByAgent`; gaps after tool calls and gaps after plain answers are kept apart; a limit
+lies between `least_s` and the most for its kind.
 """
 
 import enum
-from collections import OrderedDict
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from gateway.admission.decay import DecayedHistogram, DecayedMean
+from gateway.domain.by_agent import AgentKey, ByAgent
 
 
 class Gap(enum.Enum):
@@ -44,7 +42,7 @@ class GapsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     unknown_tool_s: Annotated[float, Meta(gt=0)] = 120.0
     """What is used for tools while little is known."""
     max_agent_types: Annotated[int, Meta(ge=1)] = 512
-    """Agent types remembered; beyond it the longest unseen are forgotten."""
+    """Agent types remembered; beyond it the longest unseen are forgotten, of the tenant that has most."""
 
 
 _ENOUGH: Final = 8
@@ -52,7 +50,7 @@ _PRIOR_RETURN: Final = {Gap.TOOL: 0.95, Gap.IDLE: 0.5}
 
 
 class _Seen:
-    __slots__ = ("cached_s", "lengths", "mean_s", "returns")
+    __slots__ = ("__weakref__", "cached_s", "lengths", "mean_s", "returns")
 
     def __init__(self) -> None:
         self.cached_s: float | None = None
@@ -64,33 +62,31 @@ class _Seen:
 class Gaps:
     def __init__(self, config: GapsConfig) -> None:
         self._config = config
-        self._overall = {gap: _Seen() for gap in Gap}
-        self._types: OrderedDict[tuple[int, Gap], _Seen] = OrderedDict()
+        self._types = {gap: ByAgent(_Seen, config.max_agent_types) for gap in Gap}
 
-    def saw_return(self, agent: int, gap: Gap, length_s: float) -> None:
-        for seen in (self._of(agent, gap), self._overall[gap]):
+    def saw_return(self, agent: AgentKey, gap: Gap, length_s: float) -> None:
+        for seen in self._types[gap].of(agent):
             seen.lengths.add(length_s)
             seen.mean_s.add(length_s)
             seen.cached_s = None
             seen.returns.add(1.0)
 
-    def saw_end(self, agent: int, gap: Gap) -> None:
+    def saw_end(self, agent: AgentKey, gap: Gap) -> None:
         """A session that was silent counts as gone, or said that it is."""
-        for seen in (self._of(agent, gap), self._overall[gap]):
+        for seen in self._types[gap].of(agent):
             seen.returns.add(0.0)
             seen.cached_s = None
 
-    def was_no_end(self, agent: int, gap: Gap) -> None:
+    def was_no_end(self, agent: AgentKey, gap: Gap) -> None:
         """A session that counted as gone is back."""
-        for seen in (self._of(agent, gap), self._overall[gap]):
+        for seen in self._types[gap].of(agent):
             seen.returns.take_back(0.0)
             seen.cached_s = None
 
-    def limit_s(self, agent: int, gap: Gap) -> float:
+    def limit_s(self, agent: AgentKey, gap: Gap) -> float:
         config = self._config
-        seen = self._types.get((agent, gap))
-        if seen is None or seen.lengths.observations < _ENOUGH:
-            seen = self._overall[gap]
+        own, overall = self._types[gap].of(agent)
+        seen = own if own.lengths.observations >= _ENOUGH else overall
         if seen.cached_s is not None:
             return seen.cached_s
         most_s = config.max_tool_s if gap is Gap.TOOL else config.max_idle_s
@@ -102,19 +98,7 @@ class Gaps:
         seen.cached_s = max(config.least_s, min(most_s, limit_s or 0.0))
         return seen.cached_s
 
-    def tool_s(self, agent: int) -> float:
-        """What its tools take after a turn; what those of all types do, while little is known of its own."""
-        overall = self._overall[Gap.TOOL].mean_s.mean(0.0, 1e-9)
-        seen = self._types.get((agent, Gap.TOOL))
-        return seen.mean_s.mean(overall, _ENOUGH) if seen is not None else overall
-
-    def _of(self, agent: int, gap: Gap) -> _Seen:
-        key = (agent, gap)
-        found = self._types.get(key)
-        if found is None:
-            found = self._types[key] = _Seen()
-            if len(self._types) > 2 * self._config.max_agent_types:
-                self._types.popitem(last=False)
-        else:
-            self._types.move_to_end(key)
-        return found
+    def tool_s(self, agent: AgentKey) -> float:
+        """What its tools take after a turn; while little is known, as for its owner's other types."""
+        own, overall = self._types[Gap.TOOL].of(agent)
+        return own.mean_s.mean(overall.mean_s.mean(0.0, 1e-9), _ENOUGH)

@@ -1,7 +1,8 @@
 """Lessons: what a turn that was answered teaches of its session, of sessions of its type, and of the engines.
 
-Invariants: what a session holds is learned of every turn, what its type is like of a bounded number a second;
-a session that drops out of that sample never comes back, so what it taught is as if we had looked away.
+Invariants: what a session holds is learned of every turn, what its type is like of a bounded number a second,
+of which no tenant can take another's share; a session that drops out of that sample never comes back, so what
+it taught is as if we had looked away.
 """
 
 import math
@@ -12,9 +13,10 @@ from gateway.admission.limits import Limits
 from gateway.admission.policy import Applicant, TurnOutcome
 from gateway.admission.sessions import Member, Places, ThreadState
 from gateway.domain.decision import Edge
-from gateway.domain.ids import ThreadId
+from gateway.domain.ids import TenantId, ThreadId
 
 _PER_S: Final = 50
+"""In all; whoever had less than its share of them may have that nevertheless."""
 _CONTINUING: Final = (Edge.CONTINUES, Edge.RETRIES)
 _NO_THREAD: Final = ThreadId("")
 
@@ -25,6 +27,7 @@ class Lessons:
         self._footprints = footprints
         self._limits = limits
         self._given = 0
+        self._given_to: dict[TenantId, int] = {}
         self._since_s = -math.inf
 
     def learn(
@@ -55,9 +58,13 @@ class Lessons:
     def _may_study(self, member: Member, *, now: float) -> bool:
         if now >= self._since_s + 1.0:
             self._since_s, self._given = now, 0
-        self._given += 1
-        if self._given > _PER_S:
+            self._given_to.clear()
+        had = self._given_to.get(member.tenant, 0)
+        if self._given >= _PER_S and had >= _PER_S // max(1, len(self._given_to)):
             member.is_studied = False
+        else:
+            self._given += 1
+            self._given_to[member.tenant] = had + 1
         return member.is_studied
 
     def _study(

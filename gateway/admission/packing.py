@@ -31,6 +31,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gateway.domain.by_agent import AgentKey
 from gateway.domain.ids import SessionId, TenantId
 
 
@@ -82,7 +83,7 @@ class Entry(msgspec.Struct, kw_only=True, eq=False):
 
     session: SessionId
     tenant: TenantId
-    agent: int
+    agent: AgentKey
     turn: int
     """Turns that it made already."""
     tokens: float

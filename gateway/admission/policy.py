@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.admission.classes import ServiceClass
+from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Admission, Edge, Refusal
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
@@ -32,7 +33,7 @@ class Applicant(msgspec.Struct, frozen=True, kw_only=True):
     edge: Edge = Edge.OPENS
     parent: SessionId | None = None
     """The session on whose behalf this one runs."""
-    agent: int = 0
+    agent: AgentKey = UNKNOWN_AGENT
     """What kind of agent asks."""
     task_arrived_s: float = 0.0
     """When the session's first turn came."""

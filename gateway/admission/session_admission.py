@@ -196,7 +196,8 @@ class SessionAdmission:
         self._cpu.active = active
         found = (pool.places.members.get(session) for pool in self.pools.values())
         member = next((each for each in found if each is not None), None)
-        self._cpu.saw_tool(names, duration_s, member.agent if member is not None else 0)
+        if member is not None:
+            self._cpu.saw_tool(names, duration_s, member.agent)
 
     def host_reported(self, host: str, signals: HostSignals, *, now: float) -> None:
         self._cpu.host_reported(host, signals, now=now)

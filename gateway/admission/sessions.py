@@ -20,6 +20,7 @@ import msgspec
 from gateway.admission.classes import ServiceClass
 from gateway.admission.footprint import NOTHING, Demand, Footprints, Residents
 from gateway.admission.gaps import Gap, Gaps
+from gateway.domain.by_agent import AgentKey
 from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId
 
 _MAX_THREADS: Final = 32
@@ -39,7 +40,7 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
 
     session: SessionId
     tenant: TenantId
-    agent: int
+    agent: AgentKey
     task_arrived_s: float
     service_class: ServiceClass = ServiceClass.REACTIVE
     deadline_s: float | None = None

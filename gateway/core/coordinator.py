@@ -221,7 +221,13 @@ class Coordinator:
             raise LifecycleError(f"request {event.request} arrived twice")
         facts = event.facts
         live = LiveRequest(
-            request=event.request, tenant=event.tenant, facts=facts, pool=None, home=None, arrived_s=now
+            request=event.request,
+            tenant=event.tenant,
+            owner=self.sessions.prospects.owner_of(event.tenant),
+            facts=facts,
+            pool=None,
+            home=None,
+            arrived_s=now,
         )
         self.live[event.request] = live  # first of all: nobody hangs whose home cannot be found
         home = self.sessions.find_home(event.tenant, facts) if facts.state_ids else None

@@ -29,7 +29,6 @@ from gateway.domain.ids import ReplicaId, RequestId, TenantId, ThreadId
 from gateway.domain.records import Expected
 from gateway.domain.request import Answer, Usage, Work
 from gateway.domain.tenant_lru import TenantLru
-from gateway.workflow.agent_types import NOBODYS
 
 LESSONS_PER_S: Final = 20.0
 LESSONS_PER_S_IN_ALL: Final = 50.0
@@ -61,12 +60,8 @@ class _Replica:
 
 
 class Forecasts:
-    def __init__(
-        self, profiles: Mapping[ReplicaId, Profile] | None = None, *, share_learned: bool = False
-    ) -> None:
-        """`profiles`: what is believed of those replicas; of others nothing is, until it is seen.
-        `share_learned`: what one tenant's bodies teach is used for all tenants."""
-        self._is_shared = share_learned
+    def __init__(self, profiles: Mapping[ReplicaId, Profile] | None = None) -> None:
+        """`profiles`: what is believed of those replicas; of others nothing is, until it is seen."""
         self._profiles = dict(profiles or {})
         self._replicas: dict[ReplicaId, _Replica] = {}
         self._models: TenantLru[TenantId, str | None, TokensPerByte] = TenantLru(_MODELS)
@@ -209,7 +204,7 @@ class Forecasts:
             each.lessons.per_s = min(LESSONS_PER_S, LESSONS_PER_S_IN_ALL / len(self._replicas))
 
     def _of_model(self, live: LiveRequest) -> TokensPerByte:
-        owner, model = NOBODYS if self._is_shared else live.tenant, live.facts.model
+        owner, model = live.owner, live.facts.model
         known = self._models.get(owner, model)
         if known is None:
             known = TokensPerByte()

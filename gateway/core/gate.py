@@ -26,6 +26,7 @@ from gateway.core.lifecycle import Step
 from gateway.core.live import LiveRequest
 from gateway.core.migrations import Migrations
 from gateway.core.stream import Stream
+from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Admit, Edge, Placement, PlacementReason, Refusal, Wait, WaitReason
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
@@ -323,7 +324,7 @@ class Gate:
         if live.session is not None:
             facts = live.facts
             tokens = partial(self._forecasts.expected_tokens, live)
-            asked = Asked(now, facts.transcript.agent, facts.body_bytes, tokens)
+            asked = Asked(now, AgentKey(live.owner, facts.transcript.agent), facts.body_bytes, tokens)
         placement = self.placement.place(candidates, live.session, asked)
         if self.migrations and live.session is not None:
             self.migrations.goes_on(live.session.session, live.session.thread)
@@ -391,7 +392,7 @@ def _applicant(live: LiveRequest) -> Applicant:
         thread=session.thread if session is not None else None,
         edge=session.edge if session is not None else Edge.OPENS,
         parent=live.runs_for,
-        agent=facts.transcript.agent_type or facts.transcript.agent,
+        agent=AgentKey(live.owner, facts.transcript.agent_type or facts.transcript.agent),
         task_arrived_s=live.task_arrived_s,
         claims=facts.claims,
         is_background=facts.is_background,

@@ -5,13 +5,15 @@ import msgspec
 from gateway.admission.waiting_room import Lane
 from gateway.core.lifecycle import TRANSITIONS, LifecycleError, State, Step, advance
 from gateway.domain.decision import SessionRef, WaitReason
-from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.ids import NOBODYS, PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import RequestFacts
 
 
 class LiveRequest(msgspec.Struct, kw_only=True):
     request: RequestId
     tenant: TenantId
+    owner: TenantId = NOBODYS
+    """Whose what it teaches is."""
     facts: RequestFacts
     session: SessionRef | None = None
     """None for requests that are no turns."""

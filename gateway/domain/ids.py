@@ -1,9 +1,12 @@
 """Identifiers. All are opaque: nobody parses them, none contains an address."""
 
-from typing import NewType
+from typing import Final, NewType
 
 TenantId = NewType("TenantId", str)
 """Who pays; from the authenticated key, else the anonymous tenant."""
+
+NOBODYS: Final = TenantId("")
+"""Whose everything is that all tenants share."""
 
 SessionId = NewType("SessionId", str)
 """One agent run, as the brain names it (`s-…`). Unique within a gateway process group."""

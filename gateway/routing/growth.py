@@ -1,28 +1,22 @@
-"""Growth: what sessions hold in the end.
+"""Growth: what sessions hold in the end, as a mean that forgets, of each agent type.
 
-Source: none; a mean that forgets, by agent.
-
-Symbols: —
-
-Deviations: —
-
-Invariants: at most `_AGENTS` agents are known, who ended a session longest ago is forgotten first; what was
-expected before anything was seen counts as one session.
+Invariants: those of `ByAgent`; what was expected before anything was seen counts as one session.
 """
 
-from collections import OrderedDict
 from typing import Final
 
 import msgspec
 
+from gateway.domain.by_agent import AgentKey, ByAgent
+
 _PRIOR: Final = 40_000.0
-_AGENTS: Final = 4_096
-_GAIN, _GAIN_OF_AGENT = 0.05, 0.2
+_TYPES: Final = 4_096
+_GAIN, _GAIN_OF_TYPE = 0.05, 0.2
 """At least so much does a session change what is expected."""
 
 
-class _Mean(msgspec.Struct, eq=False):
-    tokens: float
+class _Mean(msgspec.Struct, eq=False, weakref=True):
+    tokens: float = _PRIOR
     weight: int = 1
 
     def add(self, tokens: float, least_gain: float) -> None:
@@ -32,26 +26,18 @@ class _Mean(msgspec.Struct, eq=False):
 
 class Growth:
     def __init__(self) -> None:
-        self._all = _Mean(_PRIOR)
-        self._by_agent: OrderedDict[int, _Mean] = OrderedDict()
+        self._means = ByAgent(_Mean, _TYPES)
 
-    @property
-    def usual(self) -> float:
+    def of(self, agent: AgentKey) -> float:
         """Tokens."""
-        return self._all.tokens
+        own, overall = self._means.of(agent)
+        return own.tokens if own.weight > 1 else overall.tokens
 
-    def of(self, agent: int) -> float:
-        """Tokens. `agent`: 0 if unknown."""
-        return self._by_agent.get(agent, self._all).tokens
-
-    def ended(self, agent: int, tokens: float) -> None:
+    def ended(self, agent: AgentKey, tokens: float) -> None:
         """A session did, and held so much."""
-        self._all.add(tokens, _GAIN)
-        if not agent:
-            return
-        if agent not in self._by_agent:
-            self._by_agent[agent] = _Mean(self.usual)
-        self._by_agent[agent].add(tokens, _GAIN_OF_AGENT)
-        self._by_agent.move_to_end(agent)
-        if len(self._by_agent) > _AGENTS:
-            self._by_agent.popitem(last=False)
+        own, overall = self._means.of(agent)
+        overall.add(tokens, _GAIN)
+        if agent.agent_type:
+            if own.weight == 1:
+                own.tokens = overall.tokens
+            own.add(tokens, _GAIN_OF_TYPE)

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import SessionRef
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
@@ -32,7 +33,7 @@ class _First(msgspec.Struct, eq=False):
     """The conversation that a session is counted by."""
 
     conversation: Conversation
-    agent: int
+    agent: AgentKey
     grows_to: float
     """Tokens, as expected."""
     tokens: float = 0.0
@@ -96,7 +97,7 @@ class Homes:
             first.is_there = True
             self._count(self._homes[first.conversation], 1, first.wants, first.tokens)
 
-    def pass_time(self, *, now: float) -> list[tuple[int, float]]:
+    def pass_time(self, *, now: float) -> list[tuple[AgentKey, float]]:
         """Who was silent for too long does not count any more. Of each the agent, and what it held last."""
         held = []
         for silent, most_s in ((self._working, TOOLS_RUN_S), (self._idle, IDLE_S)):
@@ -112,7 +113,13 @@ class Homes:
         return held
 
     def settle(
-        self, session: SessionRef, replica: ReplicaId, *, agent: int = 0, grows_to: float = 0.0, now: float
+        self,
+        session: SessionRef,
+        replica: ReplicaId,
+        *,
+        agent: AgentKey = UNKNOWN_AGENT,
+        grows_to: float = 0.0,
+        now: float,
     ) -> Conversation | None:
         """Whom it had to forget for that. `agent`: if it is new; `grows_to`: tokens, as expected by now."""
         self._move((session.session, session.thread), replica, agent, grows_to)
@@ -123,7 +130,7 @@ class Homes:
         self._leave(oldest)
         return oldest
 
-    def _move(self, conversation: Conversation, replica: ReplicaId, agent: int, grows_to: float) -> None:
+    def _move(self, conversation: Conversation, replica: ReplicaId, agent: AgentKey, grows_to: float) -> None:
         session = conversation[0]
         before = self._homes.get(conversation)
         self._homes[conversation] = replica
@@ -149,7 +156,7 @@ class Homes:
             if first.is_there:
                 self._count(self._homes[conversation], 0, first.wants - before, tokens - held)
 
-    def session_ended(self, session: SessionId) -> list[tuple[int, float]]:
+    def session_ended(self, session: SessionId) -> list[tuple[AgentKey, float]]:
         """What `pass_time` says of those that are silent, unless it said that. (What its other conversations
         left is forgotten in time.)"""
         first = self._firsts.get(session)

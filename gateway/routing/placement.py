@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Placement, PlacementReason, SessionRef
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
@@ -31,8 +32,8 @@ class Asked(msgspec.Struct, frozen=True):
     """What is known of a turn before it is placed."""
 
     now: float = 0.0
-    agent: int = 0
-    """What its conversation begins with, as a hash; 0 if nothing."""
+    agent: AgentKey = UNKNOWN_AGENT
+    """Its type is the hash of what its conversation begins with."""
     body_bytes: int = 0
     tokens: Callable[[], float] = _unknown
     """Of its prompt, as expected. Asking takes some µs."""

@@ -29,6 +29,7 @@ import msgspec
 from gateway.cost.estimator import TurnWork
 from gateway.cost.foresight import Foresight
 from gateway.cost.roofline import Turn
+from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
@@ -147,19 +148,19 @@ class PredictedPlacement(PlacementPolicy):
 
     def _cost_s(self, load: ReplicaLoad, session: SessionRef, tokens: float, asked: Asked) -> float:
         """Of this turn, to itself and to those that run there."""
-        held = min(self._held(session, load.replica, asked.agent), tokens)
+        held = min(self._held(session, load.replica, asked.agent.agent_type), tokens)
         work = TurnWork(new_tokens=tokens - held, cached_tokens=held)
         completion_s = self._foresight.completion_s(load.replica, work, now=asked.now)
         prefill = Turn(new_tokens=int(tokens - held), cached_tokens=int(held), output_tokens=1)
         alone_s = self._foresight.isolated_task_s(load.replica, [prefill])
         return completion_s * load.slower + _HOLDS_UP * alone_s * load.running
 
-    def _held(self, session: SessionRef, replica: ReplicaId, agent: int) -> float:
+    def _held(self, session: SessionRef, replica: ReplicaId, agent_type: int) -> float:
         conversation = (session.session, session.thread)
         held = self.residency.held(conversation, replica)
         if not held and session.edge is Edge.FORKS and (first := self.homes.first(session.session)):
             held = self.residency.held(first, replica)
-        return max(held, self.residency.shared(agent, replica)) if agent else held
+        return max(held, self.residency.shared(agent_type, replica)) if agent_type else held
 
     def _for_a_newcomer(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
@@ -187,10 +188,12 @@ class PredictedPlacement(PlacementPolicy):
 
     def _burden(self, replica: ReplicaId, more: int) -> float:
         """What a usual turn of each session that lives there takes, together."""
-        there = self.sessions_at.get(replica, 0) + more
-        if more and self._overflow_s(replica, there - 1, self._growth.usual):
-            return float("inf")
-        return there * self._paces.usual_turn_s(replica)
+        return (self.sessions_at.get(replica, 0) + more) * self._paces.usual_turn_s(replica)
+
+    def _has_room(self, replica: ReplicaId, session: SessionId) -> bool:
+        """For a session that lives elsewhere."""
+        _, wants = self.homes.counted(session)
+        return self.homes.wanted_at.get(replica, 0.0) + wants <= self._room(replica)
 
     def _overflow_s(self, replica: ReplicaId, there: int, more: float) -> float:
         """What would be computed again, each turn, of what does not fit when all have grown, with so many
@@ -237,7 +240,9 @@ class PredictedPlacement(PlacementPolicy):
         self._paces.seen(context_tokens=context, new_tokens=new_tokens)
 
     def look_around(self, candidates: Sequence[ReplicaLoad], *, now: float) -> Steal | None:
-        return self.stealing.look(candidates, self._burden, now=now) if len(candidates) > 1 else None
+        if len(candidates) < 2:
+            return None
+        return self.stealing.look(candidates, self._burden, self._has_room, now=now)
 
     def moved(self, steal: Steal, usage: Usage | None) -> None:
         if usage is not None:
@@ -251,7 +256,7 @@ class PredictedPlacement(PlacementPolicy):
             self.residency.forget(first)
             self.stealing.session_ended(first)
 
-    def _ended(self, sessions: Iterable[tuple[int, float]]) -> None:
+    def _ended(self, sessions: Iterable[tuple[AgentKey, float]]) -> None:
         """By agent, what each held in the end."""
         for agent, held in sessions:
             if held:

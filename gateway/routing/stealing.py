@@ -107,11 +107,17 @@ class Stealing:
         self._past.pop(conversation[0], None)
 
     def look(
-        self, loads: Sequence[ReplicaLoad], burden: Callable[[ReplicaId, int], float], *, now: float
+        self,
+        loads: Sequence[ReplicaLoad],
+        burden: Callable[[ReplicaId, int], float],
+        has_room: Callable[[ReplicaId, SessionId], bool],
+        *,
+        now: float,
     ) -> Steal | None:
         """Whether somebody steals now. To be asked at least whenever a turn ends.
 
-        `burden`: what a replica bears with so many more sessions than live there; infinite without room.
+        `burden`: what a replica bears with so many more sessions than live there; `has_room`: for what this
+        session will hold, as expected.
         """
         if now - self._looked_s < _LOOK_EVERY_S or not self._at:
             return None
@@ -128,7 +134,7 @@ class Stealing:
         if not victims:
             return None
         victim = self._rng.choice(victims)
-        conversation = self._oldest(victim, thief, now=now)
+        conversation = self._oldest(victim, thief, has_room, now=now)
         if conversation is None:
             return None
         turn = self._pausing[victim][conversation]
@@ -174,7 +180,7 @@ class Stealing:
     def _thief(
         self, loads: Sequence[ReplicaLoad], burden: Callable[[ReplicaId, int], float], *, now: float
     ) -> ReplicaId | None:
-        """Of those that have idled for long enough and have room for a session, the one that bears least."""
+        """Of those that have idled for long enough, the one that bears least."""
         found, fewest = None, float("inf")
         for load in loads:
             if load.running:
@@ -185,13 +191,20 @@ class Stealing:
                 found, fewest = load.replica, bears
         return found
 
-    def _oldest(self, victim: ReplicaId, thief: ReplicaId, *, now: float) -> Conversation | None:
-        """Of those that pause there, who may be stolen and has paused for longest."""
+    def _oldest(
+        self,
+        victim: ReplicaId,
+        thief: ReplicaId,
+        has_room: Callable[[ReplicaId, SessionId], bool],
+        *,
+        now: float,
+    ) -> Conversation | None:
+        """Of those that pause there, who may be stolen, finds room, and has paused for longest."""
         for tried, conversation in enumerate(self._pausing.get(victim, ())):
             if tried >= _TRIED:
                 return None
             past = self._past.get(conversation[0])
-            if conversation in self._decided:
+            if conversation in self._decided or not has_room(thief, conversation[0]):
                 continue
             if past is None:
                 return conversation

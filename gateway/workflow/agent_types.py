@@ -19,7 +19,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from gateway.domain.ids import TenantId
+from gateway.domain.ids import NOBODYS, TenantId
 from gateway.domain.tenant_lru import TenantLru
 from gateway.workflow.graph import Graph, GraphConfig
 from gateway.workflow.kin import Kin, World
@@ -33,10 +33,6 @@ class Tier(enum.Enum):
     INFERRED = "inferred"
     UNKNOWN = "unknown"
     """Too little was seen; requests are taken one by one."""
-
-
-NOBODYS: Final = TenantId("")
-"""Whose everything is that all tenants share."""
 
 
 class AgentTypesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

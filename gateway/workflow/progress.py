@@ -22,10 +22,10 @@ import msgspec
 from msgspec import Meta
 
 from gateway.domain.decision import Edge, SessionRef
-from gateway.domain.ids import SessionId, TenantId, ThreadId
+from gateway.domain.ids import NOBODYS, SessionId, TenantId, ThreadId
 from gateway.domain.request import NO_MANNER, Answer, RequestFacts
 from gateway.tool_probe.durations import DurationsConfig
-from gateway.workflow.agent_types import NOBODYS, AgentType, AgentTypes, AgentTypesConfig, Tier
+from gateway.workflow.agent_types import AgentType, AgentTypes, AgentTypesConfig, Tier
 from gateway.workflow.calibration import CalibrationConfig
 from gateway.workflow.graph import Forecast, Graph
 from gateway.workflow.learned import Learned, LearnedByTenant

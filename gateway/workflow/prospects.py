@@ -15,12 +15,11 @@ from msgspec import Meta
 
 from gateway.domain.allowance import Allowance
 from gateway.domain.decision import Edge, SessionRef
-from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.ids import NOBODYS, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, Claims, RequestFacts
 from gateway.tool_probe.calls import ToolRun
 from gateway.tool_probe.durations import DurationsConfig
 from gateway.tool_probe.text_calls import Block, LateCalls
-from gateway.workflow.agent_types import NOBODYS
 from gateway.workflow.hints import Hints
 from gateway.workflow.progress import Pause, Progress, ProgressConfig
 from gateway.workflow.reuse import Outlook, Reuse, ReuseConfig
@@ -60,18 +59,18 @@ class Prospects:
     def replica_left(self, replica: ReplicaId) -> None:
         self._kv_used.pop(replica, None)
 
-    def _owner(self, tenant: TenantId) -> TenantId:
+    def owner_of(self, tenant: TenantId) -> TenantId:
         """Whose what its sessions teach is."""
         return NOBODYS if self._is_shared else tenant
 
     def arrived(self, ref: SessionRef, facts: RequestFacts, tenant: TenantId = NOBODYS, *, now: float) -> int:
         """A turn came. The key of its agent type; 0 if that is not known."""
-        thread = self.progress.arrived(ref, facts, self._owner(tenant), now=now)
+        thread = self.progress.arrived(ref, facts, self.owner_of(tenant), now=now)
         return thread.agent.key if thread is not None else 0
 
     def tools_ran(self, run: ToolRun, *, now: float) -> None:
         if self._steps.has_any(now=now):
-            self.progress.learned.of(self._owner(run.tenant)).durations.add(
+            self.progress.learned.of(self.owner_of(run.tenant)).durations.add(
                 run.agent,
                 run.names,
                 run.duration_s,

@@ -7,6 +7,7 @@ import msgspec
 from gateway.admission.policy import Applicant, Room, TurnOutcome
 from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.settings import AdmissionConfig
+from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Edge
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
@@ -22,14 +23,15 @@ def config(**settings) -> AdmissionConfig:
 
 
 def applicant(request: str, session: str | None, **fields) -> Applicant:
-    fields.setdefault("tenant", "t")
+    tenant = TenantId(fields.pop("tenant", "t"))
     thread = fields.pop("thread", "main")
     parent = fields.pop("parent", None)
     fields.setdefault("is_background", fields.pop("background", False))
     return Applicant(
         request=RequestId(request),
         pool=PoolId(fields.pop("pool", POOL)),
-        tenant=TenantId(fields.pop("tenant")),
+        tenant=tenant,
+        agent=AgentKey(tenant, fields.pop("agent", 0)),
         session=SessionId(session) if session else None,
         thread=ThreadId(thread),
         parent=SessionId(parent) if parent else None,

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.domain.host import HostSignals
+from gateway.domain.ids import NOBODYS, TenantId
 
 
 def usual(tools: CpuPressure, calls=300, *, active=10, seed=1, slower=1.0) -> None:
@@ -15,6 +16,10 @@ def usual(tools: CpuPressure, calls=300, *, active=10, seed=1, slower=1.0) -> No
         name, typical_s = rng.choice([("grep", 0.2), ("bash", 3.0), ("pytest", 40.0)])
         tools.active = active
         tools.saw_tool((name,), slower * typical_s * rng.lognormvariate(0.0, 1.0))
+
+
+def names(tools: CpuPressure) -> set[tuple[TenantId, str]]:
+    return {(owner, name) for owner, name, _ in tools._usual.items()}
 
 
 def test_varied_durations_are_no_pressure():
@@ -104,7 +109,7 @@ def test_names_are_bounded_and_parallel_tools_are_one():
     assert len(tools._usual) == 512
     tools.saw_tool(("b", "a", "b"), 1.0)
     tools.read(now=0.0)
-    assert "a+b" in tools._usual
+    assert (NOBODYS, "a+b") in names(tools)
 
 
 def test_between_two_looks_the_newest_teach():
@@ -112,4 +117,4 @@ def test_between_two_looks_the_newest_teach():
     for number in range(600):
         tools.saw_tool((f"tool-{number}",), 0.0)
     tools.read(now=0.0)
-    assert "tool-599" in tools._usual and "tool-0" not in tools._usual
+    assert (NOBODYS, "tool-599") in names(tools) and (NOBODYS, "tool-0") not in names(tools)

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admission.footprint import HORIZONS, NOTHING, FootprintConfig, Footprints, Residents
+from gateway.domain.by_agent import AgentKey
+from gateway.domain.ids import TenantId
 
-AGENT, OTHER = 1, 2
+AGENT, OTHER = (AgentKey(TenantId("t"), number) for number in (1, 2))
 
 
 def taught(*, turns=200, growth=1000.0, last_turn=None, config=None) -> Footprints:
@@ -88,10 +90,10 @@ def test_turns_without_known_growth_teach_the_rest():
 
 def test_types_are_forgotten_oldest_first():
     known = taught(config=FootprintConfig(max_agent_types=2))
-    for agent in (AGENT, 3, AGENT, 4):
-        known.type_of(agent)
-    assert len(known) == 2
-    assert known.type_of(AGENT).growth.turns > 0
+    for agent in (AGENT, AGENT._replace(agent_type=3), AGENT, AGENT._replace(agent_type=4)):
+        known.types.of(agent)
+    assert len(known.types) == 2
+    assert known.types.of(AGENT)[0].growth.turns > 0
 
 
 def test_what_is_learned_changes_the_survival_that_was_remembered():
@@ -144,7 +146,7 @@ def test_the_sum_is_that_of_its_parts(steps):
     known = Footprints(FootprintConfig())
     known.saw_shared(AGENT, 100)
     residents = Residents(known)
-    members: list[tuple[int, tuple[float, ...]]] = []
+    members: list[tuple[AgentKey, tuple[float, ...]]] = []
     rng = random.Random(len(steps))
     for is_coming, agent, tokens in steps:
         demand = known.demand(agent, 1, tokens)

@@ -5,9 +5,11 @@ import random
 import pytest
 
 from gateway.admission.gaps import Gap, Gaps, GapsConfig
+from gateway.domain.by_agent import AgentKey
+from gateway.domain.ids import TenantId
 
 CONFIG = GapsConfig(least_s=1, max_tool_s=300, max_idle_s=60, unknown_tool_s=120)
-AGENT = 1
+AGENT = AgentKey(TenantId("t"), 1)
 
 
 def test_little_is_known_at_first():
@@ -56,9 +58,9 @@ def test_other_types_are_asked_where_a_type_is_unknown_and_types_are_forgotten()
     gaps = Gaps(GapsConfig(least_s=1, max_agent_types=1))
     for agent in (1, 2, 1, 3):
         for _ in range(20):
-            gaps.saw_return(agent, Gap.TOOL, 40.0)
-    assert len(gaps._types) == 2
-    assert gaps.limit_s(99, Gap.TOOL) == pytest.approx(40.0, rel=0.25)
+            gaps.saw_return(AGENT._replace(agent_type=agent), Gap.TOOL, 40.0)
+    assert len(gaps._types[Gap.TOOL]) == 1
+    assert gaps.limit_s(AGENT._replace(agent_type=99), Gap.TOOL) == pytest.approx(40.0, rel=0.25)
 
 
 def test_who_is_back_was_no_end():

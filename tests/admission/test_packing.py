@@ -15,6 +15,7 @@ from gateway.admission.packing import (
     choose_regime,
     first_that_fits,
 )
+from gateway.domain.by_agent import UNKNOWN_AGENT
 from gateway.domain.ids import SessionId, TenantId
 
 CONFIG = PackingConfig(starved_s=100.0, patience=3.0)
@@ -26,7 +27,7 @@ def entry(name: str, *, size=1000.0, tool_s=1.0, arrived=0.0, since=0.0, warm=Fa
     return Entry(
         session=SessionId(name),
         tenant=TenantId("t"),
-        agent=0,
+        agent=UNKNOWN_AGENT,
         turn=1,
         tokens=size,
         size=size,

@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gateway.admission.footprint import FootprintConfig, Footprints
 from gateway.admission.gaps import Gap, Gaps, GapsConfig
 from gateway.admission.sessions import Member, Places
+from gateway.domain.by_agent import UNKNOWN_AGENT
 from gateway.domain.ids import SessionId, TenantId, ThreadId
 
 
@@ -16,7 +17,9 @@ def places() -> Places:
 
 
 def member(name="s", tenant="t", guess=100.0) -> Member:
-    return Member(session=SessionId(name), tenant=TenantId(tenant), agent=0, task_arrived_s=0.0, guess=guess)
+    return Member(
+        session=SessionId(name), tenant=TenantId(tenant), agent=UNKNOWN_AGENT, task_arrived_s=0.0, guess=guess
+    )
 
 
 def remember(here: Places, each: Member, tokens: float, thread="a") -> None:

@@ -6,6 +6,7 @@ from gateway.admission.classes import Ageing, ClassesConfig, ServiceClass
 from gateway.admission.fair_share import FairShare, FairShareConfig
 from gateway.admission.packing import Entry, PackingConfig, Regime
 from gateway.admission.queue import SessionQueue
+from gateway.domain.by_agent import UNKNOWN_AGENT
 from gateway.domain.ids import SessionId, TenantId
 
 REACTIVE, PROACTIVE = ServiceClass.REACTIVE, ServiceClass.PROACTIVE
@@ -23,7 +24,7 @@ def entry(name: str, tenant="t", *, size=1000.0, since=0.0) -> Entry:
     return Entry(
         session=SessionId(name),
         tenant=TenantId(tenant),
-        agent=0,
+        agent=UNKNOWN_AGENT,
         turn=1,
         tokens=size,
         size=size,

@@ -11,6 +11,7 @@ from gateway.admission.gaps import Gap
 from gateway.admission.policy import TurnOutcome
 from gateway.admission.quotas import Quota
 from gateway.admission.session_admission import SessionAdmission
+from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
@@ -19,6 +20,7 @@ from gateway.domain.request import Claims
 from tests.admission.applicants import Play, answered, config, room
 
 T, U = TenantId("t"), TenantId("u")
+OF_T = AgentKey(T)
 FULL = Wait(reason=WaitReason.WINDOW_FULL)
 
 
@@ -342,13 +344,14 @@ def test_no_flood_gives_way_where_there_is_much_room():
 
 
 def test_a_tenant_alone_may_hold_what_there_is():
-    play = Play().has(kv_tokens=60_000)
+    play = Play().has(kv_tokens=64_000)
     flood(play, 160, taken_s=2.0, alone_s=1.0)
     assert in_by_tenant(play)["flood"] < 10
     for name in ("u1", "v1"):
         play.end(name)
         play.finish(name)
     play.later(1.0)
+    assert all(play.is_let_in(f"flood-{number}", tenant="flood") for number in range(10))
     assert in_by_tenant(play) == {"flood": 10} and not play.waiting
 
 
@@ -413,8 +416,8 @@ def test_who_brings_little_for_tools_passes_those_who_wait_for_them():
     play.is_let_in("s1", agent=1)
     for slower in (1.0, 9.0):
         for _ in range(20):
-            play.policy._cpu.saw_tool(("make",), slower, 1)
-            play.policy._cpu.saw_tool(("fetch",), 1.0, 2)
+            play.policy._cpu.saw_tool(("make",), slower, AgentKey(T, 1))
+            play.policy._cpu.saw_tool(("fetch",), 1.0, AgentKey(T, 2))
         play.policy._cpu.active = 9
         play.policy.host_reported("h", HostSignals(cores=1, runnable=9), now=play.now)
         play.policy._cpu.read(now=play.now)
@@ -448,7 +451,7 @@ def test_who_waits_for_slow_tools_is_not_gone():
     play = Play()
     play.is_let_in("s1", agent=1)
     play.end("s1", outcome=answered(tokens=100))
-    limit_s = play.pool.gaps.limit_s(1, Gap.TOOL)
+    limit_s = play.pool.gaps.limit_s(AgentKey(T, 1), Gap.TOOL)
     play.now += 2 * limit_s
     assert not play.pool.places.gone(tools_slower=3.0, now=play.now)
     assert [each.session for each in play.pool.places.gone(now=play.now)] == ["s1"]
@@ -633,7 +636,8 @@ def test_ends_and_returns_are_learned():
         play.turn(name, calls=True, then=1.0)
         play.turn(name, calls=False)
         play.finish(name)
-    assert play.pool.footprints.end_chance(0, 2) > 0.6 > 0.3 > play.pool.footprints.end_chance(0, 1)
+    known = play.pool.footprints
+    assert known.end_chance(OF_T, 2) > 0.6 > 0.3 > known.end_chance(OF_T, 1)
     play.finish("s-unknown")
 
 
@@ -647,17 +651,17 @@ def test_a_plain_answer_is_as_likely_as_not_the_last_while_nothing_is_known(call
 def test_who_came_back_after_all_was_not_gone():
     play = capped(1)
     play.turn("s1", calls=False, then=100.0)
-    before = play.pool.footprints.end_chance(0, 1)
+    before = play.pool.footprints.end_chance(OF_T, 1)
     play.is_let_in("s2")  # needs a place, so it is looked who is gone
     member = play.pool.places.members[SessionId("s1")]
     assert member.counted_gone and not member.is_in
-    assert play.pool.footprints.end_chance(0, 1) > before
+    assert play.pool.footprints.end_chance(OF_T, 1) > before
     play.end("s2")
     play.finish("s2")
-    both_gone = play.pool.footprints.end_chance(0, 1)
+    both_gone = play.pool.footprints.end_chance(OF_T, 1)
     play.is_let_in("s1")
     assert not member.counted_gone
-    assert play.pool.footprints.end_chance(0, 1) < both_gone
+    assert play.pool.footprints.end_chance(OF_T, 1) < both_gone
 
 
 def test_a_tool_that_lasts_longer_than_others_does_not_shorten_the_patience_with_them():
@@ -678,7 +682,7 @@ def test_a_tool_that_lasts_longer_than_others_does_not_shorten_the_patience_with
             assert play.is_let_in(name)
         play.end(name)
         play.finish(name)
-    limit_s = play.pool.gaps.limit_s(0, Gap.TOOL)
+    limit_s = play.pool.gaps.limit_s(OF_T, Gap.TOOL)
     assert was_given_up and limit_s >= 90, "nobody was gone"
     assert limit_s <= 130, "to wait for a place is no silence"
 

@@ -1,10 +1,17 @@
 """What sessions hold in the end, as learned from those that ended."""
 
+import pytest
+
+from gateway.domain.by_agent import AgentKey
+from gateway.domain.ids import TenantId
 from gateway.routing import growth
 from gateway.routing.growth import Growth
 
+ONE, TWO, THREE, UNKNOWN = (AgentKey(TenantId("t"), number) for number in (1, 2, 3, 0))
+STRANGER = AgentKey(TenantId("other"), 1)
 
-def told(*ended: tuple[int, float]) -> Growth:
+
+def told(*ended: tuple[AgentKey, float]) -> Growth:
     known = Growth()
     for agent, tokens in ended:
         known.ended(agent, tokens)
@@ -12,28 +19,34 @@ def told(*ended: tuple[int, float]) -> Growth:
 
 
 def test_the_first_sessions_teach_most_of_it():
-    before = Growth().usual
-    assert told((0, 5_000.0)).usual <= (before + 5_000) / 2
-    assert told(*[(0, 5_000.0)] * 10).usual < 10_000
+    before = Growth().of(UNKNOWN)
+    assert told((UNKNOWN, 5_000.0)).of(UNKNOWN) <= (before + 5_000) / 2
+    assert told(*[(UNKNOWN, 5_000.0)] * 10).of(UNKNOWN) < 10_000
 
 
-def test_an_agent_of_which_little_is_known_is_like_the_others():
-    known = told(*[(1, 10_000.0)] * 20)
-    assert known.of(2) == known.of(0) == known.usual
-    known.ended(2, 90_000.0)
-    assert 30_000 < known.of(2) < 60_000
+def test_an_agent_of_which_little_is_known_is_like_its_owners_others():
+    known = told(*[(ONE, 10_000.0)] * 20)
+    assert known.of(TWO) == known.of(UNKNOWN) == pytest.approx(10_000, rel=0.5)
+    known.ended(TWO, 90_000.0)
+    assert 30_000 < known.of(TWO) < 60_000
     for _ in range(5):
-        known.ended(2, 90_000.0)
-    assert known.of(2) > 70_000 and known.of(1) < 15_000
+        known.ended(TWO, 90_000.0)
+    assert known.of(TWO) > 70_000 and known.of(ONE) < 15_000
 
 
 def test_what_was_long_ago_is_forgotten():
-    known = told(*[(1, 90_000.0)] * 50, *[(1, 10_000.0)] * 20)
-    assert 10_000 < known.of(1) < 20_000 and known.usual < 45_000
+    known = told(*[(ONE, 90_000.0)] * 50, *[(ONE, 10_000.0)] * 20)
+    assert 10_000 < known.of(ONE) < 20_000 and known.of(UNKNOWN) < 45_000
 
 
 def test_who_ended_a_session_longest_ago_is_forgotten_first(monkeypatch):
-    monkeypatch.setattr(growth, "_AGENTS", 2)
-    known = told((1, 90_000.0), (2, 90_000.0), (1, 90_000.0), (3, 1_000.0))
-    assert known.of(2) == known.usual
-    assert known.of(1) > known.usual > known.of(3)
+    monkeypatch.setattr(growth, "_TYPES", 2)
+    known = told((ONE, 90_000.0), (TWO, 90_000.0), (ONE, 90_000.0), (THREE, 1_000.0))
+    assert known.of(ONE) > known.of(UNKNOWN) > 1_000
+    assert known.of(THREE) == known.of(UNKNOWN), "the unknown one took its place"
+
+
+def test_what_sessions_of_one_tenant_become_says_nothing_of_anothers():
+    alone, beside = told((ONE, 10_000.0)), told(*[(STRANGER, 1e9)] * 20, (ONE, 10_000.0))
+    for agent in (ONE, TWO, UNKNOWN):
+        assert beside.of(agent) == alone.of(agent)

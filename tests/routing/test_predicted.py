@@ -5,10 +5,11 @@ from collections import Counter
 
 import msgspec
 
+from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Edge, PlacementReason, SessionRef, SessionSource
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, RequestId, SessionId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Usage
 from gateway.routing.placement import Asked
 from gateway.routing.predicted import PredictedPlacement
@@ -16,6 +17,7 @@ from gateway.routing.settings import RoutingConfig
 
 BUSY, HERE = PlacementReason.HOME_IS_BUSY, PlacementReason.SESSION_LIVES_THERE
 A, B, C = map(ReplicaId, "abc")
+OWNER = TenantId("t")
 
 
 class Oracle:
@@ -43,7 +45,7 @@ class Fleet:
         self.now = 0.0
 
     def place(self, session, tokens=1000.0, edge=Edge.OPENS, agent=7, thread="1", **running):
-        asked = Asked(self.now, agent, 4 * int(tokens), lambda: tokens)
+        asked = Asked(self.now, AgentKey(OWNER, agent), 4 * int(tokens), lambda: tokens)
         loads = [ReplicaLoad(ReplicaId(name), count) for name, count in running.items()]
         return self.policy.place(loads, turn(session, thread, edge), asked)
 
@@ -271,7 +273,7 @@ def test_a_full_home_is_left_only_for_one_that_is_less_full_then():
     fleet.policy.told(A, {SessionId("s"): 2_000.0})
     assert fleet.place("s", tokens=60_000.0, a=0, b=0).reason is HERE, "then three would live there, as here"
     loads = [ReplicaLoad(A, 0, slower=9.0), ReplicaLoad(B, 0)]
-    late = fleet.policy.place(loads, turn("s"), Asked(0.0, 7, 240_000, lambda: 60_000.0))
+    late = fleet.policy.place(loads, turn("s"), Asked(0.0, AgentKey(OWNER, 7), 240_000, lambda: 60_000.0))
     assert late.replica == "b" and late.reason is BUSY, "it is late here, however full others are"
 
 
@@ -341,7 +343,7 @@ def test_a_home_that_is_late_is_held_against_the_others():
 
     def place(slower: float) -> str:
         loads = [ReplicaLoad(A, 0, slower), ReplicaLoad(B, 0)]
-        asked = Asked(fleet.now, 7, 20_000, lambda: 5000.0)
+        asked = Asked(fleet.now, AgentKey(OWNER, 7), 20_000, lambda: 5000.0)
         return fleet.policy.place(loads, turn("s", edge=Edge.CONTINUES), asked).replica
 
     assert place(1.0) == "a" and fleet.oracle.asked == 2, "nothing was predicted but for the newcomer"
@@ -355,7 +357,7 @@ def test_who_has_nothing_to_lose_avoids_one_whose_last_turn_was_late():
 
     def place(session: str, seems_slower: float) -> str:
         loads = [ReplicaLoad(A, 0, seems_slower=seems_slower), ReplicaLoad(B, 0)]
-        asked = Asked(fleet.now, 7, 4000, lambda: 1000.0)
+        asked = Asked(fleet.now, AgentKey(OWNER, 7), 4000, lambda: 1000.0)
         return fleet.policy.place(loads, turn(session), asked).replica
 
     assert place("s", 1.0) == "a"

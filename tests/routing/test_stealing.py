@@ -24,18 +24,20 @@ class Fleet:
         self.stealing = Stealing(config, random.Random(0))
         self.now = 0.0
         self.sessions = {"a": 10, "b": 2}
-        self.full = ""
+        self.full = set()
         for number in range(3):
             self.now += 1.0
             self.stealing.paused(session(number), A, RequestId(f"r{number}"))
 
     def look(self, seconds=0.2, **running):
         self.now += seconds
-        return self.stealing.look(loads(**running), self.burden, now=self.now)
+        return self.stealing.look(loads(**running), self.burden, self.has_room, now=self.now)
 
     def burden(self, replica, more):
-        is_full = more and replica in self.full
-        return float("inf") if is_full else self.sessions.get(replica, 0) + more
+        return self.sessions.get(replica, 0) + more
+
+    def has_room(self, replica, session):
+        return (replica, session) not in self.full
 
     def steal(self, *, is_there=True, **running):
         """After idling for long enough; the thief has what was stolen at once."""
@@ -81,9 +83,12 @@ def test_the_victim_must_have_twice_as_many_sessions(a, b, steals):
     assert (fleet.steal(a=4, b=0) is not None) == steals
 
 
-def test_who_has_no_room_steals_nothing():
+def test_who_has_no_room_for_a_session_does_not_steal_it():
     fleet = Fleet()
-    fleet.full = "b"
+    fleet.full = {("b", "s0")}
+    assert fleet.steal(a=4, b=0).conversation == session(1), "there is room for what this one holds"
+    fleet = Fleet()
+    fleet.full = {("b", f"s{number}") for number in range(3)}
     assert fleet.steal(a=4, b=0) is None
 
 

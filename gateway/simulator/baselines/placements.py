@@ -92,8 +92,8 @@ class _Seen(PlacementPolicy):
         if session is None:
             return 0
         own = self._conversations.get((session.session, session.thread), {}).get(replica, 0)
-        is_known = replica in self._agents.get(asked.agent, ())
-        shared = self._shared_bytes.get(asked.agent, 0) if is_known else 0
+        is_known = replica in self._agents.get(asked.agent.agent_type, ())
+        shared = self._shared_bytes.get(asked.agent.agent_type, 0) if is_known else 0
         return min(asked.body_bytes, max(own, shared))
 
     def send(self, session: SessionRef | None, asked: Asked, replica: ReplicaId) -> Placement:
@@ -102,7 +102,7 @@ class _Seen(PlacementPolicy):
             self._tree_bytes[replica] = self._tree_bytes.get(replica, 0) + more
             places = self._conversations.setdefault((session.session, session.thread), {})
             places[replica] = asked.body_bytes
-            self._agents.setdefault(asked.agent, set()).add(replica)
+            self._agents.setdefault(asked.agent.agent_type, set()).add(replica)
         return _there(replica)
 
     def turn_over(

@@ -1,0 +1,53 @@
+"""What is learned of sessions: of one agent type, and of all types of one owner together.
+
+While little is known of a type, it is expected to be like the owner's other types. Nothing falls back on what
+another owner's sessions taught.
+
+Invariants: at most `max_types` types are remembered; beyond it whoever has most of them loses its longest
+unseen first; an owner is remembered exactly as long as one of its types is.
+"""
+
+from collections.abc import Callable
+from typing import Final, Generic, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
+
+from gateway.domain.ids import NOBODYS, TenantId
+from gateway.domain.tenant_lru import TenantLru
+
+V = TypeVar("V")
+
+
+class AgentKey(NamedTuple):
+    """Under which it is kept what a session teaches."""
+
+    owner: TenantId = NOBODYS
+    """Its tenant; `NOBODYS` if all tenants share what they teach."""
+    agent_type: int = 0
+    """Hash of what its conversation begins with; 0 if that is not known."""
+
+
+UNKNOWN_AGENT: Final = AgentKey()
+
+
+class ByAgent(Generic[V]):
+    def __init__(self, new: Callable[[], V], max_types: int) -> None:
+        """`new`: something that has learned nothing yet. It must allow weak references."""
+        self._new = new
+        self._types: TenantLru[TenantId, int, tuple[V, V]] = TenantLru(max_types)
+        self._overall: WeakValueDictionary[TenantId, V] = WeakValueDictionary()
+        """By owner; each of its types keeps it alive."""
+
+    def __len__(self) -> int:
+        return len(self._types)
+
+    def of(self, agent: AgentKey) -> tuple[V, V]:
+        """What is known of the type, and of all types of its owner. It counts as seen."""
+        owner, agent_type = agent
+        known = self._types.get(owner, agent_type)
+        if known is None:
+            overall = self._overall.get(owner)
+            if overall is None:
+                overall = self._overall[owner] = self._new()
+            known = (self._new(), overall)
+            self._types.put(owner, agent_type, known)
+        return known
