@@ -59,6 +59,7 @@ class AgentType:
         "_growth",
         "_survival",
         "_worked_out_at",
+        "cycle_s",
         "growth",
         "hazard",
         "shared",
@@ -78,6 +79,8 @@ class AgentType:
         """What nearly all of them found; 0 while that is unknown."""
         self.turn_s = DecayedHistogram(low=0.001, half_life=half_life)
         """How long a turn took on its replica."""
+        self.cycle_s = DecayedMean(half_life=100)
+        """What sessions take from one turn to the next; learned of all types of an owner together only."""
         self._survival: dict[int, tuple[float, ...]] = {}
         self._growth: dict[int, tuple[float, ...]] = {}
         self._worked_out_at = 0
@@ -136,6 +139,10 @@ class Footprints:
         own.shared.add(float(max(cached_tokens, 1)))
         own.shared_tokens = own.shared.quantile(0.25) or 0.0
 
+    def saw_cycle(self, agent: AgentKey, cycle_s: float) -> None:
+        _, overall = self.types.of(agent)
+        overall.cycle_s.add(cycle_s)
+
     def saw_end(self, agent: AgentKey, turn: int, *, by: float = 1.0) -> None:
         for kind in self.types.of(agent):
             kind.hazard.saw_end(turn, by=by)
@@ -174,6 +181,11 @@ class Footprints:
         return sum(
             (HORIZONS[n + 1] - HORIZONS[n]) * (alive[n] + alive[n + 1]) / 2 for n in range(len(alive) - 1)
         )
+
+    def cycle_s(self, agent: AgentKey) -> float:
+        """What its owner's sessions take from one turn to the next; 0 while that is unknown."""
+        _, overall = self.types.of(agent)
+        return overall.cycle_s.mean(0.0)
 
     def turn_s(self, agent: AgentKey) -> float:
         """What a turn takes on its replica if nobody is in its way, as far as that was ever seen."""

@@ -118,7 +118,6 @@ class PoolAdmission:
         entry = entry_of(
             member,
             self.footprints,
-            cycle_s=self.limits.cycle_s.mean(0.0),
             tool_s=self.gaps.tool_s(member.agent),
             is_light=self._cpu.is_light(member.agent),
             since_s=member.asked_s,

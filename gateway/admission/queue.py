@@ -187,13 +187,11 @@ def entry_of(
     member: Member,
     footprints: Footprints,
     *,
-    cycle_s: float,
     tool_s: float,
     is_light: bool,
     since_s: float,
 ) -> Entry:
-    """A session that begins to wait. `cycle_s`: what sessions take from one turn to the next; `tool_s`: of
-    that, what its tools take."""
+    """A session that begins to wait. `tool_s`: what its tools take, from one turn to the next."""
     agent, turn = member.agent, max(1, member.turn)
     turns = 1.0 + footprints.expected_turns(agent, turn)
     gpu_s = turns * footprints.turn_s(agent)
@@ -205,7 +203,7 @@ def entry_of(
         tokens=member.tokens,
         size=max(footprints.demand(agent, turn, member.tokens)),
         gpu_s=gpu_s,
-        isolated_s=max(gpu_s, turns * cycle_s),
+        isolated_s=max(gpu_s, turns * footprints.cycle_s(agent)),
         task_arrived_s=member.task_arrived_s,
         tool_s=turns * tool_s,
         is_light=is_light,

@@ -258,6 +258,7 @@ class SessionAdmission:
         member, pool = turn.member, turn.pool
         if member.is_studied and member.began_s and not member.live:
             pool.limits.cycle_s.add(now - member.began_s)
+            pool.footprints.saw_cycle(member.agent, now - member.began_s)
         if member.gap is Gap.TOOL:
             turn.gap_s = max(0.0, turn.asked_s - member.gap_since_s)
         turn.is_let_in = True

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from gateway.admission.cpu_pressure import CpuPressure
+from gateway.domain.by_agent import AgentKey
 from gateway.domain.host import HostSignals
 from gateway.domain.ids import NOBODYS, TenantId
 
@@ -110,6 +111,29 @@ def test_names_are_bounded_and_parallel_tools_are_one():
     tools.saw_tool(("b", "a", "b"), 1.0)
     tools.read(now=0.0)
     assert (NOBODYS, "a+b") in names(tools)
+
+
+def test_a_tool_of_one_tenant_says_nothing_of_how_long_anothers_of_that_name_takes():
+    tools = CpuPressure()
+    for number in range(600):
+        tools.active = 10 + number // 300 * 20
+        tenant, lasts_s = ("quiet", 30.0) if number >= 300 else ("loud", 0.001)
+        tools.saw_tool(("bash",), lasts_s, AgentKey(TenantId(tenant), 1))
+        assert tools.read(now=0.0).pressure < 1e-9
+
+
+def test_whose_tools_load_makes_slower_is_learned_of_each_tenant():
+    tools = CpuPressure()
+    quiet, loud = AgentKey(TenantId("quiet"), 1), AgentKey(TenantId("loud"), 1)
+    for slower in (1.0, 9.0):
+        for _ in range(20):
+            tools.saw_tool(("fetch",), 1.0, quiet)
+            tools.saw_tool(("fetch",), slower, loud)
+        tools.active = 9
+        tools.host_reported("h", HostSignals(cores=1, runnable=9), now=0.0)
+        tools.read(now=0.0)
+    assert tools.is_light(quiet) and not tools.is_light(loud)
+    assert not tools.is_light(quiet._replace(owner=TenantId("new")))
 
 
 def test_between_two_looks_the_newest_teach():

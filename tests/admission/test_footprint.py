@@ -1,11 +1,13 @@
 """What sessions hold, and what they will have grown to."""
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.admission.decay import LATE_TURN
 from gateway.admission.footprint import HORIZONS, NOTHING, FootprintConfig, Footprints, Residents
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.ids import TenantId
@@ -108,6 +110,53 @@ def test_what_is_learned_changes_the_survival_that_was_remembered():
     assert known.demand(AGENT, 1, 1000.0)[-1] < before[-1]
 
 
+TURNS = st.lists(
+    st.tuples(st.integers(1, 200), st.floats(-1e6, 1e6), st.integers(0, 10**6), st.booleans()), max_size=80
+)
+STRANGER = AgentKey(TenantId("other"), AGENT.agent_type)
+
+
+def expected(known: Footprints, agent: AgentKey) -> list[Any]:
+    return [
+        [(known.demand(agent, turn, 5e3), known.expected_turns(agent, turn)) for turn in (1, 7, 200)],
+        known.prompt_tokens(agent, 4000),
+        known.turn_s(agent),
+        known.shared(agent),
+        known.cycle_s(agent),
+    ]
+
+
+@given(TURNS, TURNS)
+def test_another_tenants_sessions_say_nothing_of_how_large_ours_become(ours, theirs):
+    """Nor when what was worked out of it is worked out anew."""
+    alone, beside = Footprints(FootprintConfig()), Footprints(FootprintConfig())
+
+    def learn(known: Footprints, agent: AgentKey, lessons: list[tuple[int, float, int, bool]]) -> None:
+        for turn, grown, tokens, is_last in lessons:
+            known.saw_turn(agent, turn, grown=grown, turn_s=1.0 + abs(grown))
+            known.saw_size(agent, body_bytes=1000, prompt_tokens=tokens)
+            known.saw_shared(agent, tokens)
+            known.saw_cycle(agent, abs(grown))
+            if is_last:
+                known.saw_end(agent, turn)
+
+    for at in range(max(len(ours), len(theirs))):
+        learn(beside, STRANGER, theirs[at : at + 1])
+        for known in (alone, beside):
+            learn(known, AGENT, ours[at : at + 1])
+        for agent in (AGENT, OTHER):
+            assert expected(beside, agent) == expected(alone, agent)
+
+
+def test_what_was_worked_out_is_bounded_however_long_a_session_lasts():
+    known = taught()
+    for turn in range(1, 5_000):
+        known.demand(AGENT, turn, 1000.0)
+    own, overall = known.types.of(AGENT)
+    assert len(own._survival) == len(own._growth) == LATE_TURN
+    assert own.survival(4_000, overall) == own.hazard.survival(4_000, HORIZONS, overall.hazard)
+
+
 # --- sets of sessions ------------------------------------------------------------------------------
 
 
@@ -128,6 +177,16 @@ def test_a_shared_prefix_is_resident_once():
     for _ in range(3):
         residents.leave(AGENT, first)
     assert residents.now() == residents.peak() == 0.0
+
+
+def test_a_prefix_that_sessions_of_several_tenants_begin_with_is_resident_once():
+    known = Footprints(FootprintConfig())
+    residents = Residents(known)
+    for agent, tokens in ((AGENT, 8000), (STRANGER, 4000), (OTHER, 1000)):
+        known.saw_shared(agent, tokens)
+        residents.enter(agent, known.demand(agent, 1, 10_000.0))
+    own = sum(10_000.0 - known.shared(agent) for agent in (AGENT, STRANGER, OTHER))
+    assert residents.now() == pytest.approx(own + known.shared(AGENT) + known.shared(OTHER))
 
 
 def test_a_set_does_not_peak_all_at_once():

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from gateway.admission.gaps import Gap
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch
 from gateway.domain.engine import EngineSignals
@@ -28,11 +29,20 @@ class World:
         for name in replicas.split() if kv_tokens else ():
             _ = self.play >> ev.EngineReported(ReplicaId(name), EngineSignals(kv_tokens=kv_tokens))
 
-    def ask(self, tenant: str, session: str, number: int, *, body_bytes: int, final: bool = False) -> str:
+    def ask(
+        self,
+        tenant: str,
+        session: str,
+        number: int,
+        *,
+        body_bytes: int,
+        kind: Transcript = AGENT,
+        final: bool = False,
+    ) -> str:
         request = f"{session}-{number}"
         told = stated(session, final=final)
         _ = self.play >> arrived(
-            request, tenant, body_bytes=body_bytes, explicit=told, transcript=AGENT, tool_count=1
+            request, tenant, body_bytes=body_bytes, explicit=told, transcript=kind, tool_count=1
         )
         self._note()
         return request
@@ -88,13 +98,6 @@ def grown(world: World) -> None:
         world.quiet(session, 1, tokens=16_000)
 
 
-def placed(world: World) -> None:
-    """The second one finds room beside the first, whose prompt its own begins with."""
-    for session in range(3):
-        world.answer(world.quiet(session, 0), 20_000, f"call_{session}")
-        world.pass_time(1)
-
-
 SCENES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "how long a place is held": (
         held,
@@ -131,3 +134,24 @@ def test_nothing_that_one_tenant_teaches_decides_about_another(scene):
 @pytest.mark.parametrize("scene", SCENES)
 def test_it_does_where_the_operator_says_that_tenants_share(scene):
     assert decided(scene, is_lied_to=True, workflow=SHARED) != decided(scene, is_lied_to=False)
+
+
+def test_what_is_learned_of_many_tenants_with_many_agents_is_bounded():
+    world = World(
+        kv_tokens=10**9, admission={"footprint": {"max_agent_types": 20}, "gaps": {"max_agent_types": 20}}
+    )
+    for number in range(600):
+        kind = Transcript(agent=number, agent_type=number)
+        name = f"s{number}"
+        turn = world.ask(f"tenant-{number % 60}", name, 0, body_bytes=4_000, kind=kind)
+        world.play.now += 1.0
+        world.answer(turn, 1_000, f"c-{number}")
+        turn = world.ask(f"tenant-{number % 60}", name, 1, body_bytes=8_000, kind=kind, final=True)
+        world.play.now += 1.0
+        world.answer(turn, 2_000)
+    admission: Any = world.play.brain.admission
+    [pool] = admission.pools.values()
+    placement: Any = world.play.brain.gate.placement
+    assert len(pool.footprints.types) == len(pool.gaps._types[Gap.TOOL]) == 20
+    assert len(admission._cpu._usual) <= 512 and len(placement._growth._means) <= 4_096
+    assert not pool.places.members and not pool.places.residents.agents

@@ -9,7 +9,7 @@ from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Edge, PlacementReason, SessionRef, SessionSource
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
 from gateway.routing.placement import Asked
 from gateway.routing.predicted import PredictedPlacement
@@ -44,8 +44,8 @@ class Fleet:
         self.policy = PredictedPlacement(config, self.oracle, random.Random(0))
         self.now = 0.0
 
-    def place(self, session, tokens=1000.0, edge=Edge.OPENS, agent=7, thread="1", **running):
-        asked = Asked(self.now, AgentKey(OWNER, agent), 4 * int(tokens), lambda: tokens)
+    def place(self, session, tokens=1000.0, edge=Edge.OPENS, agent=7, thread="1", owner=OWNER, **running):
+        asked = Asked(self.now, AgentKey(owner, agent), 4 * int(tokens), lambda: tokens)
         loads = [ReplicaLoad(ReplicaId(name), count) for name, count in running.items()]
         return self.policy.place(loads, turn(session, thread, edge), asked)
 
@@ -188,6 +188,23 @@ def test_sessions_are_spread_by_what_those_of_their_agent_grow_to():
     assert fleet.place("another", agent=1, a=0, b=0).replica != large
     fleet.policy.session_ended(SessionId("large"))
     assert fleet.place("next", agent=1, a=0, b=0).replica == large, "where the other one is not"
+
+
+def spread(lies):
+    """Where sessions go, of which a has room for one, and b for many; after so many small ones of others."""
+    fleet = Fleet()
+    for number in range(lies):
+        name = f"lie-{number}"
+        fleet.place(name, owner=TenantId("other"), a=0, b=0)
+        fleet.policy.homes.holds((SessionId(name), ThreadId("1")), 1.0)
+        fleet.policy.session_ended(SessionId(name))
+    fleet.policy.engine_reported(A, EngineSignals(kv_tokens=50_000))
+    fleet.policy.engine_reported(B, EngineSignals(kv_tokens=500_000))
+    return [fleet.place(f"s{number}", a=0, b=0).replica for number in range(8)]
+
+
+def test_how_small_one_tenants_sessions_are_does_not_crowd_anothers_together():
+    assert spread(lies=50) == spread(lies=0)
 
 
 def test_no_more_is_computed_again_than_sessions_usually_hold():
