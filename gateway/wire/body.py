@@ -120,10 +120,14 @@ def decoding_body(body: bytes, *, is_responses: bool) -> Generator[None, None, R
             raise Oversized("too many values")
         yield
     fields = _RESPONSES_BODY.decode(body) if is_responses else _BODY.decode(body)
-    lists = (fields.messages, fields.tools, fields.input if isinstance(fields, ResponsesBody) else None)
-    if any(isinstance(each, list) and len(each) > MAX_ITEMS for each in lists):
+    if len(body) > MAX_ITEMS and _most_items(fields) > MAX_ITEMS:
         raise Oversized("too many items")
     return fields
+
+
+def _most_items(fields: RequestBody) -> int:
+    lists = (fields.messages, fields.tools, fields.input if isinstance(fields, ResponsesBody) else None)
+    return max([len(each) for each in lists if isinstance(each, list)], default=0)
 
 
 def read_text(raw: Raw) -> str | None:

@@ -35,7 +35,7 @@ from gateway.wire.claims import (
     with_body_claims,
     with_malformed,
 )
-from gateway.wire.echoes import NO_ECHOES
+from gateway.wire.echoes import NO_ECHOES, Echoes
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.explicit_ids import IDENTITY_HEADERS, read_explicit_id
 from gateway.wire.form import read_form_field
@@ -117,27 +117,32 @@ def read_facts(endpoint: Endpoint, headers: RawHeaders, body: bytes) -> RequestF
     return read_body_facts(endpoint, read_header_facts(headers), body)
 
 
-def read_body_facts(endpoint: Endpoint, fields: HeaderFacts, body: bytes) -> RequestFacts:
+def read_body_facts(endpoint: Endpoint, header: HeaderFacts, body: bytes) -> RequestFacts:
     """The same, where the header fields have been read before."""
-    return finish(reading_body_facts(endpoint, fields, body))
+    return finish(reading_body_facts(endpoint, header, body))
 
 
 def reading_body_facts(
-    endpoint: Endpoint, fields: HeaderFacts, body: bytes
+    endpoint: Endpoint, header: HeaderFacts, body: bytes
 ) -> Generator[None, None, RequestFacts]:
     """The same in slices, for large bodies and for those that swell."""
     plain = body
+    is_turn = endpoint.work is Work.GENERATE
     try:
-        if fields.coding not in _PLAIN:
-            plain = yield from _inflated(fields.coding, body)
-        if fields.is_form:
-            return _form_facts(endpoint, fields, plain, len(body))
-        read = yield from _decoding(endpoint, plain)
-        return (yield from _facts(endpoint, fields, read, plain, len(body)))
+        if header.coding not in _PLAIN:
+            plain = yield from _inflated(header.coding, body)
+        if header.is_form:
+            return _form_facts(endpoint, header, plain, len(body))
+        fields = RequestBody()
+        if plain or is_turn:
+            fields = yield from decoding_body(plain, is_responses=endpoint.protocol is Protocol.RESPONSES)
+        items = _items_of(fields)
+        said = (yield from TRANSCRIPTS.reading(fields, items)) if is_turn else _NO_CONVERSATION
+        return _facts(endpoint, header, fields, items, said, plain, len(body))
     except Oversized:
-        return _oversized_facts(endpoint, fields, plain, len(body))
+        return _oversized_facts(endpoint, header, plain, len(body))
     except UNREADABLE:
-        return unread_facts(endpoint, fields, len(body))
+        return unread_facts(endpoint, header, len(body))
 
 
 def _oversized_facts(endpoint: Endpoint, fields: HeaderFacts, plain: bytes, body_bytes: int) -> RequestFacts:
@@ -180,18 +185,16 @@ def _inflated(coding: str, body: bytes) -> Generator[None, None, bytes]:
     raise ValueError(f"unknown content coding {coding[:_SHORT]!r}")
 
 
-def _decoding(endpoint: Endpoint, body: bytes) -> Generator[None, None, RequestBody]:
-    if not body and endpoint.work is not Work.GENERATE:
-        return RequestBody()
-    return (yield from decoding_body(body, is_responses=endpoint.protocol is Protocol.RESPONSES))
-
-
 def _facts(
-    endpoint: Endpoint, header: HeaderFacts, fields: RequestBody, plain: bytes, body_bytes: int
-) -> Generator[None, None, RequestFacts]:
-    items, message_count = _conversation(fields)
-    is_turn = endpoint.work is Work.GENERATE
-    transcript, echoes = (yield from TRANSCRIPTS.reading(fields, items)) if is_turn else _NO_CONVERSATION
+    endpoint: Endpoint,
+    header: HeaderFacts,
+    fields: RequestBody,
+    items: Sequence[Raw],
+    said: tuple[Transcript, Echoes],
+    plain: bytes,
+    body_bytes: int,
+) -> RequestFacts:
+    transcript, echoes = said
     is_background = is_true(fields.background)
     stores = _may_store(endpoint) and (is_background or not is_false(fields.store))
     return RequestFacts(
@@ -200,7 +203,9 @@ def _facts(
         model=_name(read_text(fields.model)),
         stream=is_true(fields.stream),
         body_bytes=body_bytes,
-        message_count=message_count,
+        message_count=1
+        if isinstance(fields, ResponsesBody) and isinstance(fields.input, str)
+        else len(items),
         tool_count=len(fields.tools or ()),
         explicit=read_explicit_id(header.stated, fields),
         claims=with_body_claims(header.claims, fields) if has_claims(fields) else header.claims,
@@ -239,14 +244,11 @@ def _may_store(endpoint: Endpoint) -> bool:
     return endpoint.work is Work.GENERATE or not endpoint.is_replayable
 
 
-def _conversation(fields: RequestBody) -> tuple[Sequence[Raw], int]:
-    """The items of a conversation, and how many they are; a bare text is one."""
+def _items_of(fields: RequestBody) -> Sequence[Raw]:
+    """The items of a conversation; none where it is a bare text."""
     if not isinstance(fields, ResponsesBody):
-        items = fields.messages or ()
-        return items, len(items)
-    if isinstance(fields.input, str):
-        return (), 1
-    return fields.input or (), len(fields.input or ())
+        return fields.messages or ()
+    return () if isinstance(fields.input, str) else fields.input or ()
 
 
 def _path_ids(endpoint: Endpoint) -> tuple[str, ...]:

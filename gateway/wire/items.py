@@ -111,7 +111,7 @@ _OUTLINE: Final = msgspec.json.Decoder(_Outline)
 
 def _is_large(raw: Raw) -> bool:
     size = len(memoryview(raw))
-    return size > _MAX_BYTES or (size > MAX_STRUCTURE and structure_of(bytes(raw)) > MAX_STRUCTURE)
+    return size > MAX_STRUCTURE and (size > _MAX_BYTES or structure_of(bytes(raw)) > MAX_STRUCTURE)
 
 
 def _outline(raw: Raw) -> Item:

@@ -180,7 +180,7 @@ class TranscriptReader:
         stated = (
             digest(fields.system) if fields.system is not ABSENT else 0,
             digest(fields.instructions) if fields.instructions is not ABSENT else 0,
-            *digest_all(fields.tools or ()),
+            *(digest_all(fields.tools) if fields.tools else ()),
         )
         key = hash((stated, *raws[:_MAX_SYSTEM]))
         agent = self._agents.get(key)

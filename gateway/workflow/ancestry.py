@@ -123,7 +123,9 @@ class _Ids:
     __slots__ = ("are_counters", "are_states", "keys")
 
     def __init__(self, facts: RequestFacts) -> None:
-        ids = [*facts.state_ids, *(text for text in facts.echoed_ids if not is_counter_like(text))]
+        ids = [text for text in facts.echoed_ids if not is_counter_like(text)]
+        if facts.state_ids:
+            ids = [*facts.state_ids, *ids]
         self.are_counters = not ids
         """Or there are none."""
         self.are_states = bool(facts.state_ids)
@@ -138,23 +140,31 @@ def _prove(link: Link, traces: Traces, facts: RequestFacts, ids: _Ids) -> Link:
     whoever is shown them can send them. So they count for the same software, and for who goes on first.
     """
     turn = link.turn
-    if link.is_choice or turn.client != facts.client or turn.is_continued:
+    if link.is_choice or link.source is SessionSource.PREFIX:
         return link
-    if link.source is SessionSource.PREFIX:
+    if turn.client != facts.client or turn.is_continued:
         return link
-    answers = [b for b in facts.transcript.blocks if (b.tail or facts.transcript.agent) == turn.tail]
-    is_told = bool(answers) and _is_alone(
-        turn, [t for t in holders(traces.tails, turn.tail) if t.text == turn.text]
-    )
-    if is_told and not turn.told_secrets:
-        is_told = traces.is_secret(turn) and any(block.text == turn.text for block in answers)
-    is_by_id = link.source in (SessionSource.CALL_ID, SessionSource.STATE_ID) and not ids.are_counters
+    is_told = _was_told(turn, traces, facts)
+    is_by_id = link.source is not SessionSource.ECHO and not ids.are_counters
     is_by_id = is_by_id and all(_is_alone(turn, holders(traces.minted, key)) for key in ids.keys)
-    return link._replace(is_proof=is_by_id or is_told, is_told=is_told)
+    return Link(turn, link.source, False, is_by_id or is_told, is_told)
+
+
+def _was_told(turn: Turn, traces: Traces, facts: RequestFacts) -> bool:
+    """Whether the conversation holds an answer of this turn's session that nobody else was given."""
+    agent = facts.transcript.agent
+    for block in facts.transcript.blocks:
+        if (block.tail or agent) == turn.tail and (turn.told_secrets or block.text == turn.text):
+            break
+    else:
+        return False
+    twins = [other for other in holders(traces.tails, turn.tail) if other.text == turn.text]
+    return _is_alone(turn, twins) and (turn.told_secrets or traces.is_secret(turn))
 
 
 def _is_alone(turn: Turn, others: Sequence[Turn]) -> bool:
-    return all(other.session is turn.session for other in others)
+    session = turn.session
+    return not [other for other in others if other.session is not session]
 
 
 def _by_minted_id(traces: Traces, facts: RequestFacts, ids: _Ids, within: Within) -> Link | None:

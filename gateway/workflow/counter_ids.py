@@ -21,7 +21,7 @@ _NUMBER_CHARS: Final = 6
 _PARTS: Final = re.compile(r"[0-9A-Za-z]+")
 _NUMBERS_AND_WORDS: Final = re.compile(r"[0-9]+|[A-Za-z]+")
 _RUNS: Final = re.compile(r"[0-9]+|[a-z]+|[A-Z]+")
-_HEXADECIMAL: Final = re.compile(r"(?=.*(?:[0-9][a-f]+[0-9]|[a-f][0-9]+[a-f]))[0-9a-f]{16}")
+_MIXED: Final = re.compile(r"(?=.*(?:[0-9][A-Za-z]+[0-9]|[A-Za-z][0-9]+[A-Za-z]))[0-9A-Za-z]{16}")
 """Digits and letters that follow one another more than once."""
 _OF_A_TOOL: Final = "functions."
 """Kimi's ids are `functions.NAME:NUMBER`, whatever the name looks like."""
@@ -32,8 +32,8 @@ def is_counter_like(known_as: str) -> bool:
     text = known_as[:_LONGEST]
     if text.startswith(_OF_A_TOOL):
         return True
-    digits = text[-MIN_NUMBERED_CHARS:]
-    if _HEXADECIMAL.fullmatch(digits) is not None and len(set(digits)) >= _DISTINCT:
+    end = text[-MIN_NUMBERED_CHARS:]
+    if _MIXED.fullmatch(end) is not None and len(set(end)) >= _DISTINCT:
         return False  # as most are; what follows would say so, in five times the time
     least = MIN_RANDOM_CHARS
     name = text.rstrip("0123456789")
