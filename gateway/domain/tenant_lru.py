@@ -73,8 +73,9 @@ class TenantLru(Generic[T, K, V]):
         held = self._held.get(tenant)
         if held is None or (entry := held.entries.get(key)) is None:
             return None
-        held.entries.move_to_end(key)
-        self._seen = entry.seen = self._seen + 1
+        if entry.seen != self._seen:  # else it is the newest of all
+            held.entries.move_to_end(key)
+            self._seen = entry.seen = self._seen + 1
         return entry.value
 
     def put(self, tenant: T, key: K, value: V, weight: int = 1) -> list[tuple[T, K, V]]:

@@ -174,7 +174,7 @@ class ClientConnection(ResponseWriter):
     def let_go_of_body(self) -> None:
         """The current request cannot be sent again: its body need not be held any more."""
         request = self._current
-        if request is not None:
+        if request is not None and request.body:
             self._listener.budget.give_back(request.head.visitor.tenant.id, len(request.body))
             request.body = b""
 

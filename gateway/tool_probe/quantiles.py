@@ -47,13 +47,17 @@ class LogQuantiles:
         self._new = 0
 
     def add(self, value: float) -> None:
-        log = max(math.log(value) if value > 0.0 else self._log_low, self._log_low)
+        low = self._log_low
+        log = math.log(value) if value > 0.0 else low
+        if log < low:
+            log = low
         gain = self._gain = self._gain / self._keep
         self._new += 1
-        if self._new >= _STALE * self.weight:
+        if self._new >= _STALE * (self._weight / gain):
             self._known.clear()
             self._new = 0
-        self._counts[min(int((log - self._log_low) / _LOG_RATIO), _BUCKETS - 1)] += gain
+        place = int((log - low) / _LOG_RATIO)
+        self._counts[place if place < _BUCKETS else _BUCKETS - 1] += gain
         self._weight += gain
         self._sum += gain * log
         self._squares += gain * log * log
