@@ -187,7 +187,8 @@ class Handlers:
                 if upstream is not None:
                     if self._prefills is not None and decision.session is not None:
                         self._prefills.keep(decision.session, request)
-                    client.let_go_of_body()
+                    if upstream.has_sent_all:  # else the transport holds the body, and it still counts
+                        client.let_go_of_body()
                     return _Attempt(replica, upstream, told, held)
         finally:
             if held is not None:

@@ -64,12 +64,13 @@ class UpstreamConnection(asyncio.Protocol):
         """The response leaves the connection open."""
 
     @property
+    def has_sent_all(self) -> bool:
+        """False while a replica that answered early has not taken the whole request."""
+        return not self.transport.get_write_buffer_size()
+
+    @property
     def is_reusable(self) -> bool:
-        return (
-            self.state is _READY
-            and not self.transport.is_closing()
-            and not self.transport.get_write_buffer_size()  # it answered before it had the whole request
-        )
+        return self.state is _READY and not self.transport.is_closing() and self.has_sent_all
 
     def _step(self, step: Step) -> None:
         after = TRANSITIONS[self.state].get(step)

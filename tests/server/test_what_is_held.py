@@ -51,6 +51,29 @@ async def test_a_body_counts_until_the_response_has_begun(start):
     assert all(c._current.body == b"" for c in bench.gateway.listener._connections)
 
 
+async def test_a_body_counts_while_an_engine_that_answered_early_does_not_take_it(start):
+    bench = await start(limits={"max_buffered_bytes": 1 << 27})
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def answers_early(exchange: Exchange) -> None:
+        exchange.writer.transport.pause_reading()
+        await exchange.send(STREAM_HEAD + chunk(DELTA))
+        begun.set()
+        await goes_on.wait()
+        exchange.writer.transport.abort()
+
+    bench.backend.script, bench.backend.reads_bodies = answers_early, False
+    body = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"%s"}]}' % (b"w " * (1 << 24))
+    client = await bench.connect()
+    client.send(post(body))
+    assert b" 200 " in await client.reader.readuntil(b"\r\n\r\n")
+    await begun.wait()
+    budget = bench.gateway.listener.budget
+    assert budget.used == len(body)
+    goes_on.set()
+    await eventually(lambda: budget.used == 0)
+
+
 async def test_a_body_is_there_for_the_next_attempt(start):
     bench = await start(replicas=2)
     bench.backends[0].script = bench.backends[1].script = sends(b"", then="reset")
