@@ -56,7 +56,7 @@ async def test_a_body_counts_while_an_engine_that_answered_early_does_not_take_i
     begun, goes_on = asyncio.Event(), asyncio.Event()
 
     async def answers_early(exchange: Exchange) -> None:
-        exchange.writer.transport.pause_reading()
+        cast(asyncio.Transport, exchange.writer.transport).pause_reading()
         await exchange.send(STREAM_HEAD + chunk(DELTA))
         begun.set()
         await goes_on.wait()
