@@ -4,10 +4,11 @@ Few clients say that a session is over. So a session that is silent for longer t
 a while after an answer that asked for none, keeps its home but does not count as living there, until it is
 heard of again.
 
-Invariants: a conversation has at most one home; at most `max_conversations` are remembered, the least
-recently used go first, and forgetting one only costs a prefill; `sessions_at` counts the sessions that are
-there (`is_there`) where their first conversation is remembered to live, `held_at` the tokens that those
-hold, and `wanted_at` those that they are expected to grow to, or hold already.
+Invariants: a conversation has at most one home; at most `max_conversations` are remembered, of one session
+at most `MAX_OTHERS` besides its first; the least recently used go first, and forgetting one only costs a
+prefill; `sessions_at` counts the sessions that are there (`is_there`) where their first conversation is
+remembered to live, `held_at` the tokens that those hold, and `wanted_at` those that they are expected to grow
+to, or hold already.
 """
 
 from collections import OrderedDict
@@ -25,6 +26,8 @@ TOOLS_RUN_S: Final = 300.0
 """At most so long (S4)."""
 IDLE_S: Final = 15.0
 """After an answer without tool calls: a person is next, or nobody, or tools that nobody recognised."""
+MAX_OTHERS: Final = 256
+"""Conversations of one session besides its first, so that one with endless sub-agents pushes out nobody."""
 
 Conversation = tuple[SessionId, ThreadId]
 
@@ -39,6 +42,8 @@ class _First(msgspec.Struct, eq=False):
     tokens: float = 0.0
     """As it was told last."""
     is_there: bool = True
+    others: dict[ThreadId, None] | None = None
+    """Its session's other conversations, the least recently used first."""
 
     @property
     def wants(self) -> float:
@@ -77,6 +82,13 @@ class Homes:
     def first(self, session: SessionId) -> Conversation | None:
         first = self._firsts.get(session)
         return first.conversation if first is not None else None
+
+    def conversations(self, session: SessionId) -> list[Conversation]:
+        """Those that are remembered, the first one first."""
+        first = self._firsts.get(session)
+        if first is None:
+            return []
+        return [first.conversation, *((session, thread) for thread in first.others or ())]
 
     def counted(self, session: SessionId) -> tuple[ReplicaId | None, float]:
         """Where it counts as living, if anywhere, and the tokens that it wants in the end."""
@@ -124,9 +136,13 @@ class Homes:
         """Whom it had to forget for that. `agent`: if it is new; `grows_to`: tokens, as expected by now."""
         self._move((session.session, session.thread), replica, agent, grows_to)
         self.heard(session.session, works=True, now=now)
-        if len(self._homes) <= self._max:
+        others = self._firsts[session.session].others
+        if others is not None and len(others) > MAX_OTHERS:
+            oldest = session.session, next(iter(others))
+        elif len(self._homes) > self._max:
+            oldest = next(iter(self._homes))
+        else:
             return None
-        oldest = next(iter(self._homes))
         self._leave(oldest)
         return oldest
 
@@ -139,7 +155,12 @@ class Homes:
         if first is None:
             first = self._firsts[session] = _First(conversation, agent, grows_to)
             self._count(replica, 1, first.wants, first.tokens)
-        elif before is not None and first.conversation == conversation:
+        elif first.conversation != conversation:
+            if first.others is None:
+                first.others = {}
+            first.others.pop(conversation[1], None)
+            first.others[conversation[1]] = None
+        elif before is not None:
             if (before, first.grows_to) == (replica, grows_to):
                 return
             if first.is_there:
@@ -157,12 +178,12 @@ class Homes:
                 self._count(self._homes[conversation], 0, first.wants - before, tokens - held)
 
     def session_ended(self, session: SessionId) -> list[tuple[AgentKey, float]]:
-        """What `pass_time` says of those that are silent, unless it said that. (What its other conversations
-        left is forgotten in time.)"""
+        """What `pass_time` says of those that are silent, unless it said that."""
         first = self._firsts.get(session)
         if first is None:
             return []
-        self._leave(first.conversation)
+        for conversation in reversed(self.conversations(session)):
+            self._leave(conversation)
         return [(first.agent, first.tokens)] if first.is_there else []
 
     def oldest_first(self) -> Iterator[tuple[Conversation, ReplicaId]]:
@@ -171,7 +192,11 @@ class Homes:
     def _leave(self, conversation: Conversation) -> None:
         replica = self._homes.pop(conversation)
         first = self._firsts.get(conversation[0])
-        if first is not None and first.conversation == conversation:
+        if first is None:
+            return
+        if first.others is not None:
+            first.others.pop(conversation[1], None)
+        if first.conversation == conversation:
             del self._firsts[conversation[0]]
             self._working.pop(conversation[0], None)
             self._idle.pop(conversation[0], None)

@@ -250,11 +250,11 @@ class PredictedPlacement(PlacementPolicy):
         self.stealing.moved(steal, is_there=usage is not None)
 
     def session_ended(self, session: SessionId) -> None:
-        first = self.homes.first(session)
+        conversations = self.homes.conversations(session)
         self._ended(self.homes.session_ended(session))
-        if first is not None:
-            self.residency.forget(first)
-            self.stealing.session_ended(first)
+        for conversation in conversations:
+            self.residency.forget(conversation)
+            self.stealing.session_ended(conversation)
 
     def _ended(self, sessions: Iterable[tuple[AgentKey, float]]) -> None:
         """By agent, what each held in the end."""
