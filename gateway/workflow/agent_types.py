@@ -35,9 +35,14 @@ class Tier(enum.Enum):
     """Too little was seen; requests are taken one by one."""
 
 
+_FEW: Final = 512
+"""Contexts of a graph that counts as one type; of a larger one, so many count as one more."""
+
+
 class AgentTypesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_types: Annotated[int, Meta(ge=1)] = 512
-    """Agent types remembered; beyond it the longest unseen are forgotten, of the tenant that has most."""
+    """Agent types remembered, of 512 contexts each; larger ones count as several. Beyond it the longest
+    unseen are forgotten, of the tenant that has most."""
     max_tenants: Annotated[int, Meta(ge=1)] = 256
     """Tenants of which something learned is remembered; beyond it the longest unseen are forgotten."""
     min_tasks: Annotated[int, Meta(ge=0)] = 30
@@ -98,6 +103,9 @@ class AgentTypes:
         if graph is None:
             graph = Graph(self._config.graph, common.mixture, kin)
             self._types.put(agent.owner, agent.key, graph)
+        elif (weight := min(1 + graph.contexts // _FEW, self._config.max_types)) > graph.weight:
+            graph.weight = weight
+            self._types.put(agent.owner, agent.key, graph, weight)
         return graph
 
     def _family(self, agent: AgentType) -> Kin:

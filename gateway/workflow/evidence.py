@@ -1,13 +1,16 @@
 """What followed what, in some context: counts that decay, of a bounded number of contexts.
 
-Invariants: at most `max_contexts` contexts are kept, those with the least weight are forgotten; an
-observation weighs half as much after `half_life` later ones, in whatever context they were.
+Invariants: at most `max_contexts` contexts are kept, and about `EDGES` times as many edges, those of the
+lightest contexts are forgotten; an observation weighs half as much after `half_life` later ones, in whatever
+context they were.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
 _RESCALE_AT: Final = 1e6
+EDGES: Final = 4
+"""Nodes that may follow one context, on average. What agents do next is much surer than that."""
 _STRENGTH: Final = 0.5
 """What the simpler context weighs, for each different node that was seen in the one that leans on it."""
 FREQUENT: Final = 0
@@ -42,12 +45,14 @@ def smooth(
 
 
 class Evidence:
-    __slots__ = ("_contexts", "_keep", "_max_contexts", "gain")
+    __slots__ = ("_contexts", "_keep", "_max_contexts", "edges", "gain")
 
     def __init__(self, *, max_contexts: int, half_life: float) -> None:
         self._max_contexts = max_contexts
         self._keep = 0.5 ** (1.0 / half_life)
         self._contexts: dict[int, Counts] = {}
+        self.edges = 0
+        """How many nodes follow one context or another."""
         self.gain = 1.0
         """What an observation that is made now counts."""
 
@@ -72,11 +77,16 @@ class Evidence:
             counts = known.get(context)
             if counts is None:
                 counts = known[context] = Counts()
-            before = counts.by_node.get(node, 0.0)
+            before = counts.by_node.get(node)
+            if before is None:
+                before = 0.0
+                self.edges += 1
             after = max(0.0, before + gain)
             counts.by_node[node] = after
             counts.total += after - before
-        if len(known) > self._max_contexts:
+        while len(self._contexts) > self._max_contexts or (
+            self.edges > EDGES * self._max_contexts and len(self._contexts) > 1
+        ):
             self._forget()
         if self.gain > _RESCALE_AT:
             self._rescale()
@@ -85,6 +95,7 @@ class Evidence:
         """The lighter half."""
         kept = sorted(self._contexts.items(), key=lambda each: each[1].total)[len(self._contexts) // 2 :]
         self._contexts = dict(kept)
+        self.edges = sum(len(counts.by_node) for _, counts in kept)
 
     def _rescale(self) -> None:
         for counts in self._contexts.values():

@@ -85,10 +85,17 @@ class Graph:
         self.tasks = 0
         """Conversations that came to their end."""
         self.steps = 0
+        self.weight = 1
+        """As which it counts among all types."""
         self._remaining = Remaining()
         self.gaps: dict[int, LogQuantiles] = {}
         """By node: how long until the next request."""
         self._choose_candidates()
+
+    @property
+    def contexts(self) -> int:
+        """How many it remembers, which is what it takes of memory: half a kilobyte each."""
+        return len(self._evidence)
 
     def forecast(self, walk: Walk) -> Forecast:
         """What follows the step where the walk stands."""

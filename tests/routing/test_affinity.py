@@ -129,3 +129,5 @@ def test_the_books_balance(steps):
         firsts = [first.conversation for first in affinity.homes._firsts.values()]
         counted = Counter(affinity.homes._homes[first] for first in firsts)
         assert affinity.sessions_at == counted
+        for name, first in affinity.homes._firsts.items():
+            assert all((name, thread) in affinity.homes._homes for thread in first.others or ())

@@ -11,6 +11,7 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
+from gateway.routing.homes import MAX_OTHERS
 from gateway.routing.placement import Asked
 from gateway.routing.predicted import PredictedPlacement
 from gateway.routing.settings import RoutingConfig
@@ -414,3 +415,16 @@ def test_books_are_closed():
     assert not fleet.policy.sessions_at and not fleet.policy.homes.wanted_at
     assert not fleet.policy.homes.held_at
     assert not fleet.policy.residency._left and not fleet.policy.stealing._at
+
+
+def test_a_session_of_endless_sub_agents_pushes_out_nobody_and_leaves_nothing():
+    fleet = Fleet(max_conversations=MAX_OTHERS + 10)
+    fleet.place("quiet", a=0, b=0)
+    for number in range(3 * MAX_OTHERS):
+        chosen = fleet.place("loud", a=0, b=0, thread=str(number)).replica
+        fleet.answer("loud", chosen, thread=str(number))
+    homes, residency = fleet.policy.homes, fleet.policy.residency
+    assert homes.of_first(SessionId("quiet")) is not None
+    assert len(homes._homes) == MAX_OTHERS + 2 and len(residency._left) == MAX_OTHERS + 1
+    fleet.policy.session_ended(SessionId("loud"))
+    assert len(homes._homes) == 1 and not residency._left

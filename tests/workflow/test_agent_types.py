@@ -5,7 +5,10 @@ from typing import Any
 import msgspec
 
 from gateway.domain.ids import TenantId
+from gateway.domain.request import Manner
 from gateway.workflow.agent_types import AgentType, AgentTypes, AgentTypesConfig
+from gateway.workflow.nodes import TEXT
+from gateway.workflow.walk import Walk
 
 
 def types(**settings: Any) -> AgentTypes:
@@ -58,3 +61,17 @@ def test_who_has_most_types_loses_its_own_first():
     for number in range(100):
         known.graph(AgentType(number, 2, owner=TenantId("loud")))
     assert known.graph(AgentType(1, 2, owner=TenantId("quiet"))) is quiet and len(known) == 10
+
+
+def test_types_that_remember_much_count_as_several():
+    known = types(max_types=10)
+    small = known.graph(AgentType(1, 2, owner=TenantId("quiet")))
+    for number in range(100):
+        kind = AgentType(number, 2, owner=TenantId("loud"))
+        walk = Walk()
+        for step in range(200):  # ever new words, so every step is in contexts of its own
+            graph = known.graph(kind)
+            graph.learn(graph.forecast(walk), TEXT)
+            walk.step(TEXT, Manner(opening=step, lead=step, close=step), is_asked=False)
+    assert sum(graph.contexts for _, graph in known.items()) <= 10 * 1024
+    assert known.graph(AgentType(1, 2, owner=TenantId("quiet"))) is small

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.workflow.evidence import Evidence, smooth
+from gateway.workflow.evidence import EDGES, Evidence, smooth
 
 
 def test_counts_decay():
@@ -32,6 +32,17 @@ def test_contexts_are_bounded_and_the_heaviest_stay():
     for context in range(1, 100):
         known.add((context,), 1)
     assert len(known) <= 9 and known.get(0) is not None
+
+
+def test_edges_are_bounded_and_those_of_the_heaviest_contexts_stay():
+    known = Evidence(max_contexts=64, half_life=1e9)
+    for _ in range(50):
+        known.add((0,), 1)
+    for number in range(20_000):
+        known.add((1 + number % 60,), number // 60 % 50)
+        held = sum(len(counts.by_node) for counts in known._contexts.values())
+        assert known.edges == held <= EDGES * 64
+    assert known.get(0) is not None
 
 
 def test_it_goes_on_for_ever():
