@@ -68,9 +68,10 @@ MAX_STRUCTURE = 2**19
 """Values that a body may hold and still be read, counted by commas, brackets and braces, those in texts
 included. Eight megabytes of source code have about so many; a list of millions of tiny items would cost us
 thirty times its size in memory."""
-MAX_ESCAPES = 2**22
-"""Backslashes in a body that is read: texts full of them take many times as long to skip as others."""
-MAX_OUTLINE_BYTES = 2**23
+MAX_ESCAPES = 2**20
+"""Backslashes in a body that is read: texts full of them take many times as long to skip as others. Six
+megabytes of Chinese that is written in escapes have so many."""
+MAX_OUTLINE_BYTES = 2**22
 """Of a body that is too much to be read, a larger one is not even searched for its model."""
 MAX_ITEMS = 2**13
 """Items of a conversation, or tools: a hundred times as many as agents have."""
