@@ -17,7 +17,7 @@ from gateway.domain.engine import EngineSignals, SessionKv
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import ReplicaId, SessionId
 from gateway.telemetry.vllm_metrics import read_vllm_metrics
-from gateway.upstream.replica import Replica
+from gateway.upstream.replica import Replica, open_session
 
 _MAX_BYTES: Final = 2 << 20
 _LOOK_AGAIN: Final = 30.0
@@ -75,13 +75,7 @@ class EngineWatch:
 
     def open(self) -> None:
         """To be called before the first `watch`."""
-        timeout = aiohttp.ClientTimeout(total=self._config.health_timeout_s)
-        self._session = aiohttp.ClientSession(
-            timeout=timeout,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"Accept-Encoding": "identity"},
-            auto_decompress=False,
-        )
+        self._session = open_session(self._config.health_timeout_s)
 
     async def close(self) -> None:
         if self._session is not None:

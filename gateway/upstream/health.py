@@ -19,7 +19,7 @@ from gateway.config.upstream import UpstreamConfig
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import ReplicaId
 from gateway.upstream.errors import local_kind
-from gateway.upstream.replica import Replica
+from gateway.upstream.replica import Replica, open_session
 
 _MAX_BYTES: Final = 1 << 20
 """Of one answer; it is read at once, which takes a few milliseconds at most."""
@@ -57,13 +57,7 @@ class HealthChecks:
 
     def open(self) -> None:
         """To be called before the first `watch`."""
-        timeout = aiohttp.ClientTimeout(total=self._config.health_timeout_s)
-        self._session = aiohttp.ClientSession(
-            timeout=timeout,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"Accept-Encoding": "identity"},
-            auto_decompress=False,
-        )
+        self._session = open_session(self._config.health_timeout_s)
 
     async def close(self) -> None:
         if self._session is not None:

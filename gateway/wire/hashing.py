@@ -13,12 +13,11 @@ from itertools import repeat
 from msgspec import Raw
 from xxhash import xxh3_64_intdigest
 
-MAX_SEED = 2**64 - 1
 _seed = [0]
 
 
 def seed_hashes(seed: int) -> None:
-    """Hash with this seed, 0 to `MAX_SEED`, from now on."""
+    """Hash with this seed of 64 bits from now on."""
     _seed[0] = seed
 
 
