@@ -146,7 +146,9 @@ def _prove(link: Link, traces: Traces, facts: RequestFacts, ids: _Ids) -> Link:
         return link
     is_told = _was_told(turn, traces, facts)
     is_by_id = link.source is not SessionSource.ECHO and not ids.are_counters
-    is_by_id = is_by_id and all(_is_alone(turn, holders(traces.minted, key)) for key in ids.keys)
+    if is_by_id:
+        for key in ids.keys:
+            is_by_id = is_by_id and _is_alone(turn, holders(traces.minted, key))
     return Link(turn, link.source, False, is_by_id or is_told, is_told)
 
 
@@ -158,13 +160,16 @@ def _was_told(turn: Turn, traces: Traces, facts: RequestFacts) -> bool:
             break
     else:
         return False
-    twins = [other for other in holders(traces.tails, turn.tail) if other.text == turn.text]
-    return _is_alone(turn, twins) and (turn.told_secrets or traces.is_secret(turn))
+    for other in holders(traces.tails, turn.tail):
+        if other is not turn and other.text == turn.text and other.session is not turn.session:
+            return False
+    return turn.told_secrets or traces.is_secret(turn)
 
 
 def _is_alone(turn: Turn, others: Sequence[Turn]) -> bool:
-    session = turn.session
-    return not [other for other in others if other.session is not session]
+    if len(others) == 1 and others[0] is turn:  # nearly always
+        return True
+    return all(other.session is turn.session for other in others)
 
 
 def _by_minted_id(traces: Traces, facts: RequestFacts, ids: _Ids, within: Within) -> Link | None:

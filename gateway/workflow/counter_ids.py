@@ -21,7 +21,7 @@ _NUMBER_CHARS: Final = 6
 _PARTS: Final = re.compile(r"[0-9A-Za-z]+")
 _NUMBERS_AND_WORDS: Final = re.compile(r"[0-9]+|[A-Za-z]+")
 _RUNS: Final = re.compile(r"[0-9]+|[a-z]+|[A-Z]+")
-_MIXED: Final = re.compile(r"(?=.*(?:[0-9][A-Za-z]+[0-9]|[A-Za-z][0-9]+[A-Za-z]))[0-9A-Za-z]{16}")
+_MIXED: Final = re.compile(r"[0-9][A-Za-z]+[0-9]|[A-Za-z][0-9]+[A-Za-z]")
 """Digits and letters that follow one another more than once."""
 _OF_A_TOOL: Final = "functions."
 """Kimi's ids are `functions.NAME:NUMBER`, whatever the name looks like."""
@@ -33,8 +33,9 @@ def is_counter_like(known_as: str) -> bool:
     if text.startswith(_OF_A_TOOL):
         return True
     end = text[-MIN_NUMBERED_CHARS:]
-    if _MIXED.fullmatch(end) is not None and len(set(end)) >= _DISTINCT:
-        return False  # as most are; what follows would say so, in five times the time
+    if len(end) == MIN_NUMBERED_CHARS and end.isalnum() and end.isascii() and _MIXED.search(end):
+        if len(set(end)) >= _DISTINCT:
+            return False  # as most are; what follows would say so, in five times the time
     least = MIN_RANDOM_CHARS
     name = text.rstrip("0123456789")
     if 0 < len(text) - len(name) <= _NUMBER_CHARS and name and not name[-1].isalnum():
