@@ -14,6 +14,7 @@ from gateway.server.door import Door
 from gateway.server.forwarded import TrustedProxies
 from gateway.server.preface import Preface
 from gateway.server.tasks import check_each
+from gateway.server.tls_acceptor import TlsAcceptor
 
 _SWEEP_PERIOD_S = 1.0
 _BACKLOG = 4096
@@ -46,6 +47,7 @@ class Listener:
         self._is_empty = asyncio.Event()
         self._is_empty.set()
         self._server: asyncio.Server | None = None
+        self._tls: TlsAcceptor | None = None
 
     @property
     def connection_count(self) -> int:
@@ -54,21 +56,33 @@ class Listener:
     @property
     def port(self) -> int:
         """The port that is listened on; useful where port 0 was asked for."""
+        if self._tls is not None:
+            return self._tls.port
         assert self._server is not None
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
     async def open(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Raises OSError if the address cannot be bound."""
-        handshake_s = None if tls is None else self.limits.head_timeout_s
-        self._server = await self.loop.create_server(
-            self._begin,
-            host,
-            port,
-            ssl=tls,
-            ssl_handshake_timeout=handshake_s,
-            backlog=_BACKLOG,
-        )
+        if tls is None:
+            self._server = await self.loop.create_server(self._begin, host, port, backlog=_BACKLOG)
+            return
+        connect = partial(ClientConnection, self)
+        timeout_s = self.limits.head_timeout_s
+        self._tls = TlsAcceptor(tls, connect, lambda: self._room > 0, handshake_s=timeout_s)
+        await self._tls.open(host, port, backlog=_BACKLOG)
+
+    @property
+    def _room(self) -> int:
+        """Connections that there may be besides those that there are, also those that only begin."""
+        handshakes = len(self._tls) if self._tls is not None else 0
+        return self.limits.max_connections - len(self._connections) - len(self._prefaces) - handshakes
+
+    def _stop_listening(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._tls is not None:
+            self._tls.close()
 
     def _begin(self) -> asyncio.Protocol:
         connect = partial(ClientConnection, self)
@@ -79,8 +93,7 @@ class Listener:
     async def drain(self, timeout_s: float) -> bool:
         """Takes no new work, lets running requests end. Whether all of them did within the time."""
         self.is_draining = True
-        if self._server is not None:
-            self._server.close()
+        self._stop_listening()
         for connection in tuple(self._connections):
             connection.drain()
         with contextlib.suppress(TimeoutError):
@@ -90,8 +103,7 @@ class Listener:
 
     def close(self) -> None:
         """Cuts off whatever is left."""
-        if self._server is not None:
-            self._server.close()
+        self._stop_listening()
         for connection in tuple(self._connections):
             connection.abort()
         for preface in tuple(self._prefaces):
@@ -103,7 +115,7 @@ class Listener:
         """False if the connection is one too many."""
         self._connections.add(connection)
         self._is_empty.clear()
-        return len(self._connections) + len(self._prefaces) <= self.limits.max_connections
+        return self._tls is not None or self._room >= 0  # for a handshake there was room
 
     def disconnected(self, connection: ClientConnection) -> None:
         self._connections.discard(connection)

@@ -66,9 +66,13 @@ class TaskGroup:
         now = asyncio.get_running_loop().time()
         return sorted(name for name, failure in self._failures.items() if now < failure.well_at)
 
-    async def cancel(self) -> None:
+    def cancel_soon(self) -> None:
+        """They end when the event loop goes on."""
         for task in self._tasks:
             task.cancel()
+
+    async def cancel(self) -> None:
+        self.cancel_soon()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _keep_running(self, name: str, work: Work, full_name: str) -> None:
