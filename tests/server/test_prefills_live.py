@@ -5,8 +5,8 @@ import json
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,11 @@ SCRIPTS = {
     "stolen": {
         "turns": [{"text": "Looking.", "tool_calls": [{"name": "ls", "arguments": {}}]}, {"text": "Done."}]
     },
-    "held": {"turns": [{"text": " and so on" * 400}]},
+    "held": {"turns": [{"text": " and so on" * 800}]},
     "other": {"turns": [{"text": "Yes."}]},
 }
+
+_HELD = 6
 
 
 class Chat:
@@ -39,13 +41,21 @@ class Chat:
 
     def running(self) -> dict[str, int]:
         """Turns, by replica."""
-        with urllib.request.urlopen(f"{self._control}/snapshot", timeout=120) as answer:
+        with urllib.request.urlopen(f"{self._control}/snapshot?sessions=0", timeout=120) as answer:
             return {replica["id"]: replica["running"] for replica in json.load(answer)["replicas"]}
 
     def ask(self, session: str, *messages: Any, **headers: str) -> tuple[Any, Mapping[str, str]]:
         said = messages or (user(session.partition("-")[0]),)
         body = {"model": MODEL, "messages": said, "tools": TOOLS}
         return post(self._url, body, **{"x-turnpike-session": session, **headers})
+
+    def hold(self, session: str) -> HTTPResponse:
+        """An answer that has begun; it goes on until it is closed, or for thousands of tokens."""
+        body = {"model": MODEL, "messages": [user(session.partition("-")[0])], "stream": True}
+        told = {"content-type": "application/json", "x-turnpike-session": session}
+        request = urllib.request.Request(self._url, json.dumps(body).encode(), told)
+        answer: HTTPResponse = urllib.request.urlopen(request, timeout=120)
+        return answer
 
     def moves(self) -> list[Any]:
         records = map(json.loads, self._stream.read_text().splitlines())
@@ -71,26 +81,24 @@ class Moved:
             f'[stream]\npath = "{at / "stream.jsonl"}"\n'
             "[routing.stealing]\nenabled = true\nidle_s = 0.0\nratio = 1.0\n"
         )
-        with running_gateway(backends, at, more_settings=settings) as port, ThreadPoolExecutor() as threads:
+        with running_gateway(backends, at, more_settings=settings) as port, ExitStack() as held:
             chat = Chat(at, port)
             chat.drain(is_draining=True)
             self.first, sent = chat.ask("stolen")
             assert sent["x-turnpike-replica"] == "default-0"
-            held = [threads.submit(chat.ask, f"held-{number}") for number in range(6)]
-            while chat.running()["default-0"] < len(held):
-                time.sleep(0.05)
+            for number in range(_HELD):
+                held.enter_context(chat.hold(f"held-{number}"))
             chat.drain(is_draining=False)
             # Whenever a turn ends it is asked who steals; the second replica idles between these.
             moves: list[Any] = []
             while not moves:
-                assert not any(each.done() for each in held), "the first replica is to be busy"
+                assert chat.running()["default-0"] == _HELD, "the first replica is to be busy"
                 chat.ask("other", **{"x-turnpike-final": "true"})
                 time.sleep(0.05)
                 moves = chat.moves()
             asked = self.first["choices"][0]["message"]
             result = {"role": "tool", "tool_call_id": asked["tool_calls"][0]["id"], "content": "main.py"}
             self.second, self.sent = chat.ask("stolen", user("stolen"), asked, result)
-            assert all(each.result() for each in held)
         assert [(each["outcome"], each["replica"]) for each in moves] == [("ready", "default-1")]
         self.ahead = moves[0]["usage"]
         """Of the request that went ahead."""
