@@ -58,7 +58,13 @@ class Gateway:
         self._recorder = Recorder(config) if config.recording.path is not None else None
         local_faults = LocalFaults()
         self.observation = Observation(
-            config, coordinator, environ, self._tasks, local_faults, clock=self._clock
+            config,
+            coordinator,
+            environ,
+            self._tasks,
+            local_faults,
+            connections=lambda: self.listener.connection_count,
+            clock=self._clock,
         )
         self.driver = Driver(
             coordinator,

@@ -51,7 +51,9 @@ class Listener:
 
     @property
     def connection_count(self) -> int:
-        return len(self._connections)
+        """Those that only begin included."""
+        handshakes = len(self._tls) if self._tls is not None else 0
+        return len(self._connections) + len(self._prefaces) + handshakes
 
     @property
     def port(self) -> int:
@@ -74,9 +76,8 @@ class Listener:
 
     @property
     def _room(self) -> int:
-        """Connections that there may be besides those that there are, also those that only begin."""
-        handshakes = len(self._tls) if self._tls is not None else 0
-        return self.limits.max_connections - len(self._connections) - len(self._prefaces) - handshakes
+        """Connections that there may be besides those that there are."""
+        return self.limits.max_connections - self.connection_count
 
     def _stop_listening(self) -> None:
         if self._server is not None:

@@ -46,9 +46,11 @@ class Observation:
         tasks: TaskGroup,
         local_faults: LocalFaults,
         *,
+        connections: Callable[[], int],
         clock: Callable[[], float],
     ) -> None:
-        """Raises ConfigError or OSError for what the settings point to."""
+        """`connections`: how many of clients are open. Raises ConfigError or OSError for what the settings
+        point to."""
         self._config = config
         self._coordinator = coordinator
         self._clock = clock
@@ -89,6 +91,7 @@ class Observation:
             },
             restarts=tasks.restarts,
             local_faults=local_faults.counts,
+            connections=connections,
         )
         self.views = Views(coordinator, self._ring, self._signals, self._holdings, clock=clock)
         self.views.graphs = lambda: view_graphs(coordinator.sessions.prospects.progress.types)

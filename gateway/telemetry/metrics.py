@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway import __version__
@@ -27,11 +27,14 @@ class Metrics(Collector):
         *,
         restarts: Mapping[str, int] | None = None,
         local_faults: Mapping[str, int] | None = None,
+        connections: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`restarts`: of background loops, by name; `local_faults`: by kind. Somebody else counts them."""
+        """`restarts`: of background loops, by name; `local_faults`: by kind; `connections`: of clients.
+        Somebody else counts them."""
         self._gauges = gauges
         self._restarts = restarts if restarts is not None else {}
         self._local_faults = local_faults if local_faults is not None else {}
+        self._connections = connections
         self._odometers = dict(odometers or {})
         self._counts = Counts()
         self.take = self._counts.take
@@ -55,6 +58,11 @@ class Metrics(Collector):
         yield InfoMetricFamily("turnpike_build", "The gateway", {"version": __version__})
         yield from self._counts.families()
         yield from gauge_families(self._gauges())
+        yield GaugeMetricFamily(
+            "turnpike_client_connections",
+            "Open connections of clients, those in their TLS handshake included",
+            self._connections(),
+        )
         for name, (what, read) in self._odometers.items():
             counter = CounterMetricFamily(f"turnpike_{name}", what)
             counter.add_metric([], read())
