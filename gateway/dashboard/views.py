@@ -70,7 +70,7 @@ class Views:
             return self._made
 
     def gauges(self) -> bytes:
-        """What a snapshot says beside sessions and updates: costs little, and is made for everybody anew."""
+        """What a snapshot says beside sessions and updates: costs little."""
         self._asked_s = self._clock()
         gauges = take_gauges(self._brain, self._signals, self._holdings, now=self._asked_s)
         told = {name: getattr(gauges, name) for name in _TOLD}

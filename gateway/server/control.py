@@ -1,5 +1,6 @@
 """The control plane: what operators, dashboards and probes ask, on a listener of its own."""
 
+import asyncio
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -16,8 +17,11 @@ from gateway.server.control_access import ControlAccess
 from gateway.server.driver import Driver
 from gateway.server.events import Events
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.reused import Reused
 
 _STATIC: Final = Path(str(resources.files("gateway.dashboard"))) / "static"
+_MAX_AGE_S: Final = 0.25
+"""Of metrics and gauges: what was made for one is given to all who ask within so long."""
 _PAGE_HEADERS: Final = {
     # The page loads nothing from elsewhere, and nobody may put it into a frame.
     "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -44,7 +48,8 @@ class ControlPlane:
         """`events`: None if no record is kept. `failing`: the background loops that fail, and what lacks for
         connections. `up_to_date` sees to it that what is read tells all."""
         self._driver = driver
-        self._metrics = metrics
+        self._metrics = Reused(metrics.render, max_age_s=_MAX_AGE_S)
+        self._gauges = Reused(views.gauges, max_age_s=_MAX_AGE_S)
         self._views = views
         self._events = events
         self._access = access
@@ -107,7 +112,7 @@ class ControlPlane:
 
     async def _get_snapshot(self, request: web.Request) -> web.Response:
         if request.query.get("sessions") == "0":
-            return _json(self._views.gauges())
+            return _json(self._gauges.get(now=_now()))
         return _json(await self._views.snapshot())
 
     async def _get_events(self, request: web.Request) -> web.StreamResponse:
@@ -133,8 +138,12 @@ class ControlPlane:
 
     async def _get_metrics(self, _: web.Request) -> web.Response:
         return web.Response(
-            body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"}
+            body=self._metrics.get(now=_now()), headers={"Content-Type": "text/plain; version=0.0.4"}
         )
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _json(body: bytes) -> web.Response:

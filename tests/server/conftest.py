@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 import uvloop
 
-from gateway.server import app, listener
+from gateway.server import app, control, listener
 from gateway.simulator.replay import replay
 from tests.server.bench import Bench
 
@@ -25,6 +25,8 @@ async def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
     # Timeouts are looked after once a second; tests have less time.
     monkeypatch.setattr(app, "_SWEEP_PERIOD_S", 0.05)
     monkeypatch.setattr(listener, "_SWEEP_PERIOD_S", 0.05)
+    # Tests read metrics right behind what these tell of.
+    monkeypatch.setattr(control, "_MAX_AGE_S", 0.0)
     benches: list[Bench] = []
 
     async def start_bench(**settings: Any) -> Bench:

@@ -3,11 +3,14 @@
 import asyncio
 import base64
 import json
+from typing import Any
 
 import pytest
 
-from gateway.server import events
+from gateway.dashboard.views import Views
+from gateway.server import control, events
 from gateway.server.tenants import hash_key
+from gateway.telemetry.metrics import Metrics
 from tests.server.bench import CHAT, eventually, get, post
 from tests.telemetry.sse import read_events
 
@@ -140,6 +143,32 @@ async def test_without_a_ring_nothing_is_kept(start):
     assert (await bench.control(get(b"/turnpike/turns/r-1"))).status == 404
     snapshot = (await bench.control(get(b"/turnpike/snapshot"))).json()
     assert snapshot["seq"] == 0 and snapshot["sessions"][0]["last_turns"] == []
+
+
+@pytest.mark.parametrize("path", [b"/metrics", b"/turnpike/snapshot?sessions=0"])
+@pytest.mark.parametrize(("max_age_s", "made"), [(3600.0, 1), (0.0, 5)])
+async def test_what_was_made_for_one_is_given_to_all_who_ask_soon_after(
+    start, monkeypatch, path, max_age_s, made
+):
+    monkeypatch.setattr(control, "_MAX_AGE_S", max_age_s)
+    calls: list[str] = []
+
+    def count(kind: type, name: str) -> None:
+        make = getattr(kind, name)
+
+        def counted(self: Any) -> bytes:
+            calls.append(name)
+            return make(self)
+
+        monkeypatch.setattr(kind, name, counted)
+
+    count(Metrics, "render")
+    count(Views, "gauges")
+    bench = await start(server=KEYS)
+    answers = await asyncio.gather(*(bench.control(get(path, bearer(READ))) for _ in range(5)))
+    assert [answer.status for answer in answers] == [200] * 5 and len(calls) == made
+    assert (await bench.control(get(path))).status == 401, "also while there is a copy"
+    assert len(calls) == made
 
 
 async def test_what_is_asked_wrongly_is_refused(start):
