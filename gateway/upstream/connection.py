@@ -35,6 +35,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport
+        self._tcp: asyncio.Transport
+        """What is under `transport`; without TLS the same."""
         self.sent_at = 0.0
         self.last_read = 0.0
         self.use_count = 0
@@ -66,7 +68,7 @@ class UpstreamConnection(asyncio.Protocol):
     @property
     def has_sent_all(self) -> bool:
         """False while a replica that answered early has not taken the whole request."""
-        return not self.transport.get_write_buffer_size()
+        return not self._tcp.get_write_buffer_size()  # a TLS transport does not count what is under it
 
     @property
     def is_reusable(self) -> bool:
@@ -137,8 +139,12 @@ class UpstreamConnection(asyncio.Protocol):
     # --- from the transport ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
+        self.transport = self._tcp = cast(asyncio.Transport, transport)  # uvloop's is one in all but name
         self._step(Step.OPEN)
+
+    def encrypted(self, transport: asyncio.Transport) -> None:
+        """From now on `transport` is used, which speaks TLS over the one before."""
+        self.transport = transport
 
     def data_received(self, data: bytes) -> None:
         state = self.state
@@ -174,7 +180,8 @@ class UpstreamConnection(asyncio.Protocol):
             and was in (State.ANSWERING, State.PAUSED)
         )
         if is_end:
-            self._end()  # the body ends with the connection
+            self._is_whole = True  # the body ends with the connection
+            self._step(Step.SPEND)
         self._step(Step.LOSE)
         self._parser = None
         if is_end:
@@ -224,7 +231,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._read.clear()
 
     def _end(self) -> None:
-        self.resume()  # a transport may still give what it had read when it was paused
+        if self.state is State.PAUSED:
+            self.resume()  # a transport may still give what it had read when it was paused
         self._is_whole = True
         self._step(_END if self._keep_alive else Step.SPEND)
 

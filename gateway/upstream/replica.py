@@ -231,13 +231,7 @@ class Replica:
         failed: OSError | None = None
         for address in addresses:
             try:
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    UpstreamConnection,
-                    address,
-                    self.address.port,
-                    ssl=self._tls,
-                    server_hostname=self.address.host if self._tls else None,
-                )
+                connection = await self._open_one(address)
             except OSError as error:
                 if failed is None or local_kind(failed) is not None:  # what the replica did tells more
                     failed = error
@@ -248,6 +242,17 @@ class Replica:
                 return connection
         assert failed is not None
         raise self._failure(failed) from failed
+
+    async def _open_one(self, address: str) -> UpstreamConnection:
+        loop = asyncio.get_running_loop()
+        tcp, connection = await loop.create_connection(UpstreamConnection, address, self.address.port)
+        if self._tls is not None:
+            # Not by `create_connection`, which would hide what TCP has not sent yet.
+            tls = await loop.start_tls(tcp, connection, self._tls, server_hostname=self.address.host)
+            if tls is None:
+                raise ConnectionResetError("it closed the connection after the TLS handshake")
+            connection.encrypted(tls)
+        return connection
 
     def _failure(self, error: OSError) -> UpstreamError:
         kind = local_kind(error)

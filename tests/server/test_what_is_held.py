@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import ssl
 import subprocess
 import sys
 import tracemalloc
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import trustme
 
 from gateway.config.hints import HintsConfig
 from gateway.config.http_limits import HttpLimits
@@ -51,8 +53,15 @@ async def test_a_body_counts_until_the_response_has_begun(start):
     assert all(c._current.body == b"" for c in bench.gateway.listener._connections)
 
 
-async def test_a_body_counts_while_an_engine_that_answered_early_does_not_take_it(start):
-    bench = await start(limits={"max_buffered_bytes": 1 << 27})
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "tls"])
+async def test_a_body_counts_while_an_engine_that_answered_early_does_not_take_it(start, tmp_path, is_tls):
+    settings: dict[str, Any] = {}
+    if is_tls:
+        authority, tls = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        authority.issue_cert("localhost").configure_cert(tls)
+        authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+        settings = {"backend_tls": tls, "upstream": {"ca_file": str(tmp_path / "ca.pem")}}
+    bench = await start(limits={"max_buffered_bytes": 1 << 27}, **settings)
     begun, goes_on = asyncio.Event(), asyncio.Event()
 
     async def answers_early(exchange: Exchange) -> None:
@@ -69,8 +78,9 @@ async def test_a_body_counts_while_an_engine_that_answered_early_does_not_take_i
     assert b" 200 " in await client.reader.readuntil(b"\r\n\r\n")
     await begun.wait()
     budget = bench.gateway.listener.budget
-    assert budget.used == len(body)
+    counted = budget.used
     goes_on.set()
+    assert counted == len(body)
     await eventually(lambda: budget.used == 0)
 
 

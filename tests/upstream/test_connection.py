@@ -153,6 +153,16 @@ async def test_a_step_that_the_table_does_not_have_raises():
         connection._step(Step.RESUME)
 
 
+async def test_a_body_without_end_is_whole_if_the_connection_ends_while_it_is_paused():
+    connection = UpstreamConnection()
+    pipe, user = Pipe(connection), User(connection)
+    user.send()
+    connection.data_received(ENDLESS)
+    connection.pause()
+    pipe.lose()
+    assert user.outcome == "whole" and connection.state is State.CLOSED
+
+
 RESPONSES = st.sampled_from(
     [
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello", b"hello", True),
