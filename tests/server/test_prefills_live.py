@@ -86,8 +86,7 @@ class Moved:
             chat.drain(is_draining=True)
             self.first, sent = chat.ask("stolen")
             assert sent["x-turnpike-replica"] == "default-0"
-            for number in range(_HELD):
-                held.enter_context(chat.hold(f"held-{number}"))
+            others = [held.enter_context(chat.hold(f"held-{number}")) for number in range(_HELD)]
             chat.drain(is_draining=False)
             # Whenever a turn ends it is asked who steals; the second replica idles between these.
             moves: list[Any] = []
@@ -99,6 +98,7 @@ class Moved:
             asked = self.first["choices"][0]["message"]
             result = {"role": "tool", "tool_call_id": asked["tool_calls"][0]["id"], "content": "main.py"}
             self.second, self.sent = chat.ask("stolen", user("stolen"), asked, result)
+            assert all(each.readline() for each in others), "they were not cut off"
         assert [(each["outcome"], each["replica"]) for each in moves] == [("ready", "default-1")]
         self.ahead = moves[0]["usage"]
         """Of the request that went ahead."""

@@ -25,7 +25,11 @@ BLOCK = 16
 def greedy(spec: FleetSpec) -> Coordinator:
     stealing = {"enabled": True, "idle_s": 0.0, "ratio": 1.0, "cooldown_s": 0.0, "most": 100}
     urls = [{"url": f"http://{name}"} for name, _ in spec.each()]
-    settings = {"pools": [{"name": POOL, "replicas": urls}], "routing": {"stealing": stealing}}
+    settings = {
+        "pools": [{"name": POOL, "replicas": urls}],
+        "routing": {"stealing": stealing},
+        "workflow": {"share_learned": True},
+    }
     return assemble(msgspec.convert(settings, Config), session_ids=numbered_ids())
 
 
@@ -38,7 +42,7 @@ def test_sessions_are_stolen_and_nothing_is_lost(plugin: dict[str, Any] | None):
     )
     options = EngineOptions(block_size=BLOCK, max_model_len=8192, plugin=plugin)
     outcomes: Counter[str] = Counter()
-    for seed in range(8):
+    for seed in range(4):
         heard = Recorder()
         world = sessions(40, every_s=1.0, seed=seed)
         totals = simulate(world, fleet, greedy, options=options, load_profile=load_little, sink=heard)
