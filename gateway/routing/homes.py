@@ -27,7 +27,7 @@ TOOLS_RUN_S: Final = 300.0
 IDLE_S: Final = 15.0
 """After an answer without tool calls: a person is next, or nobody, or tools that nobody recognised."""
 MAX_OTHERS: Final = 256
-"""Conversations of one session besides its first, so that one with endless sub-agents pushes out nobody."""
+"""Conversations of one session besides its first. A session with endless sub-agents pushes out its own."""
 
 Conversation = tuple[SessionId, ThreadId]
 

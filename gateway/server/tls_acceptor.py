@@ -1,7 +1,7 @@
 """Accepts connections of clients that speak TLS, and leads each through its handshake.
 
-An event loop that listens for TLS itself tells of a connection only when its handshake is over. So those that
-never end one would count nowhere, until no file descriptor is left.
+`loop.create_server(ssl=...)` reports a connection only after its handshake. Connections that never finish
+theirs would not count, and could use up all file descriptors.
 
 Invariants: at most as many handshakes are under way as there is room for connections; beyond that a
 connection is closed unanswered; each handshake ends within its time.
@@ -17,7 +17,7 @@ from typing import Final
 from gateway.server.tasks import TaskGroup
 
 _AGAIN_S: Final = 0.2
-"""After the system had no descriptor or no memory for a connection."""
+"""How long to wait after the system had no descriptor or no memory for a connection."""
 
 
 class TlsAcceptor:
@@ -91,5 +91,5 @@ class TlsAcceptor:
             await self._loop.connect_accepted_socket(
                 self._connect, accepted, ssl=self._tls, ssl_handshake_timeout=self._handshake_s
             )
-        except (OSError, TimeoutError):
-            accepted.close()  # no TLS, none that we take, or not in time
+        except OSError:  # no TLS, a version or cipher that we refuse, or not in time (TimeoutError)
+            accepted.close()

@@ -275,7 +275,7 @@ def _drop(connecting: asyncio.Task[UpstreamConnection]) -> None:
 
 
 def open_session(timeout_s: float) -> aiohttp.ClientSession:
-    """For `Replica.ask`. A replica is not believed to send less than it seems: nothing is decompressed."""
+    """For `Replica.ask`. Nothing is decompressed, so a small answer cannot become a large one."""
     return aiohttp.ClientSession(
         timeout=aiohttp.ClientTimeout(total=timeout_s),
         cookie_jar=aiohttp.DummyCookieJar(),

@@ -35,13 +35,13 @@ class Tier(enum.Enum):
     """Too little was seen; requests are taken one by one."""
 
 
-_FEW: Final = 512
-"""Contexts of a graph that counts as one type; of a larger one, so many count as one more."""
+_CONTEXTS_PER_TYPE: Final = 512
+"""A graph of fewer contexts counts as one type; each further 512 contexts count as one more."""
 
 
 class AgentTypesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_types: Annotated[int, Meta(ge=1)] = 512
-    """Agent types remembered, of 512 contexts each; larger ones count as several. Beyond it the longest
+    """Agent types remembered. A type counts once for each 512 contexts of its graph. Beyond it the longest
     unseen are forgotten, of the tenant that has most."""
     max_tenants: Annotated[int, Meta(ge=1)] = 256
     """Tenants of which something learned is remembered; beyond it the longest unseen are forgotten."""
@@ -103,7 +103,7 @@ class AgentTypes:
         if graph is None:
             graph = Graph(self._config.graph, common.mixture, kin)
             self._types.put(agent.owner, agent.key, graph)
-        elif (weight := min(1 + graph.contexts // _FEW, self._config.max_types)) > graph.weight:
+        elif (weight := min(1 + graph.contexts // _CONTEXTS_PER_TYPE, self._config.max_types)) > graph.weight:
             graph.weight = weight
             self._types.put(agent.owner, agent.key, graph, weight)
         return graph

@@ -10,7 +10,7 @@ from typing import Final
 
 _RESCALE_AT: Final = 1e6
 EDGES: Final = 4
-"""Nodes that may follow one context, on average. What agents do next is much surer than that."""
+"""Edges kept for each context, on average."""
 _STRENGTH: Final = 0.5
 """What the simpler context weighs, for each different node that was seen in the one that leans on it."""
 FREQUENT: Final = 0
@@ -52,7 +52,7 @@ class Evidence:
         self._keep = 0.5 ** (1.0 / half_life)
         self._contexts: dict[int, Counts] = {}
         self.edges = 0
-        """How many nodes follow one context or another."""
+        """Pairs of a context and a node that followed it."""
         self.gain = 1.0
         """What an observation that is made now counts."""
 

@@ -86,7 +86,7 @@ class Graph:
         """Conversations that came to their end."""
         self.steps = 0
         self.weight = 1
-        """As which it counts among all types."""
+        """How many types it counts as."""
         self._remaining = Remaining()
         self.gaps: dict[int, LogQuantiles] = {}
         """By node: how long until the next request."""
@@ -94,7 +94,7 @@ class Graph:
 
     @property
     def contexts(self) -> int:
-        """How many it remembers, which is what it takes of memory: half a kilobyte each."""
+        """How many contexts are remembered; each takes about half a kilobyte."""
         return len(self._evidence)
 
     def forecast(self, walk: Walk) -> Forecast:

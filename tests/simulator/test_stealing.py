@@ -28,7 +28,7 @@ def greedy(spec: FleetSpec) -> Coordinator:
     settings = {
         "pools": [{"name": POOL, "replicas": urls}],
         "routing": {"stealing": stealing},
-        "workflow": {"share_learned": True},
+        "workflow": {"share_learned": True},  # alone, a tenant learns too late for so short a world
     }
     return assemble(msgspec.convert(settings, Config), session_ids=numbered_ids())
 
