@@ -21,7 +21,7 @@ _NUMBER_CHARS: Final = 6
 _PARTS: Final = re.compile(r"[0-9A-Za-z]+")
 _NUMBERS_AND_WORDS: Final = re.compile(r"[0-9]+|[A-Za-z]+")
 _RUNS: Final = re.compile(r"[0-9]+|[a-z]+|[A-Z]+")
-_MIXED: Final = re.compile(r"[0-9][A-Za-z]+[0-9]|[A-Za-z][0-9]+[A-Za-z]")
+_MIXED: Final = re.compile(r"[0-9][A-Za-z]{1,14}[0-9]|[A-Za-z][0-9]{1,14}[A-Za-z]")
 """Digits and letters that follow one another more than once."""
 _OF_A_TOOL: Final = "functions."
 """Kimi's ids are `functions.NAME:NUMBER`, whatever the name looks like."""
