@@ -2,6 +2,7 @@
 
 import random
 import string
+import uuid
 
 import pytest
 
@@ -12,6 +13,10 @@ RANDOM = [
     "toolu_01A09q90qw90lq917835lq9",  # Anthropic
     "chatcmpl-tool-5f0d0d5ff3f64c6c9c1b4d7ee0b0a3a1",  # vLLM
     "call_89830e32848a48c381254546",
+    "call_824936977963080a",  # of vLLM's, these are the rare ones: digits and then letters, or no letters
+    "call_8235104003022101",
+    "call_aeb6253582368132",
+    "call_d6699107-e43c-4230-9474-98072996189e",
     "call_0_b3c1a2f4-9d1e-4c77-8a55-0f2e6d7c8b9a",  # DeepSeek
     "call_b3c1a2f4-9d1e-4c77-8a55-0f2e6d7c8b9a_0",
     "bVvcMQhaS",  # Mistral
@@ -38,6 +43,8 @@ COUNTERS = [
     "s3GetObjectV2_0",
     "str_replace_based_edit_tool:104",
     "call_1700000000123",
+    "call_1795480000000123",
+    "call_8000000000000000",
     "call_aaaaaaaaaaaaaaaa",
     "aaaaaaaaa",
     "call_1aaaaaaaaaaaa",
@@ -70,6 +77,15 @@ def test_hardly_any_random_id_is_taken_for_a_counter(alphabet, length, prefix, s
     rng = random.Random(1)
     drawn = [prefix + "".join(rng.choices(alphabet, k=length)) for _ in range(2000)]
     assert sum(map(is_counter_like, drawn)) <= share * len(drawn)
+
+
+def test_no_random_uuid_is_taken_for_a_counter():
+    """vLLM's ids are the second half of one."""
+    rng = random.Random(1)
+    drawn = [uuid.UUID(int=rng.getrandbits(128), version=4) for _ in range(20_000)]
+    for known_as in drawn:
+        assert not is_counter_like(f"call_{known_as.hex[16:]}")
+        assert not is_counter_like(f"call_{known_as}")
 
 
 def test_a_long_id_is_looked_at_once():
