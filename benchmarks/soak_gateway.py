@@ -28,10 +28,10 @@ import msgspec
 import uvloop
 
 from benchmarks.processes import resident_mib
-from gateway.__main__ import _calm_the_garbage_collector
 from gateway.config.load import load_config
 from gateway.core import forecasts
 from gateway.server.app import Gateway
+from gateway.server.memory import set_up_memory
 from gateway.wire import facts
 from gateway.wire.transcript import TranscriptReader
 from gateway.workflow import traces
@@ -167,7 +167,7 @@ def _remember_little() -> None:
 
 def main(arguments: list[str]) -> Any:
     logging.basicConfig(level=logging.INFO, format="turnpike: %(message)s", stream=sys.stderr)
-    _calm_the_garbage_collector()
+    set_up_memory()
     _remember_little()
     uvloop.run(_main(*arguments))
 

@@ -1,7 +1,6 @@
 """The `turnpike` command."""
 
 import argparse
-import gc
 import getpass
 import logging
 import os
@@ -22,6 +21,7 @@ from gateway.domain.printable import printable
 from gateway.evaluation.cli import add_eval
 from gateway.evaluation.workflow_cli import add_graph
 from gateway.server.app import Gateway, check_references
+from gateway.server.memory import set_up_memory
 from gateway.server.tenants import hash_key
 from gateway.simulator.cli import add_simulate
 from gateway.simulator.live.cli import add_play
@@ -121,7 +121,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     _allow_open_files(2 * config.server.limits.max_connections + 1024)
 
     seed_hashes(secrets.randbits(64))
-    _calm_the_garbage_collector()
+    set_up_memory()
 
     async def run() -> None:
         try:
@@ -143,22 +143,6 @@ def _allow_open_files(wanted: int) -> None:
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-
-
-def _calm_the_garbage_collector() -> None:
-    """What requests, connections and sessions leave behind dies by reference count; collections are for
-    what does not, by a mistake of ours. No request moves during one, so none may walk over every session:
-    what survives a full collection is not looked at again, and each looks only at what was made since the
-    last."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 10, 1)
-    gc.callbacks.append(_set_survivors_aside)
-
-
-def _set_survivors_aside(phase: str, info: dict[str, int]) -> None:
-    if phase == "stop" and info["generation"] == 2:
-        gc.freeze()
 
 
 def _check_config(arguments: argparse.Namespace) -> int:

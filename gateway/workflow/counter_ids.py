@@ -24,7 +24,7 @@ _RUNS: Final = re.compile(r"[0-9]+|[a-z]+|[A-Z]+")
 _MIXED: Final = re.compile(r"[0-9][A-Za-z]{1,14}[0-9]|[A-Za-z][0-9]{1,14}[A-Za-z]")
 """Digits and letters that follow one another more than once."""
 _END_OF_UUID: Final = re.compile(r"[89ab][0-9a-f]{15}")
-"""The second half of a random UUID, which vLLM uses alone: its first digit says "variant 1" (RFC 9562, 4.1)."""
+"""The second half of a random UUID, which vLLM uses alone: the first digit says its variant (RFC 9562)."""
 _OF_A_TOOL: Final = "functions."
 """Kimi's ids are `functions.NAME:NUMBER`, whatever the name looks like."""
 

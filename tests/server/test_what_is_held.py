@@ -158,8 +158,8 @@ async def test_one_that_ended_early_does_so_too(start, no_collector, sent):
 
 COLLECTIONS = """
 import gc
-from gateway.__main__ import _calm_the_garbage_collector as calm
-calm()
+from gateway.server.memory import set_up_memory
+set_up_memory()
 looked_at = []
 gc.callbacks.insert(0, lambda phase, info: looked_at.append(len(gc.get_objects()))
                     if phase == "start" and info["generation"] == 2 else None)
@@ -179,6 +179,29 @@ def test_a_full_collection_looks_only_at_what_is_new():
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     count, most, collected = map(int, told.split())
     assert count >= 5 and most < 500_000 and collected >= 1
+
+
+LARGE_BUFFERS = """
+from gateway.server.memory import set_up_memory
+set_up_memory()
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+def body():
+    return bytearray(b"x") * (8 << 20)
+before, kept = resident(), []
+for _ in range(20):
+    large = body()
+    kept.append(bytes(5_000))
+    del large
+print(resident() - before)
+"""
+
+
+def test_a_large_body_leaves_no_memory_behind():
+    """Small objects that were made behind it are kept; without help that costs as much as the body."""
+    command = [sys.executable, "-c", LARGE_BUFFERS]
+    assert int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) < 1 << 20
 
 
 # --- replicas that leave ---------------------------------------------------------------------------

@@ -1,0 +1,45 @@
+"""How this process keeps memory: what the garbage collector looks at, when large buffers are given back."""
+
+import ctypes
+import gc
+from typing import Final
+
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_LARGE_BYTES: Final = 1 << 20
+"""Buffers from here on are mapped one by one. That is a system call each: most prompts are smaller."""
+_SPARE_BYTES: Final = 4 << 20
+"""Free memory at the end of the heap that is kept, so that usual prompts do not fetch it again each time."""
+
+
+def set_up_memory() -> None:
+    """To be called once, when everything is imported."""
+    _calm_the_garbage_collector()
+    _give_large_buffers_back()
+
+
+def _give_large_buffers_back() -> None:
+    """glibc maps large buffers, but only those larger than any that was freed before: the others lie in the
+    heap, where a small object behind one keeps it from the system (mallopt(3), `M_MMAP_THRESHOLD`)."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:
+        return  # another C library, with ways of its own
+    mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, _SPARE_BYTES)
+
+
+def _calm_the_garbage_collector() -> None:
+    """What requests, connections and sessions leave behind dies by reference count; collections are for
+    what does not, by a mistake of ours. No request moves during one, so none may walk over every session:
+    what survives a full collection is not looked at again, and each looks only at what was made since the
+    last."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 1)
+    gc.callbacks.append(_set_survivors_aside)
+
+
+def _set_survivors_aside(phase: str, info: dict[str, int]) -> None:
+    if phase == "stop" and info["generation"] == 2:
+        gc.freeze()
