@@ -81,7 +81,7 @@ def test_accounts(tmp_path, records, missed):
 
 def reports(**last: object) -> list[dict]:
     usual = {"rss_mib": 50.0, "descriptors": 20, "tasks": 10, "late_ms": [0.1] * 99}
-    each = [{"at_s": float(at), **usual} for at in range(100)]
+    each = [{"at_s": float(at), **usual} for at in range(90)]
     each += [{"at_s": float(at), "sizes": {"Books.live": 100}} for at in (12, 15)]
     changed = {name: value for name, value in last.items() if name != "sizes"}
     each += [{"at_s": float(at), **(usual | changed)} for at in range(90, 100) for _ in range(3)]
