@@ -12,10 +12,10 @@ derives no limit: under processor sharing tools that take k times as long are k 
 one (`limit`). Hosts may report how many processes want to run on how many cores: a probe beside the tools, as
 in MARS. It is not known whose tools run where, so what counts is all of them together.
 
-Invariants: fewer active tools than usual are no contention, however long they take; durations alone never
-take more than half of the sessions out; sessions whose tools find a core each are never too many, whatever
-else runs on a host; a host that falls silent is forgotten; at most `_MAX_TOOLS` names, as many agent types,
-and `_MAX_HOSTS` hosts are remembered.
+Invariants: tools that usually take no time are no load; fewer active tools than usual are no contention,
+however long they take; durations alone never take more than half of the sessions out; sessions whose tools
+find a core each are never too many, whatever else runs on a host; a host that falls silent is forgotten; at
+most `_MAX_TOOLS` names, as many agent types, and `_MAX_HOSTS` hosts are remembered.
 """
 
 import math
@@ -40,6 +40,8 @@ _ENOUGH: Final = 20
 _ENOUGH_OF_TYPE: Final = 12.0
 _LIGHT: Final = 1.4
 _LEAST_INFLATION: Final = 2.0
+_NO_LOAD_S: Final = 0.1
+"""Tools that usually take less are no load: what they wait for is the client, or the gateway."""
 _DEVIATIONS: Final = 4.0
 _HOST_IS_OVERLOADED: Final = 1.5
 """Processes that want a core, for each that there is."""
@@ -119,6 +121,9 @@ class CpuPressure:
         if usual is None:
             usual = DecayedMean(half_life=_USUALLY)
             self._usual.put(agent.owner, name, usual)
+        elif usual.mean(0.0, 0.0) < math.log(_NO_LOAD_S):
+            for of_type in self._of_type(agent):
+                of_type.add(0.0)
         else:
             ratio = value - usual.mean(0.0, 0.0)
             self._lately.add(ratio)

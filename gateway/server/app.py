@@ -267,7 +267,7 @@ class Gateway:
         while True:
             await asyncio.sleep(_SWEEP_PERIOD_S)
             now = loop.time()
-            self._clock.adjust()
+            self._clock.follow()
             self._handlers.sweep(now)
             if self._prefills is not None:
                 self._prefills.sweep(now)

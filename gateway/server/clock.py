@@ -30,14 +30,16 @@ class Slew:
         self._rate = 1.0 + max(-MAX_SLEW, min(MAX_SLEW, (wall - now) / HORIZON_S))
 
 
-class SteadyClock:
+class SteadyClock(Slew):
     def __init__(self) -> None:
-        self._slew = Slew(wall=time.time(), monotonic=time.monotonic())
-        self._at = self._slew.at
+        super().__init__(wall=time.time(), monotonic=time.monotonic())
 
     def __call__(self) -> float:
-        return self._at(time.monotonic())
+        return self._base + (_monotonic() - self._since) * self._rate
 
-    def adjust(self) -> None:
+    def follow(self) -> None:
         """To be called about once a second."""
-        self._slew.adjust(wall=time.time(), monotonic=time.monotonic())
+        self.adjust(wall=time.time(), monotonic=_monotonic())
+
+
+_monotonic = time.monotonic  # looked up once: several a request

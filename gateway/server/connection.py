@@ -144,12 +144,14 @@ class ClientConnection(ResponseWriter):
 
         A loop: handlers may end at once.
         """
+        parser = self._parser
         while self.state is State.IDLE and self._paused_since is None:
-            request = self._parser.next_request()
+            request = parser.next_request()
             if request is None:
-                self._read_on()
+                if parser.refusal is not None or parser.wants_continue or not self._is_reading:
+                    self._read_on()
                 return
-            self.state = advance(State.IDLE, Step.SERVE)
+            self.state = _SERVED
             self._current = request
             run = Run(self._listener.handler(self, request), self._request_over)
             run.go_on()
@@ -158,7 +160,8 @@ class ClientConnection(ResponseWriter):
 
     def _request_over(self) -> None:
         assert self._current is not None
-        self.let_go_of_body()
+        if self._current.body:
+            self.let_go_of_body()
         self._current = None
         self._since = self._first_byte = self._last_read = self._listener.now()
         if self.state is not State.ANSWERED:  # the handler stopped half-way
@@ -166,7 +169,7 @@ class ClientConnection(ResponseWriter):
         elif self._must_close or self._listener.is_draining:
             self._close()
         else:
-            self.state = advance(State.ANSWERED, Step.REST)
+            self.state = _RESTED
         if self._run is not None:  # else `_serve` goes on
             self._run = None
             self._serve()
@@ -251,5 +254,7 @@ class ClientConnection(ResponseWriter):
             self._close()
 
 
+_SERVED: Final = advance(State.IDLE, Step.SERVE)
+_RESTED: Final = advance(State.ANSWERED, Step.REST)
 _WITH_HANDLER: Final = frozenset((State.SERVING, State.ANSWERING, State.ANSWERED))
 _ENDING: Final = frozenset((State.CLOSING, State.CLOSED))

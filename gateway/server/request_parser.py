@@ -100,20 +100,31 @@ class RequestParser:
                 self._unread, self._at = b"", 0
             if not self._unread:
                 return None
-            if not self._at and not self.is_mid_request and not self._unreported_bytes:
+            if not self._at and not self._unreported_bytes and not (self.is_in_head or self.is_in_body):
+                known = self._known(self._unread)
+                if known is not None:
+                    return known
                 self._read_whole(self._unread)
             else:
                 self._read(self._cut())
         return self._requests.popleft()
 
+    def _known(self, data: bytes) -> HttpRequest | None:
+        """All of it, if it is a request with the last one's head for whose body there is room. Where there is
+        none, llhttp's callbacks say why."""
+        if self._last is None:
+            return None
+        known, head = self._last
+        body = known.body_of(data)
+        if body is None or len(body) > self._limits.max_body_bytes:
+            return None
+        if not self._budget.take(head.visitor.tenant.id, len(body)):
+            return None
+        self._unread = b""
+        return HttpRequest(head, body)
+
     def _read_whole(self, data: bytes) -> None:
         """At the beginning of a read, which most often is exactly one request."""
-        if self._last is not None:
-            body = self._last[0].body_of(data)
-            if body is not None and self._may_hold(self._last[1], len(body)):
-                self._unread = b""
-                self._requests.append(HttpRequest(self._last[1], body))
-                return
         while self._unread and not self._requests and self.refusal is None:
             self._read(self._cut())
         if not self._unread and not self.is_mid_request and len(self._requests) == 1:
@@ -139,12 +150,6 @@ class RequestParser:
         if self.is_in_body and end - start > _SMALL_BYTES:
             return memoryview(data)[start:end]  # large enough for a copy to cost more
         return data[start:end]
-
-    def _may_hold(self, head: RequestHead, size: int) -> bool:
-        """Takes it from the budget. If not, llhttp's callbacks say why."""
-        if self.refusal is not None or size > self._limits.max_body_bytes:
-            return False
-        return self._budget.take(head.visitor.tenant.id, size)
 
     def _read(self, data: bytes | memoryview) -> None:
         while data and self.refusal is None:

@@ -89,7 +89,7 @@ class ResponseWriter(asyncio.Protocol):
             raise ConnectionStateError(f"a connection that is {state.value} has no response to write")
         self._held_head = b""
         if is_last:
-            self.state = advance(state, Step.COMPLETE)
+            self.state = _ANSWERED
         if framing is _CHUNKED:
             size = sum(map(len, parts))
             start = b"%s%x\r\n" % (head, size) if size else head
@@ -138,6 +138,7 @@ class ResponseWriter(asyncio.Protocol):
 
 _GONE: Final = frozenset((State.CLOSING, State.CLOSED))
 _ANSWERING: Final = State.ANSWERING
+_ANSWERED: Final = advance(State.ANSWERING, Step.COMPLETE)
 _REASONS: Final = {
     400: b"Bad Request", 401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found",
     408: b"Request Timeout", 413: b"Content Too Large", 431: b"Request Header Fields Too Large",

@@ -39,9 +39,9 @@ from gateway.wire.echoes import NO_ECHOES, Echoes
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.explicit_ids import IDENTITY_HEADERS, read_explicit_id
 from gateway.wire.form import read_form_field
+from gateway.wire.hashing import hash_text
 from gateway.wire.headers import RawHeaders, select_headers
 from gateway.wire.inflate import INFLATABLE, inflating
-from gateway.wire.marks import hash_text
 from gateway.wire.slices import finish
 from gateway.wire.tool_times import TOOLS_HEADER, read_tool_times
 from gateway.wire.traceparent import read_traceparent

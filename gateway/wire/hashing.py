@@ -9,11 +9,13 @@ made with this hash.
 
 from collections.abc import Iterable
 from itertools import repeat
+from typing import Final
 
 from msgspec import Raw
 from xxhash import xxh3_64_intdigest
 
 _seed = [0]
+_BLANKS: Final = b"\t\n\v\f\r\x1c\x1d\x1e\x1f "
 
 
 def seed_hashes(seed: int) -> None:
@@ -28,6 +30,16 @@ def hash_seed() -> int:
 def digest(data: bytes | Raw) -> int:
     """64 bits."""
     return xxh3_64_intdigest(data, _seed[0])
+
+
+def hash_text(text: str) -> int:
+    return xxh3_64_intdigest(text.encode("utf-8", "replace"), _seed[0])
+
+
+def text_hash(text: str) -> int:
+    """Equal for texts that differ in white space alone; 0 for a text without any other."""
+    plain = text.encode("utf-8", "replace").translate(None, _BLANKS)
+    return xxh3_64_intdigest(plain, _seed[0]) if plain else 0
 
 
 def digest_all(pieces: Iterable[bytes | Raw]) -> list[int]:

@@ -14,8 +14,7 @@ from msgspec import Raw
 
 from gateway.domain.ids import is_well_formed_id
 from gateway.wire.body import ABSENT, UNREADABLE, read_as, read_text, structure_of
-from gateway.wire.hashing import digest
-from gateway.wire.marks import hash_text, text_hash
+from gateway.wire.hashing import digest, hash_text, text_hash
 
 SYSTEM: Final = 0
 USER: Final = 1

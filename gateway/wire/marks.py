@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Set
 from typing import Final
 
-from gateway.wire.hashing import digest, digest_all
+from gateway.wire.hashing import digest_all
 
 WINDOW: Final = 5
 """Words. Four in a row are boilerplate more often than not."""
@@ -33,21 +33,9 @@ _WINDOW_BYTES: Final = 160
 
 _WORD: Final = re.compile(r"\w+")
 _TAG: Final = re.compile(r"<[^<>]{1,80}>")
-_BLANKS: Final = b"\t\n\v\f\r\x1c\x1d\x1e\x1f "
-
 _WORDS_AND_BLANKS: Final = bytes(
     at if at == ord("_") or chr(at).isalnum() else 32 for at in range(128)
 ) + bytes(range(128, 256))
-
-
-def text_hash(text: str) -> int:
-    """Equal for texts that differ in white space alone; 0 for a text without any other."""
-    plain = text.encode("utf-8", "replace").translate(None, _BLANKS)
-    return digest(plain) if plain else 0
-
-
-def hash_text(text: str) -> int:
-    return digest(text.encode("utf-8", "replace"))
 
 
 def leave_marks(text: str) -> tuple[int, ...]:

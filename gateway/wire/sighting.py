@@ -4,8 +4,8 @@ from typing import Protocol as Interface
 
 from gateway.domain.ids import clean_name, is_well_formed_id
 from gateway.domain.request import Answer, ToolCall, Usage, Utterance
+from gateway.wire.hashing import text_hash
 from gateway.wire.items import as_run, without_thought
-from gateway.wire.marks import text_hash
 from gateway.wire.spoken import SpokenWords
 
 MAX_CALLS = 1024

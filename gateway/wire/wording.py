@@ -16,8 +16,9 @@ from typing import Final, NamedTuple
 from msgspec import Raw
 
 from gateway.domain.request import NO_WORDS, Words
+from gateway.wire.hashing import hash_text
 from gateway.wire.items import ASSISTANT, MAX_TEXTS, USER, Item, read_texts
-from gateway.wire.marks import MAX_CHARS, hash_text, is_most, leave_marks, lone_phrases, probe
+from gateway.wire.marks import MAX_CHARS, is_most, leave_marks, lone_phrases, probe
 from gateway.wire.memory import Memory
 
 OVERHEAD: Final = 300

@@ -14,11 +14,12 @@ taken, and the answer says that it was a choice.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import filterfalse
 from typing import Final, NamedTuple
 
 from gateway.domain.decision import SessionSource
 from gateway.domain.request import AssistantBlock, RequestFacts
-from gateway.wire.marks import hash_text
+from gateway.wire.hashing import hash_text
 from gateway.workflow.counter_ids import is_counter_like
 from gateway.workflow.traces import Traces, holders
 from gateway.workflow.turns import Outcome, Turn
@@ -123,13 +124,11 @@ class _Ids:
     __slots__ = ("are_counters", "are_states", "keys")
 
     def __init__(self, facts: RequestFacts) -> None:
-        ids = [text for text in facts.echoed_ids if not is_counter_like(text)]
-        if facts.state_ids:
-            ids = [*facts.state_ids, *ids]
+        ids = [*facts.state_ids, *filterfalse(is_counter_like, facts.echoed_ids)]
         self.are_counters = not ids
         """Or there are none."""
         self.are_states = bool(facts.state_ids)
-        self.keys = [hash_text(text) for text in ids or facts.echoed_ids]
+        self.keys = list(map(hash_text, ids or facts.echoed_ids))
         """Newest first; where some are no counters, those alone."""
 
 
@@ -146,9 +145,8 @@ def _prove(link: Link, traces: Traces, facts: RequestFacts, ids: _Ids) -> Link:
         return link
     is_told = _was_told(turn, traces, facts)
     is_by_id = link.source is not SessionSource.ECHO and not ids.are_counters
-    if is_by_id:
-        for key in ids.keys:
-            is_by_id = is_by_id and _is_alone(turn, holders(traces.minted, key))
+    for key in ids.keys if is_by_id else ():
+        is_by_id = is_by_id and _is_alone(turn, holders(traces.minted, key))
     return Link(turn, link.source, False, is_by_id or is_told, is_told)
 
 

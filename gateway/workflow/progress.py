@@ -212,6 +212,11 @@ class Progress:
         self._learn_size(known, facts, answer)
         return self._step(ref.thread, known, tools, facts, answer)
 
+    def was_passed(self, ref: SessionRef) -> bool:
+        """Nothing was said after its thread's last step."""
+        known = self._threads.get(ref.thread)
+        return known is not None and known.forecast is None and known.walk.steps > 0
+
     def session_over(self, session: SessionId) -> None:
         for thread in self._sessions.pop(session, ()):
             known = self._threads.pop(thread, None)

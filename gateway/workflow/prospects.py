@@ -86,6 +86,8 @@ class Prospects:
             computed = (usage.prompt_tokens or 0) - (usage.cached_tokens or 0) + (usage.output_tokens or 0)
             self._service.add(ref.session, computed, now=now)
         may_look = self._steps.take(now=now)
+        if may_look and self.progress.was_passed(ref):
+            self._steps.left -= 1.0  # what would have been said before it has to be worked out, too
         return self.progress.answered(ref, facts, answer, may_look=may_look, now=now)
 
     def doubted(

@@ -26,7 +26,7 @@ from typing import Final
 from gateway.domain.decision import Edge, Guess, SessionRef, SessionSource
 from gateway.domain.ids import RequestId, SessionId, TenantId
 from gateway.domain.request import NO_WORDS, Answer, RequestFacts, Utterance
-from gateway.wire.marks import hash_text
+from gateway.wire.hashing import hash_text
 from gateway.workflow.identity import identify
 from gateway.workflow.inference import Identity
 from gateway.workflow.shelf import SessionsConfig, Shelf

@@ -142,3 +142,15 @@ def test_between_two_looks_the_newest_teach():
         tools.saw_tool((f"tool-{number}",), 0.0)
     tools.read(now=0.0)
     assert (NOBODYS, "tool-599") in names(tools) and (NOBODYS, "tool-0") not in names(tools)
+
+
+def test_tools_that_take_no_time_are_no_load():
+    tools = CpuPressure()
+    rng = random.Random(3)
+    for slower in (1.0, 20.0):
+        for _ in range(300):
+            tools.active = 10 if slower == 1.0 else 30
+            tools.saw_tool(("lookup",), slower * 0.002 * rng.lognormvariate(0.0, 1.0), AgentKey(NOBODYS, 7))
+    reading = tools.read(now=0.0)
+    assert reading.pressure == 0.0 and tools.limit(30, reading) == float("inf")
+    assert tools.is_light(AgentKey(NOBODYS, 7)), "it does not wait while the tools of others are slow"

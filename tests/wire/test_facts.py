@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gateway.domain.request import ExplicitId, Protocol, RequestFacts, Work
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
-from gateway.wire.marks import hash_text
+from gateway.wire.hashing import hash_text
 from tests.wire.shapes import assistant, encode, headers, result, user
 
 CHAT = classify("POST", "/v1/chat/completions")

@@ -7,8 +7,8 @@ import pytest
 from gateway.wire.agent_skeleton import agent_skeleton
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
-from gateway.wire.hashing import digest, digest_all, hash_seed, seed_hashes
-from gateway.wire.marks import hash_text, leave_marks, text_hash
+from gateway.wire.hashing import digest, digest_all, hash_seed, hash_text, seed_hashes, text_hash
+from gateway.wire.marks import leave_marks
 from gateway.wire.transcript import TranscriptReader
 from tests.wire.shapes import assistant, raws, user
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.wire.hashing import text_hash
 from gateway.wire.items import (
     ASIDE,
     ASSISTANT,
@@ -19,7 +20,6 @@ from gateway.wire.items import (
     read_texts,
     without_thought,
 )
-from gateway.wire.marks import text_hash
 from tests.wire.shapes import assistant, call, raws, result, user
 
 

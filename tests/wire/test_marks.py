@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.wire import marks as module
-from gateway.wire.marks import MAX_MARKS, leave_marks, probe, text_hash
+from gateway.wire.hashing import text_hash
+from gateway.wire.marks import MAX_MARKS, leave_marks, probe
 
 LONG = "The quick brown fox jumps over the lazy dog, and then it goes home to sleep for a while."
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from gateway.domain.request import Answer, Protocol, ToolCall, Usage, Utterance, Work
 from gateway.wire import observer as module
+from gateway.wire.hashing import text_hash
 from gateway.wire.inflate import Inflater
-from gateway.wire.marks import leave_marks, text_hash
+from gateway.wire.marks import leave_marks
 from gateway.wire.observer import ResponseObserver, SilentObserver, observe
 from tests.wire.shapes import (
     RESPONSE_USAGE,

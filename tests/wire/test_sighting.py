@@ -5,8 +5,8 @@ import pytest
 from gateway.domain.request import Answer, ToolCall, Usage, Utterance
 from gateway.wire import sighting as module
 from gateway.wire import spoken
+from gateway.wire.hashing import text_hash
 from gateway.wire.items import read_item
-from gateway.wire.marks import text_hash
 from gateway.wire.sighting import Sighting
 from tests.wire.shapes import assistant, raws
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.request import Protocol, Work
-from gateway.wire.marks import text_hash
+from gateway.wire.hashing import text_hash
 from gateway.wire.observer import observe
 from gateway.wire.text_gap import TextGap, find_gap
 

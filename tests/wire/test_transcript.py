@@ -8,8 +8,9 @@ from gateway.domain.request import AssistantBlock, Transcript
 from gateway.wire import items
 from gateway.wire import transcript as module
 from gateway.wire.body import ResponsesBody, decode_body
+from gateway.wire.hashing import text_hash
 from gateway.wire.items import Item
-from gateway.wire.marks import leave_marks, text_hash
+from gateway.wire.marks import leave_marks
 from gateway.wire.memory import Memory
 from gateway.wire.transcript import TranscriptReader
 from tests.wire.shapes import assistant, encode, result, user
