@@ -65,7 +65,8 @@ def test_of_steps_beyond_the_allowance_it_is_noted_that_they_were():
     assert step(0.0, tool_count=0) is not None  # whoever offers no tools may have called some in its text
     later = step(5.0, "read")
     assert later is not None and later.tools == ("read",) and thread.walk.steps == 5
-    assert step(5.0, "read") is None  # the one behind those that passed counted twice
+    looked_at = [step(at, "read") is not None for at in (5.0, 5.0, 6.0, 7.0, 8.0)]
+    assert looked_at == [True, False, True, False, True]  # one behind those that passed counts twice
 
 
 def test_a_conversation_that_passed_by_is_forgotten_in_time():
