@@ -30,7 +30,8 @@ _MAX_REPLICAS = 4096
 
 class WorkflowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     steps_per_s: Annotated[float, Meta(gt=0)] = 300.0
-    """Steps that are learned from and predicted, on average; some 100 µs of a core each."""
+    """Steps that are learned from and predicted, on average; some 100 µs of a core each; one behind a step
+    that was passed over counts twice."""
     progress: ProgressConfig = ProgressConfig()
     durations: DurationsConfig = DurationsConfig()
     reuse: ReuseConfig = ReuseConfig()
