@@ -22,7 +22,7 @@ SCRIPTS = {
     "stolen": {
         "turns": [{"text": "Looking.", "tool_calls": [{"name": "ls", "arguments": {}}]}, {"text": "Done."}]
     },
-    "held": {"turns": [{"text": " and so on" * 800}]},
+    "held": {"turns": [{"text": " and so on" * 8_000}]},
     "other": {"turns": [{"text": "Yes."}]},
 }
 
@@ -89,6 +89,7 @@ class Moved:
             others = [held.enter_context(chat.hold(f"held-{number}")) for number in range(_HELD)]
             chat.drain(is_draining=False)
             # Whenever a turn ends it is asked who steals; the second replica idles between these.
+            # Some seventy may pass: until then a replica may be judged by a first turn that was slow.
             moves: list[Any] = []
             while not moves:
                 assert chat.running()["default-0"] == _HELD, "the first replica is to be busy"
@@ -134,8 +135,8 @@ def test_what_engines_share_is_loaded_instead(tmp_path: Path) -> None:
         "kv_connector_extra_config": {"shared_storage_path": str(tmp_path / "store")},
     }
     options = EngineOptions(
-        max_model_len=4096,
-        extra_args=("--num-gpu-blocks-override", "1000", "--kv-transfer-config", json.dumps(store)),
+        max_model_len=32_768,
+        extra_args=("--num-gpu-blocks-override", "4000", "--kv-transfer-config", json.dumps(store)),
     )
     engines = [ScriptedEngine({"scripts": SCRIPTS}, options) for _ in range(2)]
     with ExitStack() as stack:
