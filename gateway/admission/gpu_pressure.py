@@ -144,11 +144,13 @@ class GpuPressure:
         sessions: float,
         replicas: int = 1,
         in_engine: float = 1.0,
+        is_loss_bearable: bool = False,
         feedback_s: float,
         now: float,
     ) -> GpuReading:
         """`sessions`: how many are in on a replica; `in_engine`: what they spend there of their time, and not
-        in tools."""
+        in tools; `is_loss_bearable`: engines have the time to compute all that may be lost (`time_bound.py`),
+        so that loss is no pressure."""
         self._fade(feedback_s, now=now)
         waiting = sum(signals.waiting or 0 for signals in self._signals.values())
         running = sum(signals.running or 0 for signals in self._signals.values())
@@ -160,7 +162,9 @@ class GpuPressure:
         lately = self._launch_lately.mean(0.0) - self._launch_usual.mean(0.0)
         inflation = math.exp(lately) if self._launch_lately.weight >= _ENOUGH_TURNS else 1.0
         signs = {
-            LOST: self._loss_pressure(
+            LOST: 0.0
+            if is_loss_bearable
+            else self._loss_pressure(
                 seen, loss or 0.0, sessions=sessions, replicas=replicas, in_engine=in_engine
             ),
             "preemptions": preemptions / PREEMPTIONS_ARE_OVERLOAD,

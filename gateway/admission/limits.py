@@ -19,6 +19,7 @@ from gateway.admission.gpu_pressure import GpuPressure
 from gateway.admission.promises import Promises
 from gateway.admission.sessions import Member, Places
 from gateway.admission.settings import AdmissionConfig
+from gateway.admission.time_bound import TimeBound
 from gateway.admission.window import Window, WindowInputs, host_tier_tokens, window_updated
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import PoolId, ReplicaId
@@ -72,6 +73,7 @@ class Limits:
         """What sessions take from one turn to the next."""
         self.run_s = DecayedMean(half_life=100)
         """What a turn takes of that."""
+        self.time = TimeBound()
         self.update_due_s = -math.inf
         self.changed_s = -math.inf
         """When the window was last decreased: what was lost before says nothing about now."""
@@ -93,7 +95,7 @@ class Limits:
         if math.isfinite(tool_limit) and not self._cpu.is_light(member.agent):
             if self._with_tools() + 1 > tool_limit:
                 return WaitReason.TOOLS_FULL
-        if math.isinf(window.budget):
+        if math.isinf(window.budget) or places.count + 1 <= self.time_bound():
             return None
         if self._is_far_from_full(member.tokens):
             return None
@@ -105,6 +107,14 @@ class Limits:
         is_too_soon = since_s < pace_s and not member.is_spilled
         return WaitReason.KV_NEARLY_FULL if is_too_soon else None
 
+    def time_bound(self) -> float:
+        """Sessions that may be in whatever they lose; 0 where a fixed limit is asked for."""
+        return self.time.sessions(len(self._up)) if self._config.policy == "sessions" else 0.0
+
+    def is_a_replica_idle(self) -> bool:
+        """And it is not known yet what holding sessions back gains."""
+        return not self.time.is_known and self._places.live < len(self._up)
+
     def _with_tools(self) -> int:
         """Sessions that have tools run, or will; of those that gave their place back, some still have."""
         agents = self._places.residents.agents
@@ -112,7 +122,10 @@ class Limits:
         return max(are_in, self._cpu.active)
 
     def is_over_full(self) -> bool:
-        return self._places.count > self.window.limit() or self._places.residents.now() > self.window.budget
+        count = self._places.count
+        if count > self.window.limit():
+            return True
+        return count > self.time_bound() and self._places.residents.now() > self.window.budget
 
     def is_half_empty(self) -> bool:
         budget = self.window.budget
@@ -178,6 +191,7 @@ class Limits:
             sessions=sessions,
             replicas=len(self._up),
             in_engine=min(1.0, self.run_s.mean(0.0, 1e-9) / cycle_s) if cycle_s > 0 else 1.0,
+            is_loss_bearable=self._places.count <= self.time_bound(),
             feedback_s=self.window.feedback_s,
             now=now,
         )
@@ -194,6 +208,7 @@ class Limits:
             cpu_limit=self._cpu.limit(with_tools, cpu),
             cpu_floor=self._cpu.floor(with_tools, cpu),
             admitted=self._places.count,
+            time_bound=self.time_bound(),
             with_tools=with_tools,
             held=max(residents.now(), 0.0),
             demand=residents.peak(),

@@ -72,6 +72,8 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What computing its prompt takes, as far as that was not cached, on that replica alone."""
     alone_s: float | None = None
     """What all of it takes on that replica alone, where nothing is lost that turns before it left."""
+    anew_s: float | None = None
+    """What computing its whole prompt takes there, if nothing of it is cached."""
 
 
 class Displaced(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@ from gateway.domain.records import Record
 
 LIVENESS_S: Final = 0.1
 _TASKS_SAMPLED: Final = 256
+_OF_KV: Final = (WaitReason.KV_FULL, WaitReason.KV_NEARLY_FULL)
 _SLOWEST: Final = 20.0
 """Tools are never waited for so many times as long as usual."""
 
@@ -131,12 +132,22 @@ class PoolAdmission:
         return member.service_class
 
     def saw_turn(
-        self, member: Member, outcome: TurnOutcome, *, asked_s: float, gap_s: float, now: float
+        self,
+        member: Member,
+        outcome: TurnOutcome,
+        *,
+        asked_s: float,
+        pause_s: float,
+        gap_s: float,
+        now: float,
     ) -> None:
-        """Is what was promised to those who hold no more than their share kept?"""
-        if outcome.alone_s is None or self.fair.holds_too_much(member.tenant):
+        """What does a turn need of engines, and is what was promised to those who hold no more than their
+        share kept?"""
+        if outcome.alone_s is None:
             return
-        if self._is_one_above:
+        if outcome.anew_s is not None:
+            self.limits.time.saw_turn(pause_s=pause_s, alone_s=outcome.alone_s, anew_s=outcome.anew_s)
+        if self._is_one_above and not self.fair.holds_too_much(member.tenant):
             self.promises.saw(gap_s=gap_s, taken_s=now - asked_s, alone_s=outcome.alone_s)
 
     def turn_is_over(self, member: Member) -> None:
@@ -255,10 +266,13 @@ class PoolAdmission:
         return None
 
     def _must_move(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
-        """Who enters though it does not fit: liveness, which knows no quota, and the aged's privilege."""
+        """Who enters though it does not fit: liveness, which knows no quota; on an idle replica; and the
+        aged's privilege."""
         quiet_s = self.places.quiet_since_s
         if quiet_s is not None and now >= quiet_s + self._rest_s():
             return next(iter(self.queue.candidates(regime, lambda _: True, now=now)))
+        if self._blocked_by in _OF_KV and self.limits.is_a_replica_idle():
+            return candidates[0] if candidates else None
         for entry in candidates[:1]:
             if entry.is_aged and self._ageing.may_exceed_window(self.places.above):
                 return entry

@@ -44,8 +44,10 @@ class _Turn(msgspec.Struct):
     asked_s: float
     is_let_in: bool = False
     may_find_warm: bool = False
+    pause_s: float = 0.0
+    """How long its session was silent in its place before."""
     gap_s: float = 0.0
-    """What its session did before, if that were tools."""
+    """As long, if it ran tools."""
 
 
 class SessionAdmission:
@@ -169,7 +171,9 @@ class SessionAdmission:
             if outcome.was_answered:
                 warm = turn.may_find_warm
                 pool.lessons.learn(member, turn.applicant, outcome, may_find_warm=warm, now=now)
-                pool.saw_turn(member, outcome, asked_s=turn.asked_s, gap_s=turn.gap_s, now=now)
+                pool.saw_turn(
+                    member, outcome, asked_s=turn.asked_s, pause_s=turn.pause_s, gap_s=turn.gap_s, now=now
+                )
             if outcome.has_calls:
                 gap = Gap.TOOL
         if turn.charged:
@@ -259,8 +263,10 @@ class SessionAdmission:
         if member.is_studied and member.began_s and not member.live:
             pool.limits.cycle_s.add(now - member.began_s)
             pool.footprints.saw_cycle(member.agent, now - member.began_s)
+        silent_s = max(0.0, turn.asked_s - member.gap_since_s) if member.gap is not None else 0.0
+        turn.pause_s = member.kept_s or silent_s
         if member.gap is Gap.TOOL:
-            turn.gap_s = max(0.0, turn.asked_s - member.gap_since_s)
+            turn.gap_s = silent_s
         turn.is_let_in = True
         turn.may_find_warm = not member.is_spilled and member.gap_since_s >= pool.limits.changed_s
         pool.places.turn_began(member, now=now)

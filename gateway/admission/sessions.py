@@ -70,6 +70,8 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     gap_since_s: float = 0.0
     began_s: float = 0.0
     """When its newest turn began."""
+    kept_s: float = 0.0
+    """How long it was silent before it gave its place back."""
     counted_gone: bool = False
     is_studied: bool = True
     """Its turns teach what sessions of its type are like."""
@@ -93,7 +95,8 @@ class Places:
         self.count = 0
         self.above = 0
         self.by_tenant: dict[TenantId, int] = {}
-        self._live = 0
+        self.live = 0
+        """Turns of sessions that are in."""
         self.quiet_since_s: float | None = float("-inf")
         self.tokens = 0.0
         """Of the sessions that are in, as far as they were told; shared prefixes count for each."""
@@ -165,14 +168,14 @@ class Places:
                 self._gaps.saw_return(member.agent, member.gap, now - member.gap_since_s)
             member.gap = None
         member.live += 1
-        member.began_s = now
-        self._live += 1
+        member.began_s, member.kept_s = now, 0.0
+        self.live += 1
         self.quiet_since_s = None
 
     def turn_ended(self, member: Member, gap: Gap, *, now: float) -> None:
         member.live -= 1
-        self._live -= 1
-        if not self._live:
+        self.live -= 1
+        if not self.live:
             self.quiet_since_s = now
         if not member.live:
             member.gap, member.gap_since_s = gap, now
@@ -239,6 +242,7 @@ class Places:
                 if member.is_studied and member.turn:
                     self._gaps.saw_end(member.agent, member.gap)
                 member.counted_gone = True
+                member.kept_s = now - member.gap_since_s
                 self.release(member)
                 out.append(member)
         return out

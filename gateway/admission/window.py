@@ -73,6 +73,8 @@ class WindowInputs(msgspec.Struct, frozen=True, kw_only=True):
     cpu_floor: float = 0.0
     """Sessions that are not too many for the tools."""
     admitted: int
+    time_bound: float = 0.0
+    """Sessions for which engines have the time to compute all that they lose (`time_bound.py`)."""
     with_tools: int = 0
     """Of these, whose tools are no light ones."""
     held: float
@@ -183,7 +185,8 @@ class Window:
                 # As many stay in as there is room for; where that is nearly all of them, nearly all.
                 room = max(self.budget, config.kv_decrease * (self._capacity or 0.0))
                 factor = max(0.5, min(0.9, room / max(seen.held, 1.0)))
-                self.sessions = max(1.0, factor * min(self.sessions, float(seen.admitted)))
+                fewer = factor * min(self.sessions, float(seen.admitted))
+                self.sessions = max(1.0, fewer, seen.time_bound if seen.gpu.reason == LOST else 0.0)
             reason = seen.gpu.reason
         else:
             was = min(self.with_tools, float(seen.with_tools))

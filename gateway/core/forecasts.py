@@ -103,6 +103,13 @@ class Forecasts:
             return None
         return known.estimator.prefill_s(max(0, prompt - cached), cached)
 
+    def anew_s(self, replica: ReplicaId, usage: Usage) -> float | None:
+        """What it takes to compute such a prompt there, all of it; None as for `prefill_s`."""
+        known = self._known(replica)
+        if usage.prompt_tokens is None or known is None:
+            return None
+        return known.estimator.prefill_s(usage.prompt_tokens, 0)
+
     def alone_s(self, live: LiveRequest, replica: ReplicaId, usage: Usage) -> float | None:
         """What the turn takes there alone, where nothing is lost that turns before it left; None as for
         `prefill_s`."""

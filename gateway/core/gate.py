@@ -231,6 +231,7 @@ class Gate:
                 usage=usage,
                 prefill_s=self._forecasts.prefill_s(live.tried[-1], usage),
                 alone_s=self._forecasts.alone_s(live, live.tried[-1], usage),
+                anew_s=self._forecasts.anew_s(live.tried[-1], usage),
             )
             if answer is not None and answer.status < 400:
                 self._placed_turn_over(live, answer, now=now)

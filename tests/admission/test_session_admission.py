@@ -257,8 +257,7 @@ def test_a_session_larger_than_everything_enters_an_empty_pool():
     play = Play().has(kv_tokens=1000)
     assert play.is_let_in("s1", body_bytes=1_000_000)
     assert play.ask("s2", body_bytes=1_000) == Wait(reason=WaitReason.KV_FULL)
-    play.end("s1")
-    assert play.finish("s1") == ["s2"]
+    assert play.end("s1") == ["s2"]
 
 
 def test_a_sub_agent_that_is_done_holds_nothing():
