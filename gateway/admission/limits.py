@@ -112,7 +112,7 @@ class Limits:
         return self.time.sessions(len(self._up)) if self._config.policy == "sessions" else 0.0
 
     def is_a_replica_idle(self) -> bool:
-        """And it is not known yet what holding sessions back gains."""
+        """A replica has nothing to do, and what holding sessions back would gain is not known yet."""
         return not self.time.is_known and self._places.live < len(self._up)
 
     def _with_tools(self) -> int:

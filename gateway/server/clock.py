@@ -35,6 +35,7 @@ class SteadyClock(Slew):
         super().__init__(wall=time.time(), monotonic=time.monotonic())
 
     def __call__(self) -> float:
+        # `at`, written out: this runs several times a request.
         return self._base + (_monotonic() - self._since) * self._rate
 
     def follow(self) -> None:
@@ -42,4 +43,4 @@ class SteadyClock(Slew):
         self.adjust(wall=time.time(), monotonic=_monotonic())
 
 
-_monotonic = time.monotonic  # looked up once: several a request
+_monotonic = time.monotonic

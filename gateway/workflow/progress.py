@@ -213,7 +213,7 @@ class Progress:
         return self._step(ref.thread, known, tools, facts, answer)
 
     def was_passed(self, ref: SessionRef) -> bool:
-        """Nothing was said after its thread's last step."""
+        """The last step of its thread was beyond the allowance, so nothing was predicted after it."""
         known = self._threads.get(ref.thread)
         return known is not None and known.forecast is None and known.walk.steps > 0
 

@@ -30,8 +30,8 @@ _MAX_REPLICAS = 4096
 
 class WorkflowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     steps_per_s: Annotated[float, Meta(gt=0)] = 300.0
-    """Steps that are learned from and predicted, on average; some 100 µs of a core each; one behind a step
-    that was passed over counts twice."""
+    """Steps that are learned from and predicted, on average; some 100 µs of a core each. A step counts twice
+    if the one before it was beyond the allowance."""
     progress: ProgressConfig = ProgressConfig()
     durations: DurationsConfig = DurationsConfig()
     reuse: ReuseConfig = ReuseConfig()
@@ -88,7 +88,7 @@ class Prospects:
             self._service.add(ref.session, computed, now=now)
         may_look = self._steps.take(now=now)
         if may_look and self.progress.was_passed(ref):
-            self._steps.left -= 1.0  # what would have been said before it has to be worked out, too
+            self._steps.left -= 1.0  # to learn from this step, the prediction before it is made now
         return self.progress.answered(ref, facts, answer, may_look=may_look, now=now)
 
     def doubted(

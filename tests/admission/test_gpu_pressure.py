@@ -33,6 +33,13 @@ def test_lost_state_is_pressure():
     assert reading.loss == pytest.approx(0.5, abs=0.02) and reading.pressure > 1.0
 
 
+def test_loss_that_engines_have_the_time_for_is_none():
+    gpu = GpuPressure()
+    warm(gpu, 8, found=0)
+    reading = gpu.read(sessions=10, is_loss_bearable=True, feedback_s=10.0, now=0.0)
+    assert reading.pressure == 0.0 and reading.is_loss_known and reading.loss > 0.9
+
+
 def test_what_is_lost_counts_by_the_time_that_it_takes_to_compute_it_again():
     def pressure(token_s: float | None, *, sessions=10, replicas=1, studied=1.0) -> float:
         gpu = GpuPressure()

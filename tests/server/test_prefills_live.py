@@ -89,7 +89,7 @@ class Moved:
             others = [held.enter_context(chat.hold(f"held-{number}")) for number in range(_HELD)]
             chat.drain(is_draining=False)
             # Whenever a turn ends it is asked who steals; the second replica idles between these.
-            # Some seventy may pass: until then a replica may be judged by a first turn that was slow.
+            # That may take some seventy turns: until then a slow first turn may count for its replica's pace.
             moves: list[Any] = []
             while not moves:
                 assert chat.running()["default-0"] == _HELD, "the first replica is to be busy"
