@@ -127,7 +127,7 @@ async def test_a_gateway_that_begins_anew_is_looked_at_anew(page: Page):
     await second.start(server={"control": f"127.0.0.1:{port}"})
     try:
         await second.ask(post())
-        await page.until(LIVE, within_s=30)
+        await page.until(LIVE)
         rows = await page.until(ROWS, holds=lambda shown: len(shown) == 2)
         assert before[0] in rows
         phases = await page.until(PHASES, holds=lambda shown: "ended" in shown)

@@ -25,6 +25,6 @@ def run(
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )

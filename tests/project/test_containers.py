@@ -284,6 +284,7 @@ def test_running_requests_get_the_time_that_the_gateway_gives_them(services):
 
 
 @pytest.mark.engine
+@pytest.mark.timeout(600)
 def test_vllm_knows_every_engine_flag(services):
     shown = run(
         sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--help=all", env={"COLUMNS": "200"}
