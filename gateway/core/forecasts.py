@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gateway.core.live import LiveRequest
-from gateway.cost.estimator import Estimator, Load, Prediction, TurnWork
+from gateway.cost.estimator import Estimator, Prediction, TurnWork
 from gateway.cost.in_flight import InFlight
 from gateway.cost.profile import Profile
 from gateway.cost.roofline import Turn
@@ -40,7 +40,6 @@ REMEMBERED: Final = 32_768
 """Turns of which it is known how long they were, for those that continue them; or up to twice as many."""
 _MODELS: Final = 4096
 """Of all tenants together."""
-_NOTHING_ELSE: Final = Load()
 _GOES_ON: Final = frozenset((Edge.CONTINUES, Edge.FORKS, Edge.REWINDS, Edge.RETRIES))
 """Its prompt begins with its parent's."""
 
@@ -57,6 +56,8 @@ class _Replica:
         self.estimator = Estimator(profile)
         self.in_flight = InFlight()
         self.lessons = Allowance(per_s=LESSONS_PER_S, burst=ALLOWANCE)
+        self.is_known = profile is not None
+        """Once enough was seen of it, that stays so."""
 
 
 class Forecasts:
@@ -87,8 +88,7 @@ class Forecasts:
 
     def uncached_s(self, replica: ReplicaId, prompt_tokens: int) -> float:
         """Until the first token of such a prompt, if nothing of it is cached and nothing else runs there."""
-        turn = Turn(new_tokens=prompt_tokens, cached_tokens=0, output_tokens=1)
-        return self._of(replica).estimator.isolated_task_s([turn])
+        return self._of(replica).estimator.turn_s(prompt_tokens, 0, 1)
 
     def is_experienced(self, replica: ReplicaId) -> bool:
         """Whether enough was seen of it to hold it against what is expected."""
@@ -119,15 +119,15 @@ class Forecasts:
             return None
         left = self._before(live)
         found = max(cached, min(prompt, left.cached_tokens)) if left is not None else cached
-        work = TurnWork(new_tokens=prompt - found, cached_tokens=found, output_tokens=output)
-        return known.estimator.predict(work, _NOTHING_ELSE).completion.seconds
+        return known.estimator.turn_s(prompt - found, found, output)
 
     def _known(self, replica: ReplicaId) -> _Replica | None:
         """If enough is known of it."""
         known = self._replicas.get(replica)
-        if known is None or (known.estimator.observations < EXPERIENCE and replica not in self._profiles):
-            return None
-        return known
+        if known is None or known.is_known:
+            return known
+        known.is_known = known.estimator.observations >= EXPERIENCE
+        return known if known.is_known else None
 
     def expected_tokens(self, live: LiveRequest) -> float:
         """Of its prompt."""

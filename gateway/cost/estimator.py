@@ -60,7 +60,7 @@ _OUTPUTS: Final = 50
 """Turns over which their usual output is averaged."""
 
 
-class TurnWork(msgspec.Struct, frozen=True, kw_only=True):
+class TurnWork(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a turn asks of a replica; guesses, until the engine reports its usage."""
 
     new_tokens: float
@@ -70,7 +70,7 @@ class TurnWork(msgspec.Struct, frozen=True, kw_only=True):
     """None: as long as turns usually are."""
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
+class Load(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What else the replica is doing. `InFlight` keeps account of it."""
 
     decoding: int = 0
@@ -84,13 +84,16 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Of their whole prompts: a server has to read what is cached, too."""
 
 
-class Estimate(msgspec.Struct, frozen=True):
+_NOTHING_ELSE: Final = Load()
+
+
+class Estimate(msgspec.Struct, frozen=True, gc=False):
     seconds: float
     p10_s: float
     p90_s: float
 
 
-class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+class Prediction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     work: TurnWork
     load: Load
     first_token: Estimate
@@ -171,16 +174,18 @@ class Estimator:
     def isolated_task_s(self, turns: Iterable[Turn], gaps_s: Iterable[float] = ()) -> float:
         """A session that has this replica to itself, as observed so far: for deadlines and goodput."""
         return sum(gaps_s) + sum(
-            self.predict(
-                TurnWork(
-                    new_tokens=turn.new_tokens,
-                    cached_tokens=turn.cached_tokens,
-                    output_tokens=turn.output_tokens,
-                ),
-                Load(),
-            ).completion.seconds
-            for turn in turns
+            self.turn_s(turn.new_tokens, turn.cached_tokens, turn.output_tokens) for turn in turns
         )
+
+    def turn_s(self, new_tokens: float, cached_tokens: float, output_tokens: float) -> float:
+        """A turn that has this replica to itself: the completion of its `predict`, without error bars."""
+        formula = self._formula
+        if formula is None:
+            formula = self._formula = self._multiplied_out()
+        seconds = self._pace * formula.alone_s(new_tokens, cached_tokens)
+        if output_tokens > 1:
+            seconds += (output_tokens - 1) * formula.token_s(new_tokens + cached_tokens, _NOTHING_ELSE)
+        return seconds
 
     def observe_first_token(
         self, prediction: Prediction, launch_delay_s: float, actual: TurnWork | None = None

@@ -68,7 +68,8 @@ class Formula:
         """Until the first token of a turn that shares the replica with nobody."""
         if new < 1.0:
             new = 1.0
-        matrix_s, weights_s = self._matrix * new, self._weights * self._weight_bytes(new)
+        weights = self._weight_bytes(new) if self._experts else self._dense
+        matrix_s, weights_s = self._matrix * new, self._weights * weights
         seconds = (
             self._constant
             + self._new * new
@@ -88,7 +89,7 @@ class Formula:
         )
         rows, context = load.decoding, load.decoding_context_tokens
         if rows:
-            weights_s = self._of_rows(rows) / self._bytes_per_s
+            weights_s = (self._of_rows(rows) if self._experts else self._dense) / self._bytes_per_s
             seconds += self._under_way * (self._overhead_s + weights_s + self._read_s * context)
         if context:
             steps = 1 + ((new if new > 1.0 else 1.0) + queued) / self._chunk
@@ -98,9 +99,10 @@ class Formula:
     def token_s(self, context: float, load: "Load") -> float:
         """Of each token after the first."""
         rows = load.decoding
+        weights = self._of_rows(rows + 1) if self._experts else self._dense
         seconds = (
             self._token
-            + self._token_weights * self._of_rows(rows + 1)
+            + self._token_weights * weights
             + self._token_own * context
             + self._token_others * load.decoding_context_tokens
             + self._token_row * rows
@@ -109,8 +111,7 @@ class Formula:
         return seconds if seconds > LEAST_S else LEAST_S
 
     def _weight_bytes(self, tokens: float) -> float:
-        if not self._experts:
-            return self._dense
+        """Of a mixture of experts; a dense model is read whole at every step."""
         return self._dense + self._experts * (1 - math.exp(self._log_untouched * tokens))
 
     def _of_rows(self, rows: int) -> float:
