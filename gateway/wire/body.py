@@ -120,6 +120,15 @@ def decoding_body(body: bytes, *, is_responses: bool) -> Generator[None, None, R
         if structure > MAX_STRUCTURE or escapes > MAX_ESCAPES:
             raise Oversized("too many values")
         yield
+    return _decode(body, is_responses=is_responses)
+
+
+def decode_small_body(body: bytes, *, is_responses: bool) -> RequestBody | None:
+    """The same at once; None for a body so large that its values have to be counted before."""
+    return _decode(body, is_responses=is_responses) if len(body) <= MAX_STRUCTURE else None
+
+
+def _decode(body: bytes, *, is_responses: bool) -> RequestBody:
     fields = _RESPONSES_BODY.decode(body) if is_responses else _BODY.decode(body)
     if len(body) > MAX_ITEMS and _most_items(fields) > MAX_ITEMS:
         raise Oversized("too many items")

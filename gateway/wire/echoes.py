@@ -7,7 +7,9 @@ newest block that did is the best witness left.
 """
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from gateway.domain.request import NewItems
 from gateway.wire.items import ASIDE, ASSISTANT, TOOL, USER, Item
@@ -18,7 +20,7 @@ MAX_ITEMS: Final = 128
 MAX_IDS: Final = 256
 
 
-class Echoes(NamedTuple):
+class Echoes(msgspec.Struct, frozen=True, gc=False):
     """What a conversation's tail says; ids are unique and newest first."""
 
     echoed_ids: tuple[str, ...] = ()

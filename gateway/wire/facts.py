@@ -20,6 +20,7 @@ from gateway.wire.body import (
     RequestBody,
     ResponsesBody,
     decode_outline,
+    decode_small_body,
     decoding_body,
     is_false,
     is_true,
@@ -133,9 +134,12 @@ def reading_body_facts(
             plain = yield from _inflated(header.coding, body)
         if header.is_form:
             return _form_facts(endpoint, header, plain, len(body))
-        fields = RequestBody()
         if plain or is_turn:
-            fields = yield from decoding_body(plain, is_responses=endpoint.protocol is Protocol.RESPONSES)
+            is_responses = endpoint.protocol is Protocol.RESPONSES
+            small = decode_small_body(plain, is_responses=is_responses)
+            fields = small or (yield from decoding_body(plain, is_responses=is_responses))
+        else:
+            fields = RequestBody()
         items = _items_of(fields)
         said = (yield from TRANSCRIPTS.reading(fields, items)) if is_turn else _NO_CONVERSATION
         return _facts(endpoint, header, fields, items, said, plain, len(body))

@@ -75,13 +75,14 @@ class Item(msgspec.Struct, frozen=True, gc=False):
 
 _DECODER: Final = msgspec.json.Decoder()
 _CANONICAL: Final = msgspec.json.Encoder(order="sorted")
+_MISSING: Final = object()
 _NO_ITEM: Final = Item(NOTHING, 0, 0)
 _ASIDE: Final = Item(ASIDE, 0, 0)
 
 
 def read_item(raw: Raw) -> Item:
     """What an item says. Never raises: what cannot be read is nothing."""
-    if _is_large(raw):
+    if len(memoryview(raw)) > MAX_STRUCTURE and _is_large(raw):
         return _outline(raw)
     try:
         content = _DECODER.decode(raw)
@@ -126,7 +127,7 @@ def _outline(raw: Raw) -> Item:
 
 
 def _known_ids(ids: list[Any]) -> tuple[str, ...]:
-    return tuple([text for text in ids[-_MAX_IDS:] if isinstance(text, str) and is_well_formed_id(text)])
+    return tuple([text for text in ids[-_MAX_IDS:] if type(text) is str and is_well_formed_id(text)])
 
 
 def user_item(text: str) -> Item:
@@ -207,38 +208,53 @@ def read_texts(raw: Raw | bytes) -> list[str]:
 
 def _understand(item: Any) -> tuple[int, list[str], list[Any], list[Any]]:
     """Kind, texts, the calls and results as plain values, and their ids."""
-    if not isinstance(item, dict):
+    if type(item) is not dict:  # `isinstance` costs a call, and what was decoded is of no other type
         return NOTHING, [], [], []
     kind = item.get("type")
-    if isinstance(kind, str) and kind.endswith("_call"):
-        arguments = item.get("arguments", item.get("input", item.get("action")))
-        call_id = item.get("call_id")
-        return ASSISTANT, [], [[call_id, item.get("name"), canonical_arguments(arguments)]], [call_id]
-    if isinstance(kind, str) and kind.endswith("_output"):
-        call_id = item.get("call_id")
-        return TOOL, _texts(item.get("output"), [], []), [call_id], [call_id]
+    if type(kind) is str and kind != "message":
+        found = _understand_typed(kind, item)
+        if found is not None:
+            return found
     role = item.get("role")
-    if role is None and isinstance(kind, str) and kind not in ("", "message"):
-        return ASIDE, [], [], []
-    found = _ROLES.get(role, NOTHING) if isinstance(role, str) else NOTHING
+    found_kind = _ROLES.get(role, NOTHING) if type(role) is str else NOTHING
     calls: list[Any] = []
     ids: list[Any] = []
     content = item.get("content")
-    texts = [content] if isinstance(content, str) else _texts(content, calls, ids)
-    if found == TOOL:
-        calls.append(item.get("tool_call_id"))
-        ids.append(item.get("tool_call_id"))
-    if found == USER and calls and not texts:
-        found = TOOL
-    said = item.get("tool_calls") if found == ASSISTANT else None
-    for call in said if isinstance(said, list) else ():
-        if isinstance(call, dict):
+    texts = [content] if type(content) is str else _texts(content, calls, ids)
+    if found_kind == ASSISTANT:
+        _read_calls(item.get("tool_calls"), calls, ids)
+    elif found_kind == TOOL:
+        call_id = item.get("tool_call_id")
+        calls.append(call_id)
+        ids.append(call_id)
+    elif found_kind == USER and calls and not texts:
+        found_kind = TOOL
+    return found_kind, texts, calls, ids
+
+
+def _understand_typed(kind: str, item: dict[str, Any]) -> tuple[int, list[str], list[Any], list[Any]] | None:
+    """An item of the responses protocol that is no message; None if it is one after all."""
+    if kind.endswith("_call"):
+        arguments = item.get("arguments", item.get("input", item.get("action")))
+        call_id = item.get("call_id")
+        return ASSISTANT, [], [[call_id, item.get("name"), canonical_arguments(arguments)]], [call_id]
+    if kind.endswith("_output"):
+        call_id = item.get("call_id")
+        return TOOL, _texts(item.get("output"), [], []), [call_id], [call_id]
+    return (ASIDE, [], [], []) if kind and item.get("role") is None else None
+
+
+def _read_calls(said: Any, calls: list[Any], ids: list[Any]) -> None:
+    """Those that a message of the model's makes."""
+    for call in said if type(said) is list else ():
+        if type(call) is dict:
             function = call.get("function") or call.get("custom") or {}
-            if isinstance(function, dict):
-                arguments = canonical_arguments(function.get("arguments", function.get("input")))
-                calls.append([call.get("id"), function.get("name"), arguments])
-                ids.append(call.get("id"))
-    return found, texts, calls, ids
+            if type(function) is dict:
+                call_id, arguments = call.get("id"), function.get("arguments", _MISSING)
+                if arguments is _MISSING:
+                    arguments = function.get("input")
+                calls.append([call_id, function.get("name"), canonical_arguments(arguments)])
+                ids.append(call_id)
 
 
 def _texts(content: Any, calls: list[Any], ids: list[Any]) -> list[str]:

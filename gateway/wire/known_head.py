@@ -18,21 +18,21 @@ _MAX_DIGITS: Final = 15
 class KnownHead:
     """The bytes before and after the digits."""
 
-    __slots__ = ("_after", "_before")
+    __slots__ = ("_after", "_after_bytes", "_before", "_before_bytes")
 
     def __init__(self, before: bytes, after: bytes) -> None:
         self._before, self._after = before, after
+        self._before_bytes, self._after_bytes = len(before), len(after)
 
     def body_of(self, data: bytes) -> bytes | None:
         """The body, if these bytes are one whole message with such a head, and nothing besides."""
-        before, after = self._before, self._after
-        if not data.startswith(before):
+        if not data.startswith(self._before):
             return None
-        at = len(before)
+        at = self._before_bytes
         end = data.find(b"\r", at, at + _MAX_DIGITS + 1)
-        if not data.startswith(after, end):
+        if not data.startswith(self._after, end):
             return None
-        body = data[end + len(after) :]
+        body = data[end + self._after_bytes :]
         return body if data[at:end] == b"%d" % len(body) else None
 
     def with_length(self, length: int) -> bytes:

@@ -212,10 +212,11 @@ class BodyObserver(_Observer):
         self._read_bytes = self._seen_bytes
         if len(self._pieces) > 1:
             self._pieces = [b"".join(self._pieces)]
-        if _is_dense(self._pieces[0]):
+        data = self._pieces[0]
+        if len(data) > MAX_STRUCTURE and _is_dense(data):
             return
         try:
-            self._make_reader().read_body(self._pieces[0], self._sighting)
+            self._make_reader().read_body(data, self._sighting)
         except UNREADABLE:
             self._sighting = Sighting()
 

@@ -22,14 +22,14 @@ class SpokenWords(Utterance):
     __slots__ = ("_arguments", "_handed", "_handed_sizes", "_manner", "_said", "_size", "_spoken")
 
     def __init__(self, *, text: int, spoken: str, arguments: Sequence[bytes]) -> None:
-        super().__init__(text=text, chars=len(spoken))
+        self.text, self.chars = text, len(spoken)
         self._spoken = spoken
         self._arguments = arguments
         self._said: tuple[int, ...] | None = None
         self._manner: Manner | None = None
         self._handed: tuple[tuple[int, ...], ...] | None = None
         self._handed_sizes: tuple[int, ...] = ()
-        self._size = len(spoken) + sum(map(len, arguments)) + OVERHEAD
+        self._size = self.chars + sum(map(len, arguments)) + OVERHEAD
 
     @property
     def size(self) -> int:

@@ -84,11 +84,12 @@ class TranscriptReader:
         if isinstance(fields, ResponsesBody) and isinstance(fields.input, str):
             found = _follow(_EMPTY, [user_item(fields.input)], 0)
             words: RequestWords | InputWords = InputWords(fields.input)
-            echoes = NO_ECHOES
+            echoes, news = NO_ECHOES, range(0)
         else:
             found = yield from self._resume(items, raws)
             words = RequestWords(items, raws, found.asked, self._item, self._marked)
-            echoes = self._echoes(items, raws, found) if found.called else NO_ECHOES
+            news = self._news(items, raws, found)
+            echoes = self._echoes(items, raws, found, news) if found.called else NO_ECHOES
         transcript = Transcript(
             tail=found.tail,
             recent=found.recent,
@@ -98,13 +99,12 @@ class TranscriptReader:
             agent=agent,
             agent_type=agent_type,
             words=words,
-            new=self._new(items, raws, self._news(items, raws, found)),
+            new=self._new(items, raws, news),
         )
         return transcript, echoes
 
-    def _echoes(self, items: Sequence[Raw], raws: Sequence[int], found: _Checkpoint) -> Echoes:
+    def _echoes(self, items: Sequence[Raw], raws: Sequence[int], found: _Checkpoint, news: range) -> Echoes:
         """Of the items behind the model's newest, and of those from its newest calls on."""
-        news = self._news(items, raws, found)
         newest = range(news.stop - 1, max(news.start - 2, news.stop - MAX_ITEMS - 1, -1), -1)
         before = min(found.called, news.start - 1)
         block = range(before - 1, max(-1, before - MAX_ITEMS), -1)
