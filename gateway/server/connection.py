@@ -80,15 +80,14 @@ class ClientConnection(ResponseWriter):
         state, parser = self.state, self._parser
         if state is State.IDLE:
             now = self._last_read = self._listener.now()
-            if not parser.is_mid_request and not parser.unread_bytes:
+            if parser.is_between:
                 self._first_byte = now
             parser.hold(data)
             if self._paused_since is None:
                 self._serve()
                 return
         elif state in _WITH_HANDLER:
-            is_between = not (parser.unread_bytes or parser.is_mid_request)
-            if is_between and not data.strip(b"\r\n"):
+            if parser.is_between and not data.strip(b"\r\n"):
                 return  # an empty line, which some clients send behind a body
             parser.hold(data)
         else:

@@ -8,7 +8,6 @@ it is left.
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from typing import NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -48,7 +47,7 @@ _OVERHEAD_OF_ONE_IN = 15
 """A power of two, less one."""
 
 
-class _Attempt(NamedTuple):
+class _Attempt(msgspec.Struct):
     """A replica that has begun to answer."""
 
     replica: Replica
@@ -124,7 +123,12 @@ class Handlers:
         if self._health.has_several_pools and self._is_listing(request.head):
             client.respond(200, b"", msgspec.json.encode(self._health.merged_models()))
             return
-        facts = await self._read(endpoint, request)
+        if len(request.body) < _READ_AT_ONCE and not request.head.facts.coding:
+            facts = self._read(endpoint, request)
+        else:
+            facts = await self._read_in_slices(endpoint, request)
+        if not facts.is_readable and self._unread is not None:
+            self._unread["oversized" if facts.is_oversized else "malformed"] += 1
         if path.startswith(_MODELS):
             facts = msgspec.structs.replace(facts, model=unquote(path.removeprefix(_MODELS)))
         if self._are_keys_required and not facts.is_readable and facts.protocol is Protocol.RESPONSES:
@@ -140,26 +144,28 @@ class Handlers:
             if attempt is not None:
                 await self._answer(ticket, client, request, attempt)
 
-    async def _read(self, endpoint: Endpoint, request: HttpRequest) -> RequestFacts:
-        """What the request says. Where we fail to understand it, it passes, and its backend answers.
-
-        A body that may take long to read is read in slices, between which others are served.
-        """
-        fields = request.head.facts
+    def _read(self, endpoint: Endpoint, request: HttpRequest) -> RequestFacts:
+        """What the request says. Where we fail to understand it, it passes, and its backend answers."""
         try:
-            if len(request.body) < _READ_AT_ONCE and not fields.coding:
-                facts = read_body_facts(endpoint, fields, request.body)
-            else:
-                reading = reading_body_facts(endpoint, fields, request.body)
-                facts = await self._driver.in_slices(reading)
+            return read_body_facts(endpoint, request.head.facts, request.body)
         except Exception:  # noqa: BLE001 - a bug of ours costs what we know of a request, not the request
-            if not self._has_misread:
-                self._has_misread = True
-                _log.exception("a request to %s was not understood (told once)", endpoint.name)
-            facts = unread_facts(endpoint, fields, len(request.body))
-        if not facts.is_readable and self._unread is not None:
-            self._unread["oversized" if facts.is_oversized else "malformed"] += 1
-        return facts
+            return self._misread(endpoint, request)
+
+    async def _read_in_slices(self, endpoint: Endpoint, request: HttpRequest) -> RequestFacts:
+        """The same of a body that may take long to read; between the slices others are served."""
+        try:
+            return await self._driver.in_slices(
+                reading_body_facts(endpoint, request.head.facts, request.body)
+            )
+        except Exception:  # noqa: BLE001 - as above
+            return self._misread(endpoint, request)
+
+    def _misread(self, endpoint: Endpoint, request: HttpRequest) -> RequestFacts:
+        """To be called while an exception is handled."""
+        if not self._has_misread:
+            self._has_misread = True
+            _log.exception("a request to %s was not understood (told once)", endpoint.name)
+        return unread_facts(endpoint, request.head.facts, len(request.body))
 
     async def _reach(
         self, ticket: Ticket, client: ClientConnection, request: HttpRequest, facts: RequestFacts
@@ -173,7 +179,7 @@ class Handlers:
                     held = held or self._hold(client, request, facts)
                     decision = await ticket.decision()
                 told = receipts(decision) if self._with_receipts else b""
-                if isinstance(decision, Refuse):
+                if type(decision) is Refuse:
                     if held is not None and held.has_begun:
                         held.refuse(decision.refusal)
                     else:
@@ -197,7 +203,7 @@ class Handlers:
     async def _answer(
         self, ticket: Ticket, client: ClientConnection, request: HttpRequest, attempt: _Attempt
     ) -> None:
-        replica, upstream, told, held = attempt
+        replica, upstream, told, held = attempt.replica, attempt.upstream, attempt.told, attempt.held
         endpoint, head = request.head.visitor.endpoint, upstream.head
         assert head is not None
         is_reusable = False

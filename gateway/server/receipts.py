@@ -14,7 +14,7 @@ def receipts(decision: Dispatch | Refuse) -> bytes:
             f"x-turnpike-confidence: {session.confidence:.2f}\r\n"
         )
         source = session.source._value_  # `value` is a call of four functions
-    if isinstance(decision, Dispatch):
+    if type(decision) is Dispatch:
         where = f"x-turnpike-replica: {decision.placement.replica}\r\n"
         reason = decision.placement.reason._value_
     else:

@@ -87,6 +87,11 @@ class RequestParser:
     def unread_bytes(self) -> int:
         return len(self._unread) - self._at
 
+    @property
+    def is_between(self) -> bool:
+        """Nothing of a request has come that was not handed out."""
+        return not (self._unread or self.is_in_head or self.is_in_body)
+
     def hold(self, data: bytes) -> None:
         """Takes what arrived, and does not read it yet."""
         if self._unread:

@@ -62,7 +62,7 @@ class ResponseWriter(asyncio.Protocol):
         `lines`: the status line and end-to-end fields only, Content-Length included.
         """
         assert self._current is not None
-        self.state = advance(self.state, Step.BEGIN)
+        self.state = _ANSWERING if self.state is _SERVING else advance(self.state, Step.BEGIN)
         head = self._current.head
         if framing is _CHUNKED:
             lines += b"Transfer-Encoding: chunked\r\n"
@@ -137,7 +137,8 @@ class ResponseWriter(asyncio.Protocol):
 
 
 _GONE: Final = frozenset((State.CLOSING, State.CLOSED))
-_ANSWERING: Final = State.ANSWERING
+_SERVING: Final = State.SERVING
+_ANSWERING: Final = advance(_SERVING, Step.BEGIN)
 _ANSWERED: Final = advance(State.ANSWERING, Step.COMPLETE)
 _REASONS: Final = {
     400: b"Bad Request", 401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found",

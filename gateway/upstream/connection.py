@@ -27,7 +27,9 @@ _MAX_FIELDS: Final = 1000
 
 # Members of an enum, looked up once: each request needs them all.
 _READY, _ANSWERING = State.READY, State.ANSWERING
-_SEND, _HEAD, _END = Step.SEND, Step.HEAD, Step.END
+_SENT, _SEND, _HEAD, _END = State.SENT, Step.SEND, Step.HEAD, Step.END
+_READ_WHOLE: Final = advance(advance(_SENT, _HEAD), _END)
+"""After a response that was whole in one read."""
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -72,7 +74,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def is_reusable(self) -> bool:
-        return self.state is _READY and not self.transport.is_closing() and self.has_sent_all
+        is_kept = self.state is _READY and not self.transport.is_closing()
+        return is_kept and not self._tcp.get_write_buffer_size()
 
     def _step(self, step: Step) -> None:
         after = TRANSITIONS[self.state].get(step)
@@ -83,7 +86,10 @@ class UpstreamConnection(asyncio.Protocol):
         replica closed the connection meanwhile."""
         if self.transport.is_closing():
             raise ConnectFailed("it closed the connection before anything was sent")
-        self._step(_SEND)
+        if self.state is _READY:
+            self.state = _SENT
+        else:
+            self._step(_SEND)
         self.head = None
         self.head_came, self.done = Moment(), Moment()
         self._is_head_request = is_head_request
@@ -201,8 +207,11 @@ class UpstreamConnection(asyncio.Protocol):
             return False
         self.head = found[0]
         self._read.append(found[1])
-        self._step(_HEAD)
-        self._end()
+        if self.state is not _SENT or not self._keep_alive:
+            self._step(_HEAD)
+            self._end()
+        else:
+            self._is_whole, self.state = True, _READ_WHOLE
         return True
 
     def _feed(self, data: bytes) -> bool:
