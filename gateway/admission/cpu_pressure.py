@@ -115,7 +115,7 @@ class CpuPressure:
         self._unread.clear()
 
     def _learn_from(self, names: tuple[str, ...], duration_s: float, active: int, agent: AgentKey) -> None:
-        name = "+".join(sorted(set(names)))[:256]
+        name = names[0][:256] if len(names) == 1 else "+".join(sorted(set(names)))[:256]
         value = math.log(max(duration_s, 1e-3))
         usual = self._usual.get(agent.owner, name)
         if usual is None:

@@ -310,12 +310,12 @@ class Coordinator:
                 self.admission.tools_ran(run.session, run.names, run.duration_s, active)
             self.sessions.ran.clear()
         self._stream.extend(records)
-        self._say_hints()
+        if self.sessions.said:
+            self._say_hints()
 
     def _say_hints(self) -> None:
-        if self.sessions.said:
-            self._out += [SendHint(replica=replica, hint=hint) for replica, hint in self.sessions.said]
-            self.sessions.said.clear()
+        self._out += [SendHint(replica=replica, hint=hint) for replica, hint in self.sessions.said]
+        self.sessions.said.clear()
 
     # --- the answer ------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ class Fleet:
             raise ValueError("a fleet needs a pool")
         self.health = health or FleetHealth(HealthConfig())
         self._pools = {pool.id: pool for pool in pools}
+        self._first = next(iter(self._pools))
         self._replicas: dict[ReplicaId, ReplicaState] = {}
         self.forgotten: list[ReplicaId] = []
         """Lately; whoever tells others of them clears it."""
@@ -174,7 +175,7 @@ class Fleet:
         if home is not None and home in self._replicas:
             return self._replicas[home].facts.pool
         if model is None or len(self._pools) == 1:
-            return next(iter(self._pools))
+            return self._first
         for pool in self._pools.values():
             if model in pool.models:
                 return pool.id

@@ -17,7 +17,8 @@ class Allowance:
         if self._refilled_s is None:
             self._refilled_s = now
         elif now > self._refilled_s:
-            self.left = min(self._burst, self.left + (now - self._refilled_s) * self.per_s)
+            left = self.left + (now - self._refilled_s) * self.per_s
+            self.left = left if left < self._burst else self._burst
             self._refilled_s = now
 
     def has_any(self, *, now: float) -> bool:
@@ -26,7 +27,8 @@ class Allowance:
 
     def take(self, *, now: float) -> bool:
         """Whether there was one to take."""
-        if not self.has_any(now=now):
+        self.refill(now=now)
+        if self.left < 1.0:
             return False
         self.left -= 1.0
         return True

@@ -1,14 +1,12 @@
 """What policies answer. Every decision carries its reason, for receipts, records and people."""
 
-import enum
-
 import msgspec
 
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
 from gateway.domain.words import Word
 
 
-class RefusalReason(enum.Enum):
+class RefusalReason(Word):
     """Why the gateway itself answered instead of a backend. `errors.py` gives each its status."""
 
     MALFORMED_HTTP = "malformed_http"
@@ -45,7 +43,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_s: int | None = None
 
 
-class WaitReason(enum.Enum):
+class WaitReason(Word):
     CONCURRENCY_FULL = "concurrency_full"
     """Every replica that could run this turn has as many as it may."""
     WINDOW_FULL = "window_full"
@@ -68,7 +66,7 @@ class WaitReason(enum.Enum):
     """Its replica was lost, and its session moves when those before it have."""
 
 
-class Admit(msgspec.Struct, frozen=True, kw_only=True):
+class Admit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The turn may start on one of the replicas offered."""
 
     would_wait: WaitReason | None = None
@@ -84,7 +82,7 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 Admission = Admit | Wait | Refusal
 
 
-class PlacementReason(enum.Enum):
+class PlacementReason(Word):
     LEAST_LOADED = "least_loaded"
     STATE_LIVES_THERE = "state_lives_there"
     RETRIED_ELSEWHERE = "retried_elsewhere"
@@ -100,7 +98,7 @@ class PlacementReason(enum.Enum):
     """It lives on a replica that cannot run this turn."""
 
 
-class Placement(msgspec.Struct, frozen=True, kw_only=True):
+class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Where a turn runs, and why there."""
 
     replica: ReplicaId
@@ -132,7 +130,7 @@ class SessionSource(Word):
     """Not a turn: the request belongs to no session."""
 
 
-class Edge(enum.Enum):
+class Edge(Word):
     """How a turn follows from the one it builds on (its lineage)."""
 
     OPENS = "opens"
@@ -153,7 +151,7 @@ class Edge(enum.Enum):
     """Another conversation of the same run, which was handed an answer of its parent."""
 
 
-class Guess(msgspec.Struct, frozen=True, kw_only=True):
+class Guess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A session that a turn may belong to: for people and measurements. Nobody acts on it."""
 
     session: SessionId
@@ -165,7 +163,7 @@ class Guess(msgspec.Struct, frozen=True, kw_only=True):
     parent: RequestId | None
 
 
-class SessionRef(msgspec.Struct, frozen=True, kw_only=True):
+class SessionRef(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The session that a turn acts as: the one that it was found to belong to, or a new one if that is a
     guess.
 

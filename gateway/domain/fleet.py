@@ -28,7 +28,7 @@ class ReplicaFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Served model names, as the backend lists them; empty while unknown."""
 
 
-class ReplicaLoad(msgspec.Struct, frozen=True):
+class ReplicaLoad(msgspec.Struct, frozen=True, gc=False):
     """A replica that could run a turn, and how many requests it runs now."""
 
     replica: ReplicaId

@@ -238,7 +238,7 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
         return self.stream and self.work is Work.GENERATE and self.protocol is not Protocol.OTHER
 
 
-class ToolCall(msgspec.Struct, frozen=True):
+class ToolCall(msgspec.Struct, frozen=True, gc=False):
     """A tool call in a response."""
 
     id: str
@@ -313,7 +313,7 @@ class Utterance:
         return self.text, self.chars, self.said, self.handed
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Token counts as the backend reported them; None where it did not."""
 
     prompt_tokens: int | None = None

@@ -261,7 +261,8 @@ class FleetHealth:
         """Its prompt is, or nobody waits for that any more."""
         standing = self._standings.get(awaited.replica)
         if standing is not None:
-            standing.ahead_s = max(0.0, standing.ahead_s - awaited.worst_s)
+            ahead_s = standing.ahead_s - awaited.worst_s
+            standing.ahead_s = ahead_s if ahead_s > 0.0 else 0.0
         awaited.worst_s = 0.0
 
     # --- verdicts ----------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ class Homes:
     def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
         """Whether it has a home that is none of these."""
         home = self.find(session)
-        return home is not None and all(load.replica != home for load in candidates)
+        return home is not None and home not in [load.replica for load in candidates]
 
     def of_first(self, session: SessionId) -> ReplicaId | None:
         first = self._firsts.get(session)

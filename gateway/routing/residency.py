@@ -102,7 +102,7 @@ class Residency:
     def context(self, conversation: Conversation) -> float:
         """Tokens that it had last, wherever they are."""
         places = self._left.get(conversation)
-        return max((left.tokens for left in places.values()), default=0.0) if places else 0.0
+        return max([left.tokens for left in places.values()]) if places else 0.0
 
     # --- what happens ------------------------------------------------------------------------------
 

@@ -40,8 +40,10 @@ class Spread:
         self.total += value
 
     def add_all(self, values: Iterable[float]) -> None:
+        bounds, counts = self.bounds, self.counts
         for value in values:
-            self.add(value)
+            counts[bisect_left(bounds, value)] += 1
+            self.total += value
 
     def add_ms(self, times_ms: Iterable[float]) -> None:
         self.add_all([ms / 1e3 for ms in times_ms])

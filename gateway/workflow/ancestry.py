@@ -15,7 +15,9 @@ taken, and the answer says that it was a choice.
 
 from collections.abc import Callable, Sequence
 from itertools import filterfalse
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from gateway.domain.decision import SessionSource
 from gateway.domain.request import AssistantBlock, RequestFacts
@@ -44,7 +46,7 @@ Within = Callable[[Turn], bool]
 """Whether a turn may be the parent at all (its session's stated identity does not forbid it)."""
 
 
-class Link(NamedTuple):
+class Link(msgspec.Struct, frozen=True):
     turn: Turn
     source: SessionSource
     is_choice: bool = False

@@ -142,7 +142,8 @@ class Sessions(Shelf):
         turn.text, turn.chars = utterance.text, utterance.chars
         traces = self.traces_of(session.tenant)
         traces.add_answer(turn, utterance)
-        self._trim(session, traces)
+        if len(session.log) > self._config.max_turns:
+            self._trim(session, traces)
         self.touch(session, now=now)
 
     def _place(self, turn: Turn, found: Identity, facts: RequestFacts) -> None:
@@ -173,7 +174,8 @@ class Sessions(Shelf):
         quotable.append(session.log[-1])
         if len(quotable) > _QUOTABLE_TURNS:
             traces.remove_marks(quotable.pop(0))
-        self._trim(session, traces)
+        if len(session.log) > self._config.max_turns:
+            self._trim(session, traces)
 
     def _trim(self, session: Session, traces: Traces) -> None:
         """The newest turn of each thread is forgotten last, one that lives never."""

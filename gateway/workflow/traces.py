@@ -161,7 +161,8 @@ class Traces:
             turn.said = turn.handed = ()
 
     def remove(self, turn: Turn) -> None:
-        self.drop_title(turn)
+        if self.titles:
+            self.drop_title(turn)
         self.remove_marks(turn)
         _remove(self.tails, turn.tail, turn)
         _remove(self.bodies, turn.body, turn)
@@ -242,7 +243,7 @@ def _remove(index: Holders, key: int, turn: Turn) -> None:
     found = index.get(key)
     if found is turn:
         del index[key]
-    elif isinstance(found, list) and turn in found:
+    elif type(found) is list and turn in found:
         found.remove(turn)
         if len(found) == 1:
             index[key] = found[0]
