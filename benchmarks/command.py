@@ -22,13 +22,15 @@ def judged(
     *,
     quick: str,
     about: str = "",
+    own: argparse.ArgumentParser | None = None,
     argv: list[str] | None = None,
 ) -> int:
     """The exit status: 0 if all targets hold, 1 if not, 2 if it could not be measured.
 
-    `file`: the benchmark's own; `quick`: what `--quick` does; `about`: what else is worth knowing of it.
+    `file`: the benchmark's own; `quick`: what `--quick` does; `about`: what else is worth knowing of it;
+    `own`: its further options, without help, which it reads itself.
     """
-    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0], parents=[own] if own else [])
     parser.add_argument("--quick", action="store_true", help=quick)
     parser.add_argument("--json", action="store_true", help="print the last line alone")
     arguments = parser.parse_args(argv)

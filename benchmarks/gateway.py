@@ -17,19 +17,30 @@ _READY_WITHIN_S = 60.0
 
 @contextmanager
 def gateway(
-    backends: Sequence[str], directory: Path, settings: str = "", *, has_probe: bool = False
+    backends: Sequence[str],
+    directory: Path,
+    settings: str = "",
+    *,
+    has_probe: bool = False,
+    tree: Path = ROOT,
 ) -> Iterator[str]:
     """Yields its URL when it is ready. `settings`: more TOML; `directory` is for files, and is made.
 
-    `has_probe`: on this machine a probe tells it how busy the hosts of tools are.
+    `has_probe`: on this machine a probe tells it how busy the hosts of tools are. `tree`: the
+    checkout that it runs from.
     """
-    with gateway_process(backends, directory, settings, has_probe=has_probe) as (url, _):
+    with gateway_process(backends, directory, settings, has_probe=has_probe, tree=tree) as (url, _):
         yield url
 
 
 @contextmanager
 def gateway_process(
-    backends: Sequence[str], directory: Path, settings: str = "", *, has_probe: bool = False
+    backends: Sequence[str],
+    directory: Path,
+    settings: str = "",
+    *,
+    has_probe: bool = False,
+    tree: Path = ROOT,
 ) -> Iterator[tuple[str, int]]:
     """The same; yields the id of its process as well."""
     directory.mkdir(parents=True)
@@ -40,19 +51,19 @@ def gateway_process(
         f"[[pools]]\nreplicas = [{replicas}]\n{settings}"
     )
     with ExitStack() as stack:
-        process = stack.enter_context(_turnpike(log, "serve", str(file)))
+        process = stack.enter_context(_turnpike(log, tree, "serve", str(file)))
         url, control = _urls_when_ready(process, log)
         if has_probe:
-            stack.enter_context(_turnpike(directory / "probe.log", "probe", control))
+            stack.enter_context(_turnpike(directory / "probe.log", tree, "probe", control))
         yield url, process.pid
 
 
 @contextmanager
-def _turnpike(log: Path, *command: str) -> Iterator["subprocess.Popen[bytes]"]:
+def _turnpike(log: Path, tree: Path, *command: str) -> Iterator["subprocess.Popen[bytes]"]:
     with log.open("w") as written:
         process = subprocess.Popen(
             [sys.executable, "-m", "gateway", *command],
-            cwd=ROOT,
+            cwd=tree,  # where Python looks for the package first
             stderr=written,
             env=guarded(),
         )

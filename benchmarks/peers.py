@@ -189,7 +189,10 @@ def _running(
 
 
 def _wait_until_ready(name: str, process: subprocess.Popen[bytes], port: int, log: Path, model: str) -> None:
-    body = b'{"model":"%s","messages":[{"role":"user","content":"hi"}],"stream":false}' % model.encode()
+    body = (
+        b'{"model":"%s","messages":[{"role":"user","content":"hi"}],"stream":false,"max_tokens":1}'
+        % model.encode()
+    )
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/chat/completions", body, {"Content-Type": "application/json"}
     )

@@ -122,7 +122,8 @@ class Strangers:
 
     @property
     def share(self) -> float:
-        """Of all cores, since this was made. Of those that ended meanwhile all counts as a stranger's."""
+        """Of all cores, since this was made. What ended meanwhile, and none of ours waited for it, counts as
+        a stranger's."""
         wall_s, busy_s, own_s = (now - then for now, then in zip(self._so_far(), self._began, strict=True))
         return max(0.0, busy_s - own_s) / (wall_s * len(os.sched_getaffinity(0)))
 
@@ -134,7 +135,8 @@ class Strangers:
             with suppress(OSError):  # it ended
                 fields = path.read_text().rpartition(")")[2].split()
                 pid = int(path.parent.name)
-                parents[pid], used[pid] = int(fields[1]), (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+                parents[pid] = int(fields[1])
+                used[pid] = sum(map(int, fields[11:15])) / _TICKS_PER_S  # and its children that ended
         own = {os.getpid()}
         while more := {pid for pid, parent in parents.items() if parent in own} - own:
             own |= more

@@ -1,0 +1,127 @@
+"""vLLM's own API servers on the CPU, as they come, with a tiny model and a small KV cache."""
+
+import json
+import os
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from benchmarks.processes import BenchmarkError, on_cpus
+from turnpike_vllm.scripted import tiny_model
+from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
+
+MODEL: Final = "tiny"
+KV_BLOCKS: Final = 1_000
+BLOCK: Final = 32
+LONGEST: Final = 8_192
+_HEALTHY_WITHIN_S: Final = 600.0
+_EMPTY_WITHIN_S: Final = 60.0
+_WARM_UP_WORDS: Final = (400, 2_000, 5_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StockOptions(EngineOptions):
+    """Without what scripted engines add, and started as vLLM starts itself."""
+
+    def command(self, model: Path, port: int) -> list[str]:
+        return [
+            *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+            *("--model", str(model), "--load-format", "dummy", "--enforce-eager"),
+            *("--served-model-name", *self.served_model_names),
+            *("--host", self.host, "--port", str(port)),
+            *("--max-model-len", str(self.max_model_len), "--block-size", str(self.block_size)),
+            *self.extra_args,
+        ]
+
+
+def stock_engines(stack: ExitStack, replicas: int, *, kv_blocks: int = KV_BLOCKS) -> tuple[list[str], Path]:
+    """Started side by side, each on a core of its own as far as there are as many, and warmed up.
+
+    Their URLs, and the directory of the model, which is the tokenizer's too. They end with `stack`.
+    """
+    model = tiny_model.build()
+    options = StockOptions(
+        model=model,
+        served_model_names=(MODEL,),
+        max_model_len=LONGEST,
+        block_size=BLOCK,
+        extra_args=("--num-gpu-blocks-override", str(kv_blocks)),
+        extra_env={"VLLM_SERVER_DEV_MODE": "1"},  # for `/reset_prefix_cache`
+    )
+    cores = sorted(os.sched_getaffinity(0))
+    engines = [ScriptedEngine({"scripts": {}}, options) for _ in range(replicas)]
+    for number, engine in enumerate(engines):
+        stack.callback(engine.stop)
+        with on_cpus(frozenset({cores[number % len(cores)]})):
+            engine.launch()
+    for engine in engines:
+        engine.wait_healthy(_HEALTHY_WITHIN_S)
+        _warm_up(engine.url)
+    return [engine.url for engine in engines], model
+
+
+def empty(engines: Sequence[str]) -> None:
+    """Their prefix caches; waits for requests that still run."""
+    until = time.monotonic() + _EMPTY_WITHIN_S
+    for url in engines:
+        while not _reset(url):
+            if time.monotonic() > until:
+                raise BenchmarkError(f"the prefix cache of {url} cannot be emptied: requests still run")
+            time.sleep(0.2)
+
+
+class PrefixCache(msgspec.Struct, frozen=True):
+    """What engines have counted since they started, in tokens, all together."""
+
+    queries: float
+    hits: float
+
+    @classmethod
+    def of(cls, engines: Sequence[str]) -> "PrefixCache":
+        return cls.read([_get(f"{url}/metrics") for url in engines])
+
+    @classmethod
+    def read(cls, texts: Sequence[str]) -> "PrefixCache":
+        def total(name: str) -> float:
+            lines = [
+                line for text in texts for line in text.splitlines() if line.startswith(f"{name}_total{{")
+            ]
+            if not lines:
+                raise BenchmarkError(f"an engine's metrics lack {name}")
+            return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+        return cls(total("vllm:prefix_cache_queries"), total("vllm:prefix_cache_hits"))
+
+    def hit_rate_since(self, before: "PrefixCache") -> float:
+        return (self.hits - before.hits) / max(1.0, self.queries - before.queries)
+
+
+def _warm_up(url: str) -> None:
+    """The first prompts of a server take longer; none of them is measured."""
+    for words in _WARM_UP_WORDS:
+        messages = [{"role": "user", "content": " and" * words}]
+        body = {"model": MODEL, "messages": messages, "max_tokens": 30, "ignore_eos": True}
+        _post(f"{url}/v1/chat/completions", json.dumps(body).encode())
+
+
+def _reset(url: str) -> bool:
+    """Whether it was emptied."""
+    return bool(json.loads(_post(f"{url}/reset_prefix_cache", b""))["success"])
+
+
+def _get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return bytes(answer.read()).decode()
+
+
+def _post(url: str, body: bytes) -> bytes:
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return bytes(answer.read())
