@@ -290,18 +290,18 @@ def judge_flatness(gateway: Soaked, began_s: float, seconds: float, verdict: Ver
         before, after = median(within(1, key)), median(within(9, key))
         verdict.tell(f"{key}_second_tenth", before)
         verdict.at_most(f"more_{key}_in_the_last_tenth", after - before, bound)
-    before, after = within(1, "sizes"), within(9, "sizes")
-    if not before or not after:
+    sizes_before, sizes_after = within(1, "sizes"), within(9, "sizes")
+    if not sizes_before or not sizes_after:
         raise BenchmarkError("the gateway did not report on its containers")
     grown = []
-    for name in {name for sizes in after for name in sizes}:
-        most_before = max(sizes.get(name, 0) for sizes in before)
-        usual_after = median(sizes.get(name, 0) for sizes in after)
+    for name in {name for sizes in sizes_after for name in sizes}:
+        most_before = max(sizes.get(name, 0) for sizes in sizes_before)
+        usual_after = median(sizes.get(name, 0) for sizes in sizes_after)
         if usual_after > 1.2 * most_before + BUFFERED:
             grown.append(f"{name}: {most_before} -> {usual_after:g}")
     for line in sorted(grown):
         tell(f"grown: {line}")
-    verdict.tell("containers", len(after[-1]))
+    verdict.tell("containers", len(sizes_after[-1]))
     verdict.at_most("containers_that_grew", len(grown), 0)
     late_ms = [late for each in reports for late in each.get("late_ms", ()) if each["at_s"] > began_s]
     verdict.at_most("loop_late_p99_ms", percentile(late_ms, 99), 20)
