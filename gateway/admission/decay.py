@@ -141,23 +141,25 @@ class TurnHazard:
 
 
 class TurnGrowth:
-    """By how much a session grows with its n-th turn; the first ones are other than the rest."""
+    """By how much a session grows with its n-th turn; the first ones are other than the rest. Turns that
+    nobody made yet are expected to be like those that were."""
 
-    __slots__ = ("_means", "turns")
+    __slots__ = ("_mean", "_means", "turns")
 
     def __init__(self, *, half_life: float) -> None:
         self._means = [DecayedMean(half_life=half_life) for _ in _FIRST_TURNS]
+        self._mean = DecayedMean(half_life=half_life)
         self.turns = 0
 
     def saw(self, turn: int, grown: float) -> None:
         """The `turn`-th turn left so much more than the one before it."""
         self._means[_class_of(turn)].add(grown)
+        self._mean.add(grown)
         self.turns += 1
 
     def mean(self, turn: int, prior: float, fallback: "TurnGrowth | None" = None) -> float:
         """By how much the `turn`-th turn is expected to make a session longer."""
-        if fallback is not None:
-            prior = fallback.mean(turn, prior)
+        prior = fallback.mean(turn, prior) if fallback is not None else self._mean.mean(prior, _PRIOR_TURNS)
         return max(0.0, self._means[_class_of(turn)].mean(prior, _PRIOR_TURNS))
 
     def after(

@@ -6,10 +6,13 @@ Deviations: SAGA sets a limit at a fixed quantile of the tool's latency. Here a 
 gone as soon as that is likelier than not, from how often sessions of its type came back at all, and how
 soon: with P the share that ends in such a gap and S(t) the share of gaps longer than t, that is when S(t) <
 P / (1 − P). While nothing is known, a session is as likely over as not after a plain answer, so by the same
-rule its place is anybody's at once. One that comes back from its tools after it was let go was no end, and
-teaches how long it was silent: else each limit would make the next one shorter. After a plain answer it stays
-an end of its kind, and is a return at once: its true silence would say more of people who think for long, but
-then places are kept for them while others wait: measured, that costs a fifth.
+rule its place is anybody's at once. One that comes back after it was let go was no end, and teaches how long
+it was silent: else each limit would make the next one shorter. A place is kept after a plain answer for no
+longer than it is worth: to hold a session of c tokens for g seconds takes the share c / C of a replica's
+memory for that long, to let it go takes a prefill of c tokens. So it is worth holding for as long as
+computing the whole cache anew would take, C times a token's time; and to hold it for just so long costs at
+most twice what it would cost if it was known when it returns. Whose tools run keeps its place for longer: it
+comes back.
 
 Invariants: those of `ByAgent`; gaps after tool calls and gaps after plain answers are kept apart; a limit
 lies between `least_s` and the most for its kind.
@@ -83,7 +86,15 @@ class Gaps:
             seen.returns.take_back(0.0)
             seen.cached_s = None
 
-    def limit_s(self, agent: AgentKey, gap: Gap) -> float:
+    def limit_s(self, agent: AgentKey, gap: Gap, *, worth_s: float | None = None) -> float:
+        """`worth_s`: as long as a place is worth holding; None if that is not known."""
+        if gap is Gap.IDLE and worth_s is not None:
+            unknown_s = self._likely_s(agent, gap, unknown_s=worth_s)
+            return max(self._config.least_s, min(worth_s, unknown_s))
+        return self._likely_s(agent, gap, unknown_s=self._config.least_s)
+
+    def _likely_s(self, agent: AgentKey, gap: Gap, *, unknown_s: float) -> float:
+        """For so long it is likelier to come back than not."""
         config = self._config
         own, overall = self._types[gap].of(agent)
         seen = own if own.lengths.observations >= _ENOUGH else overall
@@ -91,7 +102,7 @@ class Gaps:
             return seen.cached_s
         most_s = config.max_tool_s if gap is Gap.TOOL else config.max_idle_s
         if seen.lengths.observations < _ENOUGH and seen.returns.weight < _ENOUGH:
-            return config.unknown_tool_s if gap is Gap.TOOL else config.least_s
+            return config.unknown_tool_s if gap is Gap.TOOL else unknown_s
         ends = 1.0 - seen.returns.mean(_PRIOR_RETURN[gap], 2.0)
         longer = ends / max(1.0 - ends, 1e-9)
         limit_s = seen.lengths.quantile(1.0 - longer) if longer < 1.0 else None

@@ -144,13 +144,13 @@ class GpuPressure:
         sessions: float,
         replicas: int = 1,
         in_engine: float = 1.0,
-        is_loss_bearable: bool = False,
+        reckoned_with: float = 0.0,
         feedback_s: float,
         now: float,
     ) -> GpuReading:
         """`sessions`: how many are in on a replica; `in_engine`: what they spend there of their time, and not
-        in tools; `is_loss_bearable`: engines have the time to compute all that may be lost (`time_bound.py`),
-        so that loss is no pressure."""
+        in tools; `reckoned_with`: the share of the replicas' time in which as many as are in are expected to
+        compute what was lost (`throughput.py`); only more than that is pressure."""
         self._fade(feedback_s, now=now)
         waiting = sum(signals.waiting or 0 for signals in self._signals.values())
         running = sum(signals.running or 0 for signals in self._signals.values())
@@ -162,10 +162,13 @@ class GpuPressure:
         lately = self._launch_lately.mean(0.0) - self._launch_usual.mean(0.0)
         inflation = math.exp(lately) if self._launch_lately.weight >= _ENOUGH_TURNS else 1.0
         signs = {
-            LOST: 0.0
-            if is_loss_bearable
-            else self._loss_pressure(
-                seen, loss or 0.0, sessions=sessions, replicas=replicas, in_engine=in_engine
+            LOST: self._loss_pressure(
+                seen,
+                loss or 0.0,
+                sessions=sessions,
+                replicas=replicas,
+                in_engine=in_engine,
+                reckoned_with=reckoned_with,
             ),
             "preemptions": preemptions / PREEMPTIONS_ARE_OVERLOAD,
             # Queued behind a full cache; a queue behind long prompts alone is work, not pressure.
@@ -185,7 +188,14 @@ class GpuPressure:
         )
 
     def _loss_pressure(
-        self, seen: Evidence, loss: float, *, sessions: float, replicas: int, in_engine: float
+        self,
+        seen: Evidence,
+        loss: float,
+        *,
+        sessions: float,
+        replicas: int,
+        in_engine: float,
+        reckoned_with: float,
     ) -> float:
         """By the time that computing it again takes; by its tokens, while that is not known."""
         if seen.timed_turns < _ENOUGH_TURNS or loss <= 0 or seen.span_s <= 0:
@@ -193,7 +203,8 @@ class GpuPressure:
         lost_s = seen.lost_s * loss / (seen.lost / seen.expected)  # what was not their own doing
         seen_s = max(1, replicas) * seen.span_s * max(0.01, self.studied.mean(1.0))
         taken = min(_MOST_TAKEN, seen.prefill_s / seen_s)
-        return lost_s / seen_s / loss_that_is_overload(sessions, taken, in_engine)
+        unexpected = max(0.0, lost_s / seen_s - reckoned_with)
+        return unexpected / loss_that_is_overload(sessions, taken, in_engine)
 
     def _loss(self, seen: Evidence) -> float | None:
         """The share of warm tokens that was lost; None without evidence."""

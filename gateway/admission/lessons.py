@@ -96,6 +96,8 @@ class Lessons:
                     is_pool_half_empty=limits.is_half_empty(),
                 )
         limits.run_s.add(outcome.ran_s)
+        if grown is not None and continues:
+            limits.grown.add(grown)
         known.saw_turn(
             member.agent, member.turn + 1, grown=grown if continues else None, turn_s=outcome.ran_s
         )

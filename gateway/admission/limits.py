@@ -19,7 +19,7 @@ from gateway.admission.gpu_pressure import GpuPressure
 from gateway.admission.promises import Promises
 from gateway.admission.sessions import Member, Places
 from gateway.admission.settings import AdmissionConfig
-from gateway.admission.time_bound import TimeBound
+from gateway.admission.throughput import Throughput
 from gateway.admission.window import Window, WindowInputs, host_tier_tokens, window_updated
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import PoolId, ReplicaId
@@ -32,8 +32,6 @@ SCARCE: Final = {
 }
 """Reasons to wait that somebody else's place would remove, as the window calls them."""
 _UPDATE_S: Final = 1.0
-_CERTAIN: Final = 4.0
-"""Demand is never expected to be so many times what is held."""
 
 
 class Excess(NamedTuple):
@@ -73,7 +71,9 @@ class Limits:
         """What sessions take from one turn to the next."""
         self.run_s = DecayedMean(half_life=100)
         """What a turn takes of that."""
-        self.time = TimeBound()
+        self.grown = DecayedMean(half_life=100)
+        """Tokens by which a turn makes its session longer."""
+        self.throughput = Throughput()
         self.update_due_s = -math.inf
         self.changed_s = -math.inf
         """When the window was last decreased: what was lost before says nothing about now."""
@@ -89,15 +89,14 @@ class Limits:
         places, window = self._places, self.window
         if places.count == 0:
             return None
-        if places.count + 1 > window.limit():
+        pays = places.count + 1 <= self.time_bound()
+        if places.count + 1 > window.limit() and not pays:
             return WaitReason.WINDOW_FULL
         tool_limit = window.tool_limit()
         if math.isfinite(tool_limit) and not self._cpu.is_light(member.agent):
             if self._with_tools() + 1 > tool_limit:
                 return WaitReason.TOOLS_FULL
-        if math.isinf(window.budget) or places.count + 1 <= self.time_bound():
-            return None
-        if self._is_far_from_full(member.tokens):
+        if math.isinf(window.budget) or pays:
             return None
         places.count_anew()
         demand = self._footprints.demand(member.agent, max(1, member.turn), member.tokens)
@@ -108,12 +107,30 @@ class Limits:
         return WaitReason.KV_NEARLY_FULL if is_too_soon else None
 
     def time_bound(self) -> float:
-        """Sessions that may be in whatever they lose; 0 where a fixed limit is asked for."""
-        return self.time.sessions(len(self._up)) if self._config.policy == "sessions" else 0.0
+        """Sessions that may be in whether they fit or not (`throughput.py`); 0 where a fixed limit is asked
+        for."""
+        return self.throughput.most if self._config.policy == "sessions" else 0.0
+
+    def too_many(self, leaving: float) -> int:
+        """So many sessions should give their places back, since those who are in will hold more than engines
+        have with their next turns, and these have no time to compute what is lost then. `leaving`: tokens of
+        those that are about to leave."""
+        seen, places = self.seen, self._places
+        if seen is None or seen.capacity is None or places.count <= max(1.0, self.time_bound()):
+            return 0
+        soon = places.residents.now() + places.live * self.grown.mean(0.0) - leaving
+        return math.ceil(max(0.0, soon - seen.capacity) * places.count / max(soon, 1.0))
+
+    def worth_s(self) -> float | None:
+        """For how long a session's place is worth holding while it is silent; None if that is not known."""
+        token_s, budget = self.throughput.token_s, self.window.budget
+        if token_s is None or math.isinf(budget):
+            return None
+        return token_s * budget / max(1, len(self._up))
 
     def is_a_replica_idle(self) -> bool:
         """A replica has nothing to do, and what holding sessions back would gain is not known yet."""
-        return not self.time.is_known and self._places.live < len(self._up)
+        return not self.throughput.is_known and self._places.live < len(self._up)
 
     def _with_tools(self) -> int:
         """Sessions that have tools run, or will; of those that gave their place back, some still have."""
@@ -123,9 +140,9 @@ class Limits:
 
     def is_over_full(self) -> bool:
         count = self._places.count
-        if count > self.window.limit():
-            return True
-        return count > self.time_bound() and self._places.residents.now() > self.window.budget
+        if count <= self.time_bound():
+            return False
+        return count > self.window.limit() or self._places.residents.now() > self.window.budget
 
     def is_half_empty(self) -> bool:
         budget = self.window.budget
@@ -138,10 +155,6 @@ class Limits:
         budget = self.window.budget
         return self._places.residents.peak() / budget if math.isfinite(budget) else 0.0
 
-    def _is_far_from_full(self, more: float = 0.0) -> bool:
-        budget = self._config.window.soft_from * self.window.budget
-        return _CERTAIN * (self._places.tokens + more) <= budget
-
     # --- how they move -------------------------------------------------------------------------------
 
     def fleet_changed(self, up: Collection[ReplicaId]) -> None:
@@ -152,9 +165,9 @@ class Limits:
     def update(self, *, waiting: int, blocked_by: WaitReason | None, now: float) -> Excess | None:
         """Moves the window; to be asked from `update_due_s` on. `waiting`: sessions in the queue."""
         self.update_due_s = now + _UPDATE_S
-        if not self._is_far_from_full():
-            self._places.count_anew()
+        self._places.count_anew()
         self.window.set_feedback(self.cycle_s.mean(10.0))
+        self._look_ahead(waiting)
         self.seen = seen = self._look(blocked_by, now=now)
         change = self.window.update(seen, now=now)
         if change is None:
@@ -166,6 +179,17 @@ class Limits:
             excess = self._excess(change.reason)
         self.say(change.reason, waiting=waiting, now=now)
         return excess
+
+    def _look_ahead(self, waiting: int) -> None:
+        residents = self._places.residents
+        self.throughput.update(
+            sessions=self._places.count,
+            waiting=waiting,
+            replicas=len(self._up),
+            held=residents.now(),
+            demand=residents.peak(),
+            budget=self.window.budget,
+        )
 
     def say(self, reason: str, *, waiting: int, now: float) -> None:
         """A limit has changed."""
@@ -191,7 +215,7 @@ class Limits:
             sessions=sessions,
             replicas=len(self._up),
             in_engine=min(1.0, self.run_s.mean(0.0, 1e-9) / cycle_s) if cycle_s > 0 else 1.0,
-            is_loss_bearable=self._places.count <= self.time_bound(),
+            reckoned_with=self.throughput.lost if self._config.policy == "sessions" else 0.0,
             feedback_s=self.window.feedback_s,
             now=now,
         )

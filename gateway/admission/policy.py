@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from gateway.admission.classes import ServiceClass
+from gateway.cost.estimator import Alone
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Admission, Edge, Refusal
 from gateway.domain.engine import EngineSignals
@@ -70,10 +71,9 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     prefill_s: float | None = None
     """What computing its prompt takes, as far as that was not cached, on that replica alone."""
-    alone_s: float | None = None
-    """What all of it takes on that replica alone, where nothing is lost that turns before it left."""
-    anew_s: float | None = None
-    """What computing its whole prompt takes there, if nothing of it is cached."""
+    alone: Alone | None = None
+    """What all of it takes on that replica alone, where nothing is lost that turns before it left; None if
+    that is not known."""
 
 
 class Displaced(msgspec.Struct, frozen=True):

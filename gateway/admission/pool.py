@@ -137,18 +137,23 @@ class PoolAdmission:
         outcome: TurnOutcome,
         *,
         asked_s: float,
+        silent_s: float | None,
         pause_s: float,
         gap_s: float,
         now: float,
     ) -> None:
         """What does a turn need of engines, and is what was promised to those who hold no more than their
         share kept?"""
-        if outcome.alone_s is None:
+        if outcome.alone is None:
             return
-        if outcome.anew_s is not None:
-            self.limits.time.saw_turn(pause_s=pause_s, alone_s=outcome.alone_s, anew_s=outcome.anew_s)
+        self.limits.throughput.saw_turn(
+            outcome.alone,
+            silent_s=silent_s,
+            kept_s=pause_s,
+            prompt_tokens=outcome.usage.prompt_tokens or 0,
+        )
         if self._is_one_above and not self.fair.holds_too_much(member.tenant):
-            self.promises.saw(gap_s=gap_s, taken_s=now - asked_s, alone_s=outcome.alone_s)
+            self.promises.saw(gap_s=gap_s, taken_s=now - asked_s, alone_s=outcome.alone.seconds)
 
     def turn_is_over(self, member: Member) -> None:
         """The last live turn of a session that is in has ended; it may have to give its place back."""
@@ -319,6 +324,10 @@ class PoolAdmission:
             may_stay = self._cpu.is_light if excess.is_of_tools else lambda _: False
             members = [each for each in self.places.members.values() if not may_stay(each.agent)]
             self._yield_newest(members, excess.sessions, excess.why)
+        else:
+            leaving = sum(each.tokens for each in self.places.members.values() if each.must_yield)
+            if (count := self.limits.too_many(leaving)) > 0:
+                self._yield_newest(self.places.members.values(), count, "kv_full")
         self._keep_promises(now=now)
 
     def _keep_promises(self, *, now: float) -> None:
@@ -343,7 +352,7 @@ class PoolAdmission:
     def _settle(self, *, now: float) -> bool:
         """Lets go of those that are silent for too long; whether there were any."""
         slower = min(_SLOWEST, self._cpu.read(now=now).slower) if self._config.follows_tools else 1.0
-        gone = self.places.gone(tools_slower=slower, now=now)
+        gone = self.places.gone(tools_slower=slower, worth_s=self.limits.worth_s(), now=now)
         for member in gone:
             self.released(member)
         return bool(gone)

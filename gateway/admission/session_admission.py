@@ -42,6 +42,8 @@ class _Turn(msgspec.Struct):
     applicant: Applicant
     charged: float
     asked_s: float
+    silent_s: float | None = None
+    """Since its session's turn before; None if that goes on, or there was none."""
     is_let_in: bool = False
     may_find_warm: bool = False
     pause_s: float = 0.0
@@ -114,7 +116,8 @@ class SessionAdmission:
             charged, refusal = self._charge(pool, applicant, now=now)
             if refusal is not None:
                 return refusal
-        turn = _Turn(pool, member, applicant, charged, now)
+        silent_s = now - member.gap_since_s if member.gap is not None and member.turn else None
+        turn = _Turn(pool, member, applicant, charged, now, silent_s)
         would_wait = None
         if not member.is_in:
             reason = pool.try_enter(member, applicant, now=now)
@@ -172,7 +175,13 @@ class SessionAdmission:
                 warm = turn.may_find_warm
                 pool.lessons.learn(member, turn.applicant, outcome, may_find_warm=warm, now=now)
                 pool.saw_turn(
-                    member, outcome, asked_s=turn.asked_s, pause_s=turn.pause_s, gap_s=turn.gap_s, now=now
+                    member,
+                    outcome,
+                    asked_s=turn.asked_s,
+                    silent_s=turn.silent_s,
+                    pause_s=turn.pause_s,
+                    gap_s=turn.gap_s,
+                    now=now,
                 )
             if outcome.has_calls:
                 gap = Gap.TOOL

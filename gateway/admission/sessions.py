@@ -117,8 +117,8 @@ class Places:
         assert not member.is_in
         if member.counted_gone and member.is_studied:  # it was not gone
             self._footprints.saw_end(member.agent, member.turn, by=-1.0)
-            if member.gap is Gap.TOOL:
-                self._gaps.was_no_end(member.agent, Gap.TOOL)
+            if member.gap is not None:
+                self._gaps.was_no_end(member.agent, member.gap)
         member.counted_gone = False
         member.is_in, member.is_child, member.is_above = True, is_child, is_above
         member.must_yield, member.entered_s = "", now
@@ -130,7 +130,7 @@ class Places:
         self.tokens += member.tokens
         if not member.live:
             self._silent[member.session] = member
-            if member.gap is Gap.TOOL:  # what it waited for its place was no silence
+            if member.gap is not None:  # what it waited for its place was no silence
                 member.gap_since_s += now - (member.asked_s or now)
             else:
                 member.gap, member.gap_since_s = Gap.IDLE, now
@@ -223,18 +223,19 @@ class Places:
 
     # --- silence -----------------------------------------------------------------------------------
 
-    def gone(self, *, tools_slower: float = 1.0, now: float) -> list[Member]:
+    def gone(self, *, tools_slower: float = 1.0, worth_s: float | None = None, now: float) -> list[Member]:
         """Releases those that have been silent for too long. Looks at a bounded number of them a call.
 
         `tools_slower`: so many times as long as usual tools take at present. Who waits for them is not gone;
-        to let others in meanwhile would make them slower still.
+        to let others in meanwhile would make them slower still. `worth_s`: as long as a place
+        is worth holding.
         """
         out = []
         for _ in range(min(_LOOKED_AT, len(self._silent))):
             session, member = next(iter(self._silent.items()))
             self._silent.move_to_end(session)
             assert member.gap is not None
-            limit_s = self._gaps.limit_s(member.agent, member.gap)
+            limit_s = self._gaps.limit_s(member.agent, member.gap, worth_s=worth_s)
             if member.gap is Gap.TOOL:
                 limit_s *= tools_slower
             if now - member.gap_since_s >= limit_s:

@@ -74,7 +74,7 @@ class WindowInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Sessions that are not too many for the tools."""
     admitted: int
     time_bound: float = 0.0
-    """Sessions for which engines have the time to compute all that they lose (`time_bound.py`)."""
+    """Sessions that get more done than as many as fit (`throughput.py`); 0 if none do."""
     with_tools: int = 0
     """Of these, whose tools are no light ones."""
     held: float

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gateway.core.live import LiveRequest
-from gateway.cost.estimator import Estimator, Prediction, TurnWork
+from gateway.cost.estimator import Alone, Estimator, Prediction, TurnWork
 from gateway.cost.in_flight import InFlight
 from gateway.cost.profile import Profile
 from gateway.cost.roofline import Turn
@@ -103,23 +103,15 @@ class Forecasts:
             return None
         return known.estimator.prefill_s(max(0, prompt - cached), cached)
 
-    def anew_s(self, replica: ReplicaId, usage: Usage) -> float | None:
-        """What it takes to compute such a prompt there, all of it; None as for `prefill_s`."""
-        known = self._known(replica)
-        if usage.prompt_tokens is None or known is None:
-            return None
-        return known.estimator.prefill_s(usage.prompt_tokens, 0)
-
-    def alone_s(self, live: LiveRequest, replica: ReplicaId, usage: Usage) -> float | None:
-        """What the turn takes there alone, where nothing is lost that turns before it left; None as for
-        `prefill_s`."""
+    def alone(self, live: LiveRequest, replica: ReplicaId, usage: Usage) -> Alone | None:
+        """What the turn takes there alone; None as for `prefill_s`."""
         prompt, cached, output = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens
         known = self._known(replica)
         if prompt is None or cached is None or output is None or known is None:
             return None
         left = self._before(live)
         found = max(cached, min(prompt, left.cached_tokens)) if left is not None else cached
-        return known.estimator.turn_s(prompt - found, found, output)
+        return known.estimator.alone(prompt - found, found, output)
 
     def _known(self, replica: ReplicaId) -> _Replica | None:
         """If enough is known of it."""

@@ -222,6 +222,7 @@ class Gate:
         outcome = None
         if live.tried:
             usage = answer.usage if answer is not None else NO_USAGE
+            alone = self._forecasts.alone(live, live.tried[-1], usage)
             outcome = TurnOutcome(
                 was_answered=answer is not None and answer.status < 400,
                 has_calls=answer is not None and bool(answer.tool_calls),
@@ -230,8 +231,7 @@ class Gate:
                 launch_s=live.first_token_s - live.submitted_s if live.saw_first_token else None,
                 usage=usage,
                 prefill_s=self._forecasts.prefill_s(live.tried[-1], usage),
-                alone_s=self._forecasts.alone_s(live, live.tried[-1], usage),
-                anew_s=self._forecasts.anew_s(live.tried[-1], usage),
+                alone=alone,
             )
             if answer is not None and answer.status < 400:
                 self._placed_turn_over(live, answer, now=now)

@@ -56,6 +56,8 @@ _GUESSED: Final = 30.0
 _LEAST_TOKEN_S: Final = 2e-4
 """No engine is so quick. What came quicker was held up on its way and came in one piece: a server that has no
 processor left to write to its clients delivers whole answers like that."""
+_AMONG: Final = 16
+"""Rows that decode at once where it is asked what one of them costs; from 4 to 64 it is nearly the same."""
 _OUTPUTS: Final = 50
 """Turns over which their usual output is averaged."""
 
@@ -100,6 +102,21 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     completion: Estimate
     prefill_s: float
     """Until the first token, had the turn the replica to itself."""
+
+
+class Alone(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn takes on a replica that does nothing else."""
+
+    seconds: float
+    fresh_s: float
+    """Of that, to compute what is new in its prompt."""
+    anew_s: float
+    """What computing all of its prompt would take."""
+    decode_s: float
+    """From the first token to the last."""
+    row_s: float
+    """Where others decode beside it: by how much it makes their steps longer, in all. An engine reads its
+    weights once for all rows, so this is far less than `decode_s`."""
 
 
 class Estimator:
@@ -186,6 +203,22 @@ class Estimator:
         if output_tokens > 1:
             seconds += (output_tokens - 1) * formula.token_s(new_tokens + cached_tokens, _NOTHING_ELSE)
         return seconds
+
+    def alone(self, new_tokens: float, cached_tokens: float, output_tokens: float) -> Alone:
+        """A turn that has this replica to itself; of a prompt so much is new."""
+        formula = self._formula
+        if formula is None:
+            formula = self._formula = self._multiplied_out()
+        fresh_s, prompt = formula.alone_s(new_tokens, cached_tokens), new_tokens + cached_tokens
+        token_s, decoded = formula.token_s(prompt, _NOTHING_ELSE), max(0.0, output_tokens - 1)
+        beside = formula.token_s(prompt, Load(decoding=_AMONG, decoding_context_tokens=_AMONG * prompt))
+        return Alone(
+            seconds=self._pace * fresh_s + decoded * token_s,
+            fresh_s=fresh_s,
+            anew_s=formula.alone_s(prompt, 0.0),
+            decode_s=decoded * token_s,
+            row_s=decoded * max(0.0, min(token_s, (beside - token_s) / _AMONG)),
+        )
 
     def observe_first_token(
         self, prediction: Prediction, launch_delay_s: float, actual: TurnWork | None = None

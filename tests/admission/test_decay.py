@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission.decay import DecayedHistogram, DecayedMean, TurnHazard
+from gateway.admission.decay import DecayedHistogram, DecayedMean, TurnGrowth, TurnHazard
 
 
 def test_a_mean_forgets_at_its_half_life():
@@ -113,3 +113,14 @@ def test_a_type_that_is_new_is_like_the_others():
     assert new.chance(1) == pytest.approx(0.05)
     assert new.chance(0) == new.chance(1)  # before its first turn
     assert new.survival(200, (32,))[0] == pytest.approx(0.95**32)
+
+
+def test_turns_that_nobody_made_yet_are_expected_to_be_like_those_that_were():
+    growth = TurnGrowth(half_life=1000)
+    for turn in (2, 3, 4):
+        for _ in range(100):
+            growth.saw(turn, 4_000.0)
+    assert growth.mean(30, 1_000.0) == pytest.approx(4_000, rel=0.05)
+    few = TurnGrowth(half_life=1000)
+    assert few.mean(30, 1_000.0) == 1_000.0
+    assert few.mean(30, 1_000.0, growth) == pytest.approx(4_000, rel=0.05), "as of all types"

@@ -99,3 +99,14 @@ def test_another_tenants_sessions_say_nothing_of_how_long_to_wait(ours, theirs):
     for agent in (AGENT, AGENT._replace(agent_type=2)):
         assert beside.limit_s(agent, Gap.TOOL) == alone.limit_s(agent, Gap.TOOL)
         assert beside.tool_s(agent) == alone.tool_s(agent)
+
+
+def test_after_a_plain_answer_a_place_is_kept_for_as_long_as_it_is_worth():
+    gaps = Gaps(CONFIG)
+    assert gaps.limit_s(AGENT, Gap.IDLE, worth_s=45.0) == 45, "nothing is known of who comes back"
+    assert gaps.limit_s(AGENT, Gap.TOOL, worth_s=45.0) == 120
+    for _ in range(100):
+        gaps.saw_return(AGENT, Gap.IDLE, 30.0)
+    assert gaps.limit_s(AGENT, Gap.IDLE, worth_s=45.0) == pytest.approx(30, rel=0.2), "all are back by then"
+    assert gaps.limit_s(AGENT, Gap.IDLE, worth_s=3.0) == 3, "to compute it anew costs less than to wait"
+    assert gaps.limit_s(AGENT, Gap.IDLE, worth_s=0.1) == 1

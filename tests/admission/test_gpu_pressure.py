@@ -33,11 +33,19 @@ def test_lost_state_is_pressure():
     assert reading.loss == pytest.approx(0.5, abs=0.02) and reading.pressure > 1.0
 
 
-def test_loss_that_engines_have_the_time_for_is_none():
-    gpu = GpuPressure()
-    warm(gpu, 8, found=0)
-    reading = gpu.read(sessions=10, is_loss_bearable=True, feedback_s=10.0, now=0.0)
-    assert reading.pressure == 0.0 and reading.is_loss_known and reading.loss > 0.9
+def test_only_more_loss_than_was_reckoned_with_is_pressure():
+    def pressure(reckoned_with: float) -> float:
+        gpu = GpuPressure()
+        gpu.studied.add(1.0)
+        gpu.read(sessions=10, feedback_s=1e6, now=0.0)
+        for _ in range(20):  # 10 s of 100 s are lost
+            gpu.saw_warm_turn(10_000, 10_000 - 1000 - 256, token_s=0.5e-3, is_pool_half_empty=False)
+        reading = gpu.read(sessions=10, reckoned_with=reckoned_with, feedback_s=1e6, now=100.0)
+        assert reading.is_loss_known
+        return reading.pressure
+
+    assert pressure(0.2) == 0.0
+    assert pressure(0.05) == pytest.approx(0.5 * pressure(0.0), rel=1e-2)
 
 
 def test_what_is_lost_counts_by_the_time_that_it_takes_to_compute_it_again():

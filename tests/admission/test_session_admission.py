@@ -11,6 +11,7 @@ from gateway.admission.gaps import Gap
 from gateway.admission.policy import TurnOutcome
 from gateway.admission.quotas import Quota
 from gateway.admission.session_admission import SessionAdmission
+from gateway.cost.estimator import Alone
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.host import HostSignals
@@ -282,6 +283,11 @@ def test_without_usage_the_bytes_count():
 # --- promises to others ----------------------------------------------------------------------------
 
 
+def alone(seconds: float) -> Alone:
+    """Of a turn that decodes for hardly any time."""
+    return Alone(seconds=seconds, fresh_s=0.9 * seconds, anew_s=seconds, decode_s=0.0, row_s=0.0)
+
+
 def flood(play: Play, seconds: int, *, taken_s: float, alone_s: float) -> None:
     """Ten sessions of one tenant, two of others; turns of all of them take that long."""
     until = play.now + seconds
@@ -290,7 +296,7 @@ def flood(play: Play, seconds: int, *, taken_s: float, alone_s: float) -> None:
         running = [name for name, tenant in owners.items() if play.is_let_in(name, tenant=tenant)]
         play.now += taken_s
         for name in running:
-            turn = msgspec.structs.replace(answered(tokens=5_000), alone_s=alone_s)
+            turn = msgspec.structs.replace(answered(tokens=5_000), alone=alone(alone_s))
             play.end(name, turn)
         play.let_in()
 
@@ -303,6 +309,7 @@ def test_a_flood_gives_way_to_tenants_whose_turns_are_late():
     play = Play().has(kv_tokens=60_000)
     flood(play, 100, taken_s=2.0, alone_s=1.9)
     assert in_by_tenant(play) == {"flood": 10, "u": 1, "v": 1}
+    play.told()
     flood(play, 60, taken_s=2.0, alone_s=1.0)
     held = in_by_tenant(play)
     assert held["flood"] < 10 and held["u"] == held["v"] == 1
@@ -711,3 +718,35 @@ def test_in_its_window_a_fifo_may_be_asked_for():
     play.end("s1")
     assert play.finish("s1") == ["big"]
     assert U
+
+
+def test_of_a_burst_no_more_enter_than_will_fit():
+    """Sessions that are small now and large later: what they will have grown to counts."""
+    play = Play().has(kv_tokens=650_000)
+    for number in range(30):
+        name = f"before-{number}"
+        for turn in range(24):
+            assert play.turn(name, tokens=5_000 + 2_500 * turn, calls=turn < 23)
+        play.finish(name)
+    for number in range(60):
+        play.ask(f"burst-{number}", body_bytes=20_000)
+    play.later(5.0)
+    assert play.waiting, "not all of them"
+    places, budget = play.pool.places, play.pool.limits.window.budget
+    places.count_anew()
+    assert 0.5 * budget < places.residents.peak() <= 1.1 * budget
+
+
+def test_who_came_last_gives_way_before_the_cache_overflows():
+    play = Play().has(kv_tokens=100_000)
+    names = [f"s{number}" for number in range(5)]
+    for tokens in range(8_000, 24_000, 2_000):
+        for name in names:
+            play.is_let_in(name)
+        play.now += 2.0
+        for name in names:
+            play.end(name, tokens=tokens)
+        play.later(1.0)
+    held = play.pool.places.residents.now()
+    assert held <= 100_000 and not play.pool.places.members["s4"].is_in
+    assert play.pool.places.members["s0"].is_in, "the oldest stays"

@@ -181,10 +181,12 @@ def test_what_a_turn_takes_alone_does_not_count_what_was_lost():
 
     def alone_s(cached: int) -> float:
         usage = Usage(prompt_tokens=21_000, cached_tokens=cached, output_tokens=50)
-        return known.alone_s(live, A, usage) or 0.0
+        alone = known.alone(live, A, usage)
+        assert alone is not None and alone.fresh_s < alone.seconds and alone.fresh_s < alone.anew_s
+        return alone.seconds
 
     assert alone_s(0) == alone_s(20_000) > alone_s(20_900) > 0.0
-    assert known.alone_s(live, A, Usage(prompt_tokens=21_000, cached_tokens=0)) is None
+    assert known.alone(live, A, Usage(prompt_tokens=21_000, cached_tokens=0)) is None
 
 
 def test_admission_hears_what_computing_takes():

@@ -102,7 +102,9 @@ class Page:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    async def until(self, script: str, *, within_s: float = 100.0, holds: Callable[[Any], bool] = bool) -> Any:
+    async def until(
+        self, script: str, *, within_s: float = 100.0, holds: Callable[[Any], bool] = bool
+    ) -> Any:
         """The first value of the expression that holds."""
         deadline = time.monotonic() + within_s
         while not holds(value := await self.run(script)):

@@ -118,7 +118,9 @@ def run_suite(suite: Path, source: str, *more: str, grace_s: int = 1) -> tuple[i
     ids=["a loop", "in Hypothesis", "async", "in a fixture"],
 )
 def test_a_hung_test_fails_and_the_next_one_runs(suite: Path, source: str, name: str):
-    status, said = run_suite(suite, source + AND_ANOTHER, grace_s=120)  # it can be interrupted, so none passes
+    status, said = run_suite(
+        suite, source + AND_ANOTHER, grace_s=120
+    )  # it can be interrupted, so none passes
     assert status == 1, said
     assert f"Hung: tests/test_it.py::{name} ran for more than 1 s" in said
     assert "test_it.py:" in said  # where it was
