@@ -100,7 +100,7 @@ class Limits:
             return None
         places.count_anew()
         demand = self._footprints.demand(member.agent, max(1, member.turn), member.tokens)
-        pace_s = window.pace_s(places.residents.peak(also=demand, agent=member.agent))
+        pace_s = window.pace_s(places.residents.peak(also=demand, agent=member.agent), max(demand))
         if math.isinf(pace_s):
             return WaitReason.KV_FULL
         is_too_soon = since_s < pace_s and not member.is_spilled

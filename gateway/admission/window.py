@@ -131,8 +131,9 @@ class Window:
         """Of these, sessions whose tools are no light ones."""
         return max(1.0, min(self.with_tools, self.cpu_limit))
 
-    def pace_s(self, demand: float) -> float:
-        """How long after the last one a session may enter that brings the demand to this; inf: never."""
+    def pace_s(self, demand: float, more: float) -> float:
+        """How long after the last one a session may enter that brings the demand to this by `more` tokens; inf:
+        never. What is left of the budget is given away within about a feedback time, whatever sessions hold."""
         if demand > self.budget:
             return math.inf
         if math.isinf(self.budget):
@@ -140,7 +141,8 @@ class Window:
         soft = self._config.soft_from * self.budget
         if demand <= soft:
             return 0.0
-        return 0.5 * self._feedback_s * (demand - soft) / (self.budget - soft)
+        left = self.budget - soft
+        return self._feedback_s * (demand - soft) / left * min(0.5, more / left)
 
     def update(self, seen: WindowInputs, *, now: float) -> WindowChange | None:
         """To be asked about once a second."""

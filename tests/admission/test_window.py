@@ -62,7 +62,7 @@ class Played:
 def test_nothing_limits_before_the_first_overload():
     play = Played().run(100)
     assert play.window.limit() == play.window.budget == math.inf
-    assert not play.changes and play.window.pace_s(1e12) == 0.0
+    assert not play.changes and play.window.pace_s(1e12, 1.0) == 0.0
 
 
 def test_a_stated_capacity_is_the_first_budget_and_is_followed():
@@ -181,9 +181,12 @@ def test_a_stated_capacity_is_believed_for_the_most_part():
 
 def test_entering_slows_down_near_the_budget():
     window = Played().run(1, capacity=1000.0).window
-    assert window.pace_s(760) == 0.0
-    assert 0.0 < window.pace_s(800) < window.pace_s(890) <= 5.0
-    assert window.pace_s(901) == math.inf
+    assert window.pace_s(760, 100) == 0.0
+    assert 0.0 < window.pace_s(800, 100) < window.pace_s(890, 100) <= 5.0
+    assert window.pace_s(890, 10) < 0.2 * window.pace_s(890, 100), (
+        "small ones enter as quickly, by what they hold"
+    )
+    assert window.pace_s(901, 100) == math.inf
 
 
 def test_feedback_time_is_bounded():
