@@ -25,7 +25,7 @@ from gateway.admission.pool import PoolAdmission
 from gateway.admission.quotas import Quota, Quotas, retry_after_s
 from gateway.admission.sessions import Member
 from gateway.admission.settings import AdmissionConfig
-from gateway.domain.decision import Admission, Admit, Refusal, RefusalReason, Wait, WaitReason
+from gateway.domain.decision import Admission, Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.host import HostSignals
@@ -42,6 +42,8 @@ class _Turn(msgspec.Struct):
     applicant: Applicant
     charged: float
     asked_s: float
+    is_aside: bool = False
+    """A side request: it says nothing of how its session goes on."""
     is_let_in: bool = False
     may_find_warm: bool = False
     pause_s: float = 0.0
@@ -114,7 +116,8 @@ class SessionAdmission:
             charged, refusal = self._charge(pool, applicant, now=now)
             if refusal is not None:
                 return refusal
-        turn = _Turn(pool, member, applicant, charged, now)
+        is_aside = applicant.edge is Edge.SERVES and not member.has_results
+        turn = _Turn(pool, member, applicant, charged, now, is_aside=is_aside)
         would_wait = None
         if not member.is_in:
             reason = pool.try_enter(member, applicant, now=now)
@@ -166,20 +169,17 @@ class SessionAdmission:
             self._is_stirred = True
             self._correct(turn, _NO_USAGE, now=now)
             return
-        gap = Gap.IDLE
-        if outcome is not None:
-            if outcome.was_answered:
-                warm = turn.may_find_warm
-                pool.lessons.learn(member, turn.applicant, outcome, may_find_warm=warm, now=now)
-                pool.saw_turn(
-                    member, outcome, asked_s=turn.asked_s, pause_s=turn.pause_s, gap_s=turn.gap_s, now=now
-                )
-            if outcome.has_calls:
-                gap = Gap.TOOL
+        if outcome is not None and outcome.was_answered and not turn.is_aside:
+            warm = turn.may_find_warm
+            pool.lessons.learn(member, turn.applicant, outcome, may_find_warm=warm, now=now)
+            pool.saw_turn(
+                member, outcome, asked_s=turn.asked_s, pause_s=turn.pause_s, gap_s=turn.gap_s, now=now
+            )
         if turn.charged:
             self._correct(turn, outcome.usage if outcome is not None else _NO_USAGE, now=now)
-        member.turn += 1
-        pool.places.turn_ended(member, gap, now=now)
+        member.turn += not turn.is_aside
+        gap = Gap.TOOL if outcome is not None and outcome.has_calls else Gap.IDLE
+        pool.places.turn_ended(member, gap, is_aside=turn.is_aside, now=now)
         if not member.live and (member.must_yield or member.is_above):
             pool.turn_is_over(member)
         if now >= pool.limits.update_due_s:
@@ -201,6 +201,7 @@ class SessionAdmission:
         found = (pool.places.members.get(session) for pool in self.pools.values())
         member = next((each for each in found if each is not None), None)
         if member is not None:
+            member.has_results = True
             self._cpu.saw_tool(names, duration_s, member.agent)
 
     def host_reported(self, host: str, signals: HostSignals, *, now: float) -> None:
@@ -260,14 +261,18 @@ class SessionAdmission:
 
     def _begin(self, turn: _Turn, *, now: float) -> None:
         member, pool = turn.member, turn.pool
-        if member.is_studied and member.began_s and not member.live:
+        turn.is_let_in = True
+        if turn.is_aside:
+            pool.places.turn_began(member, is_aside=True, now=now)
+            return
+        member.has_results = False
+        if member.is_studied and member.began_s and member.live == member.asides:
             pool.limits.cycle_s.add(now - member.began_s)
             pool.footprints.saw_cycle(member.agent, now - member.began_s)
         silent_s = max(0.0, turn.asked_s - member.gap_since_s) if member.gap is not None else 0.0
         turn.pause_s = member.kept_s or silent_s
         if member.gap is Gap.TOOL:
             turn.gap_s = silent_s
-        turn.is_let_in = True
         turn.may_find_warm = not member.is_spilled and member.gap_since_s >= pool.limits.changed_s
         pool.places.turn_began(member, now=now)
 

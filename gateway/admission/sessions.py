@@ -48,6 +48,10 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """Turns that were answered."""
     live: int = 0
     """Turns that were let in and have not ended."""
+    asides: int = 0
+    """Of these, side requests: a title or a summary, while the session itself goes on or waits."""
+    has_results: bool = False
+    """Its tools came back, and no turn has begun since."""
     threads: dict[ThreadId, ThreadState] = {}
     guess: float = 0.0
     """Tokens of its first prompt, by its bytes; what it counts for until the first usage comes."""
@@ -159,26 +163,36 @@ class Places:
 
     # --- turns -------------------------------------------------------------------------------------
 
-    def turn_began(self, member: Member, *, now: float) -> None:
-        """A turn of a session that is in was let in, or waits for a replica only."""
+    def turn_began(self, member: Member, *, is_aside: bool = False, now: float) -> None:
+        """A turn of a session that is in was let in, or waits for a replica only. `is_aside`: it is a side
+        request, which ends no silence: tools run on beside it."""
         assert member.is_in
+        self._silent.pop(member.session, None)
+        member.live += 1
+        self.live += 1
+        self.quiet_since_s = None
+        if is_aside:
+            member.asides += 1
+            return
         if member.gap is not None:
-            del self._silent[member.session]
             if member.is_studied and member.turn:
                 self._gaps.saw_return(member.agent, member.gap, now - member.gap_since_s)
             member.gap = None
-        member.live += 1
         member.began_s, member.kept_s = now, 0.0
-        self.live += 1
-        self.quiet_since_s = None
 
-    def turn_ended(self, member: Member, gap: Gap, *, now: float) -> None:
+    def turn_ended(self, member: Member, gap: Gap, *, is_aside: bool = False, now: float) -> None:
+        """`gap`: what follows, unless it was a side request: then the silence goes on as it was."""
         member.live -= 1
+        member.asides -= is_aside
         self.live -= 1
         if not self.live:
             self.quiet_since_s = now
-        if not member.live:
+        if not is_aside and member.live == member.asides:
             member.gap, member.gap_since_s = gap, now
+        elif is_aside and not member.turn:  # it began with a title; its first turn is still to come
+            member.gap_since_s = now
+        if not member.live:
+            assert member.gap is not None
             self._silent[member.session] = member
 
     def count_anew(self) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
-from gateway.domain.decision import SessionRef
+from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 
@@ -133,9 +133,13 @@ class Homes:
         grows_to: float = 0.0,
         now: float,
     ) -> Conversation | None:
-        """Whom it had to forget for that. `agent`: if it is new; `grows_to`: tokens, as expected by now."""
+        """Whom it had to forget for that. `agent`: if it is new; `grows_to`: tokens, as expected by now.
+
+        A side request does not say whether its session works."""
+        is_known = session.session in self._firsts
         self._move((session.session, session.thread), replica, agent, grows_to)
-        self.heard(session.session, works=True, now=now)
+        if session.edge is not Edge.SERVES or not is_known:
+            self.heard(session.session, works=session.edge is not Edge.SERVES, now=now)
         others = self._firsts[session.session].others
         if others is not None and len(others) > MAX_OTHERS:
             oldest = session.session, next(iter(others))

@@ -222,12 +222,14 @@ class PredictedPlacement(PlacementPolicy):
         is_movable: bool,
         now: float,
     ) -> None:
+        if session.edge is Edge.SERVES:
+            return
         conversation = (session.session, session.thread)
         self.homes.heard(session.session, works=pauses, now=now)
         if pauses and is_movable and self.looks_around and self.homes.first(session.session) == conversation:
             self.stealing.paused(conversation, replica, turn)
         prompt = usage.prompt_tokens
-        if prompt is None or session.edge is Edge.SERVES:
+        if prompt is None:
             return
         opens = not self.residency.context(conversation)
         self.residency.turn_over(conversation, replica, usage, agent=agent, opens=opens)

@@ -711,3 +711,60 @@ def test_in_its_window_a_fifo_may_be_asked_for():
     play.end("s1")
     assert play.finish("s1") == ["big"]
     assert U
+
+
+# --- side requests ---------------------------------------------------------------------------------
+
+
+def test_a_side_request_does_not_end_a_tool_phase():
+    play = capped(1)
+    play.turn("s1", calls=True, tokens=5_000)
+    since_s = play.now
+    play.now += 1.0
+    assert play.is_let_in("s1", edge=Edge.SERVES)
+    play.now += 0.5
+    play.end("s1", answered(tokens=200, calls=False))
+    member = play.pool.places.members[SessionId("s1")]
+    assert (member.gap, member.gap_since_s) == (Gap.TOOL, since_s)
+    assert (member.tokens, member.turn) == (5_000, 1), "what it holds is what it held"
+    play.now += 60.0  # more than a plain answer is waited for
+    assert not play.is_let_in("s2"), "its tools still run, so it keeps its place"
+    play.now += 1.0
+    assert play.is_let_in("s1")
+    own, _ = play.pool.gaps._types[Gap.TOOL].of(OF_T)
+    assert own.lengths.quantile(1.0) > 60.0, "the gap lasted from turn to turn"
+    assert not play.pool.gaps._types[Gap.IDLE].of(OF_T)[0].lengths.observations
+
+
+def test_a_turn_that_ends_beside_a_side_request_begins_the_silence():
+    play = capped(2)
+    play.is_let_in("s1")
+    turn = next(iter(play.running))
+    play.is_let_in("s1", edge=Edge.SERVES)
+    play.now += 1.0
+    del play.running[turn]
+    play.policy.turn_over(RequestId(turn), answered(tokens=5_000, calls=True), now=play.now)
+    member = play.pool.places.members[SessionId("s1")]
+    assert (member.gap, member.gap_since_s, member.live) == (Gap.TOOL, play.now, 1)
+    play.now += 9.0
+    play.end("s1", answered(tokens=200, calls=False))
+    assert (member.gap, member.gap_since_s, member.live) == (Gap.TOOL, play.now - 9.0, 0)
+
+
+def test_a_session_that_begins_with_a_title_is_silent_from_then_on():
+    play = capped(2)
+    play.is_let_in("s1", edge=Edge.SERVES)
+    play.now += 5.0
+    play.end("s1", answered(tokens=200, calls=False))
+    member = play.pool.places.members[SessionId("s1")]
+    assert (member.gap, member.gap_since_s) == (Gap.IDLE, play.now)
+
+
+def test_a_request_without_tools_that_brings_results_ends_their_phase():
+    play = capped(2)
+    play.turn("s1", calls=True, tokens=5_000)
+    play.now += 1.0
+    play.policy.tools_ran(SessionId("s1"), ("bash",), 1.0, 0)
+    assert play.is_let_in("s1", edge=Edge.SERVES)
+    play.end("s1", answered(tokens=200, calls=False))
+    assert play.pool.places.members[SessionId("s1")].gap is Gap.IDLE
