@@ -78,6 +78,9 @@ class Limits:
         self.changed_s = -math.inf
         """When the window was last decreased: what was lost before says nothing about now."""
         self._up: tuple[ReplicaId, ...] = ()
+        self._lives: dict[ReplicaId, int] = {}
+        """Of those that are up: numbers that are never used again."""
+        self._lives_begun = 0
         self.promises = Promises(config.fair_share.alpha)
         self.seen: WindowInputs | None = None
         """What the window last saw."""
@@ -147,7 +150,16 @@ class Limits:
     def fleet_changed(self, up: Collection[ReplicaId]) -> None:
         for replica in set(self._up) - set(up):
             self.gpu.replica_left(replica)
+            self._lives.pop(replica, None)
+        for replica in up:
+            if replica not in self._lives:
+                self._lives_begun += 1
+                self._lives[replica] = self._lives_begun
         self._up = tuple(up)
+
+    def life_of(self, replica: ReplicaId | None) -> int | None:
+        """Which life of the replica this is: one that was down has lost what sessions had left there."""
+        return self._lives.get(replica) if replica is not None else None
 
     def update(self, *, waiting: int, blocked_by: WaitReason | None, now: float) -> Excess | None:
         """Moves the window; to be asked from `update_due_s` on. `waiting`: sessions in the queue."""

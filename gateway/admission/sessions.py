@@ -33,6 +33,8 @@ class ThreadState(msgspec.Struct):
     tokens: float
     prompt_tokens: float
     replica: ReplicaId | None
+    life: int | None = None
+    """Of the replica: what was left in an earlier one is gone."""
 
 
 class Member(msgspec.Struct, kw_only=True, eq=False):
@@ -204,20 +206,27 @@ class Places:
         self._stale.clear()
 
     def remember(
-        self, member: Member, thread: ThreadId, tokens: float, prompt_tokens: float, replica: ReplicaId | None
+        self,
+        member: Member,
+        thread: ThreadId,
+        tokens: float,
+        prompt_tokens: float,
+        replica: ReplicaId | None,
+        life: int | None = None,
     ) -> None:
         """What a thread holds now: a context with the newest answer, of which the prompt is so much."""
         before = member.tokens
         state = member.threads.get(thread)
         if state is None:
-            member.threads[thread] = ThreadState(tokens, prompt_tokens, replica)
+            member.threads[thread] = ThreadState(tokens, prompt_tokens, replica, life)
             member.held += tokens
             if len(member.threads) > _MAX_THREADS:
                 smallest = min(member.threads, key=lambda name: member.threads[name].tokens)
                 member.held -= member.threads.pop(smallest).tokens
         else:
             member.held += tokens - state.tokens
-            state.tokens, state.prompt_tokens, state.replica = tokens, prompt_tokens, replica
+            state.tokens, state.prompt_tokens = tokens, prompt_tokens
+            state.replica, state.life = replica, life
         self._grew(member, before)
 
     def thread_is_over(self, member: Member, thread: ThreadId) -> None:
