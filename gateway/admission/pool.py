@@ -155,7 +155,8 @@ class PoolAdmission:
         if member.must_yield:
             self.release(member)
         elif member.is_above:
-            if self.limits.is_over_full():
+            others = self.places.by_tenant[member.tenant] - 1
+            if self.limits.is_over_full() or not self._quotas.may_hold(member.tenant, others):
                 self.release(member)  # a guest: it goes on when the pool rests again, or has room
             else:
                 self.places.settle_in(member)
@@ -266,11 +267,11 @@ class PoolAdmission:
         return None
 
     def _must_move(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
-        """Who enters though it does not fit: liveness, which knows no quota; on an idle replica; and the
-        aged's privilege."""
+        """Who enters though it does not fit: liveness, where nobody else waits beyond a quota too; on an idle
+        replica; and the aged's privilege."""
         quiet_s = self.places.quiet_since_s
         if quiet_s is not None and now >= quiet_s + self._rest_s():
-            return next(iter(self.queue.candidates(regime, lambda _: True, now=now)))
+            return next(iter(candidates or self.queue.candidates(regime, lambda _: True, now=now)))
         if self._blocked_by in _OF_KV and self.limits.is_a_replica_idle():
             return candidates[0] if candidates else None
         for entry in candidates[:1]:

@@ -147,6 +147,34 @@ def test_liveness_knows_no_quota():
     assert play.later(0.1) == ["sub-agent"]
 
 
+def test_whom_liveness_lets_in_beyond_its_quota_stays_for_a_turn():
+    play = Play(SessionAdmission(config(), {T: Quota(max_sessions=2)})).has(kv_tokens=650_000)
+    most = 0
+    for number in range(12):
+        play.is_let_in(f"s{number}")
+    for _ in range(20):
+        for session in {str(each.session) for each in play.running.values()}:
+            play.end(session)
+        play.later(0.2)
+        most = max(most, in_by_tenant(play)["t"])
+    assert most == 3, "one more, so that nobody waits for whom it holds up"
+    for session in {str(each.session) for each in play.running.values()}:
+        play.end(session)
+    assert in_by_tenant(play) == {"t": 2} and play.pool.places.above == 0
+
+
+def test_liveness_lets_in_who_is_within_its_quota_first():
+    play = Play(SessionAdmission(config(policy="session-cap", session_cap=1), {T: Quota(max_sessions=1)}))
+    play.is_let_in("t1")
+    play.is_let_in("t2")
+    play.now += 1.0
+    for number in range(3):
+        play.pool.fair.hold(U, 1.0)  # it holds more, but not more than it may
+    play.is_let_in("u1", tenant="u")
+    play.end("t1")
+    assert play.later(0.1) == ["u1"]
+
+
 def test_the_aged_may_exceed_the_window_one_at_a_time():
     play = capped(1, classes={"age_s": 5.0})
     play.is_let_in("s1")
