@@ -87,18 +87,19 @@ class Limits:
 
     # --- is there room? ------------------------------------------------------------------------------
 
-    def why_not(self, member: Member, *, since_s: float) -> WaitReason | None:
-        """Why the session may not enter, if it may not; `since_s`: how long ago the last one did."""
+    def why_not(self, member: Member, *, taking: int = 1, since_s: float) -> WaitReason | None:
+        """Why the session may not enter, if it may not; `taking`: so many places; `since_s`: how long ago the
+        last one did."""
         places, window = self._places, self.window
         if places.count == 0:
             return None
-        if places.count + 1 > window.limit():
+        if places.count + taking > window.limit():
             return WaitReason.WINDOW_FULL
         tool_limit = window.tool_limit()
         if math.isfinite(tool_limit) and not self._cpu.is_light(member.agent):
             if self._with_tools() + 1 > tool_limit:
                 return WaitReason.TOOLS_FULL
-        if math.isinf(window.budget) or places.count + 1 <= self.time_bound():
+        if math.isinf(window.budget) or places.count + taking <= self.time_bound():
             return None
         if self._is_far_from_full(member.tokens):
             return None

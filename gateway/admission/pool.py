@@ -53,11 +53,11 @@ class PoolAdmission:
         self._quotas = quotas
         self.footprints = Footprints(config.footprint)
         self.gaps = Gaps(config.gaps)
-        self.places = Places(self.footprints, self.gaps)
+        self.fair = FairShare(config.fair_share, weights)
+        self.places = Places(self.footprints, self.gaps, self.fair.hold)
         self.limits = Limits(pool, config, places=self.places, footprints=self.footprints, cpu=cpu, said=said)
         self.window = self.limits.window
         self.lessons = Lessons(self.places, self.footprints, self.limits)
-        self.fair = FairShare(config.fair_share, weights)
         self.promises = self.limits.promises
         self._is_one_above = False
         """A tenant holds more than its share, as of the last look at the window."""
@@ -88,12 +88,14 @@ class PoolAdmission:
         return member
 
     def try_enter(self, member: Member, applicant: Applicant, *, now: float) -> WaitReason | None:
-        """Gives the session a place, or says why it must wait."""
-        if self.places.is_in(applicant.parent):
+        """Gives the session a place, or says why it must wait: also if it has to give back the one it has."""
+        if member.must_yield:
+            return WaitReason.BEHIND_OTHERS
+        if (parent := self.places.resident(applicant.parent)) is not None:
             if member.session in self.queue:  # it asked before anybody knew whose it is
                 self.queue.take(member.session)
                 self._freed += self.held.pop(member.session).values()
-            self.places.enter(member, is_child=True, now=now)
+            self.places.enter(member, parent=parent, now=now)
             return None
         if len(self.queue):
             return WaitReason.BEHIND_OTHERS
@@ -112,10 +114,13 @@ class PoolAdmission:
         """A turn waits until its session has a place."""
         waiting = self.held.setdefault(member.session, {})
         waiting[applicant.request] = applicant
-        if member.session in self.queue:
-            return
         if member.asked_s is None:
             member.asked_s = now
+        if not member.is_in and member.session not in self.queue:
+            self._queue_up(member)
+
+    def _queue_up(self, member: Member) -> None:
+        assert member.asked_s is not None
         entry = entry_of(
             member,
             self.footprints,
@@ -166,16 +171,13 @@ class PoolAdmission:
         waiting = self.held.get(session)
         if waiting is not None and waiting.pop(request, None) is not None and not waiting:
             del self.held[session]
-            self.queue.take(session)
-
-    def released(self, member: Member) -> None:
-        """Books what follows from a place given back."""
-        if not member.is_child:
-            self.fair.hold(member.tenant, -1.0)
+            if session in self.queue:
+                self.queue.take(session)
 
     def release(self, member: Member) -> None:
         self.places.release(member)
-        self.released(member)
+        if member.session in self.held:  # turns of it came while it had to give its place back
+            self._queue_up(member)
 
     def forget(self, session: SessionId) -> None:
         """The session ended, and has no live turn."""
@@ -229,18 +231,17 @@ class PoolAdmission:
 
     def _enter(self, member: Member, *, is_above: bool = False, now: float) -> None:
         self.places.enter(member, is_above=is_above, now=now)
-        self.fair.hold(member.tenant, 1.0)
         member.asked_s = None
         self._entered_s = now
 
     def _may_hold(self, tenant: TenantId) -> bool:
-        return self._why_not_more(tenant) is None
+        return self._why_not_more(tenant, 1) is None
 
-    def _why_not_more(self, tenant: TenantId) -> WaitReason | None:
-        """Why the tenant may not have another session, whatever there is room for."""
+    def _why_not_more(self, tenant: TenantId, taking: int) -> WaitReason | None:
+        """Why the tenant may not have a session of so many turns more, whatever there is room for."""
         if not self._quotas.may_hold(tenant, self.places.by_tenant.get(tenant, 0)):
             return WaitReason.TENANT_SESSIONS
-        if self.fair.charge(tenant, 1.0) > self._level(tenant):
+        if self.fair.charge(tenant, float(taking)) > self._level(tenant):
             return WaitReason.OTHERS_LATE
         return None
 
@@ -255,8 +256,9 @@ class PoolAdmission:
         return self._blocked_by is None
 
     def _why_not(self, member: Member, *, now: float) -> WaitReason | None:
-        reason = self._why_not_more(member.tenant)
-        return reason or self.limits.why_not(member, since_s=now - self._entered_s)
+        taking = max(1, len(self.held.get(member.session, ())))  # all of its turns enter with it
+        reason = self._why_not_more(member.tenant, taking)
+        return reason or self.limits.why_not(member, taking=taking, since_s=now - self._entered_s)
 
     def _light_one(self, *, now: float) -> Entry | None:
         """Who does not have to wait for tools, behind somebody who does."""
@@ -344,14 +346,11 @@ class PoolAdmission:
     def _settle(self, *, now: float) -> bool:
         """Lets go of those that are silent for too long; whether there were any."""
         slower = min(_SLOWEST, self._cpu.read(now=now).slower) if self._config.follows_tools else 1.0
-        gone = self.places.gone(tools_slower=slower, now=now)
-        for member in gone:
-            self.released(member)
-        return bool(gone)
+        return bool(self.places.gone(tools_slower=slower, now=now))
 
     def _make_room_for_the_blocked(self, *, now: float) -> None:
         """§6.2 (4) of SAGA, without killing: one session of whoever holds too much waits at its next turn."""
-        if len(self.places.by_tenant) < 1 or self._blocked_by not in SCARCE:
+        if self._blocked_by not in SCARCE:
             return
         candidates = self.queue.candidates(Regime.NORMAL, self._may_hold, now=now)
         if not candidates or now - candidates[0].since_s < BLOCKED_S:
@@ -371,19 +370,23 @@ class PoolAdmission:
             staying = [
                 each for each in self.places.members.values() if each.tenant == tenant and _stays(each)
             ]
-            leaving = self.fair.held(tenant) - len(staying)
+            leaving = self.fair.held(tenant) - sum(each.places for each in staying)
             beyond = 2.0 * (self.fair.charge(tenant, -leaving) - self._level(tenant))
             self._yield_newest(staying, int(max(0.0, beyond)), LATE)
 
     def _yield_newest(self, members: Collection[Member], count: int, why: str) -> None:
-        """Of whoever holds the most for its share, one after the other, the newest."""
+        """Of whoever holds the most for its share, the newest, until so many places are given back."""
         newest: dict[TenantId, list[Member]] = {}
+        held: dict[TenantId, int] = {}
         for member in sorted(members, key=lambda each: each.task_arrived_s):
             if _stays(member):
                 newest.setdefault(member.tenant, []).append(member)
-        for _ in range(min(count, sum(map(len, newest.values())))):
-            tenant = max(newest, key=lambda each: len(newest[each]) / self.fair.entitlement(each))
+                held[member.tenant] = held.get(member.tenant, 0) + member.places
+        while count > 0 and newest:
+            tenant = max(newest, key=lambda each: held[each] / self.fair.entitlement(each))
             member = newest[tenant].pop()
+            count -= member.places
+            held[tenant] -= member.places
             if not newest[tenant]:
                 del newest[tenant]
             if member.live:

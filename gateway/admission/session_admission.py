@@ -119,7 +119,7 @@ class SessionAdmission:
         is_aside = applicant.edge is Edge.SERVES and not member.has_results
         turn = _Turn(pool, member, applicant, charged, now, is_aside=is_aside)
         would_wait = None
-        if not member.is_in:
+        if not member.is_in or (member.must_yield and not self._config.shadow):
             reason = pool.try_enter(member, applicant, now=now)
             if reason is not None and not self._config.shadow:
                 return self._wait_for_a_place(turn, room, reason, now=now)

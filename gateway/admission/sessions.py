@@ -7,12 +7,14 @@ Symbols: *admitted session* → `Member.is_in`.
 Deviations: —
 
 Invariants: a session is in from its first admitted turn until it ends or is silent for longer than `Gaps`
-allows; a session with a live turn stays in; `count` is the number of places taken, and a child of a session
-that is in takes none; `residents` counts exactly the sessions that are in; `quiet_since_s` is set exactly
+allows; a session with a live turn stays in; `count` is the number of places taken: of each session as many as
+it runs turns at once, with its children, and one at least; a child of a session that is in takes none itself;
+`residents` counts exactly the sessions that are in; `quiet_since_s` is set exactly
 while no session that is in has a live turn.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -24,6 +26,7 @@ from gateway.domain.by_agent import AgentKey
 from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId
 
 _MAX_THREADS: Final = 32
+"""Conversations of which it is known what they hold; more, where more of them have turns at once."""
 _LOOKED_AT: Final = 256
 
 
@@ -52,6 +55,8 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """Turns that were let in and have not ended."""
     asides: int = 0
     """Of these, side requests: a title or a summary, while the session itself goes on or waits."""
+    running: int = 0
+    """The same, its children's included."""
     has_results: bool = False
     """Its tools came back, and no turn has begun since."""
     threads: dict[ThreadId, ThreadState] = {}
@@ -60,8 +65,10 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     demand: Demand = NOTHING
     """As counted among the residents."""
     is_in: bool = False
-    is_child: bool = False
-    """It runs on behalf of a session that is in, and takes no place."""
+    places: int = 0
+    """That it takes: who runs many turns at once takes as many."""
+    payer: "Member | None" = None
+    """The session in whose place it runs, if it is a child of one that was in."""
     is_above: bool = False
     """It is in though the window was full."""
     is_spilled: bool = False
@@ -85,6 +92,11 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """Of all its threads."""
 
     @property
+    def is_child(self) -> bool:
+        """It runs on behalf of a session that is in, and takes no place itself."""
+        return self.payer is not None
+
+    @property
     def tokens(self) -> float:
         return self.held if self.threads else self.guess
 
@@ -92,15 +104,20 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
 class Places:
     """The places of one pool."""
 
-    def __init__(self, footprints: Footprints, gaps: Gaps) -> None:
+    def __init__(
+        self, footprints: Footprints, gaps: Gaps, hold: Callable[[TenantId, float], None] | None = None
+    ) -> None:
+        """`hold`: is told of so many places more, or fewer, that a tenant takes."""
         self._footprints = footprints
         self._gaps = gaps
+        self._hold = hold
         self.members: dict[SessionId, Member] = {}
         """Every session that was ever asked for and has not ended."""
         self.residents = Residents(footprints)
         self.count = 0
         self.above = 0
         self.by_tenant: dict[TenantId, int] = {}
+        """Sessions that have a place of their own."""
         self.live = 0
         """Turns of sessions that are in."""
         self.quiet_since_s: float | None = float("-inf")
@@ -113,23 +130,28 @@ class Places:
     def find(self, session: SessionId) -> Member | None:
         return self.members.get(session)
 
-    def is_in(self, session: SessionId | None) -> bool:
+    def resident(self, session: SessionId | None) -> Member | None:
+        """The session, if it is in."""
         member = self.members.get(session) if session is not None else None
-        return member is not None and member.is_in
+        return member if member is not None and member.is_in else None
 
     # --- in and out --------------------------------------------------------------------------------
 
-    def enter(self, member: Member, *, is_child: bool = False, is_above: bool = False, now: float) -> None:
+    def enter(
+        self, member: Member, *, parent: Member | None = None, is_above: bool = False, now: float
+    ) -> None:
+        """`parent`: the session that is in and on whose behalf it runs."""
         assert not member.is_in
         if member.counted_gone and member.is_studied:  # it was not gone
             self._footprints.saw_end(member.agent, member.turn, by=-1.0)
             if member.gap is Gap.TOOL:
                 self._gaps.was_no_end(member.agent, Gap.TOOL)
         member.counted_gone = False
-        member.is_in, member.is_child, member.is_above = True, is_child, is_above
+        member.payer = parent.payer or parent if parent is not None else None
+        member.is_in, member.is_above = True, is_above
         member.must_yield, member.entered_s = "", now
-        if not is_child:
-            self.count += 1
+        if not member.is_child:
+            self._take(member)
             self.above += is_above
             self.by_tenant[member.tenant] = self.by_tenant.get(member.tenant, 0) + 1
         member.demand = self._demand_of(member)
@@ -137,7 +159,8 @@ class Places:
         if not member.live:
             self._silent[member.session] = member
             if member.gap is Gap.TOOL:  # what it waited for its place was no silence
-                member.gap_since_s += now - (member.asked_s or now)
+                asked_s = member.asked_s if member.asked_s is not None else now
+                member.gap_since_s += now - max(asked_s, member.gap_since_s)
             else:
                 member.gap, member.gap_since_s = Gap.IDLE, now
         self.residents.enter(member.agent, member.demand)
@@ -157,11 +180,31 @@ class Places:
         member.is_in, member.demand = False, NOTHING
         member.is_spilled = True
         if not member.is_child:
-            self.count -= 1
+            self._take(member)
             self.above -= member.is_above
             self.by_tenant[member.tenant] -= 1
             if not self.by_tenant[member.tenant]:
                 del self.by_tenant[member.tenant]
+        member.payer = None
+
+    def _take(self, member: Member) -> None:
+        """Counts the places that it takes by now."""
+        places = max(1, member.running) if member.is_in else 0
+        more = places - member.places
+        if more:
+            member.places = places
+            self.count += more
+            if self._hold is not None:
+                self._hold(member.tenant, float(more))
+
+    def _run(self, member: Member, turns: int) -> None:
+        """So many more of its turns run (or, negative, fewer)."""
+        member.live += turns
+        self.live += turns
+        payer = member.payer or member
+        payer.running += turns
+        if payer.is_in and not payer.is_child:
+            self._take(payer)
 
     # --- turns -------------------------------------------------------------------------------------
 
@@ -170,8 +213,7 @@ class Places:
         request, which ends no silence: tools run on beside it."""
         assert member.is_in
         self._silent.pop(member.session, None)
-        member.live += 1
-        self.live += 1
+        self._run(member, 1)
         self.quiet_since_s = None
         if is_aside:
             member.asides += 1
@@ -184,9 +226,8 @@ class Places:
 
     def turn_ended(self, member: Member, gap: Gap, *, is_aside: bool = False, now: float) -> None:
         """`gap`: what follows, unless it was a side request: then the silence goes on as it was."""
-        member.live -= 1
+        self._run(member, -1)
         member.asides -= is_aside
-        self.live -= 1
         if not self.live:
             self.quiet_since_s = now
         if not is_aside and member.live == member.asides:
@@ -220,7 +261,7 @@ class Places:
         if state is None:
             member.threads[thread] = ThreadState(tokens, prompt_tokens, replica, life)
             member.held += tokens
-            if len(member.threads) > _MAX_THREADS:
+            if len(member.threads) > max(_MAX_THREADS, member.live):
                 smallest = min(member.threads, key=lambda name: member.threads[name].tokens)
                 member.held -= member.threads.pop(smallest).tokens
         else:

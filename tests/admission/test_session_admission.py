@@ -90,14 +90,15 @@ def test_an_idle_session_gives_its_place_back_and_comes_back_before_others():
     assert play.finish("s2") == ["s1"]
 
 
-def test_a_child_takes_no_place():
+def test_a_child_takes_no_place_of_its_own():
     play = capped(1)
     play.is_let_in("s1")
     assert play.is_let_in("child", parent="s1")
     assert not play.is_let_in("stranger", parent="s-unknown")
-    assert play.pool.places.count == 1
+    assert play.pool.places.count == 2, "two turns at once weigh what they are"
     play.leave("stranger")
     play.end("s1")
+    assert play.pool.places.count == 1
     play.finish("s1")
     play.end("child")
     play.finish("child")
@@ -168,8 +169,7 @@ def test_liveness_lets_in_who_is_within_its_quota_first():
     play.is_let_in("t1")
     play.is_let_in("t2")
     play.now += 1.0
-    for number in range(3):
-        play.pool.fair.hold(U, 1.0)  # it holds more, but not more than it may
+    play.pool.fair.hold(U, 3.0)  # it holds more, but not more than it may
     play.is_let_in("u1", tenant="u")
     play.end("t1")
     assert play.later(0.1) == ["u1"]
@@ -315,7 +315,12 @@ def flood(play: Play, seconds: int, *, taken_s: float, alone_s: float) -> None:
     until = play.now + seconds
     owners = {f"flood-{number}": "flood" for number in range(10)} | {"u1": "u", "v1": "v"}
     while play.now < until:
-        running = [name for name, tenant in owners.items() if play.is_let_in(name, tenant=tenant)]
+        waiting = {each.session for each in play.waiting.values()}
+        running = [
+            name
+            for name, tenant in owners.items()
+            if name not in waiting and play.is_let_in(name, tenant=tenant)
+        ]
         play.now += taken_s
         for name in running:
             turn = msgspec.structs.replace(answered(tokens=5_000), alone_s=alone_s)
@@ -337,7 +342,7 @@ def test_a_flood_gives_way_to_tenants_whose_turns_are_late():
     update = next(record for record in play.told() if record.reason == "others_late")
     assert isinstance(update, WindowUpdated) and update.level == pytest.approx(4.2, abs=0.1)
     assert play.ask("flood-more", tenant="flood") == Wait(reason=WaitReason.BEHIND_OTHERS)
-    assert play.ask("w1", tenant="w") == Admit() or "w1" in play.later(0.1), "others enter at once"
+    assert play.ask("w1", tenant="w") == Admit() or play.later(1.0) == ["w1"], "others enter soon"
 
 
 def test_who_has_to_go_already_is_not_counted_again():
@@ -419,7 +424,7 @@ def test_a_session_whose_turn_runs_yields_when_it_ends():
     play.end("s5")
     assert play.pool.places.count == 5 and play.is_let_in("s3")
     play.end("s4", outcome=TurnOutcome(was_answered=False))
-    assert play.pool.places.count == 4
+    assert in_by_tenant(play) == {"t": 4}
 
 
 def test_slow_tools_shrink_the_window():
@@ -514,6 +519,34 @@ def test_a_blocked_tenant_gets_a_place_of_one_that_holds_too_many():
     assert play.later(1.0) == []  # 6 and 2; t7 waits in vain for the places of its own tenant
     play.end("t0")
     assert play.finish("t0") == ["t6"]
+
+
+def test_a_session_of_many_threads_weighs_what_it_runs_at_once():
+    play = capped(1)
+    assert all(play.is_let_in("flood", tenant="flood", thread=f"{n}") for n in range(100))
+    assert play.pool.places.count == 100 and play.pool.fair.held(TenantId("flood")) == 100.0
+    assert play.ask("u1", tenant="u") == FULL
+    assert play.later(0.7) == []
+    assert not play.is_let_in("flood", tenant="flood", thread="100"), "it has to give its place back"
+    assert play.end("flood") == ["u1"]
+    assert play.later(1.0) == []
+    assert play.pool.places.count == 1 and play.pool.fair.held(TenantId("flood")) == 0.0
+
+
+def test_threads_of_a_session_enter_with_it_where_there_is_room_for_them():
+    play = capped(10)
+    for number in range(5):
+        play.is_let_in(f"s{number}")
+    play.is_let_in("many")
+    play.pool._yield_newest([play.pool.places.members[SessionId("many")]], 1, "state_lost")
+    for thread in range(8):
+        assert not play.is_let_in("many", thread=f"{thread}")
+    play.end("many")
+    assert not play.later(5.0), "five and eight are more than ten"
+    for number in range(3):
+        play.end(f"s{number}")
+    assert [play.finish(f"s{number}") for number in range(3)] == [[], [], ["many"] * 8]
+    assert play.pool.places.count == 10
 
 
 def test_tokens_per_minute():
