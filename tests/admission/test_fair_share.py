@@ -87,6 +87,14 @@ def test_many_urgent_tasks_double_an_entitlement_at_most(count, gpu_s):
     assert fair.entitlement(B) == 1.0
 
 
+def test_who_opens_more_tasks_is_entitled_to_no_more():
+    fair = FairShare(CONFIG)
+    fair.refresh([task(A)] * 20 + [task(B)], now=50.0)
+    assert fair.entitlement(A) == pytest.approx(fair.entitlement(B)) == pytest.approx(1.1)
+    fair.refresh([task(A), task(B, deadline=51.0)], now=50.0)
+    assert fair.entitlement(B) == 2.0 > fair.entitlement(A), "what counts is how urgent they are"
+
+
 def test_the_literal_form_rewards_who_opens_more_tasks():
     fair = FairShare(LITERAL)
     fair.hold(A, 100.0)
