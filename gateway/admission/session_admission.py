@@ -279,7 +279,7 @@ class SessionAdmission:
     def _wait_for_a_place(self, turn: _Turn, room: Room, reason: WaitReason, *, now: float) -> Admission:
         applicant = turn.applicant
         if self._is_full(room, applicant):
-            refusal = self._displace_for(turn.pool, applicant)
+            refusal = self._displace_for(turn.pool, applicant, room)
             if refusal is not None:
                 self._correct(turn, _NO_USAGE, now=now)
                 return refusal
@@ -315,7 +315,7 @@ class SessionAdmission:
             or room.waiting_bytes + applicant.body_bytes > self._config.max_waiting_bytes
         )
 
-    def _displace_for(self, pool: PoolAdmission, applicant: Applicant) -> Refusal | None:
+    def _displace_for(self, pool: PoolAdmission, applicant: Applicant, room: Room) -> Refusal | None:
         """Makes room in the waiting room, or says why the applicant itself is refused: the newest of the
         least entitled leaves."""
         least = pool.queue.least_entitled()
@@ -328,7 +328,8 @@ class SessionAdmission:
         newest = pool.queue.newest_of(least)
         assert newest is not None
         waiting = pool.held[newest.session]
-        if sum(each.body_bytes for each in waiting.values()) < applicant.body_bytes > 0:
+        left = room.waiting_bytes - sum(each.body_bytes for each in waiting.values())
+        if left + applicant.body_bytes > self._config.max_waiting_bytes or not self._config.max_waiting:
             return self._refuse_for_the_fleet()
         for request in waiting:
             self._displaced.append(Displaced(request, self._refuse_for_its_share()))

@@ -597,6 +597,16 @@ def test_overload_refuses_the_newest_of_the_least_entitled():
     assert len(play.waiting) == 4
 
 
+def test_who_needs_a_place_in_the_waiting_room_need_not_be_smaller_than_who_has_it():
+    play = capped(1, max_waiting=4, max_waiting_bytes=100_000)
+    play.is_let_in("s0")
+    for number in range(4):
+        play.is_let_in(f"t{number}", tenant="t", body_bytes=2_000, task_arrived_s=float(number))
+    there = room(waiting=4, waiting_bytes=8_000)
+    assert play.ask("u1", tenant="u", body_bytes=30_000, room=there) == Wait(reason=WaitReason.BEHIND_OTHERS)
+    assert play.refused == ["t3"]
+
+
 def test_a_tenant_alone_is_refused_for_the_fleet():
     play = capped(1, max_waiting=1)
     play.is_let_in("s0")
