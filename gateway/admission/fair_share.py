@@ -122,8 +122,8 @@ class FairShare:
     def pass_time(self, *, now: float) -> None:
         """To be called about once a second."""
         self._most_asked = max(map(self._asks, self._held), default=0.0)
-        if self._recent.pass_time(self._held, now=now):
-            there = self._held.keys() | self._waiting.keys()
+        there = self._held.keys() | self._waiting.keys()
+        if self._recent.pass_time(self._held if len(there) > 1 else {}, now=now):
             self._all_recent = sum(self._recent.of(tenant) for tenant in there)
 
     def charge(self, tenant: TenantId, more: float = 0.0) -> float:

@@ -64,6 +64,21 @@ def test_who_asks_for_half_as_much_as_another_asks_for_much():
     assert fair.asks_for_much(A) and fair.most_charged == 4.5 / 2
 
 
+def test_what_was_held_while_nobody_else_was_there_is_no_debt():
+    fair = FairShare(CONFIG)
+    fair.hold(A, 10.0)
+    for now in range(0, 3600, 5):
+        fair.pass_time(now=float(now))
+    assert fair.held_lately(A) == 0.0
+    fair.hold(A, -9.0)
+    fair.hold(B, 5.0)
+    assert not fair.holds_too_much(A) and fair.holds_too_much(B), "one to five"
+    fair.hold(A, 9.0)
+    for now in range(3600, 7200, 5):
+        fair.pass_time(now=float(now))
+    assert fair.held_lately(A) > 8.0, "it was in somebody's way"
+
+
 def test_who_holds_a_session_more_than_its_share_holds_too_much():
     fair = FairShare(CONFIG, {B: 3.0})
     fair.hold(A, 9.0)
