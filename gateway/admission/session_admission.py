@@ -267,8 +267,9 @@ class SessionAdmission:
             return
         member.has_results = False
         if member.is_studied and member.began_s and member.live == member.asides:
-            pool.limits.cycle_s.add(now - member.began_s)
-            pool.footprints.saw_cycle(member.agent, now - member.began_s)
+            cycle_s = turn.asked_s - member.began_s  # what it waits for a place is our doing
+            pool.limits.cycle_s.add(cycle_s)
+            pool.footprints.saw_cycle(member.agent, cycle_s)
         silent_s = max(0.0, turn.asked_s - member.gap_since_s) if member.gap is not None else 0.0
         turn.pause_s = member.kept_s or silent_s
         if member.gap is Gap.TOOL:

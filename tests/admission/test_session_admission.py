@@ -734,6 +734,22 @@ def test_who_came_back_after_all_was_not_gone():
     assert play.pool.footprints.end_chance(OF_T, 1) < both_gone
 
 
+def test_a_wait_for_a_place_is_no_part_of_a_cycle():
+    play = capped(1)
+    play.is_let_in("s1")
+    play.now += 5.0
+    play.end("s1", calls=True)
+    play.pool.release(play.pool.places.members[SessionId("s1")])
+    play.is_let_in("s2")
+    play.now += 4.0
+    assert not play.is_let_in("s1")
+    play.now += 390.0
+    play.end("s2")
+    assert play.finish("s2") == ["s1"]
+    assert play.pool.limits.cycle_s.mean(0.0, 1e-9) == pytest.approx(9.0), "from one turn to the next"
+    assert play.pool.footprints.cycle_s(OF_T) == pytest.approx(4.5), "of one, and as much as none"
+
+
 def test_a_tool_that_lasts_longer_than_others_does_not_shorten_the_patience_with_them():
     play, was_given_up = capped(1), False
     for number in range(60):
