@@ -121,9 +121,9 @@ class Limits:
 
     def _with_tools(self) -> int:
         """Sessions that have tools run, or will; of those that gave their place back, some still have."""
-        agents = self._places.residents.agents
-        are_in = sum(count for agent, count in agents.items() if not self._cpu.is_light(agent))
-        return max(are_in, self._cpu.active)
+        places, is_light = self._places, self._cpu.is_light
+        found = (places.residents.agents, places.with_tools)
+        return max(sum(count for agent, count in each.items() if not is_light(agent)) for each in found)
 
     def is_over_full(self) -> bool:
         count = self._places.count
@@ -218,8 +218,8 @@ class Limits:
         return WindowInputs(
             gpu=gpu,
             cpu=cpu,
-            cpu_limit=self._cpu.limit(with_tools, cpu),
-            cpu_floor=self._cpu.floor(with_tools, cpu),
+            cpu_limit=self._cpu.limit(with_tools, cpu, pool=self._pool),
+            cpu_floor=self._cpu.floor(with_tools, cpu, pool=self._pool),
             admitted=self._places.count,
             time_bound=self.time_bound(),
             with_tools=with_tools,

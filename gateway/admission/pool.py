@@ -181,7 +181,7 @@ class PoolAdmission:
 
     def forget(self, session: SessionId) -> None:
         """The session ended, and has no live turn."""
-        member = self.places.members.pop(session, None)
+        member = self.places.forget(session)
         if member is None:
             return
         if not member.counted_gone:

@@ -196,13 +196,16 @@ class SessionAdmission:
             pool.forget(session)
         self._is_stirred = True
 
-    def tools_ran(self, session: SessionId, names: tuple[str, ...], duration_s: float, active: int) -> None:
-        self._cpu.active = active
-        found = (pool.places.members.get(session) for pool in self.pools.values())
-        member = next((each for each in found if each is not None), None)
-        if member is not None:
-            member.has_results = True
-            self._cpu.saw_tool(names, duration_s, member.agent)
+    def tools_run(self, sessions: int) -> None:
+        self._cpu.active = sessions
+
+    def tools_ran(self, session: SessionId, names: tuple[str, ...], duration_s: float) -> None:
+        for pool in self.pools.values():
+            if (member := pool.places.members.get(session)) is not None:
+                member.has_results = True
+                pool.places.tools_run(member, do_run=False)
+                self._cpu.saw_tool(names, duration_s, member.agent)
+                return
 
     def host_reported(self, host: str, signals: HostSignals, *, now: float) -> None:
         self._cpu.host_reported(host, signals, now=now)

@@ -59,6 +59,8 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """The same, its children's included."""
     has_results: bool = False
     """Its tools came back, and no turn has begun since."""
+    runs_tools: bool = False
+    """As far as is known, also where it gave its place back meanwhile."""
     threads: dict[ThreadId, ThreadState] = {}
     guess: float = 0.0
     """Tokens of its first prompt, by its bytes; what it counts for until the first usage comes."""
@@ -121,6 +123,8 @@ class Places:
         self.live = 0
         """Turns of sessions that are in."""
         self.quiet_since_s: float | None = float("-inf")
+        self.with_tools: dict[AgentKey, int] = {}
+        """How many of each type have tools run, in or not."""
         self.tokens = 0.0
         """Of the sessions that are in, as far as they were told; shared prefixes count for each."""
         self._silent: OrderedDict[SessionId, Member] = OrderedDict()
@@ -134,6 +138,13 @@ class Places:
         """The session, if it is in."""
         member = self.members.get(session) if session is not None else None
         return member if member is not None and member.is_in else None
+
+    def forget(self, session: SessionId) -> Member | None:
+        """The session ended; whoever asked for that releases it, if it is in."""
+        member = self.members.pop(session, None)
+        if member is not None:
+            self.tools_run(member, do_run=False)
+        return member
 
     # --- in and out --------------------------------------------------------------------------------
 
@@ -187,6 +198,14 @@ class Places:
                 del self.by_tenant[member.tenant]
         member.payer = None
 
+    def tools_run(self, member: Member, *, do_run: bool) -> None:
+        """Its tools began, or are over."""
+        if member.runs_tools is not do_run:
+            member.runs_tools = do_run
+            count = self.with_tools.pop(member.agent, 0) + (1 if do_run else -1)
+            if count:
+                self.with_tools[member.agent] = count
+
     def _take(self, member: Member) -> None:
         """Counts the places that it takes by now."""
         places = max(1, member.running) if member.is_in else 0
@@ -218,6 +237,7 @@ class Places:
         if is_aside:
             member.asides += 1
             return
+        self.tools_run(member, do_run=False)
         if member.gap is not None:
             if member.is_studied and member.turn:
                 self._gaps.saw_return(member.agent, member.gap, now - member.gap_since_s)
@@ -232,6 +252,7 @@ class Places:
             self.quiet_since_s = now
         if not is_aside and member.live == member.asides:
             member.gap, member.gap_since_s = gap, now
+            self.tools_run(member, do_run=gap is Gap.TOOL)
         elif is_aside and not member.turn:  # it began with a title; its first turn is still to come
             member.gap_since_s = now
         if not member.live:
@@ -306,6 +327,7 @@ class Places:
                 if member.is_studied and member.turn:
                     self._gaps.saw_end(member.agent, member.gap)
                 member.counted_gone = True
+                self.tools_run(member, do_run=False)
                 member.kept_s = now - member.gap_since_s
                 self.release(member)
                 out.append(member)

@@ -304,11 +304,10 @@ class Coordinator:
                 self.admission.session_over(record.session, now=now)
                 self.gate.placement.session_ended(record.session)
                 self.gate.migrations.goes_on(record.session)
-        if self.sessions.ran:
-            active = self.sessions.tools.active_sessions
-            for run in self.sessions.ran:
-                self.admission.tools_ran(run.session, run.names, run.duration_s, active)
-            self.sessions.ran.clear()
+        self.admission.tools_run(self.sessions.tools.active_sessions)
+        for run in self.sessions.ran:
+            self.admission.tools_ran(run.session, run.names, run.duration_s)
+        self.sessions.ran.clear()
         self._stream.extend(records)
         self._say_hints()
 

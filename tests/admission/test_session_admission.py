@@ -7,6 +7,7 @@ import pytest
 
 from gateway.admission.bounded import NO_REPLICA
 from gateway.admission.classes import ServiceClass
+from gateway.admission.cpu_pressure import CpuReading
 from gateway.admission.gaps import Gap
 from gateway.admission.policy import TurnOutcome
 from gateway.admission.quotas import Quota
@@ -17,7 +18,7 @@ from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
 from gateway.domain.records import WindowUpdated
 from gateway.domain.request import Claims
-from tests.admission.applicants import Play, answered, config, room
+from tests.admission.applicants import POOL, Play, answered, config, room
 
 T, U = TenantId("t"), TenantId("u")
 OF_T = AgentKey(T)
@@ -432,9 +433,11 @@ def test_slow_tools_shrink_the_window():
     for number in range(20):
         play.is_let_in(f"s{number}")
     for _ in range(200):
-        play.policy.tools_ran(SessionId("s1"), ("bash",), 1.0, 10)
+        play.policy.tools_run(10)
+        play.policy.tools_ran(SessionId("s1"), ("bash",), 1.0)
     for _ in range(100):
-        play.policy.tools_ran(SessionId("s1"), ("bash",), 8.0, 20)
+        play.policy.tools_run(20)
+        play.policy.tools_ran(SessionId("s1"), ("bash",), 8.0)
     for _ in range(30):
         play.now += 1
         play.pool.update_window(now=play.now)
@@ -445,6 +448,8 @@ def test_slow_tools_shrink_the_window():
 
 def test_who_brings_little_for_tools_passes_those_who_wait_for_them():
     play = Play()
+    play.turn("s0", calls=True)
+    play.pool.release(play.pool.places.members[SessionId("s0")])
     play.is_let_in("s1", agent=1)
     for slower in (1.0, 9.0):
         for _ in range(20):
@@ -459,10 +464,26 @@ def test_who_brings_little_for_tools_passes_those_who_wait_for_them():
     play.ask("s4", agent=2)
     assert play.let_in() == ["s4"]
     play.end("s1")
-    assert play.finish("s1") == []  # of those who gave their places back, too many still have tools run
-    play.policy._cpu.active = 0
+    assert play.finish("s1") == []  # of those who gave their places back, one still has tools run
+    play.policy.tools_ran(SessionId("s0"), ("make",), 1.0)
     play.ask("s5", agent=1)
     assert "s2" in play.let_in()
+
+
+def test_tools_of_one_pool_take_no_place_in_another():
+    play = Play()
+    for number in range(2):
+        play.is_let_in(f"a{number}")
+    for number in range(50):
+        play.is_let_in(f"b{number}", pool="other")
+    play.policy.tools_run(50)
+    play.pool.window.with_tools = 35.0
+    assert play.pool.limits._with_tools() == 2 and play.pool.limits._excess("tools_slow") is None
+    other = play.policy.pools[PoolId("other")].limits
+    cpu, slow = play.policy._cpu, CpuReading(pressure=1.0, reason="tools_slow", inflation=4.0)
+    assert cpu.floor(50, slow, pool=PoolId("other")) == 25.0
+    assert cpu.floor(2, slow, pool=POOL) == 1.0, "of those that were in here"
+    assert other._with_tools() == 50
 
 
 def test_engines_may_rest_while_hosts_say_that_tools_are_the_bottleneck():
@@ -851,7 +872,7 @@ def test_a_request_without_tools_that_brings_results_ends_their_phase():
     play = capped(2)
     play.turn("s1", calls=True, tokens=5_000)
     play.now += 1.0
-    play.policy.tools_ran(SessionId("s1"), ("bash",), 1.0, 0)
+    play.policy.tools_ran(SessionId("s1"), ("bash",), 1.0)
     assert play.is_let_in("s1", edge=Edge.SERVES)
     play.end("s1", answered(tokens=200, calls=False))
     assert play.pool.places.members[SessionId("s1")].gap is Gap.IDLE
