@@ -4,7 +4,8 @@ Turns that may run on the same replicas wait in the same *lane*. Of a lane only 
 if no replica has room for it, none has room for those behind it. So what a free place costs to fill
 depends on the number of lanes (one per pool, and one per home or failed attempt), never of turns.
 
-A turn whose session has no place yet is *held*: it is in no lane, and admission says when it may go to one.
+A turn whose session has no place yet, or that has to wait for its turn to move, is *held*: it is in no lane,
+and whoever holds it says when it may go to one.
 
 Invariants: a turn is in the room at most once; a lane is served in the order in which turns entered it;
 no lane is empty; `body_bytes` is the sum over the turns that are in.
@@ -36,7 +37,7 @@ class Waiting(msgspec.Struct, kw_only=True, eq=False):
     arrived_s: float
     deadline_s: float
     is_held: bool = False
-    """It waits for its session's place, not for a replica."""
+    """It waits for its session's place, or to be moved, and not for a replica."""
 
 
 class WaitingRoom:
@@ -90,6 +91,12 @@ class WaitingRoom:
         waiting.is_held = False
         self._enter_lane(waiting)
         return waiting
+
+    def hold(self, request: RequestId) -> None:
+        """A turn leaves its lane, until it is released; its deadline stays."""
+        waiting = self.turns[request]
+        self._leave_lane(waiting)
+        waiting.is_held = True
 
     def _enter_lane(self, waiting: Waiting) -> None:
         lanes = self._lanes.setdefault(waiting.lane.pool, {})

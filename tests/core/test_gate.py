@@ -3,8 +3,9 @@
 import pytest
 
 from gateway.core import events as ev
+from gateway.core.lifecycle import State
 from gateway.domain import records as rec
-from gateway.domain.decision import PlacementReason, RefusalReason
+from gateway.domain.decision import PlacementReason, RefusalReason, WaitReason
 from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Usage, Work
 from tests.core.playbook import (
@@ -14,11 +15,13 @@ from tests.core.playbook import (
     down,
     failed,
     finished,
+    first_token,
     left,
     nothing,
     refuse,
     started,
     state_minted,
+    stated,
     up,
 )
 
@@ -261,3 +264,33 @@ def test_health_hears_what_was_expected_and_what_came(monkeypatch, stream):
     ((_, _, first_s, end_s), told), (_, came) = heard
     assert (first_s < end_s) if stream else (first_s == float("inf") and end_s < first_s)
     assert told["output_tokens"] > 0 and came["output_tokens"] == 7
+
+
+def test_who_waited_for_a_place_moves_in_the_trickle_too():
+    play = Playbook(
+        replicas="a",
+        max_running_per_replica=3,
+        have_homes=True,
+        trickle={"moving_at_once": 1},
+    )
+    for name in ("s1", "s2", "s3"):
+        play >> arrived(name, explicit=stated(name))
+        play.take()
+        play >> started(name) >> finished(name, "call")
+    play >> up("b") >> down("a")
+    for name in ("n1", "n2", "n3"):
+        play >> arrived(name)
+        play.take()
+    for name in ("s1", "s2", "s3"):
+        play >> arrived(f"{name}-again", explicit=stated(name), body_bytes=100_000) << nothing
+    play >> left("n1")
+    assert play.take().request == "s1-again"
+    play >> left("n2") >> left("n3") << nothing
+    assert [each.waits_for for each in play.brain.live.values() if each.state is State.WAITING] == [
+        WaitReason.HOME_LOST,
+        WaitReason.HOME_LOST,
+    ]
+    play >> started("s1-again") >> first_token("s1-again")
+    assert play.take().request == "s2-again"
+    play >> left("s2-again")
+    assert play.take().request == "s3-again"
