@@ -346,6 +346,21 @@ def test_what_will_grow_is_no_crowd_yet():
         assert fleet.oracle.asked == asked, "home, and where there is room, once all of it is taken"
 
 
+def test_a_session_that_people_pause_in_does_not_count_as_a_small_one_each_time():
+    fleet = Fleet()
+    for prompt in (5_000, 10_000, 20_000, 40_000, 80_000):
+        fleet.place("s", a=0)
+        fleet.answer("s", A, prompt=prompt, pauses=False)
+        fleet.now += 30.0
+    fleet.place("other", b=0)
+    alone = Fleet()
+    alone.place("s", a=0)
+    alone.answer("s", A, prompt=80_000, pauses=False)
+    alone.policy.session_ended(SessionId("s"))
+    agent = AgentKey(OWNER, 7)
+    assert fleet.policy._growth.of(agent) == alone.policy._growth.of(agent) > 55_000
+
+
 def test_a_busy_home_is_not_left_for_where_more_live():
     fleet = Fleet()
     fleet.place("s", a=0, b=9)
