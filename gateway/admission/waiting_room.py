@@ -2,7 +2,8 @@
 
 Turns that may run on the same replicas wait in the same *lane*. Of a lane only the first turn matters:
 if no replica has room for it, none has room for those behind it. So what a free place costs to fill
-depends on the number of lanes (one per pool, and one per home or failed attempt), never of turns.
+depends on the number of lanes (one per pool, and one per home, failed attempt or model that only some
+replicas serve), never of turns.
 
 A turn whose session has no place yet, or that has to wait for its turn to move, is *held*: it is in no lane,
 and whoever holds it says when it may go to one.
@@ -28,6 +29,8 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
     """The only replica that may run them, if they depend on state that lives there."""
     without: frozenset[ReplicaId] = frozenset()
     """Replicas that were tried already."""
+    model: str | None = None
+    """What they have to serve, if some replicas of the pool do not."""
 
 
 class Waiting(msgspec.Struct, kw_only=True, eq=False):

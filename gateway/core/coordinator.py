@@ -233,6 +233,7 @@ class Coordinator:
         home = self.sessions.find_home(event.tenant, facts) if facts.state_ids else None
         live.home = home.replica if home else None
         live.pool = self.fleet.pool_for(facts.model, live.home)
+        live.model = self.fleet.served_by_some(live.pool, facts.model)
         refusal = self._refusal_at_the_door(live)
         if refusal is not None:
             self._refuse(live, refusal, now=now)

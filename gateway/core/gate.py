@@ -87,7 +87,7 @@ class Gate:
         """Submits or parks a request that is undecided; else says why it must be refused."""
         assert live.pool is not None
         self._now = now
-        candidates = self._fleet.candidates(live.pool, only=live.home, without=live.tried)
+        candidates = self.candidates(live.lane)
         if candidates and live.facts.work in CAPACITY_FREE_WORK:
             self._submit(live, candidates, now=now)
             return None
@@ -144,7 +144,7 @@ class Gate:
 
     def candidates(self, lane: Lane) -> list[ReplicaLoad]:
         """Replicas that are up and may run what waits in this lane, with or without room."""
-        return self._fleet.candidates(lane.pool, only=lane.home, without=lane.without)
+        return self._fleet.candidates(lane.pool, only=lane.home, without=lane.without, model=lane.model)
 
     def with_room(self, lane: Lane) -> list[ReplicaLoad]:
         """As of the last event that was looked at."""

@@ -23,6 +23,8 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     """None only for a request that is refused at the door."""
     home: ReplicaId | None
     """The only replica that may run it, because the state it builds on lives there."""
+    model: str | None = None
+    """What a replica has to serve to run it, if some of its pool do not."""
     arrived_s: float
     state: State = State.UNDECIDED
     story: list[Step] = []
@@ -56,7 +58,8 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     def lane(self) -> Lane:
         """Where it may run. Requests that are refused at the door have none."""
         assert self.pool is not None
-        return Lane(pool=self.pool, home=self.home, without=frozenset(self.tried))
+        without = frozenset(self.tried)
+        return Lane(pool=self.pool, home=self.home, without=without, model=self.model)
 
     @property
     def applicant(self) -> Applicant:

@@ -3,6 +3,7 @@
 import pytest
 
 from gateway.core import events as ev
+from gateway.core.commands import Dispatch
 from gateway.core.lifecycle import State
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason, WaitReason
@@ -151,9 +152,9 @@ def test_filling_a_place_does_not_look_at_everybody_who_waits(monkeypatch):
     looks = []
     candidates = play.brain.fleet.candidates
 
-    def counted(pool, *, only, without):
+    def counted(pool, **limits):
         looks.append(pool)
-        return candidates(pool, only=only, without=without)
+        return candidates(pool, **limits)
 
     monkeypatch.setattr(play.brain.fleet, "candidates", counted)
     play.brain.handle(left("r0"), now=play.now)
@@ -294,3 +295,19 @@ def test_who_waited_for_a_place_moves_in_the_trickle_too():
     assert play.take().request == "s2-again"
     play >> left("s2-again")
     assert play.take().request == "s3-again"
+
+
+def test_a_turn_for_an_adapter_waits_for_a_replica_that_has_it():
+    play = Playbook(replicas="", max_running_per_replica=1)
+    play >> up("a", models=("base",)) >> up("b", models=("base", "lora"))
+    play >> arrived("r1", model="lora") << dispatch("r1", to="b")
+    play >> arrived("r2", model="lora") << nothing
+    play >> arrived("r3", model="base") << dispatch("r3", to="a")
+    play >> arrived("r4", model="base") << nothing
+    play >> left("r3") << dispatch("r4", to="a")
+    play >> left("r1") << dispatch("r2", to="b")
+    play >> down("b") >> failed("r2") << nothing
+    play >> left("r4") >> arrived("r5", model="lora") << nothing
+    play >> up("b", models=("base", "lora"))
+    sent = play.take()
+    assert isinstance(sent, Dispatch) and sent.placement.replica == "b"
