@@ -33,6 +33,8 @@ from gateway.domain.records import Record
 LIVENESS_S: Final = 0.1
 _TASKS_SAMPLED: Final = 256
 _OF_KV: Final = (WaitReason.KV_FULL, WaitReason.KV_NEARLY_FULL)
+_COMES_AGAIN_S: Final = 60.0
+"""Who was told when to come again (in at most 30 s, `Retry-After`) and does so by then keeps its rank."""
 _SLOWEST: Final = 20.0
 """Tools are never waited for so many times as long as usual."""
 
@@ -114,7 +116,8 @@ class PoolAdmission:
         """A turn waits until its session has a place."""
         waiting = self.held.setdefault(member.session, {})
         waiting[applicant.request] = applicant
-        if member.asked_s is None:
+        is_back = member.session in self.queue or now - member.left_s <= _COMES_AGAIN_S
+        if member.asked_s is None or not (is_back or member.is_in):
             member.asked_s = now
         if not member.is_in and member.session not in self.queue:
             self._queue_up(member)
@@ -166,11 +169,13 @@ class PoolAdmission:
             else:
                 self.places.settle_in(member)
 
-    def withdraw(self, session: SessionId, request: RequestId) -> None:
-        """A turn that waited is gone; with its last one the session leaves the queue, and keeps its rank."""
+    def withdraw(self, session: SessionId, request: RequestId, *, now: float) -> None:
+        """A turn that waited is gone; with its last one the session leaves the queue, and keeps its rank for
+        a while."""
         waiting = self.held.get(session)
         if waiting is not None and waiting.pop(request, None) is not None and not waiting:
             del self.held[session]
+            self.places.members[session].left_s = now
             if session in self.queue:
                 self.queue.take(session)
 
@@ -201,7 +206,7 @@ class PoolAdmission:
         regime = self._regime(now=now)
         while len(self.queue):
             candidates = self.queue.candidates(regime, self._may_hold, now=now)
-            entry = first_that_fits(candidates, regime, lambda each: self._fits(each, now=now))
+            entry = self._first_that_fits(candidates, regime, now=now)
             is_above = False
             if entry is None and self._blocked_by is WaitReason.TOOLS_FULL:
                 entry = self._light_one(now=now)
@@ -231,7 +236,6 @@ class PoolAdmission:
 
     def _enter(self, member: Member, *, is_above: bool = False, now: float) -> None:
         self.places.enter(member, is_above=is_above, now=now)
-        member.asked_s = None
         self._entered_s = now
 
     def _may_hold(self, tenant: TenantId) -> bool:
@@ -251,9 +255,14 @@ class PoolAdmission:
             return math.inf
         return self.fair.weight(tenant) * max(self.promises.level, AMPLE * self.fair.share)
 
+    def _first_that_fits(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
+        self._blocked_by = None
+        return first_that_fits(candidates, regime, lambda each: self._fits(each, now=now))
+
     def _fits(self, entry: Entry, *, now: float) -> bool:
-        self._blocked_by = self._why_not(self.places.members[entry.session], now=now)
-        return self._blocked_by is None
+        reason = self._why_not(self.places.members[entry.session], now=now)
+        self._blocked_by = self._blocked_by or reason  # of who is next, whoever is tried behind it
+        return reason is None
 
     def _why_not(self, member: Member, *, now: float) -> WaitReason | None:
         taking = max(1, len(self.held.get(member.session, ())))  # all of its turns enter with it
@@ -265,7 +274,6 @@ class PoolAdmission:
         for entry in self.queue.lightest(self._may_hold):
             if self._cpu.is_light(entry.agent) and self._fits(entry, now=now):
                 return entry
-        self._blocked_by = WaitReason.TOOLS_FULL
         return None
 
     def _must_move(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:

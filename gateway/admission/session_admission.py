@@ -165,11 +165,12 @@ class SessionAdmission:
             return
         member, pool = turn.member, turn.pool
         if not turn.is_let_in:
-            pool.withdraw(member.session, request)
+            pool.withdraw(member.session, request, now=now)
             self._is_stirred = True
             self._correct(turn, _NO_USAGE, now=now)
             return
-        if outcome is not None and outcome.was_answered and not turn.is_aside:
+        is_answered = outcome is not None and outcome.was_answered and not turn.is_aside
+        if outcome is not None and is_answered:
             warm = turn.may_find_warm
             pool.lessons.learn(member, turn.applicant, outcome, may_find_warm=warm, now=now)
             pool.saw_turn(
@@ -177,7 +178,7 @@ class SessionAdmission:
             )
         if turn.charged:
             self._correct(turn, outcome.usage if outcome is not None else _NO_USAGE, now=now)
-        member.turn += not turn.is_aside
+        member.turn += is_answered
         gap = Gap.TOOL if outcome is not None and outcome.has_calls else Gap.IDLE
         pool.places.turn_ended(member, gap, is_aside=turn.is_aside, now=now)
         if not member.live and (member.must_yield or member.is_above):

@@ -79,6 +79,8 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """Why its next turn waits; empty if it does not."""
     asked_s: float | None = None
     """Since when it wants to be in; kept over retries."""
+    left_s: float = 0.0
+    """When it stopped waiting, if it ever did."""
     entered_s: float = 0.0
     gap: Gap | None = None
     """How it is silent, also where it gave its place back meanwhile; None while a turn of it is live."""
@@ -174,6 +176,7 @@ class Places:
                 member.gap_since_s += now - max(asked_s, member.gap_since_s)
             else:
                 member.gap, member.gap_since_s = Gap.IDLE, now
+        member.asked_s = None
         self.residents.enter(member.agent, member.demand)
 
     def settle_in(self, member: Member) -> None:

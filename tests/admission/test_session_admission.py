@@ -9,6 +9,7 @@ from gateway.admission.bounded import NO_REPLICA
 from gateway.admission.classes import ServiceClass
 from gateway.admission.cpu_pressure import CpuReading
 from gateway.admission.gaps import Gap
+from gateway.admission.packing import Regime
 from gateway.admission.policy import TurnOutcome
 from gateway.admission.quotas import Quota
 from gateway.admission.session_admission import SessionAdmission
@@ -675,6 +676,48 @@ def test_a_retry_finds_its_rank_again():
     play.is_let_in("early", edge=Edge.RETRIES)
     play.end("s1")
     assert play.finish("s1") == ["early"]
+
+
+def test_who_gave_up_and_comes_back_much_later_has_no_rank_from_then():
+    play = capped(1, packing={"order": "arrival"})
+    play.is_let_in("s1")
+    play.is_let_in("early")
+    play.now += 1
+    play.is_let_in("late")
+    play.leave("early")
+    play.now += 3_600
+    play.is_let_in("early")
+    play.end("s1")
+    assert play.finish("s1") == ["late"]
+
+
+def test_a_child_that_was_taken_from_the_queue_asked_for_nothing_any_more():
+    play = capped(1)
+    play.is_let_in("s1")
+    assert not play.is_let_in("child")
+    assert play.is_let_in("child", parent="s1")
+    assert play.pool.places.members[SessionId("child")].asked_s is None
+
+
+def test_turns_that_failed_are_no_turns():
+    play = Play()
+    play.is_let_in("s1")
+    play.end("s1", TurnOutcome(was_answered=False))
+    assert play.pool.places.members[SessionId("s1")].turn == 0
+    play.turn("s1")
+    assert play.pool.places.members[SessionId("s1")].turn == 1
+
+
+def test_which_limit_grows_is_what_keeps_the_next_one_waiting(monkeypatch):
+    play = capped(1, packing={"kv_pressure": 1e-9})  # what does not fit is passed
+    play.is_let_in("s0")
+    play.is_let_in("next", tenant="u")
+    play.is_let_in("behind", tenant="v", task_arrived_s=play.now + 1)
+    reasons = {"next": WaitReason.KV_FULL, "behind": WaitReason.KV_NEARLY_FULL}
+    monkeypatch.setattr(play.pool.limits, "why_not", lambda member, **_: reasons[member.session])
+    monkeypatch.setattr(play.pool, "_regime", lambda **_: Regime.KV_BOUND)
+    play.pool.let_in(now=play.now)
+    assert play.pool._blocked_by is WaitReason.KV_FULL
 
 
 def test_a_turn_whose_attempt_failed_keeps_its_place():
