@@ -24,7 +24,7 @@ from gateway.admission.policy import Applicant, TurnOutcome
 from gateway.admission.promises import LATE
 from gateway.admission.queue import SessionQueue, entry_of, task_of
 from gateway.admission.quotas import Quotas
-from gateway.admission.sessions import Member, Places
+from gateway.admission.sessions import Member, Places, to_leave
 from gateway.admission.settings import AdmissionConfig
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
@@ -69,6 +69,8 @@ class PoolAdmission:
         """The turns of those that are in the queue."""
         self._freed: list[Applicant] = []
         """Turns that wait no longer, and were not told yet."""
+        self.is_stirred = False
+        """Somebody may be let in, or next, who could not before."""
         self._entered_s = -math.inf
         self._ticked_s = -math.inf
         self._blocked_by: WaitReason | None = None
@@ -97,6 +99,7 @@ class PoolAdmission:
             if member.session in self.queue:  # it asked before anybody knew whose it is
                 self.queue.take(member.session)
                 self._freed += self.held.pop(member.session).values()
+                self.is_stirred = True
             self.places.enter(member, parent=parent, now=now)
             return None
         if len(self.queue):
@@ -132,6 +135,7 @@ class PoolAdmission:
             since_s=member.asked_s,
         )
         self.queue.put(entry, member.service_class)
+        self.is_stirred = True
 
     def class_on_engines(self, member: Member) -> ServiceClass:
         """§6.2 (4) of SAGA again: who holds more than its share is put behind those who do not."""
@@ -163,7 +167,7 @@ class PoolAdmission:
         if member.must_yield:
             self.release(member)
         elif member.is_above:
-            others = self.places.by_tenant[member.tenant] - 1
+            others = self.places.sessions_of(member.tenant) - 1
             if self.limits.is_over_full() or not self._quotas.may_hold(member.tenant, others):
                 self.release(member)  # a guest: it goes on when the pool rests again, or has room
             else:
@@ -178,9 +182,11 @@ class PoolAdmission:
             self.places.members[session].left_s = now
             if session in self.queue:
                 self.queue.take(session)
+                self.is_stirred = True
 
     def release(self, member: Member) -> None:
         self.places.release(member)
+        self.is_stirred = True
         if member.session in self.held:  # turns of it came while it had to give its place back
             self._queue_up(member)
 
@@ -198,7 +204,7 @@ class PoolAdmission:
 
     def let_in(self, *, now: float) -> list[Applicant]:
         """The turns of the sessions that have a place from now on."""
-        entered, self._freed = self._freed, []
+        entered, self._freed, self.is_stirred = self._freed, [], False
         if not len(self.queue):
             self._blocked_by = None
             return entered
@@ -207,12 +213,10 @@ class PoolAdmission:
         while len(self.queue):
             candidates = self.queue.candidates(regime, self._may_hold, now=now)
             entry = self._first_that_fits(candidates, regime, now=now)
-            is_above = False
             if entry is None and self._blocked_by is WaitReason.TOOLS_FULL:
                 entry = self._light_one(now=now)
-            if entry is None and (entry := self._must_move(candidates, regime, now=now)) is not None:
-                is_above = True
-            if entry is None:
+            is_above = entry is None
+            if entry is None and (entry := self._must_move(candidates, regime, now=now)) is None:
                 break
             entered += self._enter_from_queue(entry, is_above=is_above, now=now)
         return entered
@@ -225,6 +229,9 @@ class PoolAdmission:
         if quiet_s is None or quiet_s + self._rest_s() <= self._ticked_s:
             return tick_s
         return min(tick_s, quiet_s + self._rest_s())  # nobody waits for the next tick while the pool rests
+
+    def is_due(self, *, now: float) -> bool:
+        return (due_s := self.next_deadline_s()) is not None and due_s <= now
 
     def _enter_from_queue(self, entry: Entry, *, is_above: bool, now: float) -> list[Applicant]:
         self.queue.take(entry.session)
@@ -243,7 +250,7 @@ class PoolAdmission:
 
     def _why_not_more(self, tenant: TenantId, taking: int) -> WaitReason | None:
         """Why the tenant may not have a session of so many turns more, whatever there is room for."""
-        if not self._quotas.may_hold(tenant, self.places.by_tenant.get(tenant, 0)):
+        if not self._quotas.may_hold(tenant, self.places.sessions_of(tenant)):
             return WaitReason.TENANT_SESSIONS
         if self.fair.charge(tenant, float(taking)) > self._level(tenant):
             return WaitReason.OTHERS_LATE
@@ -325,10 +332,12 @@ class PoolAdmission:
         """Does something at most once a second."""
         if now < self.limits.update_due_s:
             return
+        self.is_stirred = True
         excess = self.limits.update(waiting=len(self.queue), blocked_by=self._blocked_by, now=now)
         if excess is not None:
             may_stay = self._cpu.is_light if excess.is_of_tools else lambda _: False
-            members = [each for each in self.places.members.values() if not may_stay(each.agent)]
+            of_each = self.places.by_tenant.values()
+            members = [each for of in of_each for each in of.values() if not may_stay(each.agent)]
             self._yield_newest(members, excess.sessions, excess.why)
         self._keep_promises(now=now)
 
@@ -354,7 +363,9 @@ class PoolAdmission:
     def _settle(self, *, now: float) -> bool:
         """Lets go of those that are silent for too long; whether there were any."""
         slower = min(_SLOWEST, self._cpu.read(now=now).slower) if self._config.follows_tools else 1.0
-        return bool(self.places.gone(tools_slower=slower, now=now))
+        gone = self.places.gone(tools_slower=slower, now=now)
+        self.is_stirred |= bool(gone)
+        return bool(gone)
 
     def _make_room_for_the_blocked(self, *, now: float) -> None:
         """§6.2 (4) of SAGA, without killing: one session of whoever holds too much waits at its next turn."""
@@ -367,42 +378,22 @@ class PoolAdmission:
         holder = max(self.places.by_tenant, key=lambda tenant: self.fair.rank(tenant)[0], default=None)
         if holder is None or not self.fair.should_yield(blocked, 1.0, holder, 1.0):
             return
-        of_holder = [m for m in self.places.members.values() if m.is_in and m.tenant == holder]
-        if any(member.must_yield for member in of_holder):
-            return
-        self._yield_newest(of_holder, 1, "fair_share")
+        of_holder = self.places.by_tenant[holder].values()
+        if not any(member.must_yield for member in of_holder):
+            self._yield_newest(of_holder, 1, "fair_share")
 
     def _make_room_for_the_late(self) -> None:
         """Who holds too much has to come down to the level, at its sessions' next turns."""
         for tenant in tuple(self.fair.holders):
-            staying = [
-                each for each in self.places.members.values() if each.tenant == tenant and _stays(each)
-            ]
+            staying = [each for each in self.places.by_tenant.get(tenant, {}).values() if not each.must_yield]
             leaving = self.fair.held(tenant) - sum(each.places for each in staying)
             beyond = 2.0 * (self.fair.charge(tenant, -leaving) - self._level(tenant))
             self._yield_newest(staying, int(max(0.0, beyond)), LATE)
 
     def _yield_newest(self, members: Collection[Member], count: int, why: str) -> None:
         """Of whoever holds the most for its share, the newest, until so many places are given back."""
-        newest: dict[TenantId, list[Member]] = {}
-        held: dict[TenantId, int] = {}
-        for member in sorted(members, key=lambda each: each.task_arrived_s):
-            if _stays(member):
-                newest.setdefault(member.tenant, []).append(member)
-                held[member.tenant] = held.get(member.tenant, 0) + member.places
-        while count > 0 and newest:
-            tenant = max(newest, key=lambda each: held[each] / self.fair.entitlement(each))
-            member = newest[tenant].pop()
-            count -= member.places
-            held[tenant] -= member.places
-            if not newest[tenant]:
-                del newest[tenant]
+        for member in to_leave(members, count, self.fair.entitlement):
             if member.live:
                 member.must_yield = why
             else:
                 self.release(member)
-
-
-def _stays(member: Member) -> bool:
-    """It has a place of its own, and does not have to give it back."""
-    return member.is_in and not member.is_child and not member.must_yield

@@ -73,7 +73,6 @@ class SessionAdmission:
         self._turns: dict[RequestId, _Turn] = {}
         self._displaced: list[Displaced] = []
         self.said: list[Record] = []
-        self._is_stirred = False
         self._refusals = 0
 
     # --- questions -----------------------------------------------------------------------------------
@@ -126,17 +125,15 @@ class SessionAdmission:
             if reason is not None:
                 would_wait = Admit(would_wait=reason)
                 pool.force(member, now=now)
-            self._is_stirred = True
         self._turns[applicant.request] = turn
         self._begin(turn, now=now)
         return would_wait
 
     def let_in(self, *, now: float) -> Sequence[RequestId]:
-        if not self._is_stirred and not self._is_due(now=now):
-            return ()
-        self._is_stirred = False
         entered: list[RequestId] = []
         for pool in self.pools.values():
+            if not pool.is_stirred and not pool.is_due(now=now):
+                continue
             for applicant in pool.let_in(now=now):
                 turn = self._turns[applicant.request]
                 self._begin(turn, now=now)
@@ -153,10 +150,6 @@ class SessionAdmission:
         due = [at_s for pool in self.pools.values() if (at_s := pool.next_deadline_s()) is not None]
         return min(due) if due else None
 
-    def _is_due(self, *, now: float) -> bool:
-        due_s = self.next_deadline_s()
-        return due_s is not None and due_s <= now
-
     # --- notifications -------------------------------------------------------------------------------
 
     def turn_over(self, request: RequestId, outcome: TurnOutcome | None, *, now: float) -> None:
@@ -166,16 +159,16 @@ class SessionAdmission:
         member, pool = turn.member, turn.pool
         if not turn.is_let_in:
             pool.withdraw(member.session, request, now=now)
-            self._is_stirred = True
             self._correct(turn, _NO_USAGE, now=now)
             return
         is_answered = outcome is not None and outcome.was_answered and not turn.is_aside
         if outcome is not None and is_answered:
-            warm = turn.may_find_warm
+            warm, held = turn.may_find_warm, pool.places.tokens
             pool.lessons.learn(member, turn.applicant, outcome, may_find_warm=warm, now=now)
             pool.saw_turn(
                 member, outcome, asked_s=turn.asked_s, pause_s=turn.pause_s, gap_s=turn.gap_s, now=now
             )
+            pool.is_stirred |= pool.places.tokens < held
         if turn.charged:
             self._correct(turn, outcome.usage if outcome is not None else _NO_USAGE, now=now)
         member.turn += is_answered
@@ -185,7 +178,6 @@ class SessionAdmission:
             pool.turn_is_over(member)
         if now >= pool.limits.update_due_s:
             pool.update_window(now=now)
-        self._is_stirred = True
 
     def class_of(self, session: SessionId, pool: PoolId) -> ServiceClass | None:
         known = self.pools.get(pool)
@@ -195,7 +187,6 @@ class SessionAdmission:
     def session_over(self, session: SessionId, *, now: float) -> None:
         for pool in self.pools.values():
             pool.forget(session)
-        self._is_stirred = True
 
     def tools_run(self, sessions: int) -> None:
         self._cpu.active = sessions
@@ -217,11 +208,11 @@ class SessionAdmission:
         of_pool = self._pool(pool)
         of_pool.limits.gpu.engine_reported(replica, signals)
         of_pool.update_window(now=now)
-        self._is_stirred = True
 
     def fleet_changed(self, pool: PoolId, up: Collection[ReplicaId], *, now: float) -> None:
-        self._pool(pool).limits.fleet_changed(up)
-        self._is_stirred = True
+        of_pool = self._pool(pool)
+        of_pool.limits.fleet_changed(up)
+        of_pool.is_stirred = True
 
     # --- in, or not ----------------------------------------------------------------------------------
 
@@ -290,7 +281,6 @@ class SessionAdmission:
                 return refusal
         turn.pool.hold(turn.member, applicant, now=now)
         self._turns[applicant.request] = turn
-        self._is_stirred = True
         return Wait(reason=reason)
 
     def _charge(

@@ -14,7 +14,7 @@ while no session that is in has a live turn.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 import msgspec
@@ -120,7 +120,7 @@ class Places:
         self.residents = Residents(footprints)
         self.count = 0
         self.above = 0
-        self.by_tenant: dict[TenantId, int] = {}
+        self.by_tenant: dict[TenantId, dict[SessionId, Member]] = {}
         """Sessions that have a place of their own."""
         self.live = 0
         """Turns of sessions that are in."""
@@ -148,6 +148,10 @@ class Places:
             self.tools_run(member, do_run=False)
         return member
 
+    def sessions_of(self, tenant: TenantId) -> int:
+        """How many of the tenant's have a place of their own."""
+        return len(self.by_tenant.get(tenant, ()))
+
     # --- in and out --------------------------------------------------------------------------------
 
     def enter(
@@ -166,7 +170,7 @@ class Places:
         if not member.is_child:
             self._take(member)
             self.above += is_above
-            self.by_tenant[member.tenant] = self.by_tenant.get(member.tenant, 0) + 1
+            self.by_tenant.setdefault(member.tenant, {})[member.session] = member
         member.demand = self._demand_of(member)
         self.tokens += member.tokens
         if not member.live:
@@ -196,7 +200,7 @@ class Places:
         if not member.is_child:
             self._take(member)
             self.above -= member.is_above
-            self.by_tenant[member.tenant] -= 1
+            del self.by_tenant[member.tenant][member.session]
             if not self.by_tenant[member.tenant]:
                 del self.by_tenant[member.tenant]
         member.payer = None
@@ -343,3 +347,24 @@ class Places:
 
     def _demand_of(self, member: Member) -> Demand:
         return self._footprints.demand(member.agent, max(1, member.turn), member.tokens)
+
+
+def to_leave(
+    members: Collection[Member], places: int, entitlement: Callable[[TenantId], float]
+) -> Iterator[Member]:
+    """Who gives so many places back: of whoever holds the most for its share, the newest, one after another.
+    Those who have to already are not counted."""
+    newest: dict[TenantId, list[Member]] = {}
+    held: dict[TenantId, int] = {}
+    for member in sorted(members, key=lambda each: each.task_arrived_s):
+        if not member.must_yield:
+            newest.setdefault(member.tenant, []).append(member)
+            held[member.tenant] = held.get(member.tenant, 0) + member.places
+    while places > 0 and newest:
+        tenant = max(newest, key=lambda each: held[each] / entitlement(each))
+        member = newest[tenant].pop()
+        places -= member.places
+        held[tenant] -= member.places
+        if not newest[tenant]:
+            del newest[tenant]
+        yield member

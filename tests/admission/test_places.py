@@ -114,7 +114,7 @@ def test_a_session_takes_as_many_places_as_it_runs_turns_at_once():
         here.turn_began(each, now=0.0)
     here.enter(child, parent=each, now=0.0)
     here.turn_began(child, now=0.0)
-    assert (here.count, each.places, child.places, here.by_tenant) == (4, 4, 0, {"t": 1})
+    assert (here.count, each.places, child.places, here.sessions_of(TenantId("t"))) == (4, 4, 0, 1)
     for _ in range(3):
         here.turn_ended(each, Gap.TOOL, now=1.0)
     assert here.count == 1, "it waits for its child, in one place"
@@ -181,7 +181,7 @@ class Comings(RuleBasedStateMachine):
     def books_balance(self):
         here = [each for each in self.all if each.is_in]
         grown_up = [each for each in here if not each.is_child]
-        assert len(grown_up) == sum(self.places.by_tenant.values())
+        assert len(grown_up) == sum(map(self.places.sessions_of, self.places.by_tenant))
         running = {each: sum(kin.live for kin in here if (kin.payer or kin) is each) for each in grown_up}
         assert all(each.places == max(1, running[each]) for each in grown_up)
         assert self.places.count == sum(each.places for each in grown_up) == self.held.total()

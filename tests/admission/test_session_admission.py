@@ -13,6 +13,7 @@ from gateway.admission.packing import Regime
 from gateway.admission.policy import TurnOutcome
 from gateway.admission.quotas import Quota
 from gateway.admission.session_admission import SessionAdmission
+from gateway.admission.sessions import Member
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.host import HostSignals
@@ -331,7 +332,7 @@ def flood(play: Play, seconds: int, *, taken_s: float, alone_s: float) -> None:
 
 
 def in_by_tenant(play: Play) -> dict[str, int]:
-    return {str(tenant): count for tenant, count in play.pool.places.by_tenant.items() if count}
+    return {str(tenant): len(sessions) for tenant, sessions in play.pool.places.by_tenant.items()}
 
 
 def test_a_flood_gives_way_to_tenants_whose_turns_are_late():
@@ -862,6 +863,56 @@ def test_in_its_window_a_fifo_may_be_asked_for():
     play.end("s1")
     assert play.finish("s1") == ["big"]
     assert U
+
+
+# --- what a decision costs -------------------------------------------------------------------------
+
+
+class NotToBeScanned(dict[SessionId, Member]):
+    def values(self):
+        raise AssertionError("all that are remembered were looked at")
+
+    __iter__ = items = values
+
+
+def test_whoever_has_to_make_room_is_looked_for_among_those_who_are_in():
+    play = capped(8)
+    for number in range(9):
+        play.is_let_in(f"t{number}", tenant="t" if number < 8 else "u")
+    play.pool.places.members = NotToBeScanned(play.pool.places.members)
+    play.pool.promises.level = 1.0
+    play.later(2.0)
+    play.pool._make_room_for_the_late()
+    assert play.end("t7") == ["t8"]
+    play.pool.limits.window.sessions = 2.0
+    play.pool.update_window(now=play.now + 100.0)
+
+
+def test_a_turn_that_frees_nothing_looks_through_no_queue(monkeypatch):
+    play = capped(2)
+    play.is_let_in("s1")
+    play.is_let_in("s2")
+    for number in range(150):
+        play.is_let_in(f"t{number}", tenant=f"t{number}")
+    play.let_in()
+    play.end("s1", tokens=100)
+    assert play.is_let_in("s1")
+    looks, candidates = [], play.pool.queue.candidates
+
+    def counted(*wanted: Any, now: float) -> Any:
+        looks.append(now)
+        return candidates(*wanted, now=now)
+
+    monkeypatch.setattr(play.pool.queue, "candidates", counted)
+    for _ in range(50):
+        play.now += 0.001
+        play.end("s1", tokens=100)
+        assert play.is_let_in("s1") and not play.let_in()
+    assert not looks
+    play.later(0.1)
+    assert looks, "a tenth of a second later at most"
+    play.end("s1")
+    assert len(play.finish("s1")) == 1, "and at once where a place becomes free"
 
 
 # --- side requests ---------------------------------------------------------------------------------
