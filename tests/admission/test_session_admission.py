@@ -274,6 +274,21 @@ def test_sessions_enter_while_their_footprints_fit():
     assert play.ask("s-new", body_bytes=80_000).reason is WaitReason.BEHIND_OTHERS
 
 
+def test_where_kv_is_short_one_that_fits_passes_a_large_one_of_its_tenant_until_that_starves():
+    play = Play(packing={"starved_s": 20.0}).has(kv_tokens=650_000)
+    play.is_let_in("big", body_bytes=4 * 530_000)
+    play.end("big", tokens=530_000)
+    play.is_let_in("big")
+    assert play.ask("huge", body_bytes=400_000).reason is WaitReason.KV_FULL
+    assert not play.is_let_in("small", body_bytes=4_000, task_arrived_s=play.now - 100)
+    assert play.later(15.0) == ["small"]
+    play.later(6.0)
+    assert not play.is_let_in("smaller", body_bytes=400, task_arrived_s=play.now - 100)
+    assert play.later(10.0) == [], "nobody passes one that starves"
+    assert not play.end("big", tokens=530_000)
+    assert play.finish("big")[0] == "huge"
+
+
 def test_near_the_budget_sessions_enter_one_by_one():
     play = Play(window={"soft_from": 0.0}).has(kv_tokens=1_000_000)
     for number in range(3):
