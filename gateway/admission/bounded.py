@@ -84,7 +84,10 @@ class BoundedConcurrency:
     def session_over(self, session: SessionId, *, now: float) -> None:
         pass
 
-    def tools_ran(self, session: SessionId, names: tuple[str, ...], duration_s: float, active: int) -> None:
+    def tools_run(self, sessions: int) -> None:
+        pass
+
+    def tools_ran(self, session: SessionId, names: tuple[str, ...], duration_s: float) -> None:
         pass
 
     def host_reported(self, host: str, signals: HostSignals, *, now: float) -> None:

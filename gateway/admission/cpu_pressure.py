@@ -27,7 +27,7 @@ import msgspec
 from gateway.admission.decay import DecayedMean
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.host import HostSignals
-from gateway.domain.ids import TenantId
+from gateway.domain.ids import PoolId, TenantId
 from gateway.domain.tenant_lru import TenantLru
 
 _MAX_TOOLS: Final = 512
@@ -83,8 +83,8 @@ class CpuPressure:
         self._is_overloaded = False
         self._unread: deque[tuple[tuple[str, ...], float, int, AgentKey]] = deque(maxlen=_MAX_UNREAD)
         """Learned from when somebody asks; of more than so many in between, the newest teach."""
-        self._began_with: int | None = None
-        """Sessions that were in when tools became slow."""
+        self._began_with: dict[PoolId | None, int] = {}
+        """Sessions that were in when tools became slow, by pool."""
         self.active = 0
         self.are_hosts_overloaded = False
         """By what hosts say, when somebody asked last."""
@@ -192,22 +192,21 @@ class CpuPressure:
         runnable = sum(signals.runnable for _, signals in self._hosts.values())
         return (runnable / cores if cores else 0.0), cores
 
-    def limit(self, admitted: int, reading: CpuReading) -> float:
-        """Sessions whose tools the hosts can bear; infinite while there is no contention."""
+    def limit(self, admitted: int, reading: CpuReading, *, pool: PoolId | None = None) -> float:
+        """Sessions of a pool whose tools the hosts can bear; infinite while there is no contention."""
         if reading.pressure < 1.0:
             return math.inf
-        return max(1.0, self.floor(admitted, reading), 1.25 * admitted / reading.slower)
+        return max(1.0, self.floor(admitted, reading, pool=pool), 1.25 * admitted / reading.slower)
 
-    def floor(self, admitted: int, reading: CpuReading) -> float:
+    def floor(self, admitted: int, reading: CpuReading, *, pool: PoolId | None = None) -> float:
         """Sessions that are not too many, whatever tools take. Durations have many reasons: alone they may
         halve a window. Where hosts say that they are overloaded, what counts is who finds a core."""
         if reading.pressure < 1.0:
-            self._began_with = None
+            self._began_with.pop(pool, None)
             return 0.0
-        if self._began_with is None:
-            self._began_with = admitted
+        began_with = self._began_with.setdefault(pool, admitted)
         if reading.host_load < _HOST_IS_OVERLOADED:
-            return min(float(admitted), 0.5 * self._began_with)
+            return min(float(admitted), 0.5 * began_with)
         finds_a_core = reading.cores * admitted / reading.active if reading.active else 0.0
         return min(float(admitted), max(finds_a_core, _PER_CORE * reading.cores))
 

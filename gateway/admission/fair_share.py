@@ -8,12 +8,12 @@ more than 500 ms* → `BLOCKED_S`.
 
 Deviations: the literal form (`is_literal`) rewards a tenant for opening more tasks, and diverges at a
 deadline. Ours divides what a tenant holds, now and lately (`charge`, see `recent_use.py`), by what it is
-entitled to: its weight, at most doubled by the urgency of its tasks, with their slack floored at
-`slack_floor` of their isolated time. So a tenant with many urgent tasks gets twice the share of one with
-none, and never more. SAGA preempts what blocks; we never do: work of a tenant that holds more than its share
-is held back at its next turn (`should_yield`), at most one session an epoch; and what it runs meanwhile is
-background work to engines that follow hints (`holds_too_much`), so that the others' answers do not stand
-still behind its prompts.
+entitled to: its weight, at most doubled by how urgent its tasks are on average, with their slack floored at
+`slack_floor` of their isolated time. So a tenant whose tasks are late gets twice the share of one with none
+that are, and never more, however many it opens. SAGA preempts what blocks; we never do: work of a tenant that
+holds more than its share is held back at its next turn (`should_yield`), at most one session an epoch; and
+what it runs meanwhile is background work to engines that follow hints (`holds_too_much`), so that the others'
+answers do not stand still behind its prompts.
 
 Invariants: with equal weights and urgencies the tenant that holds least, now and lately, is next; urgency
 moves an entitlement by at most a factor of 2; a session is held back only for a tenant that stays below its
@@ -21,6 +21,7 @@ share with it, by one that stays above without it.
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Annotated, Final
 
 import msgspec
@@ -121,8 +122,8 @@ class FairShare:
     def pass_time(self, *, now: float) -> None:
         """To be called about once a second."""
         self._most_asked = max(map(self._asks, self._held), default=0.0)
-        if self._recent.pass_time(self._held, now=now):
-            there = self._held.keys() | self._waiting.keys()
+        there = self._held.keys() | self._waiting.keys()
+        if self._recent.pass_time(self._held if len(there) > 1 else {}, now=now):
             self._all_recent = sum(self._recent.of(tenant) for tenant in there)
 
     def charge(self, tenant: TenantId, more: float = 0.0) -> float:
@@ -142,10 +143,12 @@ class FairShare:
     def refresh(self, tasks: Iterable[Task], *, now: float) -> None:
         """An epoch: urgencies anew, of at most a bounded number of tasks; the caller puts them in order."""
         sums: dict[TenantId, float] = {}
-        for number, task in enumerate(tasks):
-            if number == _TASKS_PER_EPOCH:
-                break
+        counts: dict[TenantId, int] = {}
+        for task in islice(tasks, _TASKS_PER_EPOCH):
             sums[task.tenant] = sums.get(task.tenant, 0.0) + urgency(self._config, task, now=now)
+            counts[task.tenant] = counts.get(task.tenant, 0) + 1
+        if not self._config.is_literal:
+            sums = {tenant: total / counts[tenant] for tenant, total in sums.items()}
         self._urgency = sums
         self._refreshed_s = now
 
@@ -153,11 +156,11 @@ class FairShare:
         return now >= self._refreshed_s + EPOCH_S
 
     def urgency(self, tenant: TenantId) -> float:
+        """Of its tasks that wait, on average; in the literal form all together."""
         return self._urgency.get(tenant, 0.0)
 
     def entitlement(self, tenant: TenantId) -> float:
-        weight = self.weight(tenant)
-        return weight * (1.0 + min(1.0, self.urgency(tenant) / weight))
+        return self.weight(tenant) * (1.0 + min(1.0, self.urgency(tenant)))
 
     def rank(self, tenant: TenantId) -> tuple[float, float]:
         """Smaller is sooner."""

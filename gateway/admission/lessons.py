@@ -48,7 +48,8 @@ class Lessons:
         if member.is_studied and self._may_study(member, now=now):
             grown = tokens - before_tokens if before_tokens else None
             self._study(member, applicant, outcome, before, grown=grown, may_find_warm=may_find_warm)
-        places.remember(member, thread, tokens, prompt, outcome.replica)
+        life = self._limits.life_of(outcome.replica)
+        places.remember(member, thread, tokens, prompt, outcome.replica, life)
         if not outcome.has_calls and member.held > 2 * tokens:
             # A sub-agent that is done, a title: what it leaves behind is of no use to the others.
             if any(other.tokens > tokens for other in member.threads.values()):
@@ -86,7 +87,8 @@ class Lessons:
             if usage.cached_tokens is not None and member.turn == 0:
                 known.saw_shared(member.agent, usage.cached_tokens)
             is_warm = may_find_warm and continues
-            if before is not None and is_warm and before.replica == outcome.replica:
+            is_there = before is not None and before.replica == outcome.replica
+            if before is not None and is_there and is_warm and before.life == limits.life_of(outcome.replica):
                 left = min(before.prompt_tokens, usage.prompt_tokens)
                 computed = usage.prompt_tokens - (usage.cached_tokens or 0)
                 limits.gpu.saw_warm_turn(

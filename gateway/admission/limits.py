@@ -78,19 +78,23 @@ class Limits:
         self.changed_s = -math.inf
         """When the window was last decreased: what was lost before says nothing about now."""
         self._up: tuple[ReplicaId, ...] = ()
+        self._lives: dict[ReplicaId, int] = {}
+        """Of those that are up: numbers that are never used again."""
+        self._lives_begun = 0
         self.promises = Promises(config.fair_share.alpha)
         self.seen: WindowInputs | None = None
         """What the window last saw."""
 
     # --- is there room? ------------------------------------------------------------------------------
 
-    def why_not(self, member: Member, *, since_s: float) -> WaitReason | None:
-        """Why the session may not enter, if it may not; `since_s`: how long ago the last one did."""
+    def why_not(self, member: Member, *, taking: int = 1, since_s: float) -> WaitReason | None:
+        """Why the session may not enter, if it may not; `taking`: so many places; `since_s`: how long ago the
+        last one did."""
         places, window = self._places, self.window
         if places.count == 0:
             return None
-        pays = places.count + 1 <= self.time_bound()
-        if places.count + 1 > window.limit() and not pays:
+        pays = places.count + taking <= self.time_bound()
+        if places.count + taking > window.limit() and not pays:
             return WaitReason.WINDOW_FULL
         tool_limit = window.tool_limit()
         if math.isfinite(tool_limit) and not self._cpu.is_light(member.agent):
@@ -116,7 +120,9 @@ class Limits:
         have with their next turns, and these have no time to compute what is lost then. `leaving`: tokens of
         those that are about to leave."""
         seen, places = self.seen, self._places
-        if seen is None or seen.capacity is None or places.count <= max(1.0, self.time_bound()):
+        if seen is None or seen.capacity is None or self._config.policy != "sessions":
+            return 0
+        if places.count <= max(1.0, self.time_bound()):
             return 0
         soon = places.residents.now() + places.live * self.grown.mean(0.0) - leaving
         return math.ceil(max(0.0, soon - seen.capacity) * places.count / max(soon, 1.0))
@@ -134,9 +140,9 @@ class Limits:
 
     def _with_tools(self) -> int:
         """Sessions that have tools run, or will; of those that gave their place back, some still have."""
-        agents = self._places.residents.agents
-        are_in = sum(count for agent, count in agents.items() if not self._cpu.is_light(agent))
-        return max(are_in, self._cpu.active)
+        places, is_light = self._places, self._cpu.is_light
+        found = (places.residents.agents, places.with_tools)
+        return max(sum(count for agent, count in each.items() if not is_light(agent)) for each in found)
 
     def is_over_full(self) -> bool:
         count = self._places.count
@@ -160,7 +166,16 @@ class Limits:
     def fleet_changed(self, up: Collection[ReplicaId]) -> None:
         for replica in set(self._up) - set(up):
             self.gpu.replica_left(replica)
+            self._lives.pop(replica, None)
+        for replica in up:
+            if replica not in self._lives:
+                self._lives_begun += 1
+                self._lives[replica] = self._lives_begun
         self._up = tuple(up)
+
+    def life_of(self, replica: ReplicaId | None) -> int | None:
+        """Which life of the replica this is: one that was down has lost what sessions had left there."""
+        return self._lives.get(replica) if replica is not None else None
 
     def update(self, *, waiting: int, blocked_by: WaitReason | None, now: float) -> Excess | None:
         """Moves the window; to be asked from `update_due_s` on. `waiting`: sessions in the queue."""
@@ -229,8 +244,8 @@ class Limits:
         return WindowInputs(
             gpu=gpu,
             cpu=cpu,
-            cpu_limit=self._cpu.limit(with_tools, cpu),
-            cpu_floor=self._cpu.floor(with_tools, cpu),
+            cpu_limit=self._cpu.limit(with_tools, cpu, pool=self._pool),
+            cpu_floor=self._cpu.floor(with_tools, cpu, pool=self._pool),
             admitted=self._places.count,
             time_bound=self.time_bound(),
             with_tools=with_tools,

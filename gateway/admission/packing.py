@@ -169,6 +169,10 @@ class TenantQueue:
         """The one that brings the least for tools."""
         return self._first(self._lightest)
 
+    def smallest(self) -> Entry | None:
+        """The one that is expected to hold the least at its largest."""
+        return self._first(self._smallest)
+
     def some(self, limit: int) -> list[Entry]:
         """A few of them, the longest waiting first."""
         return list(islice(self._entries.values(), limit))

@@ -130,8 +130,12 @@ class AdmissionPolicy(Protocol):
         """No further turn will come; none is live."""
         ...
 
-    def tools_ran(self, session: SessionId, names: tuple[str, ...], duration_s: float, active: int) -> None:
-        """A session's tools came back; `active`: sessions whose tools run now."""
+    def tools_run(self, sessions: int) -> None:
+        """Of so many sessions, in all pools together, tools run now."""
+        ...
+
+    def tools_ran(self, session: SessionId, names: tuple[str, ...], duration_s: float) -> None:
+        """A session's tools came back."""
         ...
 
     def host_reported(self, host: str, signals: HostSignals, *, now: float) -> None:

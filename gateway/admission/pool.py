@@ -24,7 +24,7 @@ from gateway.admission.policy import Applicant, TurnOutcome
 from gateway.admission.promises import LATE
 from gateway.admission.queue import SessionQueue, entry_of, task_of
 from gateway.admission.quotas import Quotas
-from gateway.admission.sessions import Member, Places
+from gateway.admission.sessions import Member, Places, to_leave
 from gateway.admission.settings import AdmissionConfig
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
@@ -33,6 +33,8 @@ from gateway.domain.records import Record
 LIVENESS_S: Final = 0.1
 _TASKS_SAMPLED: Final = 256
 _OF_KV: Final = (WaitReason.KV_FULL, WaitReason.KV_NEARLY_FULL)
+_COMES_AGAIN_S: Final = 60.0
+"""Who was told when to come again (in at most 30 s, `Retry-After`) and does so by then keeps its rank."""
 _SLOWEST: Final = 20.0
 """Tools are never waited for so many times as long as usual."""
 
@@ -53,11 +55,11 @@ class PoolAdmission:
         self._quotas = quotas
         self.footprints = Footprints(config.footprint)
         self.gaps = Gaps(config.gaps)
-        self.places = Places(self.footprints, self.gaps)
+        self.fair = FairShare(config.fair_share, weights)
+        self.places = Places(self.footprints, self.gaps, self.fair.hold)
         self.limits = Limits(pool, config, places=self.places, footprints=self.footprints, cpu=cpu, said=said)
         self.window = self.limits.window
         self.lessons = Lessons(self.places, self.footprints, self.limits)
-        self.fair = FairShare(config.fair_share, weights)
         self.promises = self.limits.promises
         self._is_one_above = False
         """A tenant holds more than its share, as of the last look at the window."""
@@ -67,6 +69,8 @@ class PoolAdmission:
         """The turns of those that are in the queue."""
         self._freed: list[Applicant] = []
         """Turns that wait no longer, and were not told yet."""
+        self.is_stirred = False
+        """Somebody may be let in, or next, who could not before."""
         self._entered_s = -math.inf
         self._ticked_s = -math.inf
         self._blocked_by: WaitReason | None = None
@@ -88,12 +92,15 @@ class PoolAdmission:
         return member
 
     def try_enter(self, member: Member, applicant: Applicant, *, now: float) -> WaitReason | None:
-        """Gives the session a place, or says why it must wait."""
-        if self.places.is_in(applicant.parent):
+        """Gives the session a place, or says why it must wait: also if it has to give back the one it has."""
+        if member.must_yield:
+            return WaitReason.BEHIND_OTHERS
+        if (parent := self.places.resident(applicant.parent)) is not None:
             if member.session in self.queue:  # it asked before anybody knew whose it is
                 self.queue.take(member.session)
                 self._freed += self.held.pop(member.session).values()
-            self.places.enter(member, is_child=True, now=now)
+                self.is_stirred = True
+            self.places.enter(member, parent=parent, now=now)
             return None
         if len(self.queue):
             return WaitReason.BEHIND_OTHERS
@@ -112,10 +119,14 @@ class PoolAdmission:
         """A turn waits until its session has a place."""
         waiting = self.held.setdefault(member.session, {})
         waiting[applicant.request] = applicant
-        if member.session in self.queue:
-            return
-        if member.asked_s is None:
+        is_back = member.session in self.queue or now - member.left_s <= _COMES_AGAIN_S
+        if member.asked_s is None or not (is_back or member.is_in):
             member.asked_s = now
+        if not member.is_in and member.session not in self.queue:
+            self._queue_up(member)
+
+    def _queue_up(self, member: Member) -> None:
+        assert member.asked_s is not None
         entry = entry_of(
             member,
             self.footprints,
@@ -124,6 +135,7 @@ class PoolAdmission:
             since_s=member.asked_s,
         )
         self.queue.put(entry, member.service_class)
+        self.is_stirred = True
 
     def class_on_engines(self, member: Member) -> ServiceClass:
         """§6.2 (4) of SAGA again: who holds more than its share is put behind those who do not."""
@@ -160,30 +172,32 @@ class PoolAdmission:
         if member.must_yield:
             self.release(member)
         elif member.is_above:
-            if self.limits.is_over_full():
+            others = self.places.sessions_of(member.tenant) - 1
+            if self.limits.is_over_full() or not self._quotas.may_hold(member.tenant, others):
                 self.release(member)  # a guest: it goes on when the pool rests again, or has room
             else:
                 self.places.settle_in(member)
 
-    def withdraw(self, session: SessionId, request: RequestId) -> None:
-        """A turn that waited is gone; with its last one the session leaves the queue, and keeps its rank."""
+    def withdraw(self, session: SessionId, request: RequestId, *, now: float) -> None:
+        """A turn that waited is gone; with its last one the session leaves the queue, and keeps its rank for
+        a while."""
         waiting = self.held.get(session)
         if waiting is not None and waiting.pop(request, None) is not None and not waiting:
             del self.held[session]
-            self.queue.take(session)
-
-    def released(self, member: Member) -> None:
-        """Books what follows from a place given back."""
-        if not member.is_child:
-            self.fair.hold(member.tenant, -1.0)
+            self.places.members[session].left_s = now
+            if session in self.queue:
+                self.queue.take(session)
+                self.is_stirred = True
 
     def release(self, member: Member) -> None:
         self.places.release(member)
-        self.released(member)
+        self.is_stirred = True
+        if member.session in self.held:  # turns of it came while it had to give its place back
+            self._queue_up(member)
 
     def forget(self, session: SessionId) -> None:
         """The session ended, and has no live turn."""
-        member = self.places.members.pop(session, None)
+        member = self.places.forget(session)
         if member is None:
             return
         if not member.counted_gone:
@@ -195,7 +209,7 @@ class PoolAdmission:
 
     def let_in(self, *, now: float) -> list[Applicant]:
         """The turns of the sessions that have a place from now on."""
-        entered, self._freed = self._freed, []
+        entered, self._freed, self.is_stirred = self._freed, [], False
         if not len(self.queue):
             self._blocked_by = None
             return entered
@@ -203,13 +217,11 @@ class PoolAdmission:
         regime = self._regime(now=now)
         while len(self.queue):
             candidates = self.queue.candidates(regime, self._may_hold, now=now)
-            entry = first_that_fits(candidates, regime, lambda each: self._fits(each, now=now))
-            is_above = False
+            entry = self._first_that_fits(candidates, regime, now=now)
             if entry is None and self._blocked_by is WaitReason.TOOLS_FULL:
                 entry = self._light_one(now=now)
-            if entry is None and (entry := self._must_move(candidates, regime, now=now)) is not None:
-                is_above = True
-            if entry is None:
+            is_above = entry is None
+            if entry is None and (entry := self._must_move(candidates, regime, now=now)) is None:
                 break
             entered += self._enter_from_queue(entry, is_above=is_above, now=now)
         return entered
@@ -223,6 +235,9 @@ class PoolAdmission:
             return tick_s
         return min(tick_s, quiet_s + self._rest_s())  # nobody waits for the next tick while the pool rests
 
+    def is_due(self, *, now: float) -> bool:
+        return (due_s := self.next_deadline_s()) is not None and due_s <= now
+
     def _enter_from_queue(self, entry: Entry, *, is_above: bool, now: float) -> list[Applicant]:
         self.queue.take(entry.session)
         self.queue.entered(entry, now=now)
@@ -233,18 +248,16 @@ class PoolAdmission:
 
     def _enter(self, member: Member, *, is_above: bool = False, now: float) -> None:
         self.places.enter(member, is_above=is_above, now=now)
-        self.fair.hold(member.tenant, 1.0)
-        member.asked_s = None
         self._entered_s = now
 
     def _may_hold(self, tenant: TenantId) -> bool:
-        return self._why_not_more(tenant) is None
+        return self._why_not_more(tenant, 1) is None
 
-    def _why_not_more(self, tenant: TenantId) -> WaitReason | None:
-        """Why the tenant may not have another session, whatever there is room for."""
-        if not self._quotas.may_hold(tenant, self.places.by_tenant.get(tenant, 0)):
+    def _why_not_more(self, tenant: TenantId, taking: int) -> WaitReason | None:
+        """Why the tenant may not have a session of so many turns more, whatever there is room for."""
+        if not self._quotas.may_hold(tenant, self.places.sessions_of(tenant)):
             return WaitReason.TENANT_SESSIONS
-        if self.fair.charge(tenant, 1.0) > self._level(tenant):
+        if self.fair.charge(tenant, float(taking)) > self._level(tenant):
             return WaitReason.OTHERS_LATE
         return None
 
@@ -254,28 +267,33 @@ class PoolAdmission:
             return math.inf
         return self.fair.weight(tenant) * max(self.promises.level, AMPLE * self.fair.share)
 
+    def _first_that_fits(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
+        self._blocked_by = None
+        return first_that_fits(candidates, regime, lambda each: self._fits(each, now=now))
+
     def _fits(self, entry: Entry, *, now: float) -> bool:
-        self._blocked_by = self._why_not(self.places.members[entry.session], now=now)
-        return self._blocked_by is None
+        reason = self._why_not(self.places.members[entry.session], now=now)
+        self._blocked_by = self._blocked_by or reason  # of who is next, whoever is tried behind it
+        return reason is None
 
     def _why_not(self, member: Member, *, now: float) -> WaitReason | None:
-        reason = self._why_not_more(member.tenant)
-        return reason or self.limits.why_not(member, since_s=now - self._entered_s)
+        taking = max(1, len(self.held.get(member.session, ())))  # all of its turns enter with it
+        reason = self._why_not_more(member.tenant, taking)
+        return reason or self.limits.why_not(member, taking=taking, since_s=now - self._entered_s)
 
     def _light_one(self, *, now: float) -> Entry | None:
         """Who does not have to wait for tools, behind somebody who does."""
         for entry in self.queue.lightest(self._may_hold):
             if self._cpu.is_light(entry.agent) and self._fits(entry, now=now):
                 return entry
-        self._blocked_by = WaitReason.TOOLS_FULL
         return None
 
     def _must_move(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
-        """Who enters though it does not fit: liveness, which knows no quota; on an idle replica; and the
-        aged's privilege."""
+        """Who enters though it does not fit: liveness, where nobody else waits beyond a quota too; on an idle
+        replica; and the aged's privilege."""
         quiet_s = self.places.quiet_since_s
         if quiet_s is not None and now >= quiet_s + self._rest_s():
-            return next(iter(self.queue.candidates(regime, lambda _: True, now=now)))
+            return next(iter(candidates or self.queue.candidates(regime, lambda _: True, now=now)))
         if self._blocked_by in _OF_KV and self.limits.is_a_replica_idle():
             return candidates[0] if candidates else None
         for entry in candidates[:1]:
@@ -319,15 +337,17 @@ class PoolAdmission:
         """Does something at most once a second."""
         if now < self.limits.update_due_s:
             return
+        self.is_stirred = True
         excess = self.limits.update(waiting=len(self.queue), blocked_by=self._blocked_by, now=now)
+        members = [each for of in self.places.by_tenant.values() for each in of.values()]
         if excess is not None:
             may_stay = self._cpu.is_light if excess.is_of_tools else lambda _: False
-            members = [each for each in self.places.members.values() if not may_stay(each.agent)]
-            self._yield_newest(members, excess.sessions, excess.why)
+            of_them = [each for each in members if not may_stay(each.agent)]
+            self._yield_newest(of_them, excess.sessions, excess.why)
         else:
-            leaving = sum(each.tokens for each in self.places.members.values() if each.must_yield)
+            leaving = sum(each.tokens for each in members if each.must_yield)
             if (count := self.limits.too_many(leaving)) > 0:
-                self._yield_newest(self.places.members.values(), count, "kv_full")
+                self._yield_newest(members, count, "kv_full")
         self._keep_promises(now=now)
 
     def _keep_promises(self, *, now: float) -> None:
@@ -353,13 +373,12 @@ class PoolAdmission:
         """Lets go of those that are silent for too long; whether there were any."""
         slower = min(_SLOWEST, self._cpu.read(now=now).slower) if self._config.follows_tools else 1.0
         gone = self.places.gone(tools_slower=slower, worth_s=self.limits.worth_s(), now=now)
-        for member in gone:
-            self.released(member)
+        self.is_stirred |= bool(gone)
         return bool(gone)
 
     def _make_room_for_the_blocked(self, *, now: float) -> None:
         """§6.2 (4) of SAGA, without killing: one session of whoever holds too much waits at its next turn."""
-        if len(self.places.by_tenant) < 1 or self._blocked_by not in SCARCE:
+        if self._blocked_by not in SCARCE:
             return
         candidates = self.queue.candidates(Regime.NORMAL, self._may_hold, now=now)
         if not candidates or now - candidates[0].since_s < BLOCKED_S:
@@ -368,38 +387,22 @@ class PoolAdmission:
         holder = max(self.places.by_tenant, key=lambda tenant: self.fair.rank(tenant)[0], default=None)
         if holder is None or not self.fair.should_yield(blocked, 1.0, holder, 1.0):
             return
-        of_holder = [m for m in self.places.members.values() if m.is_in and m.tenant == holder]
-        if any(member.must_yield for member in of_holder):
-            return
-        self._yield_newest(of_holder, 1, "fair_share")
+        of_holder = self.places.by_tenant[holder].values()
+        if not any(member.must_yield for member in of_holder):
+            self._yield_newest(of_holder, 1, "fair_share")
 
     def _make_room_for_the_late(self) -> None:
         """Who holds too much has to come down to the level, at its sessions' next turns."""
         for tenant in tuple(self.fair.holders):
-            staying = [
-                each for each in self.places.members.values() if each.tenant == tenant and _stays(each)
-            ]
-            leaving = self.fair.held(tenant) - len(staying)
+            staying = [each for each in self.places.by_tenant.get(tenant, {}).values() if not each.must_yield]
+            leaving = self.fair.held(tenant) - sum(each.places for each in staying)
             beyond = 2.0 * (self.fair.charge(tenant, -leaving) - self._level(tenant))
             self._yield_newest(staying, int(max(0.0, beyond)), LATE)
 
     def _yield_newest(self, members: Collection[Member], count: int, why: str) -> None:
-        """Of whoever holds the most for its share, one after the other, the newest."""
-        newest: dict[TenantId, list[Member]] = {}
-        for member in sorted(members, key=lambda each: each.task_arrived_s):
-            if _stays(member):
-                newest.setdefault(member.tenant, []).append(member)
-        for _ in range(min(count, sum(map(len, newest.values())))):
-            tenant = max(newest, key=lambda each: len(newest[each]) / self.fair.entitlement(each))
-            member = newest[tenant].pop()
-            if not newest[tenant]:
-                del newest[tenant]
+        """Of whoever holds the most for its share, the newest, until so many places are given back."""
+        for member in to_leave(members, count, self.fair.entitlement):
             if member.live:
                 member.must_yield = why
             else:
                 self.release(member)
-
-
-def _stays(member: Member) -> bool:
-    """It has a place of its own, and does not have to give it back."""
-    return member.is_in and not member.is_child and not member.must_yield

@@ -101,9 +101,11 @@ class SessionQueue:
     # --- who is next ---------------------------------------------------------------------------------
 
     def candidates(self, regime: Regime, may: Callable[[TenantId], bool], *, now: float) -> list[Entry]:
-        """The next one of each tenant that may have another place, the most entitled tenant first."""
+        """The next one of each tenant that may have another place, the most entitled tenant first; where KV
+        is short, behind it the tenant's smallest, which may fit where it does not."""
+        usual_s = self.usual_wait_s
+        bound_s = max(self._config.starved_s, self._config.patience * usual_s)
         for tenants in self._tenants.values():
-            usual_s = self.usual_wait_s
             nexts: list[tuple[tuple[float, ...], Entry]] = []
             looked_at = 0
             for tenant, queue in tenants.items():
@@ -112,14 +114,18 @@ class SessionQueue:
                 entry = queue.next(regime, usual_wait_s=usual_s, now=now)
                 if entry is not None:
                     rank = self._fair.rank(tenant)
-                    nexts.append(((*rank, not entry.is_warm, entry.task_arrived_s, entry.number), entry))
+                    place = (*rank, not entry.is_warm, entry.task_arrived_s, entry.number)
+                    nexts.append(((*place, False), entry))
+                    if regime is Regime.KV_BOUND and now - entry.since_s < bound_s:
+                        smallest = queue.smallest()
+                        if smallest is not None and smallest is not entry:
+                            nexts.append(((*place, True), smallest))
                     looked_at += self._fair.held(tenant) <= 0
                     if looked_at >= _LOOKED_AT:
                         break
             if nexts:
                 nexts.sort(key=lambda item: item[0])
                 first = nexts[0][1]
-                bound_s = max(self._config.starved_s, self._config.patience * usual_s)
                 # One that starves is not passed by other tenants' smaller ones.
                 return [first] if now - first.since_s >= bound_s else [entry for _, entry in nexts]
         return []

@@ -11,7 +11,8 @@ flooded the fleet is like all others after a while, and nobody can save up for m
 Theory of operation. Who holds least now is next: so a tenant that asks for a lot for hours, and one that asks
 for a lot once, are treated alike while both do, and the latter's few sessions wait behind the former's
 thousands. That is fair at each moment, and to nobody who looks back. So half of what counts is what a tenant
-held lately on average (`FairShare.charge`).
+held lately on average (`FairShare.charge`). What it held while nobody else was there was in nobody's way, and
+does not count.
 
 Invariants: never more than the most that a tenant held; at most `_REMEMBERED` tenants, those that held most.
 """
@@ -44,8 +45,8 @@ class RecentUse:
         return self._average.get(tenant, 0.0)
 
     def pass_time(self, held: Mapping[TenantId, float], *, now: float) -> bool:
-        """`held`: by each tenant, since this was last called. Whether anything changed; it does every few
-        seconds."""
+        """`held`: by each tenant, since this was last called, as far as it counts. Whether anything changed;
+        it does every few seconds."""
         if self._looked_s is None:
             self._looked_s = now
         passed_s = now - self._looked_s

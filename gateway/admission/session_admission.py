@@ -25,7 +25,7 @@ from gateway.admission.pool import PoolAdmission
 from gateway.admission.quotas import Quota, Quotas, retry_after_s
 from gateway.admission.sessions import Member
 from gateway.admission.settings import AdmissionConfig
-from gateway.domain.decision import Admission, Admit, Refusal, RefusalReason, Wait, WaitReason
+from gateway.domain.decision import Admission, Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.host import HostSignals
@@ -44,6 +44,8 @@ class _Turn(msgspec.Struct):
     asked_s: float
     silent_s: float | None = None
     """Since its session's turn before; None if that goes on, or there was none."""
+    is_aside: bool = False
+    """A side request: it says nothing of how its session goes on."""
     is_let_in: bool = False
     may_find_warm: bool = False
     pause_s: float = 0.0
@@ -73,7 +75,6 @@ class SessionAdmission:
         self._turns: dict[RequestId, _Turn] = {}
         self._displaced: list[Displaced] = []
         self.said: list[Record] = []
-        self._is_stirred = False
         self._refusals = 0
 
     # --- questions -----------------------------------------------------------------------------------
@@ -117,26 +118,25 @@ class SessionAdmission:
             if refusal is not None:
                 return refusal
         silent_s = now - member.gap_since_s if member.gap is not None and member.turn else None
-        turn = _Turn(pool, member, applicant, charged, now, silent_s)
+        is_aside = applicant.edge is Edge.SERVES and not member.has_results
+        turn = _Turn(pool, member, applicant, charged, now, silent_s=silent_s, is_aside=is_aside)
         would_wait = None
-        if not member.is_in:
+        if not member.is_in or (member.must_yield and not self._config.shadow):
             reason = pool.try_enter(member, applicant, now=now)
             if reason is not None and not self._config.shadow:
                 return self._wait_for_a_place(turn, room, reason, now=now)
             if reason is not None:
                 would_wait = Admit(would_wait=reason)
                 pool.force(member, now=now)
-            self._is_stirred = True
         self._turns[applicant.request] = turn
         self._begin(turn, now=now)
         return would_wait
 
     def let_in(self, *, now: float) -> Sequence[RequestId]:
-        if not self._is_stirred and not self._is_due(now=now):
-            return ()
-        self._is_stirred = False
         entered: list[RequestId] = []
         for pool in self.pools.values():
+            if not pool.is_stirred and not pool.is_due(now=now):
+                continue
             for applicant in pool.let_in(now=now):
                 turn = self._turns[applicant.request]
                 self._begin(turn, now=now)
@@ -153,10 +153,6 @@ class SessionAdmission:
         due = [at_s for pool in self.pools.values() if (at_s := pool.next_deadline_s()) is not None]
         return min(due) if due else None
 
-    def _is_due(self, *, now: float) -> bool:
-        due_s = self.next_deadline_s()
-        return due_s is not None and due_s <= now
-
     # --- notifications -------------------------------------------------------------------------------
 
     def turn_over(self, request: RequestId, outcome: TurnOutcome | None, *, now: float) -> None:
@@ -165,35 +161,32 @@ class SessionAdmission:
             return
         member, pool = turn.member, turn.pool
         if not turn.is_let_in:
-            pool.withdraw(member.session, request)
-            self._is_stirred = True
+            pool.withdraw(member.session, request, now=now)
             self._correct(turn, _NO_USAGE, now=now)
             return
-        gap = Gap.IDLE
-        if outcome is not None:
-            if outcome.was_answered:
-                warm = turn.may_find_warm
-                pool.lessons.learn(member, turn.applicant, outcome, may_find_warm=warm, now=now)
-                pool.saw_turn(
-                    member,
-                    outcome,
-                    asked_s=turn.asked_s,
-                    silent_s=turn.silent_s,
-                    pause_s=turn.pause_s,
-                    gap_s=turn.gap_s,
-                    now=now,
-                )
-            if outcome.has_calls:
-                gap = Gap.TOOL
+        is_answered = outcome is not None and outcome.was_answered and not turn.is_aside
+        if outcome is not None and is_answered:
+            warm, held = turn.may_find_warm, pool.places.tokens
+            pool.lessons.learn(member, turn.applicant, outcome, may_find_warm=warm, now=now)
+            pool.saw_turn(
+                member,
+                outcome,
+                asked_s=turn.asked_s,
+                silent_s=turn.silent_s,
+                pause_s=turn.pause_s,
+                gap_s=turn.gap_s,
+                now=now,
+            )
+            pool.is_stirred |= pool.places.tokens < held
         if turn.charged:
             self._correct(turn, outcome.usage if outcome is not None else _NO_USAGE, now=now)
-        member.turn += 1
-        pool.places.turn_ended(member, gap, now=now)
+        member.turn += is_answered
+        gap = Gap.TOOL if outcome is not None and outcome.has_calls else Gap.IDLE
+        pool.places.turn_ended(member, gap, is_aside=turn.is_aside, now=now)
         if not member.live and (member.must_yield or member.is_above):
             pool.turn_is_over(member)
         if now >= pool.limits.update_due_s:
             pool.update_window(now=now)
-        self._is_stirred = True
 
     def class_of(self, session: SessionId, pool: PoolId) -> ServiceClass | None:
         known = self.pools.get(pool)
@@ -203,14 +196,17 @@ class SessionAdmission:
     def session_over(self, session: SessionId, *, now: float) -> None:
         for pool in self.pools.values():
             pool.forget(session)
-        self._is_stirred = True
 
-    def tools_ran(self, session: SessionId, names: tuple[str, ...], duration_s: float, active: int) -> None:
-        self._cpu.active = active
-        found = (pool.places.members.get(session) for pool in self.pools.values())
-        member = next((each for each in found if each is not None), None)
-        if member is not None:
-            self._cpu.saw_tool(names, duration_s, member.agent)
+    def tools_run(self, sessions: int) -> None:
+        self._cpu.active = sessions
+
+    def tools_ran(self, session: SessionId, names: tuple[str, ...], duration_s: float) -> None:
+        for pool in self.pools.values():
+            if (member := pool.places.members.get(session)) is not None:
+                member.has_results = True
+                pool.places.tools_run(member, do_run=False)
+                self._cpu.saw_tool(names, duration_s, member.agent)
+                return
 
     def host_reported(self, host: str, signals: HostSignals, *, now: float) -> None:
         self._cpu.host_reported(host, signals, now=now)
@@ -221,11 +217,11 @@ class SessionAdmission:
         of_pool = self._pool(pool)
         of_pool.limits.gpu.engine_reported(replica, signals)
         of_pool.update_window(now=now)
-        self._is_stirred = True
 
     def fleet_changed(self, pool: PoolId, up: Collection[ReplicaId], *, now: float) -> None:
-        self._pool(pool).limits.fleet_changed(up)
-        self._is_stirred = True
+        of_pool = self._pool(pool)
+        of_pool.limits.fleet_changed(up)
+        of_pool.is_stirred = True
 
     # --- in, or not ----------------------------------------------------------------------------------
 
@@ -269,27 +265,31 @@ class SessionAdmission:
 
     def _begin(self, turn: _Turn, *, now: float) -> None:
         member, pool = turn.member, turn.pool
-        if member.is_studied and member.began_s and not member.live:
-            pool.limits.cycle_s.add(now - member.began_s)
-            pool.footprints.saw_cycle(member.agent, now - member.began_s)
+        turn.is_let_in = True
+        if turn.is_aside:
+            pool.places.turn_began(member, is_aside=True, now=now)
+            return
+        member.has_results = False
+        if member.is_studied and member.began_s and member.live == member.asides:
+            cycle_s = turn.asked_s - member.began_s  # what it waits for a place is our doing
+            pool.limits.cycle_s.add(cycle_s)
+            pool.footprints.saw_cycle(member.agent, cycle_s)
         silent_s = max(0.0, turn.asked_s - member.gap_since_s) if member.gap is not None else 0.0
         turn.pause_s = member.kept_s or silent_s
         if member.gap is Gap.TOOL:
             turn.gap_s = silent_s
-        turn.is_let_in = True
         turn.may_find_warm = not member.is_spilled and member.gap_since_s >= pool.limits.changed_s
         pool.places.turn_began(member, now=now)
 
     def _wait_for_a_place(self, turn: _Turn, room: Room, reason: WaitReason, *, now: float) -> Admission:
         applicant = turn.applicant
         if self._is_full(room, applicant):
-            refusal = self._displace_for(turn.pool, applicant)
+            refusal = self._displace_for(turn.pool, applicant, room)
             if refusal is not None:
                 self._correct(turn, _NO_USAGE, now=now)
                 return refusal
         turn.pool.hold(turn.member, applicant, now=now)
         self._turns[applicant.request] = turn
-        self._is_stirred = True
         return Wait(reason=reason)
 
     def _charge(
@@ -319,7 +319,7 @@ class SessionAdmission:
             or room.waiting_bytes + applicant.body_bytes > self._config.max_waiting_bytes
         )
 
-    def _displace_for(self, pool: PoolAdmission, applicant: Applicant) -> Refusal | None:
+    def _displace_for(self, pool: PoolAdmission, applicant: Applicant, room: Room) -> Refusal | None:
         """Makes room in the waiting room, or says why the applicant itself is refused: the newest of the
         least entitled leaves."""
         least = pool.queue.least_entitled()
@@ -332,7 +332,8 @@ class SessionAdmission:
         newest = pool.queue.newest_of(least)
         assert newest is not None
         waiting = pool.held[newest.session]
-        if sum(each.body_bytes for each in waiting.values()) < applicant.body_bytes > 0:
+        left = room.waiting_bytes - sum(each.body_bytes for each in waiting.values())
+        if left + applicant.body_bytes > self._config.max_waiting_bytes or not self._config.max_waiting:
             return self._refuse_for_the_fleet()
         for request in waiting:
             self._displaced.append(Displaced(request, self._refuse_for_its_share()))

@@ -7,12 +7,14 @@ Symbols: *admitted session* → `Member.is_in`.
 Deviations: —
 
 Invariants: a session is in from its first admitted turn until it ends or is silent for longer than `Gaps`
-allows; a session with a live turn stays in; `count` is the number of places taken, and a child of a session
-that is in takes none; `residents` counts exactly the sessions that are in; `quiet_since_s` is set exactly
+allows; a session with a live turn stays in; `count` is the number of places taken: of each session as many as
+it runs turns at once, with its children, and one at least; a child of a session that is in takes none itself;
+`residents` counts exactly the sessions that are in; `quiet_since_s` is set exactly
 while no session that is in has a live turn.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 import msgspec
@@ -24,6 +26,7 @@ from gateway.domain.by_agent import AgentKey
 from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId
 
 _MAX_THREADS: Final = 32
+"""Conversations of which it is known what they hold; more, where more of them have turns at once."""
 _LOOKED_AT: Final = 256
 
 
@@ -33,6 +36,8 @@ class ThreadState(msgspec.Struct):
     tokens: float
     prompt_tokens: float
     replica: ReplicaId | None
+    life: int | None = None
+    """Of the replica: what was left in an earlier one is gone."""
 
 
 class Member(msgspec.Struct, kw_only=True, eq=False):
@@ -48,14 +53,24 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """Turns that were answered."""
     live: int = 0
     """Turns that were let in and have not ended."""
+    asides: int = 0
+    """Of these, side requests: a title or a summary, while the session itself goes on or waits."""
+    running: int = 0
+    """The same, its children's included."""
+    has_results: bool = False
+    """Its tools came back, and no turn has begun since."""
+    runs_tools: bool = False
+    """As far as is known, also where it gave its place back meanwhile."""
     threads: dict[ThreadId, ThreadState] = {}
     guess: float = 0.0
     """Tokens of its first prompt, by its bytes; what it counts for until the first usage comes."""
     demand: Demand = NOTHING
     """As counted among the residents."""
     is_in: bool = False
-    is_child: bool = False
-    """It runs on behalf of a session that is in, and takes no place."""
+    places: int = 0
+    """That it takes: who runs many turns at once takes as many."""
+    payer: "Member | None" = None
+    """The session in whose place it runs, if it is a child of one that was in."""
     is_above: bool = False
     """It is in though the window was full."""
     is_spilled: bool = False
@@ -64,6 +79,8 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """Why its next turn waits; empty if it does not."""
     asked_s: float | None = None
     """Since when it wants to be in; kept over retries."""
+    left_s: float = 0.0
+    """When it stopped waiting, if it ever did."""
     entered_s: float = 0.0
     gap: Gap | None = None
     """How it is silent, also where it gave its place back meanwhile; None while a turn of it is live."""
@@ -79,6 +96,11 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     """Of all its threads."""
 
     @property
+    def is_child(self) -> bool:
+        """It runs on behalf of a session that is in, and takes no place itself."""
+        return self.payer is not None
+
+    @property
     def tokens(self) -> float:
         return self.held if self.threads else self.guess
 
@@ -86,18 +108,25 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
 class Places:
     """The places of one pool."""
 
-    def __init__(self, footprints: Footprints, gaps: Gaps) -> None:
+    def __init__(
+        self, footprints: Footprints, gaps: Gaps, hold: Callable[[TenantId, float], None] | None = None
+    ) -> None:
+        """`hold`: is told of so many places more, or fewer, that a tenant takes."""
         self._footprints = footprints
         self._gaps = gaps
+        self._hold = hold
         self.members: dict[SessionId, Member] = {}
         """Every session that was ever asked for and has not ended."""
         self.residents = Residents(footprints)
         self.count = 0
         self.above = 0
-        self.by_tenant: dict[TenantId, int] = {}
+        self.by_tenant: dict[TenantId, dict[SessionId, Member]] = {}
+        """Sessions that have a place of their own."""
         self.live = 0
         """Turns of sessions that are in."""
         self.quiet_since_s: float | None = float("-inf")
+        self.with_tools: dict[AgentKey, int] = {}
+        """How many of each type have tools run, in or not."""
         self.tokens = 0.0
         """Of the sessions that are in, as far as they were told; shared prefixes count for each."""
         self._silent: OrderedDict[SessionId, Member] = OrderedDict()
@@ -107,33 +136,51 @@ class Places:
     def find(self, session: SessionId) -> Member | None:
         return self.members.get(session)
 
-    def is_in(self, session: SessionId | None) -> bool:
+    def resident(self, session: SessionId | None) -> Member | None:
+        """The session, if it is in."""
         member = self.members.get(session) if session is not None else None
-        return member is not None and member.is_in
+        return member if member is not None and member.is_in else None
+
+    def forget(self, session: SessionId) -> Member | None:
+        """The session ended; whoever asked for that releases it, if it is in."""
+        member = self.members.pop(session, None)
+        if member is not None:
+            self.tools_run(member, do_run=False)
+        return member
+
+    def sessions_of(self, tenant: TenantId) -> int:
+        """How many of the tenant's have a place of their own."""
+        return len(self.by_tenant.get(tenant, ()))
 
     # --- in and out --------------------------------------------------------------------------------
 
-    def enter(self, member: Member, *, is_child: bool = False, is_above: bool = False, now: float) -> None:
+    def enter(
+        self, member: Member, *, parent: Member | None = None, is_above: bool = False, now: float
+    ) -> None:
+        """`parent`: the session that is in and on whose behalf it runs."""
         assert not member.is_in
         if member.counted_gone and member.is_studied:  # it was not gone
             self._footprints.saw_end(member.agent, member.turn, by=-1.0)
             if member.gap is not None:
                 self._gaps.was_no_end(member.agent, member.gap)
         member.counted_gone = False
-        member.is_in, member.is_child, member.is_above = True, is_child, is_above
+        member.payer = parent.payer or parent if parent is not None else None
+        member.is_in, member.is_above = True, is_above
         member.must_yield, member.entered_s = "", now
-        if not is_child:
-            self.count += 1
+        if not member.is_child:
+            self._take(member)
             self.above += is_above
-            self.by_tenant[member.tenant] = self.by_tenant.get(member.tenant, 0) + 1
+            self.by_tenant.setdefault(member.tenant, {})[member.session] = member
         member.demand = self._demand_of(member)
         self.tokens += member.tokens
         if not member.live:
             self._silent[member.session] = member
             if member.gap is not None:  # what it waited for its place was no silence
-                member.gap_since_s += now - (member.asked_s or now)
+                asked_s = member.asked_s if member.asked_s is not None else now
+                member.gap_since_s += now - max(asked_s, member.gap_since_s)
             else:
                 member.gap, member.gap_since_s = Gap.IDLE, now
+        member.asked_s = None
         self.residents.enter(member.agent, member.demand)
 
     def settle_in(self, member: Member) -> None:
@@ -151,34 +198,72 @@ class Places:
         member.is_in, member.demand = False, NOTHING
         member.is_spilled = True
         if not member.is_child:
-            self.count -= 1
+            self._take(member)
             self.above -= member.is_above
-            self.by_tenant[member.tenant] -= 1
+            del self.by_tenant[member.tenant][member.session]
             if not self.by_tenant[member.tenant]:
                 del self.by_tenant[member.tenant]
+        member.payer = None
+
+    def tools_run(self, member: Member, *, do_run: bool) -> None:
+        """Its tools began, or are over."""
+        if member.runs_tools is not do_run:
+            member.runs_tools = do_run
+            count = self.with_tools.pop(member.agent, 0) + (1 if do_run else -1)
+            if count:
+                self.with_tools[member.agent] = count
+
+    def _take(self, member: Member) -> None:
+        """Counts the places that it takes by now."""
+        places = max(1, member.running) if member.is_in else 0
+        more = places - member.places
+        if more:
+            member.places = places
+            self.count += more
+            if self._hold is not None:
+                self._hold(member.tenant, float(more))
+
+    def _run(self, member: Member, turns: int) -> None:
+        """So many more of its turns run (or, negative, fewer)."""
+        member.live += turns
+        self.live += turns
+        payer = member.payer or member
+        payer.running += turns
+        if payer.is_in and not payer.is_child:
+            self._take(payer)
 
     # --- turns -------------------------------------------------------------------------------------
 
-    def turn_began(self, member: Member, *, now: float) -> None:
-        """A turn of a session that is in was let in, or waits for a replica only."""
+    def turn_began(self, member: Member, *, is_aside: bool = False, now: float) -> None:
+        """A turn of a session that is in was let in, or waits for a replica only. `is_aside`: it is a side
+        request, which ends no silence: tools run on beside it."""
         assert member.is_in
+        self._silent.pop(member.session, None)
+        self._run(member, 1)
+        self.quiet_since_s = None
+        if is_aside:
+            member.asides += 1
+            return
+        self.tools_run(member, do_run=False)
         if member.gap is not None:
-            del self._silent[member.session]
             if member.is_studied and member.turn:
                 self._gaps.saw_return(member.agent, member.gap, now - member.gap_since_s)
             member.gap = None
-        member.live += 1
         member.began_s, member.kept_s = now, 0.0
-        self.live += 1
-        self.quiet_since_s = None
 
-    def turn_ended(self, member: Member, gap: Gap, *, now: float) -> None:
-        member.live -= 1
-        self.live -= 1
+    def turn_ended(self, member: Member, gap: Gap, *, is_aside: bool = False, now: float) -> None:
+        """`gap`: what follows, unless it was a side request: then the silence goes on as it was."""
+        self._run(member, -1)
+        member.asides -= is_aside
         if not self.live:
             self.quiet_since_s = now
-        if not member.live:
+        if not is_aside and member.live == member.asides:
             member.gap, member.gap_since_s = gap, now
+            self.tools_run(member, do_run=gap is Gap.TOOL)
+        elif is_aside and not member.turn:  # it began with a title; its first turn is still to come
+            member.gap_since_s = now
+        if not member.live:
+            assert member.gap is not None
             self._silent[member.session] = member
 
     def count_anew(self) -> None:
@@ -190,20 +275,27 @@ class Places:
         self._stale.clear()
 
     def remember(
-        self, member: Member, thread: ThreadId, tokens: float, prompt_tokens: float, replica: ReplicaId | None
+        self,
+        member: Member,
+        thread: ThreadId,
+        tokens: float,
+        prompt_tokens: float,
+        replica: ReplicaId | None,
+        life: int | None = None,
     ) -> None:
         """What a thread holds now: a context with the newest answer, of which the prompt is so much."""
         before = member.tokens
         state = member.threads.get(thread)
         if state is None:
-            member.threads[thread] = ThreadState(tokens, prompt_tokens, replica)
+            member.threads[thread] = ThreadState(tokens, prompt_tokens, replica, life)
             member.held += tokens
-            if len(member.threads) > _MAX_THREADS:
+            if len(member.threads) > max(_MAX_THREADS, member.live):
                 smallest = min(member.threads, key=lambda name: member.threads[name].tokens)
                 member.held -= member.threads.pop(smallest).tokens
         else:
             member.held += tokens - state.tokens
-            state.tokens, state.prompt_tokens, state.replica = tokens, prompt_tokens, replica
+            state.tokens, state.prompt_tokens = tokens, prompt_tokens
+            state.replica, state.life = replica, life
         self._grew(member, before)
 
     def thread_is_over(self, member: Member, thread: ThreadId) -> None:
@@ -243,6 +335,7 @@ class Places:
                 if member.is_studied and member.turn:
                     self._gaps.saw_end(member.agent, member.gap)
                 member.counted_gone = True
+                self.tools_run(member, do_run=False)
                 member.kept_s = now - member.gap_since_s
                 self.release(member)
                 out.append(member)
@@ -255,3 +348,24 @@ class Places:
 
     def _demand_of(self, member: Member) -> Demand:
         return self._footprints.demand(member.agent, max(1, member.turn), member.tokens)
+
+
+def to_leave(
+    members: Collection[Member], places: int, entitlement: Callable[[TenantId], float]
+) -> Iterator[Member]:
+    """Who gives so many places back: of whoever holds the most for its share, the newest, one after another.
+    Those who have to already are not counted."""
+    newest: dict[TenantId, list[Member]] = {}
+    held: dict[TenantId, int] = {}
+    for member in sorted(members, key=lambda each: each.task_arrived_s):
+        if not member.must_yield:
+            newest.setdefault(member.tenant, []).append(member)
+            held[member.tenant] = held.get(member.tenant, 0) + member.places
+    while places > 0 and newest:
+        tenant = max(newest, key=lambda each: held[each] / entitlement(each))
+        member = newest[tenant].pop()
+        places -= member.places
+        held[tenant] -= member.places
+        if not newest[tenant]:
+            del newest[tenant]
+        yield member

@@ -2,9 +2,11 @@
 
 Turns that may run on the same replicas wait in the same *lane*. Of a lane only the first turn matters:
 if no replica has room for it, none has room for those behind it. So what a free place costs to fill
-depends on the number of lanes (one per pool, and one per home or failed attempt), never of turns.
+depends on the number of lanes (one per pool, and one per home, failed attempt or model that only some
+replicas serve), never of turns.
 
-A turn whose session has no place yet is *held*: it is in no lane, and admission says when it may go to one.
+A turn whose session has no place yet, or that has to wait for its turn to move, is *held*: it is in no lane,
+and whoever holds it says when it may go to one.
 
 Invariants: a turn is in the room at most once; a lane is served in the order in which turns entered it;
 no lane is empty; `body_bytes` is the sum over the turns that are in.
@@ -27,6 +29,8 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
     """The only replica that may run them, if they depend on state that lives there."""
     without: frozenset[ReplicaId] = frozenset()
     """Replicas that were tried already."""
+    model: str | None = None
+    """What they have to serve, if some replicas of the pool do not."""
 
 
 class Waiting(msgspec.Struct, kw_only=True, eq=False):
@@ -36,7 +40,7 @@ class Waiting(msgspec.Struct, kw_only=True, eq=False):
     arrived_s: float
     deadline_s: float
     is_held: bool = False
-    """It waits for its session's place, not for a replica."""
+    """It waits for its session's place, or to be moved, and not for a replica."""
 
 
 class WaitingRoom:
@@ -90,6 +94,12 @@ class WaitingRoom:
         waiting.is_held = False
         self._enter_lane(waiting)
         return waiting
+
+    def hold(self, request: RequestId) -> None:
+        """A turn leaves its lane, until it is released; its deadline stays."""
+        waiting = self.turns[request]
+        self._leave_lane(waiting)
+        waiting.is_held = True
 
     def _enter_lane(self, waiting: Waiting) -> None:
         lanes = self._lanes.setdefault(waiting.lane.pool, {})

@@ -132,8 +132,8 @@ class Window:
         return max(1.0, min(self.with_tools, self.cpu_limit))
 
     def pace_s(self, demand: float, more: float) -> float:
-        """How long after the last one a session may enter that brings the demand to this by `more` tokens; inf:
-        never. What is left of the budget is given away within about a feedback time, whatever sessions hold."""
+        """How long after the last one a session may enter that brings the demand to this by `more` tokens;
+        inf: never. So what is left of the budget is given away within about a feedback time."""
         if demand > self.budget:
             return math.inf
         if math.isinf(self.budget):

@@ -233,6 +233,7 @@ class Coordinator:
         home = self.sessions.find_home(event.tenant, facts) if facts.state_ids else None
         live.home = home.replica if home else None
         live.pool = self.fleet.pool_for(facts.model, live.home)
+        live.model = self.fleet.served_by_some(live.pool, facts.model)
         refusal = self._refusal_at_the_door(live)
         if refusal is not None:
             self._refuse(live, refusal, now=now)
@@ -304,11 +305,10 @@ class Coordinator:
                 self.admission.session_over(record.session, now=now)
                 self.gate.placement.session_ended(record.session)
                 self.gate.migrations.goes_on(record.session)
-        if self.sessions.ran:
-            active = self.sessions.tools.active_sessions
-            for run in self.sessions.ran:
-                self.admission.tools_ran(run.session, run.names, run.duration_s, active)
-            self.sessions.ran.clear()
+        self.admission.tools_run(self.sessions.tools.active_sessions)
+        for run in self.sessions.ran:
+            self.admission.tools_ran(run.session, run.names, run.duration_s)
+        self.sessions.ran.clear()
         self._stream.extend(records)
         if self.sessions.said:
             self._say_hints()

@@ -118,9 +118,15 @@ class Fleet:
             self._forget_if_gone(state)
 
     def candidates(
-        self, pool: PoolId, *, only: ReplicaId | None, without: Collection[ReplicaId]
+        self,
+        pool: PoolId,
+        *,
+        only: ReplicaId | None,
+        without: Collection[ReplicaId],
+        model: str | None = None,
     ) -> list[ReplicaLoad]:
-        """Replicas of the pool that are up, as far as these limits allow."""
+        """Replicas of the pool that are up, as far as these limits allow. `model`: which they have to serve,
+        as far as they say."""
         if only is not None:
             home = self._replicas.get(only)
             is_there = home is not None and home.is_up and home.facts.pool == pool and only not in without
@@ -132,6 +138,7 @@ class Fleet:
             and not state.is_draining
             and state.facts.pool == pool
             and state.facts.id not in without
+            and (model is None or not state.facts.models or model in state.facts.models)
         ]
         if not self.health.is_calm:
             found = [load for load in found if not self.health.is_out(load.replica)] or found
@@ -144,6 +151,15 @@ class Fleet:
             )
             for load in found
         ]
+
+    def served_by_some(self, pool: PoolId | None, model: str | None) -> str | None:
+        """The model, if some replicas of the pool say that they serve it, and others that they serve others
+        alone: a LoRA adapter that is not loaded everywhere. What nobody lists may have many names."""
+        if model is None or pool is None:
+            return None
+        lists = [s.facts.models for s in self._replicas.values() if s.facts.pool == pool and s.facts.models]
+        serving = sum(model in each for each in lists)
+        return model if 0 < serving < len(lists) else None
 
     def absent(self, pool: PoolId, *, only: ReplicaId | None) -> list[ReplicaLoad]:
         """Replicas of the pool that are known, up or not: for a request that may wait until one is."""

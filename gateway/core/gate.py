@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import assert_never
 
-from gateway.admission.policy import AdmissionPolicy, Applicant, Room, TurnOutcome
+from gateway.admission.policy import AdmissionPolicy, Room, TurnOutcome
 from gateway.admission.waiting_room import Lane, Waiting, WaitingRoom
 from gateway.core.commands import Command, Dispatch
 from gateway.core.fleet import Fleet
@@ -27,7 +27,7 @@ from gateway.core.live import LiveRequest
 from gateway.core.migrations import Migrations
 from gateway.core.stream import Stream
 from gateway.domain.by_agent import AgentKey
-from gateway.domain.decision import Admit, Edge, Placement, PlacementReason, Refusal, Wait, WaitReason
+from gateway.domain.decision import Admit, Placement, PlacementReason, Refusal, Wait, WaitReason
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Answer, Usage, Work
@@ -87,7 +87,7 @@ class Gate:
         """Submits or parks a request that is undecided; else says why it must be refused."""
         assert live.pool is not None
         self._now = now
-        candidates = self._fleet.candidates(live.pool, only=live.home, without=live.tried)
+        candidates = self.candidates(live.lane)
         if candidates and live.facts.work in CAPACITY_FREE_WORK:
             self._submit(live, candidates, now=now)
             return None
@@ -104,7 +104,7 @@ class Gate:
             waiting=waiting,
             waiting_bytes=self.waiting_room.body_bytes,
         )
-        decision = self._admission.ask(_applicant(live), room, now=now)
+        decision = self._admission.ask(live.applicant, room, now=now)
         match decision:
             case Admit():
                 if decision.would_wait is not None:
@@ -113,7 +113,7 @@ class Gate:
                     self._park(live, _HOME_LOST, now=now)
                     return None
                 if len(candidates) > 1:
-                    fit = [c for c in open_to_more if self._admission.has_room(c)]
+                    fit = self._with_room(candidates)
                     candidates = fit or [c for c in candidates if self._admission.has_room(c)]
                 self._submit(live, candidates, now=now)
                 return None
@@ -144,12 +144,15 @@ class Gate:
 
     def candidates(self, lane: Lane) -> list[ReplicaLoad]:
         """Replicas that are up and may run what waits in this lane, with or without room."""
-        return self._fleet.candidates(lane.pool, only=lane.home, without=lane.without)
+        return self._fleet.candidates(lane.pool, only=lane.home, without=lane.without, model=lane.model)
 
     def with_room(self, lane: Lane) -> list[ReplicaLoad]:
         """As of the last event that was looked at."""
-        candidates = self._fleet.open_to_more(self.candidates(lane), now=self._now)
-        return [load for load in candidates if self._admission.has_room(load)]
+        return self._with_room(self.candidates(lane))
+
+    def _with_room(self, candidates: Sequence[ReplicaLoad]) -> list[ReplicaLoad]:
+        open_to_more = self._fleet.open_to_more(candidates, now=self._now)
+        return [load for load in open_to_more if self._admission.has_room(load)]
 
     def room_may_be(self, pool: PoolId) -> None:
         """Something changed for the better in this pool; `let_in` looks at it."""
@@ -295,10 +298,15 @@ class Gate:
 
     def _let_one_in(self, pool: PoolId, *, now: float) -> bool:
         for first in self.waiting_room.first_of_each_lane(pool):
-            if room := self.with_room(first.lane):
+            candidates = self.candidates(first.lane)
+            if room := self._with_room(candidates):
                 live = self._live[first.request]
-                self.leave_waiting_room(live, now=now)
-                self._submit(live, room, now=now)
+                if self._may_move(live, candidates):
+                    self.leave_waiting_room(live, now=now)
+                    self._submit(live, room, now=now)
+                else:
+                    self.waiting_room.hold(first.request)
+                    live.waits_for = WaitReason.HOME_LOST
                 return True
         return False
 
@@ -379,22 +387,3 @@ def _is_fault(outcome: str, answer: Answer | None) -> bool | None:
     if outcome == "finished" and answer is not None:
         return answer.status >= 500
     return None
-
-
-def _applicant(live: LiveRequest) -> Applicant:
-    assert live.pool is not None
-    facts, session = live.facts, live.session
-    return Applicant(
-        request=live.request,
-        pool=live.pool,
-        tenant=live.tenant,
-        body_bytes=facts.body_bytes,
-        session=session.session if session is not None else None,
-        thread=session.thread if session is not None else None,
-        edge=session.edge if session is not None else Edge.OPENS,
-        parent=live.runs_for,
-        agent=AgentKey(live.owner, facts.transcript.agent_type or facts.transcript.agent),
-        task_arrived_s=live.task_arrived_s,
-        claims=facts.claims,
-        is_background=facts.is_background,
-    )

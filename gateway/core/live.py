@@ -2,9 +2,11 @@
 
 import msgspec
 
+from gateway.admission.policy import Applicant
 from gateway.admission.waiting_room import Lane
 from gateway.core.lifecycle import TRANSITIONS, LifecycleError, State, Step, advance
-from gateway.domain.decision import SessionRef, WaitReason
+from gateway.domain.by_agent import AgentKey
+from gateway.domain.decision import Edge, SessionRef, WaitReason
 from gateway.domain.ids import NOBODYS, PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import RequestFacts
 
@@ -21,6 +23,8 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     """None only for a request that is refused at the door."""
     home: ReplicaId | None
     """The only replica that may run it, because the state it builds on lives there."""
+    model: str | None = None
+    """What a replica has to serve to run it, if some of its pool do not."""
     arrived_s: float
     state: State = State.UNDECIDED
     story: list[Step] = []
@@ -54,7 +58,28 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     def lane(self) -> Lane:
         """Where it may run. Requests that are refused at the door have none."""
         assert self.pool is not None
-        return Lane(pool=self.pool, home=self.home, without=frozenset(self.tried))
+        without = frozenset(self.tried)
+        return Lane(pool=self.pool, home=self.home, without=without, model=self.model)
+
+    @property
+    def applicant(self) -> Applicant:
+        """The request, as admission sees it."""
+        assert self.pool is not None
+        facts, session = self.facts, self.session
+        return Applicant(
+            request=self.request,
+            pool=self.pool,
+            tenant=self.tenant,
+            body_bytes=facts.body_bytes,
+            session=session.session if session is not None else None,
+            thread=session.thread if session is not None else None,
+            edge=session.edge if session is not None else Edge.OPENS,
+            parent=self.runs_for,
+            agent=AgentKey(self.owner, facts.transcript.agent_type or facts.transcript.agent),
+            task_arrived_s=self.task_arrived_s,
+            claims=facts.claims,
+            is_background=facts.is_background,
+        )
 
     def require(self, state: State) -> None:
         """Raises `LifecycleError` unless this is its state: for facts that change no state."""

@@ -110,7 +110,7 @@ def _tenants(name: PoolId, pool: PoolAdmission) -> list[TenantView]:
             pool=name,
             weight=pool.fair.weight(tenant),
             entitlement=pool.fair.entitlement(tenant),
-            admitted=pool.places.by_tenant.get(tenant, 0),
+            admitted=pool.places.sessions_of(tenant),
             lately=pool.fair.held_lately(tenant),
             waiting=waiting[tenant],
         )

@@ -15,7 +15,7 @@ Invariants: the chosen replica is one of the candidates; those of `Homes`.
 
 from collections.abc import Sequence
 
-from gateway.domain.decision import Placement, PlacementReason, SessionRef
+from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.request import Usage
@@ -59,7 +59,8 @@ class SessionAffinity(PlacementPolicy):
         is_movable: bool,
         now: float,
     ) -> None:
-        self.homes.heard(session.session, works=pauses, now=now)
+        if session.edge is not Edge.SERVES:
+            self.homes.heard(session.session, works=pauses, now=now)
 
     def session_ended(self, session: SessionId) -> None:
         self.homes.session_ended(session)

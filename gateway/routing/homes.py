@@ -18,9 +18,10 @@ from typing import Final
 import msgspec
 
 from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
-from gateway.domain.decision import SessionRef
+from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
+from gateway.routing.growth import Counted
 
 TOOLS_RUN_S: Final = 300.0
 """At most so long (S4)."""
@@ -32,7 +33,7 @@ MAX_OTHERS: Final = 256
 Conversation = tuple[SessionId, ThreadId]
 
 
-class _First(msgspec.Struct, eq=False):
+class First(msgspec.Struct, eq=False):
     """The conversation that a session is counted by."""
 
     conversation: Conversation
@@ -42,6 +43,8 @@ class _First(msgspec.Struct, eq=False):
     tokens: float = 0.0
     """As it was told last."""
     is_there: bool = True
+    counted: Counted | None = None
+    """As what `Growth` knows it, if it was silent once."""
     others: dict[ThreadId, None] | None = None
     """Its session's other conversations, the least recently used first."""
 
@@ -54,7 +57,7 @@ class Homes:
     def __init__(self, max_conversations: int) -> None:
         self._max = max_conversations
         self._homes: OrderedDict[Conversation, ReplicaId] = OrderedDict()
-        self._firsts: dict[SessionId, _First] = {}
+        self._firsts: dict[SessionId, First] = {}
         self._working: OrderedDict[SessionId, float] = OrderedDict()
         self._idle: OrderedDict[SessionId, float] = OrderedDict()
         """Sessions that are there and when each was heard of last, the longest silent first."""
@@ -109,9 +112,9 @@ class Homes:
             first.is_there = True
             self._count(self._homes[first.conversation], 1, first.wants, first.tokens)
 
-    def pass_time(self, *, now: float) -> list[tuple[AgentKey, float]]:
-        """Who was silent for too long does not count any more. Of each the agent, and what it held last."""
-        held = []
+    def pass_time(self, *, now: float) -> list[First]:
+        """Who was silent for too long does not count any more."""
+        gone = []
         for silent, most_s in ((self._working, TOOLS_RUN_S), (self._idle, IDLE_S)):
             while silent:
                 session, since_s = next(iter(silent.items()))
@@ -121,8 +124,8 @@ class Homes:
                 first = self._firsts[session]
                 first.is_there = False
                 self._count(self._homes[first.conversation], -1, -first.wants, -first.tokens)
-                held.append((first.agent, first.tokens))
-        return held
+                gone.append(first)
+        return gone
 
     def settle(
         self,
@@ -133,9 +136,13 @@ class Homes:
         grows_to: float = 0.0,
         now: float,
     ) -> Conversation | None:
-        """Whom it had to forget for that. `agent`: if it is new; `grows_to`: tokens, as expected by now."""
+        """Whom it had to forget for that. `agent`: if it is new; `grows_to`: tokens, as expected by now.
+
+        A side request does not say whether its session works."""
+        is_known = session.session in self._firsts
         self._move((session.session, session.thread), replica, agent, grows_to)
-        self.heard(session.session, works=True, now=now)
+        if session.edge is not Edge.SERVES or not is_known:
+            self.heard(session.session, works=session.edge is not Edge.SERVES, now=now)
         others = self._firsts[session.session].others
         if others is not None and len(others) > MAX_OTHERS:
             oldest = session.session, next(iter(others))
@@ -153,7 +160,7 @@ class Homes:
         self._homes.move_to_end(conversation)
         first = self._firsts.get(session)
         if first is None:
-            first = self._firsts[session] = _First(conversation, agent, grows_to)
+            first = self._firsts[session] = First(conversation, agent, grows_to)
             self._count(replica, 1, first.wants, first.tokens)
         elif first.conversation != conversation:
             if first.others is None:
@@ -177,14 +184,14 @@ class Homes:
             if first.is_there:
                 self._count(self._homes[conversation], 0, first.wants - before, tokens - held)
 
-    def session_ended(self, session: SessionId) -> list[tuple[AgentKey, float]]:
-        """What `pass_time` says of those that are silent, unless it said that."""
+    def session_ended(self, session: SessionId) -> list[First]:
+        """It, unless `pass_time` said that it is silent."""
         first = self._firsts.get(session)
         if first is None:
             return []
         for conversation in reversed(self.conversations(session)):
             self._leave(conversation)
-        return [(first.agent, first.tokens)] if first.is_there else []
+        return [first] if first.is_there else []
 
     def oldest_first(self) -> Iterator[tuple[Conversation, ReplicaId]]:
         return iter(self._homes.items())

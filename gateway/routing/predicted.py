@@ -29,14 +29,13 @@ import msgspec
 from gateway.cost.estimator import TurnWork
 from gateway.cost.foresight import Foresight
 from gateway.cost.roofline import Turn
-from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.request import Usage
 from gateway.routing.growth import Growth
-from gateway.routing.homes import Homes
+from gateway.routing.homes import First, Homes
 from gateway.routing.paces import Paces
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 from gateway.routing.residency import Residency, ResidencyConfig
@@ -222,12 +221,14 @@ class PredictedPlacement(PlacementPolicy):
         is_movable: bool,
         now: float,
     ) -> None:
+        if session.edge is Edge.SERVES:
+            return
         conversation = (session.session, session.thread)
         self.homes.heard(session.session, works=pauses, now=now)
         if pauses and is_movable and self.looks_around and self.homes.first(session.session) == conversation:
             self.stealing.paused(conversation, replica, turn)
         prompt = usage.prompt_tokens
-        if prompt is None or session.edge is Edge.SERVES:
+        if prompt is None:
             return
         opens = not self.residency.context(conversation)
         self.residency.turn_over(conversation, replica, usage, agent=agent, opens=opens)
@@ -256,11 +257,11 @@ class PredictedPlacement(PlacementPolicy):
             self.residency.forget(conversation)
             self.stealing.session_ended(conversation)
 
-    def _ended(self, sessions: Iterable[tuple[AgentKey, float]]) -> None:
-        """By agent, what each held in the end."""
-        for agent, held in sessions:
-            if held:
-                self._growth.ended(agent, held)
+    def _ended(self, sessions: Iterable[First]) -> None:
+        """They are over, as far as we know."""
+        for first in sessions:
+            if first.tokens:
+                first.counted = self._growth.held(first.agent, first.tokens, first.counted)
 
     def replica_lost(self, replica: ReplicaId) -> None:
         """Homes stay: whose replica comes back at once need not move, and who moves is adrift."""

@@ -45,7 +45,8 @@ def test_the_waiting_room_is_bounded_in_turns_and_in_bytes():
 def test_it_takes_no_notice_of_sessions():
     POLICY.turn_over(RequestId("r"), answered(), now=0.0)
     POLICY.session_over(SessionId("s"), now=0.0)
-    POLICY.tools_ran(SessionId("s"), ("bash",), 1.0, 1)
+    POLICY.tools_ran(SessionId("s"), ("bash",), 1.0)
+    POLICY.tools_run(1)
     POLICY.engine_reported(POOL, A, EngineSignals(kv_tokens=1), now=0.0)
     POLICY.fleet_changed(POOL, [A], now=0.0)
     assert not POLICY.let_in(now=0.0) and not POLICY.displaced() and not POLICY.said

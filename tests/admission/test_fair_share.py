@@ -64,6 +64,21 @@ def test_who_asks_for_half_as_much_as_another_asks_for_much():
     assert fair.asks_for_much(A) and fair.most_charged == 4.5 / 2
 
 
+def test_what_was_held_while_nobody_else_was_there_is_no_debt():
+    fair = FairShare(CONFIG)
+    fair.hold(A, 10.0)
+    for now in range(0, 3600, 5):
+        fair.pass_time(now=float(now))
+    assert fair.held_lately(A) == 0.0
+    fair.hold(A, -9.0)
+    fair.hold(B, 5.0)
+    assert not fair.holds_too_much(A) and fair.holds_too_much(B), "one to five"
+    fair.hold(A, 9.0)
+    for now in range(3600, 7200, 5):
+        fair.pass_time(now=float(now))
+    assert fair.held_lately(A) > 8.0, "it was in somebody's way"
+
+
 def test_who_holds_a_session_more_than_its_share_holds_too_much():
     fair = FairShare(CONFIG, {B: 3.0})
     fair.hold(A, 9.0)
@@ -85,6 +100,14 @@ def test_many_urgent_tasks_double_an_entitlement_at_most(count, gpu_s):
     fair.refresh([task(A, gpu_s=gpu_s, deadline=0.0)] * count, now=0.0)
     assert 1.0 <= fair.entitlement(A) <= 2.0
     assert fair.entitlement(B) == 1.0
+
+
+def test_who_opens_more_tasks_is_entitled_to_no_more():
+    fair = FairShare(CONFIG)
+    fair.refresh([task(A)] * 20 + [task(B)], now=50.0)
+    assert fair.entitlement(A) == pytest.approx(fair.entitlement(B)) == pytest.approx(1.1)
+    fair.refresh([task(A), task(B, deadline=51.0)], now=50.0)
+    assert fair.entitlement(B) == 2.0 > fair.entitlement(A), "what counts is how urgent they are"
 
 
 def test_the_literal_form_rewards_who_opens_more_tasks():

@@ -4,7 +4,7 @@ from typing import Any
 
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.ids import TenantId
-from tests.admission.applicants import Play, answered
+from tests.admission.applicants import POOL, Play, answered
 
 
 def turns_learned(play: Play, tenant: str) -> int:
@@ -42,3 +42,27 @@ def test_many_tenants_together_teach_little_more():
         live(play, f"tenant-{number}", 3)
     given: Any = play.pool.lessons._given
     assert given <= 50 * 5
+
+
+def test_what_a_replica_lost_with_its_engine_is_no_overload():
+    play = Play(gaps={"unknown_tool_s": 300.0}).has(kv_tokens=1_000_000)
+
+    def rounds(count: int, *, cached: int) -> None:
+        for _ in range(count):
+            for number in range(12):
+                assert play.turn(f"s{number}", tokens=40_000, cached=cached, lasts=0.5)
+            play.now += 6.0
+
+    rounds(10, cached=40_000)
+    budget, gpu = play.pool.window.budget, play.pool.limits.gpu
+    turns_before = gpu._longer.turns
+    play.policy.fleet_changed(POOL, [], now=play.now)
+    play.now += 20.0
+    play.has(kv_tokens=1_000_000)
+    rounds(1, cached=0)
+    assert gpu._longer.turns <= turns_before, "they could not find anything there"
+    rounds(4, cached=40_000)
+    assert play.pool.window.budget == budget
+    assert not [each for each in play.told() if each.reason == "state_lost"]
+    rounds(6, cached=0)
+    assert play.pool.window.budget < budget, "what is lost while it lives is"

@@ -54,13 +54,15 @@ def test_it_is_never_more_than_was_held(steps):
 
 
 def fair_after(flood_s) -> FairShare:
-    """A has held ten sessions for so long, and both hold three now."""
+    """A has held ten sessions for so long, while B waited, and both hold three now."""
     fair = FairShare(FairShareConfig())
+    fair.wait(B, 1)
     fair.hold(A, 10.0)
     for second in range(flood_s + 1):
         fair.pass_time(now=float(second))
     fair.hold(A, -7.0)
     fair.hold(B, 3.0)
+    fair.wait(B, -1)
     return fair
 
 

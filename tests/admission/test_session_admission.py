@@ -7,10 +7,13 @@ import pytest
 
 from gateway.admission.bounded import NO_REPLICA
 from gateway.admission.classes import ServiceClass
+from gateway.admission.cpu_pressure import CpuReading
 from gateway.admission.gaps import Gap
+from gateway.admission.packing import Regime
 from gateway.admission.policy import TurnOutcome
 from gateway.admission.quotas import Quota
 from gateway.admission.session_admission import SessionAdmission
+from gateway.admission.sessions import Member
 from gateway.cost.estimator import Alone
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
@@ -18,7 +21,7 @@ from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
 from gateway.domain.records import WindowUpdated
 from gateway.domain.request import Claims
-from tests.admission.applicants import Play, answered, config, room
+from tests.admission.applicants import POOL, Play, answered, config, room
 
 T, U = TenantId("t"), TenantId("u")
 OF_T = AgentKey(T)
@@ -91,14 +94,15 @@ def test_an_idle_session_gives_its_place_back_and_comes_back_before_others():
     assert play.finish("s2") == ["s1"]
 
 
-def test_a_child_takes_no_place():
+def test_a_child_takes_no_place_of_its_own():
     play = capped(1)
     play.is_let_in("s1")
     assert play.is_let_in("child", parent="s1")
     assert not play.is_let_in("stranger", parent="s-unknown")
-    assert play.pool.places.count == 1
+    assert play.pool.places.count == 2, "two turns at once weigh what they are"
     play.leave("stranger")
     play.end("s1")
+    assert play.pool.places.count == 1
     play.finish("s1")
     play.end("child")
     play.finish("child")
@@ -146,6 +150,33 @@ def test_liveness_knows_no_quota():
     assert play.later(5.0) == []
     play.end("parent")
     assert play.later(0.1) == ["sub-agent"]
+
+
+def test_whom_liveness_lets_in_beyond_its_quota_stays_for_a_turn():
+    play = Play(SessionAdmission(config(), {T: Quota(max_sessions=2)})).has(kv_tokens=650_000)
+    most = 0
+    for number in range(12):
+        play.is_let_in(f"s{number}")
+    for _ in range(20):
+        for session in {str(each.session) for each in play.running.values()}:
+            play.end(session)
+        play.later(0.2)
+        most = max(most, in_by_tenant(play)["t"])
+    assert most == 3, "one more, so that nobody waits for whom it holds up"
+    for session in {str(each.session) for each in play.running.values()}:
+        play.end(session)
+    assert in_by_tenant(play) == {"t": 2} and play.pool.places.above == 0
+
+
+def test_liveness_lets_in_who_is_within_its_quota_first():
+    play = Play(SessionAdmission(config(policy="session-cap", session_cap=1), {T: Quota(max_sessions=1)}))
+    play.is_let_in("t1")
+    play.is_let_in("t2")
+    play.now += 1.0
+    play.pool.fair.hold(U, 3.0)  # it holds more, but not more than it may
+    play.is_let_in("u1", tenant="u")
+    play.end("t1")
+    assert play.later(0.1) == ["u1"]
 
 
 def test_the_aged_may_exceed_the_window_one_at_a_time():
@@ -244,6 +275,21 @@ def test_sessions_enter_while_their_footprints_fit():
     assert play.ask("s-new", body_bytes=80_000).reason is WaitReason.BEHIND_OTHERS
 
 
+def test_where_kv_is_short_one_that_fits_passes_a_large_one_of_its_tenant_until_that_starves():
+    play = Play(packing={"starved_s": 20.0}).has(kv_tokens=650_000)
+    play.is_let_in("big", body_bytes=4 * 530_000)
+    play.end("big", tokens=530_000)
+    play.is_let_in("big")
+    assert play.ask("huge", body_bytes=400_000).reason is WaitReason.KV_FULL
+    assert not play.is_let_in("small", body_bytes=4_000, task_arrived_s=play.now - 100)
+    assert play.later(15.0) == ["small"]
+    play.later(6.0)
+    assert not play.is_let_in("smaller", body_bytes=400, task_arrived_s=play.now - 100)
+    assert play.later(10.0) == [], "nobody passes one that starves"
+    assert not play.end("big", tokens=530_000)
+    assert play.finish("big")[0] == "huge"
+
+
 def test_near_the_budget_sessions_enter_one_by_one():
     play = Play(window={"soft_from": 0.0}).has(kv_tokens=1_000_000)
     for number in range(3):
@@ -293,7 +339,12 @@ def flood(play: Play, seconds: int, *, taken_s: float, alone_s: float) -> None:
     until = play.now + seconds
     owners = {f"flood-{number}": "flood" for number in range(10)} | {"u1": "u", "v1": "v"}
     while play.now < until:
-        running = [name for name, tenant in owners.items() if play.is_let_in(name, tenant=tenant)]
+        waiting = {each.session for each in play.waiting.values()}
+        running = [
+            name
+            for name, tenant in owners.items()
+            if name not in waiting and play.is_let_in(name, tenant=tenant)
+        ]
         play.now += taken_s
         for name in running:
             turn = msgspec.structs.replace(answered(tokens=5_000), alone=alone(alone_s))
@@ -302,11 +353,11 @@ def flood(play: Play, seconds: int, *, taken_s: float, alone_s: float) -> None:
 
 
 def in_by_tenant(play: Play) -> dict[str, int]:
-    return {str(tenant): count for tenant, count in play.pool.places.by_tenant.items() if count}
+    return {str(tenant): len(sessions) for tenant, sessions in play.pool.places.by_tenant.items()}
 
 
 def test_a_flood_gives_way_to_tenants_whose_turns_are_late():
-    play = Play().has(kv_tokens=60_000)
+    play = Play().has(kv_tokens=70_000)
     flood(play, 100, taken_s=2.0, alone_s=1.9)
     assert in_by_tenant(play) == {"flood": 10, "u": 1, "v": 1}
     play.told()
@@ -316,7 +367,7 @@ def test_a_flood_gives_way_to_tenants_whose_turns_are_late():
     update = next(record for record in play.told() if record.reason == "others_late")
     assert isinstance(update, WindowUpdated) and update.level == pytest.approx(4.2, abs=0.1)
     assert play.ask("flood-more", tenant="flood") == Wait(reason=WaitReason.BEHIND_OTHERS)
-    assert play.ask("w1", tenant="w") == Admit() or "w1" in play.later(0.1), "others enter at once"
+    assert play.ask("w1", tenant="w") == Admit() or play.later(1.0) == ["w1"], "others enter soon"
 
 
 def test_who_has_to_go_already_is_not_counted_again():
@@ -350,7 +401,7 @@ def test_no_flood_gives_way_where_there_is_much_room():
 
 
 def test_a_tenant_alone_may_hold_what_there_is():
-    play = Play().has(kv_tokens=64_000)
+    play = Play().has(kv_tokens=72_000)
     flood(play, 160, taken_s=2.0, alone_s=1.0)
     assert in_by_tenant(play)["flood"] < 10
     for name in ("u1", "v1"):
@@ -398,7 +449,7 @@ def test_a_session_whose_turn_runs_yields_when_it_ends():
     play.end("s5")
     assert play.pool.places.count == 5 and play.is_let_in("s3")
     play.end("s4", outcome=TurnOutcome(was_answered=False))
-    assert play.pool.places.count == 4
+    assert in_by_tenant(play) == {"t": 4}
 
 
 def test_slow_tools_shrink_the_window():
@@ -406,9 +457,11 @@ def test_slow_tools_shrink_the_window():
     for number in range(20):
         play.is_let_in(f"s{number}")
     for _ in range(200):
-        play.policy.tools_ran(SessionId("s1"), ("bash",), 1.0, 10)
+        play.policy.tools_run(10)
+        play.policy.tools_ran(SessionId("s1"), ("bash",), 1.0)
     for _ in range(100):
-        play.policy.tools_ran(SessionId("s1"), ("bash",), 8.0, 20)
+        play.policy.tools_run(20)
+        play.policy.tools_ran(SessionId("s1"), ("bash",), 8.0)
     for _ in range(30):
         play.now += 1
         play.pool.update_window(now=play.now)
@@ -419,6 +472,8 @@ def test_slow_tools_shrink_the_window():
 
 def test_who_brings_little_for_tools_passes_those_who_wait_for_them():
     play = Play()
+    play.turn("s0", calls=True)
+    play.pool.release(play.pool.places.members[SessionId("s0")])
     play.is_let_in("s1", agent=1)
     for slower in (1.0, 9.0):
         for _ in range(20):
@@ -433,10 +488,26 @@ def test_who_brings_little_for_tools_passes_those_who_wait_for_them():
     play.ask("s4", agent=2)
     assert play.let_in() == ["s4"]
     play.end("s1")
-    assert play.finish("s1") == []  # of those who gave their places back, too many still have tools run
-    play.policy._cpu.active = 0
+    assert play.finish("s1") == []  # of those who gave their places back, one still has tools run
+    play.policy.tools_ran(SessionId("s0"), ("make",), 1.0)
     play.ask("s5", agent=1)
     assert "s2" in play.let_in()
+
+
+def test_tools_of_one_pool_take_no_place_in_another():
+    play = Play()
+    for number in range(2):
+        play.is_let_in(f"a{number}")
+    for number in range(50):
+        play.is_let_in(f"b{number}", pool="other")
+    play.policy.tools_run(50)
+    play.pool.window.with_tools = 35.0
+    assert play.pool.limits._with_tools() == 2 and play.pool.limits._excess("tools_slow") is None
+    other = play.policy.pools[PoolId("other")].limits
+    cpu, slow = play.policy._cpu, CpuReading(pressure=1.0, reason="tools_slow", inflation=4.0)
+    assert cpu.floor(50, slow, pool=PoolId("other")) == 25.0
+    assert cpu.floor(2, slow, pool=POOL) == 1.0, "of those that were in here"
+    assert other._with_tools() == 50
 
 
 def test_engines_may_rest_while_hosts_say_that_tools_are_the_bottleneck():
@@ -495,6 +566,34 @@ def test_a_blocked_tenant_gets_a_place_of_one_that_holds_too_many():
     assert play.finish("t0") == ["t6"]
 
 
+def test_a_session_of_many_threads_weighs_what_it_runs_at_once():
+    play = capped(1)
+    assert all(play.is_let_in("flood", tenant="flood", thread=f"{n}") for n in range(100))
+    assert play.pool.places.count == 100 and play.pool.fair.held(TenantId("flood")) == 100.0
+    assert play.ask("u1", tenant="u") == FULL
+    assert play.later(0.7) == []
+    assert not play.is_let_in("flood", tenant="flood", thread="100"), "it has to give its place back"
+    assert play.end("flood") == ["u1"]
+    assert play.later(1.0) == []
+    assert play.pool.places.count == 1 and play.pool.fair.held(TenantId("flood")) == 0.0
+
+
+def test_threads_of_a_session_enter_with_it_where_there_is_room_for_them():
+    play = capped(10)
+    for number in range(5):
+        play.is_let_in(f"s{number}")
+    play.is_let_in("many")
+    play.pool._yield_newest([play.pool.places.members[SessionId("many")]], 1, "state_lost")
+    for thread in range(8):
+        assert not play.is_let_in("many", thread=f"{thread}")
+    play.end("many")
+    assert not play.later(5.0), "five and eight are more than ten"
+    for number in range(3):
+        play.end(f"s{number}")
+    assert [play.finish(f"s{number}") for number in range(3)] == [[], [], ["many"] * 8]
+    assert play.pool.places.count == 10
+
+
 def test_tokens_per_minute():
     play = Play(SessionAdmission(config(), {T: Quota(tokens_per_minute=1000)}))
     assert play.is_let_in("s1", body_bytes=3200)
@@ -541,6 +640,16 @@ def test_overload_refuses_the_newest_of_the_least_entitled():
     assert play.ask("v1", tenant="v") == Wait(reason=WaitReason.BEHIND_OTHERS)
     assert play.refused == ["t4", "t3"]
     assert len(play.waiting) == 4
+
+
+def test_who_needs_a_place_in_the_waiting_room_need_not_be_smaller_than_who_has_it():
+    play = capped(1, max_waiting=4, max_waiting_bytes=100_000)
+    play.is_let_in("s0")
+    for number in range(4):
+        play.is_let_in(f"t{number}", tenant="t", body_bytes=2_000, task_arrived_s=float(number))
+    there = room(waiting=4, waiting_bytes=8_000)
+    assert play.ask("u1", tenant="u", body_bytes=30_000, room=there) == Wait(reason=WaitReason.BEHIND_OTHERS)
+    assert play.refused == ["t3"]
 
 
 def test_a_tenant_alone_is_refused_for_the_fleet():
@@ -590,6 +699,48 @@ def test_a_retry_finds_its_rank_again():
     play.is_let_in("early", edge=Edge.RETRIES)
     play.end("s1")
     assert play.finish("s1") == ["early"]
+
+
+def test_who_gave_up_and_comes_back_much_later_has_no_rank_from_then():
+    play = capped(1, packing={"order": "arrival"})
+    play.is_let_in("s1")
+    play.is_let_in("early")
+    play.now += 1
+    play.is_let_in("late")
+    play.leave("early")
+    play.now += 3_600
+    play.is_let_in("early")
+    play.end("s1")
+    assert play.finish("s1") == ["late"]
+
+
+def test_a_child_that_was_taken_from_the_queue_asked_for_nothing_any_more():
+    play = capped(1)
+    play.is_let_in("s1")
+    assert not play.is_let_in("child")
+    assert play.is_let_in("child", parent="s1")
+    assert play.pool.places.members[SessionId("child")].asked_s is None
+
+
+def test_turns_that_failed_are_no_turns():
+    play = Play()
+    play.is_let_in("s1")
+    play.end("s1", TurnOutcome(was_answered=False))
+    assert play.pool.places.members[SessionId("s1")].turn == 0
+    play.turn("s1")
+    assert play.pool.places.members[SessionId("s1")].turn == 1
+
+
+def test_which_limit_grows_is_what_keeps_the_next_one_waiting(monkeypatch):
+    play = capped(1, packing={"kv_pressure": 1e-9})  # what does not fit is passed
+    play.is_let_in("s0")
+    play.is_let_in("next", tenant="u")
+    play.is_let_in("behind", tenant="v", task_arrived_s=play.now + 1)
+    reasons = {"next": WaitReason.KV_FULL, "behind": WaitReason.KV_NEARLY_FULL}
+    monkeypatch.setattr(play.pool.limits, "why_not", lambda member, **_: reasons[member.session])
+    monkeypatch.setattr(play.pool, "_regime", lambda **_: Regime.KV_BOUND)
+    play.pool.let_in(now=play.now)
+    assert play.pool._blocked_by is WaitReason.KV_FULL
 
 
 def test_a_turn_whose_attempt_failed_keeps_its_place():
@@ -668,6 +819,22 @@ def test_who_came_back_after_all_was_not_gone():
     play.is_let_in("s1")
     assert not member.counted_gone
     assert play.pool.footprints.end_chance(OF_T, 1) < both_gone
+
+
+def test_a_wait_for_a_place_is_no_part_of_a_cycle():
+    play = capped(1)
+    play.is_let_in("s1")
+    play.now += 5.0
+    play.end("s1", calls=True)
+    play.pool.release(play.pool.places.members[SessionId("s1")])
+    play.is_let_in("s2")
+    play.now += 4.0
+    assert not play.is_let_in("s1")
+    play.now += 390.0
+    play.end("s2")
+    assert play.finish("s2") == ["s1"]
+    assert play.pool.limits.cycle_s.mean(0.0, 1e-9) == pytest.approx(9.0), "from one turn to the next"
+    assert play.pool.footprints.cycle_s(OF_T) == pytest.approx(4.5), "of one, and as much as none"
 
 
 def test_a_tool_that_lasts_longer_than_others_does_not_shorten_the_patience_with_them():
@@ -750,3 +917,110 @@ def test_who_came_last_gives_way_before_the_cache_overflows():
     held = play.pool.places.residents.now()
     assert held <= 100_000 and not play.pool.places.members["s4"].is_in
     assert play.pool.places.members["s0"].is_in, "the oldest stays"
+
+
+# --- what a decision costs -------------------------------------------------------------------------
+
+
+class NotToBeScanned(dict[SessionId, Member]):
+    def values(self):
+        raise AssertionError("all that are remembered were looked at")
+
+    __iter__ = items = values
+
+
+def test_whoever_has_to_make_room_is_looked_for_among_those_who_are_in():
+    play = capped(8)
+    for number in range(9):
+        play.is_let_in(f"t{number}", tenant="t" if number < 8 else "u")
+    play.pool.places.members = NotToBeScanned(play.pool.places.members)
+    play.pool.promises.level = 1.0
+    play.later(2.0)
+    play.pool._make_room_for_the_late()
+    assert play.end("t7") == ["t8"]
+    play.pool.limits.window.sessions = 2.0
+    play.pool.update_window(now=play.now + 100.0)
+
+
+def test_a_turn_that_frees_nothing_looks_through_no_queue(monkeypatch):
+    play = capped(2)
+    play.is_let_in("s1")
+    play.is_let_in("s2")
+    for number in range(150):
+        play.is_let_in(f"t{number}", tenant=f"t{number}")
+    play.let_in()
+    play.end("s1", tokens=100)
+    assert play.is_let_in("s1")
+    looks, candidates = [], play.pool.queue.candidates
+
+    def counted(*wanted: Any, now: float) -> Any:
+        looks.append(now)
+        return candidates(*wanted, now=now)
+
+    monkeypatch.setattr(play.pool.queue, "candidates", counted)
+    for _ in range(50):
+        play.now += 0.001
+        play.end("s1", tokens=100)
+        assert play.is_let_in("s1") and not play.let_in()
+    assert not looks
+    play.later(0.1)
+    assert looks, "a tenth of a second later at most"
+    play.end("s1")
+    assert len(play.finish("s1")) == 1, "and at once where a place becomes free"
+
+
+# --- side requests ---------------------------------------------------------------------------------
+
+
+def test_a_side_request_does_not_end_a_tool_phase():
+    play = capped(1)
+    play.turn("s1", calls=True, tokens=5_000)
+    since_s = play.now
+    play.now += 1.0
+    assert play.is_let_in("s1", edge=Edge.SERVES)
+    play.now += 0.5
+    play.end("s1", answered(tokens=200, calls=False))
+    member = play.pool.places.members[SessionId("s1")]
+    assert (member.gap, member.gap_since_s) == (Gap.TOOL, since_s)
+    assert (member.tokens, member.turn) == (5_000, 1), "what it holds is what it held"
+    play.now += 60.0  # more than a plain answer is waited for
+    assert not play.is_let_in("s2"), "its tools still run, so it keeps its place"
+    play.now += 1.0
+    assert play.is_let_in("s1")
+    own, _ = play.pool.gaps._types[Gap.TOOL].of(OF_T)
+    assert own.lengths.quantile(1.0) > 60.0, "the gap lasted from turn to turn"
+    assert not play.pool.gaps._types[Gap.IDLE].of(OF_T)[0].lengths.observations
+
+
+def test_a_turn_that_ends_beside_a_side_request_begins_the_silence():
+    play = capped(2)
+    play.is_let_in("s1")
+    turn = next(iter(play.running))
+    play.is_let_in("s1", edge=Edge.SERVES)
+    play.now += 1.0
+    del play.running[turn]
+    play.policy.turn_over(RequestId(turn), answered(tokens=5_000, calls=True), now=play.now)
+    member = play.pool.places.members[SessionId("s1")]
+    assert (member.gap, member.gap_since_s, member.live) == (Gap.TOOL, play.now, 1)
+    play.now += 9.0
+    play.end("s1", answered(tokens=200, calls=False))
+    assert (member.gap, member.gap_since_s, member.live) == (Gap.TOOL, play.now - 9.0, 0)
+
+
+def test_a_session_that_begins_with_a_title_is_silent_from_then_on():
+    play = capped(2)
+    play.is_let_in("s1", edge=Edge.SERVES)
+    play.now += 5.0
+    play.end("s1", answered(tokens=200, calls=False))
+    member = play.pool.places.members[SessionId("s1")]
+    assert (member.gap, member.gap_since_s) == (Gap.IDLE, play.now)
+
+
+def test_a_request_without_tools_that_brings_results_ends_their_phase():
+    play = capped(2)
+    play.turn("s1", calls=True, tokens=5_000)
+    play.now += 1.0
+    play.policy.tools_ran(SessionId("s1"), ("bash",), 1.0)
+    assert play.is_let_in("s1", edge=Edge.SERVES)
+    play.end("s1", answered(tokens=200, calls=False))
+    assert play.pool.places.members[SessionId("s1")].gap is Gap.IDLE

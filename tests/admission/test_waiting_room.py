@@ -87,3 +87,15 @@ def test_deadlines_of_those_who_left_do_not_pile_up():
         room.leave(RequestId(f"r{number}"))
     assert len(room._by_deadline) < 100
     assert room.next_deadline_s() == 0
+
+
+def test_a_turn_that_is_held_leaves_its_lane_and_comes_back_to_its_end():
+    room = room_with(turn("r1"), turn("r2"))
+    room.hold(RequestId("r1"))
+    assert [each.request for each in room.first_of_each_lane(POOL)] == ["r2"]
+    assert [each.request for each in room.held(POOL)] == ["r1"] and len(room) == 2
+    room.release(RequestId("r1"))
+    assert [each.request for each in room.behind(room.first_of_each_lane(POOL)[0])] == ["r2", "r1"]
+    room.hold(RequestId("r1"))
+    room.leave(RequestId("r1"))
+    assert len(room) == 1 and not room.held(POOL)

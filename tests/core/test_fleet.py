@@ -112,3 +112,17 @@ def test_light_requests_are_no_load_and_still_keep_a_replica_that_leaves():
     assert fleet.get(A) is not None
     fleet.ended(A, is_light=True)
     assert fleet.get(A) is None
+
+
+def test_a_model_that_some_replicas_serve_goes_to_those():
+    fleet = two_pools()
+    for facts in (replica(A, ONE, "base", "lora"), replica(B, ONE, "base"), replica(C, TWO, "lora", "base")):
+        fleet.came_up(facts, now=0.0)
+    assert fleet.served_by_some(ONE, "lora") == "lora"
+    assert fleet.served_by_some(ONE, "base") is None, "all do"
+    assert fleet.served_by_some(ONE, "alias") is None, "nobody says so, and backends judge names themselves"
+    assert fleet.served_by_some(None, "lora") is fleet.served_by_some(ONE, None) is None
+    assert fleet.candidates(ONE, only=None, without=(), model="lora") == [ReplicaLoad(A, 0)]
+    d = ReplicaId("d")
+    fleet.came_up(replica(d), now=0.0)
+    assert [load.replica for load in fleet.candidates(ONE, only=None, without=(), model="lora")] == [A, d]

@@ -3,8 +3,10 @@
 import pytest
 
 from gateway.core import events as ev
+from gateway.core.commands import Dispatch
+from gateway.core.lifecycle import State
 from gateway.domain import records as rec
-from gateway.domain.decision import PlacementReason, RefusalReason
+from gateway.domain.decision import PlacementReason, RefusalReason, WaitReason
 from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Usage, Work
 from tests.core.playbook import (
@@ -14,11 +16,13 @@ from tests.core.playbook import (
     down,
     failed,
     finished,
+    first_token,
     left,
     nothing,
     refuse,
     started,
     state_minted,
+    stated,
     up,
 )
 
@@ -148,9 +152,9 @@ def test_filling_a_place_does_not_look_at_everybody_who_waits(monkeypatch):
     looks = []
     candidates = play.brain.fleet.candidates
 
-    def counted(pool, *, only, without):
+    def counted(pool, **limits):
         looks.append(pool)
-        return candidates(pool, only=only, without=without)
+        return candidates(pool, **limits)
 
     monkeypatch.setattr(play.brain.fleet, "candidates", counted)
     play.brain.handle(left("r0"), now=play.now)
@@ -261,3 +265,49 @@ def test_health_hears_what_was_expected_and_what_came(monkeypatch, stream):
     ((_, _, first_s, end_s), told), (_, came) = heard
     assert (first_s < end_s) if stream else (first_s == float("inf") and end_s < first_s)
     assert told["output_tokens"] > 0 and came["output_tokens"] == 7
+
+
+def test_who_waited_for_a_place_moves_in_the_trickle_too():
+    play = Playbook(
+        replicas="a",
+        max_running_per_replica=3,
+        have_homes=True,
+        trickle={"moving_at_once": 1},
+    )
+    for name in ("s1", "s2", "s3"):
+        play >> arrived(name, explicit=stated(name))
+        play.take()
+        play >> started(name) >> finished(name, "call")
+    play >> up("b") >> down("a")
+    for name in ("n1", "n2", "n3"):
+        play >> arrived(name)
+        play.take()
+    for name in ("s1", "s2", "s3"):
+        play >> arrived(f"{name}-again", explicit=stated(name), body_bytes=100_000) << nothing
+    play >> left("n1")
+    assert play.take().request == "s1-again"
+    play >> left("n2") >> left("n3") << nothing
+    assert [each.waits_for for each in play.brain.live.values() if each.state is State.WAITING] == [
+        WaitReason.HOME_LOST,
+        WaitReason.HOME_LOST,
+    ]
+    play >> started("s1-again") >> first_token("s1-again")
+    assert play.take().request == "s2-again"
+    play >> left("s2-again")
+    assert play.take().request == "s3-again"
+
+
+def test_a_turn_for_an_adapter_waits_for_a_replica_that_has_it():
+    play = Playbook(replicas="", max_running_per_replica=1)
+    play >> up("a", models=("base",)) >> up("b", models=("base", "lora"))
+    play >> arrived("r1", model="lora") << dispatch("r1", to="b")
+    play >> arrived("r2", model="lora") << nothing
+    play >> arrived("r3", model="base") << dispatch("r3", to="a")
+    play >> arrived("r4", model="base") << nothing
+    play >> left("r3") << dispatch("r4", to="a")
+    play >> left("r1") << dispatch("r2", to="b")
+    play >> down("b") >> failed("r2") << nothing
+    play >> left("r4") >> arrived("r5", model="lora") << nothing
+    play >> up("b", models=("base", "lora"))
+    sent = play.take()
+    assert isinstance(sent, Dispatch) and sent.placement.replica == "b"

@@ -172,9 +172,9 @@ def taps(play: Playbook) -> list[float]:
     heard: list[float] = []
     pass_on = admission.tools_ran
 
-    def tools_ran(session: Any, names: Any, duration_s: float, active: int) -> None:
+    def tools_ran(session: Any, names: Any, duration_s: float) -> None:
         heard.append(duration_s)
-        pass_on(session, names, duration_s, active)
+        pass_on(session, names, duration_s)
 
     admission.tools_ran = tools_ran
     return heard
@@ -301,3 +301,13 @@ def test_an_engine_without_it_is_told_nothing():
     assert told.hint is None and play.seen(rec.GpuSubmit)[0].engine_class is None
     play >> started("r1") >> finished("r1", "c1")
     assert not play.hints
+
+
+def test_admission_knows_how_many_run_tools_when_they_begin_and_when_their_session_ends():
+    play = Playbook()
+    admission: Any = play.brain.admission
+    cpu = admission._cpu
+    run(play, "r1", "call-1")
+    assert cpu.active == 1
+    play >> session_finished(play.session.id)
+    assert cpu.active == 0

@@ -2,13 +2,16 @@
 
 from collections import Counter
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.decision import PlacementReason, SessionRef, SessionSource
+from gateway.domain.decision import Edge, PlacementReason, SessionRef, SessionSource
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, SessionId, ThreadId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
+from gateway.domain.request import Usage
 from gateway.routing.affinity import SessionAffinity
+from gateway.routing.placement import Asked
 from gateway.routing.settings import RoutingConfig
 
 
@@ -131,3 +134,15 @@ def test_the_books_balance(steps):
         assert affinity.sessions_at == counted
         for name, first in affinity.homes._firsts.items():
             assert all((name, thread) in affinity.homes._homes for thread in first.others or ())
+
+
+def test_a_side_request_does_not_end_a_tool_phase():
+    affinity, here = policy(), ReplicaId("a")
+    title = msgspec.structs.replace(turn("s"), edge=Edge.SERVES)
+    for ref, pauses in ((turn("s"), True), (title, False)):
+        affinity.place(loads(a=0), ref)
+        affinity.turn_over(
+            ref, here, Usage(), turn=RequestId("r"), agent=0, pauses=pauses, is_movable=False, now=0.0
+        )
+    affinity.place(loads(b=0), turn("other"), Asked(now=16.0))
+    assert affinity.sessions_at == {"a": 1, "b": 1}

@@ -14,7 +14,7 @@ STRANGER = AgentKey(TenantId("other"), 1)
 def told(*ended: tuple[AgentKey, float]) -> Growth:
     known = Growth()
     for agent, tokens in ended:
-        known.ended(agent, tokens)
+        known.held(agent, tokens)
     return known
 
 
@@ -27,10 +27,10 @@ def test_the_first_sessions_teach_most_of_it():
 def test_an_agent_of_which_little_is_known_is_like_its_owners_others():
     known = told(*[(ONE, 10_000.0)] * 20)
     assert known.of(TWO) == known.of(UNKNOWN) == pytest.approx(10_000, rel=0.5)
-    known.ended(TWO, 90_000.0)
+    known.held(TWO, 90_000.0)
     assert 30_000 < known.of(TWO) < 60_000
     for _ in range(5):
-        known.ended(TWO, 90_000.0)
+        known.held(TWO, 90_000.0)
     assert known.of(TWO) > 70_000 and known.of(ONE) < 15_000
 
 
@@ -50,3 +50,24 @@ def test_what_sessions_of_one_tenant_become_says_nothing_of_anothers():
     alone, beside = told((ONE, 10_000.0)), told(*[(STRANGER, 1e9)] * 20, (ONE, 10_000.0))
     for agent in (ONE, TWO, UNKNOWN):
         assert beside.of(agent) == alone.of(agent)
+
+
+def test_a_session_that_is_silent_and_goes_on_counts_once_with_what_it_holds_by_then():
+    known, once = Growth(), told((ONE, 80_000.0), *[(ONE, 50_000.0)] * 3)
+    counted = known.held(ONE, 5_000.0)
+    for tokens in (10_000.0, 20_000.0, 40_000.0):
+        counted = known.held(ONE, tokens, counted)
+        known.held(ONE, 50_000.0)  # others end meanwhile
+    known.held(ONE, 80_000.0, counted)
+    assert known.of(ONE) == pytest.approx(once.of(ONE), rel=1e-3)
+    assert known.of(UNKNOWN) == pytest.approx(once.of(UNKNOWN), rel=1e-3)
+
+
+def test_what_was_counted_of_a_type_that_is_forgotten_changes_nothing(monkeypatch):
+    monkeypatch.setattr(growth, "_TYPES", 1)
+    known = Growth()
+    counted = known.held(ONE, 5_000.0)
+    known.of(TWO)
+    known.held(ONE, 1e9, counted)
+    own, _ = known._means.of(ONE)
+    assert (own.tokens, own.counted) == (40_000.0, 0)

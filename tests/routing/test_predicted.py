@@ -50,10 +50,10 @@ class Fleet:
         loads = [ReplicaLoad(ReplicaId(name), count) for name, count in running.items()]
         return self.policy.place(loads, turn(session, thread, edge), asked)
 
-    def answer(self, session, replica, prompt=1000, cached=0, pauses=True, thread="1"):
+    def answer(self, session, replica, prompt=1000, cached=0, pauses=True, thread="1", edge=Edge.OPENS):
         usage = Usage(prompt_tokens=prompt, cached_tokens=cached, output_tokens=0)
         self.policy.turn_over(
-            turn(session, thread),
+            turn(session, thread, edge),
             replica,
             usage,
             turn=RequestId(f"r-{session}"),
@@ -96,6 +96,24 @@ def test_who_is_silent_does_not_count_until_it_comes_back():
     for name in ("gone-0", "gone-1", "gone-2", "gone-3"):
         fleet.policy.session_ended(SessionId(name))
     assert fleet.policy.sessions_at == {"a": 1, "b": 3}
+
+
+def test_a_side_request_does_not_end_a_tool_phase_nor_begin_one():
+    fleet = Fleet()
+    for name, pauses in (("works", True), ("rests", False)):
+        fleet.place(name, a=0)
+        fleet.answer(name, A, pauses=pauses)
+        fleet.place(name, edge=Edge.SERVES, a=0)
+        fleet.answer(name, A, pauses=False, edge=Edge.SERVES)
+    fleet.place("title", edge=Edge.SERVES, a=0)  # nothing was heard of it before
+    fleet.answer("title", A, pauses=False, edge=Edge.SERVES)
+    assert fleet.policy.sessions_at == {"a": 3}
+    fleet.now += 16.0
+    fleet.place("new", b=0)
+    assert fleet.policy.sessions_at == {"a": 1, "b": 1}
+    fleet.now += 290.0
+    fleet.place("newer", b=0)
+    assert fleet.policy.sessions_at == {"b": 2}
 
 
 def test_unlike_replicas_get_what_they_are_good_at():
@@ -326,6 +344,21 @@ def test_what_will_grow_is_no_crowd_yet():
             fleet.answer(name, "a", prompt=tokens)
         fleet.place("s", tokens=21_000.0, a=0, b=0)
         assert fleet.oracle.asked == asked, "home, and where there is room, once all of it is taken"
+
+
+def test_a_session_that_people_pause_in_does_not_count_as_a_small_one_each_time():
+    fleet = Fleet()
+    for prompt in (5_000, 10_000, 20_000, 40_000, 80_000):
+        fleet.place("s", a=0)
+        fleet.answer("s", A, prompt=prompt, pauses=False)
+        fleet.now += 30.0
+    fleet.place("other", b=0)
+    alone = Fleet()
+    alone.place("s", a=0)
+    alone.answer("s", A, prompt=80_000, pauses=False)
+    alone.policy.session_ended(SessionId("s"))
+    agent = AgentKey(OWNER, 7)
+    assert fleet.policy._growth.of(agent) == alone.policy._growth.of(agent) > 55_000
 
 
 def test_a_busy_home_is_not_left_for_where_more_live():
