@@ -75,6 +75,9 @@ class BoundedConcurrency:
     def next_deadline_s(self) -> float | None:
         return None
 
+    def may_learn(self, request: RequestId, *, now: float) -> bool:
+        return False
+
     def turn_over(self, request: RequestId, outcome: TurnOutcome | None, *, now: float) -> None:
         pass
 

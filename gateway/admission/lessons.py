@@ -31,11 +31,18 @@ class Lessons:
         self._since_s = -math.inf
 
     def learn(
-        self, member: Member, applicant: Applicant, outcome: TurnOutcome, *, may_find_warm: bool, now: float
+        self,
+        member: Member,
+        applicant: Applicant,
+        outcome: TurnOutcome,
+        *,
+        may_find_warm: bool,
+        is_studied: bool,
     ) -> None:
-        """`may_find_warm`: when it began, what its session left behind was still there, for all we know."""
+        """`may_find_warm`: when it began, what its session left behind was still there, for all we know.
+        `is_studied`: as `may_study` said of this turn."""
         places, usage = self._places, outcome.usage
-        self._limits.gpu.studied.add(float(member.is_studied))
+        self._limits.gpu.studied.add(float(is_studied))
         thread = applicant.thread or _NO_THREAD
         before = member.threads.get(thread)
         before_tokens = before.tokens if before is not None else None
@@ -45,7 +52,7 @@ class Lessons:
         else:
             prompt = self._footprints.prompt_tokens(member.agent, applicant.body_bytes)
         tokens = prompt + (usage.output_tokens or 0)
-        if member.is_studied and self._may_study(member, now=now):
+        if is_studied:
             grown = tokens - before_tokens if before_tokens else None
             self._study(member, applicant, outcome, before, grown=grown, may_find_warm=may_find_warm)
         life = self._limits.life_of(outcome.replica)
@@ -56,7 +63,10 @@ class Lessons:
                 places.thread_is_over(member, thread)
         member.is_spilled = False
 
-    def _may_study(self, member: Member, *, now: float) -> bool:
+    def may_study(self, member: Member, *, now: float) -> bool:
+        """Whether a turn of it that ends now teaches something. To be asked once a turn."""
+        if not member.is_studied:
+            return False
         if now >= self._since_s + 1.0:
             self._since_s, self._given = now, 0
             self._given_to.clear()

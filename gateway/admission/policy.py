@@ -122,6 +122,11 @@ class AdmissionPolicy(Protocol):
 
     # --- notifications -------------------------------------------------------------------------------
 
+    def may_learn(self, request: RequestId, *, now: float) -> bool:
+        """Whether it is of use what a turn took that was answered and ends now. To be asked once a turn, before
+        `turn_over`: working it out costs, and a bounded number a second teaches enough."""
+        ...
+
     def turn_over(self, request: RequestId, outcome: TurnOutcome | None, *, now: float) -> None:
         """The turn ended; `outcome` is None if it was never let in. Unknown requests are no error."""
         ...

@@ -46,6 +46,8 @@ class _Turn(msgspec.Struct):
     """Since its session's turn before; None if that goes on, or there was none."""
     is_aside: bool = False
     """A side request: it says nothing of how its session goes on."""
+    is_studied: bool | None = None
+    """It teaches what turns of its kind are like; None if nobody asked yet."""
     is_let_in: bool = False
     may_find_warm: bool = False
     pause_s: float = 0.0
@@ -155,6 +157,13 @@ class SessionAdmission:
 
     # --- notifications -------------------------------------------------------------------------------
 
+    def may_learn(self, request: RequestId, *, now: float) -> bool:
+        turn = self._turns.get(request)
+        if turn is None or not turn.is_let_in or turn.is_aside:
+            return False
+        turn.is_studied = turn.pool.lessons.may_study(turn.member, now=now)
+        return turn.is_studied
+
     def turn_over(self, request: RequestId, outcome: TurnOutcome | None, *, now: float) -> None:
         turn = self._turns.pop(request, None)
         if turn is None:
@@ -167,7 +176,10 @@ class SessionAdmission:
         is_answered = outcome is not None and outcome.was_answered and not turn.is_aside
         if outcome is not None and is_answered:
             warm, held = turn.may_find_warm, pool.places.tokens
-            pool.lessons.learn(member, turn.applicant, outcome, may_find_warm=warm, now=now)
+            is_studied = turn.is_studied
+            if is_studied is None:
+                is_studied = pool.lessons.may_study(member, now=now)
+            pool.lessons.learn(member, turn.applicant, outcome, may_find_warm=warm, is_studied=is_studied)
             pool.saw_turn(
                 member,
                 outcome,

@@ -229,7 +229,7 @@ class Places:
         self.live += turns
         payer = member.payer or member
         payer.running += turns
-        if payer.is_in and not payer.is_child:
+        if (payer.running > 1 or payer.places != 1) and payer.is_in and not payer.is_child:
             self._take(payer)
 
     # --- turns -------------------------------------------------------------------------------------

@@ -43,6 +43,8 @@ class Fleet:
         self._pools = {pool.id: pool for pool in pools}
         self._first = next(iter(self._pools))
         self._replicas: dict[ReplicaId, ReplicaState] = {}
+        self._served_by_some: dict[PoolId, frozenset[str]] = {}
+        """Models that not all replicas of a pool serve."""
         self.forgotten: list[ReplicaId] = []
         """Lately; whoever tells others of them clears it."""
 
@@ -63,9 +65,12 @@ class Fleet:
         self.health.came_up(facts.id, facts.pool, now=now)
         if state is None:
             self._replicas[facts.id] = ReplicaState(facts=facts, is_up=True)
+            self._look_at_models(facts.pool)
             return True
-        was_up, state.is_up, state.facts = state.is_up, True, facts
+        was_up, state.is_up, had, state.facts = state.is_up, True, state.facts.models, facts
         state.is_leaving = False
+        if facts.models != had:
+            self._look_at_models(facts.pool)
         return not was_up
 
     def went_down(self, replica: ReplicaId, *, now: float) -> bool:
@@ -97,6 +102,7 @@ class Fleet:
             del self._replicas[state.facts.id]
             self.health.forget(state.facts.id)
             self.forgotten.append(state.facts.id)
+            self._look_at_models(state.facts.pool)
 
     def abilities(self, replica: ReplicaId) -> Abilities:
         return self._replicas[replica].facts.abilities
@@ -157,9 +163,13 @@ class Fleet:
         alone: a LoRA adapter that is not loaded everywhere. What nobody lists may have many names."""
         if model is None or pool is None:
             return None
+        return model if model in self._served_by_some.get(pool, ()) else None
+
+    def _look_at_models(self, pool: PoolId) -> None:
+        """What some replicas list, and others that list models do not."""
         lists = [s.facts.models for s in self._replicas.values() if s.facts.pool == pool and s.facts.models]
-        serving = sum(model in each for each in lists)
-        return model if 0 < serving < len(lists) else None
+        listed = {model for each in lists for model in each}
+        self._served_by_some[pool] = frozenset(m for m in listed if not all(m in each for each in lists))
 
     def absent(self, pool: PoolId, *, only: ReplicaId | None) -> list[ReplicaLoad]:
         """Replicas of the pool that are known, up or not: for a request that may wait until one is."""

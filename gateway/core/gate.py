@@ -225,16 +225,17 @@ class Gate:
         outcome = None
         if live.tried:
             usage = answer.usage if answer is not None else NO_USAGE
-            alone = self._forecasts.alone(live, live.tried[-1], usage)
+            is_answered = answer is not None and answer.status < 400
+            learns = is_answered and self._admission.may_learn(live.request, now=now)
             outcome = TurnOutcome(
-                was_answered=answer is not None and answer.status < 400,
+                was_answered=is_answered,
                 has_calls=answer is not None and bool(answer.tool_calls),
                 replica=live.tried[-1],
                 ran_s=now - live.submitted_s,
                 launch_s=live.first_token_s - live.submitted_s if live.saw_first_token else None,
                 usage=usage,
-                prefill_s=self._forecasts.prefill_s(live.tried[-1], usage),
-                alone=alone,
+                prefill_s=self._forecasts.prefill_s(live.tried[-1], usage) if learns else None,
+                alone=self._forecasts.alone(live, live.tried[-1], usage) if learns else None,
             )
             if answer is not None and answer.status < 400:
                 self._placed_turn_over(live, answer, now=now)
