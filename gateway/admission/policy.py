@@ -123,7 +123,7 @@ class AdmissionPolicy(Protocol):
     # --- notifications -------------------------------------------------------------------------------
 
     def may_learn(self, request: RequestId, *, now: float) -> bool:
-        """Whether it is of use what a turn took that was answered and ends now. To be asked once a turn, before
+        """Whether it is of use what a turn took that was answered, and ends now. To be asked once, before
         `turn_over`: working it out costs, and a bounded number a second teaches enough."""
         ...
 
