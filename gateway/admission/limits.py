@@ -31,6 +31,10 @@ SCARCE: Final = {
     WaitReason.KV_FULL: "kv",
 }
 """Reasons to wait that somebody else's place would remove, as the window calls them."""
+OVERFLOW: Final = "kv_overflow"
+"""Why the newest sessions wait at their next turn: with it those who are in would hold more than fits."""
+HAVE_TIME, HAVE_NO_TIME = "engines_have_time", "engines_have_no_time"
+"""Why sessions may be in that do not fit, or may no longer."""
 _UPDATE_S: Final = 1.0
 
 
@@ -93,7 +97,7 @@ class Limits:
         places, window = self._places, self.window
         if places.count == 0:
             return None
-        pays = places.count + taking <= self.time_bound()
+        pays = places.count + taking <= self.beyond_kv()
         if places.count + taking > window.limit() and not pays:
             return WaitReason.WINDOW_FULL
         tool_limit = window.tool_limit()
@@ -110,7 +114,7 @@ class Limits:
         is_too_soon = since_s < pace_s and not member.is_spilled
         return WaitReason.KV_NEARLY_FULL if is_too_soon else None
 
-    def time_bound(self) -> float:
+    def beyond_kv(self) -> float:
         """Sessions that may be in whether they fit or not (`throughput.py`); 0 where a fixed limit is asked
         for."""
         return self.throughput.most if self._config.policy == "sessions" else 0.0
@@ -122,7 +126,7 @@ class Limits:
         seen, places = self.seen, self._places
         if seen is None or seen.capacity is None or self._config.policy != "sessions":
             return 0
-        if places.count <= max(1.0, self.time_bound()):
+        if places.count <= max(1.0, self.beyond_kv()):
             return 0
         soon = places.residents.now() + places.live * self.grown.mean(0.0) - leaving
         return math.ceil(max(0.0, soon - seen.capacity) * places.count / max(soon, 1.0))
@@ -146,7 +150,7 @@ class Limits:
 
     def is_over_full(self) -> bool:
         count = self._places.count
-        if count <= self.time_bound():
+        if count <= self.beyond_kv():
             return False
         return count > self.window.limit() or self._places.residents.now() > self.window.budget
 
@@ -182,10 +186,13 @@ class Limits:
         self.update_due_s = now + _UPDATE_S
         self._places.count_anew()
         self.window.set_feedback(self.cycle_s.mean(10.0))
+        had = self.beyond_kv() > 0
         self._look_ahead(waiting)
         self.seen = seen = self._look(blocked_by, now=now)
         change = self.window.update(seen, now=now)
         if change is None:
+            if (self.beyond_kv() > 0) is not had:
+                self.say(HAVE_TIME if not had else HAVE_NO_TIME, waiting=waiting, now=now)
             return None
         excess = None
         if change.is_decrease:
@@ -247,7 +254,7 @@ class Limits:
             cpu_limit=self._cpu.limit(with_tools, cpu, pool=self._pool),
             cpu_floor=self._cpu.floor(with_tools, cpu, pool=self._pool),
             admitted=self._places.count,
-            time_bound=self.time_bound(),
+            beyond_kv=self.beyond_kv(),
             with_tools=with_tools,
             held=max(residents.now(), 0.0),
             demand=residents.peak(),

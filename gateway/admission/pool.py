@@ -18,7 +18,7 @@ from gateway.admission.fair_share import AMPLE, BLOCKED_S, EPOCH_S, FairShare
 from gateway.admission.footprint import Footprints
 from gateway.admission.gaps import Gaps
 from gateway.admission.lessons import Lessons
-from gateway.admission.limits import SCARCE, Limits
+from gateway.admission.limits import OVERFLOW, SCARCE, Limits
 from gateway.admission.packing import Entry, Pressures, Regime, choose_regime, first_that_fits
 from gateway.admission.policy import Applicant, TurnOutcome
 from gateway.admission.promises import LATE
@@ -347,7 +347,8 @@ class PoolAdmission:
         else:
             leaving = sum(each.tokens for each in members if each.must_yield)
             if (count := self.limits.too_many(leaving)) > 0:
-                self._yield_newest(members, count, "kv_full")
+                self.limits.say(OVERFLOW, waiting=len(self.queue), now=now)
+                self._yield_newest(members, count, OVERFLOW)
         self._keep_promises(now=now)
 
     def _keep_promises(self, *, now: float) -> None:

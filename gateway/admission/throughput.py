@@ -131,7 +131,8 @@ class Throughput:
         self._row_s = DecayedMean(half_life=_HALF_LIFE)
         self._prompt_tokens = DecayedMean(half_life=_HALF_LIFE)
         self.most = 0.0
-        """Sessions that may be in on all replicas, whether they fit or not; 0 if that is not known."""
+        """Sessions that may be in on all replicas though they do not fit, because so many get more done than
+        as many as fit; infinite: all that are there, and 0: none."""
         self.lost = 0.0
         """Share of the replicas' time that is expected to be lost with as many as are in."""
 
@@ -177,7 +178,7 @@ class Throughput:
         if best < within * (_PAYS if not had else 1.0 / _PAYS):
             return
         most = next(n for n, each in zip(tried, flows, strict=True) if each.turns_per_s >= _AS_GOOD * best)
-        self.most = most * replicas
+        self.most = most * replicas if most < there else math.inf
         self.lost = flow(min(most, sessions / replicas), turns, kv_tokens=_SURE * kv_tokens).lost
 
     def _turns(self, tokens: float, *, grown: float) -> Turns:

@@ -73,7 +73,7 @@ class WindowInputs(msgspec.Struct, frozen=True, kw_only=True):
     cpu_floor: float = 0.0
     """Sessions that are not too many for the tools."""
     admitted: int
-    time_bound: float = 0.0
+    beyond_kv: float = 0.0
     """Sessions that get more done than as many as fit (`throughput.py`); 0 if none do."""
     with_tools: int = 0
     """Of these, whose tools are no light ones."""
@@ -188,7 +188,7 @@ class Window:
                 room = max(self.budget, config.kv_decrease * (self._capacity or 0.0))
                 factor = max(0.5, min(0.9, room / max(seen.held, 1.0)))
                 fewer = factor * min(self.sessions, float(seen.admitted))
-                self.sessions = max(1.0, fewer, seen.time_bound if seen.gpu.reason == LOST else 0.0)
+                self.sessions = max(1.0, fewer, seen.beyond_kv if seen.gpu.reason == LOST else 0.0)
             reason = seen.gpu.reason
         else:
             was = min(self.with_tools, float(seen.with_tools))
@@ -253,6 +253,7 @@ def window_updated(
         cpu_pressure=seen.cpu.pressure,
         reason=reason,
         level=level if math.isfinite(level) else None,
+        beyond_kv=seen.beyond_kv > 0,
     )
 
 

@@ -88,6 +88,7 @@ def _behind(wait: rec.TurnWaited) -> str:
 def _window(window: rec.WindowUpdated) -> str:
     sessions = "any number of" if window.sessions is None else f"{window.sessions:.0f}"
     kv = "" if window.kv_budget is None else f" and {window.kv_budget:.0f} tokens"
+    kv += ", and more that do not fit" if window.beyond_kv else ""
     kv += "" if window.level is None else f", no tenant far more than its share and {window.level:.0f}"
     return (
         f" The window of {window.pool} was {sessions} sessions{kv} ({window.admitted} were in, "

@@ -106,6 +106,8 @@ class WindowUpdated(_Record, frozen=True, kw_only=True, tag="window_update"):
     level: float | None = None
     """Sessions, the mean of now and lately, that a tenant may hold beyond its share, for a weight of 1; None
     for no limit."""
+    beyond_kv: bool = False
+    """More may be in than fit, because engines have the time to compute again what is lost."""
 
 
 class Routed(_Record, frozen=True, kw_only=True, tag="routing"):

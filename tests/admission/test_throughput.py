@@ -1,6 +1,7 @@
 """How many sessions at once get the most done: against a simulated cache and queue, and as admission asks."""
 
 import heapq
+import math
 import random
 from collections import OrderedDict
 from itertools import pairwise
@@ -106,7 +107,7 @@ def most(turns: Turns, *, waiting: int, replicas: int = 1) -> Throughput:
 @pytest.mark.parametrize("replicas", [1, 4])
 def test_where_engines_have_the_time_everybody_may_be_in(replicas):
     found = most(SHORT_PROMPTS, waiting=20 * replicas, replicas=replicas)
-    assert found.most == pytest.approx(31 * replicas) and 0.0 < found.lost < 0.3
+    assert found.most == math.inf and 0.0 < found.lost < 0.3
 
 
 def test_where_they_have_not_as_many_may_as_fit():
@@ -142,10 +143,10 @@ def test_a_few_turns_say_nothing():
 
 
 def full_pool(*, pause_s: float, anew_s: float) -> Play:
-    """Three sessions, each as large as the cache, have made eight turns each, and a fourth waits."""
+    """Three sessions, which fill the cache, have made eight turns each."""
     play = Play().has(kv_tokens=10_000)
     alone = Alone(seconds=0.3, fresh_s=0.05, anew_s=anew_s, decode_s=0.25, row_s=0.04)
-    outcome = msgspec.structs.replace(answered(tokens=10_000), alone=alone)
+    outcome = msgspec.structs.replace(answered(tokens=3_000), alone=alone)
     for _ in range(8):
         for name in ("s0", "s1", "s2"):
             play.is_let_in(name)

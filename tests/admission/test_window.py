@@ -26,14 +26,14 @@ def seen(
     blocked_by=None,
     cpu_limit=math.inf,
     is_loss_known=True,
-    time_bound=0.0,
+    beyond_kv=0.0,
 ) -> WindowInputs:
     return WindowInputs(
         gpu=GpuReading(pressure=gpu, reason="state_lost", is_loss_known=is_loss_known),
         cpu=CpuReading(pressure=cpu, reason="tools_slow"),
         cpu_limit=cpu_limit,
         admitted=admitted,
-        time_bound=time_bound,
+        beyond_kv=beyond_kv,
         with_tools=admitted,
         held=held,
         demand=demand,
@@ -171,7 +171,7 @@ def test_who_thrashes_has_to_leave_and_who_would_fit_does_not():
 def test_as_many_stay_as_engines_have_the_time_for():
     thrashing = {"admitted": 40, "held": 40_000.0, "demand": 40_000.0, "capacity": 10_000.0}
     assert Played().run(12, gpu=1.5, **thrashing).window.sessions == 20
-    assert Played().run(12, gpu=1.5, time_bound=33.0, **thrashing).window.sessions == 33
+    assert Played().run(12, gpu=1.5, beyond_kv=33.0, **thrashing).window.sessions == 33
 
 
 def test_a_stated_capacity_is_believed_for_the_most_part():

@@ -3,6 +3,8 @@
 from enum import Enum
 from typing import Any
 
+import msgspec
+
 from gateway.dashboard.sentences import PLACEMENTS, REFUSALS, WAITS, why_refused, why_there, why_waited
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason, WaitReason
@@ -35,6 +37,12 @@ def test_waiting():
         "window of p was 6 sessions and 1000 tokens (6 were in, 2 waited) since it changed because of: "
         "state_lost; pressure of the GPU 1.25, of the tools 0.10."
     )
+
+
+def test_that_more_may_be_in_than_fit_is_told():
+    window = msgspec.structs.replace(WINDOW, beyond_kv=True, reason="engines_have_time")
+    told = why_waited([wait(WaitReason.WINDOW_FULL)], 12.0, window)
+    assert "6 sessions and 1000 tokens, and more that do not fit (6 were in" in told
 
 
 def test_what_is_newer_is_told_by_its_name():
