@@ -1,7 +1,8 @@
 """The queue of a pool: sessions that wait for a place, by class and tenant.
 
 Invariants: a session is in it at most once; who is next is found by looking at a bounded number of tenants,
-and of each at one session; reactive sessions, and aged ones, come before proactive ones.
+and of each at one session; reactive sessions, and aged ones, come before proactive ones; of all places one in
+`patience` or more goes to whoever starves, unless its tenant holds far more than its share.
 """
 
 import heapq
@@ -39,6 +40,8 @@ class SessionQueue:
         self._long = 0
         self._crowds: dict[TenantId, int] = {}
         self._number = 0
+        self._passed = 0
+        """So many entered since one that starved."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -87,6 +90,7 @@ class SessionQueue:
 
     def entered(self, entry: Entry, *, now: float) -> None:
         """It was taken out because it has a place."""
+        self._passed = 0 if self._starves(entry, now=now) else self._passed + 1
         self._waits.add(now - entry.since_s)
 
     def age(self, *, now: float) -> None:
@@ -102,9 +106,13 @@ class SessionQueue:
 
     def candidates(self, regime: Regime, may: Callable[[TenantId], bool], *, now: float) -> list[Entry]:
         """The next one of each tenant that may have another place, the most entitled tenant first; where KV
-        is short, behind it the tenant's smallest, which may fit where it does not."""
+        is short, behind it the tenant's smallest, which may fit where it does not. After `patience` others it
+        is whoever starves, of whatever tenant: newcomers of ever new tenants pass nobody for good."""
+        if self._passed >= self._config.patience:
+            starved = self._longest_waiting(may)
+            if starved is not None and self._starves(starved, now=now):
+                return [starved]
         usual_s = self.usual_wait_s
-        bound_s = max(self._config.starved_s, self._config.patience * usual_s)
         for tenants in self._tenants.values():
             nexts: list[tuple[tuple[float, ...], Entry]] = []
             looked_at = 0
@@ -116,7 +124,7 @@ class SessionQueue:
                     rank = self._fair.rank(tenant)
                     place = (*rank, not entry.is_warm, entry.task_arrived_s, entry.number)
                     nexts.append(((*place, False), entry))
-                    if regime is Regime.KV_BOUND and now - entry.since_s < bound_s:
+                    if regime is Regime.KV_BOUND and not self._starves(entry, now=now):
                         smallest = queue.smallest()
                         if smallest is not None and smallest is not entry:
                             nexts.append(((*place, True), smallest))
@@ -127,8 +135,22 @@ class SessionQueue:
                 nexts.sort(key=lambda item: item[0])
                 first = nexts[0][1]
                 # One that starves is not passed by other tenants' smaller ones.
-                return [first] if now - first.since_s >= bound_s else [entry for _, entry in nexts]
+                return [first] if self._starves(first, now=now) else [entry for _, entry in nexts]
         return []
+
+    def _starves(self, entry: Entry, *, now: float) -> bool:
+        bound_s = max(self._config.starved_s, self._config.patience * self.usual_wait_s)
+        return now - entry.since_s >= bound_s
+
+    def _longest_waiting(self, may: Callable[[TenantId], bool]) -> Entry | None:
+        """Of the reactive ones that may have a place, and whose tenant does not hold far more than its share;
+        looks at a bounded number of them."""
+        fair = self._fair
+        for entry, service_class in islice(self._entries.values(), _LOOKED_AT):
+            if service_class is ServiceClass.REACTIVE and may(entry.tenant):
+                if not fair.is_far_beyond(fair.charge(entry.tenant) / fair.weight(entry.tenant)):
+                    return entry
+        return None
 
     def lightest(self, may: Callable[[TenantId], bool]) -> list[Entry]:
         """Of each tenant that may have another place, the one that brings the least for tools."""

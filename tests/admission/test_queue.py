@@ -68,6 +68,35 @@ def test_one_that_starves_is_not_passed_by_other_tenants():
     assert names(queue, now=50, regime=Regime.KV_BOUND) == "a"
 
 
+def entered_before(queue: SessionQueue, fair: FairShare, name: str, *, at_most: int) -> int:
+    """How many of ever new tenants enter before the session does, one a second."""
+    for count in range(at_most):
+        now = 100.0 + count
+        queue.put(entry(f"new-{count}", f"new-{count}", since=now), REACTIVE)
+        chosen = queue.candidates(Regime.NORMAL, lambda _: True, now=now)[0]
+        queue.take(chosen.session)
+        queue.entered(chosen, now=now)
+        if chosen.session == name:
+            return count
+        fair.hold(chosen.tenant, 1.0)
+    return at_most
+
+
+def test_newcomers_of_ever_new_tenants_pass_nobody_for_good():
+    queue, fair = make(starved_s=50, patience=4)
+    fair.hold(TenantId("a"), 1.0)
+    fair.hold(TenantId("b"), 1.0)
+    queue.put(entry("waits", "a"), REACTIVE)
+    assert entered_before(queue, fair, "waits", at_most=300) == 4
+
+
+def test_but_who_holds_far_more_than_its_share_waits():
+    queue, fair = make(starved_s=50, patience=4)
+    fair.hold(TenantId("a"), 30.0)
+    queue.put(entry("waits", "a"), REACTIVE)
+    assert entered_before(queue, fair, "waits", at_most=30) == 30
+
+
 def test_proactive_ones_wait_for_reactive_ones_until_they_have_aged():
     queue, _ = make()
     queue.put(entry("back", "a"), PROACTIVE)

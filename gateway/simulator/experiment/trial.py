@@ -41,6 +41,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Of each run."""
     max_retries: int = 1_000_000
     """Of a refused turn. Sessions that were given up would make a run look shorter than it was."""
+    says_when_over: bool = True
+    """Clients tell the gateway that a session is over; most agents do not."""
     shown: int = 8
     """Sessions kept in full, for the waterfall."""
     shown_ids: frozenset[str] = frozenset()
@@ -80,7 +82,7 @@ class Trials:
             plan.fleet,
             plan.make_brain,
             options=plan.options,
-            client=ClientConfig(max_retries=setting.max_retries),
+            client=ClientConfig(max_retries=setting.max_retries, says_when_over=setting.says_when_over),
             seed=trial.seed,
             sink=measures,
             sample_every_s=max(1.0, sessions[-1].arrival_s / _LOOKS),

@@ -1,0 +1,256 @@
+"""Does the gateway harm anybody, at any load, pause and context?
+
+    python -m benchmarks.harmless [--quick] [--json] [--points N] [--draw SEED] [--seeds N] [--table FILE]
+
+Simulated: vLLM's own scheduler on three engines (a tiny model on a core, a dense 70B on four A100, a sparse
+30B on an H200), sessions of some ten turns whose tools or people pause for 0 to 30 s, contexts from 2,000 to
+80,000 tokens, and so many at a time that half to eight times as much is held as fits, with and without a host
+tier. At each point the gateway's brain, as it is by default, plays against no admission (each session's turns
+on one replica) and against fixed windows, of which the best in hindsight counts. These know when a session is
+over; the gateway is not told.
+
+Points are drawn from the whole grid, by `--draw`, so that those that were tuned on are not those that are
+reported. Losses come first. The live half is `benchmarks.harmless_live`.
+"""
+
+import argparse
+import itertools
+import random
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from benchmarks.command import judged
+from benchmarks.verdict import Verdict
+from gateway.simulator.baselines.plan import Plan
+from gateway.simulator.baselines.spec import parse_policies
+from gateway.simulator.experiment.parallel import run_all
+from gateway.simulator.experiment.trial import Setting, Trial
+from gateway.simulator.fleet import FleetSpec, ReplicaGroup
+from gateway.workload.trace.format import Session, Thread, Tool, Turn, TurnRef
+
+
+class Engine(msgspec.Struct, frozen=True):
+    profile: str
+    replicas: int
+    contexts: tuple[int, ...]
+    """Tokens that sessions hold on average."""
+    output_tokens: int
+    token_s: float
+    """Of an answer, while some others decode: only to say how long a session takes."""
+
+
+ENGINES: Final = {
+    "tiny": Engine(str(Path(__file__).with_name("simulations") / "tiny.toml"), 2, (2_000, 3_500), 30, 0.004),
+    "a100": Engine("llama-3-70b@4xa100-80", 1, (6_000, 20_000, 40_000), 200, 0.03),
+    "h200": Engine("qwen3-coder-30b-a3b@h200", 1, (6_000, 20_000, 40_000, 80_000), 200, 0.0075),
+}
+PAUSES_S: Final = (0.0, 0.5, 1.5, 4.0, 15.0, 30.0)
+TIMES: Final = (0.5, 1.0, 1.5, 3.0, 8.0)
+"""As many sessions as fit, so many times."""
+WINDOWS: Final = (0.6, 0.9, 1.3)
+"""Fixed ones, relative to as many as fit a replica."""
+HOST_GB: Final = 128.0
+SESSIONS: Final = (40, 240)
+"""At least and at most, of a run."""
+DONE, LATE, THRASHES = 0.97, 1.5, 0.9
+"""Of what the best gets done; first tokens to no admission's; no admission thrashes if it gets less done than
+so much of the best."""
+
+
+class Point(msgspec.Struct, frozen=True):
+    engine: str
+    pause_s: float
+    context: int
+    times: float
+    who: str
+    """`tools` or `people`."""
+    is_offloading: bool
+
+    @property
+    def name(self) -> str:
+        behind = "_offload" if self.is_offloading else ""
+        return f"{self.engine}_{self.pause_s:g}s_{self.context}_x{self.times:g}_{self.who}{behind}"
+
+
+QUICK: Final = (
+    Point("tiny", 4.0, 3_500, 3.0, "tools", False),
+    Point("tiny", 0.5, 3_500, 1.0, "tools", False),
+    Point("a100", 4.0, 40_000, 1.0, "people", False),
+    Point("h200", 15.0, 6_000, 1.5, "tools", False),
+    Point("h200", 4.0, 40_000, 3.0, "tools", False),
+    Point("h200", 15.0, 40_000, 1.5, "tools", True),
+)
+
+
+def grid() -> list[Point]:
+    return [
+        Point(name, pause_s, context, times, who, is_offloading)
+        for name, engine in ENGINES.items()
+        for pause_s, context, times, who, is_offloading in itertools.product(
+            PAUSES_S, engine.contexts, TIMES, ("tools", "people"), (False, True)
+        )
+        if not (is_offloading and name == "tiny") and not (who == "people" and pause_s < 1.0)
+    ]
+
+
+def sessions(point: Point, count: int, output_tokens: int) -> list[Session]:
+    """Each begins at half of the mean context, and ends at about one and a half times as much."""
+    dice = random.Random(point.name)
+    return [_session(point, number, dice, output_tokens) for number in range(count)]
+
+
+def _session(point: Point, number: int, dice: random.Random, output_tokens: int) -> Session:
+    turns: list[Turn] = []
+    tokens = int(point.context * dice.uniform(0.4, 0.6))
+    count = dice.randint(6, 14)
+    for at in range(count):
+        output = max(4, int(output_tokens * dice.expovariate(1.0)))
+        pause_s = point.pause_s * dice.expovariate(1.0)
+        are_people = point.who == "people"
+        tools = () if are_people or at + 1 == count else (Tool(name="tool", duration_s=pause_s),)
+        before = turns[-1].input_tokens + turns[-1].output_tokens if turns else 0
+        turns.append(
+            Turn(
+                input_tokens=tokens,
+                output_tokens=output,
+                prefix_of=TurnRef(0, at - 1) if at else None,
+                prefix_tokens=before,
+                tools=tools,
+                pause_s=pause_s if are_people and at else 0.0,
+                is_pause_human=are_people and at > 0,
+            )
+        )
+        tokens += output + max(1, int(point.context * dice.uniform(0.05, 0.15)) - output)
+    shared = min(500, point.context // 8)
+    thread = Thread(turns=tuple(turns), shared_key="agent", shared_tokens=shared)
+    return Session(id=f"s{number}", threads=(thread,))
+
+
+Figures = dict[str, float]
+
+
+class Played(msgspec.Struct, frozen=True):
+    none: Figures
+    windows: list[Figures]
+    ours: Figures
+
+    def to_best(self, name: str, *, is_most: bool) -> float:
+        choose = max if is_most else min
+        return self.ours[name] / choose(each[name] for each in (self.none, *self.windows))
+
+    @property
+    def thrashes(self) -> bool:
+        best = max(each["sessions_per_h"] for each in (self.none, *self.windows))
+        return self.none["sessions_per_h"] < THRASHES * best
+
+    @property
+    def ttft_p99_to_none(self) -> float:
+        return self.ours["ttft_p99_s"] / max(self.none["ttft_p99_s"], 1e-3)
+
+
+def play(point: Point, seeds: Sequence[int], *, jobs: int) -> Played:
+    engine = ENGINES[point.engine]
+    group = ReplicaGroup(profile=engine.profile, count=engine.replicas, offload_gb=HOST_GB)
+    fleet = FleetSpec(replicas=(group,))
+    plan = Plan.of(fleet)
+    tokens: float = sum(plan.kv_tokens(fleet).values())
+    if point.is_offloading:
+        tokens += engine.replicas * HOST_GB * 1e9 / plan.profile.model.kv_bytes_per_token
+    fit = tokens / point.context
+    at_once = max(1.0, point.times * fit)
+    least, most = SESSIONS
+    count = int(min(most, max(least, 3 * at_once)))
+    session_s = 10 * (point.pause_s + engine.output_tokens * engine.token_s + 0.1)
+    setting = Setting(
+        workload=sessions(point, count, engine.output_tokens),
+        fleet=fleet,
+        sessions=count,
+        shown=0,
+    )
+    ending = "+offload" if point.is_offloading else ""
+    caps = sorted({max(1, round(share * fit / engine.replicas)) for share in WINDOWS})
+    texts = ["affinity", *(f"session-cap:n={cap}" for cap in caps)]
+    per_h = at_once / session_s * 3600
+    none, *windows = _played(setting, [text + ending for text in texts], per_h, seeds, jobs=jobs)
+    untold = msgspec.structs.replace(setting, says_when_over=False)
+    (ours,) = _played(untold, [f"turnpike{ending}"], per_h, seeds, jobs=jobs)
+    return Played(none=none, windows=windows, ours=ours)
+
+
+def _played(
+    setting: Setting, texts: Sequence[str], per_h: float, seeds: Sequence[int], *, jobs: int
+) -> list[Figures]:
+    """Of each policy, the mean over the seeds."""
+    variants = [parse_policies(text)[0].variants[0] for text in texts]
+    trials = [Trial(each, per_h, seed) for each in variants for seed in seeds]
+    found = run_all(setting, trials, jobs=jobs, progress=lambda *_: None)
+    return [
+        _mean([run.metrics for run in found[at : at + len(seeds)]]) for at in range(0, len(found), len(seeds))
+    ]
+
+
+def _mean(of_seeds: Sequence[dict[str, float | None]]) -> Figures:
+    return {name: statistics.fmean(each[name] or 0.0 for each in of_seeds) for name in of_seeds[0]}
+
+
+def judge(verdict: Verdict, point: Point, played: Played) -> None:
+    verdict.at_most(
+        f"{point.name}.mean_to_best", played.to_best("completion_mean_s", is_most=False), 1 / DONE
+    )
+    verdict.at_least(f"{point.name}.throughput_to_best", played.to_best("sessions_per_h", is_most=True), DONE)
+    bound = 1.0 if played.thrashes else LATE
+    verdict.at_most(f"{point.name}.ttft_p99_to_none", played.ttft_p99_to_none, bound)
+
+
+def table(found: dict[Point, Played]) -> str:
+    """Markdown, the greatest loss first."""
+    lines = [
+        "| point | mean to none | mean to best | throughput to best | TTFT p99 to none | hits (none) |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    by_loss = sorted(found.items(), key=lambda each: -each[1].to_best("completion_mean_s", is_most=False))
+    for point, played in by_loss:
+        to_best = played.to_best("completion_mean_s", is_most=False)
+        to_none = played.ours["completion_mean_s"] / played.none["completion_mean_s"]
+        mark = "**" if to_best > 1 / DONE else ""
+        lines.append(
+            f"| {point.name} | {to_none:.2f} | {mark}{to_best:.2f}{mark} "
+            f"| {played.to_best('sessions_per_h', is_most=True):.2f} | {played.ttft_p99_to_none:.1f} "
+            f"| {played.ours['hit_rate']:.2f} ({played.none['hit_rate']:.2f}) |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: list[str] | None = None) -> int:
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument("--points", type=int, default=40, help="drawn from the grid (default 40)")
+    own.add_argument("--draw", type=int, default=1, help="which points are drawn (default 1)")
+    own.add_argument("--seeds", type=int, default=1, help="runs of each policy at each point (default 1)")
+    own.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
+    own.add_argument("--table", type=Path, help="write the table there, in Markdown")
+    asked, _ = own.parse_known_args(argv)
+
+    def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
+        everything = grid()
+        drawn = random.Random(asked.draw).sample(everything, min(asked.points, len(everything)))
+        found: dict[Point, Played] = {}
+        for point in QUICK if is_quick else drawn:
+            found[point] = played = play(point, range(1, asked.seeds + 1), jobs=asked.jobs)
+            tell(f"{point.name}: mean {played.to_best('completion_mean_s', is_most=False):.3f} of the best's")
+            judge(verdict, point, played)
+        tell(table(found))
+        if asked.table is not None:
+            asked.table.write_text(table(found))
+
+    return judged(
+        __file__, __doc__, measure, quick=f"{len(QUICK)} points that are always the same", own=own, argv=argv
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
