@@ -1,8 +1,14 @@
 """What every test may use: the shared real engines; and what holds for every run of tests."""
 
+from hypothesis import settings
+
 from turnpike_vllm.scripted.guardian import guard
 
 pytest_plugins = ["tests.hangs", "tests.no_skips", "tests.engines"]
+
+# How long an example takes is the machine's affair; one that hangs meets the test's own limit.
+settings.register_profile("turnpike", deadline=None)
+settings.load_profile("turnpike")
 
 
 def pytest_configure() -> None:
