@@ -42,7 +42,7 @@ def test_sessions_are_stolen_and_nothing_is_lost(plugin: dict[str, Any] | None):
     )
     options = EngineOptions(block_size=BLOCK, max_model_len=8192, plugin=plugin)
     outcomes: Counter[str] = Counter()
-    for seed in range(4):
+    for seed in range(6):
         heard = Recorder()
         world = sessions(40, every_s=1.0, seed=seed)
         totals = simulate(world, fleet, greedy, options=options, load_profile=load_little, sink=heard)
