@@ -88,12 +88,12 @@ class Gaps:
 
     def limit_s(self, agent: AgentKey, gap: Gap, *, worth_s: float | None = None) -> float:
         """`worth_s`: as long as a place is worth holding; None if that is not known."""
-        if gap is Gap.IDLE and worth_s is not None:
-            unknown_s = self._likely_s(agent, gap, unknown_s=worth_s)
-            return max(self._config.least_s, min(worth_s, unknown_s))
-        return self._likely_s(agent, gap, unknown_s=self._config.least_s)
+        likely_s = self._likely_s(agent, gap)
+        if gap is Gap.TOOL or worth_s is None:
+            return likely_s
+        return max(self._config.least_s, min(worth_s, likely_s))
 
-    def _likely_s(self, agent: AgentKey, gap: Gap, *, unknown_s: float) -> float:
+    def _likely_s(self, agent: AgentKey, gap: Gap) -> float:
         """For so long it is likelier to come back than not."""
         config = self._config
         own, overall = self._types[gap].of(agent)
@@ -102,7 +102,7 @@ class Gaps:
             return seen.cached_s
         most_s = config.max_tool_s if gap is Gap.TOOL else config.max_idle_s
         if seen.lengths.observations < _ENOUGH and seen.returns.weight < _ENOUGH:
-            return config.unknown_tool_s if gap is Gap.TOOL else unknown_s
+            return config.unknown_tool_s if gap is Gap.TOOL else config.least_s
         ends = 1.0 - seen.returns.mean(_PRIOR_RETURN[gap], 2.0)
         longer = ends / max(1.0 - ends, 1e-9)
         limit_s = seen.lengths.quantile(1.0 - longer) if longer < 1.0 else None

@@ -103,7 +103,7 @@ def test_another_tenants_sessions_say_nothing_of_how_long_to_wait(ours, theirs):
 
 def test_after_a_plain_answer_a_place_is_kept_for_as_long_as_it_is_worth():
     gaps = Gaps(CONFIG)
-    assert gaps.limit_s(AGENT, Gap.IDLE, worth_s=45.0) == 45, "nothing is known of who comes back"
+    assert gaps.limit_s(AGENT, Gap.IDLE, worth_s=45.0) == 1, "nothing is known of who comes back"
     assert gaps.limit_s(AGENT, Gap.TOOL, worth_s=45.0) == 120
     for _ in range(100):
         gaps.saw_return(AGENT, Gap.IDLE, 30.0)
