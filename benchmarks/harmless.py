@@ -55,6 +55,8 @@ TIMES: Final = (0.5, 1.0, 1.5, 3.0, 8.0)
 WINDOWS: Final = (0.6, 0.9, 1.3)
 """Fixed ones, relative to as many as fit a replica."""
 HOST_GB: Final = 128.0
+LONGEST: Final = 110_000
+"""A session ends where its next prompt would have more tokens: the models take 131,072."""
 SESSIONS: Final = (40, 240)
 """At least and at most, of a run."""
 DONE, LATE, THRASHES = 0.97, 1.5, 0.9
@@ -109,6 +111,9 @@ def _session(point: Point, number: int, dice: random.Random, output_tokens: int)
     tokens = int(point.context * dice.uniform(0.4, 0.6))
     count = dice.randint(6, 14)
     for at in range(count):
+        if tokens > LONGEST:
+            turns[-1] = msgspec.structs.replace(turns[-1], tools=())
+            break
         output = max(4, int(output_tokens * dice.expovariate(1.0)))
         pause_s = point.pause_s * dice.expovariate(1.0)
         are_people = point.who == "people"

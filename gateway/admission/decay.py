@@ -68,6 +68,13 @@ class DecayedHistogram:
             self._total /= self._gain
             self._gain = 1.0
 
+    def beyond(self, value: float) -> float:
+        """The share of the observations that are not clearly smaller; 1 before the first."""
+        if not self.observations:
+            return 1.0
+        place = int(math.log(value / self._low) / self._log_ratio) + 1 if value > self._low else 0
+        return max(0.0, min(1.0, sum(self._counts[place:]) / self._total))
+
     def quantile(self, share: float) -> float | None:
         """The value that `share` of the observations do not exceed; None before the first."""
         if not self.observations:

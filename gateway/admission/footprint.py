@@ -35,7 +35,9 @@ Demand = tuple[float, ...]
 
 NOTHING: Final[Demand] = (0.0,) * len(HORIZONS)
 
-_PRIOR_GROWTH: Final = 1000.0
+_PRIOR_GROWTH: Final = 0.1
+"""Of its first prompt, by which a session grows each turn; while none is known, of so many tokens:"""
+_PRIOR_PROMPT: Final = 10_000.0
 _PRIOR_TOKENS_PER_BYTE: Final = 0.25
 _TRUST: Final = 8.0
 """Observations of its own after which a type counts as much as all types of its owner."""
@@ -60,6 +62,7 @@ class AgentType:
         "_survival",
         "_worked_out_at",
         "cycle_s",
+        "first_prompt",
         "growth",
         "hazard",
         "shared",
@@ -72,6 +75,8 @@ class AgentType:
         half_life = config.half_life_turns
         self.growth = TurnGrowth(half_life=half_life)
         self.tokens_per_byte = DecayedMean(half_life=half_life)
+        self.first_prompt = DecayedMean(half_life=half_life)
+        """Tokens of sessions' first prompts."""
         self.hazard = TurnHazard(half_life=half_life)
         self.shared = DecayedHistogram(low=16, half_life=50)
         """Tokens that were cached already when a session began."""
@@ -100,8 +105,14 @@ class AgentType:
         self._forget_what_is_outdated(overall)
         found = self._growth.get(turn)
         if found is None:
-            found = self._growth[turn] = self.growth.after(turn, HORIZONS, _PRIOR_GROWTH, overall.growth)
+            found = self._growth[turn] = self.growth.after(
+                turn, HORIZONS, overall.prior_growth(), overall.growth
+            )
         return found
+
+    def prior_growth(self) -> float:
+        """Tokens by which a turn makes a session longer, before any was seen."""
+        return _PRIOR_GROWTH * self.first_prompt.mean(_PRIOR_PROMPT, 1e-9)
 
     def _forget_what_is_outdated(self, overall: "AgentType") -> None:
         turns = overall.hazard.turns
@@ -133,6 +144,10 @@ class Footprints:
             for kind in self.types.of(agent):
                 kind.tokens_per_byte.add(prompt_tokens / body_bytes)
 
+    def saw_first_prompt(self, agent: AgentKey, tokens: int) -> None:
+        for kind in self.types.of(agent):
+            kind.first_prompt.add(float(tokens))
+
     def saw_shared(self, agent: AgentKey, cached_tokens: int) -> None:
         """A new session found so many tokens of its first prompt in the cache."""
         own, _ = self.types.of(agent)
@@ -157,7 +172,7 @@ class Footprints:
     def growth(self, agent: AgentKey, turn: int) -> float:
         """Tokens by which the `turn`-th turn makes its session longer."""
         own, overall = self.types.of(agent)
-        return own.growth.mean(turn, _PRIOR_GROWTH, overall.growth)
+        return own.growth.mean(turn, overall.prior_growth(), overall.growth)
 
     def end_chance(self, agent: AgentKey, turn: int) -> float:
         own, overall = self.types.of(agent)
@@ -167,12 +182,13 @@ class Footprints:
         """Tokens that sessions of this type have in common; 0 while that is unknown."""
         return self.types.of(agent)[0].shared_tokens
 
-    def demand(self, agent: AgentKey, turn: int, tokens: float) -> Demand:
-        """Of a session alone, its shared prefix left out, which is counted once for all."""
+    def demand(self, agent: AgentKey, turn: int, tokens: float, *, back: float = 1.0) -> Demand:
+        """Of a session alone, its shared prefix left out, which is counted once for all. `back`: the
+        chance that it comes back at all."""
         kind, overall = self.types.of(agent)
         own = max(0.0, tokens - kind.shared_tokens)
         alive, grown = kind.survival(turn, overall), kind.grown(turn, overall)
-        return tuple(chance * (own + more) for chance, more in zip(alive, grown, strict=True))
+        return tuple(back * chance * (own + more) for chance, more in zip(alive, grown, strict=True))
 
     def expected_turns(self, agent: AgentKey, turn: int) -> float:
         """How many more turns a session is expected to make that made `turn`; within the horizons."""
@@ -239,7 +255,7 @@ class Residents:
         return sum(most.values())
 
     def now(self) -> float:
-        """Tokens held at present."""
+        """Tokens that they hold and are expected to ask for again."""
         return self._sum[0] + self.shared()
 
     def peak(self, *, also: Demand = NOTHING, agent: AgentKey | None = None) -> float:

@@ -109,6 +109,16 @@ class Gaps:
         seen.cached_s = max(config.least_s, min(most_s, limit_s or 0.0))
         return seen.cached_s
 
+    def back(self, agent: AgentKey, gap: Gap, silent_s: float) -> float:
+        """The chance that a session comes back which has been silent for so long."""
+        own, overall = self._types[gap].of(agent)
+        chance = own.returns.mean(overall.returns.mean(_PRIOR_RETURN[gap], 2.0), 2.0)
+        seen = own if own.lengths.observations >= _ENOUGH else overall
+        if seen.lengths.observations >= _ENOUGH:
+            later = chance * seen.lengths.beyond(silent_s)
+            chance = later / max(later + 1.0 - chance, 1e-9)
+        return chance
+
     def tool_s(self, agent: AgentKey) -> float:
         """What its tools take after a turn; while little is known, as for its owner's other types."""
         own, overall = self._types[Gap.TOOL].of(agent)

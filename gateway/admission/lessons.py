@@ -94,8 +94,10 @@ class Lessons:
             limits.gpu.saw_prompt(outcome.prefill_s)
         if usage.prompt_tokens is not None:
             known.saw_size(member.agent, body_bytes=applicant.body_bytes, prompt_tokens=usage.prompt_tokens)
-            if usage.cached_tokens is not None and member.turn == 0:
-                known.saw_shared(member.agent, usage.cached_tokens)
+            if member.turn == 0:
+                known.saw_first_prompt(member.agent, usage.prompt_tokens)
+                if usage.cached_tokens is not None:
+                    known.saw_shared(member.agent, usage.cached_tokens)
             is_warm = may_find_warm and continues
             is_there = before is not None and before.replica == outcome.replica
             if before is not None and is_there and is_warm and before.life == limits.life_of(outcome.replica):

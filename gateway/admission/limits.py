@@ -36,6 +36,9 @@ OVERFLOW: Final = "kv_overflow"
 HAVE_TIME, HAVE_NO_TIME = "engines_have_time", "engines_have_no_time"
 """Why sessions may be in that do not fit, or may no longer."""
 _UPDATE_S: Final = 1.0
+_TURNS_AHEAD: Final = 2.0
+"""Turns by which those that run now grow before somebody who has to leave has left: the one that runs, and
+its next. With 1, too many run when the cache is full."""
 
 
 class Excess(NamedTuple):
@@ -108,7 +111,10 @@ class Limits:
             return None
         places.count_anew()
         demand = self._footprints.demand(member.agent, max(1, member.turn), member.tokens)
-        pace_s = window.pace_s(places.residents.peak(also=demand, agent=member.agent), max(demand))
+        peak = places.residents.peak(also=demand, agent=member.agent)
+        if peak > self.throughput.enough_tokens:
+            return WaitReason.KV_FULL
+        pace_s = window.pace_s(peak, max(demand))
         if math.isinf(pace_s):
             return WaitReason.KV_FULL
         is_too_soon = since_s < pace_s and not member.is_spilled
@@ -128,7 +134,7 @@ class Limits:
             return 0
         if places.count <= max(1.0, self.beyond_kv()):
             return 0
-        soon = places.residents.now() + places.live * self.grown.mean(0.0) - leaving
+        soon = places.residents.now() + _TURNS_AHEAD * places.live * self.grown.mean(0.0) - leaving
         return math.ceil(max(0.0, soon - seen.capacity) * places.count / max(soon, 1.0))
 
     def worth_s(self) -> float | None:

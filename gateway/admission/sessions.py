@@ -28,6 +28,8 @@ from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId
 _MAX_THREADS: Final = 32
 """Conversations of which it is known what they hold; more, where more of them have turns at once."""
 _LOOKED_AT: Final = 256
+_NOTICED: Final = 0.02
+"""So much a chance has to change before it is counted anew: each time costs some µs."""
 
 
 class ThreadState(msgspec.Struct):
@@ -92,6 +94,8 @@ class Member(msgspec.Struct, kw_only=True, eq=False):
     counted_gone: bool = False
     is_studied: bool = True
     """Its turns teach what sessions of its type are like."""
+    back: float = 1.0
+    """The chance that it makes another turn: below 1 while it is silent after a plain answer."""
     held: float = 0.0
     """Of all its threads."""
 
@@ -239,6 +243,9 @@ class Places:
         request, which ends no silence: tools run on beside it."""
         assert member.is_in
         self._silent.pop(member.session, None)
+        if member.back < 1.0:
+            member.back = 1.0
+            self._stale[member.session] = member
         self._run(member, 1)
         self.quiet_since_s = None
         if is_aside:
@@ -265,6 +272,7 @@ class Places:
         if not member.live:
             assert member.gap is not None
             self._silent[member.session] = member
+            self._weigh(member, now=now)
 
     def count_anew(self) -> None:
         """Counts what has changed since the last time."""
@@ -330,6 +338,8 @@ class Places:
             limit_s = self._gaps.limit_s(member.agent, member.gap, worth_s=worth_s)
             if member.gap is Gap.TOOL:
                 limit_s *= tools_slower
+            else:
+                self._weigh(member, now=now)
             if now - member.gap_since_s >= limit_s:
                 self.saw_end(member)
                 if member.is_studied and member.turn:
@@ -341,13 +351,21 @@ class Places:
                 out.append(member)
         return out
 
+    def _weigh(self, member: Member, *, now: float) -> None:
+        """How much of what a silent session holds will be asked for?"""
+        if member.gap is Gap.IDLE and member.turn:
+            back = self._gaps.back(member.agent, member.gap, now - member.gap_since_s)
+            if abs(back - member.back) >= _NOTICED:
+                member.back = back
+                self._stale[member.session] = member
+
     def saw_end(self, member: Member) -> None:
         """It will make no other turn, as far as we know. (If it said so, that teaches nothing of silence.)"""
         if member.is_studied and member.turn:
             self._footprints.saw_end(member.agent, member.turn)
 
     def _demand_of(self, member: Member) -> Demand:
-        return self._footprints.demand(member.agent, max(1, member.turn), member.tokens)
+        return self._footprints.demand(member.agent, max(1, member.turn), member.tokens, back=member.back)
 
 
 def to_leave(

@@ -43,6 +43,9 @@ _COMPARED: Final = 16
 _AS_GOOD: Final = 0.9
 """Of the most that gets done. Of numbers of sessions that do so much the largest counts: to hold somebody
 back has to pay. From 0.85 to 0.97 that makes no difference that could be measured."""
+_ENOUGH: Final = 0.95
+"""Of the most that as many as fit get done. Where not all can be in, no more are in than do so much: those
+beyond would only take the time of others, and lose what they hold sooner."""
 _SURE: Final = 0.85
 """Of the cache that is expected, so much is counted on where more are in than fit: near the cliff to be wrong
 by little costs much."""
@@ -135,6 +138,9 @@ class Throughput:
         as many as fit; infinite: all that are there, and 0: none."""
         self.lost = 0.0
         """Share of the replicas' time that is expected to be lost with as many as are in."""
+        self.enough_tokens = math.inf
+        """KV tokens of so many sessions as get nearly the most done, of those that fit; infinite where all
+        fit, or more get more done."""
 
     @property
     def is_known(self) -> bool:
@@ -147,9 +153,11 @@ class Throughput:
         return self._anew_s.mean(0.0, 1e-9) / tokens if self.is_known and tokens > 0 else None
 
     def saw_turn(self, alone: Alone, *, silent_s: float | None, kept_s: float, prompt_tokens: float) -> None:
-        """A turn ended. `silent_s`: since its session's turn before, while it kept its place for `kept_s`."""
-        if silent_s is not None:
-            self._silences_s.add(silent_s)
+        """A turn ended. `silent_s`: since its session's turn before, while it kept its place for `kept_s`;
+        None if there was none: a first turn teaches nothing, as nothing of it could have been lost."""
+        if silent_s is None:
+            return
+        self._silences_s.add(silent_s)
         self._kept_s.add(kept_s)
         self._fresh_s.add(alone.fresh_s)
         self._anew_s.add(alone.anew_s)
@@ -163,6 +171,7 @@ class Throughput:
         """`sessions`: in now, which hold `held` tokens and at most `demand`; `waiting`: those that would be
         in, too; `budget`: tokens that all replicas have for them."""
         had, self.most, self.lost = self.most, 0.0, 0.0
+        self.enough_tokens = math.inf
         if not self.is_known or not sessions or not replicas or math.isinf(budget) or demand <= 0:
             return
         tokens = max(held, demand) / sessions
@@ -176,10 +185,18 @@ class Throughput:
         flows = [flow(count, turns, kv_tokens=_SURE * kv_tokens) for count in tried]
         best = max(each.turns_per_s for each in flows)
         if best < within * (_PAYS if not had else 1.0 / _PAYS):
+            self.enough_tokens = tokens * replicas * self._enough(fit, turns, kv_tokens)
             return
         most = next(n for n, each in zip(tried, flows, strict=True) if each.turns_per_s >= _AS_GOOD * best)
         self.most = most * replicas if most < there else math.inf
         self.lost = flow(min(most, sessions / replicas), turns, kv_tokens=_SURE * kv_tokens).lost
+
+    def _enough(self, fit: float, turns: Turns, kv_tokens: float) -> float:
+        """Of the numbers of sessions that fit, the smallest that gets nearly the most done."""
+        tried = [fit * number / _COMPARED for number in range(1, _COMPARED + 1)]
+        flows = [flow(count, turns, kv_tokens=_SURE * kv_tokens).turns_per_s for count in tried]
+        least = _ENOUGH * max(flows)
+        return max(1.0, next(count for count, done in zip(tried, flows, strict=True) if done >= least))
 
     def _turns(self, tokens: float, *, grown: float) -> Turns:
         """Of sessions that will hold so many, `grown` times what they hold now."""

@@ -111,7 +111,7 @@ class Forecasts:
             return None
         left = self._before(live)
         found = max(cached, min(prompt, left.cached_tokens)) if left is not None else cached
-        return known.estimator.alone(prompt - found, found, output)
+        return known.estimator.alone(prompt - found, found, output, decode_s=live.decode_s)
 
     def _known(self, replica: ReplicaId) -> _Replica | None:
         """If enough is known of it."""
@@ -170,7 +170,9 @@ class Forecasts:
         if live.facts.work is not Work.GENERATE:
             return
         known, request = self._replicas[replica], live.request
-        known.in_flight.ended(request)
+        beside_s = known.in_flight.ended(request)
+        if live.saw_first_token:
+            live.decode_s = max(0.0, now - live.first_token_s - beside_s)
         prediction = self._lessons.pop(request, None)
         if answer is None or answer.status >= 400:
             return

@@ -41,6 +41,9 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     """In the waiting room, all visits together."""
     saw_first_token: bool = False
     first_token_s: float = 0.0
+    decode_s: float | None = None
+    """From its first token to its end, without the prompts that its replica computed meanwhile; None while
+    that is not known."""
     waits_for: WaitReason | None = None
     """Why it was last told to wait."""
     task_arrived_s: float = 0.0

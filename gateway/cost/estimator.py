@@ -204,20 +204,33 @@ class Estimator:
             seconds += (output_tokens - 1) * formula.token_s(new_tokens + cached_tokens, _NOTHING_ELSE)
         return seconds
 
-    def alone(self, new_tokens: float, cached_tokens: float, output_tokens: float) -> Alone:
-        """A turn that has this replica to itself; of a prompt so much is new."""
+    def alone(
+        self,
+        new_tokens: float,
+        cached_tokens: float,
+        output_tokens: float,
+        *,
+        decode_s: float | None = None,
+    ) -> Alone:
+        """A turn that has this replica to itself; of a prompt so much is new. `decode_s`: what decoding took
+        at most, if that was seen: while prompts of others are computed all the time, what a token takes alone
+        cannot be told from what they take."""
         formula = self._formula
         if formula is None:
             formula = self._formula = self._multiplied_out()
         fresh_s, prompt = formula.alone_s(new_tokens, cached_tokens), new_tokens + cached_tokens
         token_s, decoded = formula.token_s(prompt, _NOTHING_ELSE), max(0.0, output_tokens - 1)
         beside = formula.token_s(prompt, Load(decoding=_AMONG, decoding_context_tokens=_AMONG * prompt))
+        row_s = decoded * max(0.0, min(token_s, (beside - token_s) / _AMONG))
+        decoding_s = decoded * token_s
+        if decode_s is not None:
+            decoding_s = min(decoding_s, max(row_s, decode_s))
         return Alone(
-            seconds=self._pace * fresh_s + decoded * token_s,
+            seconds=self._pace * fresh_s + decoding_s,
             fresh_s=fresh_s,
             anew_s=formula.alone_s(prompt, 0.0),
-            decode_s=decoded * token_s,
-            row_s=decoded * max(0.0, min(token_s, (beside - token_s) / _AMONG)),
+            decode_s=decoding_s,
+            row_s=row_s,
         )
 
     def observe_first_token(

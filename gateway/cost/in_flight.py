@@ -20,6 +20,8 @@ class _Turn(msgspec.Struct, frozen=True, gc=False):
     product: float
     prefill_s: float
     sent_s: float
+    computed_s: float = 0.0
+    """What prompts had taken on the replica when its first token came."""
 
 
 class InFlight:
@@ -31,6 +33,8 @@ class InFlight:
         self._last_first_token_s = float("-inf")
         self._queued_tokens = self._queued_products = self._queued_context = 0.0
         self._decoding_context = 0.0
+        self._computed_s = 0.0
+        """What the prompts took whose first token came, each alone."""
 
     def __len__(self) -> int:
         return len(self._prefilling) + len(self._decoding)
@@ -68,18 +72,22 @@ class InFlight:
         """Of a turn that is in. Once told, further calls change nothing."""
         if turn not in self._decoding:
             started = self._leave_queue(turn)
-            self._decoding[turn] = started
+            self._computed_s += started.prefill_s
+            self._decoding[turn] = msgspec.structs.replace(started, computed_s=self._computed_s)
             self._decoding_context += started.context_tokens
             self._last_first_token_s = now
 
-    def ended(self, turn: Hashable) -> None:
-        """However it ended."""
+    def ended(self, turn: Hashable) -> float:
+        """However it ended. Returns for how many seconds since its first token the replica computed prompts
+        of others."""
         if turn in self._prefilling:
             self._leave_queue(turn)
-            return
-        self._decoding_context -= self._decoding.pop(turn).context_tokens
+            return 0.0
+        ended = self._decoding.pop(turn)
+        self._decoding_context -= ended.context_tokens
         if not self._decoding:
             self._decoding_context = 0.0  # sums of fractions do not come back to nothing by themselves
+        return self._computed_s - ended.computed_s
 
     def _leave_queue(self, turn: Hashable) -> _Turn:
         left = self._prefilling.pop(turn)

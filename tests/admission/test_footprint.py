@@ -225,3 +225,15 @@ def test_the_sum_is_that_of_its_parts(steps):
     assert residents.peak() == pytest.approx(max(sums) + shared, abs=1e-3)
     assert len(residents) == len(members)
     assert residents.peak(also=NOTHING, agent=AGENT) >= residents.peak()
+
+
+def test_before_any_growth_was_seen_a_turn_adds_a_tenth_of_a_first_prompt():
+    small, large = Footprints(FootprintConfig()), Footprints(FootprintConfig())
+    assert small.growth(AGENT, 3) == 1_000.0, "of ten thousand tokens"
+    small.saw_first_prompt(AGENT, 2_000)
+    large.saw_first_prompt(AGENT, 40_000)
+    assert small.growth(AGENT, 3) == pytest.approx(200.0)
+    assert large.growth(AGENT, 3) == pytest.approx(4_000.0)
+    for _ in range(100):
+        large.saw_turn(AGENT, 3, grown=500.0, turn_s=1.0)
+    assert large.growth(AGENT, 3) == pytest.approx(500.0, rel=0.2)

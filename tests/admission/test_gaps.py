@@ -110,3 +110,15 @@ def test_after_a_plain_answer_a_place_is_kept_for_as_long_as_it_is_worth():
     assert gaps.limit_s(AGENT, Gap.IDLE, worth_s=45.0) == pytest.approx(30, rel=0.2), "all are back by then"
     assert gaps.limit_s(AGENT, Gap.IDLE, worth_s=3.0) == 3, "to compute it anew costs less than to wait"
     assert gaps.limit_s(AGENT, Gap.IDLE, worth_s=0.1) == 1
+
+
+def test_how_likely_a_silent_session_comes_back():
+    gaps = Gaps(GapsConfig())
+    assert gaps.back(AGENT, Gap.IDLE, 0.0) == 0.5, "nothing is known"
+    for number in range(40):
+        if number % 4:
+            gaps.saw_return(AGENT, Gap.IDLE, 5.0)
+        else:
+            gaps.saw_end(AGENT, Gap.IDLE)
+    just_now, later, too_late = (gaps.back(AGENT, Gap.IDLE, silent_s) for silent_s in (0.0, 4.0, 60.0))
+    assert 0.7 < just_now < 0.78 and later == just_now and too_late < 0.01

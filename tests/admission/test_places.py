@@ -190,10 +190,36 @@ class Comings(RuleBasedStateMachine):
         live = sum(each.live for each in self.all)
         assert (self.places.quiet_since_s is None) == (live > 0)
         self.places.count_anew()
-        assert self.places.residents.now() == pytest.approx(sum(each.tokens for each in here), abs=1e-3)
+        wanted = sum(each.back * each.tokens for each in here)
+        assert self.places.residents.now() == pytest.approx(wanted, abs=1e-3)
+        assert all(each.back == 1.0 for each in here if each.live)
         assert self.places.tokens == pytest.approx(sum(each.tokens for each in here), abs=1e-3)
         assert set(self.places._silent) == {each.session for each in here if not each.live}
 
 
 Comings.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
 TestComings = Comings.TestCase
+
+
+def test_who_answered_plainly_counts_for_as_much_as_it_is_likely_to_be_back():
+    footprints = Footprints(FootprintConfig())
+    gaps = Gaps(GapsConfig())
+    places = Places(footprints, gaps)
+    for _ in range(20):
+        gaps.saw_end(UNKNOWN_AGENT, Gap.IDLE)
+    held = []
+    for name, gap in (("tools", Gap.TOOL), ("plain", Gap.IDLE)):
+        each = member(name)
+        places.members[each.session] = each
+        places.enter(each, now=0.0)
+        places.turn_began(each, now=0.0)
+        each.turn = 1
+        remember(places, each, 10_000.0)
+        before = places.residents.now()
+        places.turn_ended(each, gap, now=1.0)
+        places.count_anew()
+        held.append(places.residents.now() - before)
+    assert held[0] > 9_000.0 and held[1] < 1_500.0
+    places.turn_began(places.members[SessionId("plain")], now=2.0)
+    places.count_anew()
+    assert places.residents.now() == pytest.approx(20_000.0), "it is back"

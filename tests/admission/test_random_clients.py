@@ -78,6 +78,9 @@ class Clients(RuleBasedStateMachine):
 
     @rule(session=st.sampled_from(SESSIONS))
     def is_over(self, session):
+        self._finish(session)
+
+    def _finish(self, session):
         turns = [*self.play.running.values(), *self.play.waiting.values()]
         if not any(each.session == session for each in turns):
             self.play.finish(session)
@@ -120,7 +123,7 @@ class Clients(RuleBasedStateMachine):
         for _ in range(3 * len(SESSIONS) + 3):
             for session in {str(each.session) for each in self.play.running.values()}:
                 self.play.end(session)
-                self.play.finish(session)
+                self._finish(session)
             self.play.later(0.2)
         assert not self.play.waiting and not self.play.running, "somebody was left waiting"
         assert not self.play.policy._turns

@@ -277,6 +277,9 @@ def test_sessions_enter_while_their_footprints_fit():
 
 def test_where_kv_is_short_one_that_fits_passes_a_large_one_of_its_tenant_until_that_starves():
     play = Play(packing={"starved_s": 20.0}).has(kv_tokens=650_000)
+    for number in range(20):  # sessions grow by little
+        play.turn(f"before-{number}", tokens=4_000, calls=False)
+        play.finish(f"before-{number}")
     play.is_let_in("big", body_bytes=4 * 530_000)
     play.end("big", tokens=530_000)
     play.is_let_in("big")
@@ -913,7 +916,7 @@ def test_who_came_last_gives_way_before_the_cache_overflows():
         play.now += 2.0
         for name in names:
             play.end(name, tokens=tokens)
-        play.later(1.0)
+        play.later(0.05)  # tools are quick: the fleet does not rest, so nobody enters for that
     held = play.pool.places.residents.now()
     assert held <= 100_000 and not play.pool.places.members["s4"].is_in
     assert play.pool.places.members["s0"].is_in, "the oldest stays"

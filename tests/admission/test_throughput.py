@@ -167,3 +167,33 @@ def test_whoever_waits_enters_while_engines_have_the_time():
 def test_and_waits_where_they_have_not():
     play = full_pool(pause_s=4.0, anew_s=20.0)
     assert play.ask("new").reason in (WaitReason.KV_FULL, WaitReason.BEHIND_OTHERS, WaitReason.WINDOW_FULL)
+
+
+def test_first_turns_teach_nothing_of_what_would_be_lost():
+    """All of their prompts is new, so letting everybody in seems to cost nothing."""
+    asked = taught(LONG_PROMPTS)
+    first = msgspec.structs.replace(LONG_PROMPTS, fresh_s=LONG_PROMPTS.anew_s)
+    for _ in range(200):
+        asked.saw_turn(takes(first), silent_s=None, kept_s=0.0, prompt_tokens=57_000)
+    held = 11 * LONG_PROMPTS.tokens
+    asked.update(sessions=11, waiting=60, replicas=1, held=held, demand=held, budget=held)
+    assert asked.most == 0.0
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_where_not_all_can_be_in_no_more_are_than_get_nearly_the_most_done(replicas):
+    """Tools are quick: five keep the engine busy, so eleven would only be in each other's way."""
+    quick = msgspec.structs.replace(
+        LONG_PROMPTS, silences_s=[0.5] * 10, kept_s=0.5, row_s=0.5, decode_s=3.0, fresh_s=0.7
+    )
+    enough = most(quick, waiting=20 * replicas, replicas=replicas).enough_tokens / replicas / quick.tokens
+    assert 3.0 < enough < 7.0
+    done = [flow(n, quick, kv_tokens=11.4 * 57_000).turns_per_s for n in (enough, 11)]
+    assert done[0] > 0.93 * done[1]
+
+
+def test_where_all_fit_nobody_is_one_too_many():
+    asked = taught(msgspec.structs.replace(LONG_PROMPTS, silences_s=[0.5] * 10, kept_s=0.5))
+    held = 8 * LONG_PROMPTS.tokens
+    asked.update(sessions=8, waiting=2, replicas=1, held=held, demand=held, budget=11 * LONG_PROMPTS.tokens)
+    assert asked.enough_tokens == math.inf

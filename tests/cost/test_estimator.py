@@ -217,3 +217,14 @@ def test_an_engine_that_stalls_now_and_then_is_still_understood() -> None:
 def test_there_is_queueing_in_the_tests_above() -> None:
     first, _ = watched(MIXTURE.name, "mistaken", 12, 1)
     assert statistics.mean(first.queued) > 0.2
+
+
+def test_decoding_alone_takes_no_longer_than_it_was_seen_to_take() -> None:
+    """Where prompts are computed all the time, each token is slow, and looks as if it were so alone."""
+    estimator = Estimator()
+    believed = estimator.alone(100, 1_000, 200)
+    seen = estimator.alone(100, 1_000, 200, decode_s=believed.decode_s / 4)
+    assert seen.decode_s == pytest.approx(believed.decode_s / 4)
+    assert seen.seconds == pytest.approx(believed.seconds - 0.75 * believed.decode_s, rel=0.05)
+    assert estimator.alone(100, 1_000, 200, decode_s=9 * believed.decode_s) == believed
+    assert estimator.alone(100, 1_000, 200, decode_s=0.0).decode_s == believed.row_s, "its own part of a step"

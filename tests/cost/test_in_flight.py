@@ -88,3 +88,18 @@ def test_the_books_balance(steps: list[tuple[int, str]]) -> None:
         assert len(flying) == len(queued) + len(decoding) and load.decoding == len(decoding)
         assert load.decoding_context_tokens == pytest.approx(sum(decoding.values()))
         assert -1e-6 <= load.queued_tokens <= sum(queued.values()) + 1e-6
+
+
+def test_what_others_prompts_took_since_the_first_token_is_told_at_the_end() -> None:
+    """Decoding stands still meanwhile, so it is no part of what decoding takes."""
+    flying, long, short = InFlight(), predicted(10_000), predicted(2_000)
+    flying.sent("before", predicted(4_000), now=0.0)
+    flying.first_token("before", now=1.0)
+    flying.sent("a", predicted(1_000), now=1.0)
+    flying.first_token("a", now=2.0)
+    for turn, prompt in (("b", long), ("c", short)):
+        flying.sent(turn, prompt, now=2.0)
+        flying.first_token(turn, now=3.0)
+    flying.sent("d", long, now=3.0)
+    assert flying.ended("a") == pytest.approx(long.prefill_s + short.prefill_s)
+    assert flying.ended("c") == 0.0 and flying.ended("d") == 0.0
