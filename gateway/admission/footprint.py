@@ -7,7 +7,9 @@ Symbols: *required KV blocks* → tokens here (an engine's capacity comes in bot
 
 Deviations: MARS estimates from the length of the prefill. A session grows with every turn until it ends, and
 neither is known in advance: what its agent type did so far says how fast it grows and how likely it is to end
-(`decay.py`), and, while little is known of its type, what the tenant's other types did. A set of sessions
+(`decay.py`), and, while little is known of its type, what the tenant's other types did. Before any growth was
+seen it is a share of first prompts, so that no constant belongs to a size of context. A silent session counts
+for as much as it is likely to be back. A set of sessions
 does not reach its peak all at once, so their demand is the largest, over a few horizons, of what is expected
 to be alive then, and not the sum of the peaks. A prefix that sessions of a type share (system prompt, tools)
 is resident once, whoever they belong to.

@@ -16,7 +16,8 @@ sessions is back after T = Z + R, where R² + R (Z - n D) - D Z = 0, and waits q
 shared by what is used, and by what was used less than a time τ ago: n c (E min(g + q, τ) + D + d - b) = C T;
 hits are what returns sooner, h = P(g + q ≤ τ). The two meet from below: h begins at 0, because a burst that
 finds nothing in the cache keeps itself there. The throughput n / T has a cliff where n c > C if tools are
-short and prompts are long, and none where they are not.
+short and prompts are long, and none where they are not. Where it has one, n / T hardly rises long before it:
+whoever has to wait waits at the door then, and not in the engine.
 
 Deviations: all sessions are alike, of mean size.
 
