@@ -1,6 +1,7 @@
 """Does the gateway harm anybody, at any load, pause and context?
 
-    python -m benchmarks.harmless [--quick] [--json] [--points N] [--draw SEED] [--seeds N] [--table FILE]
+    python -m benchmarks.harmless [--quick] [--json] [--points N] [--draw SEED] [--at NAME ...] [--seeds N]
+        [--table FILE]
 
 Simulated: vLLM's own scheduler on three engines (a tiny model on a core, a dense 70B on four A100, a sparse
 30B on an H200), sessions of some ten turns whose tools or people pause for 0 to 30 s, contexts from 2,000 to
@@ -25,6 +26,7 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.command import judged
+from benchmarks.processes import BenchmarkError
 from benchmarks.verdict import Verdict
 from gateway.simulator.baselines.plan import Plan
 from gateway.simulator.baselines.spec import parse_policies
@@ -136,6 +138,20 @@ def _session(point: Point, number: int, dice: random.Random, output_tokens: int)
     return Session(id=f"s{number}", threads=(thread,))
 
 
+def chosen(names: Sequence[str] | None, *, points: int, draw: int) -> list[Point]:
+    """The named points of the grid; without names, so many that are drawn. Raises BenchmarkError for a name
+    that none has."""
+    everything = grid()
+    if not names:
+        return random.Random(draw).sample(everything, min(points, len(everything)))
+    of_name = {point.name: point for point in everything}
+    if unknown := [name for name in names if name not in of_name]:
+        raise BenchmarkError(
+            f"no point of the grid is called {unknown[0]!r}; one is called {everything[0].name!r}"
+        )
+    return [of_name[name] for name in names]
+
+
 Figures = dict[str, float]
 
 
@@ -234,6 +250,9 @@ def table(found: dict[Point, Played]) -> str:
 def main(argv: list[str] | None = None) -> int:
     own = argparse.ArgumentParser(add_help=False)
     own.add_argument("--points", type=int, default=40, help="drawn from the grid (default 40)")
+    own.add_argument(
+        "--at", nargs="+", metavar="NAME", help="these points of the grid, as the table names them"
+    )
     own.add_argument("--draw", type=int, default=1, help="which points are drawn (default 1)")
     own.add_argument("--seeds", type=int, default=1, help="runs of each policy at each point (default 1)")
     own.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
@@ -241,10 +260,8 @@ def main(argv: list[str] | None = None) -> int:
     asked, _ = own.parse_known_args(argv)
 
     def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
-        everything = grid()
-        drawn = random.Random(asked.draw).sample(everything, min(asked.points, len(everything)))
         found: dict[Point, Played] = {}
-        for point in QUICK if is_quick else drawn:
+        for point in QUICK if is_quick else chosen(asked.at, points=asked.points, draw=asked.draw):
             found[point] = played = play(point, range(1, asked.seeds + 1), jobs=asked.jobs)
             tell(f"{point.name}: mean {played.to_best('completion_mean_s', is_most=False):.3f} of the best's")
             judge(verdict, point, played)

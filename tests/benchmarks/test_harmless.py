@@ -2,7 +2,8 @@
 
 import pytest
 
-from benchmarks.harmless import ENGINES, QUICK, Played, Point, grid, judge, sessions, table
+from benchmarks.harmless import ENGINES, LONGEST, QUICK, Played, Point, chosen, grid, judge, sessions, table
+from benchmarks.processes import BenchmarkError
 from benchmarks.verdict import Verdict
 from gateway.workload.trace.format import check
 
@@ -30,6 +31,21 @@ def test_sessions_hold_what_the_point_says(who):
     pauses = [tool.duration_s for turn in turns for tool in turn.tools] or [turn.pause_s for turn in turns]
     assert sum(pauses) / len(pauses) == pytest.approx(4.0, rel=0.25)
     assert drawn == sessions(point, 60, 200)
+
+
+def test_no_session_is_longer_than_a_context_may_be():
+    longest = max((point for point in grid()), key=lambda point: point.context)
+    turns = [turn for each in sessions(longest, 100, 200) for turn in each.threads[0].turns]
+    assert LONGEST > max(turn.input_tokens for turn in turns) > 0.8 * LONGEST
+    assert all(not each.threads[0].turns[-1].tools for each in sessions(longest, 100, 200))
+
+
+def test_points_are_drawn_or_named():
+    assert chosen(["tiny_4s_3500_x3_tools"], points=1, draw=1) == [QUICK[0]]
+    assert len(set(chosen(None, points=7, draw=1))) == 7
+    assert chosen(None, points=7, draw=1) != chosen(None, points=7, draw=2)
+    with pytest.raises(BenchmarkError, match="no point"):
+        chosen(["nowhere"], points=1, draw=1)
 
 
 def test_ours_is_held_against_the_best_of_all():
