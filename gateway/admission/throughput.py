@@ -46,8 +46,8 @@ _AS_GOOD: Final = 0.9
 back has to pay. From 0.85 to 0.97 that makes no difference that could be measured."""
 _ENOUGH: Final = 0.98
 """Of the most that as many as fit get done. Where not all can be in, no more are in than do so much: those
-beyond would only take the time of others, and lose what they hold sooner. From 0.95 to 0.98 makes a hundredth of
-a mean completion, 0.9 costs three."""
+beyond would only take the time of others, and lose what they hold sooner. From 0.95 to 0.98 makes a hundredth
+of a mean completion, 0.9 costs three."""
 _SURE: Final = 0.85
 """Of the cache that is expected, so much is counted on where more are in than fit: near the cliff to be wrong
 by little costs much."""

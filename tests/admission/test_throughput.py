@@ -184,7 +184,7 @@ def test_first_turns_teach_nothing_of_what_would_be_lost():
 def test_where_not_all_can_be_in_no_more_are_than_get_nearly_the_most_done(replicas):
     """Tools are quick: five keep the engine busy, so eleven would only be in each other's way."""
     quick = msgspec.structs.replace(
-        LONG_PROMPTS, silences_s=[0.5] * 10, kept_s=0.5, row_s=0.5, decode_s=3.0, fresh_s=0.7
+        LONG_PROMPTS, silences_s=[0.5] * 10, kept_s=0.5, row_s=0.5, decode_s=1.0, fresh_s=0.7
     )
     enough = most(quick, waiting=20 * replicas, replicas=replicas).enough_tokens / replicas / quick.tokens
     assert 3.0 < enough < 7.0
