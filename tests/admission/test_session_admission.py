@@ -1027,3 +1027,30 @@ def test_a_request_without_tools_that_brings_results_ends_their_phase():
     assert play.is_let_in("s1", edge=Edge.SERVES)
     play.end("s1", answered(tokens=200, calls=False))
     assert play.pool.places.members[SessionId("s1")].gap is Gap.IDLE
+
+
+def test_who_gives_way_does_so_before_the_turn_after_the_next_would_overflow():
+    play = Play().has(kv_tokens=100_000)
+    names = [f"s{number}" for number in range(4)]
+    for tokens in (14_000, 17_000, 20_000):
+        for name in names:
+            play.is_let_in(name)
+        play.now += 2.0
+        for name in names:
+            play.end(name, tokens=tokens)
+        play.later(0.05)
+    for name in names:  # they will hold 92,000 with these turns, and 104,000 with the next
+        assert play.is_let_in(name)
+    play.later(2.0)
+    play.pool.update_window(now=play.now)
+    leaving = [name for name in names if play.pool.places.members[SessionId(name)].must_yield]
+    assert leaving == ["s3"]
+
+
+def test_nobody_enters_beyond_what_gets_the_most_done():
+    play = Play().has(kv_tokens=100_000)
+    play.is_let_in("s1", body_bytes=40_000)
+    play.pool.limits.throughput.enough_tokens = 12_000.0
+    assert play.ask("s2", body_bytes=40_000).reason is WaitReason.KV_FULL
+    play.pool.limits.throughput.enough_tokens = float("inf")
+    assert play.later(0.1) == ["s2"]

@@ -171,10 +171,13 @@ def test_and_waits_where_they_have_not():
 
 def test_first_turns_teach_nothing_of_what_would_be_lost():
     """All of their prompts is new, so letting everybody in seems to cost nothing."""
-    asked = taught(LONG_PROMPTS)
-    first = msgspec.structs.replace(LONG_PROMPTS, fresh_s=LONG_PROMPTS.anew_s)
-    for _ in range(200):
-        asked.saw_turn(takes(first), silent_s=None, kept_s=0.0, prompt_tokens=57_000)
+    tools = msgspec.structs.replace(
+        LONG_PROMPTS, silences_s=[2.0 * each for each in LONG_PROMPTS.silences_s], kept_s=28.0
+    )
+    asked = taught(tools)
+    first = msgspec.structs.replace(tools, fresh_s=tools.anew_s)
+    for _ in range(2_000):
+        asked.saw_turn(takes(first), silent_s=None, kept_s=28.0, prompt_tokens=57_000)
     held = 11 * LONG_PROMPTS.tokens
     asked.update(sessions=11, waiting=60, replicas=1, held=held, demand=held, budget=held)
     assert asked.most == 0.0
