@@ -174,7 +174,19 @@ class Played(msgspec.Struct, frozen=True):
         return self.ours["ttft_p99_s"] / max(self.none["ttft_p99_s"], 1e-3)
 
 
-def play(point: Point, seeds: Sequence[int], *, jobs: int) -> Played:
+class Laid(msgspec.Struct, frozen=True):
+    """A point, as it is played."""
+
+    setting: Setting
+    per_h: float
+    """Sessions that arrive."""
+    caps: list[int]
+    """The fixed windows to compare with, in sessions on a replica."""
+    ending: str
+    """Of a policy's name."""
+
+
+def laid_out(point: Point) -> Laid:
     engine = ENGINES[point.engine]
     group = ReplicaGroup(profile=engine.profile, count=engine.replicas, offload_gb=HOST_GB)
     fleet = FleetSpec(replicas=(group,))
@@ -193,13 +205,19 @@ def play(point: Point, seeds: Sequence[int], *, jobs: int) -> Played:
         sessions=count,
         shown=0,
     )
-    ending = "+offload" if point.is_offloading else ""
     caps = sorted({max(1, round(share * fit / engine.replicas)) for share in WINDOWS})
-    texts = ["affinity", *(f"session-cap:n={cap}" for cap in caps)]
-    per_h = at_once / session_s * 3600
-    none, *windows = _played(setting, [text + ending for text in texts], per_h, seeds, jobs=jobs)
-    untold = msgspec.structs.replace(setting, says_when_over=False)
-    (ours,) = _played(untold, [f"turnpike{ending}"], per_h, seeds, jobs=jobs)
+    ending = "+offload" if point.is_offloading else ""
+    return Laid(setting, at_once / session_s * 3600, caps, ending)
+
+
+def play(point: Point, seeds: Sequence[int], *, jobs: int) -> Played:
+    laid = laid_out(point)
+    texts = ["affinity", *(f"session-cap:n={cap}" for cap in laid.caps)]
+    none, *windows = _played(
+        laid.setting, [text + laid.ending for text in texts], laid.per_h, seeds, jobs=jobs
+    )
+    untold = msgspec.structs.replace(laid.setting, says_when_over=False)
+    (ours,) = _played(untold, [f"turnpike{laid.ending}"], laid.per_h, seeds, jobs=jobs)
     return Played(none=none, windows=windows, ours=ours)
 
 

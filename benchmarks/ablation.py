@@ -1,0 +1,160 @@
+"""Which rules of admission matter? Each is left out, alone, and what it changes is told.
+
+    python -m benchmarks.ablation [--quick] [--json] [--rule NAME ...] [--draw SEED] [--seeds N]
+
+Points are drawn from the grid of `benchmarks.harmless`; each is played by the brain as it is and without
+the rule, with the same seeds. Told is by how much sessions' mean completion is longer without the rule, as
+a ratio: the geometric mean over points and seeds, and its 95 % interval. Above 1 the rule helps. A rule
+whose interval holds 1, or lies below it, could go, as far as these points say: what it is for may be
+elsewhere (tenants, hosts of tools, restarts).
+"""
+
+import argparse
+import math
+import random
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import msgspec
+
+from benchmarks.command import judged
+from benchmarks.harmless import QUICK, Point, grid, laid_out
+from benchmarks.processes import BenchmarkError
+from benchmarks.verdict import Verdict
+from gateway.admission import footprint, gaps, gpu_pressure, limits, packing, pool, window
+from gateway.admission import queue as waiting
+from gateway.admission import throughput as how_many
+from gateway.simulator.baselines.spec import parse_policies
+from gateway.simulator.experiment.trial import Setting, Trial, Trials
+
+
+class Without(msgspec.Struct, frozen=True):
+    """A rule, and what stands for it where it is left out."""
+
+    owner: Any
+    """The module or class that has it."""
+    attribute: str
+    instead: Any
+
+
+def _never(*_: object, **__: object) -> bool:
+    return False
+
+
+def _cold(*args: Any, **kwargs: Any) -> packing.Entry:
+    entry = waiting.entry_of(*args, **kwargs)
+    entry.is_warm = False
+    return entry
+
+
+def _the_first(
+    candidates: list[packing.Entry], _: packing.Regime, fits: Callable[[packing.Entry], bool]
+) -> packing.Entry | None:
+    return candidates[0] if candidates and fits(candidates[0]) else None
+
+
+RULES: Final[dict[str, Without]] = {
+    "enough": Without(how_many.Throughput, "_enough", lambda *_: math.inf),
+    "beyond_kv": Without(limits.Limits, "beyond_kv", lambda _: 0.0),
+    "turns_ahead": Without(limits, "_TURNS_AHEAD", 1.0),
+    "kv_overflow": Without(limits.Limits, "too_many", lambda *_: 0),
+    "prior_growth": Without(footprint.AgentType, "prior_growth", lambda _: 1000.0),
+    "back": Without(gaps.Gaps, "back", lambda *_: 1.0),
+    "worth": Without(limits.Limits, "worth_s", lambda _: None),
+    "idle_replica": Without(limits.Limits, "is_a_replica_idle", _never),
+    "soft_cap": Without(
+        window.Window, "pace_s", lambda self, demand, _: math.inf if demand > self.budget else 0.0
+    ),
+    "ceiling": Without(window, "_NEAR", math.inf),
+    "careful_steps": Without(window, "_CAREFUL", 1.0),
+    "kv_aimd": Without(window, "_LEAST_OF_STATED", 0.9),
+    "evidence_longer": Without(gpu_pressure, "_LASTS_LONGER", 2.0),
+    "own_doing": Without(limits.Limits, "is_half_empty", _never),
+    "time_taken": Without(gpu_pressure, "_MOST_TAKEN", 0.0),
+    "launch_delay": Without(gpu_pressure.GpuPressure, "saw_launch", lambda *_: None),
+    "warm_first": Without(pool, "entry_of", _cold),
+    "hopeful": Without(packing.TenantQueue, "_hopeful", lambda *_, **__: None),
+    "starved": Without(packing.TenantQueue, "starved", lambda *_, **__: None),
+    "let_misfits_pass": Without(pool, "first_that_fits", _the_first),
+}
+
+
+@contextmanager
+def left_out(rule: Without | None) -> Iterator[None]:
+    if rule is None:
+        yield
+        return
+    was = getattr(rule.owner, rule.attribute)
+    setattr(rule.owner, rule.attribute, rule.instead)
+    try:
+        yield
+    finally:
+        setattr(rule.owner, rule.attribute, was)
+
+
+def completions_s(point: Point, seeds: Sequence[int], rule: Without | None) -> list[float]:
+    """The mean completion of each seed's sessions."""
+    laid = laid_out(point)
+    untold: Setting = msgspec.structs.replace(laid.setting, says_when_over=False)
+    (policy,) = parse_policies(f"turnpike{laid.ending}")
+    trials, found = Trials(untold), []
+    with left_out(rule):
+        for seed in seeds:
+            run = trials.run(Trial(policy.variants[0], laid.per_h, seed))
+            found.append(run.metrics["completion_mean_s"] or math.inf)
+    return found
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """Their geometric mean and its 95 % interval, as of a normal distribution of their logarithms."""
+    logs = [math.log(ratio) for ratio in ratios]
+    middle = statistics.fmean(logs)
+    half = 1.96 * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
+    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
+
+
+def main(argv: list[str] | None = None) -> int:
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument("--rule", nargs="+", metavar="NAME", help=f"of {', '.join(RULES)} (default all)")
+    own.add_argument("--points", type=int, default=8, help="drawn from the grid (default 8)")
+    own.add_argument("--draw", type=int, default=24, help="which points are drawn (default 24)")
+    own.add_argument("--seeds", type=int, default=5, help="runs at each point (default 5)")
+    asked, _ = own.parse_known_args(argv)
+
+    def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
+        names = asked.rule or list(RULES)
+        if unknown := [name for name in names if name not in RULES]:
+            raise BenchmarkError(f"no rule is called {unknown[0]!r}")
+        there = [point for point in grid() if not point.is_offloading]
+        points = list(QUICK[:2]) if is_quick else random.Random(asked.draw).sample(there, asked.points)
+        seeds = range(1, (2 if is_quick else asked.seeds) + 1)
+        whole = {point: completions_s(point, seeds, None) for point in points}
+        tell("rule: without it, times the mean completion (95 % interval); the most and the least at a point")
+        for name in names:
+            ratios: list[float] = []
+            worst: list[tuple[float, str]] = []
+            for point in points:
+                without = completions_s(point, seeds, RULES[name])
+                here = [less / all_ for less, all_ in zip(without, whole[point], strict=True)]
+                worst.append((statistics.geometric_mean(here), point.name))
+                ratios += here
+            middle, low, high = interval(ratios)
+            (least, at_least), (most, at_most) = min(worst), max(worst)
+            tell(
+                f"{name}: {middle:.3f} ({low:.3f} to {high:.3f}); {most:.3f} at {at_most}, "
+                f"{least:.3f} at {at_least}"
+            )
+            verdict.tell(name, middle)
+            verdict.tell(f"{name}_low", low)
+            verdict.tell(f"{name}_high", high)
+
+    return judged(
+        __file__, __doc__, measure, quick="two points that are always the same, two seeds", own=own, argv=argv
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
