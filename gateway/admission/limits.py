@@ -41,6 +41,17 @@ _TURNS_AHEAD: Final = 2.0
 its next. With 1, too many run when the cache is full."""
 
 
+class Bound(NamedTuple):
+    """What keeps a session out."""
+
+    reason: WaitReason
+    with_it: float
+    """What would be in with it, as the reason counts: KV tokens as expected at most, sessions, or sessions
+    with tools; what its tenant is charged, in sessions."""
+    limit: float
+    """As much may be in."""
+
+
 class Excess(NamedTuple):
     """How many of those that are in should not be, after a decrease."""
 
@@ -94,31 +105,34 @@ class Limits:
 
     # --- is there room? ------------------------------------------------------------------------------
 
-    def why_not(self, member: Member, *, taking: int = 1, since_s: float) -> WaitReason | None:
-        """Why the session may not enter, if it may not; `taking`: so many places; `since_s`: how long ago the
+    def why_not(self, member: Member, *, taking: int = 1, since_s: float) -> Bound | None:
+        """What keeps the session out, if anything does; `taking`: so many places; `since_s`: how long ago the
         last one did."""
         places, window = self._places, self.window
         if places.count == 0:
             return None
-        pays = places.count + taking <= self.beyond_kv()
-        if places.count + taking > window.limit() and not pays:
-            return WaitReason.WINDOW_FULL
+        count = places.count + taking
+        pays = count <= self.beyond_kv()
+        if count > window.limit() and not pays:
+            return Bound(WaitReason.WINDOW_FULL, count, window.limit())
         tool_limit = window.tool_limit()
         if math.isfinite(tool_limit) and not self._cpu.is_light(member.agent):
-            if self._with_tools() + 1 > tool_limit:
-                return WaitReason.TOOLS_FULL
+            if (count := self._with_tools() + 1) > tool_limit:
+                return Bound(WaitReason.TOOLS_FULL, count, tool_limit)
         if math.isinf(window.budget) or pays:
             return None
         places.count_anew()
         demand = self._footprints.demand(member.agent, max(1, member.turn), member.tokens)
         peak = places.residents.peak(also=demand, agent=member.agent)
-        if peak > self.throughput.enough_tokens:
-            return WaitReason.KV_FULL
-        pace_s = window.pace_s(peak, max(demand))
-        if math.isinf(pace_s):
-            return WaitReason.KV_FULL
-        is_too_soon = since_s < pace_s and not member.is_spilled
-        return WaitReason.KV_NEARLY_FULL if is_too_soon else None
+        limit = self.kv_limit()
+        if peak > limit:
+            return Bound(WaitReason.KV_FULL, peak, limit)
+        is_too_soon = since_s < window.pace_s(peak, max(demand)) and not member.is_spilled
+        return Bound(WaitReason.KV_NEARLY_FULL, peak, limit) if is_too_soon else None
+
+    def kv_limit(self) -> float:
+        """Tokens that those who are in may be expected to hold; infinite where that is not known."""
+        return min(self.window.budget, self.throughput.enough_tokens)
 
     def beyond_kv(self) -> float:
         """Sessions that may be in whether they fit or not (`throughput.py`); 0 where a fixed limit is asked

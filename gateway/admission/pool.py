@@ -18,7 +18,7 @@ from gateway.admission.fair_share import AMPLE, BLOCKED_S, EPOCH_S, FairShare
 from gateway.admission.footprint import Footprints
 from gateway.admission.gaps import Gaps
 from gateway.admission.lessons import Lessons
-from gateway.admission.limits import OVERFLOW, SCARCE, Limits
+from gateway.admission.limits import OVERFLOW, SCARCE, Bound, Limits
 from gateway.admission.packing import Entry, Pressures, Regime, choose_regime, first_that_fits
 from gateway.admission.policy import Applicant, TurnOutcome
 from gateway.admission.promises import LATE
@@ -28,11 +28,12 @@ from gateway.admission.sessions import Member, Places, to_leave
 from gateway.admission.settings import AdmissionConfig
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
-from gateway.domain.records import Record
+from gateway.domain.records import Record, SessionAdmitted, SessionHeld
 
 LIVENESS_S: Final = 0.1
 _TASKS_SAMPLED: Final = 256
 _OF_KV: Final = (WaitReason.KV_FULL, WaitReason.KV_NEARLY_FULL)
+_UNKNOWN: Final = Bound(WaitReason.BEHIND_OTHERS, 0.0, 0.0)
 _COMES_AGAIN_S: Final = 60.0
 """Who was told when to come again (in at most 30 s, `Retry-After`) and does so by then keeps its rank."""
 _SLOWEST: Final = 20.0
@@ -50,9 +51,11 @@ class PoolAdmission:
         weights: dict[TenantId, float],
         said: list[Record],
     ) -> None:
+        self._pool = pool
         self._config = config
         self._cpu = cpu
         self._quotas = quotas
+        self._said = said
         self.footprints = Footprints(config.footprint)
         self.gaps = Gaps(config.gaps)
         self.fair = FairShare(config.fair_share, weights)
@@ -73,7 +76,8 @@ class PoolAdmission:
         """Somebody may be let in, or next, who could not before."""
         self._entered_s = -math.inf
         self._ticked_s = -math.inf
-        self._blocked_by: WaitReason | None = None
+        self._bound: Bound | None = None
+        """What keeps out who is next."""
 
     # --- sessions ------------------------------------------------------------------------------------
 
@@ -100,16 +104,18 @@ class PoolAdmission:
                 self.queue.take(member.session)
                 self._freed += self.held.pop(member.session).values()
                 self.is_stirred = True
-            self.places.enter(member, parent=parent, now=now)
+            self._admit(member, parent=parent, now=now)
             return None
         if len(self.queue):
             return WaitReason.BEHIND_OTHERS
-        reason = self._why_not(member, now=now)
-        if reason is not None and self._settle(now=now):
-            reason = self._why_not(member, now=now)
-        if reason is None:
+        bound = self._why_not(member, now=now)
+        if bound is not None and self._settle(now=now):
+            bound = self._why_not(member, now=now)
+        if bound is None:
             self._enter(member, now=now)
-        return reason
+            return None
+        self._bound = bound
+        return bound.reason
 
     def force(self, member: Member, *, now: float) -> None:
         """Shadow mode: it is in, whatever was decided."""
@@ -123,10 +129,25 @@ class PoolAdmission:
         if member.asked_s is None or not (is_back or member.is_in):
             member.asked_s = now
         if not member.is_in and member.session not in self.queue:
-            self._queue_up(member)
+            self._queue_up(member, now=now)
 
-    def _queue_up(self, member: Member) -> None:
+    def _queue_up(self, member: Member, *, now: float) -> None:
         assert member.asked_s is not None
+        bound = self._bound or _UNKNOWN
+        self._said.append(
+            SessionHeld(
+                at_s=now,
+                session=member.session,
+                pool=self._pool,
+                tenant=member.tenant,
+                reason=bound.reason,
+                ahead=len(self.queue),
+                with_it=bound.with_it,
+                limit=bound.limit,
+                is_behind=len(self.queue) > 0,
+                gave_back=member.must_yield or None,
+            )
+        )
         entry = entry_of(
             member,
             self.footprints,
@@ -167,14 +188,14 @@ class PoolAdmission:
         if self._is_one_above and not self.fair.holds_too_much(member.tenant):
             self.promises.saw(gap_s=gap_s, taken_s=now - asked_s, alone_s=outcome.alone.seconds)
 
-    def turn_is_over(self, member: Member) -> None:
+    def turn_is_over(self, member: Member, *, now: float) -> None:
         """The last live turn of a session that is in has ended; it may have to give its place back."""
         if member.must_yield:
-            self.release(member)
+            self.release(member, now=now)
         elif member.is_above:
             others = self.places.sessions_of(member.tenant) - 1
             if self.limits.is_over_full() or not self._quotas.may_hold(member.tenant, others):
-                self.release(member)  # a guest: it goes on when the pool rests again, or has room
+                self.release(member, now=now)  # a guest: it goes on when the pool rests again, or has room
             else:
                 self.places.settle_in(member)
 
@@ -189,13 +210,13 @@ class PoolAdmission:
                 self.queue.take(session)
                 self.is_stirred = True
 
-    def release(self, member: Member) -> None:
+    def release(self, member: Member, *, now: float) -> None:
         self.places.release(member)
         self.is_stirred = True
         if member.session in self.held:  # turns of it came while it had to give its place back
-            self._queue_up(member)
+            self._queue_up(member, now=now)
 
-    def forget(self, session: SessionId) -> None:
+    def forget(self, session: SessionId, *, now: float) -> None:
         """The session ended, and has no live turn."""
         member = self.places.forget(session)
         if member is None:
@@ -203,7 +224,7 @@ class PoolAdmission:
         if not member.counted_gone:
             self.places.saw_end(member)
         if member.is_in:
-            self.release(member)
+            self.release(member, now=now)
 
     # --- who is next ---------------------------------------------------------------------------------
 
@@ -211,7 +232,7 @@ class PoolAdmission:
         """The turns of the sessions that have a place from now on."""
         entered, self._freed, self.is_stirred = self._freed, [], False
         if not len(self.queue):
-            self._blocked_by = None
+            self._bound = None
             return entered
         self._tick(now=now)
         regime = self._regime(now=now)
@@ -247,19 +268,40 @@ class PoolAdmission:
         return list(self.held.pop(entry.session).values())
 
     def _enter(self, member: Member, *, is_above: bool = False, now: float) -> None:
-        self.places.enter(member, is_above=is_above, now=now)
+        self._admit(member, is_above=is_above, now=now)
         self._entered_s = now
+
+    def _admit(
+        self, member: Member, *, parent: Member | None = None, is_above: bool = False, now: float
+    ) -> None:
+        waited_s = now - member.asked_s if member.asked_s is not None else 0.0
+        self.places.enter(member, parent=parent, is_above=is_above, now=now)
+        limit = self.limits.kv_limit()
+        self._said.append(
+            SessionAdmitted(
+                at_s=now,
+                session=member.session,
+                pool=self._pool,
+                tenant=member.tenant,
+                waited_ms=waited_s * 1e3,
+                admitted=self.places.count,
+                tokens=member.tokens,
+                demand=self.places.residents.peak(),
+                kv_limit=limit if math.isfinite(limit) else None,
+                is_above=is_above,
+            )
+        )
 
     def _may_hold(self, tenant: TenantId) -> bool:
         return self._why_not_more(tenant, 1) is None
 
-    def _why_not_more(self, tenant: TenantId, taking: int) -> WaitReason | None:
-        """Why the tenant may not have a session of so many turns more, whatever there is room for."""
-        if not self._quotas.may_hold(tenant, self.places.sessions_of(tenant)):
-            return WaitReason.TENANT_SESSIONS
-        if self.fair.charge(tenant, float(taking)) > self._level(tenant):
-            return WaitReason.OTHERS_LATE
-        return None
+    def _why_not_more(self, tenant: TenantId, taking: int) -> Bound | None:
+        """What keeps the tenant from a session of so many turns more, whatever there is room for."""
+        held = self.places.sessions_of(tenant)
+        if not self._quotas.may_hold(tenant, held):
+            return Bound(WaitReason.TENANT_SESSIONS, held + 1.0, held)
+        charge, level = self.fair.charge(tenant, float(taking)), self._level(tenant)
+        return Bound(WaitReason.OTHERS_LATE, charge, level) if charge > level else None
 
     def _level(self, tenant: TenantId) -> float:
         """What it may be charged, as far as promises to others are concerned."""
@@ -267,19 +309,23 @@ class PoolAdmission:
             return math.inf
         return self.fair.weight(tenant) * max(self.promises.level, AMPLE * self.fair.share)
 
+    @property
+    def _blocked_by(self) -> WaitReason | None:
+        return self._bound.reason if self._bound is not None else None
+
     def _first_that_fits(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
-        self._blocked_by = None
+        self._bound = None
         return first_that_fits(candidates, regime, lambda each: self._fits(each, now=now))
 
     def _fits(self, entry: Entry, *, now: float) -> bool:
-        reason = self._why_not(self.places.members[entry.session], now=now)
-        self._blocked_by = self._blocked_by or reason  # of who is next, whoever is tried behind it
-        return reason is None
+        bound = self._why_not(self.places.members[entry.session], now=now)
+        self._bound = self._bound or bound  # of who is next, whoever is tried behind it
+        return bound is None
 
-    def _why_not(self, member: Member, *, now: float) -> WaitReason | None:
+    def _why_not(self, member: Member, *, now: float) -> Bound | None:
         taking = max(1, len(self.held.get(member.session, ())))  # all of its turns enter with it
-        reason = self._why_not_more(member.tenant, taking)
-        return reason or self.limits.why_not(member, taking=taking, since_s=now - self._entered_s)
+        bound = self._why_not_more(member.tenant, taking)
+        return bound or self.limits.why_not(member, taking=taking, since_s=now - self._entered_s)
 
     def _light_one(self, *, now: float) -> Entry | None:
         """Who does not have to wait for tools, behind somebody who does."""
@@ -343,12 +389,12 @@ class PoolAdmission:
         if excess is not None:
             may_stay = self._cpu.is_light if excess.is_of_tools else lambda _: False
             of_them = [each for each in members if not may_stay(each.agent)]
-            self._yield_newest(of_them, excess.sessions, excess.why)
+            self._yield_newest(of_them, excess.sessions, excess.why, now=now)
         else:
             leaving = sum(each.tokens for each in members if each.must_yield)
             if (count := self.limits.too_many(leaving)) > 0:
                 self.limits.say(OVERFLOW, waiting=len(self.queue), now=now)
-                self._yield_newest(members, count, OVERFLOW)
+                self._yield_newest(members, count, OVERFLOW, now=now)
         self._keep_promises(now=now)
 
     def _keep_promises(self, *, now: float) -> None:
@@ -368,7 +414,7 @@ class PoolAdmission:
             return
         self.limits.say(reason, waiting=len(self.queue), now=now)
         if reason == LATE:
-            self._make_room_for_the_late()
+            self._make_room_for_the_late(now=now)
 
     def _settle(self, *, now: float) -> bool:
         """Lets go of those that are silent for too long; whether there were any."""
@@ -390,20 +436,20 @@ class PoolAdmission:
             return
         of_holder = self.places.by_tenant[holder].values()
         if not any(member.must_yield for member in of_holder):
-            self._yield_newest(of_holder, 1, "fair_share")
+            self._yield_newest(of_holder, 1, "fair_share", now=now)
 
-    def _make_room_for_the_late(self) -> None:
+    def _make_room_for_the_late(self, *, now: float) -> None:
         """Who holds too much has to come down to the level, at its sessions' next turns."""
         for tenant in tuple(self.fair.holders):
             staying = [each for each in self.places.by_tenant.get(tenant, {}).values() if not each.must_yield]
             leaving = self.fair.held(tenant) - sum(each.places for each in staying)
             beyond = 2.0 * (self.fair.charge(tenant, -leaving) - self._level(tenant))
-            self._yield_newest(staying, int(max(0.0, beyond)), LATE)
+            self._yield_newest(staying, int(max(0.0, beyond)), LATE, now=now)
 
-    def _yield_newest(self, members: Collection[Member], count: int, why: str) -> None:
+    def _yield_newest(self, members: Collection[Member], count: int, why: str, *, now: float) -> None:
         """Of whoever holds the most for its share, the newest, until so many places are given back."""
         for member in to_leave(members, count, self.fair.entitlement):
             if member.live:
                 member.must_yield = why
             else:
-                self.release(member)
+                self.release(member, now=now)

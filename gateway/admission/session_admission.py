@@ -196,7 +196,7 @@ class SessionAdmission:
         gap = Gap.TOOL if outcome is not None and outcome.has_calls else Gap.IDLE
         pool.places.turn_ended(member, gap, is_aside=turn.is_aside, now=now)
         if not member.live and (member.must_yield or member.is_above):
-            pool.turn_is_over(member)
+            pool.turn_is_over(member, now=now)
         if now >= pool.limits.update_due_s:
             pool.update_window(now=now)
 
@@ -207,7 +207,7 @@ class SessionAdmission:
 
     def session_over(self, session: SessionId, *, now: float) -> None:
         for pool in self.pools.values():
-            pool.forget(session)
+            pool.forget(session, now=now)
 
     def tools_run(self, sessions: int) -> None:
         self._cpu.active = sessions

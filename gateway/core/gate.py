@@ -105,6 +105,9 @@ class Gate:
             waiting_bytes=self.waiting_room.body_bytes,
         )
         decision = self._admission.ask(live.applicant, room, now=now)
+        if self._admission.said:  # before what follows from it
+            self._stream.extend(self._admission.said)
+            self._admission.said.clear()
         match decision:
             case Admit():
                 if decision.would_wait is not None:

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from gateway.dashboard.sentences import BEHIND, why_refused, why_there, why_waited
+from gateway.dashboard.sentences import BEHIND, why_held, why_refused, why_there, why_waited
 from gateway.domain import records as rec
 from gateway.domain.ids import ReplicaId, RequestId
 
@@ -62,6 +62,9 @@ class Explainer:
         """Milliseconds for each token to compute, and to the end after the first, before it was routed."""
         self._window: rec.WindowUpdated | None = None
         self._is_decided = False
+        self._waited: rec.TurnWaited | None = None
+        self._held_by: rec.SessionHeld | None = None
+        """What kept the turn's session out when the turn began to wait."""
 
     def read(self, newest_first: Iterable[rec.Record]) -> None:
         for record in newest_first:
@@ -70,12 +73,18 @@ class Explainer:
                 self._records.append(record)
                 if kind in (rec.Routed, rec.Refused, rec.TurnWaited, rec.TurnLeft):
                     self._is_decided = True
+                if isinstance(record, rec.TurnWaited):
+                    self._waited = record
                 if kind is rec.Routed and not self._loads:
                     self._loads = dict(self._running)
             if isinstance(record, rec.GpuSubmit):
                 self._running[record.replica] = max(0, self._running.get(record.replica, 0) - 1)
                 if self._loads and record.turn != self._turn:
                     self._learn_pace(record)
+            elif isinstance(record, rec.SessionHeld):
+                if self._waited is not None and self._waited.session == record.session:
+                    if self._waited.at_s == record.at_s:
+                        self._held_by = record
             elif isinstance(record, rec.GpuEnd):
                 self._running[record.replica] = self._running.get(record.replica, 0) + 1
             elif isinstance(record, rec.WindowUpdated) and self._is_decided and self._window is None:
@@ -121,6 +130,8 @@ class Explainer:
         waits = [record for record in records if isinstance(record, rec.TurnWaited)]
         waited_ms = waited.waited_ms if (waited := refused or left or routed) else None
         said = [why_waited(waits, waited_ms, self._window)]
+        if self._held_by is not None:
+            said.append(why_held(self._held_by))
         said += [
             f"{record.replica} was tried, and failed after {record.duration_ms:.0f} ms."
             for record in records

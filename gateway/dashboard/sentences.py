@@ -29,6 +29,15 @@ PLACEMENTS: Final = {
     "home_is_gone": "its home could not run it",
     "stolen": "it idled, and took the session over from a replica that had too many",
 }
+_COUNTS: Final = {
+    "window_full": "the sessions that are in",
+    "tools_full": "the sessions that are in and bring work for tools",
+    "kv_full": "the KV tokens that those who are in are expected to hold",
+    "kv_nearly_full": "the KV tokens that those who are in are expected to hold",
+    "tenant_sessions": "its tenant's sessions that are in",
+    "others_late": "the sessions that its tenant is charged for, now and lately,",
+}
+"""What `SessionHeld.with_it` and `limit` count, by the reason."""
 BEHIND: Final = (
     "Its engine was told that it is background work: it said so, or its tenant held more than its share "
     "while others were there."
@@ -69,6 +78,21 @@ def why_waited(
     reasons = " Then ".join(f"{_told(WAITS, each.reason.value)} ({_behind(each)})." for each in waits)
     begin = "It waits: " if waited_ms is None else f"It waited {waited_ms:.0f} ms: "
     return f"{begin}{reasons}{_window(window) if window is not None else ''}"
+
+
+def why_held(held: rec.SessionHeld) -> str:
+    """What kept its session out, in figures, and what lets it in."""
+    if (counts := _COUNTS.get(held.reason.value)) is None:
+        return f"Its session waits, and {held.ahead} before it."
+    who = "whoever is next" if held.is_behind else "it"
+    before = (
+        f" {held.ahead} sessions wait before it, as far as their tenants' shares allow." if held.ahead else ""
+    )
+    back = f" It had a place, and gave it back: {_told({}, held.gave_back)}." if held.gave_back else ""
+    return (
+        f"Its session had no place: with {who} {counts} would be {held.with_it:,.0f}, and at most "
+        f"{held.limit:,.0f} may be. It enters as soon as that holds.{before}{back}"
+    )
 
 
 def why_there(routed: rec.Routed, loads: Mapping[ReplicaId, int]) -> str:

@@ -72,6 +72,46 @@ class TurnWaited(_Record, frozen=True, kw_only=True, tag="turn_wait"):
     """Turns in the waiting room, this one included."""
 
 
+class SessionHeld(_Record, frozen=True, kw_only=True, tag="session_held"):
+    """A session begins to wait for a place."""
+
+    session: SessionId
+    pool: PoolId
+    tenant: TenantId
+    reason: WaitReason
+    """What keeps it out; of one behind others, what keeps those out."""
+    ahead: int
+    """Sessions that wait already."""
+    with_it: float
+    """What would be in with it, as `reason` counts: KV tokens as expected at most, sessions, or sessions with
+    tools; what its tenant is charged, in sessions."""
+    limit: float
+    """As much may be in. It enters when `with_it` is at most that, and nobody is before it."""
+    is_behind: bool = False
+    """Who is before it waits for that."""
+    gave_back: str | None = None
+    """Why it had to give its place back, if it had one."""
+
+
+class SessionAdmitted(_Record, frozen=True, kw_only=True, tag="session_admitted"):
+    """A session has a place from now on."""
+
+    session: SessionId
+    pool: PoolId
+    tenant: TenantId
+    waited_ms: float
+    admitted: int
+    """Sessions that are in, this one included."""
+    tokens: float
+    """That it holds, or brings."""
+    demand: float
+    """Tokens that all that are in, this one too, are expected to hold at most."""
+    kv_limit: float | None
+    """Tokens that they may be expected to hold; None for no limit."""
+    is_above: bool = False
+    """It is in though it does not fit: nobody else runs, or it waited in the background for long."""
+
+
 class TurnLeft(_Record, frozen=True, kw_only=True, tag="turn_left"):
     """Its client went away while it waited."""
 
@@ -267,6 +307,8 @@ Record = (
     SessionStarted
     | SessionEnded
     | TurnArrived
+    | SessionHeld
+    | SessionAdmitted
     | TurnWaited
     | TurnLeft
     | TurnWouldWait

@@ -12,6 +12,7 @@ from gateway.domain.decision import Edge
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.records import WindowUpdated
 from gateway.domain.request import Usage
 
 POOL = PoolId("pool")
@@ -118,6 +119,10 @@ class Play:
         return self.let_in()
 
     def told(self) -> Any:
+        """What the policy said of its windows since the last time."""
+        return [each for each in self.said() if isinstance(each, WindowUpdated)]
+
+    def said(self) -> Any:
         """What the policy said since the last time."""
         out = self.policy.said.copy()
         self.policy.said.clear()

@@ -9,6 +9,7 @@ from gateway.admission.bounded import NO_REPLICA
 from gateway.admission.classes import ServiceClass
 from gateway.admission.cpu_pressure import CpuReading
 from gateway.admission.gaps import Gap
+from gateway.admission.limits import Bound
 from gateway.admission.packing import Regime
 from gateway.admission.policy import TurnOutcome
 from gateway.admission.quotas import Quota
@@ -19,7 +20,7 @@ from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
-from gateway.domain.records import WindowUpdated
+from gateway.domain.records import SessionAdmitted, SessionHeld, WindowUpdated
 from gateway.domain.request import Claims
 from tests.admission.applicants import POOL, Play, answered, config, room
 
@@ -379,7 +380,7 @@ def test_who_has_to_go_already_is_not_counted_again():
         assert play.is_let_in(name, tenant=tenant)
     play.pool.promises.level = 4.0  # half of what is held, as nothing was held lately
     for _ in range(2):
-        play.pool._make_room_for_the_late()
+        play.pool._make_room_for_the_late(now=play.now)
         leaving = [each for each in play.pool.places.members.values() if each.must_yield]
         assert len(leaving) == 2 and {each.tenant for each in leaving} == {"flood"}
 
@@ -392,7 +393,7 @@ def test_who_asks_for_less_than_half_of_what_a_flood_does_need_not_give_way(sess
             assert play.is_let_in(f"{tenant}-{number}", tenant=tenant)
     play.pool.update_window(now=play.now + 2.0)
     play.pool.promises.level = 0.5
-    play.pool._make_room_for_the_late()
+    play.pool._make_room_for_the_late(now=play.now)
     assert {each.tenant for each in play.pool.places.members.values() if each.must_yield} == must_go
     assert (play.ask("busy-more", tenant="busy") == Admit()) is ("busy" not in must_go)
 
@@ -447,7 +448,7 @@ def test_a_session_whose_turn_runs_yields_when_it_ends():
     play = Play()
     for number in range(6):
         play.is_let_in(f"s{number}", task_arrived_s=float(number))
-    play.pool._yield_newest(list(play.pool.places.members.values()), 2, "state_lost")
+    play.pool._yield_newest(list(play.pool.places.members.values()), 2, "state_lost", now=play.now)
     assert play.pool.places.count == 6
     play.end("s5")
     assert play.pool.places.count == 5 and play.is_let_in("s3")
@@ -476,7 +477,7 @@ def test_slow_tools_shrink_the_window():
 def test_who_brings_little_for_tools_passes_those_who_wait_for_them():
     play = Play()
     play.turn("s0", calls=True)
-    play.pool.release(play.pool.places.members[SessionId("s0")])
+    play.pool.release(play.pool.places.members[SessionId("s0")], now=play.now)
     play.is_let_in("s1", agent=1)
     for slower in (1.0, 9.0):
         for _ in range(20):
@@ -586,7 +587,7 @@ def test_threads_of_a_session_enter_with_it_where_there_is_room_for_them():
     for number in range(5):
         play.is_let_in(f"s{number}")
     play.is_let_in("many")
-    play.pool._yield_newest([play.pool.places.members[SessionId("many")]], 1, "state_lost")
+    play.pool._yield_newest([play.pool.places.members[SessionId("many")]], 1, "state_lost", now=play.now)
     for thread in range(8):
         assert not play.is_let_in("many", thread=f"{thread}")
     play.end("many")
@@ -740,7 +741,7 @@ def test_which_limit_grows_is_what_keeps_the_next_one_waiting(monkeypatch):
     play.is_let_in("next", tenant="u")
     play.is_let_in("behind", tenant="v", task_arrived_s=play.now + 1)
     reasons = {"next": WaitReason.KV_FULL, "behind": WaitReason.KV_NEARLY_FULL}
-    monkeypatch.setattr(play.pool.limits, "why_not", lambda member, **_: reasons[member.session])
+    monkeypatch.setattr(play.pool.limits, "why_not", lambda member, **_: Bound(reasons[member.session], 2, 1))
     monkeypatch.setattr(play.pool, "_regime", lambda **_: Regime.KV_BOUND)
     play.pool.let_in(now=play.now)
     assert play.pool._blocked_by is WaitReason.KV_FULL
@@ -829,7 +830,7 @@ def test_a_wait_for_a_place_is_no_part_of_a_cycle():
     play.is_let_in("s1")
     play.now += 5.0
     play.end("s1", calls=True)
-    play.pool.release(play.pool.places.members[SessionId("s1")])
+    play.pool.release(play.pool.places.members[SessionId("s1")], now=play.now)
     play.is_let_in("s2")
     play.now += 4.0
     assert not play.is_let_in("s1")
@@ -939,7 +940,7 @@ def test_whoever_has_to_make_room_is_looked_for_among_those_who_are_in():
     play.pool.places.members = NotToBeScanned(play.pool.places.members)
     play.pool.promises.level = 1.0
     play.later(2.0)
-    play.pool._make_room_for_the_late()
+    play.pool._make_room_for_the_late(now=play.now)
     assert play.end("t7") == ["t8"]
     play.pool.limits.window.sessions = 2.0
     play.pool.update_window(now=play.now + 100.0)
@@ -1054,3 +1055,53 @@ def test_nobody_enters_beyond_what_gets_the_most_done():
     assert play.ask("s2", body_bytes=40_000).reason is WaitReason.KV_FULL
     play.pool.limits.throughput.enough_tokens = float("inf")
     assert play.later(0.1) == ["s2"]
+
+
+# --- what it says of its decisions -------------------------------------------------------------------
+
+
+def test_what_keeps_a_session_out_is_said_in_the_bound_s_own_figures():
+    play = capped(1)
+    play.ask("s1")
+    play.ask("s2")
+    play.ask("s3", tenant="u")
+    of = {str(each.session): each for each in play.said() if isinstance(each, SessionHeld)}
+    assert (of["s2"].reason, of["s2"].with_it, of["s2"].limit) == (WaitReason.WINDOW_FULL, 2.0, 1.0)
+    assert (of["s2"].ahead, of["s2"].is_behind, of["s2"].gave_back) == (0, False, None)
+    assert (of["s3"].ahead, of["s3"].is_behind, of["s3"].tenant) == (1, True, "u")
+
+
+def test_kv_is_said_as_tokens_that_those_in_are_expected_to_hold():
+    play = Play(policy="footprint", footprint_share=0.5).has(kv_tokens=10_000)
+    play.ask("s1", body_bytes=12_000)
+    play.ask("s2", body_bytes=12_000)
+    (held,) = (each for each in play.said() if isinstance(each, SessionHeld))
+    assert held.reason is WaitReason.KV_FULL
+    assert held.with_it > held.limit == 5_000.0
+
+
+def test_an_entry_is_said_once_with_what_is_in_by_then_and_how_long_it_waited():
+    play = capped(1)
+    play.ask("s1")
+    play.ask("s2")
+    play.now += 3.0
+    play.end("s1")
+    play.finish("s1")
+    entered = [each for each in play.said() if isinstance(each, SessionAdmitted)]
+    assert [(each.session, each.waited_ms, each.admitted) for each in entered] == [
+        ("s1", 0.0, 1),
+        ("s2", 3_000.0, 1),
+    ]
+    assert entered[0].kv_limit is None and not entered[1].is_above
+
+
+def test_who_gave_its_place_back_says_why():
+    play = capped(2)
+    play.ask("s1")
+    play.ask("s2")
+    play.pool.places.members[SessionId("s2")].must_yield = "kv_overflow"
+    play.said()
+    play.ask("s2")
+    play.end("s2")
+    (held,) = (each for each in play.said() if isinstance(each, SessionHeld))
+    assert (held.session, held.gave_back) == ("s2", "kv_overflow")

@@ -48,6 +48,7 @@ def test_a_turn_runs_and_ends():
     assert [type(record) for record in play.records[1:]] == [
         rec.SessionStarted,
         rec.TurnArrived,
+        rec.SessionAdmitted,
         rec.Routed,
         rec.GpuSubmit,
         rec.GpuFirstToken,

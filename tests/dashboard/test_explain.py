@@ -102,6 +102,19 @@ def test_the_window_is_that_of_the_decision():
     )
 
 
+def test_what_keeps_a_session_out_is_told_in_figures_and_what_lets_it_in():
+    play = Playbook(admission={"policy": "session-cap", "session_cap": 1})
+    play >> arrived("r-one", explicit=stated("one"))
+    play.take()
+    play >> arrived("r-two", explicit=stated("two")) >> arrived("r-three", explicit=stated("three"))
+    (first,) = (line for line in explain(play, "r-two").why if "had no place" in line)
+    assert "with it the sessions that are in would be 2, and at most 1 may be" in first
+    (second,) = (line for line in explain(play, "r-three").why if "had no place" in line)
+    assert "with whoever is next the sessions that are in would be 2" in second
+    assert "1 sessions wait before it" in second
+    assert not any("had no place" in line for line in explain(play, "r-one").why)
+
+
 def test_a_refusal_and_an_attempt_that_failed():
     play = Playbook(max_running_per_replica=1, max_waiting=0)
     play >> arrived("r1", explicit=stated("one"))
