@@ -85,9 +85,7 @@ def why_held(held: rec.SessionHeld) -> str:
     if (counts := _COUNTS.get(held.reason.value)) is None:
         return f"Its session waits, and {held.ahead} before it."
     who = "whoever is next" if held.is_behind else "it"
-    before = (
-        f" {held.ahead} sessions wait before it, as far as their tenants' shares allow." if held.ahead else ""
-    )
+    before = f" When it came {held.ahead} waited already." if held.ahead else ""
     back = f" It had a place, and gave it back: {_told({}, held.gave_back)}." if held.gave_back else ""
     return (
         f"Its session had no place: with {who} {counts} would be {held.with_it:,.0f}, and at most "

@@ -111,7 +111,7 @@ def test_what_keeps_a_session_out_is_told_in_figures_and_what_lets_it_in():
     assert "with it the sessions that are in would be 2, and at most 1 may be" in first
     (second,) = (line for line in explain(play, "r-three").why if "had no place" in line)
     assert "with whoever is next the sessions that are in would be 2" in second
-    assert "1 sessions wait before it" in second
+    assert "When it came 1 waited already" in second
     assert not any("had no place" in line for line in explain(play, "r-one").why)
 
 
