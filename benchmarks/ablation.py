@@ -56,6 +56,7 @@ def _the_first(
     return candidates[0] if candidates and fits(candidates[0]) else None
 
 
+MOST_SESSIONS: Final = 60
 RULES: Final[dict[str, Without]] = {
     "enough": Without(how_many.Throughput, "_enough", lambda *_: math.inf),
     "beyond_kv": Without(limits.Limits, "beyond_kv", lambda _: 0.0),
@@ -95,6 +96,13 @@ def left_out(rule: Without | None) -> Iterator[None]:
         setattr(rule.owner, rule.attribute, was)
 
 
+def drawn(count: int, *, draw: int) -> list[Point]:
+    """Of those with few sessions, so that each is played within seconds."""
+    there = [point for point in grid() if not point.is_offloading]
+    few = [point for point in there if len(laid_out(point).setting.workload) <= MOST_SESSIONS]
+    return random.Random(draw).sample(few, count)
+
+
 def completions_s(point: Point, seeds: Sequence[int], rule: Without | None) -> list[float]:
     """The mean completion of each seed's sessions."""
     laid = laid_out(point)
@@ -128,8 +136,7 @@ def main(argv: list[str] | None = None) -> int:
         names = asked.rule or list(RULES)
         if unknown := [name for name in names if name not in RULES]:
             raise BenchmarkError(f"no rule is called {unknown[0]!r}")
-        there = [point for point in grid() if not point.is_offloading]
-        points = list(QUICK[:2]) if is_quick else random.Random(asked.draw).sample(there, asked.points)
+        points = list(QUICK[:2]) if is_quick else drawn(asked.points, draw=asked.draw)
         seeds = range(1, (2 if is_quick else asked.seeds) + 1)
         whole = {point: completions_s(point, seeds, None) for point in points}
         tell("rule: without it, times the mean completion (95 % interval); the most and the least at a point")
