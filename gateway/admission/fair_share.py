@@ -6,14 +6,14 @@ Symbols: AFS_i → `urgency`; work_remain(t) → `Entry.gpu_s`, GPU seconds of t
 deadline(t) → a hint, else arrival + α × expected isolated time (`alpha`); *epoch* → `EPOCH_S`; *blocks for
 more than 500 ms* → `BLOCKED_S`.
 
-Deviations: the literal form (`is_literal`) rewards a tenant for opening more tasks, and diverges at a
-deadline. Ours divides what a tenant holds, now and lately (`charge`, see `recent_use.py`), by what it is
-entitled to: its weight, at most doubled by how urgent its tasks are on average, with their slack floored at
-`slack_floor` of their isolated time. So a tenant whose tasks are late gets twice the share of one with none
-that are, and never more, however many it opens. SAGA preempts what blocks; we never do: work of a tenant that
-holds more than its share is held back at its next turn (`should_yield`), at most one session an epoch; and
-what it runs meanwhile is background work to engines that follow hints (`holds_too_much`), so that the others'
-answers do not stand still behind its prompts.
+Deviations: Eq. 8 as printed rewards a tenant for opening more tasks, and diverges at a deadline. Ours divides
+what a tenant holds, now and lately (`charge`, see `recent_use.py`), by what it is entitled to: its weight, at
+most doubled by how urgent its tasks are on average, with their slack floored at `slack_floor` of their
+isolated time. So a tenant whose tasks are late gets twice the share of one with none that are, and never
+more, however many it opens. SAGA preempts what blocks; we never do: work of a tenant that holds more than its
+share is held back at its next turn (`should_yield`), at most one session an epoch; and what it runs meanwhile
+is background work to engines that follow hints (`holds_too_much`), so that the others' answers do not stand
+still behind its prompts.
 
 Invariants: with equal weights and urgencies the tenant that holds least, now and lately, is next; urgency
 moves an entitlement by at most a factor of 2; a session is held back only for a tenant that stays below its
@@ -47,8 +47,6 @@ class FairShareConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     of tenants within their share use up over half of that, whoever holds far more than its own holds less."""
     slack_floor: Annotated[float, Meta(gt=0, le=1)] = 0.1
     """A task's time to its deadline counts as at least this share of its isolated time."""
-    is_literal: bool = False
-    """Eq. 8 as printed, as a baseline: no floor, no cap, no weights."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,8 +67,6 @@ def urgency(config: FairShareConfig, task: Task, *, now: float) -> float:
     if deadline_s is None:
         deadline_s = task.arrived_s + config.alpha * task.isolated_s
     slack_s = deadline_s - now
-    if config.is_literal:
-        return task.gpu_s / slack_s if slack_s > 0 else float("inf")
     return task.gpu_s / max(slack_s, config.slack_floor * task.isolated_s, 1e-3)
 
 
@@ -147,16 +143,14 @@ class FairShare:
         for task in islice(tasks, _TASKS_PER_EPOCH):
             sums[task.tenant] = sums.get(task.tenant, 0.0) + urgency(self._config, task, now=now)
             counts[task.tenant] = counts.get(task.tenant, 0) + 1
-        if not self._config.is_literal:
-            sums = {tenant: total / counts[tenant] for tenant, total in sums.items()}
-        self._urgency = sums
+        self._urgency = {tenant: total / counts[tenant] for tenant, total in sums.items()}
         self._refreshed_s = now
 
     def is_due(self, *, now: float) -> bool:
         return now >= self._refreshed_s + EPOCH_S
 
     def urgency(self, tenant: TenantId) -> float:
-        """Of its tasks that wait, on average; in the literal form all together."""
+        """Of its tasks that wait, on average."""
         return self._urgency.get(tenant, 0.0)
 
     def entitlement(self, tenant: TenantId) -> float:
@@ -164,8 +158,6 @@ class FairShare:
 
     def rank(self, tenant: TenantId) -> tuple[float, float]:
         """Smaller is sooner."""
-        if self._config.is_literal:
-            return (-self.urgency(tenant), 0.0)
         entitlement = self.entitlement(tenant)
         return (self.charge(tenant) / entitlement, -entitlement)
 
