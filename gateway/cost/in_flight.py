@@ -14,7 +14,7 @@ from gateway.cost.estimator import Load, Prediction
 from gateway.cost.roofline import context_product
 
 
-class _Turn(msgspec.Struct, frozen=True, gc=False):
+class _Turn(msgspec.Struct, gc=False):
     new_tokens: float
     context_tokens: float
     product: float
@@ -73,7 +73,8 @@ class InFlight:
         if turn not in self._decoding:
             started = self._leave_queue(turn)
             self._computed_s += started.prefill_s
-            self._decoding[turn] = msgspec.structs.replace(started, computed_s=self._computed_s)
+            started.computed_s = self._computed_s
+            self._decoding[turn] = started
             self._decoding_context += started.context_tokens
             self._last_first_token_s = now
 
