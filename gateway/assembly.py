@@ -15,12 +15,12 @@ from gateway.core.fleet import Fleet, PoolFacts
 from gateway.core.forecasts import Forecasts
 from gateway.core.session_book import SessionBook
 from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId
+from gateway.fleet.health import FleetHealth
+from gateway.fleet.trickle import Trickle
 from gateway.routing.affinity import SessionAffinity
-from gateway.routing.health import FleetHealth
 from gateway.routing.placement import PlacementPolicy
 from gateway.routing.predicted import PredictedPlacement
 from gateway.routing.state_residence import StateResidence
-from gateway.routing.trickle import Trickle
 from gateway.tool_probe.boundaries import ToolBoundaries
 from gateway.workflow.prospects import Prospects
 from gateway.workflow.sessions import Sessions

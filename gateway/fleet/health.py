@@ -1,7 +1,7 @@
 """Passive health: what may be sent to a replica, by what became of what was sent to it (U5).
 
 Source: ours; the circuit breaker (closed, open, half open), slow start and outlier ejection with a floor, as
-in Envoy. Sutradhara (§4.4) for membership by heartbeat, which `gateway/upstream` keeps.
+in Envoy.
 
 Theory of operation. A replica that answers is *up*. Failures in a row, or turns in a row that were far slower
 than expected of it, have it *ejected*: nothing is sent to it for a while, twice as long each time. Then it
@@ -15,17 +15,15 @@ is behind large prompts, or whose own cache was lost, takes long on a healthy re
 overdue before the prompts that are ahead of it, and its own, could have been computed with nothing cached.
 (Without that, busy replicas were ejected, and their sessions made the next one late.)
 
-Before it comes to that, it may count as late (`lateness.py`).
-
-Symbols: —
+Before it comes to that, it may count as an outlier (`outliers.py`).
 
 Deviations: Envoy compares replicas with each other. Here each is held against what is expected of it
 (`gateway/cost`), so unlike replicas may stand in one pool; the others are asked only how late their turns
 are against what is expected of them, and where all are late it is no fault of this one.
 
-Invariants: those of `standing.py`; never more than a share of a pool is out for what became of its turns, and
-never the last one; what is slow and stays it is let back after `trials`, for placement to judge; memory is
-bounded by replicas and live turns.
+Invariants: those of `circuit_breaker.py`; never more than a share of a pool is out for what became of its
+turns, and never the last one; what is slow and stays it is let back after `trials`, for placement to judge;
+memory is bounded by replicas and live turns.
 """
 
 import heapq
@@ -34,8 +32,14 @@ from collections.abc import Iterator
 import msgspec
 
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
-from gateway.routing.lateness import FAR_LATER, Lateness, Part
-from gateway.routing.standing import TRANSITIONS, Condition, HealthConfig, Sign, Standing
+from gateway.fleet.circuit_breaker import (
+    TRANSITIONS,
+    BreakerEvent,
+    BreakerState,
+    CircuitBreaker,
+    HealthConfig,
+)
+from gateway.fleet.outliers import FAR_LATER, OutlierDetection, Phase
 
 
 class _Awaited(msgspec.Struct, eq=False):
@@ -49,8 +53,8 @@ class _Awaited(msgspec.Struct, eq=False):
     end_patience_s: float
     overdue_s: float
     worst_s: float
-    """Counted in `Standing.ahead_s` until its first token."""
-    part: Part = Part.BEGINNING
+    """Counted in `CircuitBreaker.ahead_s` until its first token."""
+    phase: Phase = Phase.START
     is_overdue: bool = False
     is_late: bool = False
     """What is awaited of it was counted as late already."""
@@ -60,21 +64,21 @@ class _Awaited(msgspec.Struct, eq=False):
 
 class Changed(msgspec.Struct, frozen=True):
     replica: ReplicaId
-    condition: Condition
+    state: BreakerState
     why: str
 
 
 class FleetHealth:
     def __init__(self, config: HealthConfig) -> None:
         self._config = config
-        self._standings: dict[ReplicaId, Standing] = {}
+        self._breakers: dict[ReplicaId, CircuitBreaker] = {}
         self._awaited: dict[RequestId, _Awaited] = {}
         self._overdue: list[tuple[float, RequestId]] = []
         """A heap; those that are not awaited any more stay in it until they come up."""
         self._began_s: dict[PoolId, float] = {}
-        self._uneasy: set[ReplicaId] = set()
+        self._not_up: set[ReplicaId] = set()
         """Those that are not up."""
-        self.lateness = Lateness(lasts_s=config.rest_s)
+        self.outliers = OutlierDetection(lasts_s=config.rest_s)
         self.next_due_s = float("inf")
         """`pass_time` changes nothing before."""
         self.said: list[Changed] = []
@@ -83,27 +87,27 @@ class FleetHealth:
     # --- questions ---------------------------------------------------------------------------------
 
     @property
-    def is_calm(self) -> bool:
+    def all_up(self) -> bool:
         """Every replica may have what it can take."""
-        return not self._uneasy
+        return not self._not_up
 
-    def condition(self, replica: ReplicaId) -> Condition:
-        return self._standings[replica].condition
+    def state(self, replica: ReplicaId) -> BreakerState:
+        return self._breakers[replica].state
 
     def is_out(self, replica: ReplicaId) -> bool:
         """Nothing may be sent there, though it answers."""
-        return self._standings[replica].condition is Condition.EJECTED
+        return self._breakers[replica].state is BreakerState.EJECTED
 
     def may_take(self, replica: ReplicaId, running: int, usual: float, *, now: float) -> bool:
-        """One more turn, as far as its condition goes. `usual`: turns that the others run on average."""
-        standing = self._standings[replica]
-        match standing.condition:
-            case Condition.UP:
+        """One more turn, as far as its state goes. `usual`: turns that the others run on average."""
+        breaker = self._breakers[replica]
+        match breaker.state:
+            case BreakerState.UP:
                 return True
-            case Condition.TRIED:
-                return standing.trial is None
-            case Condition.WARMING:
-                share = (now - standing.since_s) / self._config.slow_start_s
+            case BreakerState.TRIED:
+                return breaker.trial is None
+            case BreakerState.WARMING:
+                share = (now - breaker.since_s) / self._config.slow_start_s
                 return running < 1 + share * usual
             case _:
                 return False
@@ -113,27 +117,27 @@ class FleetHealth:
     def came_up(self, replica: ReplicaId, pool: PoolId, *, now: float) -> None:
         """It answers health checks. One that is new to a pool that serves already starts slowly, too."""
         began_s = self._began_s.setdefault(pool, now)
-        standing = self._standings.get(replica)
-        if standing is None:
+        breaker = self._breakers.get(replica)
+        if breaker is None:
             is_first = now - began_s < self._config.slow_start_s
-            condition = Condition.UP if is_first else Condition.WARMING
-            self._standings[replica] = Standing(pool=pool, condition=condition, since_s=now)
+            state = BreakerState.UP if is_first else BreakerState.WARMING
+            self._breakers[replica] = CircuitBreaker(pool=pool, state=state, since_s=now)
             if not is_first:
                 self._note(replica)
-        elif standing.condition is Condition.DOWN:
-            standing.step(Sign.CAME, now=now)
+        elif breaker.state is BreakerState.DOWN:
+            breaker.step(BreakerEvent.CAME, now=now)
             self._note(replica)
 
     def went_down(self, replica: ReplicaId, *, now: float) -> None:
-        standing = self._standings.get(replica)
-        if standing is not None and standing.condition is not Condition.DOWN:
-            standing.step(Sign.WENT, now=now)
+        breaker = self._breakers.get(replica)
+        if breaker is not None and breaker.state is not BreakerState.DOWN:
+            breaker.step(BreakerEvent.WENT, now=now)
             self._note(replica)
 
     def forget(self, replica: ReplicaId) -> None:
-        self._standings.pop(replica, None)
-        self._uneasy.discard(replica)
-        self.lateness.forget(replica)
+        self._breakers.pop(replica, None)
+        self._not_up.discard(replica)
+        self.outliers.forget(replica)
 
     def sent(
         self,
@@ -150,16 +154,16 @@ class FleetHealth:
         nothing is expected, or of a replica of which too little was seen to expect anything; infinite for a
         first token that nobody will see. `worst_s`: to compute all of its prompt, alone. `output_tokens`: of
         its answer, as expected."""
-        standing = self._standings[replica]
-        if standing.condition is Condition.TRIED:
-            standing.trial = request
+        breaker = self._breakers[replica]
+        if breaker.state is BreakerState.TRIED:
+            breaker.trial = request
         if p90_s is None:
             return
-        standing.ahead_s += worst_s
+        breaker.ahead_s += worst_s
         factor, least_s = self._config.slow_factor, self._config.slow_least_s
-        patience_s = max(least_s, factor * max(p90_s, standing.ahead_s))
+        patience_s = max(least_s, factor * max(p90_s, breaker.ahead_s))
         is_seen = patience_s < float("inf")
-        end_s = max(patience_s if is_seen else least_s, factor * max(end_p90_s, standing.ahead_s))
+        end_s = max(patience_s if is_seen else least_s, factor * max(end_p90_s, breaker.ahead_s))
         self._awaited[request] = _Awaited(
             replica, now, patience_s, end_s, now + patience_s, worst_s, output_tokens=output_tokens
         )
@@ -172,7 +176,7 @@ class FleetHealth:
             self._overdue = [
                 (each.overdue_s, name)
                 for name, each in self._awaited.items()
-                if each.part is Part.BEGINNING and each.patience_s < float("inf")
+                if each.phase is Phase.START and each.patience_s < float("inf")
             ]
             heapq.heapify(self._overdue)
         if overdue_s < self.next_due_s:
@@ -187,7 +191,7 @@ class FleetHealth:
         if awaited.patience_s < float("inf"):
             self._came(request, awaited, now=now)
             overdue_s = max(overdue_s, now + self._config.slow_least_s)
-        awaited.part, awaited.patience_s, awaited.overdue_s = Part.END, awaited.end_patience_s, overdue_s
+        awaited.phase, awaited.patience_s, awaited.overdue_s = Phase.END, awaited.end_patience_s, overdue_s
         awaited.is_overdue = awaited.is_late = False
 
     def ended(
@@ -205,25 +209,25 @@ class FleetHealth:
             self._computed(awaited)
             if failed is False and awaited.patience_s < float("inf"):
                 self._end_came(request, awaited, output_tokens, now=now)
-        standing = self._standings.get(replica)
-        if standing is None:
+        breaker = self._breakers.get(replica)
+        if breaker is None:
             return
         if failed:
-            standing.failures += 1
-            is_enough = standing.condition is Condition.TRIED
-            if is_enough or standing.failures >= self._config.failures_until_out:
-                self._eject(replica, standing, "fails", now=now)
+            breaker.failures += 1
+            is_enough = breaker.state is BreakerState.TRIED
+            if is_enough or breaker.failures >= self._config.failures_until_out:
+                self._eject(replica, breaker, "fails", now=now)
         elif failed is not None:
-            standing.failures = 0
-            if standing.trial == request and standing.condition is Condition.TRIED:
-                self._pass_trial(replica, standing, "its trial went well", now=now)
-        if standing.trial == request:
-            standing.trial = None
+            breaker.failures = 0
+            if breaker.trial == request and breaker.state is BreakerState.TRIED:
+                self._pass_trial(replica, breaker, "its trial went well", now=now)
+        if breaker.trial == request:
+            breaker.trial = None
 
     def _end_came(
         self, request: RequestId, awaited: _Awaited, output_tokens: int | None, *, now: float
     ) -> None:
-        if awaited.part is Part.END:
+        if awaited.phase is Phase.END:
             if output_tokens is None or not awaited.output_tokens:
                 return
             longer = max(1.0, output_tokens / awaited.output_tokens)
@@ -236,7 +240,7 @@ class FleetHealth:
         while self._overdue and self._overdue[0][0] <= now:
             overdue_s, request = heapq.heappop(self._overdue)
             awaited = self._awaited.get(request)
-            if awaited is None or awaited.part is Part.END:
+            if awaited is None or awaited.phase is Phase.END:
                 continue
             if awaited.overdue_s <= overdue_s:
                 awaited.is_overdue = True
@@ -244,25 +248,25 @@ class FleetHealth:
                 heapq.heappush(self._overdue, (awaited.overdue_s, request))
                 took = self._took(awaited, is_over=False, now=now)
                 self._judge(request, awaited, took, is_slow=True, now=now)
-        self.lateness.pass_time(now=now)
-        for replica in tuple(self._uneasy):
-            standing = self._standings[replica]
-            passed_s = now - standing.since_s
-            if standing.condition is Condition.EJECTED and passed_s >= self._rest_s(standing):
-                standing.step(Sign.RESTED, now=now)
+        self.outliers.pass_time(now=now)
+        for replica in tuple(self._not_up):
+            breaker = self._breakers[replica]
+            passed_s = now - breaker.since_s
+            if breaker.state is BreakerState.EJECTED and passed_s >= self._rest_s(breaker):
+                breaker.step(BreakerEvent.RESTED, now=now)
                 self._note(replica, "has rested")
-            elif standing.condition is Condition.WARMING and passed_s >= self._config.slow_start_s:
-                standing.step(Sign.WARMED, now=now)
-                standing.ejections = standing.slow_ejections = 0
+            elif breaker.state is BreakerState.WARMING and passed_s >= self._config.slow_start_s:
+                breaker.step(BreakerEvent.WARMED, now=now)
+                breaker.ejections = breaker.slow_ejections = 0
                 self._note(replica, "is warm")
         self._set_due()
 
     def _computed(self, awaited: _Awaited) -> None:
         """Its prompt is, or nobody waits for that any more."""
-        standing = self._standings.get(awaited.replica)
-        if standing is not None:
-            ahead_s = standing.ahead_s - awaited.worst_s
-            standing.ahead_s = ahead_s if ahead_s > 0.0 else 0.0
+        breaker = self._breakers.get(awaited.replica)
+        if breaker is not None:
+            ahead_s = breaker.ahead_s - awaited.worst_s
+            breaker.ahead_s = ahead_s if ahead_s > 0.0 else 0.0
         awaited.worst_s = 0.0
 
     # --- verdicts ----------------------------------------------------------------------------------
@@ -277,89 +281,91 @@ class FleetHealth:
     def _took(self, awaited: _Awaited, *, is_over: bool, now: float) -> float:
         """How late it is; of one that is awaited still, so far."""
         took = (now - awaited.sent_s) / awaited.patience_s * self._config.slow_factor
-        if (standing := self._standings.get(awaited.replica)) is not None:
-            others = self._others(awaited.replica, standing.pool)
-            awaited.is_late |= self.lateness.saw(
-                awaited.replica, awaited.part, took, others, is_over=is_over, now=now
+        if (breaker := self._breakers.get(awaited.replica)) is not None:
+            others = self._others(awaited.replica, breaker.pool)
+            awaited.is_late |= self.outliers.saw(
+                awaited.replica, awaited.phase, took, others, is_over=is_over, now=now
             )
-            self.next_due_s = min(self.next_due_s, self.lateness.next_due_s)
+            self.next_due_s = min(self.next_due_s, self.outliers.next_due_s)
         return took
 
     def _judge(
         self, request: RequestId, awaited: _Awaited, took: float, *, is_slow: bool, now: float
     ) -> None:
-        replica, part = awaited.replica, awaited.part
-        standing = self._standings.get(replica)
-        if standing is None or (standing.condition is Condition.TRIED and standing.trial != request):
+        replica, phase = awaited.replica, awaited.phase
+        breaker = self._breakers.get(replica)
+        if breaker is None or (breaker.state is BreakerState.TRIED and breaker.trial != request):
             return
         if not is_slow:
-            standing.slow[part] = 0
-            if standing.condition is Condition.TRIED:
-                self._pass_trial(replica, standing, "its trial went well", now=now)
+            breaker.slow[phase] = 0
+            if breaker.state is BreakerState.TRIED:
+                self._pass_trial(replica, breaker, "its trial went well", now=now)
             return
-        if took < FAR_LATER * self.lateness.usual(part, self._others(replica, standing.pool)):
+        if took < FAR_LATER * self.outliers.usual(phase, self._others(replica, breaker.pool)):
             return
-        standing.slow[part] = standing.slow.get(part, 0) + 1
-        is_enough = (
-            standing.condition is Condition.TRIED or standing.slow[part] >= self._config.slow_until_out
-        )
+        breaker.slow[phase] = breaker.slow.get(phase, 0) + 1
+        is_enough = breaker.state is BreakerState.TRIED or breaker.slow[phase] >= self._config.slow_until_out
         if not is_enough:
             return
-        if standing.slow_ejections < self._config.trials:
-            if self._eject(replica, standing, "is slow", now=now):
-                standing.slow_ejections += 1
-        elif standing.condition is Condition.TRIED:
-            self._pass_trial(replica, standing, "is slow by nature", now=now)
+        if breaker.slow_ejections < self._config.trials:
+            if self._eject(replica, breaker, "is slow", now=now):
+                breaker.slow_ejections += 1
+        elif breaker.state is BreakerState.TRIED:
+            self._pass_trial(replica, breaker, "is slow by nature", now=now)
 
-    def _pass_trial(self, replica: ReplicaId, standing: Standing, why: str, *, now: float) -> None:
-        standing.step(Sign.PASSED, now=now)
+    def _pass_trial(self, replica: ReplicaId, breaker: CircuitBreaker, why: str, *, now: float) -> None:
+        breaker.step(BreakerEvent.PASSED, now=now)
         self._note(replica, why)
 
     def _others(self, replica: ReplicaId, pool: PoolId) -> Iterator[ReplicaId]:
         """That serve."""
-        for name, each in self._standings.items():
-            if each.pool == pool and name != replica and each.condition in (Condition.UP, Condition.WARMING):
+        for name, each in self._breakers.items():
+            if (
+                each.pool == pool
+                and name != replica
+                and each.state in (BreakerState.UP, BreakerState.WARMING)
+            ):
                 yield name
 
-    def _eject(self, replica: ReplicaId, standing: Standing, why: str, *, now: float) -> bool:
+    def _eject(self, replica: ReplicaId, breaker: CircuitBreaker, why: str, *, now: float) -> bool:
         """Unless it is out, or too many would be."""
-        if Sign.OFFENDED not in TRANSITIONS[standing.condition]:
+        if BreakerEvent.TRIPPED not in TRANSITIONS[breaker.state]:
             return False
-        peers = [each for each in self._standings.values() if each.pool == standing.pool]
-        bad = (Condition.EJECTED, Condition.TRIED)
-        out = sum(each.condition in bad for each in peers if each is not standing)
-        there = sum(each.condition not in (*bad, Condition.DOWN) for each in peers if each is not standing)
+        peers = [each for each in self._breakers.values() if each.pool == breaker.pool]
+        bad = (BreakerState.EJECTED, BreakerState.TRIED)
+        out = sum(each.state in bad for each in peers if each is not breaker)
+        there = sum(each.state not in (*bad, BreakerState.DOWN) for each in peers if each is not breaker)
         if not there or out + 1 > max(1, int(self._config.out_at_most * len(peers))):
             return False
         if not self._config.out_at_most:
             return False
-        standing.step(Sign.OFFENDED, now=now)
-        standing.ejections += 1
+        breaker.step(BreakerEvent.TRIPPED, now=now)
+        breaker.ejections += 1
         self._note(replica, why)
         return True
 
-    def _rest_s(self, standing: Standing) -> float:
-        doubled = self._config.rest_s * 2.0 ** min(30, max(0, standing.ejections - 1))
+    def _rest_s(self, breaker: CircuitBreaker) -> float:
+        doubled = self._config.rest_s * 2.0 ** min(30, max(0, breaker.ejections - 1))
         return min(doubled, self._config.rest_most_s)
 
     def _note(self, replica: ReplicaId, why: str = "") -> None:
-        condition = self._standings[replica].condition
-        if condition is Condition.UP:
-            self._uneasy.discard(replica)
+        state = self._breakers[replica].state
+        if state is BreakerState.UP:
+            self._not_up.discard(replica)
         else:
-            self._uneasy.add(replica)
+            self._not_up.add(replica)
         if why:
-            self.said.append(Changed(replica, condition, why))
+            self.said.append(Changed(replica, state, why))
         self._set_due()
 
     def _set_due(self) -> None:
-        due_s = self.lateness.next_due_s
+        due_s = self.outliers.next_due_s
         if self._overdue:
             due_s = min(due_s, self._overdue[0][0])
-        for replica in self._uneasy:
-            standing = self._standings[replica]
-            if standing.condition is Condition.EJECTED:
-                due_s = min(due_s, standing.since_s + self._rest_s(standing))
-            elif standing.condition is Condition.WARMING:
-                due_s = min(due_s, standing.since_s + self._config.slow_start_s)
+        for replica in self._not_up:
+            breaker = self._breakers[replica]
+            if breaker.state is BreakerState.EJECTED:
+                due_s = min(due_s, breaker.since_s + self._rest_s(breaker))
+            elif breaker.state is BreakerState.WARMING:
+                due_s = min(due_s, breaker.since_s + self._config.slow_start_s)
         self.next_due_s = due_s
