@@ -1,10 +1,6 @@
 """Placement by load: the replica that runs the fewest turns.
 
-Source: none; the floor, for work that belongs to no session. `affinity.py` places turns.
-
-Symbols: —
-
-Deviations: —
+Source: none; the floor, for work that belongs to no session. `predicted.py` places turns.
 
 Invariants: the chosen replica is one of the candidates; among equally loaded ones the least recently
 chosen wins, so equal replicas take turns.

@@ -57,7 +57,7 @@ async def test_want_of_descriptors_is_a_503_and_leaves_the_replica_up(start, pat
 
 
 async def test_a_session_stays_where_its_kv_cache_is(start):
-    bench = await start(replicas=2, upstream=NONE_KEPT, routing={"policy": "affinity"})
+    bench = await start(replicas=2, upstream=NONE_KEPT)
     named = post(headers=b"x-turnpike-session: s\r\n")
     client = await bench.connect()
     client.send(named)

@@ -1,7 +1,7 @@
-"""Session affinity, bounded by load (S6): a turn goes where its session's KV cache is, unless that is busy.
+"""Session affinity, bounded by load: a turn goes where its session's KV cache is, unless that is busy.
 
-Source: SAGA (§5.1, Eq. 7): stay while the load is below θ, else take the least
-loaded.
+Source: SAGA (§5.1, Eq. 7): stay while the load is below θ, else take the least loaded. It was the gateway's
+own placement until that by prediction; now it is what that is compared with.
 
 Symbols: θ → `spill_factor` and `spill_floor`, together.
 
@@ -25,10 +25,13 @@ from gateway.routing.settings import RoutingConfig
 
 
 class SessionAffinity(PlacementPolicy):
-    def __init__(self, config: RoutingConfig) -> None:
-        self._config = config
+    def __init__(self, *, spill_factor: float = 1.5, spill_floor: int = 8) -> None:
+        """A turn leaves its home when that runs more than `spill_factor` times what a replica runs on
+        average, and more than `spill_floor` turns."""
+        self._spill_factor = spill_factor
+        self._spill_floor = spill_floor
         self._by_load = LeastLoaded()
-        self.homes = Homes(config.max_conversations)
+        self.homes = Homes(RoutingConfig().max_conversations)
 
     @property
     def sessions_at(self) -> dict[ReplicaId, int]:
@@ -77,8 +80,8 @@ class SessionAffinity(PlacementPolicy):
         load = next((c for c in candidates if c.replica == home), None)
         if load is None:
             return self._emptiest(candidates), PlacementReason.HOME_IS_GONE
-        most = self._config.spill_factor * sum(c.running for c in candidates) / len(candidates)
-        if load.running > self._config.spill_floor and load.running > most:
+        most = self._spill_factor * sum(c.running for c in candidates) / len(candidates)
+        if load.running > self._spill_floor and load.running > most:
             return min(candidates, key=lambda c: c.running), PlacementReason.HOME_IS_BUSY
         return load, PlacementReason.SESSION_LIVES_THERE
 
