@@ -25,9 +25,9 @@ import msgspec
 from msgspec import Meta
 
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId
+from gateway.routing.kv_ledger import Conversation
 
-Conversation = tuple[SessionId, ThreadId]
 _Seconds = Annotated[float, Meta(ge=0, le=86_400)]
 _LOOK_EVERY_S: Final = 0.05
 _NO_RETURN: Final = 4.0

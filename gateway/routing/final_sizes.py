@@ -1,4 +1,4 @@
-"""Growth: what sessions hold in the end, as a mean that forgets, of each agent type.
+"""What sessions hold in the end, as a mean that forgets, of each agent type.
 
 Few clients say that a session is over, so one that is silent counts with what it held last; one that goes on
 and is silent again still counts once, with what it holds by then.
@@ -44,7 +44,7 @@ class Counted(msgspec.Struct, frozen=True):
     of_owner: int
 
 
-class Growth:
+class FinalSizes:
     def __init__(self) -> None:
         self._means = ByAgent(_Mean, _TYPES)
 

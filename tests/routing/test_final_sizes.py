@@ -4,22 +4,22 @@ import pytest
 
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.ids import TenantId
-from gateway.routing import growth
-from gateway.routing.growth import Growth
+from gateway.routing import final_sizes
+from gateway.routing.final_sizes import FinalSizes
 
 ONE, TWO, THREE, UNKNOWN = (AgentKey(TenantId("t"), number) for number in (1, 2, 3, 0))
 STRANGER = AgentKey(TenantId("other"), 1)
 
 
-def told(*ended: tuple[AgentKey, float]) -> Growth:
-    known = Growth()
+def told(*ended: tuple[AgentKey, float]) -> FinalSizes:
+    known = FinalSizes()
     for agent, tokens in ended:
         known.held(agent, tokens)
     return known
 
 
 def test_the_first_sessions_teach_most_of_it():
-    before = Growth().of(UNKNOWN)
+    before = FinalSizes().of(UNKNOWN)
     assert told((UNKNOWN, 5_000.0)).of(UNKNOWN) <= (before + 5_000) / 2
     assert told(*[(UNKNOWN, 5_000.0)] * 10).of(UNKNOWN) < 10_000
 
@@ -40,7 +40,7 @@ def test_what_was_long_ago_is_forgotten():
 
 
 def test_who_ended_a_session_longest_ago_is_forgotten_first(monkeypatch):
-    monkeypatch.setattr(growth, "_TYPES", 2)
+    monkeypatch.setattr(final_sizes, "_TYPES", 2)
     known = told((ONE, 90_000.0), (TWO, 90_000.0), (ONE, 90_000.0), (THREE, 1_000.0))
     assert known.of(ONE) > known.of(UNKNOWN) > 1_000
     assert known.of(THREE) == known.of(UNKNOWN), "the unknown one took its place"
@@ -53,7 +53,7 @@ def test_what_sessions_of_one_tenant_become_says_nothing_of_anothers():
 
 
 def test_a_session_that_is_silent_and_goes_on_counts_once_with_what_it_holds_by_then():
-    known, once = Growth(), told((ONE, 80_000.0), *[(ONE, 50_000.0)] * 3)
+    known, once = FinalSizes(), told((ONE, 80_000.0), *[(ONE, 50_000.0)] * 3)
     counted = known.held(ONE, 5_000.0)
     for tokens in (10_000.0, 20_000.0, 40_000.0):
         counted = known.held(ONE, tokens, counted)
@@ -64,8 +64,8 @@ def test_a_session_that_is_silent_and_goes_on_counts_once_with_what_it_holds_by_
 
 
 def test_what_was_counted_of_a_type_that_is_forgotten_changes_nothing(monkeypatch):
-    monkeypatch.setattr(growth, "_TYPES", 1)
-    known = Growth()
+    monkeypatch.setattr(final_sizes, "_TYPES", 1)
+    known = FinalSizes()
     counted = known.held(ONE, 5_000.0)
     known.of(TWO)
     known.held(ONE, 1e9, counted)
