@@ -4,18 +4,16 @@ Source: ours; the circuit breaker (closed, open, half open), slow start and outl
 in Envoy.
 
 Theory of operation. A replica that answers is *up*. Failures in a row, or turns in a row that were far slower
-than expected of it, have it *ejected*: nothing is sent to it for a while, twice as long each time. Then it
-is *tried* with one turn at a time, and if that goes well it is *warming*: its share grows from one turn to
-that of the others. One that is *down* does not answer at all; it comes back warming, too. A turn is slow as
-soon as its first token is overdue; nobody waits until it is there. First tokens in time do not excuse ends
-that are late: each count for themselves. But some answers are many times as long as most: an end is late for
-what was generated, as its usage tells, and one that is awaited, or tells nothing, says nothing of a replica.
-(Without that, long answers made some replica late every few seconds, and its sessions left at once.) One that
-is behind large prompts, or whose own cache was lost, takes long on a healthy replica, too: so it is not
-overdue before the prompts that are ahead of it, and its own, could have been computed with nothing cached.
-(Without that, busy replicas were ejected, and their sessions made the next one late.)
+than expected of it, have it *ejected*: nothing is sent to it for a while, twice as long each time. Then it is
+*tried* with one turn at a time, and if that goes well it is *warming*: its share grows from one turn to that
+of the others. One that is *down* does not answer at all; it comes back warming, too. Before it is ejected, it
+may count as an outlier (`outliers.py`).
 
-Before it comes to that, it may count as an outlier (`outliers.py`).
+A turn is slow as soon as its first token is overdue; nobody waits until it is there. Ends count apart from
+first tokens, for what was generated, as usage tells: else long answers make a replica late every few seconds,
+and its sessions leave at once. A turn is not overdue before the prompts that are ahead of it, and its own,
+could have been computed with nothing cached: else busy replicas are ejected, and their sessions make the next
+one late.
 
 Deviations: Envoy compares replicas with each other. Here each is held against what is expected of it
 (`gateway/cost`), so unlike replicas may stand in one pool; the others are asked only how late their turns
@@ -125,14 +123,12 @@ class FleetHealth:
             if not is_first:
                 self._note(replica)
         elif breaker.state is BreakerState.DOWN:
-            breaker.step(BreakerEvent.CAME, now=now)
-            self._note(replica)
+            self._step(replica, BreakerEvent.CAME, now=now)
 
     def went_down(self, replica: ReplicaId, *, now: float) -> None:
         breaker = self._breakers.get(replica)
         if breaker is not None and breaker.state is not BreakerState.DOWN:
-            breaker.step(BreakerEvent.WENT, now=now)
-            self._note(replica)
+            self._step(replica, BreakerEvent.WENT, now=now)
 
     def forget(self, replica: ReplicaId) -> None:
         self._breakers.pop(replica, None)
@@ -214,13 +210,12 @@ class FleetHealth:
             return
         if failed:
             breaker.failures += 1
-            is_enough = breaker.state is BreakerState.TRIED
-            if is_enough or breaker.failures >= self._config.failures_until_out:
+            if breaker.state is BreakerState.TRIED or breaker.failures >= self._config.failures_until_out:
                 self._eject(replica, breaker, "fails", now=now)
         elif failed is not None:
             breaker.failures = 0
             if breaker.trial == request and breaker.state is BreakerState.TRIED:
-                self._pass_trial(replica, breaker, "its trial went well", now=now)
+                self._step(replica, BreakerEvent.PASSED, "its trial went well", now=now)
         if breaker.trial == request:
             breaker.trial = None
 
@@ -253,20 +248,17 @@ class FleetHealth:
             breaker = self._breakers[replica]
             passed_s = now - breaker.since_s
             if breaker.state is BreakerState.EJECTED and passed_s >= self._rest_s(breaker):
-                breaker.step(BreakerEvent.RESTED, now=now)
-                self._note(replica, "has rested")
+                self._step(replica, BreakerEvent.RESTED, "has rested", now=now)
             elif breaker.state is BreakerState.WARMING and passed_s >= self._config.slow_start_s:
-                breaker.step(BreakerEvent.WARMED, now=now)
                 breaker.ejections = breaker.slow_ejections = 0
-                self._note(replica, "is warm")
+                self._step(replica, BreakerEvent.WARMED, "is warm", now=now)
         self._set_due()
 
     def _computed(self, awaited: _Awaited) -> None:
         """Its prompt is, or nobody waits for that any more."""
         breaker = self._breakers.get(awaited.replica)
         if breaker is not None:
-            ahead_s = breaker.ahead_s - awaited.worst_s
-            breaker.ahead_s = ahead_s if ahead_s > 0.0 else 0.0
+            breaker.ahead_s = max(0.0, breaker.ahead_s - awaited.worst_s)
         awaited.worst_s = 0.0
 
     # --- verdicts ----------------------------------------------------------------------------------
@@ -299,32 +291,24 @@ class FleetHealth:
         if not is_slow:
             breaker.slow[phase] = 0
             if breaker.state is BreakerState.TRIED:
-                self._pass_trial(replica, breaker, "its trial went well", now=now)
+                self._step(replica, BreakerEvent.PASSED, "its trial went well", now=now)
             return
         if took < FAR_LATER * self.outliers.usual(phase, self._others(replica, breaker.pool)):
             return
         breaker.slow[phase] = breaker.slow.get(phase, 0) + 1
-        is_enough = breaker.state is BreakerState.TRIED or breaker.slow[phase] >= self._config.slow_until_out
-        if not is_enough:
+        if breaker.state is not BreakerState.TRIED and breaker.slow[phase] < self._config.slow_until_out:
             return
         if breaker.slow_ejections < self._config.trials:
             if self._eject(replica, breaker, "is slow", now=now):
                 breaker.slow_ejections += 1
         elif breaker.state is BreakerState.TRIED:
-            self._pass_trial(replica, breaker, "is slow by nature", now=now)
-
-    def _pass_trial(self, replica: ReplicaId, breaker: CircuitBreaker, why: str, *, now: float) -> None:
-        breaker.step(BreakerEvent.PASSED, now=now)
-        self._note(replica, why)
+            self._step(replica, BreakerEvent.PASSED, "is slow by nature", now=now)
 
     def _others(self, replica: ReplicaId, pool: PoolId) -> Iterator[ReplicaId]:
         """That serve."""
+        serving = (BreakerState.UP, BreakerState.WARMING)
         for name, each in self._breakers.items():
-            if (
-                each.pool == pool
-                and name != replica
-                and each.state in (BreakerState.UP, BreakerState.WARMING)
-            ):
+            if each.pool == pool and name != replica and each.state in serving:
                 yield name
 
     def _eject(self, replica: ReplicaId, breaker: CircuitBreaker, why: str, *, now: float) -> bool:
@@ -335,18 +319,20 @@ class FleetHealth:
         bad = (BreakerState.EJECTED, BreakerState.TRIED)
         out = sum(each.state in bad for each in peers if each is not breaker)
         there = sum(each.state not in (*bad, BreakerState.DOWN) for each in peers if each is not breaker)
-        if not there or out + 1 > max(1, int(self._config.out_at_most * len(peers))):
+        most = self._config.out_at_most
+        if not there or not most or out + 1 > max(1, int(most * len(peers))):
             return False
-        if not self._config.out_at_most:
-            return False
-        breaker.step(BreakerEvent.TRIPPED, now=now)
         breaker.ejections += 1
-        self._note(replica, why)
+        self._step(replica, BreakerEvent.TRIPPED, why, now=now)
         return True
 
     def _rest_s(self, breaker: CircuitBreaker) -> float:
         doubled = self._config.rest_s * 2.0 ** min(30, max(0, breaker.ejections - 1))
         return min(doubled, self._config.rest_most_s)
+
+    def _step(self, replica: ReplicaId, event: BreakerEvent, why: str = "", *, now: float) -> None:
+        self._breakers[replica].step(event, now=now)
+        self._note(replica, why)
 
     def _note(self, replica: ReplicaId, why: str = "") -> None:
         state = self._breakers[replica].state

@@ -10,6 +10,8 @@ next turn is expected. Few clients say that a session is over. So it is expected
 for longer than its tools may run, or for a while after an answer that asked for none; it keeps its home, and
 counts again when it is heard of.
 
+A session is expected to grow to what sessions of its agent held in the end.
+
 Deviations: SAGA asks its workers. A stock server does not say what it holds, so that is estimated: it evicts
 what was used least recently, so what a conversation left is gone once about as many tokens were written
 behind it as the cache has room for (the *horizon*). Where an engine tells which blocks of a session it holds
@@ -22,19 +24,18 @@ replica was lost; the sums of a replica are those of the sessions that live ther
 at most `_COPIES` replicas; the least recently used go first, and forgetting one only costs a prefill.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
+from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey, ByAgent
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 from gateway.domain.request import Usage
-from gateway.routing.final_sizes import Counted, FinalSizes
 
 TOOLS_RUN_S: Final = 300.0
 """At most so long (S4)."""
@@ -46,6 +47,11 @@ _COPIES: Final = 4
 _UNKNOWN_HORIZON: Final = 500_000.0
 _HORIZON_SHARE: Final = 0.7
 """Of the KV cache: the rest is what runs."""
+_FIRST_GUESS: Final = 40_000.0
+"""Tokens that sessions hold in the end."""
+_RECENT: Final = 16
+_TYPES: Final = 4_096
+
 Conversation = tuple[SessionId, ThreadId]
 
 
@@ -68,14 +74,30 @@ class Session(msgspec.Struct, eq=False):
     tokens: float = 0.0
     """That its first conversation holds."""
     is_expected: bool = True
-    counted: Counted | None = None
-    """As what `FinalSizes` knows it, if it seemed to be over once."""
+    final: "_FinalSize | None" = None
+    """If it seemed to be over once."""
     others: dict[ThreadId, None] | None = None
     """Its other conversations, the least recently used first."""
 
     @property
     def wants(self) -> float:
         return max(self.tokens, self.grows_to)
+
+
+class _FinalSize(msgspec.Struct, eq=False):
+    """What a session held when it seemed to be over, the last time."""
+
+    tokens: float
+
+
+class _Recent(msgspec.Struct, eq=False, weakref=True):
+    """Sessions that ended lately: of an agent type, or of a tenant."""
+
+    sizes: deque[_FinalSize] = msgspec.field(default_factory=lambda: deque(maxlen=_RECENT))
+
+    def mean(self, guess: float) -> float:
+        """In which a guess counts as one session."""
+        return (guess + sum([size.tokens for size in self.sizes])) / (1 + len(self.sizes))
 
 
 class _Copy(msgspec.Struct, eq=False):
@@ -128,7 +150,7 @@ class KvLedger:
         """Sessions that are expected and when each was heard of last, the longest silent first."""
         self._sums: dict[ReplicaId, Sums] = {}
         self._replicas: dict[ReplicaId, _Replica] = {}
-        self.sizes = FinalSizes()
+        self._recent = ByAgent(_Recent, _TYPES)
         self._lives = 0
 
     # --- where conversations live --------------------------------------------------------------------
@@ -193,6 +215,11 @@ class KvLedger:
         """Tokens, for all that live there; infinite while its engine has not said it."""
         known = self._replicas.get(replica)
         return known.fits if known is not None else float("inf")
+
+    def grows_to(self, agent: AgentKey) -> float:
+        """Tokens that its sessions hold in the end; as long as few ended, like the tenant's others."""
+        own, overall = self._recent.of(agent)
+        return own.mean(overall.mean(_FIRST_GUESS))
 
     # --- what happens to sessions ----------------------------------------------------------------------
 
@@ -308,7 +335,7 @@ class KvLedger:
         if known is not None and known.first == conversation:
             assert entry is not None
             self._count(known, -1)
-            entry.home, known.grows_to = replica, self.sizes.of(agent)
+            entry.home, known.grows_to = replica, self.grows_to(agent)
             self._count(known, 1)
         elif entry is not None:
             entry.home = replica
@@ -316,7 +343,7 @@ class KvLedger:
             self._conversations[conversation] = _Conversation(replica)
         self._conversations.move_to_end(conversation)
         if known is None:
-            known = self._sessions[conversation[0]] = Session(conversation, agent, self.sizes.of(agent))
+            known = self._sessions[conversation[0]] = Session(conversation, agent, self.grows_to(agent))
             self._count(known, 1)
         elif known.first != conversation:
             known.others = known.others or {}
@@ -350,7 +377,13 @@ class KvLedger:
     def _over(self, known: Session) -> None:
         """As far as we know. One that goes on counts once, with what it holds when that is over again."""
         if known.tokens:
-            known.counted = self.sizes.held(known.agent, known.tokens, known.counted)
+            if known.final is None:
+                known.final = _FinalSize(known.tokens)
+                own, overall = self._recent.of(known.agent)
+                overall.sizes.append(known.final)
+                if known.agent.agent_type:
+                    own.sizes.append(known.final)
+            known.final.tokens = known.tokens
 
     def _of(self, replica: ReplicaId) -> _Replica:
         return self._replicas.get(replica) or self._replicas.setdefault(replica, _Replica(self._new_life()))

@@ -125,7 +125,7 @@ class PredictedPlacement(PlacementPolicy):
     ) -> list[tuple[float, ReplicaId]]:
         tokens = asked.tokens()
         counted_at, wants = self.ledger.counted(session.session)
-        wants = max(wants, tokens, self.ledger.sizes.of(asked.agent))
+        wants = max(wants, tokens, self.ledger.grows_to(asked.agent))
         alone_s = {load.replica: self._usual_turn_s(load.replica) for load in candidates}
         fastest = min(alone_s, key=alone_s.__getitem__)
         found = []

@@ -354,7 +354,7 @@ def test_a_session_that_people_pause_in_does_not_count_as_a_small_one_each_time(
     alone.answer("s", A, prompt=80_000, pauses=False)
     alone.policy.session_ended(SessionId("s"))
     agent = AgentKey(OWNER, 7)
-    assert fleet.policy.ledger.sizes.of(agent) == alone.policy.ledger.sizes.of(agent) > 55_000
+    assert fleet.policy.ledger.grows_to(agent) == alone.policy.ledger.grows_to(agent) > 55_000
 
 
 def test_a_busy_home_is_not_left_for_where_more_live():
