@@ -17,7 +17,7 @@ from gateway.config.upstream import PoolConfig, UpstreamConfig
 from gateway.core.coordinator import CoordinatorConfig
 from gateway.fleet.circuit_breaker import HealthConfig
 from gateway.fleet.trickle import TrickleConfig
-from gateway.routing.settings import RoutingConfig
+from gateway.routing.predicted import RoutingConfig
 from gateway.routing.state_residence import StateResidenceConfig
 from gateway.tool_probe.boundaries import ToolBoundariesConfig
 from gateway.workflow.prospects import WorkflowConfig

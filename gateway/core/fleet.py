@@ -147,7 +147,8 @@ class Fleet:
             and (model is None or not state.facts.models or model in state.facts.models)
         ]
         if not self.health.all_up:
-            found = [load for load in found if not self.health.is_out(load.replica)] or found
+            ejected = BreakerState.EJECTED
+            found = [load for load in found if self.health.state(load.replica) is not ejected] or found
         late = self.health.outliers
         if late.is_empty:
             return found

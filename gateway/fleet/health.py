@@ -92,10 +92,6 @@ class FleetHealth:
     def state(self, replica: ReplicaId) -> BreakerState:
         return self._breakers[replica].state
 
-    def is_out(self, replica: ReplicaId) -> bool:
-        """Nothing may be sent there, though it answers."""
-        return self._breakers[replica].state is BreakerState.EJECTED
-
     def may_take(self, replica: ReplicaId, running: int, usual: float, *, now: float) -> bool:
         """One more turn, as far as its state goes. `usual`: turns that the others run on average."""
         breaker = self._breakers[replica]

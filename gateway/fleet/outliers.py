@@ -71,19 +71,15 @@ class OutlierDetection:
         """`pass_time` changes nothing before."""
         return min((until_s for _, until_s in self._late.values()), default=float("inf"))
 
-    def slower(self, replica: ReplicaId) -> float:
-        """Times as late as the others' turns its turns are; 1 if it is not late."""
-        return self._times(replica, at_least=_OFTEN)
+    def slower(self, replica: ReplicaId, *, at_least: float = _OFTEN) -> float:
+        """Times as late as the others' turns its turns are; 1 unless at least that share of them is late."""
+        late = [(replica, phase) for phase in Phase if (replica, phase) in self._late]
+        often = [self._late[which][0] for which in late if self._seen[which].late_share >= at_least]
+        return max(often, default=1.0)
 
     def seems_slower(self, replica: ReplicaId) -> float:
-        """The same, where they are late less often."""
-        return self._times(replica, at_least=0.0)
-
-    def _times(self, replica: ReplicaId, *, at_least: float) -> float:
-        """`at_least`: that share of its turns is late."""
-        phases = [(replica, phase) for phase in Phase if (replica, phase) in self._late]
-        often = (phase for phase in phases if self._seen[phase].late_share >= at_least)
-        return max((self._late[phase][0] for phase in often), default=1.0)
+        """The same, however seldom they are late."""
+        return self.slower(replica, at_least=0.0)
 
     def usual(self, phase: Phase, replicas: Iterable[ReplicaId]) -> float:
         """How late turns lately were on them, in the middle; nothing if there are none."""

@@ -8,9 +8,7 @@ Theory of operation. A conversation's *home* is where its last turn was placed. 
 there, and where it was before. A session counts as living at the home of its first conversation while its
 next turn is expected. Few clients say that a session is over. So it is expected no more once it was silent
 for longer than its tools may run, or for a while after an answer that asked for none; it keeps its home, and
-counts again when it is heard of.
-
-A session is expected to grow to what sessions of its agent held in the end.
+counts again when it is heard of. It is expected to grow to what sessions of its agent held in the end.
 
 Deviations: SAGA asks its workers. A stock server does not say what it holds, so that is estimated: it evicts
 what was used least recently, so what a conversation left is gone once about as many tokens were written
@@ -20,10 +18,11 @@ beginning.
 
 Invariants: a conversation has at most one home; `held` is never more than was left, and nothing where a
 replica was lost; the sums of a replica are those of the sessions that live there and are expected; at most
-`max_conversations` are remembered, of one session at most `MAX_OTHERS` besides its first, each with copies on
-at most `_COPIES` replicas; the least recently used go first, and forgetting one only costs a prefill.
+`max_conversations` are remembered, of one session at most `MAX_OTHERS` besides its first; the least recently
+used go first, and forgetting one only costs a prefill.
 """
 
+import itertools
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -43,7 +42,6 @@ IDLE_S: Final = 15.0
 """After an answer without tool calls: a person is next, or nobody, or tools that nobody recognised."""
 MAX_OTHERS: Final = 256
 """Conversations of one session besides its first. A session with endless sub-agents pushes out its own."""
-_COPIES: Final = 4
 _UNKNOWN_HORIZON: Final = 500_000.0
 _HORIZON_SHARE: Final = 0.7
 """Of the KV cache: the rest is what runs."""
@@ -113,7 +111,6 @@ class _Copy(msgspec.Struct, eq=False):
 class _Conversation(msgspec.Struct, eq=False):
     home: ReplicaId
     copies: dict[ReplicaId, _Copy] = msgspec.field(default_factory=dict)
-    """The least recent first."""
 
 
 class _Replica(msgspec.Struct, eq=False):
@@ -129,12 +126,9 @@ class _Replica(msgspec.Struct, eq=False):
     named: OrderedDict[SessionId, None] = msgspec.field(default_factory=OrderedDict)
     """Of which sessions it ever said something. It may know some by other names, or not at all."""
 
-    def survives(self, copy: _Copy) -> float:
-        """The share of it that should be there still: it goes from its end, around the horizon."""
-        if copy.life != self.life:
-            return 0.0
-        age = (self.written - copy.written) / self.horizon
-        return min(1.0, max(0.0, (1.1 - age) / 0.2))
+    def holds(self, copy: _Copy) -> bool:
+        """It should be there still."""
+        return copy.life == self.life and self.written - copy.written <= self.horizon
 
 
 _NOTHING: Final = Sums()
@@ -151,7 +145,7 @@ class KvLedger:
         self._sums: dict[ReplicaId, Sums] = {}
         self._replicas: dict[ReplicaId, _Replica] = {}
         self._recent = ByAgent(_Recent, _TYPES)
-        self._lives = 0
+        self._lives = itertools.count()
 
     # --- where conversations live --------------------------------------------------------------------
 
@@ -183,9 +177,9 @@ class KvLedger:
     def conversations(self, session: SessionId) -> list[Conversation]:
         """Those that are remembered, the first one first."""
         known = self._sessions.get(session)
-        return (
-            [known.first, *((session, thread) for thread in known.others or ())] if known is not None else []
-        )
+        if known is None:
+            return []
+        return [known.first, *((session, thread) for thread in known.others or ())]
 
     def counted(self, session: SessionId) -> tuple[ReplicaId | None, float]:
         """Where it counts as living, if anywhere, and the tokens that it wants in the end."""
@@ -204,7 +198,7 @@ class KvLedger:
             return 0.0
         if known.told is not None and conversation[0] in known.named:
             return min(copy.tokens, known.told.get(conversation[0], 0.0)) if copy.life == known.life else 0.0
-        return copy.tokens * known.survives(copy)
+        return copy.tokens if known.holds(copy) else 0.0
 
     def context(self, conversation: Conversation) -> float:
         """Tokens that it had last, wherever they are."""
@@ -289,10 +283,7 @@ class KvLedger:
         known.written += output + (prompt - found if found is not None else prompt / 2)
         if entry is None:
             return
-        entry.copies.pop(replica, None)
         entry.copies[replica] = _Copy(float(prompt + output), known.written, known.life)
-        if len(entry.copies) > _COPIES:
-            del entry.copies[next(iter(entry.copies))]
         session = self._sessions.get(conversation[0])
         if session is not None and session.first == conversation and replica == entry.home:
             self._count(session, -1)
@@ -305,7 +296,7 @@ class KvLedger:
         """Nothing that it held is there any more."""
         known = self._replicas.get(replica)
         if known is not None:
-            known.life = self._new_life()
+            known.life = next(self._lives)
             known.told = {} if known.told is not None else None
 
     def replica_left(self, replica: ReplicaId) -> None:
@@ -386,8 +377,4 @@ class KvLedger:
             known.final.tokens = known.tokens
 
     def _of(self, replica: ReplicaId) -> _Replica:
-        return self._replicas.get(replica) or self._replicas.setdefault(replica, _Replica(self._new_life()))
-
-    def _new_life(self) -> int:
-        self._lives += 1
-        return self._lives
+        return self._replicas.get(replica) or self._replicas.setdefault(replica, _Replica(next(self._lives)))

@@ -19,10 +19,6 @@ from gateway.domain.request import Usage
 from gateway.routing.stealing import Steal
 
 
-def _unknown() -> float:
-    return 0.0
-
-
 class Asked(msgspec.Struct, frozen=True):
     """What is known of a turn before it is placed."""
 
@@ -30,7 +26,7 @@ class Asked(msgspec.Struct, frozen=True):
     agent: AgentKey = UNKNOWN_AGENT
     """Its type is the hash of what its conversation begins with."""
     body_bytes: int = 0
-    tokens: Callable[[], float] = _unknown
+    tokens: Callable[[], float] = float
     """Of its prompt, as expected. Asking takes some µs."""
 
 

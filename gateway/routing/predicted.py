@@ -17,9 +17,11 @@ Invariants: the chosen replica is one of the candidates; those of `KvLedger`; a 
 import heapq
 import random
 from collections.abc import Mapping, Sequence
-from typing import Final
+from operator import attrgetter
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
 
 from gateway.cost.estimator import TurnWork
 from gateway.cost.foresight import Foresight
@@ -31,8 +33,7 @@ from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import KvLedger
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
-from gateway.routing.settings import RoutingConfig
-from gateway.routing.stealing import Steal, Stealing
+from gateway.routing.stealing import Steal, Stealing, StealingConfig
 
 _FEW: Final = 3
 """Turns that a home may run more than another replica before anything is predicted."""
@@ -50,6 +51,12 @@ predicted of equal replicas differs by as much while little was seen, or where t
 _AVERAGED: Final = 0.05
 _NEW_TOKENS, _CONTEXT_TOKENS, _OUTPUT_TOKENS = 2_000.0, 20_000.0, 200
 """Of a usual turn, until there were some."""
+
+
+class RoutingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    stealing: StealingConfig = StealingConfig()
+    max_conversations: Annotated[int, Meta(ge=1)] = 200_000
+    """Conversations of which it is remembered where they are."""
 
 
 class PredictedPlacement(PlacementPolicy):
@@ -103,7 +110,7 @@ class PredictedPlacement(PlacementPolicy):
         if len(candidates) == 1 or not (is_busy or is_full):
             return home, PlacementReason.SESSION_LIVES_THERE
         others = [load for load in candidates if load.replica != home]
-        some = heapq.nsmallest(_LOOKED_AT, others, key=self._fullness if is_full else _running)
+        some = heapq.nsmallest(_LOOKED_AT, others, key=self._fullness if is_full else attrgetter("running"))
         (stay_s, _), *costs = self._costs([at_home, *some], session, asked)
         cost_s, best = min(costs)
         if cost_s >= _MOVE_PAYS * stay_s:
@@ -241,7 +248,3 @@ class PredictedPlacement(PlacementPolicy):
 
     def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
         self.ledger.engine_reported(replica, signals)
-
-
-def _running(load: ReplicaLoad) -> float:
-    return load.running

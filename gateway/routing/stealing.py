@@ -85,8 +85,6 @@ class Stealing:
 
     def paused(self, conversation: Conversation, replica: ReplicaId, turn: RequestId) -> None:
         """Its tools run now, as that turn's answer asked for."""
-        if not self._config.enabled:
-            return
         self.goes_on(conversation)
         self._pausing.setdefault(replica, OrderedDict())[conversation] = turn
         self._at[conversation] = replica

@@ -55,9 +55,7 @@ def test_it_is_gone_when_as_much_was_written_behind_it_as_there_is_room_for():
     books.turn()
     books.others(60_000)
     assert books.ledger.held(ONE, A) == 1100
-    books.others(10_000)
-    assert 0 < books.ledger.held(ONE, A) < 1100
-    books.others(10_000)
+    books.others(10_001)
     assert books.ledger.held(ONE, A) == 0
 
 
@@ -104,14 +102,6 @@ def test_a_server_that_says_nothing_teaches_nothing():
     assert books.ledger.context(ONE) == 0
     books.turn(cached=None)
     assert books.ledger.held(ONE, A) == 1100
-
-
-@pytest.mark.parametrize("replicas", ["abcdef"])
-def test_it_is_remembered_on_few_replicas(replicas):
-    books = Books()
-    for replica in replicas:
-        books.turn(replica=replica)
-    assert [bool(books.ledger.held(ONE, replica)) for replica in replicas] == [False] * 2 + [True] * 4
 
 
 def test_a_prompt_that_went_ahead_is_held_there_but_lives_at_home():

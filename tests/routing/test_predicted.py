@@ -13,8 +13,7 @@ from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, Thread
 from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import MAX_OTHERS
 from gateway.routing.placement import Asked
-from gateway.routing.predicted import PredictedPlacement
-from gateway.routing.settings import RoutingConfig
+from gateway.routing.predicted import PredictedPlacement, RoutingConfig
 
 BUSY, HERE = PlacementReason.HOME_IS_BUSY, PlacementReason.SESSION_LIVES_THERE
 A, B, C = map(ReplicaId, "abc")
@@ -431,6 +430,17 @@ def test_an_idle_replica_steals_a_session_that_pauses():
     placement = fleet.place("s0", a=4, b=0)
     assert placement.replica == "b" and placement.reason is PlacementReason.STOLEN
     assert fleet.policy.sessions_at == {"a": 5, "b": 1}
+
+
+def test_stealing_is_off_unless_it_is_asked_for():
+    fleet = Fleet()
+    for number in range(6):
+        fleet.place(f"s{number}", a=0)
+        fleet.answer(f"s{number}", "a")
+    loads = [ReplicaLoad(A, 4), ReplicaLoad(B, 0)]
+    assert fleet.policy.look_around(loads, now=0.0) is None
+    assert fleet.policy.look_around(loads, now=9.0) is None
+    assert not fleet.policy.looks_around
 
 
 def test_books_are_closed():

@@ -170,10 +170,6 @@ def test_nothing_is_left_of_sessions_that_ended():
     assert not stealing._at and not stealing._past and not stealing._decided
 
 
-def test_it_may_be_off():
-    assert Fleet(enabled=False).steal(a=4, b=0) is None
-
-
 def test_a_replica_that_was_lost_has_not_idled_meanwhile():
     fleet = Fleet()
     assert fleet.look(a=4, b=0) is None

@@ -21,7 +21,6 @@ from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import KvLedger
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
-from gateway.routing.settings import RoutingConfig
 
 
 class SessionAffinity(PlacementPolicy):
@@ -31,7 +30,7 @@ class SessionAffinity(PlacementPolicy):
         self._spill_factor = spill_factor
         self._spill_floor = spill_floor
         self._by_load = LeastLoaded()
-        self.ledger = KvLedger(RoutingConfig().max_conversations)
+        self.ledger = KvLedger(max_conversations=200_000)
 
     @property
     def sessions_at(self) -> dict[ReplicaId, int]:
