@@ -73,11 +73,15 @@ def test_what_was_found_is_not_written_again():
 def test_nothing_is_held_by_a_replica_that_was_lost():
     books = Books()
     books.turn()
+    books.ledger.replica_lost(A)
+    assert books.ledger.held(ONE, A) == 0
+    books.turn()
     books.told(A, {ONE[0]: 500.0})
     books.ledger.replica_lost(A)
     assert books.ledger.held(ONE, A) == 0
-    books.told(A, None)
     books.turn(prompt=1200)
+    assert books.ledger.held(ONE, A) == 0, "its engine has not said so yet"
+    books.told(A, None)
     assert books.ledger.held(ONE, A) == 1300
     books.ledger.replica_lost(ReplicaId("unknown"))
 

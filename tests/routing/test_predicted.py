@@ -251,6 +251,38 @@ def test_who_lost_its_state_in_a_crowd_goes_where_there_is_room():
     assert fleet.place("t", tokens=61_000.0, a=0, b=0).reason is HERE, "it is alone there now"
 
 
+def test_a_full_home_is_compared_with_those_that_are_least_full():
+    fleet = fleet_of_a_full_home()
+    for name in "bcd":
+        fleet.policy.engine_reported(ReplicaId(name), EngineSignals(kv_tokens=100_000))
+        for number in range(2):
+            fleet.place(f"{name}{number}", **{name: 0})
+            fleet.answer(f"{name}{number}", name, prompt=60_000)
+    fleet.policy.engine_reported(ReplicaId("e"), EngineSignals(kv_tokens=100_000))
+    fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
+    assert fleet.place("s", tokens=61_000.0, a=0, b=0, c=0, d=0, e=0).replica == "e"
+
+
+def test_what_it_holds_at_home_is_counted_there_once():
+    fleet = Fleet()
+    for replica in (A, B):
+        fleet.policy.engine_reported(replica, EngineSignals(kv_tokens=100_000))
+    fleet.place("s", a=0)
+    fleet.answer("s", "a", prompt=60_000)
+    fleet.oracle.queued = {"a": 58.0}
+    assert fleet.place("s", tokens=61_000.0, a=9, b=0).reason is HERE, "66 s, and 63 s elsewhere"
+
+
+def test_first_prompts_say_nothing_of_usual_turns():
+    fleet = Fleet()
+    before = fleet.policy._new_tokens
+    fleet.place("s", a=0)
+    fleet.answer("s", "a", prompt=90_000)
+    assert fleet.policy._new_tokens == before
+    fleet.answer("s", "a", prompt=99_000, cached=90_000)
+    assert fleet.policy._new_tokens > before
+
+
 def test_who_fits_into_the_host_tier_is_no_crowd():
     fleet = fleet_of_a_full_home()
     fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
@@ -397,6 +429,16 @@ def test_a_home_that_is_late_is_held_against_the_others():
     assert place(5.0) == "b", "2.5 s and 10 s"
 
 
+def test_at_a_late_home_this_turn_is_late_too():
+    fleet = Fleet()
+    fleet.place("s", a=0, b=9)
+    fleet.answer("s", "a", prompt=8_000)
+    fleet.oracle.queued = {"a": 5.0}
+    loads = [ReplicaLoad(A, 0, 3.0), ReplicaLoad(B, 0)]
+    asked = Asked(fleet.now, AgentKey(OWNER, 7), 32_000, lambda: 8_000.0)
+    assert fleet.policy.place(loads, turn("s"), asked).replica == "b", "15 and 6 s, there 8 and 2 s"
+
+
 def test_who_has_nothing_to_lose_avoids_one_whose_last_turn_was_late():
     fleet = Fleet()
     fleet.oracle.pace = {"b": 3.0}
@@ -430,6 +472,17 @@ def test_an_idle_replica_steals_a_session_that_pauses():
     placement = fleet.place("s0", a=4, b=0)
     assert placement.replica == "b" and placement.reason is PlacementReason.STOLEN
     assert fleet.policy.sessions_at == {"a": 5, "b": 1}
+
+
+def test_a_session_that_goes_on_is_not_stolen():
+    fleet = Fleet(stealing={"enabled": True, "idle_s": 0.1})
+    for number in range(6):
+        fleet.place(f"s{number}", a=0)
+        fleet.answer(f"s{number}", "a")
+    fleet.place("s0", a=3, b=0)
+    loads = [ReplicaLoad(A, 4), ReplicaLoad(B, 0)]
+    assert fleet.policy.look_around(loads, now=0.0) is None
+    assert fleet.policy.look_around(loads, now=0.2).turn == "r-s1"
 
 
 def test_stealing_is_off_unless_it_is_asked_for():
