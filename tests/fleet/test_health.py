@@ -370,3 +370,25 @@ def test_lateness_counts_for_a_while_and_nobody_is_avoided_for_good():
     assert not fleet.health.outliers.is_empty, "it still is"
     fleet.health.forget(A)
     assert fleet.health.outliers.is_empty
+
+
+def test_one_that_was_warm_again_rests_as_the_first_time():
+    fleet = Fleet()
+    for _ in range(2):
+        fleet.fail("a", 3)
+        assert fleet.is_("a", BreakerState.EJECTED)
+        fleet.later(5.0)
+        assert fleet.is_("a", BreakerState.TRIED)
+        fleet.serve("a")
+        fleet.later(10.0)
+        assert fleet.is_("a", BreakerState.UP)
+
+
+def test_it_is_compared_with_those_that_serve():
+    fleet = Fleet("abcd")
+    for name in "cd":
+        fleet.health.went_down(ReplicaId(name), now=0.0)
+    for _ in range(9):
+        for name in "ba":
+            fleet.serve(name, 1.0)
+    assert fleet.is_("a", BreakerState.UP) and fleet.is_("b", BreakerState.UP), "all that serve are late"

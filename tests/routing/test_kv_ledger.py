@@ -99,6 +99,15 @@ def test_an_engine_that_tells_is_believed():
     assert books.ledger.held(ONE, A) == 1100
 
 
+def test_of_few_sessions_it_is_remembered_that_an_engine_named_them():
+    books = Books(2)
+    books.turn()
+    for name in ("s1", "s2", "s3", "s4"):
+        books.told(A, {SessionId(name): 640.0})
+    assert len(books.ledger._of(A).named) == 2
+    assert books.ledger.held(ONE, A) == 1100, "not that it named this one"
+
+
 def test_a_server_that_says_nothing_teaches_nothing():
     books = Books()
     books.ledger.settle(ref(*ONE), A, now=0.0)
