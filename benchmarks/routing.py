@@ -58,8 +58,8 @@ def main() -> int:
     parser.add_argument(
         "--policies",
         type=lambda text: text.split(","),
-        default=list(PLACEMENTS),
-        help="those of others (default: all)",
+        default=[name for name in PLACEMENTS if name != "affinity"],
+        help="those of others beside SAGA's (default: all)",
     )
     parser.add_argument("--sessions", type=int, default=40, help="of each run, for each replica (default 40)")
     parser.add_argument("--seeds", type=_numbers, default=[1, 2])

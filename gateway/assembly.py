@@ -15,12 +15,11 @@ from gateway.core.fleet import Fleet, PoolFacts
 from gateway.core.forecasts import Forecasts
 from gateway.core.session_book import SessionBook
 from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId
-from gateway.routing.affinity import SessionAffinity
-from gateway.routing.health import FleetHealth
+from gateway.fleet.health import FleetHealth
+from gateway.fleet.trickle import Trickle
 from gateway.routing.placement import PlacementPolicy
 from gateway.routing.predicted import PredictedPlacement
 from gateway.routing.state_residence import StateResidence
-from gateway.routing.trickle import Trickle
 from gateway.tool_probe.boundaries import ToolBoundaries
 from gateway.workflow.prospects import Prospects
 from gateway.workflow.sessions import Sessions
@@ -29,19 +28,14 @@ from gateway.workflow.sessions import Sessions
 def assemble(
     config: Config, *, session_ids: Iterator[SessionId], placement: PlacementPolicy | None = None
 ) -> Coordinator:
-    """`session_ids`: names for new sessions, without end; `placement`: to compare with."""
+    """`session_ids`: names for new sessions, without end; `placement`: to compare ours with."""
     core = config.core
     if config.tenants:
         # An id that we did not see being minted may be another tenant's.
         core = msgspec.structs.replace(core, is_unknown_state_refused=True)
     forecasts = _forecasts(config)
     if placement is None:
-        by_affinity = config.routing.policy == "affinity"
-        placement = (
-            SessionAffinity(config.routing)
-            if by_affinity
-            else PredictedPlacement(config.routing, forecasts, random.Random(0))  # noqa: S311 - no secret
-        )
+        placement = PredictedPlacement(config.routing, forecasts, random.Random(0))  # noqa: S311 - no secret
     return Coordinator(
         core,
         fleet=Fleet(

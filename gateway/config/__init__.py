@@ -15,10 +15,10 @@ from gateway.config.stream import StreamFileConfig
 from gateway.config.tenants import TenantConfig
 from gateway.config.upstream import PoolConfig, UpstreamConfig
 from gateway.core.coordinator import CoordinatorConfig
-from gateway.routing.settings import RoutingConfig
-from gateway.routing.standing import HealthConfig
+from gateway.fleet.circuit_breaker import HealthConfig
+from gateway.fleet.trickle import TrickleConfig
+from gateway.routing.predicted import RoutingConfig
 from gateway.routing.state_residence import StateResidenceConfig
-from gateway.routing.trickle import TrickleConfig
 from gateway.tool_probe.boundaries import ToolBoundariesConfig
 from gateway.workflow.prospects import WorkflowConfig
 from gateway.workflow.sessions import SessionsConfig

@@ -26,9 +26,9 @@ from gateway.domain.decision import Refusal
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Answer, Work
 from gateway.errors import http_status
+from gateway.fleet.trickle import Trickle
 from gateway.routing.placement import PlacementPolicy
 from gateway.routing.stealing import Steal
-from gateway.routing.trickle import Trickle
 
 _OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"}
 

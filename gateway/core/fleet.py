@@ -11,8 +11,8 @@ import msgspec
 
 from gateway.domain.fleet import Abilities, ReplicaFacts, ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId
-from gateway.routing.health import FleetHealth
-from gateway.routing.standing import Condition, HealthConfig
+from gateway.fleet.circuit_breaker import BreakerState, HealthConfig
+from gateway.fleet.health import FleetHealth
 
 
 class PoolFacts(msgspec.Struct, frozen=True):
@@ -146,10 +146,11 @@ class Fleet:
             and state.facts.id not in without
             and (model is None or not state.facts.models or model in state.facts.models)
         ]
-        if not self.health.is_calm:
-            found = [load for load in found if not self.health.is_out(load.replica)] or found
-        late = self.health.lateness
-        if late.is_even:
+        if not self.health.all_up:
+            ejected = BreakerState.EJECTED
+            found = [load for load in found if self.health.state(load.replica) is not ejected] or found
+        late = self.health.outliers
+        if late.is_empty:
             return found
         return [
             msgspec.structs.replace(
@@ -181,9 +182,9 @@ class Fleet:
 
     def open_to_more(self, candidates: Sequence[ReplicaLoad], *, now: float) -> Sequence[ReplicaLoad]:
         """Those that may have one more turn, as far as their condition goes: all, where nobody is sound."""
-        if self.health.is_calm or len(candidates) < 2:
+        if self.health.all_up or len(candidates) < 2:
             return candidates
-        sound = [c for c in candidates if self.health.condition(c.replica) is Condition.UP]
+        sound = [c for c in candidates if self.health.state(c.replica) is BreakerState.UP]
         if not sound:
             return candidates
         usual = sum(load.running for load in sound) / len(sound)

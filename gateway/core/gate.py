@@ -31,9 +31,9 @@ from gateway.domain.decision import Admit, Placement, PlacementReason, Refusal, 
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Answer, Usage, Work
+from gateway.fleet.trickle import Trickle
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 from gateway.routing.stealing import Steal
-from gateway.routing.trickle import Trickle
 
 NO_USAGE = Usage()
 _HOME_LOST = Wait(reason=WaitReason.HOME_LOST)
@@ -165,7 +165,7 @@ class Gate:
         """Submits every waiting turn that fits now: those whose session has a place, in order of arrival."""
         if self.waiting_room.turns:
             self._now = now
-            if not self._fleet.health.is_calm:
+            if not self._fleet.health.all_up:
                 for state in self._fleet:
                     self.pools_with_room[state.facts.pool] = None
             for request in self._admission.let_in(now=now):
@@ -195,7 +195,7 @@ class Gate:
 
     def tell_of_health(self, *, now: float) -> None:
         for changed in self._fleet.health.said:
-            self._stream.replica_changed(changed.replica, changed.condition.value, changed.why, now=now)
+            self._stream.replica_changed(changed.replica, changed.state.value, changed.why, now=now)
         self._fleet.health.said.clear()
 
     def first_token(self, live: LiveRequest, *, now: float) -> None:

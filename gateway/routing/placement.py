@@ -1,17 +1,12 @@
 """Placement by load: the replica that runs the fewest turns.
 
-Source: none; the floor, for work that belongs to no session. `affinity.py` places turns.
-
-Symbols: —
-
-Deviations: —
+Source: none; the floor, for work that belongs to no session. `predicted.py` places turns.
 
 Invariants: the chosen replica is one of the candidates; among equally loaded ones the least recently
 chosen wins, so equal replicas take turns.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -24,10 +19,6 @@ from gateway.domain.request import Usage
 from gateway.routing.stealing import Steal
 
 
-def _unknown() -> float:
-    return 0.0
-
-
 class Asked(msgspec.Struct, frozen=True):
     """What is known of a turn before it is placed."""
 
@@ -35,14 +26,14 @@ class Asked(msgspec.Struct, frozen=True):
     agent: AgentKey = UNKNOWN_AGENT
     """Its type is the hash of what its conversation begins with."""
     body_bytes: int = 0
-    tokens: Callable[[], float] = _unknown
+    tokens: Callable[[], float] = float
     """Of its prompt, as expected. Asking takes some µs."""
 
 
 NOTHING_KNOWN = Asked()
 
 
-class PlacementPolicy(Protocol):
+class PlacementPolicy:
     """Which of these replicas should run the turn?
 
     A policy that is told something that it has no use for need not say so."""
@@ -54,7 +45,7 @@ class PlacementPolicy(Protocol):
         self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
     ) -> Placement:
         """`candidates` is not empty; all of them have room. `session`: None for what is no turn."""
-        ...
+        raise NotImplementedError
 
     @property
     def sessions_at(self) -> Mapping[ReplicaId, int]:
@@ -79,7 +70,6 @@ class PlacementPolicy(Protocol):
     ) -> None:
         """A turn was answered, to its end. `pauses`: the session's tools run now; `is_movable`: no state of
         it lives on that replica, and to send it to another one harms nobody."""
-        return
 
     def look_around(self, candidates: Sequence[ReplicaLoad], *, now: float) -> Steal | None:
         """What the replicas of a pool run, when a turn there has ended. Whose session is to be moved now, if
@@ -88,27 +78,21 @@ class PlacementPolicy(Protocol):
 
     def moved(self, steal: Steal, usage: Usage | None) -> None:
         """What its last turn left is there now; None: it will not be."""
-        return
 
     def session_ended(self, session: SessionId) -> None:
         """No further turn will come."""
-        return
 
     def replica_lost(self, replica: ReplicaId) -> None:
         """It is down: what it held is gone."""
-        return
 
     def replica_left(self, replica: ReplicaId) -> None:
         """It is no member any more, and nothing runs there."""
-        return
 
     def told(self, replica: ReplicaId, tokens: Mapping[SessionId, float]) -> None:
         """What its engine says that it holds of each session."""
-        return
 
     def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
         """As engines do about once a second."""
-        return
 
 
 class LeastLoaded:

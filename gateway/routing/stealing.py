@@ -10,10 +10,10 @@ cannot be called back, and one that waits in the gateway goes wherever there is 
 sessions that live on a replica take there, as all of them are idle now and then. SAGA moves the KV cache; in
 front of stock servers the thief computes it, from the prompt of the last turn, while the session's tools run.
 
-Invariants: a session is stolen at most `most` times, never within `cooldown_s` of the last time, and never
-back to where it came from within `_NO_RETURN` cooldowns; a steal that is claimed before the thief has what
-was stolen, when it has got busier than the victim, or later than `valid_s`, is refused, and the session
-stays; memory is bounded by the sessions that pause and were stolen.
+Invariants: a session is stolen at most `most` times, and never within `cooldown_s` of the last time, so not
+back either; a steal that is claimed before the thief has what was stolen, when it has got busier than the
+victim, or later than `valid_s`, is refused, and the session stays; memory is bounded by the sessions that
+pause and were stolen.
 """
 
 import random
@@ -25,12 +25,10 @@ import msgspec
 from msgspec import Meta
 
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId
+from gateway.routing.kv_ledger import Conversation
 
-Conversation = tuple[SessionId, ThreadId]
 _Seconds = Annotated[float, Meta(ge=0, le=86_400)]
-_LOOK_EVERY_S: Final = 0.05
-_NO_RETURN: Final = 4.0
 _REMEMBERED: Final = 20_000
 _TRIED: Final = 8
 """Sessions of a victim that are looked at, before it keeps all."""
@@ -70,7 +68,6 @@ class _Past(msgspec.Struct, eq=False):
 
     times: int
     last_s: float
-    came_from: ReplicaId
 
 
 class Stealing:
@@ -83,14 +80,11 @@ class Stealing:
         self._idle_since_s: dict[ReplicaId, float] = {}
         self._decided: dict[Conversation, Steal] = {}
         self._past: OrderedDict[SessionId, _Past] = OrderedDict()
-        self._looked_s = float("-inf")
 
     # --- what happens ------------------------------------------------------------------------------
 
     def paused(self, conversation: Conversation, replica: ReplicaId, turn: RequestId) -> None:
         """Its tools run now, as that turn's answer asked for."""
-        if not self._config.enabled:
-            return
         self.goes_on(conversation)
         self._pausing.setdefault(replica, OrderedDict())[conversation] = turn
         self._at[conversation] = replica
@@ -119,9 +113,8 @@ class Stealing:
         `burden`: what a replica bears with so many more sessions than live there; `has_room`: for what this
         session will hold, as expected.
         """
-        if now - self._looked_s < _LOOK_EVERY_S or not self._at:
+        if not self._at:
             return None
-        self._looked_s = now
         thief = self._thief(loads, burden, now=now)
         if thief is None:
             return None
@@ -163,7 +156,7 @@ class Stealing:
             return None
         past = self._past.pop(conversation[0], None)
         times = past.times + 1 if past is not None else 1
-        self._past[conversation[0]] = _Past(times, now, steal.victim)
+        self._past[conversation[0]] = _Past(times, now)
         if len(self._past) > _REMEMBERED:
             self._past.popitem(last=False)
         return steal.thief
@@ -206,10 +199,8 @@ class Stealing:
             past = self._past.get(conversation[0])
             if conversation in self._decided or not has_room(thief, conversation[0]):
                 continue
-            if past is None:
-                return conversation
-            rested_s = now - past.last_s
-            is_back = past.came_from == thief and rested_s < _NO_RETURN * self._config.cooldown_s
-            if past.times < self._config.most and rested_s >= self._config.cooldown_s and not is_back:
+            if past is None or (
+                past.times < self._config.most and now - past.last_s >= self._config.cooldown_s
+            ):
                 return conversation
         return None

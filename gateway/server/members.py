@@ -20,7 +20,7 @@ from gateway.config.load import read_api_key
 from gateway.config.upstream import DiscoveryConfig, ReplicaName
 from gateway.core import events as ev
 from gateway.domain.ids import PoolId, ReplicaId, SessionId
-from gateway.routing.membership import SET, Changes, Member, Membership, MembershipError
+from gateway.fleet.membership import SET, Changes, Member, Membership, MembershipError
 from gateway.server.tasks import Work, check_each
 from gateway.upstream.discovery import Discovery
 from gateway.upstream.local_faults import LocalFaults

@@ -17,7 +17,7 @@ from zmq.constants import SocketOption, SocketType
 
 from gateway.config.upstream import KvEventsConfig
 from gateway.domain.ids import ReplicaId, SessionId
-from gateway.routing.kv_events import KvBooks, decode_batch, number_of
+from gateway.upstream.kv_events import KvBooks, decode_batch, number_of
 
 _log = logging.getLogger(__name__)
 _TELL_EVERY_S: Final = 0.5

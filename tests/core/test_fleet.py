@@ -126,3 +126,13 @@ def test_a_model_that_some_replicas_serve_goes_to_those():
     d = ReplicaId("d")
     fleet.came_up(replica(d), now=0.0)
     assert [load.replica for load in fleet.candidates(ONE, only=None, without=(), model="lora")] == [A, d]
+
+
+def test_one_that_is_ejected_may_have_what_nobody_else_may():
+    fleet = two_pools()
+    for name in (A, B):
+        fleet.came_up(replica(name), now=0.0)
+    for _ in range(3):
+        fleet.health.ended(RequestId("r"), A, failed=True, now=0.0)
+    assert fleet.candidates(ONE, only=None, without=()) == [ReplicaLoad(B, 0)]
+    assert fleet.candidates(ONE, only=None, without=(B,)) == [ReplicaLoad(A, 0)]

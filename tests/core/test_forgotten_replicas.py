@@ -6,7 +6,6 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 import msgspec
-import pytest
 
 from gateway.assembly import assemble
 from gateway.config import Config
@@ -75,9 +74,8 @@ class Fleet(Playbook):
         _ = self >> ev.ReplicaDrained(ReplicaId("stays"), is_draining=False)
 
 
-@pytest.mark.parametrize("policy", ["predicted", "affinity"])
-def test_nothing_is_kept_of_a_replica_that_left(policy):
-    fleet = Fleet(routing={"policy": policy, "stealing": {"enabled": True}})
+def test_nothing_is_kept_of_a_replica_that_left():
+    fleet = Fleet(routing={"stealing": {"enabled": True}})
     fleet.serves("goes")
     assert len(list(keyed_by("goes", fleet.brain))) > 5
     fleet >> ev.ReplicaLeft(ReplicaId("goes"), "was told to")

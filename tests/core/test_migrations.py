@@ -102,7 +102,7 @@ def test_what_was_computed_too_late_is_not_waited_for():
     placement = fleet.brain.gate.placement
     assert isinstance(placement, PredictedPlacement)
     prefill = fleet.prefills[0]
-    assert not placement.residency.held((prefill.session, prefill.thread), ReplicaId("b"))
+    assert not placement.ledger.held((prefill.session, prefill.thread), ReplicaId("b"))
     assert fleet.asks("s5", "call-6", turn="s5-3").sent.placement.replica == "a"
 
 

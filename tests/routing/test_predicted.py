@@ -11,10 +11,9 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
-from gateway.routing.homes import MAX_OTHERS
+from gateway.routing.kv_ledger import MAX_OTHERS
 from gateway.routing.placement import Asked
-from gateway.routing.predicted import PredictedPlacement
-from gateway.routing.settings import RoutingConfig
+from gateway.routing.predicted import PredictedPlacement, RoutingConfig
 
 BUSY, HERE = PlacementReason.HOME_IS_BUSY, PlacementReason.SESSION_LIVES_THERE
 A, B, C = map(ReplicaId, "abc")
@@ -130,6 +129,8 @@ def test_a_session_stays_and_nothing_is_predicted_for_it():
     fleet.oracle.asked = 0
     assert fleet.place("s", a=3, b=0) == fleet.place("s", a=0, b=9)
     assert fleet.oracle.asked == 0
+    assert fleet.place("s", a=4, b=0).reason is HERE
+    assert fleet.oracle.asked == 2, "another one runs far fewer"
 
 
 def test_it_moves_when_that_pays_and_only_then():
@@ -171,18 +172,6 @@ def test_a_sole_candidate_is_taken():
     assert fleet.place("s", b=0).reason is PlacementReason.HOME_IS_GONE
 
 
-def test_a_newcomer_prefers_who_holds_what_its_agent_begins_with():
-    fleet = Fleet()
-    for number, replica in enumerate("ab"):
-        fleet.place(f"x{number}", **{replica: 0})
-        fleet.answer(f"x{number}", replica, cached=0 if replica == "a" else 1)
-    fleet.place("y", b=0)
-    fleet.answer("y", "b", prompt=10_000, cached=9_000)
-    fleet.policy.replica_lost(A)
-    fleet.policy.session_ended(SessionId("y"))
-    assert fleet.place("s", tokens=10_000.0, a=0, b=0).replica == "b"
-
-
 def test_a_newcomer_avoids_who_has_no_room_for_it_to_grow():
     fleet = Fleet()
     fleet.policy.engine_reported(A, EngineSignals(kv_tokens=50_000))
@@ -215,7 +204,9 @@ def spread(lies):
     for number in range(lies):
         name = f"lie-{number}"
         fleet.place(name, owner=TenantId("other"), a=0, b=0)
-        fleet.policy.homes.holds((SessionId(name), ThreadId("1")), 1.0)
+        conversation = SessionId(name), ThreadId("1")
+        for replica in (A, B):
+            fleet.policy.ledger.turn_over(conversation, replica, Usage(prompt_tokens=1))
         fleet.policy.session_ended(SessionId(name))
     fleet.policy.engine_reported(A, EngineSignals(kv_tokens=50_000))
     fleet.policy.engine_reported(B, EngineSignals(kv_tokens=500_000))
@@ -234,7 +225,7 @@ def test_no_more_is_computed_again_than_sessions_usually_hold():
         fleet.place(name, **{at: 0})
     for _ in range(100):
         fleet.answer("s", "a")
-    assert fleet.policy.homes.wanted_at[A] > 70_000, "but nobody ever held as much as 2,000"
+    assert fleet.policy.ledger.sums(A).wanted > 70_000, "but nobody ever held as much as 2,000"
     assert fleet.place("new", a=0, b=0).replica == "a"
 
 
@@ -255,9 +246,41 @@ def test_who_lost_its_state_in_a_crowd_goes_where_there_is_room():
     fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
     placement = fleet.place("s", tokens=61_000.0, a=0, b=0)
     assert placement.replica == "b" and placement.reason is PlacementReason.HOME_IS_FULL
-    assert fleet.policy.homes.wanted_at == {"a": 60_000.0, "b": 60_000.0}
+    assert [fleet.policy.ledger.sums(each).wanted for each in (A, B)] == [60_000.0, 60_000.0]
     fleet.policy.told(A, {SessionId("t"): 2_000.0})
     assert fleet.place("t", tokens=61_000.0, a=0, b=0).reason is HERE, "it is alone there now"
+
+
+def test_a_full_home_is_compared_with_those_that_are_least_full():
+    fleet = fleet_of_a_full_home()
+    for name in "bcd":
+        fleet.policy.engine_reported(ReplicaId(name), EngineSignals(kv_tokens=100_000))
+        for number in range(2):
+            fleet.place(f"{name}{number}", **{name: 0})
+            fleet.answer(f"{name}{number}", name, prompt=60_000)
+    fleet.policy.engine_reported(ReplicaId("e"), EngineSignals(kv_tokens=100_000))
+    fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
+    assert fleet.place("s", tokens=61_000.0, a=0, b=0, c=0, d=0, e=0).replica == "e"
+
+
+def test_what_it_holds_at_home_is_counted_there_once():
+    fleet = Fleet()
+    for replica in (A, B):
+        fleet.policy.engine_reported(replica, EngineSignals(kv_tokens=100_000))
+    fleet.place("s", a=0)
+    fleet.answer("s", "a", prompt=60_000)
+    fleet.oracle.queued = {"a": 58.0}
+    assert fleet.place("s", tokens=61_000.0, a=9, b=0).reason is HERE, "66 s, and 63 s elsewhere"
+
+
+def test_first_prompts_say_nothing_of_usual_turns():
+    fleet = Fleet()
+    before = fleet.policy._new_tokens
+    fleet.place("s", a=0)
+    fleet.answer("s", "a", prompt=90_000)
+    assert fleet.policy._new_tokens == before
+    fleet.answer("s", "a", prompt=99_000, cached=90_000)
+    assert fleet.policy._new_tokens > before
 
 
 def test_who_fits_into_the_host_tier_is_no_crowd():
@@ -297,36 +320,40 @@ def test_it_stays_where_others_have_no_room_either():
     assert fleet.place("s", tokens=61_000.0, a=0, b=0).reason is HERE
 
 
-def test_a_full_home_is_left_only_for_one_that_is_less_full_then():
+def test_a_full_home_is_not_left_for_one_that_would_be_as_full():
     fleet = fleet_of_a_full_home()
-    fleet.oracle.pace = {"a": 9.0}
-    for name in ("t", "u"):
-        fleet.place(name, a=0)
-        fleet.answer(name, "a", prompt=60_000)
-    for name in ("v", "w"):
-        fleet.place(name, b=0)
-        fleet.answer(name, "b", prompt=60_000)
+    for name, at in (("u", "a"), ("v", "b"), ("w", "b")):
+        fleet.place(name, **{at: 0})
+        fleet.answer(name, at, prompt=60_000)
     fleet.policy.told(A, {SessionId("s"): 2_000.0})
+    fleet.oracle.pace = {"a": 1.29}
     assert fleet.place("s", tokens=60_000.0, a=0, b=0).reason is HERE, "then three would live there, as here"
-    loads = [ReplicaLoad(A, 0, slower=9.0), ReplicaLoad(B, 0)]
-    late = fleet.policy.place(loads, turn("s"), Asked(0.0, AgentKey(OWNER, 7), 240_000, lambda: 60_000.0))
-    assert late.replica == "b" and late.reason is BUSY, "it is late here, however full others are"
+    fleet.oracle.pace = {"a": 9.0}
+    late = fleet.place("s", tokens=60_000.0, a=0, b=0)
+    assert late.replica == "b" and late.reason is PlacementReason.HOME_IS_FULL, "it is a slow one"
+
+
+def test_replicas_count_as_equal_until_they_differ_by_more_than_chance():
+    fleet = Fleet()
+    fleet.oracle.pace = {"a": 1.29}
+    chosen = Counter(fleet.place(f"s{number}", tokens=0.0, a=0, b=0).replica for number in range(40))
+    assert chosen == {"a": 20, "b": 20}
 
 
 def test_sessions_that_are_there_are_expected_to_grow_as_others_did_meanwhile():
     fleet = Fleet()
     fleet.place("s", a=0)
     fleet.answer("s", "a", prompt=5_000)
-    before = fleet.policy.homes.wanted_at[A]
+    before = fleet.policy.ledger.sums(A).wanted
     for number in range(30):
         fleet.place(f"past-{number}", b=0)
         fleet.answer(f"past-{number}", "b", prompt=10_000)
         fleet.policy.session_ended(SessionId(f"past-{number}"))
-    assert fleet.policy.homes.wanted_at == {"a": before}
+    assert fleet.policy.ledger.sums(A).wanted == before
     fleet.place("s", a=0)
-    assert 9_999 < fleet.policy.homes.wanted_at[A] < before / 2
+    assert 9_999 < fleet.policy.ledger.sums(A).wanted < before / 2
     fleet.policy.session_ended(SessionId("s"))
-    assert not fleet.policy.homes.wanted_at
+    assert not fleet.policy.sessions_at
 
 
 def test_what_will_grow_is_no_crowd_yet():
@@ -336,7 +363,7 @@ def test_what_will_grow_is_no_crowd_yet():
     for name in ("s", "t", "u"):
         fleet.place(name, a=0)
         fleet.answer(name, "a", prompt=20_000)
-    assert fleet.policy.homes.wanted_at[A] > 100_000
+    assert fleet.policy.ledger.sums(A).wanted > 100_000
     fleet.oracle.asked = 0
     assert fleet.place("s", tokens=21_000.0, a=0, b=0).reason is HERE and fleet.oracle.asked == 0
     for tokens, asked in ((35_000, 0), (41_000, 2)):
@@ -358,7 +385,7 @@ def test_a_session_that_people_pause_in_does_not_count_as_a_small_one_each_time(
     alone.answer("s", A, prompt=80_000, pauses=False)
     alone.policy.session_ended(SessionId("s"))
     agent = AgentKey(OWNER, 7)
-    assert fleet.policy._growth.of(agent) == alone.policy._growth.of(agent) > 55_000
+    assert fleet.policy.ledger.grows_to(agent) == alone.policy.ledger.grows_to(agent) > 55_000
 
 
 def test_a_busy_home_is_not_left_for_where_more_live():
@@ -383,7 +410,7 @@ def test_a_fork_follows_its_parent_while_it_pays():
     assert fleet.place("s", thread="2", a=9, b=0, **place).replica == "a"
     fleet.oracle.queued = {"a": 50.0}
     assert fleet.place("s", thread="3", a=9, b=0, **place).replica == "b"
-    assert fleet.policy.homes.of_first(SessionId("s")) == "a"
+    assert fleet.policy.ledger.of_first(SessionId("s")) == "a"
 
 
 def test_a_home_that_is_late_is_held_against_the_others():
@@ -400,6 +427,16 @@ def test_a_home_that_is_late_is_held_against_the_others():
     assert place(1.0) == "a" and fleet.oracle.asked == 2, "nothing was predicted but for the newcomer"
     assert place(3.0) == "a", "1.5 s and 6 s for a usual turn there, 5.5 s and 2 s elsewhere"
     assert place(5.0) == "b", "2.5 s and 10 s"
+
+
+def test_at_a_late_home_this_turn_is_late_too():
+    fleet = Fleet()
+    fleet.place("s", a=0, b=9)
+    fleet.answer("s", "a", prompt=8_000)
+    fleet.oracle.queued = {"a": 5.0}
+    loads = [ReplicaLoad(A, 0, 3.0), ReplicaLoad(B, 0)]
+    asked = Asked(fleet.now, AgentKey(OWNER, 7), 32_000, lambda: 8_000.0)
+    assert fleet.policy.place(loads, turn("s"), asked).replica == "b", "15 and 6 s, there 8 and 2 s"
 
 
 def test_who_has_nothing_to_lose_avoids_one_whose_last_turn_was_late():
@@ -428,7 +465,7 @@ def test_an_idle_replica_steals_a_session_that_pauses():
     fleet.now += 0.2
     steal = fleet.policy.look_around(loads, now=fleet.now)
     assert steal is not None and steal.turn == "r-s0"
-    held = fleet.policy.residency.held
+    held = fleet.policy.ledger.held
     assert held(steal.conversation, B) == 0
     fleet.policy.moved(steal, Usage(prompt_tokens=1000, cached_tokens=0, output_tokens=1))
     assert held(steal.conversation, B) == 1001
@@ -437,17 +474,39 @@ def test_an_idle_replica_steals_a_session_that_pauses():
     assert fleet.policy.sessions_at == {"a": 5, "b": 1}
 
 
+def test_a_session_that_goes_on_is_not_stolen():
+    fleet = Fleet(stealing={"enabled": True, "idle_s": 0.1})
+    for number in range(6):
+        fleet.place(f"s{number}", a=0)
+        fleet.answer(f"s{number}", "a")
+    fleet.place("s0", a=3, b=0)
+    loads = [ReplicaLoad(A, 4), ReplicaLoad(B, 0)]
+    assert fleet.policy.look_around(loads, now=0.0) is None
+    steal = fleet.policy.look_around(loads, now=0.2)
+    assert steal is not None and steal.turn == "r-s1"
+
+
+def test_stealing_is_off_unless_it_is_asked_for():
+    fleet = Fleet()
+    for number in range(6):
+        fleet.place(f"s{number}", a=0)
+        fleet.answer(f"s{number}", "a")
+    loads = [ReplicaLoad(A, 4), ReplicaLoad(B, 0)]
+    assert fleet.policy.look_around(loads, now=0.0) is None
+    assert fleet.policy.look_around(loads, now=9.0) is None
+    assert not fleet.policy.looks_around
+
+
 def test_books_are_closed():
     fleet = Fleet(max_conversations=3)
     for number in range(9):
         fleet.place(f"s{number}", a=0, b=0)
-        fleet.answer(f"s{number}", fleet.policy.homes.of_first(SessionId(f"s{number}")))
-    assert len(fleet.policy.homes._homes) == 3 and len(fleet.policy.residency._left) == 3
+        fleet.answer(f"s{number}", fleet.policy.ledger.of_first(SessionId(f"s{number}")))
+    assert len(fleet.policy.ledger._conversations) == 3
     for number in range(9):
         fleet.policy.session_ended(SessionId(f"s{number}"))
-    assert not fleet.policy.sessions_at and not fleet.policy.homes.wanted_at
-    assert not fleet.policy.homes.held_at
-    assert not fleet.policy.residency._left and not fleet.policy.stealing._at
+    assert not fleet.policy.sessions_at and not fleet.policy.ledger._conversations
+    assert not fleet.policy.stealing._at
 
 
 def test_a_session_of_endless_sub_agents_pushes_out_nobody_and_leaves_nothing():
@@ -456,8 +515,8 @@ def test_a_session_of_endless_sub_agents_pushes_out_nobody_and_leaves_nothing():
     for number in range(3 * MAX_OTHERS):
         chosen = fleet.place("loud", a=0, b=0, thread=str(number)).replica
         fleet.answer("loud", chosen, thread=str(number))
-    homes, residency = fleet.policy.homes, fleet.policy.residency
-    assert homes.of_first(SessionId("quiet")) is not None
-    assert len(homes._homes) == MAX_OTHERS + 2 and len(residency._left) == MAX_OTHERS + 1
+    ledger = fleet.policy.ledger
+    assert ledger.of_first(SessionId("quiet")) is not None
+    assert len(ledger._conversations) == MAX_OTHERS + 2
     fleet.policy.session_ended(SessionId("loud"))
-    assert len(homes._homes) == 1 and not residency._left
+    assert len(ledger._conversations) == 1

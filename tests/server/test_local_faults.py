@@ -49,7 +49,7 @@ async def test_want_of_descriptors_is_a_503_and_leaves_the_replica_up(start, pat
         assert error["type"] == ("overloaded_error" if path == b"/v1/messages" else "server_error")
     assert len(bench.backend.seen) == sent
     (replica,) = bench.brain.fleet
-    assert replica.is_up and bench.brain.fleet.health.is_calm, "it is not blamed"
+    assert replica.is_up and bench.brain.fleet.health.all_up, "it is not blamed"
     client.send(post())
     assert (await client.receive()).status == 200
     metrics = (await bench.control(get(b"/metrics"))).body
@@ -57,7 +57,7 @@ async def test_want_of_descriptors_is_a_503_and_leaves_the_replica_up(start, pat
 
 
 async def test_a_session_stays_where_its_kv_cache_is(start):
-    bench = await start(replicas=2, upstream=NONE_KEPT, routing={"policy": "affinity"})
+    bench = await start(replicas=2, upstream=NONE_KEPT)
     named = post(headers=b"x-turnpike-session: s\r\n")
     client = await bench.connect()
     client.send(named)

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.config.upstream import KvEventsConfig
 from gateway.domain.ids import ReplicaId
-from gateway.routing.kv_events import KvBooks
+from gateway.upstream.kv_events import KvBooks
 from gateway.upstream.kv_feed import KvFeed
 from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
 

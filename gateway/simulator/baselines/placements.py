@@ -3,6 +3,7 @@
 Source: vLLM's production stack (`session`: a hash ring over replicas; `prefixaware`: the replica that has
 seen the longest beginning of the prompt) and smg, SGLang's gateway (`cache_aware`: the same if enough of the
 prompt was seen there, else where the least was seen; the shortest queue where queues are far apart).
+SAGA's rule is in `session_affinity.py`.
 
 Symbols: production stack's trie and smg's radix trees → what was sent where, by conversation and by what the
 conversations of an agent share; smg's `cache_threshold`, `balance_abs_threshold`, `balance_rel_threshold` →
@@ -24,6 +25,7 @@ from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
 from gateway.domain.request import Usage
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
+from gateway.simulator.baselines.session_affinity import SessionAffinity
 
 THRESHOLD: Final = 0.3
 FAR_APART: Final = 64
@@ -167,5 +169,6 @@ PLACEMENTS: Final[dict[str, Callable[[], PlacementPolicy]]] = {
     "session-hash": SessionHash,
     "prefix-trie": PrefixTrie,
     "cache-aware": CacheAware,
+    "affinity": SessionAffinity,
 }
 """Of others, by name."""

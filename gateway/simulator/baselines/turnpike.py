@@ -11,11 +11,12 @@ holds.
 Invariants: —
 """
 
+from typing import Final
+
 import msgspec
 
 from gateway.assembly import assemble
 from gateway.domain.session_ids import numbered_ids
-from gateway.routing.settings import RoutingConfig
 from gateway.simulator.baselines.foresight import WithoutForesight
 from gateway.simulator.baselines.placements import PLACEMENTS
 from gateway.simulator.baselines.plan import Knob, Plan, Recipe, Values
@@ -23,6 +24,9 @@ from gateway.simulator.brain import Brain
 from gateway.simulator.errors import SimulatorError
 from gateway.simulator.fleet import FleetSpec
 from gateway.simulator.run import stock_config
+
+_OURS: Final = "predicted"
+_PLACEMENTS: Final = (_OURS, *PLACEMENTS)
 
 
 def _turnpike(plan: Plan, values: Values) -> Plan:
@@ -40,6 +44,8 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
     }
 
     where = str(values["placement"])
+    if where != _OURS and where not in PLACEMENTS:
+        raise SimulatorError(f"turnpike: there is no placement {where!r}; there are {', '.join(_PLACEMENTS)}")
 
     def brain(fleet: FleetSpec) -> Brain:
         config = stock_config(fleet)
@@ -48,23 +54,15 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
             checked = msgspec.convert(tree, type(config.admission))
         except msgspec.ValidationError as error:
             raise SimulatorError(f"turnpike: {error}") from None
-        routing = _routing(where, is_stealing=values["stealing"] == "on")
+        stealing = msgspec.structs.replace(config.routing.stealing, enabled=values["stealing"] == "on")
+        routing = msgspec.structs.replace(config.routing, stealing=stealing)
         config = msgspec.structs.replace(config, admission=checked, routing=routing)
-        placement = PLACEMENTS[where]() if where in PLACEMENTS else None
+        placement = None if where == _OURS else PLACEMENTS[where]()
         found = assemble(config, session_ids=numbered_ids(), placement=placement)
         return WithoutForesight(found) if values["foresight"] == "constant" else found
 
     brain(plan.fleet)  # says at once what is wrong
     return plan.with_brain(brain)
-
-
-def _routing(policy: str, *, is_stealing: bool) -> RoutingConfig:
-    if policy in PLACEMENTS:
-        return RoutingConfig()
-    try:
-        return msgspec.convert({"policy": policy, "stealing": {"enabled": is_stealing}}, RoutingConfig)
-    except msgspec.ValidationError as error:
-        raise SimulatorError(f"turnpike: placement: {error}") from None
 
 
 TURNPIKE = Recipe(
@@ -94,9 +92,9 @@ TURNPIKE = Recipe(
         ),
         Knob(
             name="placement",
-            default="predicted",
-            sweep=("predicted",),
-            meaning="`predicted`; to compare with: `affinity`, " + ", ".join(f"`{n}`" for n in PLACEMENTS),
+            default=_OURS,
+            sweep=(_OURS,),
+            meaning="`predicted`; to compare with: " + ", ".join(f"`{name}`" for name in PLACEMENTS),
         ),
         Knob(
             name="stealing",

@@ -2,10 +2,6 @@
 
 Source: ours; SGLang's router, where the sessions of one lost backend, all at once, took the next one down.
 
-Symbols: —
-
-Deviations: —
-
 Invariants: at most `moving_at_once` turns for each replica that is there compute a lost prompt anew at a
 time; they go in the order in which they came; a turn is moving from when it may go until it has its first
 token, or ended.

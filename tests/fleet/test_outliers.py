@@ -3,19 +3,19 @@
 import pytest
 
 from gateway.domain.ids import ReplicaId
-from gateway.routing.lateness import Lateness, Part
+from gateway.fleet.outliers import OutlierDetection, Phase
 
 A, B, C = map(ReplicaId, "abc")
 
 
-def came(found, replica, lateness, others=(A, B, C), part=Part.END, *, is_over=True, now=0.0):
+def came(found, replica, lateness, others=(A, B, C), phase=Phase.END, *, is_over=True, now=0.0):
     others = [each for each in others if each != replica]
-    return found.saw(replica, part, lateness, others, is_over=is_over, now=now)
+    return found.saw(replica, phase, lateness, others, is_over=is_over, now=now)
 
 
-def late(**turns: list[float]) -> Lateness:
+def late(**turns: list[float]) -> OutlierDetection:
     """Turns of each replica, as late as that, in turns."""
-    found = Lateness(lasts_s=5.0)
+    found = OutlierDetection(lasts_s=5.0)
     for number in range(max(map(len, turns.values()))):
         for name, each in turns.items():
             if number < len(each):
@@ -48,12 +48,12 @@ def test_one_that_was_late_seems_slower_until_the_next_is_in_time():
     came(found, A, 4.0)
     assert found.slower(A) == 1.0 and found.seems_slower(A) == pytest.approx(4.0 / 0.5, rel=0.15)
     assert found.seems_slower(B) == 1.0
-    came(found, A, 0.3, part=Part.BEGINNING)
-    assert found.seems_slower(A) > 1.0, "another part"
+    came(found, A, 0.3, phase=Phase.START)
+    assert found.seems_slower(A) > 1.0, "another phase"
     came(found, A, 0.3, is_over=False)
     assert found.seems_slower(A) > 1.0, "it is not over"
     came(found, A, 0.3)
-    assert found.seems_slower(A) == 1.0 and found.is_even
+    assert found.seems_slower(A) == 1.0 and found.is_empty
 
 
 @pytest.mark.parametrize(("times", "in_time"), [(1, 1), (2, 2), (4, 3)])
@@ -62,7 +62,7 @@ def test_the_more_often_it_was_late_the_longer_it_seems_slower(times, in_time):
     for number in range(in_time):
         assert found.seems_slower(A) > 1.0, f"{number} in time"
         came(found, A, 0.3)
-    assert found.seems_slower(A) == 1.0 and found.is_even
+    assert found.seems_slower(A) == 1.0 and found.is_empty
 
 
 def test_who_is_slower_seems_so():
@@ -72,14 +72,14 @@ def test_who_is_slower_seems_so():
 
 
 def test_where_all_are_late_it_is_nobodys_fault():
-    assert late(a=[6.0] * 9, b=[6.0] * 9, c=[6.0] * 9).is_even
+    assert late(a=[6.0] * 9, b=[6.0] * 9, c=[6.0] * 9).is_empty
 
 
 def test_alone_nobody_is_late():
-    found = Lateness(lasts_s=5.0)
+    found = OutlierDetection(lasts_s=5.0)
     for _ in range(9):
         came(found, A, 50.0, [])
-    assert found.is_even and found.usual(Part.END, []) == 0.0
+    assert found.is_empty and found.usual(Phase.END, []) == 0.0
 
 
 def test_it_counts_for_a_while():
@@ -87,26 +87,26 @@ def test_it_counts_for_a_while():
     assert found.next_due_s == 5.0
     came(found, A, 4.0, now=3.0)
     found.pass_time(now=7.9)
-    assert not found.is_even
+    assert not found.is_empty
     found.pass_time(now=8.0)
-    assert found.is_even and found.next_due_s == float("inf")
+    assert found.is_empty and found.next_due_s == float("inf")
 
 
 def test_who_left_is_forgotten():
     found = late(b=[0.3] * 9, c=[0.3] * 9, a=[4.0] * 3)
     found.forget(A)
-    assert found.is_even and all(replica != A for replica, _ in found._seen)
+    assert found.is_empty and all(replica != A for replica, _ in found._seen)
 
 
 def test_first_tokens_in_time_do_not_excuse_late_ends():
     found = late(b=[0.3] * 9, c=[0.3] * 9)
     for _ in range(3):
-        came(found, A, 0.3, part=Part.BEGINNING)
-        came(found, A, 4.0, part=Part.END)
+        came(found, A, 0.3, phase=Phase.START)
+        came(found, A, 4.0, phase=Phase.END)
     assert found.slower(A) > 4.0
-    came(found, A, 0.3, part=Part.BEGINNING)
+    came(found, A, 0.3, phase=Phase.START)
     assert found.slower(A) > 4.0
-    came(found, A, 0.3, part=Part.END)
+    came(found, A, 0.3, phase=Phase.END)
     assert found.slower(A) == 1.0
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.domain.ids import PoolId, ReplicaId
-from gateway.routing.membership import SET, Member, Membership, MembershipError
+from gateway.fleet.membership import SET, Member, Membership, MembershipError
 
 
 def fleet(**settings):

@@ -1,7 +1,7 @@
-"""Session affinity, bounded by load (S6): a turn goes where its session's KV cache is, unless that is busy.
+"""Session affinity, bounded by load: a turn goes where its session's KV cache is, unless that is busy.
 
-Source: SAGA (§5.1, Eq. 7): stay while the load is below θ, else take the least
-loaded.
+Source: SAGA (§5.1, Eq. 7): stay while the load is below θ, else take the least loaded. It was the gateway's
+own placement until that by prediction; now it is what that is compared with.
 
 Symbols: θ → `spill_factor` and `spill_floor`, together.
 
@@ -10,7 +10,7 @@ a multiple of what the replicas run on average. A new session goes where the few
 fewest turns: sessions whose tools run hold KV blocks, too. Affinity is per conversation, so a burst of
 sub-agents that spills over leaves its parent's home alone.
 
-Invariants: the chosen replica is one of the candidates; those of `Homes`.
+Invariants: the chosen replica is one of the candidates; those of `KvLedger`.
 """
 
 from collections.abc import Sequence
@@ -19,33 +19,35 @@ from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.request import Usage
-from gateway.routing.homes import Homes
+from gateway.routing.kv_ledger import KvLedger
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
-from gateway.routing.settings import RoutingConfig
 
 
 class SessionAffinity(PlacementPolicy):
-    def __init__(self, config: RoutingConfig) -> None:
-        self._config = config
+    def __init__(self, *, spill_factor: float = 1.5, spill_floor: int = 8) -> None:
+        """A turn leaves its home when that runs more than `spill_factor` times what a replica runs on
+        average, and more than `spill_floor` turns."""
+        self._spill_factor = spill_factor
+        self._spill_floor = spill_floor
         self._by_load = LeastLoaded()
-        self.homes = Homes(config.max_conversations)
+        self.ledger = KvLedger(max_conversations=200_000)
 
     @property
     def sessions_at(self) -> dict[ReplicaId, int]:
-        return self.homes.sessions_at
+        return self.ledger.sessions_at
 
     def place(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
     ) -> Placement:
         if session is None:
             return self._by_load.place(candidates)
-        self.homes.pass_time(now=asked.now)
+        self.ledger.pass_time(now=asked.now)
         chosen, reason = self._choose(candidates, session)
-        self.homes.settle(session, chosen.replica, now=asked.now)
+        self.ledger.settle(session, chosen.replica, now=asked.now)
         return Placement(replica=chosen.replica, reason=reason)
 
     def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
-        return self.homes.is_adrift(candidates, session)
+        return self.ledger.is_adrift(candidates, session)
 
     def turn_over(
         self,
@@ -60,10 +62,10 @@ class SessionAffinity(PlacementPolicy):
         now: float,
     ) -> None:
         if session.edge is not Edge.SERVES:
-            self.homes.heard(session.session, works=pauses, now=now)
+            self.ledger.heard(session.session, works=pauses, now=now)
 
     def session_ended(self, session: SessionId) -> None:
-        self.homes.session_ended(session)
+        self.ledger.session_ended(session)
 
     def replica_left(self, replica: ReplicaId) -> None:
         self._by_load.replica_left(replica)
@@ -71,14 +73,14 @@ class SessionAffinity(PlacementPolicy):
     def _choose(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef
     ) -> tuple[ReplicaLoad, PlacementReason]:
-        home = self.homes.find(session)
+        home = self.ledger.home(session)
         if home is None:
             return self._emptiest(candidates), PlacementReason.LEAST_LOADED
         load = next((c for c in candidates if c.replica == home), None)
         if load is None:
             return self._emptiest(candidates), PlacementReason.HOME_IS_GONE
-        most = self._config.spill_factor * sum(c.running for c in candidates) / len(candidates)
-        if load.running > self._config.spill_floor and load.running > most:
+        most = self._spill_factor * sum(c.running for c in candidates) / len(candidates)
+        if load.running > self._spill_floor and load.running > most:
             return min(candidates, key=lambda c: c.running), PlacementReason.HOME_IS_BUSY
         return load, PlacementReason.SESSION_LIVES_THERE
 

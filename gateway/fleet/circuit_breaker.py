@@ -1,10 +1,9 @@
-"""How a replica stands: the states of the circuit breaker, as a table, and the settings (U5).
+"""The circuit breaker of a replica: its states as a table, and the settings (U5).
 
-Source, deviations: those of `health.py`, which decides what the signs are.
+Source: as `health.py`, which decides which events there are. `EJECTED` is the open state, `TRIED` the
+half-open one, `WARMING` slow start.
 
-Symbols: —
-
-Invariants: a (condition, sign) pair that is not in the table raises.
+Invariants: a (state, event) pair that is not in the table raises.
 """
 
 from typing import Annotated, Final
@@ -14,7 +13,7 @@ from msgspec import Meta
 
 from gateway.domain.ids import PoolId, RequestId
 from gateway.domain.words import Word
-from gateway.routing.lateness import Part
+from gateway.fleet.outliers import Phase
 
 _Seconds = Annotated[float, Meta(gt=0, le=3600)]
 
@@ -41,7 +40,7 @@ class HealthConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Ejections in a row for being slow, before a replica counts as one that is slow by nature."""
 
 
-class Condition(Word):
+class BreakerState(Word):
     UP = "up"
     EJECTED = "ejected"
     TRIED = "tried"
@@ -49,41 +48,41 @@ class Condition(Word):
     DOWN = "down"
 
 
-class Sign(Word):
+class BreakerEvent(Word):
     CAME = "came"
     WENT = "went"
-    OFFENDED = "offended"
+    TRIPPED = "tripped"
     RESTED = "rested"
     PASSED = "passed"
     WARMED = "warmed"
 
 
-TRANSITIONS: Final[dict[Condition, dict[Sign, Condition]]] = {
-    Condition.UP: {Sign.WENT: Condition.DOWN, Sign.OFFENDED: Condition.EJECTED},
-    Condition.EJECTED: {Sign.WENT: Condition.DOWN, Sign.RESTED: Condition.TRIED},
-    Condition.TRIED: {
-        Sign.WENT: Condition.DOWN,
-        Sign.OFFENDED: Condition.EJECTED,
-        Sign.PASSED: Condition.WARMING,
+TRANSITIONS: Final[dict[BreakerState, dict[BreakerEvent, BreakerState]]] = {
+    BreakerState.UP: {BreakerEvent.WENT: BreakerState.DOWN, BreakerEvent.TRIPPED: BreakerState.EJECTED},
+    BreakerState.EJECTED: {BreakerEvent.WENT: BreakerState.DOWN, BreakerEvent.RESTED: BreakerState.TRIED},
+    BreakerState.TRIED: {
+        BreakerEvent.WENT: BreakerState.DOWN,
+        BreakerEvent.TRIPPED: BreakerState.EJECTED,
+        BreakerEvent.PASSED: BreakerState.WARMING,
     },
-    Condition.WARMING: {
-        Sign.WENT: Condition.DOWN,
-        Sign.OFFENDED: Condition.EJECTED,
-        Sign.WARMED: Condition.UP,
+    BreakerState.WARMING: {
+        BreakerEvent.WENT: BreakerState.DOWN,
+        BreakerEvent.TRIPPED: BreakerState.EJECTED,
+        BreakerEvent.WARMED: BreakerState.UP,
     },
-    Condition.DOWN: {Sign.CAME: Condition.WARMING},
+    BreakerState.DOWN: {BreakerEvent.CAME: BreakerState.WARMING},
 }
 
 
-class Standing(msgspec.Struct, kw_only=True, eq=False):
-    """One replica's."""
+class CircuitBreaker(msgspec.Struct, kw_only=True, eq=False):
+    """Of one replica."""
 
     pool: PoolId
-    condition: Condition = Condition.UP
+    state: BreakerState = BreakerState.UP
     since_s: float
     failures: int = 0
-    slow: dict[Part, int] = msgspec.field(default_factory=dict)
-    """Turns in a row of which that part was."""
+    slow: dict[Phase, int] = msgspec.field(default_factory=dict)
+    """Turns in a row that were too slow, by what of them was."""
     ahead_s: float = 0.0
     """What the prompts take that were sent and have no first token yet, if nothing of them is cached."""
     ejections: int = 0
@@ -91,9 +90,9 @@ class Standing(msgspec.Struct, kw_only=True, eq=False):
     slow_ejections: int = 0
     trial: RequestId | None = None
 
-    def step(self, sign: Sign, *, now: float) -> None:
-        after = TRANSITIONS[self.condition].get(sign)
+    def step(self, event: BreakerEvent, *, now: float) -> None:
+        after = TRANSITIONS[self.state].get(event)
         if after is None:
-            raise ValueError(f"a replica that is {self.condition.value} is never {sign.value}")
-        self.condition, self.since_s, self.trial = after, now, None
+            raise ValueError(f"a replica that is {self.state.value} is never {event.value}")
+        self.state, self.since_s, self.trial = after, now, None
         self.failures, self.slow = 0, {}

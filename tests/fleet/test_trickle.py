@@ -1,6 +1,6 @@
 """The trickle: how many sessions of a lost replica move at a time, and in what order."""
 
-from gateway.routing.trickle import Trickle, TrickleConfig
+from gateway.fleet.trickle import Trickle, TrickleConfig
 
 LARGE = 100_000
 

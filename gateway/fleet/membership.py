@@ -2,8 +2,6 @@
 
 Source: Sutradhara (§4.4), membership by heartbeat.
 
-Symbols: —
-
 Deviations: a member that is merely silent is not lost at once: it is lost when its time to live has passed,
 and health checks know sooner. What a list says (a file, DNS) is a member for as long as the list says it.
 

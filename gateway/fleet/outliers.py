@@ -1,14 +1,10 @@
-"""Lateness: are the turns of a replica late, or those of all?
+"""Outlier detection: is one replica slow, or are all?
 
-Source: ours.
+Source: ours; Envoy's outlier detection compares success rates in the same way.
 
-Symbols: —
-
-Deviations: —
-
-Theory of operation. How late a turn is, is what it took over what nine in ten were expected to stay
+Theory of operation. The lateness of a turn is what it took over what nine in ten were expected to stay
 below: so unlike replicas can be compared. Where all are late it is no fault of one. A replica whose turns
-are far later than those of the others, two in a row or most of them, is *late* for a while: placement
+are far later than those of the others, two in a row or most of them, is an outlier for a while: placement
 reckons with it (`slower`), long before it is ejected for it. That needs no certainty, because whoever
 stays pays little for it, and whoever moves computes a prompt. Whoever has nothing there to lose needs less:
 it is enough that the last turn was late, or several were before it (`seems_slower`), so one that was slow for
@@ -43,31 +39,31 @@ _SMOOTH: Final = 0.3
 _USUAL: Final = 0.5
 
 
-class Part(Word):
+class Phase(Word):
     """Of a turn: until its first token, and all of it."""
 
-    BEGINNING = "beginning"
+    START = "start"
     END = "end"
 
 
 class _Seen(msgspec.Struct):
-    """Of that part of one replica's turns lately."""
+    """Of one replica's turns lately, in that phase."""
 
     lateness: float = _USUAL
     late_share: float = 0.0
     """Those that were far later than the others'."""
 
 
-class Lateness:
+class OutlierDetection:
     def __init__(self, *, lasts_s: float) -> None:
         self._lasts_s = lasts_s
-        self._seen: dict[tuple[ReplicaId, Part], _Seen] = {}
-        self._late: dict[tuple[ReplicaId, Part], tuple[float, float]] = {}
+        self._seen: dict[tuple[ReplicaId, Phase], _Seen] = {}
+        self._late: dict[tuple[ReplicaId, Phase], tuple[float, float]] = {}
         """Times as late as the others, and until when that counts."""
 
     @property
-    def is_even(self) -> bool:
-        """No replica is late, or seems so."""
+    def is_empty(self) -> bool:
+        """No replica is an outlier, or seems one."""
         return not self._late
 
     @property
@@ -75,48 +71,44 @@ class Lateness:
         """`pass_time` changes nothing before."""
         return min((until_s for _, until_s in self._late.values()), default=float("inf"))
 
-    def slower(self, replica: ReplicaId) -> float:
-        """Times as late as the others' turns its turns are; 1 if it is not late."""
-        return self._times(replica, at_least=_OFTEN)
+    def slower(self, replica: ReplicaId, *, at_least: float = _OFTEN) -> float:
+        """Times as late as the others' turns its turns are; 1 unless at least that share of them is late."""
+        late = [(replica, phase) for phase in Phase if (replica, phase) in self._late]
+        often = [self._late[which][0] for which in late if self._seen[which].late_share >= at_least]
+        return max(often, default=1.0)
 
     def seems_slower(self, replica: ReplicaId) -> float:
-        """The same, where they are late less often."""
-        return self._times(replica, at_least=0.0)
+        """The same, however seldom they are late."""
+        return self.slower(replica, at_least=0.0)
 
-    def _times(self, replica: ReplicaId, *, at_least: float) -> float:
-        """`at_least`: that share of its turns is late."""
-        parts = [(replica, part) for part in Part if (replica, part) in self._late]
-        often = (part for part in parts if self._seen[part].late_share >= at_least)
-        return max((self._late[part][0] for part in often), default=1.0)
-
-    def usual(self, part: Part, replicas: Iterable[ReplicaId]) -> float:
+    def usual(self, phase: Phase, replicas: Iterable[ReplicaId]) -> float:
         """How late turns lately were on them, in the middle; nothing if there are none."""
-        found = sorted(self._of(replica, part).lateness for replica in replicas)
+        found = sorted(self._of(replica, phase).lateness for replica in replicas)
         return found[len(found) // 2] if found else 0.0
 
     def saw(
         self,
         replica: ReplicaId,
-        part: Part,
+        phase: Phase,
         lateness: float,
         others: Iterable[ReplicaId],
         *,
         is_over: bool,
         now: float,
     ) -> bool:
-        """Whether this part of a turn there counts as late; of one that is not over, so far."""
-        usual = self.usual(part, others) if lateness >= _LATE else 0.0
+        """Whether this phase of a turn there counts as late; of one that is not over, so far."""
+        usual = self.usual(phase, others) if lateness >= _LATE else 0.0
         is_late = usual > 0 and lateness >= _MUCH_LATER * usual
-        seen = self._of(replica, part)
+        seen = self._of(replica, phase)
         if is_over or lateness > seen.lateness:
             seen.lateness += _SMOOTH * (lateness - seen.lateness)
         if not is_over and not is_late:
             return False
         seen.late_share += _SMOOTH * (is_late - seen.late_share)
         if is_late:
-            self._late[replica, part] = (lateness / usual, now + self._lasts_s)
+            self._late[replica, phase] = (lateness / usual, now + self._lasts_s)
         elif seen.late_share < _RARELY:
-            self._late.pop((replica, part), None)
+            self._late.pop((replica, phase), None)
         return is_late
 
     def pass_time(self, *, now: float) -> None:
@@ -124,9 +116,9 @@ class Lateness:
             del self._late[which]  # whoever goes there now will see
 
     def forget(self, replica: ReplicaId) -> None:
-        for part in Part:
-            self._seen.pop((replica, part), None)
-            self._late.pop((replica, part), None)
+        for phase in Phase:
+            self._seen.pop((replica, phase), None)
+            self._late.pop((replica, phase), None)
 
-    def _of(self, replica: ReplicaId, part: Part) -> _Seen:
-        return self._seen.get((replica, part)) or self._seen.setdefault((replica, part), _Seen())
+    def _of(self, replica: ReplicaId, phase: Phase) -> _Seen:
+        return self._seen.get((replica, phase)) or self._seen.setdefault((replica, phase), _Seen())

@@ -5,7 +5,7 @@ import random
 import msgspec
 import pytest
 
-from gateway.routing.kv_events import (
+from gateway.upstream.kv_events import (
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,

@@ -3,16 +3,13 @@
 from collections import Counter
 
 import msgspec
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gateway.domain.decision import Edge, PlacementReason, SessionRef, SessionSource
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
 from gateway.domain.request import Usage
-from gateway.routing.affinity import SessionAffinity
 from gateway.routing.placement import Asked
-from gateway.routing.settings import RoutingConfig
+from gateway.simulator.baselines.session_affinity import SessionAffinity
 
 
 def loads(**running: int) -> list[ReplicaLoad]:
@@ -26,7 +23,7 @@ def turn(session: str, thread: str = "1") -> SessionRef:
 
 
 def policy(**config) -> SessionAffinity:
-    return SessionAffinity(RoutingConfig(**config))
+    return SessionAffinity(**config)
 
 
 def test_new_sessions_go_where_the_fewest_live_though_their_tools_run():
@@ -94,46 +91,6 @@ def test_a_session_that_ended_does_not_count():
     affinity.session_ended(SessionId("nobody"))
     assert affinity.sessions_at == {}
     assert affinity.place(loads(a=9, b=0), turn("s")).replica == "b"
-
-
-def test_memory_is_bounded_and_the_oldest_goes_first():
-    affinity = policy(max_conversations=2)
-    for name in ("s", "t"):
-        affinity.place(loads(a=0, b=0), turn(name))
-    affinity.place(loads(a=0, b=0), turn("s"))
-    affinity.place(loads(a=0, b=0), turn("u"))
-    assert sum(affinity.sessions_at.values()) == 2
-    assert affinity.place(loads(a=9, b=9), turn("s")).reason is PlacementReason.SESSION_LIVES_THERE
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["place", "end"]),
-            st.sampled_from("stuv"),
-            st.sampled_from("12"),
-            st.lists(st.integers(0, 12), min_size=3, max_size=3),
-            st.sets(st.sampled_from("abc"), min_size=1),
-        ),
-        max_size=60,
-    )
-)
-def test_the_books_balance(steps):
-    affinity = policy(spill_floor=2, max_conversations=5)
-    for what, session, thread, running, names in steps:
-        if what == "end":
-            affinity.session_ended(SessionId(session))
-        else:
-            candidates = [
-                load for load in loads(**dict(zip("abc", running, strict=True))) if load.replica in names
-            ]
-            assert affinity.place(candidates, turn(session, thread)).replica in names
-        assert len(affinity.homes._homes) <= 5
-        firsts = [first.conversation for first in affinity.homes._firsts.values()]
-        counted = Counter(affinity.homes._homes[first] for first in firsts)
-        assert affinity.sessions_at == counted
-        for name, first in affinity.homes._firsts.items():
-            assert all((name, thread) in affinity.homes._homes for thread in first.others or ())
 
 
 def test_a_side_request_does_not_end_a_tool_phase():

@@ -7,8 +7,6 @@ they are asked for again, and it waits meanwhile; if they cannot be had, nothing
 the books begin anew. A block belongs to every session that stored or reused it, as far as events say, until
 it is removed. Nobody tokenizes: a session's tokens are its blocks times their size.
 
-Symbols: —
-
 Deviations: only the device's own blocks are counted, of the attention group that is told first.
 
 Invariants: batches are applied in order, each once; `tokens` of a session is never negative; at most

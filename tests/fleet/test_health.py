@@ -6,9 +6,15 @@ import msgspec
 import pytest
 
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
-from gateway.routing.health import FleetHealth
-from gateway.routing.lateness import Part
-from gateway.routing.standing import TRANSITIONS, Condition, HealthConfig, Sign, Standing
+from gateway.fleet.circuit_breaker import (
+    TRANSITIONS,
+    BreakerEvent,
+    BreakerState,
+    CircuitBreaker,
+    HealthConfig,
+)
+from gateway.fleet.health import FleetHealth
+from gateway.fleet.outliers import Phase
 
 POOL = PoolId("pool")
 A, B, C = map(ReplicaId, "abc")
@@ -51,22 +57,22 @@ class Fleet:
         self.health.first_token(request, now=self.now)
         self.health.ended(request, replica, failed=False, now=self.now)
 
-    def is_(self, replica, condition):
-        return self.health.condition(replica) is condition
+    def is_(self, replica, state):
+        return self.health.state(replica) is state
 
     def may_take(self, replica, running=0, usual=10.0):
         return self.health.may_take(replica, running, usual, now=self.now)
 
 
 def test_every_pair_is_in_the_table_or_raises():
-    for condition, sign in itertools.product(Condition, Sign):
-        standing = Standing(pool=POOL, condition=condition, since_s=0.0)
-        if sign in TRANSITIONS[condition]:
-            standing.step(sign, now=1.0)
-            assert standing.condition is TRANSITIONS[condition][sign] and standing.since_s == 1.0
+    for state, event in itertools.product(BreakerState, BreakerEvent):
+        breaker = CircuitBreaker(pool=POOL, state=state, since_s=0.0)
+        if event in TRANSITIONS[state]:
+            breaker.step(event, now=1.0)
+            assert breaker.state is TRANSITIONS[state][event] and breaker.since_s == 1.0
         else:
-            with pytest.raises(ValueError, match=f"is never {sign.value}"):
-                standing.step(sign, now=1.0)
+            with pytest.raises(ValueError, match=f"is never {event.value}"):
+                breaker.step(event, now=1.0)
 
 
 def test_failures_in_a_row_have_it_ejected():
@@ -74,11 +80,11 @@ def test_failures_in_a_row_have_it_ejected():
     fleet.fail("a", 2)
     fleet.serve("a")
     fleet.fail("a", 2)
-    assert fleet.health.is_calm
+    assert fleet.health.all_up
     fleet.fail("a")
-    assert fleet.is_("a", Condition.EJECTED) and fleet.health.is_out(A) and not fleet.health.is_calm
+    assert fleet.is_("a", BreakerState.EJECTED) and not fleet.health.all_up
     assert not fleet.may_take("a") and fleet.may_take("b", running=1000)
-    assert [(each.replica, each.condition) for each in fleet.health.said] == [("a", Condition.EJECTED)]
+    assert [(each.replica, each.state) for each in fleet.health.said] == [("a", BreakerState.EJECTED)]
 
 
 def test_what_says_nothing_of_the_replica_counts_for_nothing():
@@ -86,7 +92,7 @@ def test_what_says_nothing_of_the_replica_counts_for_nothing():
     fleet.fail("a", 2)
     fleet.health.ended(fleet.send("a"), A, failed=None, now=0.0)
     fleet.fail("a")
-    assert fleet.is_("a", Condition.EJECTED)
+    assert fleet.is_("a", BreakerState.EJECTED)
 
 
 def test_slow_is_what_is_overdue_whether_it_comes_or_not():
@@ -94,18 +100,18 @@ def test_slow_is_what_is_overdue_whether_it_comes_or_not():
     for _ in range(3):
         fleet.send("a")
     fleet.later(0.2)
-    assert fleet.health.is_calm, "later than expected, but not long"
+    assert fleet.health.all_up, "later than expected, but not long"
     fleet.later(0.05)
-    assert fleet.is_("a", Condition.EJECTED)
+    assert fleet.is_("a", BreakerState.EJECTED)
 
 
 def test_a_turn_in_time_between_slow_ones_clears_them():
     fleet = Fleet()
     for seconds in (1.0, 1.0, 0.1, 1.0, 1.0):
         fleet.serve("a", seconds)
-    assert fleet.health.is_calm
+    assert fleet.health.all_up
     fleet.serve("a", 1.0)
-    assert fleet.is_("a", Condition.EJECTED)
+    assert fleet.is_("a", BreakerState.EJECTED)
 
 
 def test_a_turn_counts_again_for_as_long_as_it_is_awaited():
@@ -113,17 +119,17 @@ def test_a_turn_counts_again_for_as_long_as_it_is_awaited():
     fleet.send("a")
     for _ in range(2):
         fleet.later(0.25)
-        assert fleet.health.is_calm
+        assert fleet.health.all_up
     fleet.later(0.25)
-    assert fleet.is_("a", Condition.EJECTED)
+    assert fleet.is_("a", BreakerState.EJECTED)
 
 
 def test_first_tokens_in_time_do_not_excuse_late_ends():
     fleet = Fleet(slow_factor=2.0, slow_until_out=3)
     for _ in range(3):
-        assert fleet.health.is_calm
+        assert fleet.health.all_up
         fleet.answer("a", tokens=100)
-    assert fleet.is_("a", Condition.EJECTED)
+    assert fleet.is_("a", BreakerState.EJECTED)
 
 
 def test_an_end_is_late_for_what_was_generated():
@@ -132,17 +138,17 @@ def test_an_end_is_late_for_what_was_generated():
         fleet.answer("b", tokens=100, seconds=0.2)
     for tokens in (300, 1000, None, 2000, None):
         fleet.answer("a", tokens=tokens, seconds=3.0)
-    assert fleet.health.is_calm and fleet.health.lateness.is_even
+    assert fleet.health.all_up and fleet.health.outliers.is_empty
     for tokens in (10, 90, 110):
-        assert fleet.health.is_calm
+        assert fleet.health.all_up
         fleet.answer("a", tokens=tokens, seconds=3.0)
-    assert fleet.is_("a", Condition.EJECTED) and fleet.health.lateness.slower(A) > 3.0
+    assert fleet.is_("a", BreakerState.EJECTED) and fleet.health.outliers.slower(A) > 3.0
 
 
 def test_an_end_is_not_late_because_the_first_token_was():
     fleet = Fleet(slow_factor=2.0)
     fleet.answer("a", tokens=100, first_s=1.05, seconds=1.1)
-    assert fleet.health._standings[A].slow == {Part.BEGINNING: 1, Part.END: 0}
+    assert fleet.health._breakers[A].slow == {Phase.START: 1, Phase.END: 0}
 
 
 def test_an_answer_that_goes_on_says_nothing():
@@ -153,7 +159,7 @@ def test_an_answer_that_goes_on_says_nothing():
         fleet.health.first_token(request, now=fleet.now)
     for _ in range(9):
         fleet.later(10.0)
-    assert fleet.health.is_calm and fleet.health.lateness.is_even
+    assert fleet.health.all_up and fleet.health.outliers.is_empty
 
 
 def test_what_is_not_streamed_counts_when_it_is_there():
@@ -162,11 +168,11 @@ def test_what_is_not_streamed_counts_when_it_is_there():
         fleet.answer("a", tokens=100, first_s=1.2, p90_s=float("inf"))
     fleet.answer("a", tokens=1000, first_s=1.2, p90_s=float("inf"))
     fleet.answer("a", tokens=100, first_s=0.5, seconds=0.5, p90_s=float("inf"))
-    assert fleet.health.is_calm
+    assert fleet.health.all_up
     for _ in range(3):
-        assert fleet.health.is_calm
+        assert fleet.health.all_up
         fleet.answer("a", tokens=100, first_s=1.2, p90_s=float("inf"))
-    assert fleet.is_("a", Condition.EJECTED)
+    assert fleet.is_("a", BreakerState.EJECTED)
 
 
 def test_a_turn_of_which_nothing_is_expected_is_never_slow():
@@ -174,7 +180,7 @@ def test_a_turn_of_which_nothing_is_expected_is_never_slow():
     for _ in range(5):
         fleet.send("a", p90_s=None)
     fleet.later(1000.0)
-    assert fleet.health.is_calm
+    assert fleet.health.all_up
 
 
 def test_where_all_are_slow_it_is_nobodys_fault():
@@ -183,45 +189,45 @@ def test_where_all_are_slow_it_is_nobodys_fault():
         for replica in "abc":
             fleet.send(replica)
     fleet.later(10.0)
-    assert fleet.health.is_calm
+    assert fleet.health.all_up
 
 
 def test_the_last_one_stays_and_so_does_half_of_the_pool():
     fleet = Fleet("a")
     fleet.fail("a", 10)
-    assert fleet.health.is_calm
+    assert fleet.health.all_up
     fleet = Fleet("abcd")
     for replica in "abcd":
         fleet.fail(replica, 10)
-    assert [fleet.is_(each, Condition.EJECTED) for each in "abcd"] == [True, True, False, False]
+    assert [fleet.is_(each, BreakerState.EJECTED) for each in "abcd"] == [True, True, False, False]
     fleet = Fleet(out_at_most=0.0)
     fleet.fail("a", 10)
-    assert fleet.health.is_calm
+    assert fleet.health.all_up
 
 
 def test_what_is_down_counts_for_the_floor():
     fleet = Fleet("ab")
     fleet.health.went_down(B, now=0.0)
     fleet.fail("a", 10)
-    assert fleet.is_("a", Condition.UP)
+    assert fleet.is_("a", BreakerState.UP)
 
 
 def test_after_a_rest_one_turn_is_tried_and_then_its_share_grows():
     fleet = Fleet(rest_s=5.0, slow_start_s=10.0)
     fleet.fail("a", 3)
     fleet.later(4.9)
-    assert fleet.is_("a", Condition.EJECTED)
+    assert fleet.is_("a", BreakerState.EJECTED)
     fleet.later(0.1)
-    assert fleet.is_("a", Condition.TRIED) and fleet.may_take("a")
+    assert fleet.is_("a", BreakerState.TRIED) and fleet.may_take("a")
     trial = fleet.send("a")
     assert not fleet.may_take("a"), "one at a time"
     fleet.health.first_token(trial, now=fleet.now)
-    assert fleet.is_("a", Condition.WARMING)
+    assert fleet.is_("a", BreakerState.WARMING)
     assert fleet.may_take("a") and not fleet.may_take("a", running=1)
     fleet.later(5.0)
     assert fleet.may_take("a", running=5) and not fleet.may_take("a", running=6)
     fleet.later(5.0)
-    assert fleet.is_("a", Condition.UP) and fleet.may_take("a", running=1000) and fleet.health.is_calm
+    assert fleet.is_("a", BreakerState.UP) and fleet.may_take("a", running=1000) and fleet.health.all_up
 
 
 def test_a_trial_that_fails_doubles_the_rest_up_to_a_bound():
@@ -230,7 +236,7 @@ def test_a_trial_that_fails_doubles_the_rest_up_to_a_bound():
     rests = []
     for _ in range(4):
         began = fleet.now
-        while not fleet.is_("a", Condition.TRIED):
+        while not fleet.is_("a", BreakerState.TRIED):
             fleet.later(0.25)
         rests.append(fleet.now - began)
         fleet.fail("a")
@@ -243,7 +249,7 @@ def test_only_its_trial_speaks_for_a_replica_that_is_tried():
     fleet.fail("a", 3)
     fleet.later(1.0)
     fleet.health.first_token(old, now=fleet.now)
-    assert fleet.is_("a", Condition.TRIED)
+    assert fleet.is_("a", BreakerState.TRIED)
     trial = fleet.send("a")
     fleet.health.ended(trial, A, failed=None, now=fleet.now)
     assert fleet.may_take("a"), "its client left: the next one is the trial"
@@ -255,7 +261,7 @@ def test_a_trial_that_is_overdue_ends_it():
     fleet.later(1.0)
     _ = fleet.send("a")
     fleet.later(1.0)
-    assert fleet.is_("a", Condition.EJECTED)
+    assert fleet.is_("a", BreakerState.EJECTED)
 
 
 def test_work_that_has_no_first_token_may_be_the_trial():
@@ -263,7 +269,7 @@ def test_work_that_has_no_first_token_may_be_the_trial():
     fleet.fail("a", 3)
     fleet.later(1.0)
     fleet.health.ended(fleet.send("a", p90_s=None), A, failed=False, now=fleet.now)
-    assert fleet.is_("a", Condition.WARMING)
+    assert fleet.is_("a", BreakerState.WARMING)
 
 
 def test_what_stays_slow_is_let_back_in_the_end():
@@ -273,10 +279,10 @@ def test_what_stays_slow_is_let_back_in_the_end():
     for _ in range(2):
         fleet.later(1.0)
         fleet.serve("a", 1.0)
-        assert fleet.is_("a", Condition.EJECTED)
+        assert fleet.is_("a", BreakerState.EJECTED)
     fleet.later(1.0)
     fleet.serve("a", 1.0)
-    assert fleet.is_("a", Condition.WARMING)
+    assert fleet.is_("a", BreakerState.WARMING)
 
 
 def test_whoever_comes_back_or_joins_late_starts_slowly():
@@ -287,10 +293,10 @@ def test_whoever_comes_back_or_joins_late_starts_slowly():
     assert not fleet.may_take("a")
     fleet.health.came_up(A, POOL, now=fleet.now)
     fleet.health.came_up(C, POOL, now=fleet.now)
-    assert fleet.is_("a", Condition.WARMING) and fleet.is_("c", Condition.WARMING)
+    assert fleet.is_("a", BreakerState.WARMING) and fleet.is_("c", BreakerState.WARMING)
     fleet.health.forget(C)
     fleet.health.forget(A)
-    assert fleet.health.is_calm
+    assert fleet.health.all_up
 
 
 def test_memory_is_bounded_by_what_lives():
@@ -307,16 +313,16 @@ def test_who_is_behind_a_large_prompt_says_nothing_of_the_replica():
     large = fleet.send("a", worst_s=4.0)
     behind = [fleet.send("a", worst_s=0.1) for _ in range(3)]
     fleet.later(7.9)
-    assert fleet.is_("a", Condition.UP), "twice the four seconds are not over"
+    assert fleet.is_("a", BreakerState.UP), "twice the four seconds are not over"
     for request in (large, *behind):
         fleet.health.first_token(request, now=fleet.now)
         fleet.health.ended(request, ReplicaId("a"), failed=False, now=fleet.now)
     for _ in range(3):
         fleet.send("a", worst_s=0.1)
     fleet.later(0.5)
-    assert fleet.is_("a", Condition.UP)
+    assert fleet.is_("a", BreakerState.UP)
     fleet.later(0.2)
-    assert fleet.is_("a", Condition.EJECTED), "nothing else is ahead of these three"
+    assert fleet.is_("a", BreakerState.EJECTED), "nothing else is ahead of these three"
 
 
 def test_what_was_ahead_is_gone_however_it_ended():
@@ -327,7 +333,7 @@ def test_what_was_ahead_is_gone_however_it_ended():
     fleet.send("a")
     fleet.send("a")
     fleet.later(0.3)
-    assert fleet.is_("a", Condition.EJECTED)
+    assert fleet.is_("a", BreakerState.EJECTED)
 
 
 def test_a_replica_is_late_if_its_turns_are_and_the_others_are_not():
@@ -335,32 +341,54 @@ def test_a_replica_is_late_if_its_turns_are_and_the_others_are_not():
     for _ in range(20):
         for each in "abc":
             fleet.serve(each, 0.05)
-    assert fleet.health.lateness.is_even and fleet.health.lateness.slower(A) == 1.0
+    assert fleet.health.outliers.is_empty and fleet.health.outliers.slower(A) == 1.0
     fleet.serve("a", 1.0)
-    assert fleet.health.lateness.slower(A) == 1.0, "one turn may be late"
-    assert fleet.health.lateness.seems_slower(A) > 3.0
+    assert fleet.health.outliers.slower(A) == 1.0, "one turn may be late"
+    assert fleet.health.outliers.seems_slower(A) > 3.0
     fleet.serve("a", 1.0)
-    assert not fleet.health.lateness.is_even and fleet.health.lateness.slower(A) > 3.0
-    assert fleet.health.is_calm, "it may have what it can take"
+    assert not fleet.health.outliers.is_empty and fleet.health.outliers.slower(A) > 3.0
+    assert fleet.health.all_up, "it may have what it can take"
     for _ in range(2):
         fleet.serve("a", 0.05)
-    assert fleet.health.lateness.is_even
+    assert fleet.health.outliers.is_empty
     for _ in range(6):
         for each in "abc":
             fleet.serve(each, 1.0)
-    assert fleet.health.lateness.is_even, "all are"
+    assert fleet.health.outliers.is_empty, "all are"
 
 
 def test_lateness_counts_for_a_while_and_nobody_is_avoided_for_good():
     fleet = Fleet(slow_until_out=1000, rest_s=5.0)
     for each in "bc" * 10 + "aaa":
         fleet.serve(each, 1.0 if each == "a" else 0.05)
-    assert not fleet.health.lateness.is_even
+    assert not fleet.health.outliers.is_empty
     fleet.later(4.0)
-    assert not fleet.health.lateness.is_even
+    assert not fleet.health.outliers.is_empty
     fleet.later(1.1)
-    assert fleet.health.lateness.is_even
+    assert fleet.health.outliers.is_empty
     fleet.serve("a", 1.0)
-    assert not fleet.health.lateness.is_even, "it still is"
+    assert not fleet.health.outliers.is_empty, "it still is"
     fleet.health.forget(A)
-    assert fleet.health.lateness.is_even
+    assert fleet.health.outliers.is_empty
+
+
+def test_one_that_was_warm_again_rests_as_the_first_time():
+    fleet = Fleet()
+    for _ in range(2):
+        fleet.fail("a", 3)
+        assert fleet.is_("a", BreakerState.EJECTED)
+        fleet.later(5.0)
+        assert fleet.is_("a", BreakerState.TRIED)
+        fleet.serve("a")
+        fleet.later(10.0)
+        assert fleet.is_("a", BreakerState.UP)
+
+
+def test_it_is_compared_with_those_that_serve():
+    fleet = Fleet("abcd")
+    for name in "cd":
+        fleet.health.went_down(ReplicaId(name), now=0.0)
+    for _ in range(9):
+        for name in "ba":
+            fleet.serve(name, 1.0)
+    assert fleet.is_("a", BreakerState.UP) and fleet.is_("b", BreakerState.UP), "all that serve are late"

@@ -1,0 +1,353 @@
+"""Passive health: what may be sent to a replica, by what became of what was sent to it (U5).
+
+Source: ours; the circuit breaker (closed, open, half open), slow start and outlier ejection with a floor, as
+in Envoy.
+
+Theory of operation. A replica that answers is *up*. Failures in a row, or turns in a row that were far slower
+than expected of it, have it *ejected*: nothing is sent to it for a while, twice as long each time. Then it is
+*tried* with one turn at a time, and if that goes well it is *warming*: its share grows from one turn to that
+of the others. One that is *down* does not answer at all; it comes back warming, too. Before it is ejected, it
+may count as an outlier (`outliers.py`).
+
+A turn is slow as soon as its first token is overdue; nobody waits until it is there. Ends count apart from
+first tokens, for what was generated, as usage tells: else long answers make a replica late every few seconds,
+and its sessions leave at once. A turn is not overdue before the prompts that are ahead of it, and its own,
+could have been computed with nothing cached: else busy replicas are ejected, and their sessions make the next
+one late.
+
+Deviations: Envoy compares replicas with each other. Here each is held against what is expected of it
+(`gateway/cost`), so unlike replicas may stand in one pool; the others are asked only how late their turns
+are against what is expected of them, and where all are late it is no fault of this one.
+
+Invariants: those of `circuit_breaker.py`; never more than a share of a pool is out for what became of its
+turns, and never the last one; what is slow and stays it is let back after `trials`, for placement to judge;
+memory is bounded by replicas and live turns.
+"""
+
+import heapq
+from collections.abc import Iterator
+
+import msgspec
+
+from gateway.domain.ids import PoolId, ReplicaId, RequestId
+from gateway.fleet.circuit_breaker import (
+    TRANSITIONS,
+    BreakerEvent,
+    BreakerState,
+    CircuitBreaker,
+    HealthConfig,
+)
+from gateway.fleet.outliers import FAR_LATER, OutlierDetection, Phase
+
+
+class _Awaited(msgspec.Struct, eq=False):
+    """A turn without a first token yet, or without an end."""
+
+    replica: ReplicaId
+    sent_s: float
+    patience_s: float
+    """It counts as slow after this long, and again after each such time without a first token; infinite if
+    nobody sees that."""
+    end_patience_s: float
+    overdue_s: float
+    worst_s: float
+    """Counted in `CircuitBreaker.ahead_s` until its first token."""
+    phase: Phase = Phase.START
+    is_overdue: bool = False
+    is_late: bool = False
+    """What is awaited of it was counted as late already."""
+    output_tokens: float | None = None
+    """Of its answer, as expected."""
+
+
+class Changed(msgspec.Struct, frozen=True):
+    replica: ReplicaId
+    state: BreakerState
+    why: str
+
+
+class FleetHealth:
+    def __init__(self, config: HealthConfig) -> None:
+        self._config = config
+        self._breakers: dict[ReplicaId, CircuitBreaker] = {}
+        self._awaited: dict[RequestId, _Awaited] = {}
+        self._overdue: list[tuple[float, RequestId]] = []
+        """A heap; those that are not awaited any more stay in it until they come up."""
+        self._began_s: dict[PoolId, float] = {}
+        self._not_up: set[ReplicaId] = set()
+        """Those that are not up."""
+        self.outliers = OutlierDetection(lasts_s=config.rest_s)
+        self.next_due_s = float("inf")
+        """`pass_time` changes nothing before."""
+        self.said: list[Changed] = []
+        """For the information stream; whoever reads it empties it."""
+
+    # --- questions ---------------------------------------------------------------------------------
+
+    @property
+    def all_up(self) -> bool:
+        """Every replica may have what it can take."""
+        return not self._not_up
+
+    def state(self, replica: ReplicaId) -> BreakerState:
+        return self._breakers[replica].state
+
+    def may_take(self, replica: ReplicaId, running: int, usual: float, *, now: float) -> bool:
+        """One more turn, as far as its state goes. `usual`: turns that the others run on average."""
+        breaker = self._breakers[replica]
+        match breaker.state:
+            case BreakerState.UP:
+                return True
+            case BreakerState.TRIED:
+                return breaker.trial is None
+            case BreakerState.WARMING:
+                share = (now - breaker.since_s) / self._config.slow_start_s
+                return running < 1 + share * usual
+            case _:
+                return False
+
+    # --- notifications -----------------------------------------------------------------------------
+
+    def came_up(self, replica: ReplicaId, pool: PoolId, *, now: float) -> None:
+        """It answers health checks. One that is new to a pool that serves already starts slowly, too."""
+        began_s = self._began_s.setdefault(pool, now)
+        breaker = self._breakers.get(replica)
+        if breaker is None:
+            is_first = now - began_s < self._config.slow_start_s
+            state = BreakerState.UP if is_first else BreakerState.WARMING
+            self._breakers[replica] = CircuitBreaker(pool=pool, state=state, since_s=now)
+            if not is_first:
+                self._note(replica)
+        elif breaker.state is BreakerState.DOWN:
+            self._step(replica, BreakerEvent.CAME, now=now)
+
+    def went_down(self, replica: ReplicaId, *, now: float) -> None:
+        breaker = self._breakers.get(replica)
+        if breaker is not None and breaker.state is not BreakerState.DOWN:
+            self._step(replica, BreakerEvent.WENT, now=now)
+
+    def forget(self, replica: ReplicaId) -> None:
+        self._breakers.pop(replica, None)
+        self._not_up.discard(replica)
+        self.outliers.forget(replica)
+
+    def sent(
+        self,
+        request: RequestId,
+        replica: ReplicaId,
+        p90_s: float | None,
+        end_p90_s: float = float("inf"),
+        *,
+        worst_s: float = 0.0,
+        output_tokens: float | None = None,
+        now: float,
+    ) -> None:
+        """`p90_s`, `end_p90_s`: until its first token, and its end, as nine in ten should take less; None if
+        nothing is expected, or of a replica of which too little was seen to expect anything; infinite for a
+        first token that nobody will see. `worst_s`: to compute all of its prompt, alone. `output_tokens`: of
+        its answer, as expected."""
+        breaker = self._breakers[replica]
+        if breaker.state is BreakerState.TRIED:
+            breaker.trial = request
+        if p90_s is None:
+            return
+        breaker.ahead_s += worst_s
+        factor, least_s = self._config.slow_factor, self._config.slow_least_s
+        patience_s = max(least_s, factor * max(p90_s, breaker.ahead_s))
+        is_seen = patience_s < float("inf")
+        end_s = max(patience_s if is_seen else least_s, factor * max(end_p90_s, breaker.ahead_s))
+        self._awaited[request] = _Awaited(
+            replica, now, patience_s, end_s, now + patience_s, worst_s, output_tokens=output_tokens
+        )
+        if is_seen:
+            self._await(request, now + patience_s)
+
+    def _await(self, request: RequestId, overdue_s: float) -> None:
+        heapq.heappush(self._overdue, (overdue_s, request))
+        if len(self._overdue) > 2 * len(self._awaited) + 64:
+            self._overdue = [
+                (each.overdue_s, name)
+                for name, each in self._awaited.items()
+                if each.phase is Phase.START and each.patience_s < float("inf")
+            ]
+            heapq.heapify(self._overdue)
+        if overdue_s < self.next_due_s:
+            self.next_due_s = overdue_s
+
+    def first_token(self, request: RequestId, *, now: float) -> None:
+        awaited = self._awaited.get(request)
+        if awaited is None:
+            return
+        self._computed(awaited)
+        overdue_s = awaited.sent_s + awaited.end_patience_s
+        if awaited.patience_s < float("inf"):
+            self._came(request, awaited, now=now)
+            overdue_s = max(overdue_s, now + self._config.slow_least_s)
+        awaited.phase, awaited.patience_s, awaited.overdue_s = Phase.END, awaited.end_patience_s, overdue_s
+        awaited.is_overdue = awaited.is_late = False
+
+    def ended(
+        self,
+        request: RequestId,
+        replica: ReplicaId,
+        *,
+        failed: bool | None,
+        output_tokens: int | None = None,
+        now: float,
+    ) -> None:
+        """`failed`: it was the replica's fault; None if the turn says nothing about that. `output_tokens`: of
+        its answer, if that was told."""
+        if (awaited := self._awaited.pop(request, None)) is not None:
+            self._computed(awaited)
+            if failed is False and awaited.patience_s < float("inf"):
+                self._end_came(request, awaited, output_tokens, now=now)
+        breaker = self._breakers.get(replica)
+        if breaker is None:
+            return
+        if failed:
+            breaker.failures += 1
+            if breaker.state is BreakerState.TRIED or breaker.failures >= self._config.failures_until_out:
+                self._eject(replica, breaker, "fails", now=now)
+        elif failed is not None:
+            breaker.failures = 0
+            if breaker.trial == request and breaker.state is BreakerState.TRIED:
+                self._step(replica, BreakerEvent.PASSED, "its trial went well", now=now)
+        if breaker.trial == request:
+            breaker.trial = None
+
+    def _end_came(
+        self, request: RequestId, awaited: _Awaited, output_tokens: int | None, *, now: float
+    ) -> None:
+        if awaited.phase is Phase.END:
+            if output_tokens is None or not awaited.output_tokens:
+                return
+            longer = max(1.0, output_tokens / awaited.output_tokens)
+            awaited.overdue_s += (longer - 1.0) * awaited.patience_s
+            awaited.patience_s *= longer
+        self._came(request, awaited, now=now)
+
+    def pass_time(self, *, now: float) -> None:
+        """Takes note of what is overdue, whose rest is over and who is warm."""
+        while self._overdue and self._overdue[0][0] <= now:
+            overdue_s, request = heapq.heappop(self._overdue)
+            awaited = self._awaited.get(request)
+            if awaited is None or awaited.phase is Phase.END:
+                continue
+            if awaited.overdue_s <= overdue_s:
+                awaited.is_overdue = True
+                awaited.overdue_s = now + awaited.patience_s
+                heapq.heappush(self._overdue, (awaited.overdue_s, request))
+                took = self._took(awaited, is_over=False, now=now)
+                self._judge(request, awaited, took, is_slow=True, now=now)
+        self.outliers.pass_time(now=now)
+        for replica in tuple(self._not_up):
+            breaker = self._breakers[replica]
+            passed_s = now - breaker.since_s
+            if breaker.state is BreakerState.EJECTED and passed_s >= self._rest_s(breaker):
+                self._step(replica, BreakerEvent.RESTED, "has rested", now=now)
+            elif breaker.state is BreakerState.WARMING and passed_s >= self._config.slow_start_s:
+                breaker.ejections = breaker.slow_ejections = 0
+                self._step(replica, BreakerEvent.WARMED, "is warm", now=now)
+        self._set_due()
+
+    def _computed(self, awaited: _Awaited) -> None:
+        """Its prompt is, or nobody waits for that any more."""
+        breaker = self._breakers.get(awaited.replica)
+        if breaker is not None:
+            breaker.ahead_s = max(0.0, breaker.ahead_s - awaited.worst_s)
+        awaited.worst_s = 0.0
+
+    # --- verdicts ----------------------------------------------------------------------------------
+
+    def _came(self, request: RequestId, awaited: _Awaited, *, now: float) -> None:
+        """What was awaited of a turn; if it was late, that may have been counted already."""
+        if not awaited.is_late:
+            took = self._took(awaited, is_over=True, now=now)
+            if not awaited.is_overdue:
+                self._judge(request, awaited, took, is_slow=now > awaited.overdue_s, now=now)
+
+    def _took(self, awaited: _Awaited, *, is_over: bool, now: float) -> float:
+        """How late it is; of one that is awaited still, so far."""
+        took = (now - awaited.sent_s) / awaited.patience_s * self._config.slow_factor
+        if (breaker := self._breakers.get(awaited.replica)) is not None:
+            others = self._others(awaited.replica, breaker.pool)
+            awaited.is_late |= self.outliers.saw(
+                awaited.replica, awaited.phase, took, others, is_over=is_over, now=now
+            )
+            self.next_due_s = min(self.next_due_s, self.outliers.next_due_s)
+        return took
+
+    def _judge(
+        self, request: RequestId, awaited: _Awaited, took: float, *, is_slow: bool, now: float
+    ) -> None:
+        replica, phase = awaited.replica, awaited.phase
+        breaker = self._breakers.get(replica)
+        if breaker is None or (breaker.state is BreakerState.TRIED and breaker.trial != request):
+            return
+        if not is_slow:
+            breaker.slow[phase] = 0
+            if breaker.state is BreakerState.TRIED:
+                self._step(replica, BreakerEvent.PASSED, "its trial went well", now=now)
+            return
+        if took < FAR_LATER * self.outliers.usual(phase, self._others(replica, breaker.pool)):
+            return
+        breaker.slow[phase] = breaker.slow.get(phase, 0) + 1
+        if breaker.state is not BreakerState.TRIED and breaker.slow[phase] < self._config.slow_until_out:
+            return
+        if breaker.slow_ejections < self._config.trials:
+            if self._eject(replica, breaker, "is slow", now=now):
+                breaker.slow_ejections += 1
+        elif breaker.state is BreakerState.TRIED:
+            self._step(replica, BreakerEvent.PASSED, "is slow by nature", now=now)
+
+    def _others(self, replica: ReplicaId, pool: PoolId) -> Iterator[ReplicaId]:
+        """That serve."""
+        serving = (BreakerState.UP, BreakerState.WARMING)
+        for name, each in self._breakers.items():
+            if each.pool == pool and name != replica and each.state in serving:
+                yield name
+
+    def _eject(self, replica: ReplicaId, breaker: CircuitBreaker, why: str, *, now: float) -> bool:
+        """Unless it is out, or too many would be."""
+        if BreakerEvent.TRIPPED not in TRANSITIONS[breaker.state]:
+            return False
+        peers = [each for each in self._breakers.values() if each.pool == breaker.pool]
+        bad = (BreakerState.EJECTED, BreakerState.TRIED)
+        out = sum(each.state in bad for each in peers if each is not breaker)
+        there = sum(each.state not in (*bad, BreakerState.DOWN) for each in peers if each is not breaker)
+        most = self._config.out_at_most
+        if not there or not most or out + 1 > max(1, int(most * len(peers))):
+            return False
+        breaker.ejections += 1
+        self._step(replica, BreakerEvent.TRIPPED, why, now=now)
+        return True
+
+    def _rest_s(self, breaker: CircuitBreaker) -> float:
+        doubled = self._config.rest_s * 2.0 ** min(30, max(0, breaker.ejections - 1))
+        return min(doubled, self._config.rest_most_s)
+
+    def _step(self, replica: ReplicaId, event: BreakerEvent, why: str = "", *, now: float) -> None:
+        self._breakers[replica].step(event, now=now)
+        self._note(replica, why)
+
+    def _note(self, replica: ReplicaId, why: str = "") -> None:
+        state = self._breakers[replica].state
+        if state is BreakerState.UP:
+            self._not_up.discard(replica)
+        else:
+            self._not_up.add(replica)
+        if why:
+            self.said.append(Changed(replica, state, why))
+        self._set_due()
+
+    def _set_due(self) -> None:
+        due_s = self.outliers.next_due_s
+        if self._overdue:
+            due_s = min(due_s, self._overdue[0][0])
+        for replica in self._not_up:
+            breaker = self._breakers[replica]
+            if breaker.state is BreakerState.EJECTED:
+                due_s = min(due_s, breaker.since_s + self._rest_s(breaker))
+            elif breaker.state is BreakerState.WARMING:
+                due_s = min(due_s, breaker.since_s + self._config.slow_start_s)
+        self.next_due_s = due_s

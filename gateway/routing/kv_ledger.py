@@ -1,0 +1,380 @@
+"""The KV ledger: where each conversation lives, what it holds on which replica, and what that comes to.
+
+Source: SAGA (§5.1): the predicate cached(w, s).
+
+Symbols: cached(w, s) → `held`, in tokens.
+
+Theory of operation. A conversation's *home* is where its last turn was placed. What its turns left is held
+there, and where it was before. A session counts as living at the home of its first conversation while its
+next turn is expected. Few clients say that a session is over. So it is expected no more once it was silent
+for longer than its tools may run, or for a while after an answer that asked for none; it keeps its home, and
+counts again when it is heard of. It is expected to grow to what sessions of its agent held in the end.
+
+Deviations: SAGA asks its workers. A stock server does not say what it holds, so that is estimated: it evicts
+what was used least recently, so what a conversation left is gone once about as many tokens were written
+behind it as the cache has room for (the *horizon*). Where an engine tells which blocks of a session it holds
+(`told`), that is believed instead; where it holds fewer than a conversation left, they are those from its
+beginning.
+
+Invariants: a conversation has at most one home; `held` is never more than was left, and nothing where a
+replica was lost; the sums of a replica are those of the sessions that live there and are expected; at most
+`max_conversations` are remembered, of one session at most `MAX_OTHERS` besides its first; the least recently
+used go first, and forgetting one only costs a prefill.
+"""
+
+import itertools
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey, ByAgent
+from gateway.domain.decision import Edge, SessionRef
+from gateway.domain.engine import EngineSignals
+from gateway.domain.fleet import ReplicaLoad
+from gateway.domain.ids import ReplicaId, SessionId, ThreadId
+from gateway.domain.request import Usage
+
+TOOLS_RUN_S: Final = 300.0
+"""At most so long (S4)."""
+IDLE_S: Final = 15.0
+"""After an answer without tool calls: a person is next, or nobody, or tools that nobody recognised."""
+MAX_OTHERS: Final = 256
+"""Conversations of one session besides its first. A session with endless sub-agents pushes out its own."""
+_UNKNOWN_HORIZON: Final = 500_000.0
+_HORIZON_SHARE: Final = 0.7
+"""Of the KV cache: the rest is what runs."""
+_FIRST_GUESS: Final = 40_000.0
+"""Tokens that sessions hold in the end."""
+_RECENT: Final = 16
+_TYPES: Final = 4_096
+
+Conversation = tuple[SessionId, ThreadId]
+
+
+class Sums(msgspec.Struct, eq=False):
+    """Of the sessions that live on a replica and are expected."""
+
+    sessions: int = 0
+    held: float = 0.0
+    """Tokens that they hold."""
+    wanted: float = 0.0
+    """Tokens that they are expected to grow to, or hold already."""
+
+
+class Session(msgspec.Struct, eq=False):
+    first: Conversation
+    """By which it is counted."""
+    agent: AgentKey
+    grows_to: float
+    """Tokens, as expected."""
+    tokens: float = 0.0
+    """That its first conversation holds."""
+    is_expected: bool = True
+    final: "_FinalSize | None" = None
+    """If it seemed to be over once."""
+    others: dict[ThreadId, None] | None = None
+    """Its other conversations, the least recently used first."""
+
+    @property
+    def wants(self) -> float:
+        return max(self.tokens, self.grows_to)
+
+
+class _FinalSize(msgspec.Struct, eq=False):
+    """What a session held when it seemed to be over, the last time."""
+
+    tokens: float
+
+
+class _Recent(msgspec.Struct, eq=False, weakref=True):
+    """Sessions that ended lately: of an agent type, or of a tenant."""
+
+    sizes: deque[_FinalSize] = msgspec.field(default_factory=lambda: deque(maxlen=_RECENT))
+
+    def mean(self, guess: float) -> float:
+        """In which a guess counts as one session."""
+        return (guess + sum([size.tokens for size in self.sizes])) / (1 + len(self.sizes))
+
+
+class _Copy(msgspec.Struct, eq=False):
+    """What a conversation left on a replica."""
+
+    tokens: float
+    written: float
+    """Of the replica, when it was left."""
+    life: int
+    """Of the replica."""
+
+
+class _Conversation(msgspec.Struct, eq=False):
+    home: ReplicaId
+    copies: dict[ReplicaId, _Copy] = msgspec.field(default_factory=dict)
+
+
+class _Replica(msgspec.Struct, eq=False):
+    life: int
+    """What was left in an earlier one is gone."""
+    written: float = 0.0
+    """Tokens that were computed there, as far as we know."""
+    horizon: float = _UNKNOWN_HORIZON
+    fits: float = float("inf")
+    """Tokens, with those of a host tier: what is there need not be computed again."""
+    told: dict[SessionId, float] | None = None
+    """What the engine says, if it does."""
+    named: OrderedDict[SessionId, None] = msgspec.field(default_factory=OrderedDict)
+    """Of which sessions it ever said something. It may know some by other names, or not at all."""
+
+    def holds(self, copy: _Copy) -> bool:
+        """It should be there still."""
+        return copy.life == self.life and self.written - copy.written <= self.horizon
+
+
+_NOTHING: Final = Sums()
+
+
+class KvLedger:
+    def __init__(self, max_conversations: int) -> None:
+        self._max = max_conversations
+        self._conversations: OrderedDict[Conversation, _Conversation] = OrderedDict()
+        self._sessions: dict[SessionId, Session] = {}
+        self._working: OrderedDict[SessionId, float] = OrderedDict()
+        self._idle: OrderedDict[SessionId, float] = OrderedDict()
+        """Sessions that are expected and when each was heard of last, the longest silent first."""
+        self._sums: dict[ReplicaId, Sums] = {}
+        self._replicas: dict[ReplicaId, _Replica] = {}
+        self._recent = ByAgent(_Recent, _TYPES)
+        self._lives = itertools.count()
+
+    # --- where conversations live --------------------------------------------------------------------
+
+    @property
+    def sessions_at(self) -> dict[ReplicaId, int]:
+        return {replica: sums.sessions for replica, sums in self._sums.items()}
+
+    def sums(self, replica: ReplicaId) -> Sums:
+        return self._sums.get(replica, _NOTHING)
+
+    def home(self, session: SessionRef) -> ReplicaId | None:
+        """A conversation that is new shares its beginning with the session's first, more often than not."""
+        known = self._conversations.get((session.session, session.thread))
+        return known.home if known is not None else self.of_first(session.session)
+
+    def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
+        """Whether it has a home that is none of these."""
+        home = self.home(session)
+        return home is not None and home not in [load.replica for load in candidates]
+
+    def of_first(self, session: SessionId) -> ReplicaId | None:
+        known = self._sessions.get(session)
+        return self._conversations[known.first].home if known is not None else None
+
+    def first(self, session: SessionId) -> Conversation | None:
+        known = self._sessions.get(session)
+        return known.first if known is not None else None
+
+    def conversations(self, session: SessionId) -> list[Conversation]:
+        """Those that are remembered, the first one first."""
+        known = self._sessions.get(session)
+        if known is None:
+            return []
+        return [known.first, *((session, thread) for thread in known.others or ())]
+
+    def counted(self, session: SessionId) -> tuple[ReplicaId | None, float]:
+        """Where it counts as living, if anywhere, and the tokens that it wants in the end."""
+        known = self._sessions.get(session)
+        if known is None:
+            return None, 0.0
+        return self._conversations[known.first].home if known.is_expected else None, known.wants
+
+    # --- what is held where ----------------------------------------------------------------------------
+
+    def held(self, conversation: Conversation, replica: ReplicaId) -> float:
+        """Tokens of it that a turn of it would find there."""
+        known, entry = self._replicas.get(replica), self._conversations.get(conversation)
+        copy = entry.copies.get(replica) if entry is not None else None
+        if known is None or copy is None:
+            return 0.0
+        if known.told is not None and conversation[0] in known.named:
+            return min(copy.tokens, known.told.get(conversation[0], 0.0)) if copy.life == known.life else 0.0
+        return copy.tokens if known.holds(copy) else 0.0
+
+    def context(self, conversation: Conversation) -> float:
+        """Tokens that it had last, wherever they are."""
+        entry = self._conversations.get(conversation)
+        return max([copy.tokens for copy in entry.copies.values()], default=0.0) if entry is not None else 0.0
+
+    def fits(self, replica: ReplicaId) -> float:
+        """Tokens, for all that live there; infinite while its engine has not said it."""
+        known = self._replicas.get(replica)
+        return known.fits if known is not None else float("inf")
+
+    def grows_to(self, agent: AgentKey) -> float:
+        """Tokens that its sessions hold in the end; as long as few ended, like the tenant's others."""
+        own, overall = self._recent.of(agent)
+        return own.mean(overall.mean(_FIRST_GUESS))
+
+    # --- what happens to sessions ----------------------------------------------------------------------
+
+    def settle(
+        self,
+        session: SessionRef,
+        replica: ReplicaId,
+        *,
+        agent: AgentKey = UNKNOWN_AGENT,
+        now: float,
+    ) -> Conversation | None:
+        """A turn was placed. Returns whom that had to forget.
+
+        A side request does not say whether its session works."""
+        is_known = session.session in self._sessions
+        self._move((session.session, session.thread), replica, agent)
+        if session.edge is not Edge.SERVES or not is_known:
+            self.heard(session.session, works=session.edge is not Edge.SERVES, now=now)
+        others = self._sessions[session.session].others
+        if others is not None and len(others) > MAX_OTHERS:
+            oldest = session.session, next(iter(others))
+        elif len(self._conversations) > self._max:
+            oldest = next(iter(self._conversations))
+        else:
+            return None
+        self._forget(oldest)
+        return oldest
+
+    def heard(self, session: SessionId, *, works: bool, now: float) -> None:
+        """A turn of it begins, or was answered. `works`: it runs, or tools do, so another turn follows."""
+        known = self._sessions.get(session)
+        if known is None:
+            return
+        self._working.pop(session, None)
+        self._idle.pop(session, None)
+        (self._working if works else self._idle)[session] = now
+        if not known.is_expected:
+            known.is_expected = True
+            self._count(known, 1)
+
+    def pass_time(self, *, now: float) -> None:
+        """Those that were silent for too long are not expected any more."""
+        for silent, most_s in ((self._working, TOOLS_RUN_S), (self._idle, IDLE_S)):
+            while silent:
+                session, since_s = next(iter(silent.items()))
+                if now - since_s <= most_s:
+                    break
+                del silent[session]
+                known = self._sessions[session]
+                self._count(known, -1)
+                known.is_expected = False
+                self._over(known)
+
+    def session_ended(self, session: SessionId) -> None:
+        known = self._sessions.get(session)
+        if known is not None and known.is_expected:
+            self._over(known)
+        for conversation in reversed(self.conversations(session)):
+            self._forget(conversation)
+
+    def turn_over(self, conversation: Conversation, replica: ReplicaId, usage: Usage) -> None:
+        """A turn of it was answered there, or its prompt was computed ahead of it."""
+        prompt, found, output = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens or 0
+        if prompt is None:
+            return
+        known, entry = self._of(replica), self._conversations.get(conversation)
+        known.written += output + (prompt - found if found is not None else prompt / 2)
+        if entry is None:
+            return
+        entry.copies[replica] = _Copy(float(prompt + output), known.written, known.life)
+        session = self._sessions.get(conversation[0])
+        if session is not None and session.first == conversation and replica == entry.home:
+            self._count(session, -1)
+            session.tokens = float(prompt + output)
+            self._count(session, 1)
+
+    # --- what happens to replicas ----------------------------------------------------------------------
+
+    def replica_lost(self, replica: ReplicaId) -> None:
+        """Nothing that it held is there any more."""
+        known = self._replicas.get(replica)
+        if known is not None:
+            known.life = next(self._lives)
+            known.told = {} if known.told is not None else None
+
+    def replica_left(self, replica: ReplicaId) -> None:
+        """It is no member any more."""
+        self._replicas.pop(replica, None)
+
+    def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
+        if signals.kv_tokens is not None:
+            known = self._of(replica)
+            known.horizon = _HORIZON_SHARE * signals.kv_tokens
+            known.fits = float(signals.kv_tokens + (signals.host_kv_tokens or 0))
+
+    def told(self, replica: ReplicaId, tokens: Mapping[SessionId, float] | None) -> None:
+        """What the engine holds of its sessions; None: it does not say any more."""
+        known = self._of(replica)
+        known.told = dict(tokens) if tokens is not None else None
+        for session in tokens or ():
+            known.named[session] = None
+        while len(known.named) > self._max:
+            known.named.popitem(last=False)
+
+    # --- books -----------------------------------------------------------------------------------------
+
+    def _move(self, conversation: Conversation, replica: ReplicaId, agent: AgentKey) -> None:
+        entry = self._conversations.get(conversation)
+        known = self._sessions.get(conversation[0])
+        if known is not None and known.first == conversation:
+            assert entry is not None
+            self._count(known, -1)
+            entry.home, known.grows_to = replica, self.grows_to(agent)
+            self._count(known, 1)
+        elif entry is not None:
+            entry.home = replica
+        else:
+            self._conversations[conversation] = _Conversation(replica)
+        self._conversations.move_to_end(conversation)
+        if known is None:
+            known = self._sessions[conversation[0]] = Session(conversation, agent, self.grows_to(agent))
+            self._count(known, 1)
+        elif known.first != conversation:
+            known.others = known.others or {}
+            known.others.pop(conversation[1], None)
+            known.others[conversation[1]] = None
+
+    def _forget(self, conversation: Conversation) -> None:
+        session, thread = conversation
+        known = self._sessions.get(session)
+        if known is not None and known.first == conversation:
+            self._count(known, -1)
+            del self._sessions[session]
+            self._working.pop(session, None)
+            self._idle.pop(session, None)
+        elif known is not None and known.others is not None:
+            known.others.pop(thread, None)
+        del self._conversations[conversation]
+
+    def _count(self, known: Session, sign: int) -> None:
+        """`sign`: 1 adds it to the sums of its home, -1 takes it from them."""
+        if not known.is_expected:
+            return
+        home = self._conversations[known.first].home
+        sums = self._sums.get(home) or self._sums.setdefault(home, Sums())
+        sums.sessions += sign
+        sums.held += sign * known.tokens
+        sums.wanted += sign * known.wants
+        if not sums.sessions:
+            del self._sums[home]
+
+    def _over(self, known: Session) -> None:
+        """As far as we know. One that goes on counts once, with what it holds when that is over again."""
+        if known.tokens:
+            if known.final is None:
+                known.final = _FinalSize(known.tokens)
+                own, overall = self._recent.of(known.agent)
+                overall.sizes.append(known.final)
+                if known.agent.agent_type:
+                    own.sizes.append(known.final)
+            known.final.tokens = known.tokens
+
+    def _of(self, replica: ReplicaId) -> _Replica:
+        return self._replicas.get(replica) or self._replicas.setdefault(replica, _Replica(next(self._lives)))

@@ -1,0 +1,240 @@
+"""The KV ledger: where conversations live, what is held where, and that the sums are right."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.domain.by_agent import AgentKey
+from gateway.domain.decision import SessionRef, SessionSource
+from gateway.domain.engine import EngineSignals
+from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId
+from gateway.domain.request import Usage
+from gateway.routing.kv_ledger import KvLedger
+
+A, B = ReplicaId("a"), ReplicaId("b")
+ONE = (SessionId("s1"), ThreadId("1"))
+TWO = (SessionId("s2"), ThreadId("1"))
+
+
+def ref(session: str, thread: str = "1") -> SessionRef:
+    return SessionRef(
+        session=SessionId(session), thread=ThreadId(thread), source=SessionSource.NEW, confidence=0.5
+    )
+
+
+class Books:
+    def __init__(self, most: int = 100):
+        self.ledger = KvLedger(most)
+        self.told = self.ledger.told
+
+    def turn(self, conversation=ONE, replica=A, prompt=1000, cached=0, output=100):
+        self.ledger.settle(ref(*conversation), replica, now=0.0)
+        usage = Usage(prompt_tokens=prompt, cached_tokens=cached, output_tokens=output)
+        self.ledger.turn_over(conversation, replica, usage)
+
+    def others(self, tokens, replica=A):
+        """So much is computed there meanwhile."""
+        self.turn(("other", "1"), replica, prompt=tokens, output=0)
+
+
+def test_what_a_turn_leaves_is_held_where_it_ran():
+    books = Books()
+    books.turn()
+    assert books.ledger.held(ONE, A) == books.ledger.context(ONE) == 1100
+    assert books.ledger.held(ONE, B) == books.ledger.held(TWO, A) == books.ledger.context(TWO) == 0
+    books.turn(replica=B, prompt=1200)
+    assert (books.ledger.held(ONE, A), books.ledger.held(ONE, B)) == (1100, 1300)
+    assert books.ledger.sums(A).sessions == 0 and books.ledger.sums(B).held == 1300, "it lives there now"
+
+
+def test_it_is_gone_when_as_much_was_written_behind_it_as_there_is_room_for():
+    books = Books()
+    books.ledger.engine_reported(A, EngineSignals(kv_tokens=100_000))
+    books.turn()
+    books.others(60_000)
+    assert books.ledger.held(ONE, A) == 1100
+    books.others(10_001)
+    assert books.ledger.held(ONE, A) == 0
+
+
+def test_what_was_found_is_not_written_again():
+    books = Books()
+    books.ledger.engine_reported(A, EngineSignals(kv_tokens=100_000))
+    books.turn()
+    for _ in range(9):
+        books.turn(TWO, prompt=50_000, cached=49_900)
+    assert books.ledger.held(ONE, A) == 1100
+    books.turn(TWO, prompt=160_000, cached=None)
+    assert books.ledger.held(ONE, A) == 0, "half of it, for all we know"
+
+
+def test_nothing_is_held_by_a_replica_that_was_lost():
+    books = Books()
+    books.turn()
+    books.ledger.replica_lost(A)
+    assert books.ledger.held(ONE, A) == 0
+    books.turn()
+    books.told(A, {ONE[0]: 500.0})
+    books.ledger.replica_lost(A)
+    assert books.ledger.held(ONE, A) == 0
+    books.turn(prompt=1200)
+    assert books.ledger.held(ONE, A) == 0, "its engine has not said so yet"
+    books.told(A, None)
+    assert books.ledger.held(ONE, A) == 1300
+    books.ledger.replica_lost(ReplicaId("unknown"))
+
+
+def test_an_engine_that_tells_is_believed():
+    books = Books()
+    books.turn()
+    books.told(A, {ONE[0]: 640.0})
+    assert books.ledger.held(ONE, A) == 640
+    books.told(A, {})
+    assert books.ledger.held(ONE, A) == 0
+    books.turn(TWO)
+    assert books.ledger.held(TWO, A) == 1100, "it may know it by another name"
+    books.told(A, None)
+    assert books.ledger.held(ONE, A) == 1100
+
+
+def test_of_few_sessions_it_is_remembered_that_an_engine_named_them():
+    books = Books(2)
+    books.turn()
+    for name in ("s1", "s2", "s3", "s4"):
+        books.told(A, {SessionId(name): 640.0})
+    assert len(books.ledger._of(A).named) == 2
+    assert books.ledger.held(ONE, A) == 1100, "not that it named this one"
+
+
+def test_a_server_that_says_nothing_teaches_nothing():
+    books = Books()
+    books.ledger.settle(ref(*ONE), A, now=0.0)
+    books.ledger.turn_over(ONE, A, Usage())
+    assert books.ledger.context(ONE) == 0
+    books.turn(cached=None)
+    assert books.ledger.held(ONE, A) == 1100
+
+
+def test_a_prompt_that_went_ahead_is_held_there_but_lives_at_home():
+    books = Books()
+    books.turn()
+    books.ledger.turn_over(ONE, B, Usage(prompt_tokens=1000, cached_tokens=0, output_tokens=1))
+    assert books.ledger.held(ONE, B) == 1001
+    assert books.ledger.sums(A).held == 1100 and books.ledger.sums(B).sessions == 0
+
+
+def test_a_turn_of_a_session_that_is_over_is_held_by_nobody():
+    books = Books()
+    books.turn()
+    books.ledger.session_ended(ONE[0])
+    books.ledger.turn_over(ONE, A, Usage(prompt_tokens=1000))
+    assert books.ledger.context(ONE) == 0 and not books.ledger.sessions_at
+
+
+def test_memory_is_bounded_and_the_oldest_goes_first():
+    books = Books(2)
+    for conversation in (ONE, TWO, ONE, (SessionId("s3"), ThreadId("1"))):
+        books.turn(conversation)
+    assert books.ledger.sessions_at == {"a": 2}
+    assert books.ledger.home(ref(*TWO)) is None and books.ledger.context(TWO) == 0
+    assert books.ledger.home(ref(*ONE)) == "a" and books.ledger.context(ONE) == 1100
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["settle", "turn", "end", "silence"]),
+            st.sampled_from("stuv"),
+            st.sampled_from("12"),
+            st.sampled_from("abc"),
+            st.integers(1, 100_000),
+        ),
+        max_size=60,
+    )
+)
+def test_the_books_balance(steps):
+    ledger, now = KvLedger(5), 0.0
+    for what, session, thread, replica, tokens in steps:
+        match what:
+            case "end":
+                ledger.session_ended(SessionId(session))
+            case "silence":
+                now += 200.0
+                ledger.pass_time(now=now)
+            case "turn":
+                usage = Usage(prompt_tokens=tokens, output_tokens=1)
+                ledger.turn_over((SessionId(session), ThreadId(thread)), ReplicaId(replica), usage)
+            case _:
+                ledger.settle(ref(session, thread), ReplicaId(replica), now=now)
+        assert len(ledger._conversations) <= 5
+        expected = [each for each in ledger._sessions.values() if each.is_expected]
+        homes = [ledger._conversations[each.first].home for each in expected]
+        assert ledger.sessions_at == Counter(homes)
+        for name in "abc":
+            there = [each for each, home in zip(expected, homes, strict=True) if home == name]
+            sums = ledger.sums(ReplicaId(name))
+            assert sums.held == pytest.approx(sum(each.tokens for each in there))
+            assert sums.wanted == pytest.approx(sum(each.wants for each in there))
+        for name, each in ledger._sessions.items():
+            assert all((name, thread) in ledger._conversations for thread in each.others or ())
+
+
+GUESS = 40_000.0
+ONE_TYPE, OTHER_TYPE, NO_TYPE = (AgentKey(TenantId("t"), number) for number in (1, 2, 0))
+STRANGER = AgentKey(TenantId("other"), 1)
+
+
+def ended(*sessions: tuple[AgentKey, int]) -> KvLedger:
+    ledger = KvLedger(1000)
+    for number, (agent, tokens) in enumerate(sessions):
+        end(ledger, f"s{number}", agent, tokens)
+    return ledger
+
+
+def end(ledger: KvLedger, name: str, agent: AgentKey, tokens: int) -> None:
+    ledger.settle(ref(name), A, agent=agent, now=0.0)
+    ledger.turn_over((SessionId(name), ThreadId("1")), A, Usage(prompt_tokens=tokens))
+    ledger.session_ended(SessionId(name))
+
+
+def test_the_first_sessions_that_end_teach_most_of_what_they_grow_to():
+    assert KvLedger(9).grows_to(NO_TYPE) == GUESS
+    assert ended((NO_TYPE, 5_000)).grows_to(NO_TYPE) <= (GUESS + 5_000) / 2
+    assert ended(*[(NO_TYPE, 5_000)] * 10).grows_to(NO_TYPE) < 10_000
+
+
+def test_an_agent_of_which_little_is_known_is_like_its_tenants_others():
+    ledger = ended(*[(ONE_TYPE, 10_000)] * 20)
+    assert ledger.grows_to(OTHER_TYPE) == ledger.grows_to(NO_TYPE) == pytest.approx(10_000, rel=0.5)
+    end(ledger, "first", OTHER_TYPE, 90_000)
+    assert 30_000 < ledger.grows_to(OTHER_TYPE) < 60_000
+    for number in range(5):
+        end(ledger, f"later-{number}", OTHER_TYPE, 90_000)
+    assert ledger.grows_to(OTHER_TYPE) > 70_000 and ledger.grows_to(ONE_TYPE) < 15_000
+
+
+def test_what_sessions_held_long_ago_is_forgotten():
+    ledger = ended(*[(ONE_TYPE, 90_000)] * 50, *[(ONE_TYPE, 10_000)] * 20)
+    assert 10_000 <= ledger.grows_to(ONE_TYPE) < 20_000 and ledger.grows_to(NO_TYPE) < 45_000
+
+
+def test_what_sessions_of_one_tenant_become_says_nothing_of_anothers():
+    alone, beside = ended((ONE_TYPE, 10_000)), ended(*[(STRANGER, 1_000_000)] * 20, (ONE_TYPE, 10_000))
+    for agent in (ONE_TYPE, OTHER_TYPE, NO_TYPE):
+        assert beside.grows_to(agent) == alone.grows_to(agent)
+
+
+def test_a_session_that_is_silent_and_goes_on_counts_once_with_what_it_holds_by_then():
+    ledger, now, name = KvLedger(9), 0.0, SessionId("s")
+    for tokens in (5_000, 20_000, 80_000):
+        ledger.settle(ref(name), A, agent=ONE_TYPE, now=now)
+        ledger.turn_over((name, ThreadId("1")), A, Usage(prompt_tokens=tokens))
+        ledger.heard(name, works=False, now=now)
+        now += 30.0
+        ledger.pass_time(now=now)
+        assert not ledger.sessions_at
+    once = ended((ONE_TYPE, 80_000))
+    assert ledger.grows_to(ONE_TYPE) == once.grows_to(ONE_TYPE)
+    assert ledger.grows_to(NO_TYPE) == once.grows_to(NO_TYPE)
