@@ -286,7 +286,7 @@ class PoolAdmission:
                 waited_ms=waited_s * 1e3,
                 admitted=self.places.count,
                 tokens=member.tokens,
-                demand=self.places.residents.peak(),
+                held=max(0.0, self.places.tokens),
                 kv_limit=limit if math.isfinite(limit) else None,
                 is_above=is_above,
             )

@@ -104,8 +104,8 @@ class SessionAdmitted(_Record, frozen=True, kw_only=True, tag="session_admitted"
     """Sessions that are in, this one included."""
     tokens: float
     """That it holds, or brings."""
-    demand: float
-    """Tokens that all that are in, this one too, are expected to hold at most."""
+    held: float
+    """Tokens that all that are in hold, this one too; a beginning that several share counts for each."""
     kv_limit: float | None
     """Tokens that they may be expected to hold; None for no limit."""
     is_above: bool = False
