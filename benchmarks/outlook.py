@@ -5,7 +5,7 @@ gateway's floor (bounded concurrency, so that nothing but eviction differs) play
 (docs/workloads.md). Who is overwritten first:
 
 * `lru`: vLLM's own order;
-* `ours`: whoever is expected back last (`gateway/workflow/reuse.py`), learned as the simulation goes;
+* `ours`: whoever is expected back last (`gateway/workflow/return_model.py`), learned as the simulation goes;
 * `constant_reuse`, `constant_ttl`: the same with one probability of the end, or one time of return, for all;
 * `belady`: whoever comes back last.
 
@@ -36,8 +36,9 @@ from gateway.simulator.engine.turn import EngineTurn
 from gateway.simulator.fleet import FleetSpec, ReplicaGroup
 from gateway.simulator.results import Ignore, SessionOutcome
 from gateway.simulator.run import simulate, stock_config
-from gateway.workflow.prospects import Prospects, WorkflowConfig
-from gateway.workflow.reuse import Outlook, expected_wait_s
+from gateway.workflow.predictor import Predictor, WorkflowConfig
+from gateway.workflow.retention import RetentionDecision
+from gateway.workflow.return_model import expected_wait_s
 from gateway.workload.trace.files import read_workload
 
 MEDIAN_S: Final = 2.0
@@ -51,15 +52,15 @@ class Expecting(EnginePolicy):
     def __init__(self, *, knows_ends: bool, knows_times: bool) -> None:
         self._knows_ends = knows_ends
         self._knows_times = knows_times
-        self._prospects = Prospects(WorkflowConfig())
-        self._paused: dict[str, tuple[float, float, Outlook | None]] = {}
+        self._predictor = Predictor(WorkflowConfig())
+        self._paused: dict[str, tuple[float, float, RetentionDecision | None]] = {}
         """By conversation: since when, with which probability of the end, and what is expected."""
 
     def priority(self, turn: EngineTurn, *, now: float) -> int:
         """No order; a conversation is back."""
         ref = _ref(turn)
         self._paused.pop(ref.thread, None)
-        self._prospects.arrived(ref, _facts(turn), now=now)
+        self._predictor.arrived(ref, _facts(turn), now=now)
         return 0
 
     def retain_until(self, turn: EngineTurn, *, now: float) -> float | None:
@@ -68,16 +69,16 @@ class Expecting(EnginePolicy):
         tools = tuple(ToolCall(f"{at}", tool.name) for at, tool in enumerate(turn.turn.tools))
         usage = Usage(prompt_tokens=turn.turn.input_tokens, output_tokens=turn.turn.output_tokens)
         answer = Answer(status=200, tool_calls=tools, has_terminal=True, usage=usage)
-        pause = self._prospects.answered(ref, _facts(turn), answer, now=now)
+        pause = self._predictor.answered(ref, _facts(turn), answer, now=now)
         if pause is not None:
-            self._paused[ref.thread] = now, pause.ends, self._prospects.outlook(ref, pause, None)
+            self._paused[ref.thread] = now, pause.ends, self._predictor.retention(ref.thread, pause, None)
         return None
 
     def eviction_rank(self, turn: EngineTurn, *, now: float) -> float:
-        since_s, ends, outlook = self._paused.get(_ref(turn).thread, (now, 0.0, None))
+        since_s, ends, decision = self._paused.get(_ref(turn).thread, (now, 0.0, None))
         median_s, p95_s = MEDIAN_S, P95_S
-        if self._knows_times and outlook is not None and outlook.returns_in_s is not None:
-            median_s, p95_s = outlook.returns_in_s, max(outlook.retain_s, outlook.returns_in_s)
+        if self._knows_times and decision is not None and decision.returns_in_s is not None:
+            median_s, p95_s = decision.returns_in_s, max(decision.retain_s, decision.returns_in_s)
         known = ends if self._knows_ends else ENDS
         return -expected_wait_s(now - since_s, median_s=median_s, p95_s=p95_s, ends=known)
 

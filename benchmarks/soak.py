@@ -85,9 +85,6 @@ idle_s = 4
 [workflow.progress.types]
 max_types = 16
 
-[workflow.progress.types.graph]
-max_contexts = 256
-
 [workflow.durations]
 max_tools = 128
 

@@ -34,7 +34,7 @@ from gateway.domain import records as rec
 from gateway.evaluation.metrics import true_parents
 from gateway.evaluation.recording import Exchange, read_recording
 from gateway.evaluation.replay import Replay
-from gateway.workflow.reuse import expected_wait_s
+from gateway.workflow.return_model import expected_wait_s
 
 _BYTES_PER_TOKEN: Final = 4.0
 FIXED_S: Final = 6.0

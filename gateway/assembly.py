@@ -21,7 +21,7 @@ from gateway.routing.placement import PlacementPolicy
 from gateway.routing.predicted import PredictedPlacement
 from gateway.routing.state_residence import StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
-from gateway.workflow.prospects import Prospects
+from gateway.workflow.predictor import Predictor
 from gateway.workflow.sessions import Sessions
 
 
@@ -47,7 +47,7 @@ def assemble(
             Sessions(config.sessions, session_ids),
             ToolBoundaries(config.tools),
             StateResidence(config.state),
-            Prospects(config.workflow),
+            Predictor(config.workflow),
             trusted=_schedulers(config) if config.tenants else None,
         ),
         forecasts=forecasts,

@@ -20,7 +20,7 @@ from gateway.fleet.trickle import TrickleConfig
 from gateway.routing.predicted import RoutingConfig
 from gateway.routing.state_residence import StateResidenceConfig
 from gateway.tool_probe.boundaries import ToolBoundariesConfig
-from gateway.workflow.prospects import WorkflowConfig
+from gateway.workflow.predictor import WorkflowConfig
 from gateway.workflow.sessions import SessionsConfig
 
 

@@ -223,7 +223,7 @@ class Coordinator:
         live = LiveRequest(
             request=event.request,
             tenant=event.tenant,
-            owner=self.sessions.prospects.owner_of(event.tenant),
+            owner=self.sessions.predictor.owner_of(event.tenant),
             facts=facts,
             pool=None,
             home=None,
@@ -296,7 +296,7 @@ class Coordinator:
     def _hint_with_prefill(self, steal: Steal) -> str | None:
         if not self.fleet.abilities(steal.thief).turnpike_hints:
             return None
-        return self.sessions.prospects.hint_with_prefill(*steal.conversation, steal.thief)
+        return self.sessions.predictor.hint_with_prefill(*steal.conversation, steal.thief)
 
     def _tell(self, records: list[rec.Record], *, now: float) -> None:
         """Records of sessions go to the stream, and what policies act on, to them."""
@@ -420,7 +420,7 @@ class Coordinator:
             self._stream.replica_changed(replica, "left", "is no member any more", now=now)
             self.gate.placement.replica_left(replica)
             self.forecasts.replica_left(replica)
-            self.sessions.prospects.replica_left(replica)
+            self.sessions.predictor.replica_left(replica)
         self.fleet.forgotten.clear()
 
     def _fleet_changed(self, pool: PoolId, *, now: float) -> None:
@@ -432,7 +432,7 @@ class Coordinator:
         replica = self.fleet.get(event.replica)
         if replica is not None and replica.is_up:
             self.admission.engine_reported(replica.facts.pool, event.replica, event.signals, now=now)
-            self.sessions.prospects.engine_reported(event.replica, event.signals.kv_used)
+            self.sessions.predictor.engine_reported(event.replica, event.signals.kv_used)
             self.gate.placement.engine_reported(event.replica, event.signals)
 
     def _timer_fired(self, *, now: float) -> None:

@@ -19,8 +19,8 @@ from gateway.routing.state_residence import Residence, StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
 from gateway.tool_probe.calls import Asking, ToolRun
 from gateway.workflow.agent_types import Tier
-from gateway.workflow.progress import Pause
-from gateway.workflow.prospects import Prospects
+from gateway.workflow.conversations import StepPrediction
+from gateway.workflow.predictor import Predictor
 from gateway.workflow.sessions import Session, Sessions
 from gateway.workflow.turns import Outcome
 
@@ -31,7 +31,7 @@ class SessionBook:
         sessions: Sessions,
         tools: ToolBoundaries,
         residence: StateResidence,
-        prospects: Prospects,
+        predictor: Predictor,
         *,
         trusted: Container[TenantId] | None = None,
     ) -> None:
@@ -39,7 +39,7 @@ class SessionBook:
         everybody's."""
         self.sessions = sessions
         self.tools = tools
-        self.prospects = prospects
+        self.predictor = predictor
         self.residence = residence
         self._trusted = trusted
         self.said: list[tuple[ReplicaId, str]] = []
@@ -93,13 +93,13 @@ class SessionBook:
             out += self.tools_told(facts.tool_times, tenant, now=now)
         went_on = ref.parent if ref.edge is Edge.CONTINUES else None
         closed = self.tools.results_came(session.id, facts.tool_result_ids, went_on=went_on, now=now)
-        agent = self.prospects.arrived(ref, facts, tenant, now=now)
+        agent = self.predictor.arrived(ref, facts, tenant, now=now)
         if closed is not None:
             new = facts.transcript.new
             run = ToolRun(
                 session.id, agent, closed.names, closed.duration_s, new.size, new.has_failed, tenant
             )
-            self._learn(self.tools.traced.closed(closed.calls, run, now=now), now=now)
+            self._learn(self.tools.traced.closed(closed.calls, run, now=now))
             out.append(
                 rec.ToolEnd(
                     at_s=now,
@@ -121,7 +121,7 @@ class SessionBook:
     ) -> list[rec.Record]:
         """Code blocks that turn out to have been calls, by what this turn and others brought."""
         out: list[rec.Record] = []
-        for late in self.prospects.recognised(ref, went_on, turn, facts, now=now):
+        for late in self.predictor.recognised(ref, went_on, turn, facts, now=now):
             late_s = now - late.came_s
             if not late_s:  # else it is not known who ran beside them
                 self.ran.append(ToolRun(late.session, late.agent, late.names, late.duration_s))
@@ -153,7 +153,7 @@ class SessionBook:
     ) -> list[rec.Record]:
         """Agents' own spans of calls came; `tenant`: whose they are, None if an operator's."""
         calls, runs = self.tools.told(spans, tenant, now=now)
-        self._learn(runs, now=now)
+        self._learn(runs)
         return [
             rec.ToolTimed(
                 at_s=now,
@@ -166,9 +166,9 @@ class SessionBook:
             for call in calls
         ]
 
-    def _learn(self, runs: list[ToolRun], *, now: float) -> None:
+    def _learn(self, runs: list[ToolRun]) -> None:
         for run in runs:
-            self.prospects.tools_ran(run, now=now)
+            self.predictor.tools_ran(run)
         self.ran += runs
 
     def call_minted(self, live: LiveRequest, call: ToolCall) -> None:
@@ -188,7 +188,7 @@ class SessionBook:
             self.sessions.learn_id(live.request, call.id, is_call=True)
         self.sessions.ended(live.request, answer, _outcome(live, answer), now=now)
         assert live.session is not None
-        pause = self.prospects.answered(live.session, live.facts, answer, now=now)
+        pause = self.predictor.answered(live.session, live.facts, answer, now=now)
         stated = live.facts.explicit
         is_final = stated is not None and stated.final and stated.parent is None  # of the whole run
         if is_final and answer is not None and answer.status < 400:
@@ -206,7 +206,7 @@ class SessionBook:
                 names = pause.tools
                 self.tools.text_called(session.id, live.request, names, asking=asking, now=now)
                 if not names:
-                    self.prospects.doubted(live.session, live.request, live.facts, answer, now=now)
+                    self.predictor.doubted(live.session, live.request, live.facts, answer, now=now)
             if names:
                 out.append(rec.ToolStart(at_s=now, session=session.id, turn=live.request, names=names))
                 out.append(self._tool_num(now=now))
@@ -219,9 +219,9 @@ class SessionBook:
     ) -> str | None:
         """What to tell the engine there with this request."""
         assert live.session is not None
-        if (left := self.prospects.hint_where_it_was(live.session, replica)) is not None:
+        if (left := self.predictor.hint_where_it_was(live.session, replica)) is not None:
             self.said.append(left)
-        hint = self.prospects.hint_with_request(
+        hint = self.predictor.hint_with_request(
             live.session,
             live.facts,
             replica,
@@ -258,15 +258,15 @@ class SessionBook:
     def next_expiry_s(self) -> float | None:
         return self.sessions.next_expiry_s()
 
-    def _paused(self, live: LiveRequest, pause: Pause, *, now: float) -> list[rec.Record]:
+    def _paused(self, live: LiveRequest, pause: StepPrediction, *, now: float) -> list[rec.Record]:
         """A step is over: tells what is expected, and the engine how long to hold what it left."""
         assert live.session is not None
         replica = live.tried[-1] if live.tried else None
-        outlook = self.prospects.outlook(live.session, pause, replica, self._believed(live))
-        if outlook is None:
+        decision = self.predictor.retention(live.session.thread, pause, replica, self._believed(live))
+        if decision is None:
             return []
         if live.is_hinted and replica is not None:
-            hint = self.prospects.hint_at_pause(live.session, outlook)
+            hint = self.predictor.hint_at_pause(live.session, decision)
             if hint is not None:
                 self.said.append((replica, hint))
         if pause.tier is Tier.UNKNOWN:
@@ -280,12 +280,10 @@ class SessionBook:
                 tools=pause.tools,
                 next=pause.next,
                 confidence=pause.confidence,
-                is_acted_on=pause.is_confident,
                 ends=pause.ends,
-                steps_left=pause.steps_left,
-                reuse=outlook.reuse,
-                retain_s=outlook.retain_s,
-                returns_in_s=outlook.returns_in_s,
+                reuse=decision.reuse,
+                retain_s=decision.retain_s,
+                returns_in_s=decision.returns_in_s,
             )
         ]
 
@@ -300,7 +298,7 @@ class SessionBook:
     def _ended(self, session: Session, reason: str, *, now: float) -> list[rec.Record]:
         was_active = bool(self.tools.open_calls(session.id))
         self.tools.forget(session.id)
-        self.said += self.prospects.session_over(session.id)
+        self.said += self.predictor.session_over(session.id)
         out: list[rec.Record] = [
             rec.SessionEnded(at_s=now, session=session.id, turns=session.turns, reason=reason)
         ]

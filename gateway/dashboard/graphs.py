@@ -7,21 +7,20 @@ from typing import Final
 
 import msgspec
 
-from gateway.workflow.agent_types import AgentTypes
-from gateway.workflow.graph import Graph
-from gateway.workflow.nodes import END
+from gateway.workflow.conversations import Conversations
+from gateway.workflow.graph import END, START, Graph
+from gateway.workflow.return_model import ReturnModel
 
 _MAX_TYPES: Final = 12
 _MAX_EDGES: Final = 120
 _LEAST: Final = 0.02
 """Edges below this probability are left out."""
-_START: Final = -1
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     label: str
-    """The tools that the step asks for, or `answer`, `START`, `END`."""
+    """The tools that the step asks for, or `answer`, `other`, `START`, `END`."""
     visits: float
     """Old ones count less."""
     pause_p50_s: float | None
@@ -42,44 +41,45 @@ class GraphView(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int
     steps: int
     is_known: bool
-    """Enough was seen of the type to predict from it."""
+    """Enough was seen of the type to act on what is expected."""
     nodes: list[NodeView]
     edges: list[EdgeView]
 
 
-def view_graphs(types: AgentTypes) -> list[GraphView]:
+def view_graphs(conversations: Conversations) -> list[GraphView]:
     """Newest first; of types of which nothing was seen, nothing."""
-    newest = [(key, graph) for key, graph in reversed(types.items()) if graph.steps][:_MAX_TYPES]
-    return [_view(key, graph, is_known=types.is_known(graph)) for key, graph in newest]
+    newest = [graph for graph in reversed(list(conversations.graphs)) if graph.steps][:_MAX_TYPES]
+    return [_view(graph, conversations.returns) for graph in newest]
 
 
-def _view(key: int, graph: Graph, *, is_known: bool) -> GraphView:
+def _view(graph: Graph, returns: ReturnModel) -> GraphView:
     visits: dict[int, float] = {}
     edges = []
     for start, to, share, count in graph.edges():
         visits[to] = visits.get(to, 0.0) + count
-        if start == _START:
-            visits[_START] = visits.get(_START, 0.0) + count
-        if share >= _LEAST and (start, to) != (_START, END):
+        if start == START:
+            visits[START] = visits.get(START, 0.0) + count
+        if share >= _LEAST and (start, to) != (START, END):
             edges.append(EdgeView(from_=start, to=to, probability=round(share, 4), count=round(count, 1)))
     edges.sort(key=lambda edge: -edge.count)
     del edges[_MAX_EDGES:]
     shown = sorted({node for edge in edges for node in (edge.from_, edge.to)})
     return GraphView(
-        id=f"{key & 0xFFFFFFFF:08x}",
+        id=f"{graph.agent.key & 0xFFFFFFFF:08x}",
         tasks=graph.tasks,
         steps=graph.steps,
-        is_known=is_known,
-        nodes=[_node(graph, node, visits.get(node, 0.0)) for node in shown],
+        is_known=returns.is_known(graph.agent),
+        nodes=[_node(graph, returns, node, visits.get(node, 0.0)) for node in shown],
         edges=edges,
     )
 
 
-def _node(graph: Graph, node: int, visits: float) -> NodeView:
-    gaps = graph.gaps.get(node)
+def _node(graph: Graph, returns: ReturnModel, node: int, visits: float) -> NodeView:
+    step = graph.step(node)
+    gaps = returns.pauses(graph.agent, step) if step is not None else None
     return NodeView(
         id=node,
-        label="START" if node == _START else graph.nodes.label(node),
+        label=graph.label(node),
         visits=round(visits, 1),
         pause_p50_s=gaps.quantile(0.5) if gaps is not None else None,
         pause_p95_s=gaps.quantile(0.95) if gaps is not None else None,

@@ -259,11 +259,8 @@ class StepPredicted(_Record, frozen=True, kw_only=True, tag="step_predict"):
     next: tuple[str, ...] | None
     """What the next one is expected to ask for; None if the conversation is expected to be over."""
     confidence: float
-    is_acted_on: bool
-    """The confidence is above the threshold."""
     ends: float
     """Probability that the conversation is over."""
-    steps_left: float
     reuse: float
     """Probability that its KV is used again, times how much of it is."""
     retain_s: float

@@ -12,10 +12,9 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from gateway.domain.printable import printable
-from gateway.workflow.graph import Graph
-from gateway.workflow.nodes import END
+from gateway.workflow.graph import END, START, Graph
+from gateway.workflow.return_model import ReturnModel
 
-_START: Final = -1
 _APART: Final = 150
 _MIDDLE: Final = 260
 _HEIGHT: Final = 520
@@ -29,14 +28,14 @@ _STYLE: Final = (
 )
 
 
-def draw_graph(graph: Graph) -> str:
+def draw_graph(graph: Graph, returns: ReturnModel) -> str:
     """An SVG. Steps beyond the `_MAX_NODES` most frequent are left out."""
-    edges = [edge for edge in graph.edges() if edge[1] != END or edge[0] != _START]
+    edges = [edge for edge in graph.edges() if edge[1] != END or edge[0] != START]
     weight: dict[int, float] = {}
     for _, to, _, seen in edges:
         weight[to] = weight.get(to, 0.0) + seen
     shown = sorted((n for n in weight if n != END), key=lambda n: -weight[n])[:_MAX_NODES]
-    order = [_START, *_in_order(shown, edges), END]
+    order = [START, *_in_order(shown, edges), END]
     places = {node: 80 + at * _APART for at, node in enumerate(order)}
     most = max(weight.values(), default=1.0)
     parts = [
@@ -49,13 +48,13 @@ def draw_graph(graph: Graph) -> str:
         if share >= _LEAST and start in places and to in places:
             parts += _edge(places, start, to, share)
     for node in order:
-        parts += _node(graph, node, places[node], weight.get(node, 0.0) / most)
+        parts += _node(graph, returns, node, places[node], weight.get(node, 0.0) / most)
     return "\n".join([*parts, "</svg>\n"])
 
 
 def _in_order(shown: list[int], edges: list[tuple[int, int, float, float]]) -> list[int]:
     """By how far from the start they are, on the likeliest ways."""
-    far = {_START: 0.0}
+    far = {START: 0.0}
     for _ in range(len(shown) + 1):
         for start, to, share, _ in edges:
             if start in far and to in shown and share > 0:
@@ -65,16 +64,16 @@ def _in_order(shown: list[int], edges: list[tuple[int, int, float, float]]) -> l
     return sorted(shown, key=lambda node: (far.get(node, math.inf), node))
 
 
-def _node(graph: Graph, node: int, x: int, share: float) -> list[str]:
-    radius = 14 + 26 * math.sqrt(share) if node != _START else 8
-    label = "start" if node == _START else graph.nodes.label(node)
+def _node(graph: Graph, returns: ReturnModel, node: int, x: int, share: float) -> list[str]:
+    radius = 14 + 26 * math.sqrt(share) if node != START else 8
+    label = "start" if node == START else graph.label(node)
     kind = "node end" if node == END else "node"
     out = [f'<circle class="{kind}" cx="{x}" cy="{_MIDDLE}" r="{radius:.1f}"/>']
     words = label.split(" + ")
     for at, word in enumerate(words[:3]):
         shown = word if len(word) <= 20 else word[:19] + "…"
         out.append(f'<text x="{x}" y="{_MIDDLE + 4 + 13 * at}">{escape(printable(shown))}</text>')
-    gaps = graph.gaps.get(node)
+    gaps = returns.pauses(graph.agent, step) if (step := graph.step(node)) is not None else None
     if gaps is not None:
         middle, long = gaps.quantile(0.5) or 0.0, gaps.quantile(0.95) or 0.0
         text = f"{_time(middle)} · p95 {_time(long)}"

@@ -14,26 +14,20 @@ from gateway.evaluation.recording import read_recording
 from gateway.evaluation.replay import Replay
 from gateway.evaluation.workflow import Report, evaluate_exchanges
 
-_COLUMNS: Final = (
-    "pauses",
-    "accuracy",
-    "confident_accuracy",
-    "coverage",
-    "log_loss",
-    "log_loss_gap",
-    "log_loss_gap_se",
-    "ece",
-    "ece_by_chance",
-    "ece_by_chance_sd",
-    "end_accuracy",
-    "end_accuracy_se",
-    "boundary_precision",
-    "boundary_recall",
-)
-_SHORT: Final = (
-    *("pauses", "acc", "sure acc", "cover", "loss", "-markov", "±", "ece", "chance", "±", "end", "±"),
-    *("tool P", "tool R"),
-)
+_COLUMNS: Final = {
+    "pauses": "pauses",
+    "next_accuracy": "next",
+    "end_accuracy": "end",
+    "end_accuracy_se": "±",
+    "end_loss": "loss",
+    "end_loss_base": "base",
+    "end_ece": "ece",
+    "released": "let go",
+    "released_right": "rightly",
+    "held": "held",
+    "boundary_precision": "tool P",
+    "boundary_recall": "tool R",
+}
 
 
 def add_workflow(subjects: Any) -> None:
@@ -74,40 +68,32 @@ def evaluate_workflow(files: Sequence[Path], *, strip_ids: bool) -> dict[str, An
 
 
 _WEIGHTS: Final = {
-    "accuracy": "followed",
-    "confident_accuracy": "acted",
-    "coverage": "followed",
-    "theta_accuracy": "above",
-    "theta_coverage": "followed",
+    "next_accuracy": "followed",
     "majority": "followed",
-    "log_loss": "pauses",
-    "markov_log_loss": "pauses",
-    "log_loss_gap": "pauses",
-    "markov_accuracy": "followed",
-    "ece": "pauses",
-    "ece_by_chance": "pauses",
     "end_accuracy": "pauses",
     "end_precision": "ends_said",
     "end_recall": "ends",
+    "end_loss": "pauses",
+    "end_loss_base": "pauses",
+    "end_ece": "pauses",
+    "released_right": "released",
+    "held": "followed",
     "boundary_precision": "boundaries_found",
     "boundary_recall": "boundaries",
 }
-_ERRORS: Final = ("log_loss_gap_se", "ece_by_chance_sd", "end_accuracy_se")
-"""Of means over pauses."""
 
 
 def together(reports: Sequence[Report]) -> dict[str, Any]:
     """Every figure, weighted by how many were measured; the largest error of durations."""
     found: dict[str, Any] = {"files": len(reports)}
-    for field in ("exchanges", "pauses", "followed", "acted", "above", "ends", "boundaries"):
+    for field in ("exchanges", "pauses", "followed", "ends", "released", "boundaries"):
         found[field] = sum(getattr(report, field) for report in reports)
     for name, weight in _WEIGHTS.items():
         known = [(getattr(r, name), getattr(r, weight)) for r in reports if getattr(r, name) is not None]
         total = sum(each for _, each in known)
         found[name] = sum(value * each for value, each in known) / total if total else None
-    for name in _ERRORS:
-        parts = [getattr(r, name) * r.pauses for r in reports if getattr(r, name) is not None]
-        found[name] = math.hypot(*parts) / found["pauses"] if parts else None
+    squared = [(r.end_accuracy_se * r.pauses) ** 2 for r in reports if r.end_accuracy_se is not None]
+    found["end_accuracy_se"] = math.sqrt(sum(squared)) / found["pauses"] if squared else None
     errors = [r.duration_error_ms_p99 for r in reports if r.duration_error_ms_p99 is not None]
     found["duration_error_ms_p99"] = max(errors, default=None)
     return found
@@ -122,7 +108,7 @@ def _workflow(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(msgspec.json.encode(report).decode())
         return 0
-    print(f"{'client':<20}" + "".join(f"{column:>10}" for column in _SHORT))
+    print(f"{'client':<20}" + "".join(f"{column:>10}" for column in _COLUMNS.values()))
     for name, row in {**report["per_client"], "all": report["all"]}.items():
         print(f"{printable(name):<20}" + "".join(f"{_cell(row[column]):>10}" for column in _COLUMNS))
     return 0
@@ -134,12 +120,12 @@ def _graph(arguments: argparse.Namespace) -> int:
     )
     replay = Replay(exchanges, without_ids=False)
     replay.run()
-    graphs = [graph for _, graph in replay.brain.sessions.prospects.progress.types.items()]
-    graphs.sort(key=lambda graph: -graph.steps)
+    conversations = replay.brain.sessions.predictor.conversations
+    graphs = sorted(conversations.graphs, key=lambda graph: -graph.steps)
     if arguments.type >= len(graphs):
         raise ValueError(f"there are {len(graphs)} agent types")
     graph = graphs[arguments.type]
-    arguments.output.write_text(draw_graph(graph))
+    arguments.output.write_text(draw_graph(graph, conversations.returns))
     print(f"{arguments.output}: {graph.steps} steps of {graph.tasks} conversations")
     return 0
 

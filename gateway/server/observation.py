@@ -94,7 +94,7 @@ class Observation:
             connections=connections,
         )
         self.views = Views(coordinator, self._ring, self._signals, self._holdings, clock=clock)
-        self.views.graphs = lambda: view_graphs(coordinator.sessions.prospects.progress.types)
+        self.views.graphs = lambda: view_graphs(coordinator.sessions.predictor.conversations)
         takers: list[Callable[[list[Record]], Any]] = [self.metrics.take]
         line_takers = [each.extend for each in (self._file, self._ring) if each is not None]
         self.traces: TraceContexts | None = None

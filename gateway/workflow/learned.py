@@ -1,4 +1,4 @@
-"""What was learned of one tenant's sessions, besides their graphs: tools, calls in texts, calibration.
+"""What was learned of one tenant's sessions, besides their steps: tools, calls in texts.
 
 Invariants: nothing here is read for another tenant; at most `max_tenants` tenants are remembered, the longest
 unseen is forgotten; the tools of all together have one bound.
@@ -8,25 +8,20 @@ from gateway.domain.ids import TenantId
 from gateway.domain.tenant_lru import TenantLru
 from gateway.tool_probe.durations import Durations, DurationsConfig, Tools
 from gateway.tool_probe.text_calls import TextCalls
-from gateway.workflow.calibration import Calibration, CalibrationConfig
 
 
 class Learned:
     """Of one tenant."""
 
-    __slots__ = ("calibration", "durations", "text_calls")
+    __slots__ = ("durations", "text_calls")
 
-    def __init__(self, calibration: Calibration, durations: Durations) -> None:
-        self.calibration = calibration
+    def __init__(self, durations: Durations) -> None:
         self.durations = durations
         self.text_calls = TextCalls()
 
 
 class LearnedByTenant:
-    def __init__(
-        self, calibration: CalibrationConfig, durations: DurationsConfig, *, max_tenants: int
-    ) -> None:
-        self._calibration = calibration
+    def __init__(self, durations: DurationsConfig, *, max_tenants: int) -> None:
         self._durations = durations
         self._tools: Tools = TenantLru(durations.max_tools)
         self._known: TenantLru[TenantId, None, Learned] = TenantLru(max_tenants)
@@ -37,7 +32,6 @@ class LearnedByTenant:
     def of(self, tenant: TenantId) -> Learned:
         known = self._known.get(tenant, None)
         if known is None:
-            durations = Durations(self._durations, self._tools, tenant)
-            known = Learned(Calibration(self._calibration), durations)
+            known = Learned(Durations(self._durations, self._tools, tenant))
             self._known.put(tenant, None, known)
         return known

@@ -1,35 +1,39 @@
 import msgspec
 
 from gateway.dashboard.graphs import view_graphs
-from gateway.domain.request import Manner
-from gateway.workflow.agent_types import AgentType, AgentTypes, AgentTypesConfig
-from gateway.workflow.nodes import END
-from gateway.workflow.walk import Walk
+from gateway.workflow.agent_types import AgentType
+from gateway.workflow.conversations import Conversations, ConversationsConfig
+from gateway.workflow.return_model import ReturnModelConfig
+from gateway.workflow.steps import Step
 
 
-def live_through(types: AgentTypes, agent: AgentType, *steps: str) -> None:
+def conversations(**types: int) -> Conversations:
+    return Conversations(ConversationsConfig(types=ReturnModelConfig(**types)))
+
+
+def live_through(known: Conversations, agent: AgentType, *steps: str) -> None:
     """A conversation of that type that takes these steps, two seconds apart, and ends."""
-    graph, walk = types.graph(agent), Walk()
+    graph, before = known.graphs.of(agent), None
     for name in steps:
-        node = graph.nodes.number((name,))
-        graph.learn(graph.forecast(walk), node)
-        graph.saw_gap(node, 2.0)
-        walk.step(node, Manner(), is_asked=False)
-    graph.suppose(graph.forecast(walk), END)
-    graph.saw_end(walk.steps)
+        graph.learn(before, (name,))
+        before = (name,)
+        known.returns.went_on(agent, Step(before), 2.0)
+    if before is not None:
+        known.returns.saw_task(agent)
+        graph.ended(before)
 
 
 def test_nobody_who_was_not_seen_is_shown():
-    types = AgentTypes(AgentTypesConfig())
-    types.graph(AgentType(1, 1))
-    assert view_graphs(types) == []
+    known = conversations()
+    known.graphs.of(AgentType(1, 1))
+    assert view_graphs(known) == []
 
 
 def test_steps_and_what_follows_them():
-    types = AgentTypes(AgentTypesConfig(min_tasks=4))
+    known = conversations(min_tasks=4)
     for last in ("edit", "edit", "edit", "bash"):
-        live_through(types, AgentType(1, 1), "read", last)
-    (view,) = view_graphs(types)
+        live_through(known, AgentType(1, 1), "read", last)
+    (view,) = view_graphs(known)
     assert (view.tasks, view.steps, view.is_known) == (4, 8, True)
     labels = {node.id: node.label for node in view.nodes}
     assert sorted(labels.values()) == ["END", "START", "bash", "edit", "read"]
@@ -49,20 +53,20 @@ def test_steps_and_what_follows_them():
 
 
 def test_the_newest_types_come_first_and_not_all_of_them():
-    types = AgentTypes(AgentTypesConfig(min_tasks=30))
+    known = conversations(min_tasks=30)
     agents = [AgentType(number, 1) for number in range(20)]
     for agent in agents:
-        live_through(types, agent, "bash")
-    views = view_graphs(types)
+        live_through(known, agent, "bash")
+    views = view_graphs(known)
     assert [view.id for view in views] == [f"{agent.key & 0xFFFFFFFF:08x}" for agent in agents[:-13:-1]]
     assert not any(view.is_known for view in views)
 
 
 def test_a_graph_of_many_steps_is_told_by_its_commonest_edges():
-    types = AgentTypes(AgentTypesConfig())
+    known = conversations()
     for number in range(200):
-        live_through(types, AgentType(1, 1), "common", f"rare-{number}", "common")
-    (view,) = view_graphs(types)
+        live_through(known, AgentType(1, 1), "common", f"rare-{number}", "common")
+    (view,) = view_graphs(known)
     assert len(view.edges) <= 120
     labels = {node.id: node.label for node in view.nodes}
     commonest = {(labels[edge.from_], labels[edge.to]) for edge in view.edges[:2]}

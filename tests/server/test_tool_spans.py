@@ -137,7 +137,7 @@ def timed(bench: Bench) -> list[tuple[str, float, bool]]:
 
 def learned(bench: Bench, name: str) -> tuple[int, float]:
     """How many calls of a tool taught something, and how long it takes, for all agents."""
-    tools = bench.brain.sessions.prospects.progress.learned._tools.items()
+    tools = bench.brain.sessions.predictor.conversations.learned._tools.items()
     found = [tool for _, key, tool in tools if key == (0, name)]
     return (found[0].calls, found[0].lately_s) if found else (0, 0.0)
 

@@ -9,11 +9,11 @@ from gateway.domain.decision import Edge, SessionRef, SessionSource
 from gateway.domain.ids import SessionId, ThreadId
 from gateway.workflow import hints
 from gateway.workflow.hints import Hints
-from gateway.workflow.reuse import Outlook
+from gateway.workflow.retention import RetentionDecision
 from tests.project.layout import ROOT
 from turnpike_vllm.hints import Hint, parse
 
-HELD = Outlook(reuse=0.9, retain_s=12.3456, returns_in_s=4.0)
+HELD = RetentionDecision(reuse=0.9, retain_s=12.3456, returns_in_s=4.0)
 
 
 def ref(edge: Edge = Edge.CONTINUES) -> SessionRef:
@@ -38,7 +38,7 @@ def test_engines_understand_every_hint():
     sent = read(known.with_request(ref(), HELD, age_s=-1.0, is_final=True, parent=SessionId("p")))
     assert (sent.session, sent.thread, sent.parent, sent.is_final) == ("s", "s.1", "p", True)
     assert (sent.retain_s, sent.reuse, sent.age_s, sent.prefetch_in_s) == (12.346, 0.9, 0.0, 4.0)
-    paused = read(known.at_pause(ref(), Outlook(reuse=0.0, retain_s=1e9, returns_in_s=None)))
+    paused = read(known.at_pause(ref(), RetentionDecision(reuse=0.0, retain_s=1e9, returns_in_s=None)))
     assert paused.retain_s == 3600.0 and paused.prefetch_in_s is None and paused.seq > sent.seq
     assert read(known.at_end(SessionId("s"))).is_finished
 

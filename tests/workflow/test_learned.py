@@ -2,14 +2,13 @@
 
 from gateway.domain.ids import TenantId
 from gateway.tool_probe.durations import DurationsConfig
-from gateway.workflow.calibration import CalibrationConfig
 from gateway.workflow.learned import LearnedByTenant
 
 ONE, OTHER = TenantId("one"), TenantId("other")
 
 
 def learned(max_tenants: int = 2, max_tools: int = 100) -> LearnedByTenant:
-    return LearnedByTenant(CalibrationConfig(), DurationsConfig(max_tools=max_tools), max_tenants=max_tenants)
+    return LearnedByTenant(DurationsConfig(max_tools=max_tools), max_tenants=max_tenants)
 
 
 def test_a_tool_of_one_tenant_says_nothing_of_anothers():

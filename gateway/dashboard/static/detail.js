@@ -199,8 +199,8 @@ function outcome(turn, { expected, became }) {
 /** What the execution graph of its type of agent says. */
 function prediction(of) {
   const next = of.next === null ? "the end of the conversation" : of.next.length > 0 ? of.next.join(", ") : "an answer without tools";
-  const rest = Object.entries(of).filter(([name, value]) => !HIDDEN_FACTS.has(name) && !["next", "confidence", "tools", "is_acted_on"].includes(name) && value !== null);
-  return h("div", {}, h("p", {}, h("strong", {}, next), ` (${percent(of.confidence)} sure; ${of.is_acted_on ? "acted on" : "not acted on"})`),
+  const rest = Object.entries(of).filter(([name, value]) => !HIDDEN_FACTS.has(name) && !["next", "confidence", "tools"].includes(name) && value !== null);
+  return h("div", {}, h("p", {}, h("strong", {}, next), ` (${percent(of.confidence)} sure)`),
     facts([["after", of.tools?.length > 0 ? of.tools : "an answer without tools"], ...rest]));
 }
 

@@ -48,7 +48,7 @@ function section(graph, at) {
   const nodes = new Map((graph.nodes ?? []).map((node) => [String(node.id), { ...node, id: String(node.id), label: String(node.label ?? node.id) }]));
   const edges = (graph.edges ?? []).map((edge) => ({ from: String(edge.from), to: String(edge.to), p: edge.probability, seen: edge.count }));
   for (const edge of edges) for (const id of [edge.from, edge.to]) if (!nodes.has(id)) nodes.set(id, { id, label: id });
-  const facts = [`${count(graph.tasks)} conversations`, `${count(graph.steps)} steps`, graph.is_known === false ? "not enough yet to predict from" : "steps are predicted from it"];
+  const facts = [`${count(graph.tasks)} conversations`, `${count(graph.steps)} steps`, graph.is_known === false ? "not enough yet to act on" : "ends are acted on"];
   const titleId = `graph-${at}`;
   return h("section", { className: "graph", "aria-labelledby": titleId },
     h("h3", { id: titleId }, name),

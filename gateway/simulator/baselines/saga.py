@@ -14,7 +14,7 @@ knows no other capacity; that a session is still cached is assumed. AFS orders t
 sends at once. No prefetch. What is conversation-wide goes with its last blocks first, so that beginnings that
 are shared stay.
 
-Invariants: the TTL is at most `ReuseConfig.max_s`; a rank is within −1 and 0.
+Invariants: the TTL is at most `RetentionConfig.max_s`; a rank is within −1 and 0.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ from gateway.simulator.baselines.router import Member, ReplicaBook
 from gateway.simulator.engine.policy import EnginePolicy, Retained
 from gateway.simulator.engine.turn import EngineTurn
 from gateway.tool_probe.quantiles import LogQuantiles
-from gateway.workflow.reuse import ReuseConfig, memory_pressure, overlap, ttl_s
+from gateway.workflow.retention import RetentionConfig, memory_pressure, overlap, ttl_s
 
 _RECENCY, _REUSE, _SIZE = 0.3, 0.5, 0.2
 _STAY_BELOW = 0.8
@@ -37,7 +37,7 @@ _USUAL_S = 60.0
 """A session's time, while nobody was seen to end."""
 _PER_SHARE = 1e6
 """Priorities are whole numbers."""
-_REUSE_CONFIG = ReuseConfig()
+_RETENTION = RetentionConfig()
 
 _Node = tuple[str, ...]
 
@@ -140,7 +140,7 @@ class Worker(EnginePolicy):
         self._paused[turn.session.id, turn.ref.thread] = turn, now
         if not turn.turn.tools:
             return None
-        config = _REUSE_CONFIG
+        config = _RETENTION
         base_s = self._latencies[node].quantile(config.percentile)
         pressure = memory_pressure(self.kv_used(), low=config.low, high=config.high)
         base_s = config.unknown_s if base_s is None else base_s

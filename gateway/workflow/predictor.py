@@ -1,54 +1,43 @@
-"""What is known of the future of sessions, in one place: progress, tools' durations, reuse, hints.
+"""What is known of the future of sessions, in one place: conversations, tools' durations, retention, hints.
 
 The session book tells it what happened; it answers with what is expected, and with what to tell an engine.
-
-A prediction costs half of what a turn costs the gateway. So there is an allowance of them; of turns beyond it
-it is only noted that they were.
 
 Invariants: what it keeps is bounded by its parts; whoever has no thread here (a side request) gets no hint.
 """
 
-from typing import Annotated
-
 import msgspec
-from msgspec import Meta
 
-from gateway.domain.allowance import Allowance
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import NOBODYS, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Answer, Claims, RequestFacts
 from gateway.tool_probe.calls import ToolRun
 from gateway.tool_probe.durations import DurationsConfig
 from gateway.tool_probe.text_calls import Block, LateCalls
+from gateway.workflow.conversations import Conversation, Conversations, ConversationsConfig, StepPrediction
 from gateway.workflow.hints import Hints
-from gateway.workflow.progress import Pause, Progress, ProgressConfig
-from gateway.workflow.reuse import Outlook, Reuse, ReuseConfig
+from gateway.workflow.retention import Retention, RetentionConfig, RetentionDecision
 from gateway.workflow.service import AttainedService
 
 _MAX_REPLICAS = 4096
 
 
 class WorkflowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    steps_per_s: Annotated[float, Meta(gt=0)] = 300.0
-    """Steps that are learned from and predicted, on average; some 100 µs of a core each. A step counts twice
-    if the one before it was beyond the allowance."""
-    progress: ProgressConfig = ProgressConfig()
+    progress: ConversationsConfig = ConversationsConfig()
     durations: DurationsConfig = DurationsConfig()
-    reuse: ReuseConfig = ReuseConfig()
+    reuse: RetentionConfig = RetentionConfig()
     share_learned: bool = False
     """What one tenant's sessions teach is used for all tenants. Without it every tenant starts cold; with it
     any tenant can mislead the others."""
 
 
-class Prospects:
+class Predictor:
     def __init__(self, config: WorkflowConfig) -> None:
-        self.progress = Progress(config.progress, config.durations)
+        self.conversations = Conversations(config.progress, config.durations)
         self._is_shared = config.share_learned
-        self._reuse = Reuse(config.reuse)
+        self._retention = Retention(config.reuse)
         self._hints = Hints()
         self._service = AttainedService()
         """Of those in `_told`."""
-        self._steps = Allowance(per_s=config.steps_per_s, burst=2.0 * config.steps_per_s)
         self._kv_used: dict[ReplicaId, float] = {}
         self._told: dict[SessionId, ReplicaId] = {}
         """Live sessions of which an engine was told something, and which one."""
@@ -66,36 +55,32 @@ class Prospects:
 
     def arrived(self, ref: SessionRef, facts: RequestFacts, tenant: TenantId = NOBODYS, *, now: float) -> int:
         """A turn came. The key of its agent type; 0 if that is not known."""
-        thread = self.progress.arrived(ref, facts, self.owner_of(tenant), now=now)
+        thread = self.conversations.arrived(ref, facts, self.owner_of(tenant), now=now)
         return thread.agent.key if thread is not None else 0
 
-    def tools_ran(self, run: ToolRun, *, now: float) -> None:
-        if self._steps.has_any(now=now):
-            self.progress.learned.of(self.owner_of(run.tenant)).durations.add(
-                run.agent,
-                run.names,
-                run.duration_s,
-                observation_bytes=run.observation_bytes,
-                has_failed=run.has_failed,
-            )
+    def tools_ran(self, run: ToolRun) -> None:
+        self.conversations.learned.of(self.owner_of(run.tenant)).durations.add(
+            run.agent,
+            run.names,
+            run.duration_s,
+            observation_bytes=run.observation_bytes,
+            has_failed=run.has_failed,
+        )
 
     def answered(
         self, ref: SessionRef, facts: RequestFacts, answer: Answer | None, *, now: float
-    ) -> Pause | None:
+    ) -> StepPrediction | None:
         if answer is not None and ref.session in self._told and answer.usage.prompt_tokens is not None:
             usage = answer.usage
             computed = (usage.prompt_tokens or 0) - (usage.cached_tokens or 0) + (usage.output_tokens or 0)
             self._service.add(ref.session, computed, now=now)
-        may_look = self._steps.take(now=now)
-        if may_look and self.progress.was_passed(ref):
-            self._steps.left -= 1.0  # to learn from this step, the prediction before it is made now
-        return self.progress.answered(ref, facts, answer, may_look=may_look, now=now)
+        return self.conversations.answered(ref, facts, answer, now=now)
 
     def doubted(
         self, ref: SessionRef, turn: RequestId, facts: RequestFacts, answer: Answer, *, now: float
     ) -> None:
         """This answer asks for no tools, as far as is known."""
-        thread = self.progress.thread(ref.thread)
+        thread = self.conversations.thread(ref.thread)
         manner = answer.utterance.manner
         if thread is not None and manner.is_code and not facts.tool_count:
             block = Block(thread.agent.key, ref.session, manner.names, now)
@@ -105,7 +90,7 @@ class Prospects:
         self, ref: SessionRef, went_on: RequestId, turn: RequestId, facts: RequestFacts, *, now: float
     ) -> list[LateCalls]:
         """Calls that turn out to have been some, now that this turn has brought what it did."""
-        thread = self.progress.thread(ref.thread)
+        thread = self.conversations.thread(ref.thread)
         if thread is None:
             return []
         learned = thread.learned
@@ -122,21 +107,25 @@ class Prospects:
 
     def session_over(self, session: SessionId) -> list[tuple[ReplicaId, str]]:
         """Whom to tell so, and what."""
-        self.progress.session_over(session)
+        self.conversations.session_over(session)
         replica = self._told.pop(session, None)
         self._service.forget(session)
         hint = self._hints.at_end(session) if replica is not None else None
         return [(replica, hint)] if replica is not None and hint is not None else []
 
-    def outlook(
-        self, ref: SessionRef, pause: Pause, replica: ReplicaId | None, stated: Claims | None = None
-    ) -> Outlook | None:
+    def retention(
+        self,
+        thread: ThreadId,
+        pause: StepPrediction,
+        replica: ReplicaId | None,
+        stated: Claims | None = None,
+    ) -> RetentionDecision | None:
         """Of the state that a turn has left there. `stated`: by its client, if it is believed."""
-        thread = self.progress.thread(ref.thread)
-        if thread is None:
+        known = self.conversations.thread(thread)
+        if known is None:
             return None
         used = self._kv_used.get(replica, 0.0) if replica is not None else 0.0
-        return self._reuse.at_pause(thread, pause, kv_used=used, stated=stated)
+        return self._retention.at_pause(known, pause, kv_used=used, stated=stated)
 
     # --- hints -------------------------------------------------------------------------------------
 
@@ -152,14 +141,14 @@ class Prospects:
         stated: Claims | None = None,
         now: float,
     ) -> str | None:
-        thread = self.progress.thread(ref.thread)
+        thread = self.conversations.thread(ref.thread)
         if thread is None:
             return None
-        outlook = self._reuse.provisional(thread, kv_used=self._kv_used.get(replica, 0.0), stated=stated)
+        decision = self._provisional(thread, replica, stated)
         told, self._told[ref.session] = self._told.get(ref.session), replica
         return self._hints.with_request(
             ref,
-            outlook,
+            decision,
             age_s=age_s,
             is_final=facts.explicit is not None and facts.explicit.final,
             parent=parent,
@@ -177,11 +166,17 @@ class Prospects:
 
     def hint_with_prefill(self, session: SessionId, thread: ThreadId, replica: ReplicaId) -> str | None:
         """What it left is computed there as well."""
-        known = self.progress.thread(thread)
+        known = self.conversations.thread(thread)
         if known is None:
             return None
-        outlook = self._reuse.provisional(known, kv_used=self._kv_used.get(replica, 0.0))
-        return self._hints.with_prefill(session, thread, outlook)
+        decision = self._provisional(known, replica)
+        return self._hints.with_prefill(session, thread, decision)
 
-    def hint_at_pause(self, ref: SessionRef, outlook: Outlook) -> str | None:
-        return self._hints.at_pause(ref, outlook)
+    def _provisional(
+        self, thread: Conversation, replica: ReplicaId, stated: Claims | None = None
+    ) -> RetentionDecision:
+        goes_on = self.conversations.returns.ahead(thread.agent)
+        return self._retention.provisional(goes_on, kv_used=self._kv_used.get(replica, 0.0), stated=stated)
+
+    def hint_at_pause(self, ref: SessionRef, decision: RetentionDecision) -> str | None:
+        return self._hints.at_pause(ref, decision)

@@ -1,0 +1,319 @@
+"""How far every conversation has come, and what is expected of it: the workflow view of live traffic.
+
+Source: SAGA (§3), at the granularity of one conversation of a session: a sub-agent's is of another agent
+type.
+
+Symbols: v_s → `Conversation.step`; the prediction for its successor → `StepPrediction`.
+
+Deviations: nobody says when a conversation is over. It counts as over when its session ends, or when it has
+been silent for longer than such pauses last; as a task that came to its end, when it has been for
+`gone_after_s`. Should it come back after all, that is taken back.
+
+Invariants: a step is learned at most once, when its answer ends; of what follows it, one thing: that the
+conversation went on, or that it ended; at most `max_threads` conversations are remembered, `MAX_OF_SESSION`
+of a session; one event takes leave of a bounded number.
+"""
+
+from collections import OrderedDict
+from heapq import heapify, heappop, heappush
+from math import inf
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from gateway.domain.decision import Edge, SessionRef
+from gateway.domain.ids import NOBODYS, SessionId, TenantId, ThreadId
+from gateway.domain.request import Answer, RequestFacts
+from gateway.tool_probe.durations import DurationsConfig
+from gateway.workflow.agent_types import AgentType, Tier
+from gateway.workflow.graph import Graphs
+from gateway.workflow.learned import Learned, LearnedByTenant
+from gateway.workflow.return_model import ReturnModel, ReturnModelConfig, Returns
+from gateway.workflow.steps import Step, ToolSet, step_of, tool_set
+
+MAX_OF_SESSION: Final = 64
+"""Conversations of one session that are remembered."""
+_MOST_AT_ONCE: Final = 16
+_BYTES_PER_TOKEN: Final = 4.0
+_LONG: Final = 0.98
+_LONGER: Final = 2.0
+_LEAST_SILENCE_S: Final = 10.0
+_SILENT_AT_FIRST_S: Final = {True: 60.0, False: _LEAST_SILENCE_S}
+"""While it is not known how long such pauses last, with tools that run and without."""
+_ASIDE: Final = (Edge.SERVES,)
+_NEW: Final = (Edge.OPENS,)
+"""Together with another prompt: a client may begin with a title, and under one id."""
+_CHILD: Final = (Edge.SPAWNED,)
+
+
+class ConversationsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    max_threads: Annotated[int, Meta(ge=1)] = 100_000
+    """Conversations of which it is remembered how far they have come."""
+    gone_after_s: Annotated[float, Meta(gt=0)] = 300.0
+    """A conversation that is silent for so long is over, however long its pauses last."""
+    types: ReturnModelConfig = ReturnModelConfig()
+
+
+class StepPrediction(msgspec.Struct, frozen=True, kw_only=True):
+    """What is expected at the end of an answer."""
+
+    tier: Tier
+    tools: ToolSet
+    """What the answer asks for."""
+    next: ToolSet | None
+    """What the next one is expected to ask for; None for the end."""
+    confidence: float
+    """Probability of that."""
+    ends: float
+    """Probability that the conversation is over."""
+    returns: Returns
+    """Else, when it goes on."""
+
+
+class Conversation:
+    """As far as it has come."""
+
+    __slots__ = (
+        "agent",
+        "due_s",
+        "ended_s",
+        "has_gone_on",
+        "is_code",
+        "is_live",
+        "is_over",
+        "is_supposed_over",
+        "late",
+        "learned",
+        "look_s",
+        "looks",
+        "prompt_tokens",
+        "step",
+    )
+
+    def __init__(self, agent: AgentType, learned: Learned) -> None:
+        self.agent = agent
+        self.learned = learned
+        """Of its tenant."""
+        self.step: Step | None = None
+        """Its last one; None before the first."""
+        self.is_live = False
+        """A request of it is on its way."""
+        self.due_s = 0.0
+        """When it counts as over."""
+        self.look_s = inf
+        """When that is looked at: its place in the heap."""
+        self.ended_s = 0.0
+        """When its last answer did."""
+        self.has_gone_on = False
+        """A request came behind its last step, and that is what was learned."""
+        self.is_supposed_over = False
+        """It ended with its last step, and that is what was learned."""
+        self.is_over = False
+        """And it counts as a task."""
+        self.late: int | None = None
+        """The kind of agent whose conversation it took the place of, while its answer is on its way."""
+        self.is_code = False
+        """Its last answer was a code block, and perhaps a call."""
+        self.looks: tuple[int, ...] = ()
+        """How what came behind its last code block looked."""
+        self.prompt_tokens = 0.0
+
+
+class Conversations:
+    def __init__(self, config: ConversationsConfig, durations: DurationsConfig | None = None) -> None:
+        self._config = config
+        self.returns = ReturnModel(config.types)
+        self.graphs = Graphs(config.types.max_types)
+        self.learned = LearnedByTenant(durations or DurationsConfig(), max_tenants=config.types.max_tenants)
+        self._threads: OrderedDict[ThreadId, Conversation] = OrderedDict()
+        """The longest silent first."""
+        self._due: list[tuple[float, ThreadId]] = []
+        """A heap: when to look whether a conversation is over."""
+        self._sessions: dict[SessionId, list[ThreadId]] = {}
+
+    def __len__(self) -> int:
+        return len(self._threads)
+
+    def thread(self, thread: ThreadId) -> Conversation | None:
+        return self._threads.get(thread)
+
+    # --- what happens ------------------------------------------------------------------------------
+
+    def arrived(
+        self, ref: SessionRef, facts: RequestFacts, owner: TenantId = NOBODYS, *, now: float
+    ) -> Conversation | None:
+        """A turn came. None if it is no step: a side request. `owner`: whose what it teaches is."""
+        if ref.edge in _ASIDE:
+            return None
+        known = self._threads.get(ref.thread)
+        if known is None:
+            known = self._start(ref, facts, owner)
+        elif ref.edge in _NEW and known.step is not None and known.agent.kind != facts.transcript.agent_type:
+            known = self._begin_anew(ref, facts, known)
+        else:
+            self._threads.move_to_end(ref.thread)
+            self._came_back(known, facts, now=now)
+        known.is_live = True
+        self._leave_silent(now=now)
+        return known
+
+    def answered(
+        self, ref: SessionRef, facts: RequestFacts, answer: Answer | None, *, now: float
+    ) -> StepPrediction | None:
+        """The turn is over. None if that was no step."""
+        known = self._threads.get(ref.thread) if ref.edge not in _ASIDE else None
+        if known is None:
+            return None
+        if known.late is not None and known.late == facts.transcript.agent_type:
+            known.late = None
+            return None
+        known.is_live = False
+        if answer is None or answer.status >= 400 or not (answer.has_terminal or answer.tool_calls):
+            return None
+        known.ended_s = now
+        self._threads.move_to_end(ref.thread)
+        prompt = answer.usage.prompt_tokens
+        tokens = float(prompt) if prompt is not None else facts.body_bytes / _BYTES_PER_TOKEN
+        known.prompt_tokens = tokens + (answer.usage.output_tokens or 0)
+        return self._step(ref.thread, known, facts, answer)
+
+    def session_over(self, session: SessionId) -> None:
+        for thread in self._sessions.pop(session, ()):
+            known = self._threads.pop(thread, None)
+            if known is not None:
+                self._learn_end(known)
+
+    # --- steps -------------------------------------------------------------------------------------
+
+    def _step(
+        self, thread: ThreadId, known: Conversation, facts: RequestFacts, answer: Answer
+    ) -> StepPrediction:
+        agent, manner = known.agent, answer.utterance.manner
+        names = [call.name for call in answer.tool_calls if not call.is_at_engine]
+        tools = tool_set(names or known.learned.text_calls.names(agent.key, facts, answer))
+        step = step_of(tools, manner)
+        self.graphs.of(agent).learn(known.step.tools if known.step is not None else None, tools)
+        known.step, known.is_code = step, manner.is_code
+        known.has_gone_on = known.is_supposed_over = known.is_over = False
+        found = self.predict(known, step, is_final=facts.explicit is not None and facts.explicit.final)
+        known.due_s = known.ended_s + self._silent_s(found)
+        self._look_later(known, thread)
+        return found
+
+    def predict(self, known: Conversation, step: Step, *, is_final: bool = False) -> StepPrediction:
+        """What is expected behind this step. `is_final`: its client says that it was the last one."""
+        agent = known.agent
+        returns = self.returns.behind(agent, step)
+        is_known = self.returns.is_known(agent)
+        ends = 1.0 if is_final else 1.0 - returns.share
+        following, share = self.graphs.of(agent).next(step.tools)
+        share *= 1.0 - ends
+        return StepPrediction(
+            tier=Tier.STATED if is_final else Tier.INFERRED if is_known else Tier.UNKNOWN,
+            tools=step.tools,
+            next=None if ends >= share else following,
+            confidence=max(ends, share),
+            ends=ends,
+            returns=returns,
+        )
+
+    def _look_later(self, known: Conversation, thread: ThreadId) -> None:
+        if known.due_s >= known.look_s:
+            return
+        known.look_s = known.due_s
+        heappush(self._due, (known.due_s, thread))
+        if len(self._due) > 2 * len(self._threads) + MAX_OF_SESSION:  # most of it is outdated
+            self._due = [
+                (known.look_s, thread) for thread, known in self._threads.items() if known.look_s < inf
+            ]
+            heapify(self._due)
+
+    # --- coming, going, and coming back ------------------------------------------------------------
+
+    def _start(self, ref: SessionRef, facts: RequestFacts, owner: TenantId) -> Conversation:
+        agent = AgentType(facts.transcript.agent_type, facts.client, ref.edge in _CHILD, owner)
+        known = Conversation(agent, self.learned.of(owner))
+        if ref.thread not in self._threads:
+            self._remember(ref)
+        self._threads[ref.thread] = known
+        self._threads.move_to_end(ref.thread)
+        return known
+
+    def _remember(self, ref: SessionRef) -> None:
+        """Adds a conversation to its session's; of too many the first is forgotten."""
+        threads = self._sessions.setdefault(ref.session, [])
+        threads.append(ref.thread)
+        if len(threads) > MAX_OF_SESSION:
+            oldest = self._threads.pop(threads.pop(0), None)
+            if oldest is not None:
+                self._learn_end(oldest)
+
+    def _begin_anew(self, ref: SessionRef, facts: RequestFacts, before: Conversation) -> Conversation:
+        """Another conversation goes by the same thread, which nothing of this one leads to."""
+        self._learn_end(before)
+        known = self._start(ref, facts, before.agent.owner)
+        known.look_s = before.look_s
+        known.late = before.agent.kind if before.is_live else None
+        return known
+
+    def _came_back(self, known: Conversation, facts: RequestFacts, *, now: float) -> None:
+        step = known.step
+        if step is None or known.has_gone_on:
+            return
+        if known.is_supposed_over:
+            self.returns.was_no_end(known.agent, step)
+        if known.is_over:
+            self.returns.saw_task(known.agent, -1)
+            self.graphs.of(known.agent).was_no_end(step.tools)
+        known.has_gone_on, known.is_supposed_over, known.is_over = True, False, False
+        self.returns.went_on(known.agent, step, now - known.ended_s)
+        looks = facts.transcript.new.looks
+        if known.is_code and looks and not facts.tool_count:
+            known.learned.text_calls.observed(known.agent.key, known.looks, looks)
+            known.looks = looks
+
+    def _leave_silent(self, *, now: float) -> None:
+        """Takes leave of those that are silent for too long, or too many; of some at a time."""
+        due = self._due
+        for _ in range(_MOST_AT_ONCE):
+            if not due or due[0][0] > now:
+                break
+            when_s, thread = heappop(due)
+            known = self._threads.get(thread)
+            if known is None or known.look_s != when_s:
+                continue  # outdated
+            known.look_s = inf
+            if known.is_live:
+                continue  # it is looked at again after its next answer
+            if known.due_s <= when_s:
+                gone_s = known.ended_s + self._config.gone_after_s
+                if now >= gone_s:
+                    self._learn_end(known)
+                    continue
+                self._suppose_over(known)
+                known.due_s = gone_s
+            self._look_later(known, thread)
+        while len(self._threads) > self._config.max_threads:
+            _, known = self._threads.popitem(last=False)
+            self._learn_end(known)
+
+    def _silent_s(self, said: StepPrediction) -> float:
+        """How long a conversation may be silent before it counts as over: longer than such pauses last."""
+        longest = said.returns.quantile_s(_LONG)
+        at_first = _SILENT_AT_FIRST_S[bool(said.tools)]
+        silent_s = at_first if longest is None else max(_LEAST_SILENCE_S, _LONGER * longest)
+        return min(self._config.gone_after_s, silent_s)
+
+    def _learn_end(self, known: Conversation) -> None:
+        if known.step is None or known.has_gone_on or known.is_over:
+            return
+        self._suppose_over(known)
+        known.is_over = True
+        self.returns.saw_task(known.agent)
+        self.graphs.of(known.agent).ended(known.step.tools)
+
+    def _suppose_over(self, known: Conversation) -> None:
+        if known.step is not None and not known.has_gone_on and not known.is_supposed_over:
+            known.is_supposed_over = True
+            self.returns.ended(known.agent, known.step)

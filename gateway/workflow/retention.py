@@ -1,0 +1,143 @@
+"""Will a conversation's KV be used again, how soon, and how long is it worth holding?
+
+Source: SAGA (arXiv 2605.00528), §4.1, Eq. 4–5 (P_reuse, overlap), §4.2, Alg. 1 (TTL), Eq. 6 (memory
+pressure).
+
+Symbols: P_reuse(s) → `RetentionDecision.reuse`; overlap(s, u) → `overlap`; n̂_obs → `observation_tokens`; H_t,
+p → `gaps`, `RetentionConfig.percentile`; TTL_max → `max_s`; m, threshold_low, threshold_high →
+`memory_pressure`, `low`, `high`.
+
+Deviations: m is clamped to 1: as printed, Eq. 6 exceeds it beyond threshold_high, and a TTL would go on
+shrinking where the paper evicts. The latencies are those of the step, tool by tool where the step is new:
+several calls side by side are one gap. A step after which the conversation is likelier over than not is
+held for nothing, but not before enough was seen of its agent: a guess may shorten a TTL and never end it;
+one that waits for a person, for at most `max_idle_s`. What is released a moment before it is used again
+costs as much as all the time before, so the TTL has a floor, `least_s`. A client that is believed may say
+how long to hold, and whether its conversation goes on; then that counts.
+
+Invariants: 0 ≤ `reuse` ≤ 1; 0 ≤ `retain_s` ≤ `max_s`; a finished conversation is held for 0 s.
+"""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from gateway.domain.request import Claims
+from gateway.tool_probe.quantiles import LogQuantiles
+from gateway.workflow.agent_types import Tier
+from gateway.workflow.conversations import Conversation, StepPrediction
+
+_BYTES_PER_TOKEN = 4.0
+
+
+class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    percentile: Annotated[float, Meta(gt=0, lt=1)] = 0.95
+    """Of the tool's latency: hold state for so long."""
+    least_s: Annotated[float, Meta(ge=0)] = 1.0
+    """State is held at least so long, if at all."""
+    unknown_s: Annotated[float, Meta(ge=0)] = 6.0
+    """While nothing is known of a step."""
+    max_s: Annotated[float, Meta(gt=0, le=3600)] = 300.0
+    """State is held at most so long while tools run."""
+    max_idle_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0
+    """Behind an answer without calls."""
+    low: Annotated[float, Meta(ge=0, le=1)] = 0.7
+    """Share of the KV cache in use from which on TTLs shrink."""
+    high: Annotated[float, Meta(ge=0, le=1)] = 0.9
+    """And at which they are half as long."""
+    over: Annotated[float, Meta(gt=0, le=1)] = 0.5
+    """Probability of the end from which on nothing is held; of agents that are known."""
+
+    def __post_init__(self) -> None:
+        if self.low >= self.high:
+            raise ValueError("reuse: low must be below high")
+
+
+class RetentionDecision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What is to be done with the state that a turn left behind."""
+
+    reuse: float
+    retain_s: float
+    returns_in_s: float | None
+    """When the next turn is expected: the median; None if none is, or nothing is known."""
+    is_finished: bool = False
+    """It is likelier over than not."""
+
+
+def memory_pressure(used: float, *, low: float, high: float) -> float:
+    """Eq. 6, clamped to 1."""
+    return min(1.0, max(0.0, (used - low) / (high - low)))
+
+
+def ttl_s(base_s: float, pressure: float, *, least_s: float, most_s: float) -> float:
+    """Alg. 1, lines 3 to 5, with a floor."""
+    return min(max(base_s, least_s) * (1.0 - 0.5 * pressure), most_s)
+
+
+def overlap(context_tokens: float, observation_tokens: float) -> float:
+    """Eq. 5, for a conversation that goes on."""
+    if context_tokens <= 0:
+        return 0.0
+    return context_tokens / (context_tokens + observation_tokens)
+
+
+class Retention:
+    def __init__(self, config: RetentionConfig) -> None:
+        self._config = config
+
+    def at_pause(
+        self, thread: Conversation, pause: StepPrediction, *, kv_used: float, stated: Claims | None = None
+    ) -> RetentionDecision:
+        """An answer has ended; its calls, if there are any, begin to run. `stated`: by a client that is
+        believed."""
+        if stated is not None and stated.resumes is not None:
+            pause = msgspec.structs.replace(pause, tier=Tier.STATED, ends=0.0 if stated.resumes else 1.0)
+        return self._as_stated(self._at_pause(thread, pause, kv_used=kv_used), stated)
+
+    def _as_stated(self, decision: RetentionDecision, stated: Claims | None) -> RetentionDecision:
+        if stated is None or stated.retain_s is None:
+            return decision
+        return msgspec.structs.replace(decision, retain_s=min(stated.retain_s, self._config.max_s))
+
+    def _at_pause(self, thread: Conversation, pause: StepPrediction, *, kv_used: float) -> RetentionDecision:
+        config = self._config
+        context = thread.prompt_tokens
+        durations = thread.learned.durations
+        said = durations.observation_bytes(thread.agent.key, pause.tools) / _BYTES_PER_TOKEN
+        reuse = (1.0 - pause.ends) * overlap(context, said)
+        if pause.tier is not Tier.UNKNOWN and pause.ends >= config.over:
+            return RetentionDecision(reuse=reuse, retain_s=0.0, returns_in_s=None, is_finished=True)
+        gaps = self._gaps(thread, pause)
+        return RetentionDecision(
+            reuse=reuse,
+            retain_s=ttl_s(
+                config.unknown_s if gaps is None else gaps.quantile(config.percentile) or 0.0,
+                memory_pressure(kv_used, low=config.low, high=config.high),
+                least_s=config.least_s,
+                most_s=config.max_s if pause.tools else config.max_idle_s,
+            ),
+            returns_in_s=gaps.quantile(0.5) if gaps is not None else None,
+        )
+
+    def provisional(
+        self, goes_on: float, *, kv_used: float, stated: Claims | None = None
+    ) -> RetentionDecision:
+        """A turn is sent; nobody knows yet how its answer will end. Long enough for a word at the pause.
+
+        `goes_on`: the probability that its conversation does, whatever the answer is.
+        """
+        config = self._config
+        pressure = memory_pressure(kv_used, low=config.low, high=config.high)
+        retain_s = ttl_s(config.unknown_s, pressure, least_s=config.least_s, most_s=config.max_idle_s)
+        decision = RetentionDecision(reuse=goes_on, retain_s=retain_s, returns_in_s=None)
+        return self._as_stated(decision, stated)
+
+    def _gaps(self, thread: Conversation, pause: StepPrediction) -> LogQuantiles | None:
+        """Of the step; of its tools, where the step is new; else of such steps."""
+        if pause.tools and not pause.returns.is_own:
+            durations, agent = thread.learned.durations, thread.agent.key
+            known = durations.of(agent, durations.slowest(agent, pause.tools))
+            if known.calls:
+                return known.durations
+        return pause.returns.gaps

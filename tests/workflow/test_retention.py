@@ -1,0 +1,149 @@
+"""Reuse: Eq. 4 to 6 and Alg. 1, at their edges."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.domain.request import Claims
+from gateway.tool_probe.durations import DurationsConfig
+from gateway.tool_probe.quantiles import LogQuantiles
+from gateway.workflow.agent_types import AgentType, Tier
+from gateway.workflow.conversations import Conversation, StepPrediction
+from gateway.workflow.learned import Learned, LearnedByTenant
+from gateway.workflow.retention import (
+    Retention,
+    RetentionConfig,
+    RetentionDecision,
+    memory_pressure,
+    overlap,
+    ttl_s,
+)
+from gateway.workflow.return_model import Returns
+
+AGENT = AgentType(1, 2)
+
+
+def learned() -> Learned:
+    return LearnedByTenant(DurationsConfig(), max_tenants=1).of(AGENT.owner)
+
+
+def thread(tokens: float = 1000.0, known: Learned | None = None) -> Conversation:
+    found = Conversation(AGENT, known or learned())
+    found.prompt_tokens = tokens
+    return found
+
+
+def gaps(gap_s: float) -> LogQuantiles:
+    found = LogQuantiles(low=0.001)
+    for _ in range(20):
+        found.add(gap_s)
+    return found
+
+
+def pause(
+    *tools: str,
+    ends: float = 0.0,
+    tier: Tier = Tier.INFERRED,
+    gaps: LogQuantiles | None = None,
+    is_own: bool = False,
+) -> StepPrediction:
+    returns = Returns(1.0 - ends, gaps, is_own)
+    return StepPrediction(tier=tier, tools=tools, next=("x",), confidence=0.9, ends=ends, returns=returns)
+
+
+@pytest.mark.parametrize(("used", "m"), [(0.0, 0.0), (0.7, 0.0), (0.8, 0.5), (0.9, 1.0), (1.0, 1.0)])
+def test_memory_pressure_is_clamped(used, m):
+    assert memory_pressure(used, low=0.7, high=0.9) == pytest.approx(m)
+
+
+def test_ttl():
+    assert ttl_s(10.0, 0.0, least_s=1.0, most_s=300.0) == 10.0
+    assert ttl_s(10.0, 1.0, least_s=1.0, most_s=300.0) == 5.0
+    assert ttl_s(1e6, 1.0, least_s=1.0, most_s=300.0) == 300.0
+    assert ttl_s(0.001, 0.0, least_s=1.0, most_s=300.0) == 1.0
+
+
+def test_overlap():
+    assert overlap(900, 100) == 0.9 and overlap(0, 100) == 0.0
+
+
+def test_a_tool_is_waited_for_as_long_as_it_takes():
+    known = learned()
+    for _ in range(100):
+        known.durations.add(AGENT.key, ["build"], 60.0, observation_bytes=4000)
+        known.durations.add(AGENT.key, ["read"], 0.05, observation_bytes=400)
+    reuse = Retention(RetentionConfig())
+    build = reuse.at_pause(thread(known=known), pause("build"), kv_used=0.0)
+    read = reuse.at_pause(thread(known=known), pause("read"), kv_used=0.0)
+    assert 50 < build.retain_s < 90 and read.retain_s == 1.0
+    assert build.returns_in_s == pytest.approx(60, rel=0.25)
+    assert build.reuse == pytest.approx(0.5, abs=0.06) and read.reuse == pytest.approx(0.91, abs=0.02)
+    assert reuse.at_pause(thread(known=known), pause("build"), kv_used=1.0).retain_s == pytest.approx(
+        build.retain_s / 2
+    )
+
+
+def test_what_is_over_is_let_go():
+    reuse = Retention(RetentionConfig())
+    over = reuse.at_pause(thread(), pause(ends=0.8), kv_used=0.0)
+    assert over.is_finished and over.retain_s == 0.0 and over.reuse == pytest.approx(0.2)
+
+
+def test_a_guess_never_ends_what_is_held():
+    """Too little was seen of the agent, or it is likelier to go on."""
+    reuse = Retention(RetentionConfig())
+    for guess, left in ((pause(ends=0.9, tier=Tier.UNKNOWN), 0.1), (pause(ends=0.4), 0.6)):
+        decision = reuse.at_pause(thread(), guess, kv_used=0.0)
+        assert not decision.is_finished and decision.retain_s == 6.0
+        assert decision.reuse == pytest.approx(left)
+    assert reuse.at_pause(thread(), pause(ends=0.9, tier=Tier.STATED), kv_used=0.0).is_finished
+
+
+def test_a_person_is_waited_for_within_bounds():
+    decision = Retention(RetentionConfig()).at_pause(thread(), pause(gaps=gaps(600.0)), kv_used=0.0)
+    assert decision.retain_s == 30.0 and decision.returns_in_s == pytest.approx(600.0, rel=0.2)
+
+
+def test_the_gaps_of_a_step_count_before_its_tools_and_these_before_those_of_other_steps():
+    reuse, known = Retention(RetentionConfig()), learned()
+    for _ in range(100):
+        known.durations.add(AGENT.key, ["build"], 60.0)
+
+    def returns_in_s(*tools: str, is_own: bool) -> float | None:
+        said = pause(*tools, gaps=gaps(5.0), is_own=is_own)
+        return reuse.at_pause(thread(known=known), said, kv_used=0.0).returns_in_s
+
+    assert returns_in_s("build", is_own=True) == pytest.approx(5.0, rel=0.2)
+    assert returns_in_s("build", is_own=False) == pytest.approx(60.0, rel=0.25)
+    assert returns_in_s(is_own=False) == pytest.approx(5.0, rel=0.2)
+    known = learned()
+    assert returns_in_s("build", is_own=False) == pytest.approx(5.0, rel=0.2)
+
+
+def test_nothing_is_known():
+    reuse = Retention(RetentionConfig())
+    first = reuse.provisional(0.5, kv_used=0.0)
+    assert (first.retain_s, first.reuse) == (6.0, 0.5)
+    assert reuse.provisional(0.5, kv_used=1.0).retain_s == 3.0
+    assert reuse.at_pause(thread(), pause("new"), kv_used=0.0).retain_s == 6.0
+
+
+def test_what_a_client_states_counts():
+    """For how long to hold, within bounds, and whether its conversation goes on."""
+    reuse = Retention(RetentionConfig())
+
+    def decided(ends: float, **stated: Any) -> RetentionDecision:
+        return reuse.at_pause(thread(), pause(ends=ends), kv_used=0.0, stated=Claims(**stated))
+
+    assert decided(0.1, retain_s=20.0).retain_s == 20.0 and decided(0.9, retain_s=20.0).retain_s == 20.0
+    assert decided(0.1, retain_s=1e6).retain_s == 300.0 and decided(0.1, retain_s=0.0).retain_s == 0.0
+    assert decided(0.1, resumes=False).is_finished and decided(0.1, resumes=False).reuse == 0.0
+    goes_on = decided(0.9, resumes=True)
+    assert not goes_on.is_finished and goes_on.retain_s > 0.0 and goes_on.reuse > decided(0.5).reuse
+    assert reuse.provisional(0.5, kv_used=0.0, stated=Claims(retain_s=20.0)).retain_s == 20.0
+
+
+def test_bounds_belong_together():
+    with pytest.raises(ValueError, match="low"):
+        msgspec.convert({"low": 0.9, "high": 0.8}, RetentionConfig)
