@@ -56,8 +56,8 @@ def ended(session: Session, plain: float) -> Session:
     return msgspec.structs.replace(session, threads=(msgspec.structs.replace(thread, turns=tuple(turns)),))
 
 
-def played(sessions: Iterable[Session], policy: str) -> Completions:
-    settings = {"admission": {"policy": policy}}
+def played(sessions: Iterable[Session], *, limits: bool = True) -> Completions:
+    settings = {"admission": {"shadow": not limits}}
     client = ClientConfig(max_retries=1_000_000, says_when_over=False)
     return simulated(sessions, COSTS, settings, replicas=REPLICAS, kv_blocks=KV_BLOCKS, client=client)
 
@@ -70,7 +70,7 @@ def ratios(kind: Kind, count: int, plain: float, seed: int) -> tuple[float, floa
         msgspec.structs.replace(each, id=f"{each.id}-again", arrival_s=each.arrival_s + LATER_S)
         for each in cold
     ]
-    free, both = played(cold, "concurrency").mean, played([*cold, *warm], "sessions").seconds
+    free, both = played(cold, limits=False).mean, played([*cold, *warm]).seconds
     cold_s = statistics.mean(both[each.id] for each in cold)
     return cold_s / free, statistics.mean(both[each.id] for each in warm) / free
 

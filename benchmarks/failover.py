@@ -50,7 +50,7 @@ STATES: Final = tuple(state for state in State if state not in FINAL_STATES and 
 """A request is undecided only while the brain looks at it, so nothing can happen to it then."""
 NARROW: Final = """
 [admission]
-policy = "concurrency"
+shadow = true
 max_running_per_replica = 2
 """
 CHECKS: Final = """

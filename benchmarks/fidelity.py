@@ -56,9 +56,9 @@ WITHIN: Final = 0.15
 APART: Final = 0.05
 """Policies that differ by less are not ranked."""
 POLICIES: Final[dict[str, Settings]] = {
-    "affinity": {"admission": {"policy": "concurrency"}},
+    "affinity": {"admission": {"shadow": True}},
     "affinity, cap of 2": {"admission": {"policy": "session-cap", "session_cap": 2}},
-    "one turn a replica": {"admission": {"policy": "concurrency", "max_running_per_replica": 1}},
+    "one turn a replica": {"admission": {"shadow": True, "max_running_per_replica": 1}},
 }
 CALIBRATED_BY: Final = POLICIES["affinity"]
 

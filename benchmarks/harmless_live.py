@@ -7,7 +7,7 @@ Two plain vLLM servers on the CPU with a tiny model, each with 1000 KV blocks of
 multi-turn chats (`aiperf.py`): 60 conversations of 10 turns, each turn 600 tokens more. A row is a pause
 between turns and a number of conversations at a time; the shorter the pause, the more of them need KV at
 once. Arms are what stands before the servers: nothing, Turnpike with its defaults, Turnpike without session
-admission (`admission.policy = "concurrency"`), and vllm-router's `consistent_hash` where it can be installed.
+admission (`admission.shadow = true`), and vllm-router's `consistent_hash` where it can be installed.
 Without a gateway AIPerf gives *conversations* to the servers in turn, all turns of one to the same server:
 `round_robin` keeps sessions where their prefixes are.
 
@@ -127,13 +127,13 @@ def arms(tree: Path = ROOT) -> dict[str, Arm]:
     return {
         NONE: Arm(_nothing),
         OURS: Arm(_turnpike(tree)),
-        "turnpike_concurrency": Arm(_turnpike(tree, '[admission]\npolicy = "concurrency"\n')),
+        "turnpike_shadow": Arm(_turnpike(tree, "[admission]\nshadow = true\n")),
         "vllm_router": Arm(_vllm_router, aiperf.SESSION_ID),
         "turnpike_unnamed": Arm(_turnpike(tree), aiperf.NAMELESS),
     }
 
 
-DEFAULT_ARMS: Final = (NONE, OURS, "turnpike_concurrency", "vllm_router")
+DEFAULT_ARMS: Final = (NONE, OURS, "turnpike_shadow", "vllm_router")
 
 
 def run_arm(arm: Arm, load: Load, engines: Sequence[str], tokenizer: Path, at: Path) -> Measured:

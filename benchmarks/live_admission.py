@@ -22,7 +22,7 @@ from benchmarks.fidelity import KV_BLOCKS, REPLICAS, TEST, Settings, live
 from benchmarks.live import Completions, Engines, drawn
 from benchmarks.verdict import Verdict
 
-STRONG: Final[Settings] = {"admission": {"policy": "concurrency"}}
+STRONG: Final[Settings] = {"admission": {"shadow": True}}
 OURS: Final[Settings] = {}
 CAPS: Final = (2, 4)
 """Sessions, on both together. Some three of the longest fit into each."""

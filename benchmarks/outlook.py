@@ -117,7 +117,7 @@ class Completions(Ignore):
 
 def floor(fleet: FleetSpec) -> Coordinator:
     config = stock_config(fleet)
-    admission = msgspec.structs.replace(config.admission, policy="concurrency")
+    admission = msgspec.structs.replace(config.admission, shadow=True)
     return assemble(msgspec.structs.replace(config, admission=admission), session_ids=numbered_ids())
 
 

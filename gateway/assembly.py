@@ -5,8 +5,6 @@ from collections.abc import Iterator
 
 import msgspec
 
-from gateway.admission.bounded import BoundedConcurrency
-from gateway.admission.policy import AdmissionPolicy
 from gateway.admission.session_admission import SessionAdmission
 from gateway.config import Config
 from gateway.config.profiles import load_profile
@@ -64,9 +62,7 @@ def _forecasts(config: Config) -> Forecasts:
     return Forecasts(profiles)
 
 
-def _admission(config: Config) -> AdmissionPolicy:
-    if config.admission.policy == "concurrency":
-        return BoundedConcurrency(config.admission)
+def _admission(config: Config) -> SessionAdmission:
     return SessionAdmission(
         config.admission,
         {TenantId(tenant.name): tenant.quota for tenant in config.tenants},

@@ -8,9 +8,9 @@ it taught is as if we had looked away.
 import math
 from typing import Final
 
+from gateway.admission.applicant import Applicant, TurnOutcome
 from gateway.admission.footprint import Footprints
 from gateway.admission.limits import Limits
-from gateway.admission.policy import Applicant, TurnOutcome
 from gateway.admission.sessions import Member, Places, ThreadState
 from gateway.domain.decision import Edge
 from gateway.domain.ids import TenantId, ThreadId

@@ -12,6 +12,7 @@ import math
 from collections.abc import Collection
 from typing import Final
 
+from gateway.admission.applicant import Applicant, TurnOutcome
 from gateway.admission.classes import Ageing, ServiceClass
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.fair_share import AMPLE, BLOCKED_S, EPOCH_S, FairShare
@@ -20,7 +21,6 @@ from gateway.admission.gaps import Gaps
 from gateway.admission.lessons import Lessons
 from gateway.admission.limits import OVERFLOW, SCARCE, Bound, Limits
 from gateway.admission.packing import Entry, Pressures, Regime, choose_regime, first_that_fits
-from gateway.admission.policy import Applicant, TurnOutcome
 from gateway.admission.promises import LATE
 from gateway.admission.queue import SessionQueue, entry_of, task_of
 from gateway.admission.quotas import Quotas

@@ -13,14 +13,14 @@ place.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
-from gateway.admission.bounded import NO_REPLICA, queue_full
+from gateway.admission.applicant import Applicant, Displaced, Room, TurnOutcome
 from gateway.admission.classes import ClassClaim, ServiceClass, classify
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.gaps import Gap
-from gateway.admission.policy import Applicant, Displaced, Room, TurnOutcome
 from gateway.admission.pool import PoolAdmission
 from gateway.admission.quotas import Quota, Quotas, retry_after_s
 from gateway.admission.sessions import Member
@@ -82,9 +82,14 @@ class SessionAdmission:
     # --- questions -----------------------------------------------------------------------------------
 
     def has_room(self, load: ReplicaLoad) -> bool:
+        """Whether one more turn may run on this replica. Never changes anything."""
         return load.running < self._max_running
 
     def ask(self, applicant: Applicant, room: Room, *, now: float) -> Admission:
+        """May this turn start now, must it wait, or is it turned away?
+
+        Asked again about a turn whose attempt failed; it keeps what it has.
+        """
         if not room.candidates:
             return NO_REPLICA
         would_wait = None
@@ -135,6 +140,7 @@ class SessionAdmission:
         return would_wait
 
     def let_in(self, *, now: float) -> Sequence[RequestId]:
+        """Turns that were told to wait for their session's place, and have it now, in order."""
         entered: list[RequestId] = []
         for pool in self.pools.values():
             if not pool.is_stirred and not pool.is_due(now=now):
@@ -146,18 +152,22 @@ class SessionAdmission:
         return entered
 
     def displaced(self) -> Sequence[Displaced]:
+        """Turns that have to leave the waiting room, each told once. `turn_over` follows for each."""
         if not self._displaced:
             return ()
         out, self._displaced = self._displaced, []
         return out
 
     def next_deadline_s(self) -> float | None:
+        """When `let_in` is to be asked even if nothing happens; None for never."""
         due = [at_s for pool in self.pools.values() if (at_s := pool.next_deadline_s()) is not None]
         return min(due) if due else None
 
     # --- notifications -------------------------------------------------------------------------------
 
     def may_learn(self, request: RequestId, *, now: float) -> bool:
+        """Whether it is of use what a turn took that was answered, and ends now. To be asked once, before
+        `turn_over`: working it out costs, and a bounded number a second teaches enough."""
         turn = self._turns.get(request)
         if turn is None or not turn.is_let_in or turn.is_aside:
             return False
@@ -165,6 +175,7 @@ class SessionAdmission:
         return turn.is_studied
 
     def turn_over(self, request: RequestId, outcome: TurnOutcome | None, *, now: float) -> None:
+        """The turn ended; `outcome` is None if it was never let in. Unknown requests are no error."""
         turn = self._turns.pop(request, None)
         if turn is None:
             return
@@ -201,18 +212,24 @@ class SessionAdmission:
             pool.update_window(now=now)
 
     def class_of(self, session: SessionId, pool: PoolId) -> ServiceClass | None:
+        """How engines should treat it now: as it stated, as was inferred, or behind those who hold less.
+
+        None if it is not known here."""
         known = self.pools.get(pool)
         member = known.places.members.get(session) if known is not None else None
         return known.class_on_engines(member) if known is not None and member is not None else None
 
     def session_over(self, session: SessionId, *, now: float) -> None:
+        """No further turn will come; none is live."""
         for pool in self.pools.values():
             pool.forget(session, now=now)
 
     def tools_run(self, sessions: int) -> None:
+        """Of so many sessions, in all pools together, tools run now."""
         self._cpu.active = sessions
 
     def tools_ran(self, session: SessionId, names: tuple[str, ...], duration_s: float) -> None:
+        """A session's tools came back."""
         for pool in self.pools.values():
             if (member := pool.places.members.get(session)) is not None:
                 member.has_results = True
@@ -221,6 +238,7 @@ class SessionAdmission:
                 return
 
     def host_reported(self, host: str, signals: HostSignals, *, now: float) -> None:
+        """Of a host on which tools run."""
         self._cpu.host_reported(host, signals, now=now)
 
     def engine_reported(
@@ -361,9 +379,18 @@ class SessionAdmission:
 
     def _refuse_for_the_fleet(self) -> Refusal:
         self._refusals += 1
-        return queue_full(self._refusals)
+        return Refusal(
+            reason=RefusalReason.QUEUE_FULL,
+            message="All backends are busy and the waiting room is full.",
+            retry_after_s=retry_after_s(5.0, self._refusals),
+        )
 
 
+NO_REPLICA: Final = Refusal(
+    reason=RefusalReason.NO_REPLICA,
+    message="No healthy backend can serve this request at the moment.",
+    retry_after_s=2,
+)
 _NO_USAGE = Usage()
 _ADMIT = Admit()
 _NOTHING_SAID = Quota()

@@ -14,9 +14,9 @@ from gateway.admission.window import WindowConfig
 
 
 class AdmissionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    policy: Literal["sessions", "session-cap", "footprint", "concurrency"] = "sessions"
+    policy: Literal["sessions", "session-cap", "footprint"] = "sessions"
     """What is counted. `sessions`: sessions, in a window that follows the engines and the tools. The others
-    are fixed, to compare with: `session-cap` of them, what fits `footprint_share`, `concurrency` of turns."""
+    are fixed, to compare with: `session-cap` of them, what fits `footprint_share`."""
     shadow: bool = False
     """Decide everything and enforce nothing but the limits on turns; records tell what would have waited."""
     max_running_per_replica: Annotated[int, Meta(ge=1, le=100_000)] = 256

@@ -10,7 +10,7 @@ from typing import Annotated, assert_never
 import msgspec
 from msgspec import Meta
 
-from gateway.admission.policy import AdmissionPolicy
+from gateway.admission.session_admission import SessionAdmission
 from gateway.core import events as ev
 from gateway.core import refusals
 from gateway.core.commands import Command, Refuse, SendHint
@@ -53,7 +53,7 @@ class Coordinator:
         config: CoordinatorConfig,
         *,
         fleet: Fleet,
-        admission: AdmissionPolicy,
+        admission: SessionAdmission,
         placement: PlacementPolicy,
         sessions: SessionBook,
         forecasts: Forecasts,

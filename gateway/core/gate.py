@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import assert_never
 
-from gateway.admission.policy import AdmissionPolicy, Room, TurnOutcome
+from gateway.admission.applicant import Room, TurnOutcome
+from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.waiting_room import Lane, Waiting, WaitingRoom
 from gateway.core.commands import Command, Dispatch
 from gateway.core.fleet import Fleet
@@ -46,7 +47,7 @@ class Gate:
     def __init__(
         self,
         fleet: Fleet,
-        admission: AdmissionPolicy,
+        admission: SessionAdmission,
         placement: PlacementPolicy,
         forecasts: Forecasts,
         live: Mapping[RequestId, LiveRequest],

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gateway.admission.policy import Applicant
+from gateway.admission.applicant import Applicant
 from gateway.admission.waiting_room import Lane
 from gateway.core.lifecycle import TRANSITIONS, LifecycleError, State, Step, advance
 from gateway.domain.by_agent import AgentKey

@@ -9,7 +9,6 @@ from typing import Final
 
 import msgspec
 
-from gateway.admission.policy import AdmissionPolicy
 from gateway.admission.pool import PoolAdmission
 from gateway.admission.session_admission import SessionAdmission
 from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId
@@ -65,23 +64,23 @@ class Members:
         return None
 
 
-def view_members(admission: AdmissionPolicy) -> Members:
+def view_members(admission: SessionAdmission) -> Members:
     return Members(list(_pools(admission).values()))
 
 
-def view_pools(admission: AdmissionPolicy) -> tuple[PoolView, ...]:
+def view_pools(admission: SessionAdmission) -> tuple[PoolView, ...]:
     return tuple(_view_pool(name, pool) for name, pool in _pools(admission).items())
 
 
-def view_tenants(admission: AdmissionPolicy) -> tuple[TenantView, ...]:
+def view_tenants(admission: SessionAdmission) -> tuple[TenantView, ...]:
     """Those with most in the pools."""
     views = [each for name, pool in _pools(admission).items() for each in _tenants(name, pool)]
     views.sort(key=lambda view: (-view.admitted, -view.waiting, view.id))
     return tuple(views[:MAX_TENANTS])
 
 
-def _pools(admission: AdmissionPolicy) -> dict[PoolId, PoolAdmission]:
-    return admission.pools if isinstance(admission, SessionAdmission) else {}
+def _pools(admission: SessionAdmission) -> dict[PoolId, PoolAdmission]:
+    return admission.pools
 
 
 def _view_pool(name: PoolId, pool: PoolAdmission) -> PoolView:

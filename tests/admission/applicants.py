@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.admission.policy import Applicant, Room, TurnOutcome
+from gateway.admission.applicant import Applicant, Room, TurnOutcome
 from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.settings import AdmissionConfig
 from gateway.domain.by_agent import AgentKey

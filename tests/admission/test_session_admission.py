@@ -5,15 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.admission.bounded import NO_REPLICA
+from gateway.admission.applicant import TurnOutcome
 from gateway.admission.classes import ServiceClass
 from gateway.admission.cpu_pressure import CpuReading
 from gateway.admission.gaps import Gap
 from gateway.admission.limits import Bound
 from gateway.admission.packing import Regime
-from gateway.admission.policy import TurnOutcome
 from gateway.admission.quotas import Quota
-from gateway.admission.session_admission import SessionAdmission
+from gateway.admission.session_admission import NO_REPLICA, SessionAdmission
 from gateway.admission.sessions import Member
 from gateway.cost.estimator import Alone
 from gateway.domain.by_agent import AgentKey

@@ -49,9 +49,3 @@ def test_looking_changes_nothing():
     play = full_pool()
     before = [view_pools(play.brain.admission), view_tenants(play.brain.admission)]
     assert before == [view_pools(play.brain.admission), view_tenants(play.brain.admission)]
-
-
-def test_without_sessions_there_is_nothing_to_tell():
-    play = Playbook(admission={"policy": "concurrency"})
-    assert view_pools(play.brain.admission) == () == view_tenants(play.brain.admission)
-    assert view_members(play.brain.admission).get(SessionId("s-1")) is None

@@ -47,7 +47,7 @@ def test_more_is_found_in_the_cache_than_without():
 def fixed(spec: FleetSpec) -> Coordinator:
     """A gateway whose decisions do not follow what engines lose."""
     config = stock_config(spec)
-    admission = replace(config.admission, policy="concurrency")
+    admission = replace(config.admission, shadow=True)
     return assemble(replace(config, admission=admission), session_ids=numbered_ids())
 
 

@@ -58,7 +58,7 @@ def test_hints_reach_engines_and_are_followed(engines):
 def without_admission(spec: FleetSpec) -> Coordinator:
     """Who enters when weighs more than what engines hold, so nobody waits here."""
     config = run.stock_config(spec)
-    admission = replace(config.admission, policy="concurrency")
+    admission = replace(config.admission, shadow=True)
     return assemble(replace(config, admission=admission), session_ids=numbered_ids())
 
 

@@ -41,7 +41,7 @@ def test_under_pressure_engines_tell_of_it():
         replicas = [{"url": "http://sim", "name": "little-0"}]
         settings = {
             "pools": [{"name": POOL, "replicas": replicas}],
-            "admission": {"policy": "concurrency", "max_running_per_replica": 64},
+            "admission": {"shadow": True, "max_running_per_replica": 64},
         }
         brain = assemble(msgspec.convert(settings, Config), session_ids=numbered_ids())
         brain.__class__ = Listening

@@ -26,6 +26,7 @@ from gateway.simulator.fleet import FleetSpec
 from gateway.simulator.run import stock_config
 
 _OURS: Final = "predicted"
+_NONE: Final = "none"
 _PLACEMENTS: Final = (_OURS, *PLACEMENTS)
 
 
@@ -34,7 +35,8 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
     kv_bytes = plan.profile.model.kv_bytes_per_token
     link = plan.profile.hardware.host_link_bytes_per_s * plan.profile.tensor_parallel
     admission = {
-        "policy": values["admission"],
+        "policy": "sessions" if values["admission"] == _NONE else values["admission"],
+        "shadow": values["admission"] == _NONE,
         "session_cap": values["n"],
         "footprint_share": values["f"],
         "follows_tools": bool(values["tools"]),
@@ -75,7 +77,7 @@ TURNPIKE = Recipe(
             name="admission",
             default="sessions",
             sweep=("sessions",),
-            meaning="`sessions`; to compare with: `session-cap`, `footprint`, `concurrency`",
+            meaning="`sessions`; to compare with: `session-cap`, `footprint`, `none`",
         ),
         Knob(name="tools", default=1, sweep=(1,), meaning="0: the window follows the engines alone"),
         Knob(

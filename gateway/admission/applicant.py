@@ -1,0 +1,74 @@
+"""What admission is told of a turn: who applies, what room there is, and how the turn ended."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.cost.estimator import Alone
+from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
+from gateway.domain.decision import Edge, Refusal
+from gateway.domain.fleet import ReplicaLoad
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.request import Claims, Usage
+
+
+class Applicant(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn of a session, or a request of none, and what it wants."""
+
+    request: RequestId
+    pool: PoolId
+    tenant: TenantId
+    body_bytes: int = 0
+    session: SessionId | None = None
+    """None for a request that belongs to no session: it is never counted as one."""
+    thread: ThreadId | None = None
+    edge: Edge = Edge.OPENS
+    parent: SessionId | None = None
+    """The session on whose behalf this one runs."""
+    agent: AgentKey = UNKNOWN_AGENT
+    """What kind of agent asks."""
+    task_arrived_s: float = 0.0
+    """When the session's first turn came."""
+    claims: Claims | None = None
+    """What the client says of how urgent it is (`classes.py`)."""
+    is_background: bool = False
+    """The protocol says that nobody waits for the answer."""
+
+
+class Room(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is for an applicant."""
+
+    candidates: Sequence[ReplicaLoad]
+    """Healthy replicas that may run it; empty if there is none."""
+    must_queue: bool
+    """Others wait for the same replicas, so this one may not overtake them."""
+    waiting: int
+    """Turns in the waiting room now."""
+    waiting_bytes: int
+
+
+class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a turn ended that had been let in."""
+
+    was_answered: bool
+    """The client got an answer, to its end."""
+    has_calls: bool = False
+    """Tools run next."""
+    replica: ReplicaId | None = None
+    ran_s: float = 0.0
+    """On that replica."""
+    launch_s: float | None = None
+    """Until the first token."""
+    usage: Usage = Usage()
+    prefill_s: float | None = None
+    """What computing its prompt takes, as far as that was not cached, on that replica alone."""
+    alone: Alone | None = None
+    """What all of it takes on that replica alone, where nothing is lost that turns before it left; None if
+    that is not known."""
+
+
+class Displaced(msgspec.Struct, frozen=True):
+    """A turn that waited has to leave, because somebody who is entitled to more needs its place."""
+
+    request: RequestId
+    refusal: Refusal
