@@ -482,7 +482,8 @@ def test_a_session_that_goes_on_is_not_stolen():
     fleet.place("s0", a=3, b=0)
     loads = [ReplicaLoad(A, 4), ReplicaLoad(B, 0)]
     assert fleet.policy.look_around(loads, now=0.0) is None
-    assert fleet.policy.look_around(loads, now=0.2).turn == "r-s1"
+    steal = fleet.policy.look_around(loads, now=0.2)
+    assert steal is not None and steal.turn == "r-s1"
 
 
 def test_stealing_is_off_unless_it_is_asked_for():
