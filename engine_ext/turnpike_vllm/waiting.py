@@ -65,6 +65,7 @@ class RankedQueue(Generic[Item]):
         item = self.peek_request()
         heapq.heappop(self._heap)
         del self._entries[item]
+        self._sweep()
         return item
 
     def peek_request(self) -> Item:
@@ -93,6 +94,7 @@ class RankedQueue(Generic[Item]):
             self._entries.pop(request, None)
             if self._parked and request in self._parked:
                 self._parked.remove(request)
+        self._sweep()
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -111,12 +113,13 @@ class RankedQueue(Generic[Item]):
         rise = self._next_rise(item, self.now)
         if rise is not None:
             heapq.heappush(self._rises, (rise, self._count, item))
-        if len(self._heap) > 2 * len(self._entries) + 64:
-            self._sweep()
+        self._sweep()
 
     def _sweep(self) -> None:
-        """Without the entries that something replaced."""
+        """Drops the entries that something replaced, if they are many."""
         entries = self._entries
+        if len(self._heap) <= 2 * len(entries) + 64:
+            return
         self._heap = [each for each in self._heap if entries.get(each[2]) == each[1]]
         self._rises = [each for each in self._rises if entries.get(each[2]) == each[1]]
         heapq.heapify(self._heap)
