@@ -94,15 +94,14 @@ TestQueue.settings = settings(max_examples=60, stateful_step_count=40, deadline=
 
 
 def test_what_was_replaced_does_not_outlive_those_that_leave() -> None:
-    for leave in (RankedQueue.pop_request, lambda queue: queue.remove_request(queue.peek_request())):
-        queue: RankedQueue[Item] = RankedQueue(rank, next_rise, 0.0)
-        items = [Item(float(number), 3) for number in range(40)]
-        for item in items:
-            queue.add_request(item)
-        queue.refresh(items * 2)
-        for _ in items:
-            leave(queue)
-            assert len(queue._heap) <= 2 * len(queue) + 64
+    queue: RankedQueue[Item] = RankedQueue(rank, next_rise, 0.0)
+    items = [Item(float(number), 3) for number in range(40)]
+    for item in items:
+        queue.add_request(item)
+    queue.refresh(items * 2)
+    while items:
+        queue.remove_request(items.pop())
+        assert len(queue._heap) <= 2 * len(queue) + 64
 
 
 def test_nothing_is_in_front_of_an_empty_queue() -> None:
