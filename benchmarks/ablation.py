@@ -66,13 +66,7 @@ RULES: Final[dict[str, Without]] = {
     "back": Without(gaps.Gaps, "back", lambda *_: 1.0),
     "worth": Without(limits.Limits, "worth_s", lambda _: None),
     "idle_replica": Without(limits.Limits, "is_a_replica_idle", _never),
-    "soft_cap": Without(
-        window.Window, "pace_s", lambda self, demand, _: math.inf if demand > self.budget else 0.0
-    ),
-    "ceiling": Without(window, "_NEAR", math.inf),
-    "careful_steps": Without(window, "_CAREFUL", 1.0),
     "kv_aimd": Without(window, "_LEAST_OF_STATED", 0.9),
-    "evidence_longer": Without(gpu_pressure, "_LASTS_LONGER", 2.0),
     "own_doing": Without(limits.Limits, "is_half_empty", _never),
     "time_taken": Without(gpu_pressure, "_MOST_TAKEN", 0.0),
     "launch_delay": Without(gpu_pressure.GpuPressure, "saw_launch", lambda *_: None),

@@ -105,9 +105,8 @@ class Limits:
 
     # --- is there room? ------------------------------------------------------------------------------
 
-    def why_not(self, member: Member, *, taking: int = 1, since_s: float) -> Bound | None:
-        """What keeps the session out, if anything does; `taking`: so many places; `since_s`: how long ago the
-        last one did."""
+    def why_not(self, member: Member, *, taking: int = 1) -> Bound | None:
+        """What keeps the session out, if anything does; `taking`: so many places."""
         places, window = self._places, self.window
         if places.count == 0:
             return None
@@ -127,8 +126,7 @@ class Limits:
         limit = self.kv_limit()
         if peak > limit:
             return Bound(WaitReason.KV_FULL, peak, limit)
-        is_too_soon = since_s < window.pace_s(peak, max(demand)) and not member.is_spilled
-        return Bound(WaitReason.KV_NEARLY_FULL, peak, limit) if is_too_soon else None
+        return None
 
     def kv_limit(self) -> float:
         """Tokens that those who are in may be expected to hold; infinite where that is not known."""

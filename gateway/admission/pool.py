@@ -32,7 +32,6 @@ from gateway.domain.records import Record, SessionAdmitted, SessionHeld
 
 LIVENESS_S: Final = 0.1
 _TASKS_SAMPLED: Final = 256
-_OF_KV: Final = (WaitReason.KV_FULL, WaitReason.KV_NEARLY_FULL)
 _UNKNOWN: Final = Bound(WaitReason.BEHIND_OTHERS, 0.0, 0.0)
 _COMES_AGAIN_S: Final = 60.0
 """Who was told when to come again (in at most 30 s, `Retry-After`) and does so by then keeps its rank."""
@@ -74,7 +73,6 @@ class PoolAdmission:
         """Turns that wait no longer, and were not told yet."""
         self.is_stirred = False
         """Somebody may be let in, or next, who could not before."""
-        self._entered_s = -math.inf
         self._ticked_s = -math.inf
         self._bound: Bound | None = None
         """What keeps out who is next."""
@@ -112,14 +110,14 @@ class PoolAdmission:
         if bound is not None and self._settle(now=now):
             bound = self._why_not(member, now=now)
         if bound is None:
-            self._enter(member, now=now)
+            self._admit(member, now=now)
             return None
         self._bound = bound
         return bound.reason
 
     def force(self, member: Member, *, now: float) -> None:
         """Shadow mode: it is in, whatever was decided."""
-        self._enter(member, now=now)
+        self._admit(member, now=now)
 
     def hold(self, member: Member, applicant: Applicant, *, now: float) -> None:
         """A turn waits until its session has a place."""
@@ -263,13 +261,9 @@ class PoolAdmission:
         self.queue.take(entry.session)
         self.queue.entered(entry, now=now)
         member = self.places.members[entry.session]
-        self._enter(member, is_above=is_above, now=now)
+        self._admit(member, is_above=is_above, now=now)
         self.places.quiet_since_s = None  # its turns begin before anything else is decided
         return list(self.held.pop(entry.session).values())
-
-    def _enter(self, member: Member, *, is_above: bool = False, now: float) -> None:
-        self._admit(member, is_above=is_above, now=now)
-        self._entered_s = now
 
     def _admit(
         self, member: Member, *, parent: Member | None = None, is_above: bool = False, now: float
@@ -325,7 +319,7 @@ class PoolAdmission:
     def _why_not(self, member: Member, *, now: float) -> Bound | None:
         taking = max(1, len(self.held.get(member.session, ())))  # all of its turns enter with it
         bound = self._why_not_more(member.tenant, taking)
-        return bound or self.limits.why_not(member, taking=taking, since_s=now - self._entered_s)
+        return bound or self.limits.why_not(member, taking=taking)
 
     def _light_one(self, *, now: float) -> Entry | None:
         """Who does not have to wait for tools, behind somebody who does."""
@@ -340,7 +334,7 @@ class PoolAdmission:
         quiet_s = self.places.quiet_since_s
         if quiet_s is not None and now >= quiet_s + self._rest_s():
             return next(iter(candidates or self.queue.candidates(regime, lambda _: True, now=now)))
-        if self._blocked_by in _OF_KV and self.limits.is_a_replica_idle():
+        if self._blocked_by is WaitReason.KV_FULL and self.limits.is_a_replica_idle():
             return candidates[0] if candidates else None
         for entry in candidates[:1]:
             if entry.is_aged and self._ageing.may_exceed_window(self.places.above):

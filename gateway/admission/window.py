@@ -4,16 +4,16 @@ Source: MARS (§4.2), UpdateWindow. Its Algorithm 1 is reconstructed from the pr
 typeset.
 
 Symbols: *raw concurrency window* → `sessions`, and `with_tools` for sessions that bring work for tools;
-*KV-derived limit* → `budget`; *CPU-derived limit* → `cpu_limit`; *progressive soft cap* → `pace_s`.
+*KV-derived limit* → `budget`; *CPU-derived limit* → `cpu_limit`.
 
 Deviations: the KV-derived limit counts projected footprints of sessions, not requests, and is itself moved
 by additive increase and multiplicative decrease around what the engine states as its capacity: if nothing
 useful is lost, there is more room than stated (a host tier, a shared prefix), and if much is lost, less. So
 no constant belongs to a GPU or a model, and an engine that states no capacity is learned. Nothing limits
 before the first overload but the stated capacity. Where those who are in would fit into it, lost state moves
-the budget alone: nobody has to leave, because who leaves loses what it has. Losses come in bursts, since who
-leaves and comes back displaces others: those well below where the first one was hardly lower what is
-remembered of it, and the budget comes back quickly to near there (`_ceiling`). A decrease counts from the
+the budget alone: nobody has to leave, because who leaves loses what it has. MARS lets turns
+in ever more slowly near its limit (progressive soft cap); here that changes nothing that could be measured.
+A decrease counts from the
 sessions that are in, and waits until it has taken effect: at most one a *feedback time*, which is what a
 session takes from one turn to its next.
 
@@ -35,12 +35,6 @@ from gateway.domain.records import WindowUpdated
 
 HEALTHY: Final = 0.5
 OVERLOADED: Final = 1.0
-_NEAR: Final = 0.9
-_CAREFUL: Final = 0.05
-_BOLDER: Final = 1.02
-"""Near the ceiling the budget grows by `_CAREFUL` of a step, and each time by so much more."""
-_FORGETS: Final = 0.98
-"""How much of the ceiling is believed in after much was lost well below it."""
 _IN_USE: Final = 0.9
 """Share of the budget that has to be held, before that nothing is lost says anything."""
 _LEAST_OF_STATED: Final = 0.6
@@ -50,8 +44,6 @@ _LEAST_OF_STATED: Final = 0.6
 class WindowConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kv_share: Annotated[float, Meta(gt=0, le=1)] = 0.9
     """Share of the stated KV capacity that sessions may be expected to hold, to begin with."""
-    soft_from: Annotated[float, Meta(ge=0, le=1)] = 0.85
-    """From this share of the budget on, sessions enter ever more slowly."""
     decrease: Annotated[float, Meta(gt=0, lt=1)] = 0.7
     """Factor of a decrease of the window, under CPU pressure."""
     kv_decrease: Annotated[float, Meta(gt=0, lt=1)] = 0.85
@@ -105,10 +97,6 @@ class Window:
         self.budget = math.inf
         """Tokens."""
         self._capacity: float | None = None
-        self._ceiling = math.inf
-        """The budget at which much was lost the last time; the first budget before that. What is lost well
-        below it may be lost because room was just made there, and lowers it slowly."""
-        self._probe = _CAREFUL
         self._overloaded_since_s: float | None = None
         self._healthy_since_s: float | None = None
         self._changed_s = -math.inf
@@ -130,19 +118,6 @@ class Window:
     def tool_limit(self) -> float:
         """Of these, sessions whose tools are no light ones."""
         return max(1.0, min(self.with_tools, self.cpu_limit))
-
-    def pace_s(self, demand: float, more: float) -> float:
-        """How long after the last one a session may enter that brings the demand to this by `more` tokens;
-        inf: never. So what is left of the budget is given away within about a feedback time."""
-        if demand > self.budget:
-            return math.inf
-        if math.isinf(self.budget):
-            return 0.0
-        soft = self._config.soft_from * self.budget
-        if demand <= soft:
-            return 0.0
-        left = self.budget - soft
-        return self._feedback_s * (demand - soft) / left * min(0.5, more / left)
 
     def update(self, seen: WindowInputs, *, now: float) -> WindowChange | None:
         """To be asked about once a second."""
@@ -166,10 +141,9 @@ class Window:
         if seen.capacity is None or seen.capacity == self._capacity:
             return None
         if self._capacity is None or math.isinf(self.budget):
-            self.budget = self._ceiling = self._config.kv_share * seen.capacity
+            self.budget = self._config.kv_share * seen.capacity
         else:
             self.budget *= seen.capacity / self._capacity
-            self._ceiling *= seen.capacity / self._capacity
         self._capacity = seen.capacity
         return self._change("capacity", is_decrease=False)
 
@@ -177,9 +151,6 @@ class Window:
         config = self._config
         if seen.gpu.pressure >= seen.cpu.pressure:
             used = max(seen.demand, seen.held)
-            is_near = self.budget >= _NEAR * self._ceiling
-            self._ceiling = min(self.budget, used) if is_near else _FORGETS * self._ceiling
-            self._probe = _CAREFUL
             least = _LEAST_OF_STATED * self._capacity if self._capacity is not None else 1.0
             self.budget = max(least, config.kv_decrease * min(self.budget, used))
             fits = self._capacity is not None and seen.held <= self._capacity
@@ -204,7 +175,7 @@ class Window:
         elif seen.blocked_by == "tools":
             self.with_tools += max(1.0, 0.05 * self.with_tools)
         elif seen.blocked_by == "kv" and seen.gpu.is_loss_known and seen.held >= _IN_USE * self.budget:
-            self.budget += self._step() * (self._capacity or self.budget)
+            self.budget += self._config.kv_increase * (self._capacity or self.budget)
         elif math.isfinite(self.sessions) and self.sessions < 2 * seen.admitted + 2:
             self.sessions += 1.0
         elif math.isfinite(self.with_tools) and self.with_tools < 2 * seen.with_tools + 2:
@@ -213,15 +184,6 @@ class Window:
             return None
         self._changed_s = now
         return self._change("healthy", is_decrease=False)
-
-    def _step(self) -> float:
-        """Quick up to where much was lost the last time; then with care, and ever less of it while nothing is
-        lost."""
-        if self.budget < _NEAR * self._ceiling:
-            return self._config.kv_increase
-        step = self._probe * self._config.kv_increase
-        self._probe = min(1.0, self._probe * _BOLDER)
-        return step
 
     def _change(self, reason: str, *, is_decrease: bool) -> WindowChange:
         return WindowChange(

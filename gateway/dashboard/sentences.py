@@ -11,8 +11,6 @@ WAITS: Final = {
     "window_full": "as many sessions were in as may be",
     "tools_full": "the hosts of their tools had as many sessions as they can bear",
     "kv_full": "the sessions that were in are expected to need all of the KV cache",
-    "kv_nearly_full": "the sessions that were in are expected to need nearly all of the KV cache, "
-    "so others enter one by one",
     "behind_others": "other sessions waited already",
     "tenant_sessions": "as many of its tenant's sessions were in as it may have",
     "others_late": "its tenant's sessions had more than their share, and the others' turns were late",
@@ -33,7 +31,6 @@ _COUNTS: Final = {
     "window_full": "the sessions that are in",
     "tools_full": "the sessions that are in and bring work for tools",
     "kv_full": "the KV tokens that those who are in are expected to hold",
-    "kv_nearly_full": "the KV tokens that those who are in are expected to hold",
     "tenant_sessions": "its tenant's sessions that are in",
     "others_late": "the sessions that its tenant is charged for, now and lately,",
 }

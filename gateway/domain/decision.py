@@ -52,8 +52,6 @@ class WaitReason(Word):
     """As many sessions are in as their tools' hosts can bear."""
     KV_FULL = "kv_full"
     """The sessions that are in are expected to need all of the KV cache."""
-    KV_NEARLY_FULL = "kv_nearly_full"
-    """They are expected to need nearly all of it; sessions enter one by one."""
     BEHIND_OTHERS = "behind_others"
     """Other sessions wait already."""
     TENANT_SESSIONS = "tenant_sessions"

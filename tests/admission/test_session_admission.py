@@ -293,16 +293,6 @@ def test_where_kv_is_short_one_that_fits_passes_a_large_one_of_its_tenant_until_
     assert play.finish("big")[0] == "huge"
 
 
-def test_near_the_budget_sessions_enter_one_by_one():
-    play = Play(window={"soft_from": 0.0}).has(kv_tokens=1_000_000)
-    for number in range(3):
-        play.turn(f"s{number}", tokens=80_000)
-        play.now += 20
-    assert play.is_let_in("s4", body_bytes=320_000)
-    assert play.ask("s5", body_bytes=320_000) == Wait(reason=WaitReason.KV_NEARLY_FULL)
-    assert play.later(20.0) == ["s5"]
-
-
 def test_a_session_larger_than_everything_enters_an_empty_pool():
     play = Play().has(kv_tokens=1000)
     assert play.is_let_in("s1", body_bytes=1_000_000)
@@ -739,7 +729,7 @@ def test_which_limit_grows_is_what_keeps_the_next_one_waiting(monkeypatch):
     play.is_let_in("s0")
     play.is_let_in("next", tenant="u")
     play.is_let_in("behind", tenant="v", task_arrived_s=play.now + 1)
-    reasons = {"next": WaitReason.KV_FULL, "behind": WaitReason.KV_NEARLY_FULL}
+    reasons = {"next": WaitReason.KV_FULL, "behind": WaitReason.WINDOW_FULL}
     monkeypatch.setattr(play.pool.limits, "why_not", lambda member, **_: Bound(reasons[member.session], 2, 1))
     monkeypatch.setattr(play.pool, "_regime", lambda **_: Regime.KV_BOUND)
     play.pool.let_in(now=play.now)

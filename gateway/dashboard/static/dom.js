@@ -63,7 +63,7 @@ export function clock(atS, { seconds = true } = {}) {
   return seconds ? `${hm}:${two(date.getSeconds())}` : hm;
 }
 
-/** `kv_nearly_full` → `kv nearly full`. */
+/** `behind_others` → `behind others`. */
 export const words = (name) => String(name).replaceAll("_", " ").replaceAll("-", " ");
 
 /** A value of a field, by what its name says of its unit. */

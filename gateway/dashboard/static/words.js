@@ -14,7 +14,6 @@ export const WAITS = {
   window_full: "as many sessions were in as may be",
   tools_full: "as many sessions were in as the hosts of their tools can bear",
   kv_full: "the sessions that were in are expected to need all of the KV cache",
-  kv_nearly_full: "the sessions that were in are expected to need nearly all of the KV cache, so they enter one by one",
   behind_others: "other sessions waited already",
   no_replica: "no replica that could run it answered",
   home_lost: "its replica was lost, and sessions move from there one by one",
