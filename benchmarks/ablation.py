@@ -69,7 +69,6 @@ RULES: Final[dict[str, Without]] = {
     "kv_aimd": Without(window, "_LEAST_OF_STATED", 0.9),
     "own_doing": Without(limits.Limits, "is_half_empty", _never),
     "time_taken": Without(gpu_pressure, "_MOST_TAKEN", 0.0),
-    "launch_delay": Without(gpu_pressure.GpuPressure, "saw_launch", lambda *_: None),
     "warm_first": Without(pool, "entry_of", _cold),
     "hopeful": Without(packing.TenantQueue, "_hopeful", lambda *_, **__: None),
     "starved": Without(packing.TenantQueue, "starved", lambda *_, **__: None),

@@ -57,8 +57,6 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     replica: ReplicaId | None = None
     ran_s: float = 0.0
     """On that replica."""
-    launch_s: float | None = None
-    """Until the first token."""
     usage: Usage = Usage()
     prefill_s: float | None = None
     """What computing its prompt takes, as far as that was not cached, on that replica alone."""

@@ -2,29 +2,28 @@
 
 Source: MARS (§4.1, §4.2): KV occupancy and launch delay, from the unified information stream.
 
-Symbols: *KV cache occupancy* → `kv_used`; *launch delay* → `launch_inflation`.
+Symbols: *KV cache occupancy* → `kv_used`.
 
 Deviations: occupancy alone says little: of a session in its tool phase the engine counts nothing as used. The
 strongest sign is *loss*: prompt tokens that the session's last turn left behind and that its next turn did
 not find in the cache any more. Every stock engine reports what is needed for it in `usage`. A change of
 content loses state too; so does an engine without prefix cache: what was lost while the pool was half empty
-is therefore taken as the clients' own doing. Launch delay only ever holds the window back, since a long
-prompt raises it as well. How much loss is too much follows from what one session fewer would gain and cost:
-of n on a replica it costs one part in n of what they get done, and at best saves the time in which what was
-lost is computed again. So 1 / n of a replica's time is overload; and less, where prompts take much of that
-time: while one is computed the others' answers stand still. With a share φ of the time gone, and a share r of
-their own time that sessions spend in the engine, one of n does not get 1 / n done, but 1 / n ÷ (1 + r φ / (1
-− φ)): this is how the throughput X grows with n = X (z + d / (1 − X p)), for tools of z, answers of d and
-prompts of p seconds. What a token takes is known from its own launch delays (`cost/estimator.py`): for a
-dense model of 70B a tenth of the tokens is ruin, for a sparse one of 3B it is bearable. Before that is known,
-1 / n of the tokens is overload. Where much is lost turns become slow, and few of them end in a feedback time:
-then what was seen over a longer time counts (`Evidence`).
+is therefore taken as the clients' own doing. Launch delay is no sign: a long prompt raises it as well, and to
+hold the window back for it changed no mean completion. How much loss is too much follows from what one
+session fewer would gain and cost: of n on a replica it costs one part in n of what they get done, and at best
+saves the time in which what was lost is computed again. So 1 / n of a replica's time is overload; and less,
+where prompts take much of that time: while one is computed the others' answers stand still. With a share φ of
+the time gone, and a share r of their own time that sessions spend in the engine, one of n does not get 1 / n
+done, but 1 / n ÷ (1 + r φ / (1 − φ)): this is how the throughput X grows with n = X (z + d / (1 − X p)), for
+tools of z, answers of d and prompts of p seconds. What a token takes is known from its own launch delays
+(`cost/estimator.py`): for a dense model of 70B a tenth of the tokens is ruin, for a sparse one of 3B it is
+bearable. Before that is known, 1 / n of the tokens is overload. Where much is lost turns become slow, and few
+of them end in a feedback time: then what was seen over a longer time counts (`Evidence`).
 
 Invariants: readings are between decisions of the window, old evidence fades with the feedback time; a value
 that an engine does not report is no pressure.
 """
 
-import math
 from collections.abc import Iterable
 from typing import Final
 
@@ -60,7 +59,6 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     preemptions_per_turn: float = 0.0
     kv_used: float = 0.0
     waiting: int = 0
-    launch_inflation: float = 1.0
 
 
 class GpuPressure:
@@ -73,8 +71,6 @@ class GpuPressure:
         self.studied = DecayedMean(half_life=200)
         """Of the turns that are answered, the share that is seen here."""
         self._own_doing = DecayedMean(half_life=200)
-        self._launch_usual = DecayedMean(half_life=500)
-        self._launch_lately = DecayedMean(half_life=10)
 
     # --- what is seen --------------------------------------------------------------------------------
 
@@ -108,11 +104,6 @@ class GpuPressure:
         """What computing one took, as far as it was not cached."""
         for evidence in self._all:
             evidence.prefill_s += prefill_s
-
-    def saw_launch(self, delay_s: float) -> None:
-        value = math.log(max(delay_s, 1e-3))
-        self._launch_usual.add(value)
-        self._launch_lately.add(value)
 
     # --- what it means -------------------------------------------------------------------------------
 
@@ -159,8 +150,6 @@ class GpuPressure:
         seen = self._lately if self._lately.all_turns >= _ENOUGH_TURNS else self._longer
         loss = self._loss(seen)
         preemptions = seen.preemptions / seen.all_turns if seen.all_turns >= _ENOUGH_TURNS else 0.0
-        lately = self._launch_lately.mean(0.0) - self._launch_usual.mean(0.0)
-        inflation = math.exp(lately) if self._launch_lately.weight >= _ENOUGH_TURNS else 1.0
         signs = {
             LOST: self._loss_pressure(
                 seen,
@@ -173,7 +162,6 @@ class GpuPressure:
             "preemptions": preemptions / PREEMPTIONS_ARE_OVERLOAD,
             # Queued behind a full cache; a queue behind long prompts alone is work, not pressure.
             "kv_full": waiting / (waiting + running) * 2.0 if kv_used > 0.9 and waiting else 0.0,
-            "launch_delay": min(0.9, inflation / 4.0) if inflation > 2.0 else 0.0,
         }
         reason = max(signs, key=lambda name: signs[name])
         return GpuReading(
@@ -184,7 +172,6 @@ class GpuPressure:
             preemptions_per_turn=preemptions,
             kv_used=kv_used,
             waiting=waiting,
-            launch_inflation=inflation,
         )
 
     def _loss_pressure(

@@ -115,5 +115,3 @@ class Lessons:
         known.saw_turn(
             member.agent, member.turn + 1, grown=grown if continues else None, turn_s=outcome.ran_s
         )
-        if outcome.launch_s is not None:
-            limits.gpu.saw_launch(outcome.launch_s)

@@ -6,16 +6,15 @@ typeset.
 Symbols: *raw concurrency window* → `sessions`, and `with_tools` for sessions that bring work for tools;
 *KV-derived limit* → `budget`; *CPU-derived limit* → `cpu_limit`.
 
-Deviations: the KV-derived limit counts projected footprints of sessions, not requests, and is itself moved
-by additive increase and multiplicative decrease around what the engine states as its capacity: if nothing
-useful is lost, there is more room than stated (a host tier, a shared prefix), and if much is lost, less. So
-no constant belongs to a GPU or a model, and an engine that states no capacity is learned. Nothing limits
-before the first overload but the stated capacity. Where those who are in would fit into it, lost state moves
-the budget alone: nobody has to leave, because who leaves loses what it has. MARS lets turns
-in ever more slowly near its limit (progressive soft cap); here that changes nothing that could be measured.
-A decrease counts from the
-sessions that are in, and waits until it has taken effect: at most one a *feedback time*, which is what a
-session takes from one turn to its next.
+Deviations: the KV-derived limit counts projected footprints of sessions, not requests, and is itself moved by
+additive increase and multiplicative decrease around what the engine states as its capacity: if nothing useful
+is lost, there is more room than stated (a host tier, a shared prefix), and if much is lost, less. So no
+constant belongs to a GPU or a model, and an engine that states no capacity is learned. Nothing limits before
+the first overload but the stated capacity. Where those who are in would fit into it, lost state moves the
+budget alone: nobody has to leave, because who leaves loses what it has. MARS lets turns in ever more slowly
+near its limit (progressive soft cap); here that changes nothing that could be measured. A decrease counts
+from the sessions that are in, and waits until it has taken effect: at most one a *feedback time*, which is
+what a session takes from one turn to its next.
 
 Invariants: at most one decrease per feedback time; overload shorter than a feedback time changes nothing;
 between overload and health (hysteresis) nothing changes; the window never falls below one session; every

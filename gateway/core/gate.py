@@ -236,7 +236,6 @@ class Gate:
                 has_calls=answer is not None and bool(answer.tool_calls),
                 replica=live.tried[-1],
                 ran_s=now - live.submitted_s,
-                launch_s=live.first_token_s - live.submitted_s if live.saw_first_token else None,
                 usage=usage,
                 prefill_s=self._forecasts.prefill_s(live.tried[-1], usage) if learns else None,
                 alone=self._forecasts.alone(live, live.tried[-1], usage) if learns else None,

@@ -55,7 +55,6 @@ def answered(*, tokens=None, cached=None, output=0, calls=True, ran_s=1.0, repli
         has_calls=calls,
         replica=replica,
         ran_s=ran_s,
-        launch_s=0.1,
         usage=Usage(prompt_tokens=tokens, cached_tokens=cached, output_tokens=output),
     )
 

@@ -155,16 +155,6 @@ def test_a_queue_behind_a_full_cache_is_pressure_and_one_behind_long_prompts_is_
     assert read(gpu).pressure == 0.0
 
 
-def test_slow_launches_hold_back_but_are_no_overload():
-    gpu = GpuPressure()
-    for _ in range(400):
-        gpu.saw_launch(0.1)
-    for _ in range(20):
-        gpu.saw_launch(20.0)
-    reading = read(gpu)
-    assert reading.reason == "launch_delay" and 0.5 < reading.pressure < 1.0
-
-
 def test_capacity_is_that_of_the_replicas_that_are_up():
     gpu = GpuPressure()
     assert gpu.capacity([A, B]) is None

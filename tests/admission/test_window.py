@@ -130,15 +130,6 @@ def test_the_budget_grows_beyond_the_stated_capacity_only_where_losses_would_sho
     assert play.window.budget == 900
 
 
-def steps_of(play: Played, count: int) -> list[float]:
-    budgets = [play.window.budget]
-    for _ in range(count):
-        play.run(10, capacity=1000.0, blocked_by="kv", held=1e6)
-        budgets.append(play.window.budget)
-    steps = [later - sooner for sooner, later in itertools.pairwise(budgets)]
-    return [step for step in steps if step]
-
-
 def test_who_thrashes_has_to_leave_and_who_would_fit_does_not():
     full = {"gpu": 2.0, "capacity": 1000.0, "demand": 1500.0}
     left = 10 * 0.85 / 1.5  # of ten, as many as there is room for

@@ -42,7 +42,6 @@ export const MOVES = {
   engines_have_no_time: "only as many may be in as fit: engines have no time to compute again what is lost",
   preemptions: "engines preempted turns",
   kv_full: "turns queued behind a full KV cache",
-  launch_delay: "first tokens came late",
   tools_slow: "tools slower than while fewer ran",
   host_load: "the tools' hosts are loaded",
   others_late: "turns of tenants within their share are late, so nobody may hold far more than its own",
