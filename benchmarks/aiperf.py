@@ -152,7 +152,8 @@ def read(export: bytes) -> Profile:
 
 def _command(load: Load, urls: Sequence[str], directory: Path, model: str, tokenizer: Path) -> list[str]:
     return [
-        *(str(_ENVIRONMENT / "bin/aiperf"), "profile", "--model", model, "--tokenizer", str(tokenizer)),
+        *(str(_ENVIRONMENT / "bin/python"), "-m", "aiperf"),  # its script names where it was installed
+        *("profile", "--model", model, "--tokenizer", str(tokenizer)),
         *("--endpoint-type", "chat", "--streaming"),
         *(word for url in urls for word in ("--url", url)),
         *("--conversation-num", str(load.conversations), "--conversation-turn-mean", str(load.turns)),

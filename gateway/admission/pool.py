@@ -9,22 +9,21 @@ of tools report that they are overloaded, within a feedback time.
 """
 
 import math
-from collections.abc import Collection
 from typing import Final
 
 from gateway.admission.applicant import Applicant, TurnOutcome
 from gateway.admission.classes import Ageing, ServiceClass
 from gateway.admission.cpu_pressure import CpuPressure
-from gateway.admission.fair_share import AMPLE, BLOCKED_S, EPOCH_S, FairShare
+from gateway.admission.fair_share import BLOCKED_S, EPOCH_S, FairShare
 from gateway.admission.footprint import Footprints
 from gateway.admission.gaps import Gaps
+from gateway.admission.giving_back import GivingBack
 from gateway.admission.lessons import Lessons
-from gateway.admission.limits import OVERFLOW, SCARCE, Bound, Limits
+from gateway.admission.limits import SCARCE, Bound, Limits
 from gateway.admission.packing import Entry, Pressures, Regime, choose_regime, first_that_fits
-from gateway.admission.promises import LATE
 from gateway.admission.queue import SessionQueue, entry_of, task_of
 from gateway.admission.quotas import Quotas
-from gateway.admission.sessions import Member, Places, to_leave
+from gateway.admission.sessions import Member, Places
 from gateway.admission.settings import AdmissionConfig
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
@@ -63,8 +62,7 @@ class PoolAdmission:
         self.window = self.limits.window
         self.lessons = Lessons(self.places, self.footprints, self.limits)
         self.promises = self.limits.promises
-        self._is_one_above = False
-        """A tenant holds more than its share, as of the last look at the window."""
+        self.giving_back = GivingBack(self.places, self.fair, self.limits, cpu, self.release)
         self._ageing = Ageing(config.classes)
         self.queue = SessionQueue(config.packing, self.fair, self._ageing)
         self.held: dict[SessionId, dict[RequestId, Applicant]] = {}
@@ -183,7 +181,7 @@ class PoolAdmission:
             kept_s=pause_s,
             prompt_tokens=outcome.usage.prompt_tokens or 0,
         )
-        if self._is_one_above and not self.fair.holds_too_much(member.tenant):
+        if self.giving_back.is_one_above and not self.fair.holds_too_much(member.tenant):
             self.promises.saw(gap_s=gap_s, taken_s=now - asked_s, alone_s=outcome.alone.seconds)
 
     def turn_is_over(self, member: Member, *, now: float) -> None:
@@ -294,14 +292,8 @@ class PoolAdmission:
         held = self.places.sessions_of(tenant)
         if not self._quotas.may_hold(tenant, held):
             return Bound(WaitReason.TENANT_SESSIONS, held + 1.0, held)
-        charge, level = self.fair.charge(tenant, float(taking)), self._level(tenant)
+        charge, level = self.fair.charge(tenant, float(taking)), self.giving_back.level(tenant)
         return Bound(WaitReason.OTHERS_LATE, charge, level) if charge > level else None
-
-    def _level(self, tenant: TenantId) -> float:
-        """What it may be charged, as far as promises to others are concerned."""
-        if not self.fair.asks_for_much(tenant):
-            return math.inf
-        return self.fair.weight(tenant) * max(self.promises.level, AMPLE * self.fair.share)
 
     @property
     def _blocked_by(self) -> WaitReason | None:
@@ -379,36 +371,8 @@ class PoolAdmission:
             return
         self.is_stirred = True
         excess = self.limits.update(waiting=len(self.queue), blocked_by=self._blocked_by, now=now)
-        members = [each for of in self.places.by_tenant.values() for each in of.values()]
-        if excess is not None:
-            may_stay = self._cpu.is_light if excess.is_of_tools else lambda _: False
-            of_them = [each for each in members if not may_stay(each.agent)]
-            self._yield_newest(of_them, excess.sessions, excess.why, now=now)
-        else:
-            leaving = sum(each.tokens for each in members if each.must_yield)
-            if (count := self.limits.too_many(leaving)) > 0:
-                self.limits.say(OVERFLOW, waiting=len(self.queue), now=now)
-                self._yield_newest(members, count, OVERFLOW, now=now)
-        self._keep_promises(now=now)
-
-    def _keep_promises(self, *, now: float) -> None:
-        self.fair.pass_time(now=now)
-        most = self.fair.most_charged
-        self._is_one_above = self.fair.is_far_beyond(most)
-        reason = self.promises.update(
-            most,
-            is_far_beyond=self._is_one_above,
-            least=AMPLE * self.fair.share,
-            are_waiting=len(self.queue) > 0,
-            fill=self.limits.kv_pressure(),
-            feedback_s=self.window.feedback_s,
-            now=now,
-        )
-        if reason is None:
-            return
-        self.limits.say(reason, waiting=len(self.queue), now=now)
-        if reason == LATE:
-            self._make_room_for_the_late(now=now)
+        self.giving_back.after_update(excess, waiting=len(self.queue), now=now)
+        self.giving_back.keep_promises(waiting=len(self.queue), now=now)
 
     def _settle(self, *, now: float) -> bool:
         """Lets go of those that are silent for too long; whether there were any."""
@@ -418,32 +382,9 @@ class PoolAdmission:
         return bool(gone)
 
     def _make_room_for_the_blocked(self, *, now: float) -> None:
-        """§6.2 (4) of SAGA, without killing: one session of whoever holds too much waits at its next turn."""
+        """Whoever is next, and is kept out by what others hold."""
         if self._blocked_by not in SCARCE:
             return
         candidates = self.queue.candidates(Regime.NORMAL, self._may_hold, now=now)
-        if not candidates or now - candidates[0].since_s < BLOCKED_S:
-            return
-        blocked = candidates[0].tenant
-        holder = max(self.places.by_tenant, key=lambda tenant: self.fair.rank(tenant)[0], default=None)
-        if holder is None or not self.fair.should_yield(blocked, 1.0, holder, 1.0):
-            return
-        of_holder = self.places.by_tenant[holder].values()
-        if not any(member.must_yield for member in of_holder):
-            self._yield_newest(of_holder, 1, "fair_share", now=now)
-
-    def _make_room_for_the_late(self, *, now: float) -> None:
-        """Who holds too much has to come down to the level, at its sessions' next turns."""
-        for tenant in tuple(self.fair.holders):
-            staying = [each for each in self.places.by_tenant.get(tenant, {}).values() if not each.must_yield]
-            leaving = self.fair.held(tenant) - sum(each.places for each in staying)
-            beyond = 2.0 * (self.fair.charge(tenant, -leaving) - self._level(tenant))
-            self._yield_newest(staying, int(max(0.0, beyond)), LATE, now=now)
-
-    def _yield_newest(self, members: Collection[Member], count: int, why: str, *, now: float) -> None:
-        """Of whoever holds the most for its share, the newest, until so many places are given back."""
-        for member in to_leave(members, count, self.fair.entitlement):
-            if member.live:
-                member.must_yield = why
-            else:
-                self.release(member, now=now)
+        if candidates and now - candidates[0].since_s >= BLOCKED_S:
+            self.giving_back.for_the_blocked(candidates[0].tenant, now=now)

@@ -14,7 +14,7 @@ while no session that is in has a live turn.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -366,24 +366,3 @@ class Places:
 
     def _demand_of(self, member: Member) -> Demand:
         return self._footprints.demand(member.agent, max(1, member.turn), member.tokens, back=member.back)
-
-
-def to_leave(
-    members: Collection[Member], places: int, entitlement: Callable[[TenantId], float]
-) -> Iterator[Member]:
-    """Who gives so many places back: of whoever holds the most for its share, the newest, one after another.
-    Those who have to already are not counted."""
-    newest: dict[TenantId, list[Member]] = {}
-    held: dict[TenantId, int] = {}
-    for member in sorted(members, key=lambda each: each.task_arrived_s):
-        if not member.must_yield:
-            newest.setdefault(member.tenant, []).append(member)
-            held[member.tenant] = held.get(member.tenant, 0) + member.places
-    while places > 0 and newest:
-        tenant = max(newest, key=lambda each: held[each] / entitlement(each))
-        member = newest[tenant].pop()
-        places -= member.places
-        held[tenant] -= member.places
-        if not newest[tenant]:
-            del newest[tenant]
-        yield member

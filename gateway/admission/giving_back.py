@@ -1,0 +1,126 @@
+"""Who gives a place back, so that others can have it, or that those who stay lose nothing.
+
+Source: SAGA (§6.2 (4)): what blocks others gives way.
+
+Deviations: SAGA preempts. Here nothing that runs is stopped: a session with a live turn waits at its next.
+
+Invariants: of whoever holds the most for its share, its newest session is the next to go; who has to go
+already is counted as gone; nobody has to come down to less than `AMPLE` times its share for being late.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator
+from typing import Protocol
+
+from gateway.admission.cpu_pressure import CpuPressure
+from gateway.admission.fair_share import AMPLE, FairShare
+from gateway.admission.limits import OVERFLOW, Excess, Limits
+from gateway.admission.promises import LATE
+from gateway.admission.sessions import Member, Places
+from gateway.domain.ids import TenantId
+
+
+class Release(Protocol):
+    def __call__(self, member: Member, *, now: float) -> None: ...
+
+
+class GivingBack:
+    def __init__(
+        self, places: Places, fair: FairShare, limits: Limits, cpu: CpuPressure, release: Release
+    ) -> None:
+        """`release`: gives the place back of a session that has no live turn."""
+        self._places = places
+        self._fair = fair
+        self._limits = limits
+        self._cpu = cpu
+        self._release = release
+        self.is_one_above = False
+        """A tenant holds far more than its share, as of the last look at the window."""
+
+    def after_update(self, excess: Excess | None, *, waiting: int, now: float) -> None:
+        """The window was looked at: who is too many after a decrease, or will be with the next turns.
+        `waiting`: sessions."""
+        members = [each for of in self._places.by_tenant.values() for each in of.values()]
+        if excess is not None:
+            may_stay = self._cpu.is_light if excess.is_of_tools else lambda _: False
+            of_them = [each for each in members if not may_stay(each.agent)]
+            self.newest(of_them, excess.sessions, excess.why, now=now)
+            return
+        leaving = sum(each.tokens for each in members if each.must_yield)
+        if (count := self._limits.too_many(leaving)) > 0:
+            self._limits.say(OVERFLOW, waiting=waiting, now=now)
+            self.newest(members, count, OVERFLOW, now=now)
+
+    def keep_promises(self, *, waiting: int, now: float) -> None:
+        """To be called about once a second. Moves the level, and makes those beyond it give way."""
+        fair, limits = self._fair, self._limits
+        fair.pass_time(now=now)
+        most = fair.most_charged
+        self.is_one_above = fair.is_far_beyond(most)
+        reason = limits.promises.update(
+            most,
+            is_far_beyond=self.is_one_above,
+            least=AMPLE * fair.share,
+            are_waiting=waiting > 0,
+            fill=limits.kv_pressure(),
+            feedback_s=limits.window.feedback_s,
+            now=now,
+        )
+        if reason is None:
+            return
+        limits.say(reason, waiting=waiting, now=now)
+        if reason == LATE:
+            self.for_the_late(now=now)
+
+    def level(self, tenant: TenantId) -> float:
+        """What it may be charged, as far as promises to others are concerned."""
+        if not self._fair.asks_for_much(tenant):
+            return math.inf
+        return self._fair.weight(tenant) * max(self._limits.promises.level, AMPLE * self._fair.share)
+
+    def for_the_blocked(self, blocked: TenantId, *, now: float) -> None:
+        """One session of whoever holds too much, so that this tenant can have one."""
+        holder = max(self._places.by_tenant, key=lambda tenant: self._fair.rank(tenant)[0], default=None)
+        if holder is None or not self._fair.should_yield(blocked, 1.0, holder, 1.0):
+            return
+        of_holder = self._places.by_tenant[holder].values()
+        if not any(member.must_yield for member in of_holder):
+            self.newest(of_holder, 1, "fair_share", now=now)
+
+    def for_the_late(self, *, now: float) -> None:
+        """Who holds too much has to come down to the level."""
+        for tenant in tuple(self._fair.holders):
+            of_tenant = self._places.by_tenant.get(tenant, {}).values()
+            staying = [each for each in of_tenant if not each.must_yield]
+            leaving = self._fair.held(tenant) - sum(each.places for each in staying)
+            beyond = 2.0 * (self._fair.charge(tenant, -leaving) - self.level(tenant))
+            self.newest(staying, int(max(0.0, beyond)), LATE, now=now)
+
+    def newest(self, members: Collection[Member], count: int, why: str, *, now: float) -> None:
+        """Of whoever holds the most for its share, the newest, until so many places are given back."""
+        for member in to_leave(members, count, self._fair.entitlement):
+            if member.live:
+                member.must_yield = why
+            else:
+                self._release(member, now=now)
+
+
+def to_leave(
+    members: Collection[Member], places: int, entitlement: Callable[[TenantId], float]
+) -> Iterator[Member]:
+    """Who gives so many places back: of whoever holds the most for its share, the newest, one after another.
+    Those who have to already are not counted."""
+    newest: dict[TenantId, list[Member]] = {}
+    held: dict[TenantId, int] = {}
+    for member in sorted(members, key=lambda each: each.task_arrived_s):
+        if not member.must_yield:
+            newest.setdefault(member.tenant, []).append(member)
+            held[member.tenant] = held.get(member.tenant, 0) + member.places
+    while places > 0 and newest:
+        tenant = max(newest, key=lambda each: held[each] / entitlement(each))
+        member = newest[tenant].pop()
+        places -= member.places
+        held[tenant] -= member.places
+        if not newest[tenant]:
+            del newest[tenant]
+        yield member
