@@ -40,6 +40,8 @@ _FEW: Final = 3
 _LOOKED_AT: Final = 3
 _MOVE_PAYS: Final = 0.8
 """A move must be predicted to take no more than this share of staying."""
+_LESS_FULL: Final = 0.9
+"""A full home is left for one that is at most so full with it."""
 _HOLDS_UP: Final = 0.5
 """Of a prefill, what those that run meanwhile lose: it is computed in chunks, beside their decoding."""
 _ROOM: Final = 0.8
@@ -110,12 +112,28 @@ class PredictedPlacement(PlacementPolicy):
         if len(candidates) == 1 or not (is_busy or is_full):
             return home, PlacementReason.SESSION_LIVES_THERE
         others = [load for load in candidates if load.replica != home]
+        if not is_busy:
+            others = self._less_full(home, others, session, asked)
+            if not others:
+                return home, PlacementReason.SESSION_LIVES_THERE
         some = heapq.nsmallest(_LOOKED_AT, others, key=self._fullness if is_full else attrgetter("running"))
         (stay_s, _), *costs = self._costs([at_home, *some], session, asked)
         cost_s, best = min(costs)
         if cost_s >= _MOVE_PAYS * stay_s:
             return home, PlacementReason.SESSION_LIVES_THERE
         return best, PlacementReason.HOME_IS_FULL if is_full else PlacementReason.HOME_IS_BUSY
+
+    def _less_full(
+        self, home: ReplicaId, others: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
+    ) -> list[ReplicaLoad]:
+        """Those that would be clearly less full with it than its home is: else as much is lost as before."""
+        wants = max(self.ledger.counted(session.session)[1], asked.tokens())
+        most = _LESS_FULL * self.ledger.sums(home).wanted / self._room(home)
+        return [
+            load
+            for load in others
+            if self.ledger.sums(load.replica).wanted + wants <= most * self._room(load.replica)
+        ]
 
     def _for_a_newcomer(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked

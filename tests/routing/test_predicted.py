@@ -329,8 +329,10 @@ def test_a_full_home_is_not_left_for_one_that_would_be_as_full():
     fleet.oracle.pace = {"a": 1.29}
     assert fleet.place("s", tokens=60_000.0, a=0, b=0).reason is HERE, "then three would live there, as here"
     fleet.oracle.pace = {"a": 9.0}
-    late = fleet.place("s", tokens=60_000.0, a=0, b=0)
-    assert late.replica == "b" and late.reason is PlacementReason.HOME_IS_FULL, "it is a slow one"
+    assert fleet.place("s", tokens=60_000.0, a=0, b=0).reason is HERE, "three lose as much there as here"
+    fleet.policy.session_ended(SessionId("w"))
+    moved = fleet.place("s", tokens=60_000.0, a=0, b=0)
+    assert moved.replica == "b" and moved.reason is PlacementReason.HOME_IS_FULL
 
 
 def test_replicas_count_as_equal_until_they_differ_by_more_than_chance():
