@@ -65,22 +65,18 @@ class Members:
 
 
 def view_members(admission: SessionAdmission) -> Members:
-    return Members(list(_pools(admission).values()))
+    return Members(list(admission.pools.values()))
 
 
 def view_pools(admission: SessionAdmission) -> tuple[PoolView, ...]:
-    return tuple(_view_pool(name, pool) for name, pool in _pools(admission).items())
+    return tuple(_view_pool(name, pool) for name, pool in admission.pools.items())
 
 
 def view_tenants(admission: SessionAdmission) -> tuple[TenantView, ...]:
     """Those with most in the pools."""
-    views = [each for name, pool in _pools(admission).items() for each in _tenants(name, pool)]
+    views = [each for name, pool in admission.pools.items() for each in _tenants(name, pool)]
     views.sort(key=lambda view: (-view.admitted, -view.waiting, view.id))
     return tuple(views[:MAX_TENANTS])
-
-
-def _pools(admission: SessionAdmission) -> dict[PoolId, PoolAdmission]:
-    return admission.pools
 
 
 def _view_pool(name: PoolId, pool: PoolAdmission) -> PoolView:

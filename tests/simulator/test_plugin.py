@@ -64,8 +64,8 @@ def without_admission(spec: FleetSpec) -> Coordinator:
 
 
 def test_state_that_is_held_is_found_again(monkeypatch):
-    """Over several draws: one of them may be an exception. Engines are told of no class: with it they order
-    turns otherwise, and find more without retention than with it without a class."""
+    """Over several draws: one of them may be an exception. Engines are told no class, because a class changes
+    the order of turns, and with it how much of their state is found."""
     monkeypatch.setattr(SessionAdmission, "class_of", lambda *_: None)
     without = replace(PLUGGED, plugin={"retention": False, "eviction": False})
 

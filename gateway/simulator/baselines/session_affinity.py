@@ -1,7 +1,6 @@
 """Session affinity, bounded by load: a turn goes where its session's KV cache is, unless that is busy.
 
-Source: SAGA (§5.1, Eq. 7): stay while the load is below θ, else take the least loaded. It was the gateway's
-own placement until that by prediction; now it is what that is compared with.
+Source: SAGA (§5.1, Eq. 7): stay while the load is below θ, else take the least loaded.
 
 Symbols: θ → `spill_factor` and `spill_floor`, together.
 
