@@ -156,5 +156,8 @@ class Messages(Dialogue):
 
 
 def _prompt_tokens(usage: Any) -> int:
-    """Messages count what was cached apart."""
-    return int(usage.input_tokens or 0) + int(usage.cache_read_input_tokens or 0)
+    """Messages count apart what was cached before, and what is cached from now on."""
+    return sum(
+        int(tokens or 0)
+        for tokens in (usage.input_tokens, usage.cache_read_input_tokens, usage.cache_creation_input_tokens)
+    )

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -56,8 +57,9 @@ def _store(port: int, more: dict[str, Any] | None = None) -> tuple[str, bytes]:
 
 
 def test_a_chain_stays_on_the_replica_that_holds_it(port: int) -> None:
-    chains = [_store(port) for _ in range(4)]
-    assert {replica for _, replica in chains} == {b"default-0", b"default-1"}, "the load is spread"
+    with ThreadPoolExecutor(8) as crowd:
+        chains = list(crowd.map(lambda _: _store(port), range(8)))
+    assert {replica for _, replica in chains} == {b"default-0", b"default-1"}, "a crowd is spread"
     for first_id, replica in chains:
         response_id = first_id
         for _ in range(3):
