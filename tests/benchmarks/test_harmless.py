@@ -53,16 +53,30 @@ def test_ours_is_held_against_the_best_of_all():
         none=figures(100, 50, 2.0),
         windows=[figures(80, 60, 30.0), figures(90, 55, 9.0)],
         ours=figures(84, 60, 3.5),
+        learned=figures(80, 57, 1.9),
     )
-    assert played.thrashes and played.to_best("completion_mean_s", is_most=False) == pytest.approx(1.05)
+    assert played.thrashes and played.most_to_best == pytest.approx(1.05)
     verdict = Verdict()
     judge(verdict, POINT, played)
-    assert verdict.missed == [f"{POINT.name}.mean_to_best", f"{POINT.name}.ttft_p99_to_none"]
-    assert "**1.05**" in table({POINT: played})
+    missed = ("mean_to_best", "ttft_p99_to_none", "learned.throughput_to_best")
+    assert verdict.missed == [f"{POINT.name}.{each}" for each in missed]
+    assert "| **1.05** · 1.00 | 1.00 · 0.95 |" in table({POINT: played})
+
+
+def test_the_longer_of_both_counts():
+    played = Played(
+        none=figures(80, 60, 2.0), windows=[], ours=figures(80, 60, 2.0), learned=figures(88, 60, 2.0)
+    )
+    assert played.most_to_best == pytest.approx(1.1)
 
 
 def test_where_no_admission_does_not_thrash_first_tokens_may_be_a_bit_later():
-    played = Played(none=figures(80, 60, 2.0), windows=[figures(90, 60, 9.0)], ours=figures(80, 60, 2.9))
+    played = Played(
+        none=figures(80, 60, 2.0),
+        windows=[figures(90, 60, 9.0)],
+        ours=figures(80, 60, 2.9),
+        learned=figures(80, 60, 2.9),
+    )
     verdict = Verdict()
     judge(verdict, POINT, played)
     assert not played.thrashes and not verdict.missed

@@ -9,6 +9,7 @@ from gateway.simulator.baselines.plan import Plan
 from gateway.simulator.baselines.spec import Variant
 from gateway.simulator.driver import ClientConfig
 from gateway.simulator.engine.options import EngineOptions
+from gateway.simulator.experiment.again import SecondTime, twice
 from gateway.simulator.experiment.draw import Arrivals, draw
 from gateway.simulator.fleet import FleetSpec
 from gateway.simulator.isolated import IsolatedTimes
@@ -43,6 +44,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Of a refused turn. Sessions that were given up would make a run look shorter than it was."""
     says_when_over: bool = True
     """Clients tell the gateway that a session is over; most agents do not."""
+    comes_twice: bool = False
+    """The same sessions came once before, so that the gateway has learned; figures are of the second time."""
     shown: int = 8
     """Sessions kept in full, for the waterfall."""
     shown_ids: frozenset[str] = frozenset()
@@ -73,12 +76,12 @@ class Trials:
             count=setting.sessions,
             seed=trial.seed,
         )
-        measures = RunMeasures(
+        measures = (SecondTime if setting.comes_twice else RunMeasures)(
             sessions=len(sessions),
             waterfall=Waterfall(setting.shown_ids or _some(sessions, setting.shown, trial.seed)),
         )
         totals = simulate(
-            _foreseen(sessions, plan),
+            _foreseen(twice(sessions) if setting.comes_twice else sessions, plan),
             plan.fleet,
             plan.make_brain,
             options=plan.options,

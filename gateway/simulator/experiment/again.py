@@ -1,0 +1,34 @@
+"""The same sessions twice, to one gateway: first it learns, then it is measured."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gateway.simulator.measures.run_measures import RunMeasures
+from gateway.simulator.results import SessionOutcome, TurnOutcome
+from gateway.workload.trace.format import Session
+
+_FIRST = "before/"
+_TIMES, _AT_LEAST_S = 6.0, 1200.0
+"""The second time begins so many times as late as the last arrival of the first, and so long after that."""
+
+
+def twice(sessions: Sequence[Session]) -> list[Session]:
+    """These sessions, and behind them, when all should be over, the same ones again under their own ids."""
+    later_s = _TIMES * sessions[-1].arrival_s + _AT_LEAST_S
+    first = [msgspec.structs.replace(each, id=_FIRST + each.id) for each in sessions]
+    again = [msgspec.structs.replace(each, arrival_s=each.arrival_s + later_s) for each in sessions]
+    return first + again
+
+
+class SecondTime(RunMeasures):
+    """Of sessions that come twice only the second time is measured. What replicas and the simulation count in
+    all (time busy, preemptions, refusals) is of both."""
+
+    def turn_done(self, outcome: TurnOutcome) -> None:
+        if not outcome.session.startswith(_FIRST):
+            super().turn_done(outcome)
+
+    def session_done(self, outcome: SessionOutcome) -> None:
+        if not outcome.id.startswith(_FIRST):
+            super().session_done(outcome)
