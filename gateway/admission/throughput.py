@@ -49,8 +49,8 @@ _ENOUGH: Final = 0.98
 beyond would only take the time of others, and lose what they hold sooner. From 0.95 to 0.98 makes a hundredth
 of a mean completion, 0.9 costs three."""
 _SURE: Final = 0.85
-"""Of the cache that is expected, so much is counted on where more are in than fit: near the cliff to be wrong
-by little costs much."""
+"""Of the cache that is expected, so much is counted on: near the cliff to be wrong by little costs much. So
+where all fit, too, nobody is let in beyond that."""
 _PAYS: Final = 1.05
 """So many times what gets done by as many as fit, before more than these are in; once they are, they stay
 until as many as fit would get so many times more done."""
@@ -179,15 +179,18 @@ class Throughput:
         tokens = max(held, demand) / sessions
         turns, kv_tokens = self._turns(tokens, grown=max(1.0, demand / max(held, 1.0))), budget / replicas
         there, fit = (sessions + waiting) / replicas, max(1.0, kv_tokens / tokens)
-        if there <= fit:
+        if there <= _SURE * fit:
             return
+        least_tokens = _SURE * budget if there <= fit else 0.0
+        there = max(there, fit)
         within = flow(fit, turns, kv_tokens=kv_tokens).turns_per_s
         step = max(_STEP, (there / fit) ** (1 / _COMPARED))
         tried = [there / step**number for number in range(1 + int(math.log(there / fit) / math.log(step)))]
         flows = [flow(count, turns, kv_tokens=_SURE * kv_tokens) for count in tried]
         best = max(each.turns_per_s for each in flows)
         if best < within * (_PAYS if not had else 1.0 / _PAYS):
-            self.enough_tokens = tokens * replicas * self._enough(fit, turns, kv_tokens)
+            enough_tokens = tokens * replicas * self._enough(fit, turns, kv_tokens)
+            self.enough_tokens = max(enough_tokens, least_tokens)
             return
         most = next(n for n, each in zip(tried, flows, strict=True) if each.turns_per_s >= _AS_GOOD * best)
         self.most = most * replicas if most < there else math.inf

@@ -195,8 +195,22 @@ def test_where_not_all_can_be_in_no_more_are_than_get_nearly_the_most_done(repli
     assert done[0] > 0.93 * done[1]
 
 
-def test_where_all_fit_nobody_is_one_too_many():
+def test_where_all_fit_with_room_to_spare_nobody_is_one_too_many():
+    assert _quick_tools(waiting=1).enough_tokens == math.inf
+
+
+def test_where_all_just_fit_the_cache_is_not_filled_to_the_brim():
+    asked = _quick_tools(waiting=2)  # 10 of 11
+    assert asked.enough_tokens == pytest.approx(0.85 * 11 * LONG_PROMPTS.tokens)
+    many = _quick_tools(waiting=20)
+    assert many.enough_tokens < asked.enough_tokens
+
+
+def _quick_tools(*, waiting: int) -> Throughput:
+    """Eight sessions of eleven that fit, which have less to do than an engine can."""
     asked = taught(msgspec.structs.replace(LONG_PROMPTS, silences_s=[0.5] * 10, kept_s=0.5))
     held = 8 * LONG_PROMPTS.tokens
-    asked.update(sessions=8, waiting=2, replicas=1, held=held, demand=held, budget=11 * LONG_PROMPTS.tokens)
-    assert asked.enough_tokens == math.inf
+    asked.update(
+        sessions=8, waiting=waiting, replicas=1, held=held, demand=held, budget=11 * LONG_PROMPTS.tokens
+    )
+    return asked
