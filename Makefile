@@ -8,6 +8,8 @@ bin := .venv/bin
 # Checked where they exist.
 python_trees := gateway engine_ext/turnpike_vllm $(foreach tree,demo tests benchmarks,$(if $(wildcard $(tree)/*.py $(tree)/*/*.py),$(tree)))
 pytest_args ?=
+# Arguments may choose tests that are all in the other half; without any, to find none is a failure.
+or_none := $(if $(pytest_args),|| test $$? -eq 5)
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -19,7 +21,8 @@ programs: setup  ## fetch what tests use and pip does not have, where it is miss
 	@tools/programs.sh
 
 test: setup programs  ## all tests but the nightly ones, against a real vLLM and real agents too (minutes)
-	$(bin)/python -m pytest -m "not nightly" $(pytest_args)
+	$(bin)/python -m pytest -n auto --dist loadfile -m "not alone and not nightly" $(pytest_args) $(or_none)
+	$(bin)/python -m pytest -m "alone and not nightly" $(pytest_args) $(or_none)
 
 nightly: setup programs minors  ## every agent and framework, with a backend that refuses or dies (many minutes); minors
 	$(bin)/python -m pytest -m nightly $(pytest_args)

@@ -11,7 +11,7 @@ from tests.dashboard.fake_control import FakeControl
 from tests.dashboard.life import now, session_started, whole_turn
 from tests.dashboard.world import World
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
 SESSIONS = 1000
 EVENTS_PER_S = 200

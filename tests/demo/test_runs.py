@@ -27,6 +27,7 @@ def silent(line):
     """Nobody reads along."""
 
 
+@pytest.mark.alone
 @pytest.mark.engine
 @pytest.mark.agents
 @pytest.mark.timeout(300)

@@ -14,7 +14,7 @@ from turnpike_vllm import doctor
 from turnpike_vllm.hints import XARGS_KEY, Hint, sign
 from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.alone, pytest.mark.engine, pytest.mark.timeout(300)]
 
 OPTIONS = EngineOptions(
     max_model_len=4096,

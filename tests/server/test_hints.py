@@ -161,6 +161,7 @@ def followed(told: Any) -> int:
     return int(told["counters"]["hints"].get("followed", 0))
 
 
+@pytest.mark.alone
 @pytest.mark.engine
 @pytest.mark.timeout(300)
 def test_a_real_engine_holds_what_a_pause_left(engine: ScriptedEngine, tmp_path: Path) -> None:

@@ -117,6 +117,7 @@ class Moved:
         assert found > 0.85 * self.prompt_tokens, "all full blocks of it"
 
 
+@pytest.mark.alone
 @pytest.mark.engine
 @pytest.mark.timeout(300)
 def test_what_went_ahead_is_found(fleet: Fleet, tmp_path: Path) -> None:
@@ -126,6 +127,7 @@ def test_what_went_ahead_is_found(fleet: Fleet, tmp_path: Path) -> None:
     assert moved.ahead["cached_tokens"] < 0.5 * moved.prompt_tokens, "it was computed"
 
 
+@pytest.mark.alone
 @pytest.mark.engine
 @pytest.mark.timeout(300)
 def test_what_engines_share_is_loaded_instead(tmp_path: Path) -> None:
