@@ -2,6 +2,8 @@
 
 ROWS = "[...document.querySelectorAll('#rows .row')].map(r => r.querySelector('.name').textContent)"
 LIVE = "document.getElementById('link').dataset.state === 'live'"
+SKIP_TO_ROWS = "(document.querySelector('.skip').click(), document.activeElement.matches('#rows .row'))"
+"""Until a row has the keyboard: right after a resize there is room for none yet."""
 
 FRAMES_IN_2500_MS = """
 (async () => {

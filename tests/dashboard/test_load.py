@@ -9,6 +9,7 @@ import pytest
 from tests.dashboard.browser import Page
 from tests.dashboard.fake_control import FakeControl
 from tests.dashboard.life import now, session_started, whole_turn
+from tests.dashboard.probes import SKIP_TO_ROWS
 from tests.dashboard.world import World
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
@@ -35,7 +36,7 @@ async def publish_live(control: FakeControl, *, seconds: float) -> None:
 
 async def look_around(page: Page, *, seconds: float) -> None:
     """As somebody does who searches for something."""
-    await page.run("document.querySelector('.skip').click()")
+    await page.until(SKIP_TO_ROWS)
     began = time.monotonic()
     while time.monotonic() - began < seconds:
         await page.press("PageDown", "ArrowDown", "ArrowLeft", "-")

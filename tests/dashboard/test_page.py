@@ -22,7 +22,7 @@ from tests.dashboard.life import (
     tools_started,
     whole_turn,
 )
-from tests.dashboard.probes import LIVE, ROWS
+from tests.dashboard.probes import LIVE, ROWS, SKIP_TO_ROWS
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
@@ -105,7 +105,7 @@ async def test_what_the_gateway_forgot_is_told_from_what_the_page_saw(page: Page
     control.records.clear()
     await opened(page, control)
     await page.until(ROWS, holds=lambda rows: rows == ["s-1"])
-    await page.run("document.querySelector('.skip').click()")
+    await page.until(SKIP_TO_ROWS)
     await page.press("ArrowLeft", "Enter")
     text = await page.until(
         "document.getElementById('detail').innerText", holds=lambda shown: "forgotten" in shown
@@ -233,7 +233,7 @@ async def test_no_request_leaves_the_origin(page: Page, control: FakeControl):
     control.gauges = world.gauges()
     await opened(page, control)
     await page.until(ROWS)
-    await page.run("document.querySelector('.skip').click()")
+    await page.until(SKIP_TO_ROWS)
     await page.press("ArrowLeft", "Enter", "Escape", "g", "?")
     await asyncio.sleep(0.5)
     origin = control.url.removesuffix("turnpike/")
@@ -252,7 +252,7 @@ async def test_hostile_names_are_shown_as_text(page: Page, control: FakeControl)
     )
     assert await page.until(ROWS, holds=lambda rows: rows == [evil])
     assert evil in await page.run("document.querySelector('.kind').textContent")
-    await page.run("document.querySelector('.skip').click()")
+    await page.until(SKIP_TO_ROWS)
     await page.press("ArrowLeft", "Enter")
     await page.until("document.getElementById('detail').innerText", holds=lambda shown: evil in shown)
     await page.until("document.querySelector('.outcome') !== null")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.dashboard.browser import Page
-from tests.dashboard.probes import LIVE, ROWS
+from tests.dashboard.probes import LIVE, ROWS, SKIP_TO_ROWS
 from tests.server.bench import DONE, STREAM_HEAD, Bench, Exchange, chunk, post
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
@@ -84,7 +84,7 @@ async def test_a_turn_is_shown_while_it_runs_and_explained_afterwards(page: Page
         request(answered, {"role": "tool", "tool_call_id": "call_8f2c41d09be7a653", "content": "done"})
     )
     await page.until("document.querySelector('.row .sr').textContent", holds=lambda told: "2 turns" in told)
-    await page.run("document.querySelector('.skip').click()")
+    await page.until(SKIP_TO_ROWS)
     await page.press("ArrowLeft", "Enter")
     text = await page.until(DETAIL, holds=lambda shown: "Alternatives" in shown and "Turn 2" in shown)
     assert "its session's earlier turns ran there" in text
