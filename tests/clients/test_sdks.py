@@ -16,7 +16,11 @@ from tests.clients.sdks import Chat, Messages, Responses
 from tests.clients.site import Site
 from tests.engines import Fleet
 
-pytestmark = [pytest.mark.alone, pytest.mark.engine, pytest.mark.timeout(300)]  # the engines start with its first test
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.engine,
+    pytest.mark.timeout(300),
+]  # the engines start with its first test
 
 LOOKING, ANSWER = "I look that up.", "It costs 12, which is what I was told."
 PROMPT = "What is the price of a pear? [[script:price]]"

@@ -41,9 +41,11 @@ def test_the_others_fetch_them(target: str):
 
 
 def test_make_test_and_make_nightly_leave_no_test_out():
-    pytest_words = [".venv/bin/python", "-m", "pytest", "-m"]
-    assert shlex.split(dry_run("test").splitlines()[-1]) == [*pytest_words, "not nightly"]
-    assert shlex.split(dry_run("nightly").splitlines()[-1]) == [*pytest_words, "nightly"]
+    pytest_words = [".venv/bin/python", "-m", "pytest"]
+    together, alone = (shlex.split(line) for line in dry_run("test").splitlines()[-2:])
+    assert together == [*pytest_words, "-n", "auto", "--dist", "loadfile", "-m", "not alone and not nightly"]
+    assert alone == [*pytest_words, "-m", "alone and not nightly"]
+    assert shlex.split(dry_run("nightly").splitlines()[-1]) == [*pytest_words, "-m", "nightly"]
     assert "-m" not in " ".join(PYPROJECT["tool"]["pytest"]["ini_options"]["addopts"]).split()
 
 
@@ -71,4 +73,6 @@ def test_pytest_is_strict():
     assert options["filterwarnings"][0] == "error"
     assert options["xfail_strict"] is True
     assert {"--strict-markers", "--strict-config"} <= set(options["addopts"])
-    assert [marker.split(":")[0] for marker in options["markers"]] == ["engine", "agents", "slow", "nightly"]
+    assert [marker.split(":")[0] for marker in options["markers"]] == [
+        *("alone", "engine", "agents", "slow", "nightly")
+    ]
