@@ -65,7 +65,7 @@ def _engines(totals: dict[str, Any]) -> list[str]:
     hints, held, returned = (totals[name] for name in ("hints_followed", "turns_held", "turns_returned"))
     most, blocks = totals["most_blocks_retained"], totals["blocks"]
     return [
-        f"{hints} hints followed by the engines; KV held after {held} turns, until the next turn after {returned}",
+        f"{hints} hints followed by engines; KV held after {held} turns, {returned} times until the next one",
         f"KV blocks retained at a time, at most: {most:,} of {blocks:,}",
     ]
 

@@ -11,7 +11,9 @@ from demo.hop import Exchange
 from demo.runs import AgentRun, Plan
 from demo.telemetry import EngineTelemetry
 
+COUNTERS = {"hints": {"followed": 9}, "holds": {"held": 4}, "releases": {"returned": 3}}
 ENGINES = EngineTelemetry()
+ENGINES.take({"engine": {"blocks": {"total": 4095, "retained": 70}, "counters": COUNTERS}})
 
 
 def exchange(session, at_s=10.0, *, offers_tools=True, source="call-id", method="POST"):
@@ -114,6 +116,10 @@ def test_the_text_and_the_totals_say_the_same(runs, stream):
     assert "2 of 2 agent runs recognised as one session each; 2 sent no identity" in text
     assert "3 turns, 1 tool phases (0.4 s in tools), 1 side requests" in text
     assert "time added by the gateway: median 10.0 ms, p99 10.0 ms (3 requests)" in text
+    assert "9 hints followed by engines; KV held after 4 turns, 3 times until the next one" in text
+    assert "KV blocks retained at a time, at most: 70 of 4,095" in text
     assert max(len(line) for line in text.splitlines()) <= 130
     totals = made.totals()
     assert (totals["ok"], totals["turns"], totals["cached_tokens"]) == (True, 3, 120)
+    assert (totals["hints_followed"], totals["turns_held"], totals["turns_returned"]) == (9, 4, 3)
+    assert (totals["most_blocks_retained"], totals["blocks"]) == (70, 4095)
