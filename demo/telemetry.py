@@ -75,10 +75,9 @@ async def watched(engines: Sequence[str]) -> AsyncIterator[EngineTelemetry]:
 
 
 async def _snapshot(client: aiohttp.ClientSession, url: str) -> dict[str, Any] | None:
-    """None of an engine that is busy, or has no plugin."""
+    """None of an engine that is busy, or has no plugin in its scheduler."""
     with contextlib.suppress(aiohttp.ClientError, TimeoutError):
         async with client.get(f"{url}/turnpike/kv") as answer:
-            if answer.status == 200:
-                told: dict[str, Any] = await answer.json()
-                return told
+            told: dict[str, Any] = await answer.json() if answer.status == 200 else {}
+            return told if "blocks" in told else None
     return None

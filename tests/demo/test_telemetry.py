@@ -27,14 +27,18 @@ def test_engines_are_added_up_and_the_most_is_kept() -> None:
     assert (told.most_retained, told.blocks) == (50, 200)
 
 
-async def test_an_engine_without_the_plugin_tells_nothing() -> None:
+async def test_engines_without_the_plugin_or_its_scheduler_tell_nothing() -> None:
     async def tell(_: web.Request) -> web.Response:
         return web.json_response(snapshot(followed=4, held=2, returned=1, retained=9))
 
-    with_plugin, without = web.Application(), web.Application()
-    with_plugin.router.add_get("/turnpike/kv", tell)
+    async def tell_nothing(_: web.Request) -> web.Response:
+        return web.json_response({"state": "absent"})
+
+    whole, no_scheduler, stock = web.Application(), web.Application(), web.Application()
+    whole.router.add_get("/turnpike/kv", tell)
+    no_scheduler.router.add_get("/turnpike/kv", tell_nothing)
     runners, urls = [], []
-    for app in (with_plugin, without):
+    for app in (whole, no_scheduler, stock):
         runners.append(runner := web.AppRunner(app))
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -105,7 +105,9 @@ def shipped(request: pytest.FixtureRequest) -> Iterator[Shipped]:
     start = read()
     options = OnACpu(shipped=start, extra_env=start.environment)
     with ScriptedEngine({"scripts": {"fix": {"turns": TURNS}}}, options) as engine:
-        yield Shipped(engine, config, start.words[0], start.environment.get("VLLM_API_KEY"))
+        started = Shipped(engine, config, start.words[0], start.environment.get("VLLM_API_KEY"))
+        assert started.kv_when(lambda _: True)["state"] == "asleep"
+        yield started
 
 
 def followed(told: Any) -> int:
