@@ -17,12 +17,13 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from demo import printing, records, report, stage
+from demo import printing, records, report, stage, telemetry
 from demo.errors import DemoError
 from demo.install import ROOT, install_agents, require_node
 from demo.processes import Children, free_port, require_free
 from demo.progress import Progress
 from demo.runs import AgentRun, Place, plans, run_agents
+from demo.telemetry import EngineTelemetry
 
 ENGINES = 2
 KEPT_DIRECTORIES = 3
@@ -108,12 +109,13 @@ async def _demo(options: argparse.Namespace, name: str, children: Children) -> i
         say(f"running {len(planned)} agents at once: {', '.join(plan.name for plan in planned)}")
         place = Place(gateway_url=gateway.url, model=stage.MODEL, directory=directory, children=children)
         say(f"watch them: {gateway.control_url}/turnpike/")
-        runs = await run_agents(place, planned, say)
+        async with telemetry.watched(backends) as engines:
+            runs = await run_agents(place, planned, say)
         if options.stay:
             say(f"all agents have ended; look at {gateway.control_url}/turnpike/ and press Enter to end")
             await _enter()
         say("stopping the gateway and the servers")
-    return _conclude(runs, directory, gateway.stream, options, say)
+    return _conclude(runs, engines, directory, gateway.stream, options, say)
 
 
 async def _enter() -> None:
@@ -138,9 +140,14 @@ def _new_directory(name: str) -> Path:
 
 
 def _conclude(
-    runs: list[AgentRun], directory: Path, stream: Path, options: argparse.Namespace, say: Progress
+    runs: list[AgentRun],
+    engines: EngineTelemetry,
+    directory: Path,
+    stream: Path,
+    options: argparse.Namespace,
+    say: Progress,
 ) -> int:
-    made = report.make(runs, records.read(stream))
+    made = report.make(runs, records.read(stream), engines)
     totals = json.dumps(made.totals() | {"took_s": round(say.elapsed_s, 1), "stream": str(stream)})
     (directory / "report.json").write_text(totals)
     with (directory / "requests.jsonl").open("w") as lines:

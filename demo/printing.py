@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from demo.report import Report, Row
 
@@ -55,7 +56,17 @@ def _summary(report: Report) -> list[str]:
         f"{totals['turns']} turns, {tools}, {totals['side_requests']} side requests",
         f"{prompt:,} prompt tokens, {cached:,} of them from the prefix cache ({_percent(cached, prompt)})",
         f"requests per replica: {replicas}; {settled} of {runs} runs stayed on one",
+        *_engines(totals),
         *_times(totals),
+    ]
+
+
+def _engines(totals: dict[str, Any]) -> list[str]:
+    hints, held, returned = (totals[name] for name in ("hints_followed", "turns_held", "turns_returned"))
+    most, blocks = totals["most_blocks_retained"], totals["blocks"]
+    return [
+        f"{hints} hints followed by engines; KV held after {held} turns, {returned} times until the next one",
+        f"KV blocks retained at a time, at most: {most:,} of {blocks:,}",
     ]
 
 

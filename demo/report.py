@@ -8,6 +8,7 @@ from typing import Any
 
 from demo.records import SessionStory, Stream
 from demo.runs import AgentRun
+from demo.telemetry import EngineTelemetry
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,7 @@ class Report:
     added_ms: list[float]
     queued_ms: list[float]
     replicas: Counter[str]
+    engines: EngineTelemetry
 
     @property
     def is_good(self) -> bool:
@@ -64,12 +66,17 @@ class Report:
             "added_ms": _spread(self.added_ms),
             "queued_ms": _spread(self.queued_ms),
             "replicas": dict(self.replicas),
+            "hints_followed": self.engines.hints_followed,
+            "turns_held": self.engines.turns_held,
+            "turns_returned": self.engines.turns_returned,
+            "most_blocks_retained": self.engines.most_retained,
+            "blocks": self.engines.blocks,
             "sessions": [asdict(row) for row in rows],
         }
 
 
-def make(runs: Sequence[AgentRun], stream: Stream) -> Report:
-    """Puts the runs (the truth) and the gateway's stream (its inference) together."""
+def make(runs: Sequence[AgentRun], stream: Stream, engines: EngineTelemetry) -> Report:
+    """Puts the runs (the truth), the gateway's stream (its inference) and what engines did of it together."""
     stories = stream.stories()
     requests = [exchange for run in runs for exchange in (*run.turns, *run.side_requests)]
     return Report(
@@ -78,6 +85,7 @@ def make(runs: Sequence[AgentRun], stream: Stream) -> Report:
         added_ms=stream.added_ms(requests),
         queued_ms=[exchange.queue_ms for exchange in requests],
         replicas=Counter(exchange.replica or "?" for exchange in requests),
+        engines=engines,
     )
 
 

@@ -1,4 +1,4 @@
-"""What the agents run on: two real vLLM servers that play a script, and the gateway in front of them."""
+"""What the agents run on: vLLM servers with the plugin, playing a script, and the gateway in front."""
 
 import asyncio
 import json
@@ -20,6 +20,11 @@ from turnpike_vllm.scripted import tiny_model
 from turnpike_vllm.scripted.process import EngineOptions
 
 MODEL = "scripted"
+ENGINE = EngineOptions(
+    served_model_names=(MODEL,),
+    extra_args=("--scheduler-cls=turnpike_vllm.scheduler.TurnpikeScheduler",),
+    extra_env={"VLLM_PLUGINS": "turnpike"},
+)
 ENGINE_WITHIN_S = 400.0
 GATEWAY_WITHIN_S = 20.0
 SAY_EVERY_S = 15.0
@@ -98,11 +103,10 @@ class _Server:
 
 
 async def _start_engine(number: int, model: Path, script: Path, children: Children) -> _Server:
-    options = EngineOptions(served_model_names=(MODEL,), port=free_port())
-    log = script.with_name(f"engine-{number}.log")
-    command = options.command(model, options.port)
-    process = await children.spawn(command, cwd=ROOT, env=options.environment(script), log=log)
-    url = f"http://{options.host}:{options.port}"
+    port, log = free_port(), script.with_name(f"engine-{number}.log")
+    command, env = ENGINE.command(model, port), ENGINE.environment(script)
+    process = await children.spawn(command, cwd=ROOT, env=env, log=log)
+    url = f"http://{ENGINE.host}:{port}"
     return _Server(name=f"vLLM server {number}", url=url, health=f"{url}/health", process=process, log=log)
 
 

@@ -5,6 +5,7 @@ the same.
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -21,22 +22,35 @@ _READY_WITHIN_S = 60.0
 
 @contextmanager
 def running_gateway(backends: Sequence[str], directory: Path, *, more_settings: str = "") -> Iterator[int]:
+    """As `gateway_with`, in front of these backends."""
+    replicas = ", ".join(f'{{ url = "{url}" }}' for url in backends)
+    settings = (
+        '[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\n'
+        f"[[pools]]\nreplicas = [{replicas}]\n{more_settings}"
+    )
+    with gateway_with(settings, directory) as port:
+        yield port
+
+
+@contextmanager
+def gateway_with(settings: str, directory: Path, **environment: str) -> Iterator[int]:
     """Yields the port of a gateway that is ready, and ends it by SIGTERM; a bad end fails the test, and so
     does a brain that answers otherwise when it is asked again.
 
     `directory` is made, for the settings and the log.
     """
     directory.mkdir(parents=True)
-    replicas = ", ".join(f'{{ url = "{url}" }}' for url in backends)
-    settings = directory / "turnpike.toml"
-    settings.write_text(
-        '[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\nlame_duck_s = 0\n'
-        f'[recording]\npath = "{directory / "events"}"\n'
-        f"[[pools]]\nreplicas = [{replicas}]\n{more_settings}"
-    )
-    command = [sys.executable, "-m", "gateway", "serve", str(settings)]
+    path = directory / "turnpike.toml"
+    path.write_text(settings)
+    command = [sys.executable, "-m", "gateway", "serve", str(path)]
+    env = {
+        **os.environ,
+        **environment,
+        "TURNPIKE_SERVER__LAME_DUCK_S": "0",
+        "TURNPIKE_RECORDING__PATH": str(directory / "events"),
+    }
     log = directory / "log"
-    with log.open("w") as written, subprocess.Popen(command, stderr=written) as process:
+    with log.open("w") as written, subprocess.Popen(command, stderr=written, env=env) as process:
         try:
             yield _port_when_ready(process, log)
         finally:

@@ -45,6 +45,10 @@ def test_every_agent_repairs_its_file_and_is_recognised_as_one_session():
     assert totals["tool_phases"] == 3 * totals["runs"]
     assert 0 < totals["cached_tokens"] < totals["prompt_tokens"]
     assert totals["added_ms"]["requests"] >= totals["turns"]
+    # Each turn comes with a hint, and its pause with another.
+    assert totals["hints_followed"] > totals["turns"]
+    assert totals["turns_held"] >= totals["turns_returned"] > 0
+    assert 0 < totals["most_blocks_retained"] < totals["blocks"]
     hidden = [row for row in totals["sessions"] if row["identity"] != "sent"]
     assert len(hidden) == 4
     assert all("call-id" in row["recognised_by"] for row in hidden)

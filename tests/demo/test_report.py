@@ -9,6 +9,11 @@ from demo import printing, records, report
 from demo.agents import CLAUDE_CODE, MINI_SWE_AGENT
 from demo.hop import Exchange
 from demo.runs import AgentRun, Plan
+from demo.telemetry import EngineTelemetry
+
+COUNTERS = {"hints": {"followed": 9}, "holds": {"held": 4}, "releases": {"returned": 3}}
+ENGINES = EngineTelemetry()
+ENGINES.take({"engine": {"blocks": {"total": 4095, "retained": 70}, "counters": COUNTERS}})
 
 
 def exchange(session, at_s=10.0, *, offers_tools=True, source="call-id", method="POST"):
@@ -68,7 +73,7 @@ def runs():
 
 
 def test_every_run_one_session_is_good(runs, stream):
-    made = report.make(runs, stream)
+    made = report.make(runs, stream, ENGINES)
     assert made.is_good
     first, second = made.rows
     assert (first.identity, first.recognised_by) == ("none", "new, call-id")
@@ -81,7 +86,7 @@ def test_every_run_one_session_is_good(runs, stream):
 
 def test_a_run_taken_for_two_sessions_is_wrong(runs, stream):
     runs[0].exchanges[1].session = "s-3"
-    made = report.make(runs, stream)
+    made = report.make(runs, stream, ENGINES)
     assert [row.is_recognised for row in made.rows] == [False, True]
     assert not made.is_good
     assert "2 WRONG" in printing.as_text(made)
@@ -89,28 +94,32 @@ def test_a_run_taken_for_two_sessions_is_wrong(runs, stream):
 
 def test_two_runs_taken_for_one_session_are_both_wrong(runs, stream):
     runs[1].exchanges[2].session = "s-1"
-    made = report.make(runs, stream)
+    made = report.make(runs, stream, ENGINES)
     assert [row.is_recognised for row in made.rows] == [False, False]
 
 
 def test_a_run_without_receipts_is_not_recognised(runs, stream):
     runs[1].exchanges[2].session = None
-    assert not report.make(runs, stream).rows[1].is_recognised
+    assert not report.make(runs, stream, ENGINES).rows[1].is_recognised
 
 
 def test_work_that_is_not_there_is_not_good(stream):
-    made = report.make([run("mini-1", MINI_SWE_AGENT, [exchange("s-1")], is_done=False)], stream)
+    made = report.make([run("mini-1", MINI_SWE_AGENT, [exchange("s-1")], is_done=False)], stream, ENGINES)
     assert made.rows[0].is_recognised
     assert not made.is_good
-    assert not report.make([], stream).is_good
+    assert not report.make([], stream, ENGINES).is_good
 
 
 def test_the_text_and_the_totals_say_the_same(runs, stream):
-    made = report.make(runs, stream)
+    made = report.make(runs, stream, ENGINES)
     text = printing.as_text(made)
     assert "2 of 2 agent runs recognised as one session each; 2 sent no identity" in text
     assert "3 turns, 1 tool phases (0.4 s in tools), 1 side requests" in text
     assert "time added by the gateway: median 10.0 ms, p99 10.0 ms (3 requests)" in text
+    assert "9 hints followed by engines; KV held after 4 turns, 3 times until the next one" in text
+    assert "KV blocks retained at a time, at most: 70 of 4,095" in text
     assert max(len(line) for line in text.splitlines()) <= 130
     totals = made.totals()
     assert (totals["ok"], totals["turns"], totals["cached_tokens"]) == (True, 3, 120)
+    assert (totals["hints_followed"], totals["turns_held"], totals["turns_returned"]) == (9, 4, 3)
+    assert (totals["most_blocks_retained"], totals["blocks"]) == (70, 4095)

@@ -11,6 +11,7 @@ from demo.install import install_agents
 from demo.processes import Children
 from demo.runs import Place, Plan, plans, run_agents
 from demo.scripts import scripts
+from demo.telemetry import EngineTelemetry
 from tests.engines import MODEL, Fleet
 from tests.gateways import running_gateway
 from tests.prerequisites import require_command
@@ -44,7 +45,7 @@ async def test_runs_that_say_nothing_of_themselves_are_told_apart(fleet: Fleet, 
             gateway_url=f"http://127.0.0.1:{port}", model=MODEL, directory=tmp_path, children=children
         )
         made = await run_agents(place, nameless, silent)
-    rows = report.make(made, records.read(stream)).rows
+    rows = report.make(made, records.read(stream), EngineTelemetry()).rows
     assert [(row.is_recognised, row.is_done) for row in rows] == 2 * len(AGENTS) * [(True, True)], rows
 
 

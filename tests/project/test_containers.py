@@ -1,7 +1,6 @@
 """docker-compose.yml and the container files, as far as they can be judged without a container engine."""
 
 import fnmatch
-import json
 import re
 import shlex
 import subprocess
@@ -11,48 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gateway.config.server import ServerConfig
+from tests.project import shipped
 from tests.project.layout import BIN, PYPROJECT, ROOT, run
+from tests.project.shipped import COMPOSE, CONFIG, ENGINE, GATEWAY, argument, flags, instructions, with_keys
 
-COMPOSE = ROOT / "docker-compose.yml"
-GATEWAY = ROOT / "docker/gateway.Dockerfile"
-ENGINE = ROOT / "docker/engine.Dockerfile"
-CONFIG = ROOT / "docker/turnpike.toml"
 HEALTH = "http://127.0.0.1:8081/turnpike/healthz"
 
 
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
-    """The file with merges applied and every variable at its default."""
-
-    def default(match: re.Match[str]) -> str:
-        return match["default"]
-
-    text = COMPOSE.read_text()
-    resolved = re.sub(r"\$\{(?P<name>\w+):-(?P<default>[^}]*)\}", default, text)
-    assert "$" not in resolved, "a variable without a default"
-    document = yaml.safe_load(resolved)
-    assert isinstance(document, dict)
-    return document
+    return shipped.compose()
 
 
 @pytest.fixture(scope="module")
 def services(compose) -> dict[str, Any]:
     return compose["services"]
-
-
-def instructions(dockerfile: Path) -> list[tuple[str, str]]:
-    """(instruction, arguments) in order, line continuations joined, comments gone."""
-    lines = [line for line in dockerfile.read_text().splitlines() if line and not line.startswith("#")]
-    joined = "\n".join(lines).replace("\\\n", " ")
-    return [(line.split(None, 1)[0], line.split(None, 1)[1].strip()) for line in joined.splitlines()]
-
-
-def argument(dockerfile: Path, instruction: str) -> Any:
-    """The arguments of the last such instruction, in exec form."""
-    return json.loads([rest for word, rest in instructions(dockerfile) if word == instruction][-1])
 
 
 # --- docker-compose.yml ---------------------------------------------------------------------------
@@ -230,10 +204,6 @@ def test_the_default_engine_is_the_version_under_test(services):
 # --- against the programs themselves --------------------------------------------------------------
 
 
-def flags(words: list[str]) -> list[str]:
-    return [word.split("=")[0] for word in words if word.startswith("--")]
-
-
 def turnpike(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return run(sys.executable, "-m", "gateway", *words)
 
@@ -244,14 +214,6 @@ def test_every_flag_and_command_that_is_used_exists(services):
     assert shown.returncode == 0, shown.stderr
     for flag in flags(words):
         assert re.search(rf"{flag}\b", shown.stdout), flag
-
-
-def with_keys(*, tenant: bool, control: bool) -> str:
-    """The shipped configuration with the example lines in use."""
-    text = CONFIG.read_text().replace("sha256:…", "sha256:" + "0" * 64)
-    for key, wanted in (("[[tenants]]", tenant), ("name", tenant), ("key_hashes", tenant)):
-        text = text.replace(f"# {key}", key) if wanted else text
-    return text.replace("# control_key_hashes", "control_key_hashes") if control else text
 
 
 def test_the_shipped_configuration_serves_nobody_before_it_has_keys():
@@ -265,7 +227,7 @@ def test_the_shipped_configuration_serves_nobody_before_it_has_keys():
 )
 def test_with_both_keys_it_is_accepted(tmp_path: Path, tenant: bool, control: bool, code: int):
     config = tmp_path / "turnpike.toml"
-    config.write_text(with_keys(tenant=tenant, control=control))
+    config.write_text(with_keys(CONFIG, tenant=tenant, control=control))
     done = turnpike("check-config", config)
     assert done.returncode == code, done.stderr
 

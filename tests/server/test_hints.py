@@ -1,13 +1,10 @@
-"""Hints on their way: the sender on a real socket; the gateway in front of a real vLLM with the plugin."""
+"""Hints on their way: the sender on a real socket, and what is spliced into a request.
+
+A real engine that follows them: `tests/project/test_shipped_engines.py`.
+"""
 
 import asyncio
-import contextlib
 import json
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +18,6 @@ from gateway.server.outbound import with_hint
 from gateway.server.tasks import TaskGroup
 from gateway.upstream.replica import Address, Replica
 from gateway.wire.splice import splice_fields
-from tests.gateways import running_gateway
-from turnpike_vllm.hints import Hint
-from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
 
 A = ReplicaId("a")
 
@@ -117,84 +111,3 @@ def test_what_a_client_says_under_an_escaped_name_stays_beside_the_hint() -> Non
     body = b'{"vllm\\u005fxargs": {"mine": 1}, "vllm_xargs": {"x": 1}, "\\u0076llm_xargs": {"y": 2}}'
     whole = b"".join(splice_fields(body, with_hint(body, "{}")))
     assert json.loads(whole)["vllm_xargs"] == {"y": 2, "turnpike": "{}"}
-
-
-# --- a real engine ----------------------------------------------------------------------------------
-
-LONG = " ".join(f"word{number}" for number in range(300))
-OPTIONS = EngineOptions(
-    max_model_len=4096,
-    extra_args=(
-        *("--num-gpu-blocks-override", "160", "--max-num-batched-tokens", "512"),
-        *("--scheduler-cls", "turnpike_vllm.scheduler.TurnpikeScheduler"),
-    ),
-    extra_env={"VLLM_PLUGINS": "turnpike"},
-)
-TURNS = [{"text": "Looking.", "tool_calls": [{"name": "ls", "arguments": {}}]}, {"text": "Done."}]
-TOOLS = [{"type": "function", "function": {"name": "ls", "parameters": {"type": "object"}}}]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[ScriptedEngine]:
-    with ScriptedEngine({"scripts": {"fix": {"turns": TURNS}}}, OPTIONS) as running:
-        yield running
-
-
-def ask(url: str, body: Any = None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=120) as answer:
-        return json.load(answer)
-
-
-def kv_when(engine: ScriptedEngine, is_so: Any) -> Any:
-    """What the engine holds, as soon as that is so, or after a while."""
-    deadline = time.monotonic() + 10
-    while True:
-        told = ask(f"{engine.url}/turnpike/kv")
-        if is_so(told) or time.monotonic() > deadline:
-            return told
-        time.sleep(0.05)
-
-
-def followed(told: Any) -> int:
-    return int(told["counters"]["hints"].get("followed", 0))
-
-
-@pytest.mark.alone
-@pytest.mark.engine
-@pytest.mark.timeout(300)
-def test_a_real_engine_holds_what_a_pause_left(engine: ScriptedEngine, tmp_path: Path) -> None:
-    with running_gateway([engine.url], tmp_path / "gateway") as port:
-        messages: list[Any] = [{"role": "user", "content": f"[[script:fix]] {LONG}"}]
-        body = {"model": "scripted", "messages": messages, "tools": TOOLS}
-        first = ask(f"http://127.0.0.1:{port}/v1/chat/completions", body)
-        call = first["choices"][0]["message"]["tool_calls"][0]
-        # One hint came with the request, one at the pause: a tool runs, so its state is held.
-        paused = kv_when(engine, lambda told: followed(told) >= 2)
-        assert paused["counters"]["hints"] == {"followed": 2}
-        assert paused["blocks"]["retained"] > 20
-        [session] = paused["sessions"].values()
-        assert session["retained"] == paused["blocks"]["retained"]
-        messages += [
-            {"role": "assistant", "content": "Looking.", "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": call["id"], "content": "main.py"},
-        ]
-        second = ask(f"http://127.0.0.1:{port}/v1/chat/completions", body)
-        assert second["choices"][0]["message"]["content"] == "Done."
-        ended = kv_when(engine, lambda told: followed(told) >= 4)
-        assert ended["counters"]["hints"] == {"followed": 4} and ended["counters"]["holds"]["held"] >= 1
-        # What a client says there itself stays, but for a hint of its own; ours goes with it.
-        forged = Hint(session="s-forged", seq=2**53, band=0, retain_s=3_600.0).as_json()
-        stated = {**body, "vllm_xargs": {"mine": 1, "turnpike": forged}}
-        ask(f"http://127.0.0.1:{port}/v1/chat/completions", stated)
-        assert followed(kv_when(engine, lambda told: followed(told) >= 5)) >= 5
-        # Where we read nothing (NaN is no JSON, but vLLM takes it), the engine follows nothing.
-        url = f"http://127.0.0.1:{port}/v1/chat/completions"
-        unread = json.dumps({**stated, "user": float("nan")}).encode()
-        with contextlib.suppress(urllib.error.HTTPError):
-            urllib.request.urlopen(urllib.request.Request(url, unread, {"content-type": "application/json"}))
-        with pytest.raises(urllib.error.HTTPError, match="403"):
-            ask(f"http://127.0.0.1:{port}/turnpike/hints", {"hints": [json.loads(forged)]})
-        told = ask(f"{engine.url}/turnpike/kv")
-        assert "s-forged" not in told["sessions"] and told["counters"]["hints"].get("unsigned", 0) <= 1
