@@ -20,7 +20,6 @@ whatever came and went.
 
 from collections.abc import Mapping
 from functools import partial
-from itertools import chain
 from typing import Annotated, Final
 
 import msgspec
@@ -130,6 +129,8 @@ class Footprints:
 
     def __init__(self, config: FootprintConfig) -> None:
         self.types = ByAgent(partial(AgentType, config), config.max_agent_types)
+        self.shared_changes = 0
+        """How often `shared` has begun to say something else of any type."""
 
     # --- what turns teach --------------------------------------------------------------------------
 
@@ -154,7 +155,10 @@ class Footprints:
         """A new session found so many tokens of its first prompt in the cache."""
         own, _ = self.types.of(agent)
         own.shared.add(float(max(cached_tokens, 1)))
-        own.shared_tokens = own.shared.quantile(0.25) or 0.0
+        tokens = own.shared.quantile(0.25) or 0.0
+        if tokens != own.shared_tokens:
+            own.shared_tokens = tokens
+            self.shared_changes += 1
 
     def saw_cycle(self, agent: AgentKey, cycle_s: float) -> None:
         _, overall = self.types.of(agent)
@@ -220,6 +224,10 @@ class Residents:
         self._sum = [0.0] * len(HORIZONS)
         self._agents: dict[AgentKey, int] = {}
         self._members = 0
+        self._shared_of_types: dict[int, float] | None = None
+        """Agent type → tokens that its sessions share; None after one has come or gone."""
+        self._shared = 0.0
+        self._shared_as_of = 0
 
     def __len__(self) -> int:
         return self._members
@@ -230,6 +238,8 @@ class Residents:
         return self._agents
 
     def enter(self, agent: AgentKey, demand: Demand) -> None:
+        if agent not in self._agents:
+            self._shared_of_types = None
         self._agents[agent] = self._agents.get(agent, 0) + 1
         self._members += 1
         self.change(NOTHING, demand)
@@ -239,6 +249,7 @@ class Residents:
         self._agents[agent] -= 1
         if not self._agents[agent]:
             del self._agents[agent]
+            self._shared_of_types = None
         self._members -= 1
         self.change(demand, NOTHING)
         if not self._members:
@@ -247,14 +258,22 @@ class Residents:
     def change(self, before: Demand, after: Demand) -> None:
         self._sum = [total + new - old for total, new, old in zip(self._sum, after, before, strict=True)]
 
-    def shared(self, *more: AgentKey) -> float:
-        """What all of them, and `more`, share with others of their type, once. Engines know no tenants: of
-        what is expected of one type the most counts."""
-        most: dict[int, float] = {}
-        for agent in chain(self._agents, more):
-            known = most.get(agent.agent_type, 0.0)
-            most[agent.agent_type] = max(known, self._footprints.shared(agent))
-        return sum(most.values())
+    def shared(self) -> float:
+        """What all of them share with others of their type, once."""
+        self._of_types()
+        return self._shared
+
+    def _of_types(self) -> dict[int, float]:
+        """Engines know no tenants: of what is expected of one type the most counts."""
+        known, footprints = self._shared_of_types, self._footprints
+        if known is None or self._shared_as_of != footprints.shared_changes:
+            known = self._shared_of_types = {}
+            self._shared_as_of = footprints.shared_changes
+            for agent in self._agents:
+                most = known.get(agent.agent_type, 0.0)
+                known[agent.agent_type] = max(most, footprints.shared(agent))
+            self._shared = sum(known.values())
+        return known
 
     def now(self) -> float:
         """Tokens that they hold and are expected to ask for again."""
@@ -262,5 +281,8 @@ class Residents:
 
     def peak(self, *, also: Demand = NOTHING, agent: AgentKey | None = None) -> float:
         """The most tokens that they, and one more session, are expected to hold."""
-        shared = self.shared(agent) if agent is not None else self.shared()
+        shared = self.shared()
+        if agent is not None:
+            there = self._of_types().get(agent.agent_type, 0.0)
+            shared += max(0.0, self._footprints.shared(agent) - there)
         return shared + max(total + more for total, more in zip(self._sum, also, strict=True))
