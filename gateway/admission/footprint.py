@@ -172,33 +172,33 @@ class Footprints:
 
     def prompt_tokens(self, agent: AgentKey, body_bytes: int) -> float:
         """How many tokens a body of this size is."""
-        own, overall = self.types.of(agent)
+        own, overall = self.types.known(agent)
         return body_bytes * own.tokens_per_byte.mean(overall.tokens_per_byte.mean(_PRIOR_TOKENS_PER_BYTE))
 
     def growth(self, agent: AgentKey, turn: int) -> float:
         """Tokens by which the `turn`-th turn makes its session longer."""
-        own, overall = self.types.of(agent)
+        own, overall = self.types.known(agent)
         return own.growth.mean(turn, overall.prior_growth(), overall.growth)
 
     def end_chance(self, agent: AgentKey, turn: int) -> float:
-        own, overall = self.types.of(agent)
+        own, overall = self.types.known(agent)
         return own.hazard.chance(turn, overall.hazard)
 
     def shared(self, agent: AgentKey) -> float:
         """Tokens that sessions of this type have in common; 0 while that is unknown."""
-        return self.types.of(agent)[0].shared_tokens
+        return self.types.known(agent)[0].shared_tokens
 
     def demand(self, agent: AgentKey, turn: int, tokens: float, *, back: float = 1.0) -> Demand:
         """Of a session alone, its shared prefix left out, which is counted once for all. `back`: the
         chance that it comes back at all."""
-        kind, overall = self.types.of(agent)
+        kind, overall = self.types.known(agent)
         own = max(0.0, tokens - kind.shared_tokens)
         alive, grown = kind.survival(turn, overall), kind.grown(turn, overall)
         return tuple(back * chance * (own + more) for chance, more in zip(alive, grown, strict=True))
 
     def expected_turns(self, agent: AgentKey, turn: int) -> float:
         """How many more turns a session is expected to make that made `turn`; within the horizons."""
-        own, overall = self.types.of(agent)
+        own, overall = self.types.known(agent)
         alive = own.survival(turn, overall)
         return sum(
             (HORIZONS[n + 1] - HORIZONS[n]) * (alive[n] + alive[n + 1]) / 2 for n in range(len(alive) - 1)
@@ -206,12 +206,12 @@ class Footprints:
 
     def cycle_s(self, agent: AgentKey) -> float:
         """What its owner's sessions take from one turn to the next; 0 while that is unknown."""
-        _, overall = self.types.of(agent)
+        _, overall = self.types.known(agent)
         return overall.cycle_s.mean(0.0)
 
     def turn_s(self, agent: AgentKey) -> float:
         """What a turn takes on its replica if nobody is in its way, as far as that was ever seen."""
-        own, overall = (kind.turn_s for kind in self.types.of(agent))
+        own, overall = (kind.turn_s for kind in self.types.known(agent))
         found = own.quantile(0.25) if own.observations >= _TRUST else overall.quantile(0.25)
         return found if found is not None else 1.0
 

@@ -96,7 +96,7 @@ class Gaps:
     def _likely_s(self, agent: AgentKey, gap: Gap) -> float:
         """For so long it is likelier to come back than not."""
         config = self._config
-        own, overall = self._types[gap].of(agent)
+        own, overall = self._types[gap].known(agent)
         seen = own if own.lengths.observations >= _ENOUGH else overall
         if seen.cached_s is not None:
             return seen.cached_s
@@ -111,7 +111,7 @@ class Gaps:
 
     def back(self, agent: AgentKey, gap: Gap, silent_s: float) -> float:
         """The chance that a session comes back which has been silent for so long."""
-        own, overall = self._types[gap].of(agent)
+        own, overall = self._types[gap].known(agent)
         chance = own.returns.mean(overall.returns.mean(_PRIOR_RETURN[gap], 2.0), 2.0)
         seen = own if own.lengths.observations >= _ENOUGH else overall
         if seen.lengths.observations >= _ENOUGH:
@@ -121,5 +121,5 @@ class Gaps:
 
     def tool_s(self, agent: AgentKey) -> float:
         """What its tools take after a turn; while little is known, as for its owner's other types."""
-        own, overall = self._types[Gap.TOOL].of(agent)
+        own, overall = self._types[Gap.TOOL].known(agent)
         return own.mean_s.mean(overall.mean_s.mean(0.0, 1e-9), _ENOUGH)

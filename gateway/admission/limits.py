@@ -156,9 +156,10 @@ class Limits:
             return None
         return token_s * budget / max(1, len(self._up))
 
-    def is_a_replica_idle(self) -> bool:
-        """A replica has nothing to do, and what holding sessions back would gain is not known yet."""
-        return not self.throughput.is_known and self._places.live < len(self._up)
+    def is_a_replica_idle(self, *, begin: int) -> bool:
+        """A replica has nothing to do, and what holding sessions back would gain is not known yet. `begin`:
+        turns that are about to, beside those that run."""
+        return not self.throughput.is_known and self._places.live + begin < len(self._up)
 
     def _with_tools(self) -> int:
         """Sessions that have tools run, or will; of those that gave their place back, some still have."""

@@ -238,7 +238,9 @@ class PoolAdmission:
             if entry is None and self._blocked_by is WaitReason.TOOLS_FULL:
                 entry = self._light_one(now=now)
             is_above = entry is None
-            if entry is None and (entry := self._must_move(candidates, regime, now=now)) is None:
+            if entry is None:
+                entry = self._must_move(candidates, regime, begin=len(entered), now=now)
+            if entry is None:
                 break
             entered += self._enter_from_queue(entry, is_above=is_above, now=now)
         return entered
@@ -320,13 +322,13 @@ class PoolAdmission:
                 return entry
         return None
 
-    def _must_move(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
+    def _must_move(self, candidates: list[Entry], regime: Regime, *, begin: int, now: float) -> Entry | None:
         """Who enters though it does not fit: liveness, where nobody else waits beyond a quota too; on an idle
-        replica; and the aged's privilege."""
+        replica; and the aged's privilege. `begin`: turns that are about to."""
         quiet_s = self.places.quiet_since_s
         if quiet_s is not None and now >= quiet_s + self._rest_s():
             return next(iter(candidates or self.queue.candidates(regime, lambda _: True, now=now)))
-        if self._blocked_by is WaitReason.KV_FULL and self.limits.is_a_replica_idle():
+        if self._blocked_by is WaitReason.KV_FULL and self.limits.is_a_replica_idle(begin=begin):
             return candidates[0] if candidates else None
         for entry in candidates[:1]:
             if entry.is_aged and self._ageing.may_exceed_window(self.places.above):

@@ -36,6 +36,8 @@ class ByAgent(Generic[V]):
         self._types: TenantLru[TenantId, int, tuple[V, V]] = TenantLru(max_types)
         self._overall: WeakValueDictionary[TenantId, V] = WeakValueDictionary()
         """By owner; each of its types keeps it alive."""
+        self._nothing = new()
+        """Is never taught."""
 
     def __len__(self) -> int:
         return len(self._types)
@@ -51,3 +53,12 @@ class ByAgent(Generic[V]):
             known = (self._new(), overall)
             self._types.put(owner, agent_type, known)
         return known
+
+    def known(self, agent: AgentKey) -> tuple[V, V]:
+        """The same to read, not to teach: of a type of which nothing is known, what is known of its owner's
+        types twice. It costs no memory."""
+        found = self._types.get(agent.owner, agent.agent_type)
+        if found is None:
+            overall = self._overall.get(agent.owner, self._nothing)
+            found = (overall, overall)
+        return found

@@ -212,7 +212,7 @@ class KvLedger:
 
     def grows_to(self, agent: AgentKey) -> float:
         """Tokens that its sessions hold in the end; as long as few ended, like the tenant's others."""
-        own, overall = self._recent.of(agent)
+        own, overall = self._recent.known(agent)
         return own.mean(overall.mean(_FIRST_GUESS))
 
     # --- what happens to sessions ----------------------------------------------------------------------

@@ -394,7 +394,7 @@ def test_no_flood_gives_way_where_there_is_much_room():
 
 
 def test_a_tenant_alone_may_hold_what_there_is():
-    play = Play().has(kv_tokens=72_000)
+    play = Play().has(kv_tokens=76_000)
     flood(play, 160, taken_s=2.0, alone_s=1.0)
     assert in_by_tenant(play)["flood"] < 10
     for name in ("u1", "v1"):
@@ -1094,3 +1094,15 @@ def test_who_gave_its_place_back_says_why():
     play.end("s2")
     (held,) = (each for each in play.said() if isinstance(each, SessionHeld))
     assert (held.session, held.gave_back) == ("s2", "kv_overflow")
+
+
+def test_an_idle_replica_lets_in_one_of_those_that_do_not_fit_and_not_all():
+    play = Play().has(kv_tokens=50_000)
+    for number in range(60):
+        play.ask(f"s{number}", body_bytes=40_000)
+    fitted = [str(each.session) for each in play.running.values()]
+    assert 2 <= len(fitted) <= 5
+    for session in fitted:
+        play.end(session, tokens=10_000)
+    assert len(play.later(0.2)) == 1 and len(play.running) == 1
+    assert play.pool.places.residents.peak() < 1.5 * play.pool.limits.window.budget
