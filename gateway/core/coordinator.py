@@ -13,7 +13,7 @@ from msgspec import Meta
 from gateway.admission.session_admission import SessionAdmission
 from gateway.core import events as ev
 from gateway.core import refusals
-from gateway.core.commands import Command, Refuse, SendHint
+from gateway.core.commands import Command, Refuse, SendHint, ToEngine
 from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
 from gateway.core.gate import Gate
@@ -29,6 +29,7 @@ from gateway.errors import http_status
 from gateway.fleet.trickle import Trickle
 from gateway.routing.placement import PlacementPolicy
 from gateway.routing.stealing import Steal
+from gateway.workflow.engine_order import engine_priority
 
 _OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"}
 
@@ -79,7 +80,7 @@ class Coordinator:
             max_outage_s=config.max_outage_s,
             trickle=trickle,
             refuse=lambda live, refusal, now: self._refuse(live, refusal, now=now),
-            hint=self._hint,
+            to_engine=self._to_engine,
             hint_with_prefill=self._hint_with_prefill,
         )
         self.waiting_room = self.gate.waiting_room
@@ -281,17 +282,20 @@ class Coordinator:
         finally:
             self._tell(self.sessions.turn_ended(live, answer, now=now), now=now)
 
-    def _hint(self, live: LiveRequest, replica: ReplicaId, now: float) -> tuple[str | None, str | None]:
-        """What to tell an engine that follows hints of the request's session, and the class in it."""
-        if live.session is None or not self.fleet.abilities(replica).turnpike_hints:
-            return None, None
+    def _to_engine(self, live: LiveRequest, replica: ReplicaId, now: float) -> ToEngine:
+        """What to tell an engine that listens of the request's session."""
+        abilities = self.fleet.abilities(replica)
+        if live.session is None or not (abilities.turnpike_hints or abilities.priority):
+            return ToEngine()
         assert live.pool is not None
         known_as = live.session.session if live.runs_for is None else live.runs_for
         service_class = self.admission.class_of(known_as, live.pool)
         said = service_class.value if service_class is not None else None
+        if not abilities.turnpike_hints:
+            return ToEngine(priority=engine_priority(said), service_class=said)
         hint = self.sessions.hint_for(live, replica, said, now=now)
         self._say_hints()
-        return hint, said if hint is not None else None
+        return ToEngine(hint=hint, service_class=said if hint is not None else None)
 
     def _hint_with_prefill(self, steal: Steal) -> str | None:
         if not self.fleet.abilities(steal.thief).turnpike_hints:

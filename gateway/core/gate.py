@@ -20,7 +20,7 @@ from typing import assert_never
 from gateway.admission.applicant import Room, TurnOutcome
 from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.waiting_room import Lane, Waiting, WaitingRoom
-from gateway.core.commands import Command, Dispatch
+from gateway.core.commands import Command, Dispatch, ToEngine
 from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
 from gateway.core.lifecycle import Step
@@ -58,12 +58,12 @@ class Gate:
         max_outage_s: float,
         trickle: Trickle,
         refuse: Callable[[LiveRequest, Refusal, float], None],
-        hint: Callable[[LiveRequest, ReplicaId, float], tuple[str | None, str | None]],
+        to_engine: Callable[[LiveRequest, ReplicaId, float], ToEngine],
         hint_with_prefill: Callable[[Steal], str | None],
     ) -> None:
         """`live`: the requests whose ids are waiting; `out`: where commands and records are put; `refuse`:
-        turns away a request that left the waiting room for somebody else, at a time; `hint`: what to tell the
-        engine with it, and the class in that."""
+        turns away a request that left the waiting room for somebody else, at a time; `to_engine`: what to
+        tell the engine with it."""
         self._fleet = fleet
         self._admission = admission
         self.placement = placement
@@ -76,7 +76,7 @@ class Gate:
         self._max_outage_s = max_outage_s
         self._trickle = trickle
         self._refuse = refuse
-        self._hint = hint
+        self._to_engine = to_engine
         self._hint_with_prefill = hint_with_prefill
         self.migrations = Migrations(fleet, placement, out)
         self._now = 0.0
@@ -369,8 +369,8 @@ class Gate:
             output_tokens=output_tokens,
             now=now,
         )
-        hint, engine_class = self._hint(live, placement.replica, now)
-        self._stream.submitted(live, placement, expected, engine_class, now=now)
+        told = self._to_engine(live, placement.replica, now)
+        self._stream.submitted(live, placement, expected, told.service_class, now=now)
         live.step(Step.SUBMIT)
         self._out.append(
             Dispatch(
@@ -379,7 +379,8 @@ class Gate:
                 session=live.session,
                 waited_s=live.waited_s,
                 attempt=live.attempts,
-                hint=hint,
+                hint=told.hint,
+                priority=told.priority,
             )
         )
 
