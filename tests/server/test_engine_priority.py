@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from gateway.domain.fleet import Abilities
 from gateway.workflow.engine_order import BEHIND, FIRST, engine_priority
 from tests.engines import MODEL, Fleet
 from tests.gateways import running_gateway
