@@ -1,6 +1,6 @@
 """What to do. Commands are imperatives; the driver carries them out in order."""
 
-from typing import NamedTuple, final
+from typing import final
 
 import msgspec
 
@@ -23,14 +23,6 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What to tell the engine of the session, for engines that follow hints (`gateway/workflow/hints.py`)."""
     priority: int = 0
     """For engines that order by it: the lowest goes first (`gateway/workflow/engine_order.py`)."""
-
-
-class ToEngine(NamedTuple):
-    """What an engine is told with a request, and the class that this says."""
-
-    hint: str | None = None
-    priority: int = 0
-    service_class: str | None = None
 
 
 @final

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from gateway.workflow.engine_order import BEHIND, FIRST, engine_priority
 from tests.engines import MODEL, Fleet
 from tests.gateways import running_gateway
 from tests.server.bench import Bench, Exchange, Message, answer, eventually, post
@@ -35,11 +34,6 @@ async def restart(bench: Bench, version: bytes, kv: bytes | None = None) -> None
     await eventually(lambda: not any(each.is_up for each in bench.brain.fleet))
     await backend.open()
     await eventually(lambda: all(each.is_up for each in bench.brain.fleet))
-
-
-def test_background_work_goes_behind_whatever_else_there_is() -> None:
-    assert engine_priority("proactive") == BEHIND > FIRST == engine_priority("reactive") == 0
-    assert engine_priority(None) == FIRST
 
 
 async def test_a_stock_engine_is_told_who_can_wait_beside_the_very_body(start: Any) -> None:
