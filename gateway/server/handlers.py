@@ -270,7 +270,7 @@ class Handlers:
             upstream = await exchange(chunks)
             if priority is None or upstream.head is None or upstream.head.status != HTTPStatus.BAD_REQUEST:
                 return upstream
-            # A vLLM may refuse a priority where it runs without that policy; 0.28 to 0.33 ignore it.
+            # A vLLM may refuse a priority where it runs without that policy; 0.30 to 0.32 ignore it.
             replica.release(upstream, reuse=False)
             upstream = await exchange(chunks_with(priority=None))
             if upstream.head is not None and upstream.head.status != HTTPStatus.BAD_REQUEST:
