@@ -3,11 +3,12 @@
     python -m benchmarks.stock_order [--quick] [--json] [--knee N] [--seeds N]
 
 Simulated: vLLM's own scheduler on one H200 with Qwen3-Coder-30B-A3B, behind the same brain, the same sessions
-for both (paired seeds; means and their 95 % intervals). Three worlds:
+for both (paired seeds; means and their 95 % intervals). Four worlds:
 
 * `as_usual`: agents with two or three turns of 20,000 tokens, a quarter of them background work, of eight
   tenants, at 0.9, 1.2 and 1.5 × the knee of stock vLLM; vLLM's default of 256 requests at a time.
 * `few_places`: the same where an engine runs 16 at a time, so that requests wait in it.
+* `little_kv`: the same with 0.3 × the memory for KV, at 1.5 × that knee, so that engines preempt; told.
 * `bursts`: at 0.5 × the knee people's agents, and every two minutes 60 background requests at once.
 
 At 1.5 × the knee also what else a number could say, by simulated engines that are told the truth: the age of
@@ -46,6 +47,7 @@ FCFS, OURS = "turnpike", "turnpike:engines=priority"
 AGE, SERVICE = "turnpike+oldest-first", "turnpike+plas"
 RELATIVE: Final = (0.9, 1.2, 1.5)
 PLACES: Final = {"as_usual": 256, "few_places": 16}
+KV: Final = {"little_kv": 0.3}
 TENANTS: Final = 8
 BACKGROUND: Final = 0.25
 KNEE_PER_H: Final = 1700.0
@@ -128,13 +130,20 @@ def with_bursts(people: Sequence[Session], seed: int) -> list[Session]:
     return sorted([*people, *batch], key=lambda session: session.arrival_s)
 
 
-def fleet() -> FleetSpec:
-    return decode_fleet(_FLEET.read_bytes())
+def fleet(kv: float = 1.0) -> FleetSpec:
+    """With so many times the memory for KV."""
+    whole = decode_fleet(_FLEET.read_bytes())
+    if kv == 1.0:
+        return whole
+    tokens = min(Plan.of(whole).kv_tokens(whole).values())
+    blocks = int(kv * tokens / EngineOptions().block_size)
+    groups = tuple(msgspec.structs.replace(group, kv_blocks=blocks) for group in whole.replicas)
+    return msgspec.structs.replace(whole, replicas=groups)
 
 
 def play(run: Run) -> Found:
     options = EngineOptions(max_num_seqs=PLACES.get(run.world, EngineOptions().max_num_seqs))
-    plan = parse_policies(run.policy)[0].variants[0].plan(fleet(), options)
+    plan = parse_policies(run.policy)[0].variants[0].plan(fleet(KV.get(run.world, 1.0)), options)
     everybody = agents(4 * run.sessions)
     if run.world == "bursts":
         everybody = [each for each in everybody if each.service_class is ServiceClass.REACTIVE]
@@ -268,6 +277,10 @@ def main(argv: list[str] | None = None) -> int:
                 verdict.tell(f"{at}_mean", mean.mean)
                 tell_rest(verdict, at, found, mean)
                 tell(f"{at}: mean {mean.mean:.3f} of FCFS's")
+        if not is_quick:
+            found = paired("little_kv", OURS, RELATIVE[-1] * knee, seeds, sessions, jobs=jobs)
+            verdict.tell("little_kv_mean", found.times("mean_s").mean)
+            tell_rest(verdict, "little_kv", found, found.times("mean_s"))
         found = paired("bursts", OURS, 0.5 * knee, seeds, sessions, jobs=jobs)
         ttft = found.times("reactive_ttft_s")
         verdict.at_most("bursts_reactive_ttft", ttft.mean, 0.9)

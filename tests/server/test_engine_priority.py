@@ -120,9 +120,13 @@ async def test_a_request_that_is_wrong_in_itself_costs_an_engine_no_order(start:
 
 def ask(url: str, name: str, prompt: str, ended: list[str], **headers: str) -> threading.Thread:
     def run() -> None:
-        body = json.dumps({"model": MODEL, "prompt": prompt, "max_tokens": 2}).encode()
+        path = "/v1/completions"
+        said: dict[str, Any] = {"prompt": prompt}
+        if name == "background-2":
+            path, said = "/v1/messages", {"messages": [{"role": "user", "content": prompt}]}
+        body = json.dumps({"model": MODEL, "max_tokens": 2, **said}).encode()
         sent = {"content-type": "application/json", "x-turnpike-session": name, **headers}
-        with urllib.request.urlopen(urllib.request.Request(url, body, sent), timeout=240) as got:
+        with urllib.request.urlopen(urllib.request.Request(url + path, body, sent), timeout=240) as got:
             assert got.status == 200
         ended.append(name)
 
@@ -155,7 +159,7 @@ def test_a_real_engine_lets_background_work_wait(fleet: Fleet, tmp_path: Path) -
         settings = "[hints]\npriority = true\n"
         ended: list[str] = []
         with running_gateway([engine.url], tmp_path / str(at), more_settings=settings) as port:
-            url = f"http://127.0.0.1:{port}/v1/completions"
+            url = f"http://127.0.0.1:{port}"
             threads = []
             for number, (name, count, headers) in enumerate(asked):
                 threads.append(ask(url, name, words(10 * at + number, count), ended, **headers))
