@@ -1,6 +1,7 @@
 """Real engines for the tests that need them: started once a run, side by side, and shared.
 
-Two scripted vLLM servers of one model, and one that embeds. A test that needs its own script gives it to
+Two scripted vLLM servers of one model, the second of which runs requests in the order of their priority, if
+they state one; and one that embeds. A test that needs its own script gives it to
 the engines with `Fleet.play`.
 """
 
@@ -29,7 +30,10 @@ class Fleet:
 
 @pytest.fixture(scope="session")
 def fleet() -> Iterator[Fleet]:
-    scripted = [ScriptedEngine({"scripts": {}}, EngineOptions(served_model_names=(MODEL,))) for _ in range(2)]
+    scripted = [
+        ScriptedEngine({"scripts": {}}, EngineOptions(served_model_names=(MODEL,), extra_args=more))
+        for more in ((), ("--scheduling-policy", "priority"))
+    ]
     embedder = ScriptedEngine(
         {"scripts": {}},
         EngineOptions(

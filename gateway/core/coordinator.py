@@ -13,7 +13,7 @@ from msgspec import Meta
 from gateway.admission.session_admission import SessionAdmission
 from gateway.core import events as ev
 from gateway.core import refusals
-from gateway.core.commands import Command, Refuse, SendHint
+from gateway.core.commands import Command, Refuse
 from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
 from gateway.core.gate import Gate
@@ -21,6 +21,7 @@ from gateway.core.lifecycle import FINAL_STATES, LifecycleError, State, Step
 from gateway.core.live import LiveRequest
 from gateway.core.session_book import SessionBook
 from gateway.core.stream import Stream
+from gateway.core.to_engines import ToEngines
 from gateway.domain import records as rec
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
@@ -28,7 +29,6 @@ from gateway.domain.request import Answer, Work
 from gateway.errors import http_status
 from gateway.fleet.trickle import Trickle
 from gateway.routing.placement import PlacementPolicy
-from gateway.routing.stealing import Steal
 
 _OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"}
 
@@ -67,6 +67,7 @@ class Coordinator:
         self._out: list[Command] = []
         self._stream = Stream(self._out)
         self.admission = admission
+        self._to_engines = ToEngines(fleet, sessions, admission, self._out)
         self.gate = Gate(
             fleet,
             admission,
@@ -79,8 +80,7 @@ class Coordinator:
             max_outage_s=config.max_outage_s,
             trickle=trickle,
             refuse=lambda live, refusal, now: self._refuse(live, refusal, now=now),
-            hint=self._hint,
-            hint_with_prefill=self._hint_with_prefill,
+            to_engines=self._to_engines,
         )
         self.waiting_room = self.gate.waiting_room
         self._is_draining, self._timeouts = False, 0
@@ -276,27 +276,11 @@ class Coordinator:
 
     def _forget(self, live: LiveRequest, answer: Answer | None, *, now: float) -> None:
         del self.live[live.request]
+        self._to_engines.runs(live.request)
         try:
             self.gate.turn_over(live, answer, now=now)
         finally:
             self._tell(self.sessions.turn_ended(live, answer, now=now), now=now)
-
-    def _hint(self, live: LiveRequest, replica: ReplicaId, now: float) -> tuple[str | None, str | None]:
-        """What to tell an engine that follows hints of the request's session, and the class in it."""
-        if live.session is None or not self.fleet.abilities(replica).turnpike_hints:
-            return None, None
-        assert live.pool is not None
-        known_as = live.session.session if live.runs_for is None else live.runs_for
-        service_class = self.admission.class_of(known_as, live.pool)
-        said = service_class.value if service_class is not None else None
-        hint = self.sessions.hint_for(live, replica, said, now=now)
-        self._say_hints()
-        return hint, said if hint is not None else None
-
-    def _hint_with_prefill(self, steal: Steal) -> str | None:
-        if not self.fleet.abilities(steal.thief).turnpike_hints:
-            return None
-        return self.sessions.predictor.hint_with_prefill(*steal.conversation, steal.thief)
 
     def _tell(self, records: list[rec.Record], *, now: float) -> None:
         """Records of sessions go to the stream, and what policies act on, to them."""
@@ -311,11 +295,7 @@ class Coordinator:
         self.sessions.ran.clear()
         self._stream.extend(records)
         if self.sessions.said:
-            self._say_hints()
-
-    def _say_hints(self) -> None:
-        self._out += [SendHint(replica=replica, hint=hint) for replica, hint in self.sessions.said]
-        self.sessions.said.clear()
+            self._to_engines.say_hints()
 
     # --- the answer ------------------------------------------------------------------------------
 
@@ -324,6 +304,7 @@ class Coordinator:
             return
         assert live.replica is not None
         live.saw_first_token, live.first_token_s = True, now
+        self._to_engines.runs(live.request)
         self.forecasts.first_token(live, live.replica, now=now)
         self.gate.first_token(live, now=now)
         self._stream.first_token(live, live.replica, now=now)

@@ -27,14 +27,14 @@ from gateway.core.lifecycle import Step
 from gateway.core.live import LiveRequest
 from gateway.core.migrations import Migrations
 from gateway.core.stream import Stream
+from gateway.core.to_engines import ToEngines
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Admit, Placement, PlacementReason, Refusal, Wait, WaitReason
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import PoolId, ReplicaId, RequestId
+from gateway.domain.ids import PoolId, RequestId
 from gateway.domain.request import Answer, Usage, Work
 from gateway.fleet.trickle import Trickle
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
-from gateway.routing.stealing import Steal
 
 NO_USAGE = Usage()
 _HOME_LOST = Wait(reason=WaitReason.HOME_LOST)
@@ -58,12 +58,10 @@ class Gate:
         max_outage_s: float,
         trickle: Trickle,
         refuse: Callable[[LiveRequest, Refusal, float], None],
-        hint: Callable[[LiveRequest, ReplicaId, float], tuple[str | None, str | None]],
-        hint_with_prefill: Callable[[Steal], str | None],
+        to_engines: ToEngines,
     ) -> None:
         """`live`: the requests whose ids are waiting; `out`: where commands and records are put; `refuse`:
-        turns away a request that left the waiting room for somebody else, at a time; `hint`: what to tell the
-        engine with it, and the class in that."""
+        turns away a request that left the waiting room for somebody else, at a time."""
         self._fleet = fleet
         self._admission = admission
         self.placement = placement
@@ -76,8 +74,7 @@ class Gate:
         self._max_outage_s = max_outage_s
         self._trickle = trickle
         self._refuse = refuse
-        self._hint = hint
-        self._hint_with_prefill = hint_with_prefill
+        self._to_engines = to_engines
         self.migrations = Migrations(fleet, placement, out)
         self._now = 0.0
         self.pools_with_room: dict[PoolId, None] = {}
@@ -260,7 +257,7 @@ class Gate:
             candidates = self._fleet.candidates(live.pool, only=None, without=())
             steal = self.placement.look_around(candidates, now=now)
             if steal is not None:
-                self.migrations.begin(steal, self._hint_with_prefill(steal), now=now)
+                self.migrations.begin(steal, self._to_engines.with_prefill(steal), now=now)
 
     def leave_waiting_room(self, live: LiveRequest, *, now: float) -> None:
         self.waiting_room.leave(live.request)
@@ -369,8 +366,8 @@ class Gate:
             output_tokens=output_tokens,
             now=now,
         )
-        hint, engine_class = self._hint(live, placement.replica, now)
-        self._stream.submitted(live, placement, expected, engine_class, now=now)
+        told = self._to_engines.with_request(live, placement.replica, now=now)
+        self._stream.submitted(live, placement, expected, told.service_class, now=now)
         live.step(Step.SUBMIT)
         self._out.append(
             Dispatch(
@@ -379,7 +376,8 @@ class Gate:
                 session=live.session,
                 waited_s=live.waited_s,
                 attempt=live.attempts,
-                hint=hint,
+                hint=told.hint,
+                priority=told.priority,
             )
         )
 

@@ -14,6 +14,8 @@ class Abilities(msgspec.Struct, frozen=True, kw_only=True):
     """Reads `X-Session-ID` (vLLM 0.28 and later)."""
     cache_salt: bool = False
     """Reads the body field `cache_salt` (vLLM 0.9 and later)."""
+    priority: bool = False
+    """Reads `X-Vllm-Priority` (vLLM 0.28 and later), and is to be told it."""
     turnpike_hints: bool = False
     """Runs the plugin `turnpike-vllm`, and so follows hints about sessions."""
 

@@ -84,6 +84,7 @@ class Gateway:
             on_up=self._replica_came_up,
             on_down=self._replica_went_down,
             has_several_pools=len(config.pools) > 1,
+            are_ordered=config.hints.priority,
         )
         self.hints = self.observation.hints = HintSender(self._replicas, self._tasks)
         self._engines = EngineWatch(

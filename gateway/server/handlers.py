@@ -8,6 +8,8 @@ it is left.
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
+from http import HTTPStatus
 from urllib.parse import unquote
 
 import msgspec
@@ -243,24 +245,38 @@ class Handlers:
     ) -> UpstreamConnection | None:
         """Sends the request to one replica. None if no response head came; the brain knows then."""
         session_id = decision.session.session if decision.session is not None else None
-        chunks = self._outbound.chunks(
+        abilities = self._driver.coordinator.fleet.abilities(replica.id)
+        chunks_with = partial(
+            self._outbound.chunks,
             request,
             replica,
-            self._driver.coordinator.fleet.abilities(replica.id),
+            abilities,
             decision.session,
             hint=decision.hint,
             is_readable=facts.is_readable,
             trace=self._traces.header(ticket.request, session_id) if self._traces is not None else None,
         )
+        exchange = partial(
+            replica.exchange,
+            is_head_request=request.head.method == "HEAD",
+            may_repeat=facts.is_replayable and decision.attempt == 1,
+        )
+        priority = self._outbound.priority(request, replica, abilities, decision.priority)
+        chunks = chunks_with(priority=priority)
         if ticket.began_s and self._overhead is not None and not decision.waited_s:
             self._overhead.add(self._driver.clock() - ticket.began_s)
             ticket.began_s = 0.0
         try:
-            return await replica.exchange(
-                chunks,
-                is_head_request=request.head.method == "HEAD",
-                may_repeat=facts.is_replayable and decision.attempt == 1,
-            )
+            upstream = await exchange(chunks)
+            if priority is None or upstream.head is None or upstream.head.status != HTTPStatus.BAD_REQUEST:
+                return upstream
+            # A vLLM may refuse a priority where it runs without that policy; 0.30 to 0.32 ignore it.
+            replica.release(upstream, reuse=False)
+            upstream = await exchange(chunks_with(priority=None))
+            if upstream.head is not None and upstream.head.status != HTTPStatus.BAD_REQUEST:
+                replica.refuses_priority = True
+                _log.warning("%s takes no priority, and is told none until it starts anew", replica.id)
+            return upstream
         except LocalFault as error:
             ticket.attempt_failed(error, was_sent=False, is_local=True)
         except ConnectTimedOut as error:

@@ -2,7 +2,9 @@
 
 The body is the client's, byte for byte, or those bytes with fields spliced in at the end. Of the
 headers go: what belongs to one hop, what is meant for the gateway alone, and the client's credentials
-where the gateway has its own or asks for keys itself.
+where the gateway has its own or asks for keys itself. Where the gateway says in which order an engine
+runs requests, it says so in a header, which vLLM believes before the body's `priority`; a client's own
+word counts if its tenant is trusted for scheduling.
 """
 
 import hashlib
@@ -26,6 +28,7 @@ from gateway.wire.splice import Chunk, splice_fields
 from gateway.workflow.hints import signed
 
 _REFRAMED: Final = frozenset((b"host", b"content-length", b"expect"))
+_PRIORITY: Final = b"x-vllm-priority"
 _TRACE: Final = frozenset((b"traceparent",))
 _FOR_US_ALONE: Final = b"x-turnpike-"
 _METHODS_WITH_BODY: Final = frozenset(("POST", "PUT", "PATCH"))
@@ -45,10 +48,11 @@ class Outbound:
         *,
         is_readable: bool,
         hint: str | None = None,
+        priority: int | None = None,
         trace: bytes | None = None,
     ) -> list[Chunk]:
-        """Head and body, to be written in order; `hint`: what to tell the engine; `trace`: a header line
-        instead of the client's own."""
+        """Head and body, to be written in order; `hint`: what to tell the engine; `priority`: as `priority`
+        says; `trace`: a header line instead of the client's own."""
         head = request.head
         if hint is not None and replica.hint_key is not None:
             hint = signed(hint, replica.hint_key)
@@ -59,6 +63,8 @@ class Outbound:
                 head.passed_on.clear()
             start = head.passed_on[replica] = self._start(head, replica, is_traced=trace is not None)
         told = trace or b""
+        if priority is not None:
+            told += b"X-Vllm-Priority: %d\r\n" % priority
         if session is not None and abilities.session_header and self._hints.session:
             if "x-session-id" not in head.facts.stated:
                 told += b"X-Session-ID: %s\r\n" % session.session.encode("ascii")
@@ -68,6 +74,14 @@ class Outbound:
             told += b"Content-Length: %d\r\n" % sum(map(len, body))
         return [b"%s%s\r\n" % (start, told), *body]
 
+    def priority(self, request: HttpRequest, replica: Replica, abilities: Abilities, ours: int) -> int | None:
+        """What to say of it to an engine that orders requests, if anything."""
+        if not abilities.priority or replica.refuses_priority:
+            return None
+        if request.head.visitor.tenant.is_believed and _states_priority(request):
+            return None
+        return ours
+
     def _start(self, head: RequestHead, replica: Replica, *, is_traced: bool) -> bytes:
         """The request line and the fields that every such request has."""
         key, address = replica.api_key, replica.address
@@ -76,6 +90,8 @@ class Outbound:
             drop |= CREDENTIAL_HEADERS
         if is_traced:
             drop |= _TRACE
+        if self._hints.priority and not head.visitor.tenant.is_believed:
+            drop |= {_PRIORITY}
         lines = [b"%s %s%s HTTP/1.1\r\n" % (head.method.encode("ascii"), address.prefix, head.target)]
         lines.append(b"Host: %s\r\n" % address.authority)
         for name, value in end_to_end(head.headers, drop):
@@ -117,8 +133,20 @@ def with_hint(body: bytes, hint: str) -> dict[str, Any]:
     return {"vllm_xargs": Raw(b"".join(splice_fields(theirs, {"turnpike": hint})))}
 
 
+def _states_priority(request: HttpRequest) -> bool:
+    """Whether the client says itself how urgent it is. A name in the body may be spelt with escapes."""
+    if any(name.lower() == _PRIORITY for name, _ in request.head.headers):
+        return True
+    body = request.body
+    if b'"priority"' not in body and _ESCAPED not in body:
+        return False
+    stated = read_as(_STATED, body)
+    return stated is not None and stated.priority is not ABSENT
+
+
 class _Stated(msgspec.Struct):
     vllm_xargs: Raw = ABSENT
+    priority: Raw = ABSENT
 
 
 _STATED: Final = msgspec.json.Decoder(_Stated)

@@ -26,6 +26,7 @@ from gateway.upstream.moments import Run
 from gateway.upstream.replica import Replica
 from gateway.wire.observer import observe
 from gateway.wire.prefill import may_be_prefilled, prefill_body
+from gateway.workflow.engine_order import BEHIND
 
 
 class Prefills:
@@ -104,13 +105,18 @@ class Prefills:
         body = prefill_body(kept.body) if kept is not None else None
         if kept is None or replica is None or body is None:
             return
-        chunks = self._outbound.chunks(
+        request, abilities = (
             HttpRequest(kept.head, body),
-            replica,
             self._driver.coordinator.fleet.abilities(replica.id),
+        )
+        chunks = self._outbound.chunks(
+            request,
+            replica,
+            abilities,
             None,
             is_readable=True,
             hint=command.hint,
+            priority=self._outbound.priority(request, replica, abilities, BEHIND),
         )
         try:
             upstream = await replica.exchange(chunks, is_head_request=False, may_repeat=True)

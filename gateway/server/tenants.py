@@ -21,6 +21,8 @@ _HASH_PREFIX: Final = "sha256:"
 class Tenant(msgspec.Struct, frozen=True):
     id: TenantId
     may_control_engines: bool
+    is_believed: bool = False
+    """What it says of the order of its requests counts."""
 
 
 def hash_key(key: str) -> str:
@@ -33,7 +35,8 @@ class Tenants:
         of IPv6 each /64."""
         self._by_hash: dict[str, Tenant] = {}
         for config in configs:
-            tenant = Tenant(TenantId(config.name), "engine-control" in config.trust)
+            trust = config.trust
+            tenant = Tenant(TenantId(config.name), "engine-control" in trust, "scheduling" in trust)
             self._by_hash.update(dict.fromkeys(config.key_hashes, tenant))
         self._anonymous: dict[str, Tenant] = {}
         self._salt = secrets.token_bytes(16)
@@ -62,7 +65,7 @@ class Tenants:
             if len(self._anonymous) >= _MAX_ANONYMOUS:
                 self._anonymous.clear()  # names are a function of the address, so nothing is lost
             digest = hashlib.blake2s(_network_of(peer).encode(), key=self._salt, digest_size=6).hexdigest()
-            tenant = self._anonymous[peer] = Tenant(TenantId(f"anonymous-{digest}"), False)
+            tenant = self._anonymous[peer] = Tenant(TenantId(f"anonymous-{digest}"), False, True)
         return tenant
 
 

@@ -207,6 +207,7 @@ class Driver:
             keys=call.keys(),
             submitted_s=self._kernel.now,
             hint=command.hint,
+            priority=command.priority,
         )
         self.engines[call.replica].submit(turn)
 

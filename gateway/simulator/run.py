@@ -21,7 +21,7 @@ from gateway.simulator.conservation import check_end
 from gateway.simulator.driver import Call, ClientConfig, Driver
 from gateway.simulator.engine import build_engines
 from gateway.simulator.engine.front import Front, FrontCosts
-from gateway.simulator.engine.options import EngineOptions, EngineSpec
+from gateway.simulator.engine.options import EngineOptions, EngineSpec, SchedulingPolicy
 from gateway.simulator.errors import ConservationError, SimulatorError
 from gateway.simulator.fleet import Change, FleetSpec
 from gateway.simulator.hosts import HostProbe, ToolHost
@@ -180,7 +180,8 @@ class _Run:
         return self._totals
 
     def _came_up(self, engine: "ReplicaEngine") -> None:
-        abilities = Abilities(turnpike_hints=engine.plugin is not None)
+        is_by_priority = self._options.scheduling_policy is SchedulingPolicy.PRIORITY
+        abilities = Abilities(turnpike_hints=engine.plugin is not None, priority=is_by_priority)
         self._driver.send(ev.ReplicaCameUp(ReplicaFacts(id=engine.name, pool=POOL, abilities=abilities)))
 
     # --- arrivals ----------------------------------------------------------------------------------

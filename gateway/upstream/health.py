@@ -42,8 +42,11 @@ class HealthChecks:
         on_up: Callable[[ReplicaFacts], None],
         on_down: Callable[[ReplicaId, str], None],
         has_several_pools: bool,
+        are_ordered: bool = False,
     ) -> None:
-        """`replicas` may change: those that are added are for the caller to `watch`."""
+        """`replicas` may change: those that are added are for the caller to `watch`. `are_ordered`: tell
+        engines which requests go first, if they understand it."""
+        self._are_ordered = are_ordered
         self.has_several_pools = has_several_pools
         self._replicas = replicas
         self._config = config
@@ -147,7 +150,10 @@ class HealthChecks:
                 _, told = await self._get(replica, "/turnpike/key")
                 key = told.get("key") if isinstance(told, dict) else None
                 replica.hint_key = key if isinstance(key, str) else None
-        return msgspec.structs.replace(vllm_abilities(version), turnpike_hints=has_plugin)
+        replica.refuses_priority = False
+        known = vllm_abilities(version)
+        is_ordered = known.priority and self._are_ordered and not has_plugin
+        return msgspec.structs.replace(known, turnpike_hints=has_plugin, priority=is_ordered)
 
     async def _get(self, replica: Replica, path: str) -> tuple[int, Any]:
         assert self._session is not None
@@ -179,6 +185,7 @@ def vllm_abilities(version: str) -> Abilities:
         version=version[:64],
         session_header=release >= (0, 28),
         cache_salt=release >= (0, 9),
+        priority=release >= (0, 28),
     )
 
 

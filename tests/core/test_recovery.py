@@ -20,7 +20,7 @@ FAULTS: dict[str, Callable[[Any], tuple[Any, str]]] = {
 LATE: dict[str, Callable[[Any], tuple[Any, str]]] = {
     "forecasts": lambda brain: (brain.forecasts, "sent"),
     "health": lambda brain: (brain.fleet.health, "sent"),
-    "hints": lambda brain: (brain.gate, "_hint"),
+    "hints": lambda brain: (brain.gate._to_engines, "with_request"),
 }
 """When its place on a replica is booked already."""
 AFTERWARDS: dict[str, Callable[[Any], tuple[Any, str]]] = {

@@ -164,6 +164,8 @@ class Backend:
         self.models = json.dumps({"object": "list", "data": [{"id": "m", "object": "model"}]}).encode()
         self.version = b'{"version":"0.30.0"}'
         self.metrics = b""
+        self.kv: bytes | None = None
+        """What the plugin says; None if there is none."""
         self.seen: list[Message] = []
         self.reads_bodies = True
         """If not, scripts run as soon as the head is there."""
@@ -224,6 +226,7 @@ class Backend:
             b"/version": self.version,
             b"/v1/models": self.models,
             b"/metrics": self.metrics,
+            b"/turnpike/kv": self.kv,
         }
         body = bodies.get(request.target)
         writer.write(answer(body) if body is not None else answer(b"", status=b"404 Not Found"))

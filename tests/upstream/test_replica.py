@@ -39,7 +39,7 @@ def test_what_is_no_address(url):
 
 def test_an_old_vllm_is_told_nothing_that_it_does_not_read():
     assert vllm_abilities("0.28.1rc2") == Abilities(
-        engine="vllm", version="0.28.1rc2", session_header=True, cache_salt=True
+        engine="vllm", version="0.28.1rc2", session_header=True, cache_salt=True, priority=True
     )
     assert vllm_abilities("0.9.0") == Abilities(
         engine="vllm", version="0.9.0", session_header=False, cache_salt=True

@@ -21,6 +21,7 @@ from gateway.simulator.baselines.foresight import WithoutForesight
 from gateway.simulator.baselines.placements import PLACEMENTS
 from gateway.simulator.baselines.plan import Knob, Plan, Recipe, Values
 from gateway.simulator.brain import Brain
+from gateway.simulator.engine.options import SchedulingPolicy
 from gateway.simulator.errors import SimulatorError
 from gateway.simulator.fleet import FleetSpec
 from gateway.simulator.run import stock_config
@@ -64,6 +65,9 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
         return WithoutForesight(found) if values["foresight"] == "constant" else found
 
     brain(plan.fleet)  # says at once what is wrong
+    if values["engines"] == "priority":
+        options = msgspec.structs.replace(plan.options, scheduling_policy=SchedulingPolicy.PRIORITY)
+        plan = msgspec.structs.replace(plan, options=options)
     return plan.with_brain(brain)
 
 
@@ -103,6 +107,12 @@ TURNPIKE = Recipe(
             default="off",
             sweep=("off",),
             meaning="`on`: replicas that idle take sessions over",
+        ),
+        Knob(
+            name="engines",
+            default="fcfs",
+            sweep=("fcfs",),
+            meaning="`priority`: engines order by what the gateway says of each request",
         ),
         Knob(name="n", default=12, sweep=(12,), meaning="of `session-cap`, all replicas together"),
         Knob(name="f", default=0.9, sweep=(0.9,), meaning="share of the KV cache, of `footprint`"),

@@ -79,7 +79,9 @@ class ReplicaEngine:
     def submit(self, turn: EngineTurn) -> None:
         """Takes a turn in. It is scheduled with the step that begins next."""
         now = self._kernel.now
-        priority = self._policy.priority(turn, now=now) if self._policy and self._has_priorities else 0
+        priority = turn.priority
+        if self._policy and self._has_priorities:
+            priority = self._policy.priority(turn, now=now)
         request = build_request(turn, block_size=self._block_size, priority=priority)
         self._work[turn.number] = Work(turn, request)
         self.scheduler.add_request(request)

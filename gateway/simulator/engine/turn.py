@@ -20,6 +20,8 @@ class EngineTurn(msgspec.Struct, kw_only=True, eq=False):
     submitted_s: float
     hint: str | None = None
     """For engines that follow hints."""
+    priority: int = 0
+    """For engines with `SchedulingPolicy.PRIORITY`; the lowest runs first."""
     is_prefill: bool = False
     """Only its prompt is to be computed."""
     began_s: float | None = None

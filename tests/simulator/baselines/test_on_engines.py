@@ -14,7 +14,7 @@ from gateway.simulator.baselines.spec import PolicySpec
 from gateway.simulator.engine.options import EngineOptions
 from gateway.simulator.fleet import FleetSpec, ReplicaGroup
 from gateway.simulator.run import simulate
-from gateway.workload.trace.format import Session
+from gateway.workload.trace.format import ServiceClass, Session
 from tests.simulator.baselines.turns import chat
 from tests.simulator.worlds import Recorder
 
@@ -229,3 +229,23 @@ def test_pressure_overrides_what_is_held():
     found = play("continuum:ttl_s=3600:skip_slow=0", *world, blocks=12)
     assert found["c/0"] == (5, 8)
     assert found["b/1"] == (21, 23)
+
+
+# --- what a gateway says of the order ----------------------------------------------------------------------
+
+
+def test_engines_that_are_told_let_background_work_wait():
+    background = msgspec.structs.replace(talk("b", 64, at_s=1.0), service_class=ServiceClass.PROACTIVE)
+    world = talk("a", 64, output=4), background, talk("c", 64, at_s=2.0)
+    assert play("turnpike:admission=none", *world, at_once=1) == {"a/0": (0, 4), "b/0": (4, 5), "c/0": (5, 6)}
+    found = play("turnpike:admission=none:engines=priority", *world, at_once=1)
+    assert found == {"a/0": (0, 4), "c/0": (4, 5), "b/0": (5, 6)}
+
+
+def test_of_one_class_a_newcomer_throws_nobody_out():
+    world = talk("old", 96, output=31), talk("new", 64, at_s=3.0, output=31)
+    # Together they come to 14 blocks.
+    found = play("turnpike:admission=none:engines=priority", *world, blocks=12)
+    assert found == play("turnpike:admission=none", *world, blocks=12)
+    assert found["old/0"] == play("turnpike:admission=none", *world)["old/0"]
+    assert found["new/0"] > play("turnpike:admission=none", *world)["new/0"], "it was"

@@ -1,0 +1,67 @@
+"""What engines are told: with a request, and beside those."""
+
+from typing import NamedTuple
+
+from gateway.admission.classes import ServiceClass
+from gateway.admission.session_admission import SessionAdmission
+from gateway.core.commands import Command, SendHint
+from gateway.core.fleet import Fleet
+from gateway.core.live import LiveRequest
+from gateway.core.session_book import SessionBook
+from gateway.domain.ids import ReplicaId, RequestId
+from gateway.routing.stealing import Steal
+from gateway.workflow.engine_order import EngineOrder
+
+
+class Told(NamedTuple):
+    """With a request, and the class that this says."""
+
+    hint: str | None = None
+    priority: int = 0
+    service_class: str | None = None
+
+
+class ToEngines:
+    def __init__(
+        self, fleet: Fleet, sessions: SessionBook, admission: SessionAdmission, out: list[Command]
+    ) -> None:
+        self._fleet = fleet
+        self._sessions = sessions
+        self._admission = admission
+        self._out = out
+        self._order = EngineOrder()
+
+    def with_request(self, live: LiveRequest, replica: ReplicaId, *, now: float) -> Told:
+        """Nothing, if the engine does not listen."""
+        abilities = self._fleet.abilities(replica)
+        if abilities.priority:
+            said = self._class_of(live)
+            can_wait = said == ServiceClass.PROACTIVE.value
+            return Told(None, self._order.submitted(live.request, replica, can_wait, now=now), said)
+        if live.session is None or not abilities.turnpike_hints:
+            return Told()
+        said = self._class_of(live)
+        hint = self._sessions.hint_for(live, replica, said, now=now)
+        self.say_hints()
+        return Told(hint=hint, service_class=said if hint is not None else None)
+
+    def _class_of(self, live: LiveRequest) -> str | None:
+        if live.session is None or live.pool is None:
+            return None
+        known_as = live.session.session if live.runs_for is None else live.runs_for
+        service_class = self._admission.class_of(known_as, live.pool)
+        return service_class.value if service_class is not None else None
+
+    def runs(self, request: RequestId) -> None:
+        """It has its first token, or is over."""
+        self._order.runs(request)
+
+    def with_prefill(self, steal: Steal) -> str | None:
+        if not self._fleet.abilities(steal.thief).turnpike_hints:
+            return None
+        return self._sessions.predictor.hint_with_prefill(*steal.conversation, steal.thief)
+
+    def say_hints(self) -> None:
+        """Those that belong to no request."""
+        self._out += [SendHint(replica=replica, hint=hint) for replica, hint in self._sessions.said]
+        self._sessions.said.clear()
