@@ -59,6 +59,7 @@ def _the_first(
 MOST_SESSIONS: Final = 60
 RULES: Final[dict[str, Without]] = {
     "enough": Without(how_many.Throughput, "_enough", lambda *_: math.inf),
+    "roomy": Without(how_many.Throughput, "_is_roomy", lambda _, there, fit: there <= fit),
     "beyond_kv": Without(limits.Limits, "beyond_kv", lambda _: 0.0),
     "turns_ahead": Without(limits, "_TURNS_AHEAD", 1.0),
     "kv_overflow": Without(limits.Limits, "too_many", lambda *_: 0),
@@ -96,10 +97,12 @@ def drawn(count: int, *, draw: int) -> list[Point]:
     return random.Random(draw).sample(few, count)
 
 
-def completions_s(point: Point, seeds: Sequence[int], rule: Without | None) -> list[float]:
-    """The mean completion of each seed's sessions."""
+def completions_s(
+    point: Point, seeds: Sequence[int], rule: Without | None, *, learned: bool = False
+) -> list[float]:
+    """The mean completion of each seed's sessions. `learned`: the gateway has seen them once before."""
     laid = laid_out(point)
-    untold: Setting = msgspec.structs.replace(laid.setting, says_when_over=False)
+    untold: Setting = msgspec.structs.replace(laid.setting, says_when_over=False, comes_twice=learned)
     (policy,) = parse_policies(f"turnpike{laid.ending}")
     trials, found = Trials(untold), []
     with left_out(rule):
@@ -123,6 +126,7 @@ def main(argv: list[str] | None = None) -> int:
     own.add_argument("--points", type=int, default=8, help="drawn from the grid (default 8)")
     own.add_argument("--draw", type=int, default=24, help="which points are drawn (default 24)")
     own.add_argument("--seeds", type=int, default=5, help="runs at each point (default 5)")
+    own.add_argument("--learned", action="store_true", help="the gateway has seen the sessions once before")
     asked, _ = own.parse_known_args(argv)
 
     def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
@@ -131,13 +135,13 @@ def main(argv: list[str] | None = None) -> int:
             raise BenchmarkError(f"no rule is called {unknown[0]!r}")
         points = list(QUICK[:2]) if is_quick else drawn(asked.points, draw=asked.draw)
         seeds = range(1, (2 if is_quick else asked.seeds) + 1)
-        whole = {point: completions_s(point, seeds, None) for point in points}
+        whole = {point: completions_s(point, seeds, None, learned=asked.learned) for point in points}
         tell("rule: without it, times the mean completion (95 % interval); the most and the least at a point")
         for name in names:
             ratios: list[float] = []
             worst: list[tuple[float, str]] = []
             for point in points:
-                without = completions_s(point, seeds, RULES[name])
+                without = completions_s(point, seeds, RULES[name], learned=asked.learned)
                 here = [less / all_ for less, all_ in zip(without, whole[point], strict=True)]
                 worst.append((statistics.geometric_mean(here), point.name))
                 ratios += here

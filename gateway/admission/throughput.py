@@ -179,7 +179,7 @@ class Throughput:
         tokens = max(held, demand) / sessions
         turns, kv_tokens = self._turns(tokens, grown=max(1.0, demand / max(held, 1.0))), budget / replicas
         there, fit = (sessions + waiting) / replicas, max(1.0, kv_tokens / tokens)
-        if there <= _SURE * fit:
+        if self._is_roomy(there, fit):
             return
         least_tokens = _SURE * budget if there <= fit else 0.0
         there = max(there, fit)
@@ -195,6 +195,10 @@ class Throughput:
         most = next(n for n, each in zip(tried, flows, strict=True) if each.turns_per_s >= _AS_GOOD * best)
         self.most = most * replicas if most < there else math.inf
         self.lost = flow(min(most, sessions / replicas), turns, kv_tokens=_SURE * kv_tokens).lost
+
+    def _is_roomy(self, there: float, fit: float) -> bool:
+        """All fit, with room to spare."""
+        return there <= _SURE * fit
 
     def _enough(self, fit: float, turns: Turns, kv_tokens: float) -> float:
         """Of the numbers of sessions that fit, the smallest that gets nearly the most done."""
