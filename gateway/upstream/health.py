@@ -23,6 +23,8 @@ from gateway.upstream.replica import Replica, open_session
 
 _MAX_BYTES: Final = 1 << 20
 """Of one answer; it is read at once, which takes a few milliseconds at most."""
+_NOT_FOLLOWED: Final = ("absent", "inert")
+"""States of an engine that has the plugin's routes, and whose scheduler lacks it or gave up."""
 _MAX_NAME: Final = 1024
 """Characters of a model's name; others are not listed."""
 
@@ -145,7 +147,9 @@ class HealthChecks:
             aiohttp.ClientError, OSError, TimeoutError, _Unusable
         ):  # it need not know the path
             status, answer = await self._get(replica, "/turnpike/kv")
-            has_plugin = status == 200 and isinstance(answer, dict)
+            has_plugin = (
+                status == 200 and isinstance(answer, dict) and answer.get("state") not in _NOT_FOLLOWED
+            )
             if has_plugin:
                 _, told = await self._get(replica, "/turnpike/key")
                 key = told.get("key") if isinstance(told, dict) else None

@@ -64,6 +64,14 @@ async def test_who_does_not_read_it_is_told_nothing(start: Any, version: bytes, 
     assert told(bench.backend.seen[0]) is None
 
 
+@pytest.mark.parametrize("state", [b"absent", b"inert"])
+async def test_an_engine_whose_scheduler_follows_no_hints_is_a_stock_one(start: Any, state: bytes) -> None:
+    bench = await start(upstream={"health_period_s": 0.05}, **ON)
+    await restart(bench, b'{"version":"0.32.0"}', b'{"state":"%s"}' % state)
+    await bench.ask(post(headers=BACKGROUND))
+    assert told(bench.backend.seen[0]) == b"1"
+
+
 STATED = {
     "in the body": (b'"priority": 7,', b""),
     "in the body, escaped": (b'"pri\\u006frity": 7,', b""),
