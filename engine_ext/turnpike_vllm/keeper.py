@@ -134,6 +134,16 @@ class Keeper:
         if self.evictor is not None:
             self.evictor.clear()
 
+    def abandon(self) -> None:
+        """Free what is held, and touch nothing else: something here is broken."""
+        self.pool.let_go_of_everything()
+        if self.retention is not None:
+            self.releases[Reason.GIVEN_UP.value] += len(self.retention.clear(Reason.GIVEN_UP))
+        if self.evictor is not None:
+            self.evictor.clear()
+        if self.ferry is not None:
+            self.ferry.clear()
+
     def let_go_of_everything(self) -> None:
         if self.ferry is not None:
             self.ferry.clear()

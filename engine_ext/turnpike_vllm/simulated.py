@@ -72,6 +72,19 @@ class SimulatedOptions:
     step_time: Callable[[StepLoad], float] = field(default_factory=StepTime)
     host: HostMemory | None = None
     """Where vLLM's native offload keeps what it copies."""
+    configure: Callable[["Parts"], None] | None = None
+    """Changes what vLLM is configured with."""
+
+
+@dataclass
+class Parts:
+    """Arguments of vLLM's configurations, and its groups of layers that share KV blocks."""
+
+    model: dict[str, Any]
+    cache: dict[str, Any]
+    scheduler: dict[str, Any]
+    others: dict[str, Any]
+    kv_groups: list[Any]
 
 
 @dataclass
@@ -298,50 +311,31 @@ class SimulatedEngine:
         options, vllm = self.options, self._vllm
         config, kv = vllm["config"], vllm["kv_interface"]
         torch = importlib.import_module("torch")
-        model = config.ModelConfig(
-            model=str(tiny_model.build()), dtype="float32", max_model_len=options.max_model_len, seed=0
-        )
-        cache = config.CacheConfig(
-            block_size=options.block_size, gpu_memory_utilization=0.5, enable_prefix_caching=True
-        )
-        cache.num_gpu_blocks = options.blocks
-        scheduling = config.SchedulerConfig(
-            max_num_seqs=options.max_num_seqs,
-            max_num_batched_tokens=options.max_batched_tokens,
-            max_model_len=options.max_model_len,
-            enable_chunked_prefill=True,
-            async_scheduling=True,
-            is_encoder_decoder=False,
-            policy=options.policy,
-            scheduler_reserve_full_isl=options.reserve_full_input,
-        )
-        # Nobody but whoever drives it can hint here.
-        given = options.turnpike
-        turnpike = False if given is False else {"signed_hints": False, **(given or {})}
-        extra: dict[str, Any] = {"additional_config": {"turnpike": turnpike}}
         head_size = 8 if options.host is None else options.host.bytes_per_token // 8
         spec = kv.FullAttentionSpec(
             block_size=options.block_size, num_kv_heads=1, head_size=head_size, dtype=torch.float32
         )
         self._bytes_per_block: int = spec.page_size_bytes
-        if options.host is not None:
-            extra["kv_transfer_config"] = transfer_config(options.host, spec.page_size_bytes)
+        parts = self._parts(kv.KVCacheGroupSpec(["layer"], spec))
+        if options.configure is not None:
+            options.configure(parts)
         whole = config.VllmConfig(
-            scheduler_config=scheduling,
-            model_config=model,
-            cache_config=cache,
+            scheduler_config=config.SchedulerConfig(**parts.scheduler),
+            model_config=config.ModelConfig(**parts.model),
+            cache_config=config.CacheConfig(**parts.cache),
             device_config=config.DeviceConfig(device="cpu"),
-            **extra,
+            **parts.others,
         )
+        whole.cache_config.num_gpu_blocks = options.blocks
+        # A CPU's vLLM does not overlap steps; what is simulated is a device.
+        whole.scheduler_config.async_scheduling = parts.scheduler["async_scheduling"]
         layout = kv.KVCacheConfig(
-            num_blocks=options.blocks,
-            kv_cache_tensors=[],
-            kv_cache_groups=[kv.KVCacheGroupSpec(["layer"], spec)],
+            num_blocks=options.blocks, kv_cache_tensors=[], kv_cache_groups=parts.kv_groups
         )
         if options.is_biased:
             scheduler = importlib.import_module("turnpike_vllm.scheduler").TurnpikeScheduler
         else:
-            scheduler = vllm["async"].AsyncScheduler
+            scheduler = whole.scheduler_config.get_scheduler_cls()
         return scheduler(
             vllm_config=whole,
             kv_cache_config=layout,
@@ -349,6 +343,40 @@ class SimulatedEngine:
             block_size=options.block_size,
             hash_block_size=options.block_size,
             log_stats=False,
+        )
+
+    def _parts(self, kv_group: Any) -> Parts:
+        options = self.options
+        # Nobody but whoever drives it can hint here.
+        given = options.turnpike
+        turnpike = False if given is False else {"signed_hints": False, **(given or {})}
+        others: dict[str, Any] = {"additional_config": {"turnpike": turnpike}}
+        if options.host is not None:
+            others["kv_transfer_config"] = transfer_config(options.host, self._bytes_per_block)
+        return Parts(
+            model={
+                "model": str(tiny_model.build()),
+                "dtype": "float32",
+                "max_model_len": options.max_model_len,
+                "seed": 0,
+            },
+            cache={
+                "block_size": options.block_size,
+                "gpu_memory_utilization": 0.5,
+                "enable_prefix_caching": True,
+            },
+            scheduler={
+                "max_num_seqs": options.max_num_seqs,
+                "max_num_batched_tokens": options.max_batched_tokens,
+                "max_model_len": options.max_model_len,
+                "enable_chunked_prefill": True,
+                "async_scheduling": True,
+                "is_encoder_decoder": False,
+                "policy": options.policy,
+                "scheduler_reserve_full_isl": options.reserve_full_input,
+            },
+            others=others,
+            kv_groups=[kv_group],
         )
 
     def _build_hasher(self) -> Any:
@@ -362,7 +390,6 @@ class SimulatedEngine:
 def _modules() -> dict[str, Any]:
     names = {
         "config": "vllm.config",
-        "async": "vllm.v1.core.sched.async_scheduler",
         "kv_interface": "vllm.v1.kv_cache_interface",
         "outputs": "vllm.v1.outputs",
         "request": "vllm.v1.request",

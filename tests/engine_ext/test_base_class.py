@@ -1,0 +1,38 @@
+"""The plugin goes before the scheduler class that vLLM itself would have taken."""
+
+from typing import Any
+
+import pytest
+
+from turnpike_vllm.simulated import Parts, SimulatedEngine, SimulatedOptions
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_it_overlaps_steps_where_vllm_does(is_async: bool) -> None:
+    def configure(parts: Parts) -> None:
+        parts.scheduler["async_scheduling"] = is_async
+
+    def build(**options: Any) -> Any:
+        return SimulatedEngine(SimulatedOptions(configure=configure, **options)).scheduler
+
+    stock, biased = build(is_biased=False), build()
+    assert type(stock).__name__ == ("AsyncScheduler" if is_async else "Scheduler")
+    # What is between them is the plugin alone.
+    added = [each.__name__ for each in type(biased).__mro__ if each not in type(stock).__mro__]
+    assert set(added) == {"TurnpikeScheduler", "TurnpikeMixin"}
+    assert biased.turnpike is not None
+
+
+def test_as_vllm_finds_it_by_name() -> None:
+    """Some versions look whether the class is an `AsyncScheduler` before they overlap steps."""
+    from vllm.config import SchedulerConfig
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+    config = SchedulerConfig(
+        max_model_len=128,
+        is_encoder_decoder=False,
+        scheduler_cls="turnpike_vllm.scheduler.TurnpikeScheduler",
+    )
+    assert issubclass(config.get_scheduler_cls(), AsyncScheduler)
