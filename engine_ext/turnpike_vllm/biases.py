@@ -90,6 +90,8 @@ class Biases:
             displace,
         )
         self.conductor.is_opportunist = settings.opportunist
+        self.conductor.has_victims = features["victims"] == "on"
+        self.conductor.has_headroom = features["headroom"] == "on"
         self._reactive_until = float("-inf")
         self._was_blocked = False
         self._in_flight: deque[tuple[float, int, int]] = deque()
@@ -186,7 +188,7 @@ class Biases:
                 self._admitted(self.row_of(request), now)
         tokens = output.total_num_scheduled_tokens
         if tokens:
-            context = sum(output.scheduled_cached_reqs.num_computed_tokens)
+            context = sum(getattr(output.scheduled_cached_reqs, "num_computed_tokens", ()))
             self._in_flight.append((now, tokens, context))
 
     def output_arrived(self, output: Any) -> None:

@@ -44,6 +44,14 @@ class KvPool:
             if not hasattr(owner, attribute)
         ]
 
+    @staticmethod
+    def lacks_order(kv_cache_manager: Any) -> str | None:
+        """What is missing of what only the order of eviction, and fitting into memory, need."""
+        queue = kv_cache_manager.block_pool.free_block_queue
+        found = {"fake_free_list_tail": queue, "watermark_blocks": kv_cache_manager}
+        lacks = [name for name, owner in found.items() if not hasattr(owner, name)]
+        return f"this vLLM has no {', '.join(lacks)}" if lacks else None
+
     @property
     def free_blocks(self) -> int:
         return int(self.pool.free_block_queue.num_free_blocks)

@@ -10,7 +10,7 @@ import copy
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -23,7 +23,8 @@ from turnpike_vllm.offload import NOT_CONFIGURED, HostCopies
 from turnpike_vllm.pool import KvPool
 from turnpike_vllm.seams import Seams
 from turnpike_vllm.secret_keys import hint_key
-from turnpike_vllm.settings import Settings, SettingsError, read_settings
+from turnpike_vllm.settings import SWITCHED_OFF, Settings, SettingsError, read_settings
+from turnpike_vllm.tried import BIASES, reasons
 from turnpike_vllm.waiting import RankedQueue
 
 logger = logging.getLogger("vllm.turnpike")
@@ -52,29 +53,44 @@ def detect(scheduler: Any, settings: Settings) -> tuple[Settings, dict[str, str]
     lacks += KvPool.lacks(getattr(scheduler, "kv_cache_manager", None))
     if lacks:
         raise SettingsError(f"this vLLM has no {', '.join(lacks)}")
-    why: dict[str, str | None] = dict.fromkeys(
-        ("coordinator", "opportunist", "retention", "host_tier", "eviction", "classes"), None
-    )
-    if not scheduler.kv_cache_manager.enable_caching:
-        why["retention"] = why["eviction"] = "prefix caching is off"
-    elif len(scheduler.kv_cache_config.kv_cache_groups) != 1:
-        why["eviction"] = "several KV cache groups"
-    if not hasattr(scheduler, _CHUNK_SEAM):
-        why["opportunist"] = why["classes"] = "no seam for chunk sizes"
-    elif getattr(scheduler, "need_mamba_block_aligned_split", False):
-        why["opportunist"] = why["classes"] = "chunks must end where Mamba state is kept"
-    why["host_tier"] = HostCopies.lacks(scheduler) or why["retention"] or why["opportunist"]
-    if why["host_tier"] is None and settings.retention is None:
-        why["host_tier"] = "retention is switched off"
+    why: dict[str, str] = {}
+
+    def off(reason: str | None, *names: str) -> None:
+        for name in names if reason else ():
+            why.setdefault(name, reason or "")
+
     if not isinstance(scheduler.waiting, RequestQueue):
-        why["coordinator"] = why["classes"] = "the waiting queue is of another kind"
-    off: dict[str, Any] = {name: None for name, reason in why.items() if reason}
-    possible = replace(settings, **(off | ({"opportunist": False} if "opportunist" in off else {})))
-    features = {
-        name: reason or ("on" if getattr(settings, name) not in (None, False) else "switched off")
-        for name, reason in why.items()
+        off("the waiting queue is of another kind", "coordinator", "classes")
+    off(queue_lacks(RequestQueue), "coordinator")
+    if not hasattr(scheduler, _CHUNK_SEAM):
+        off("no seam for chunk sizes", "opportunist", "classes", "headroom", "host_tier")
+    if not scheduler.kv_cache_manager.enable_caching:
+        off("prefix caching is off", "retention", "eviction", "host_tier")
+    off(KvPool.lacks_order(scheduler.kv_cache_manager), "eviction", "opportunist")
+    off(HostCopies.lacks(scheduler), "host_tier")
+    for name, reason in reasons(scheduler):
+        off(reason, name)
+    if settings.retention is None or "retention" in why:
+        off(why.get("retention", "retention is switched off"), "host_tier")
+    if settings.coordinator is None or "coordinator" in why:
+        off(why.get("coordinator", "switched off"), "victims", "headroom")
+    none: dict[str, Any] = {
+        each.name: False if each.name == "opportunist" else None
+        for each in fields(settings)
+        if each.name in why
     }
-    return possible, features
+    features = {
+        name: why.get(name) or ("on" if getattr(settings, name, True) not in (None, False) else SWITCHED_OFF)
+        for name in BIASES
+    }
+    return replace(settings, **none), features
+
+
+def queue_lacks(base: type[Any]) -> str | None:
+    """What vLLM's waiting queues have and ours has not: as its subclass, it could not even be made."""
+    wanted: frozenset[str] = getattr(base, "__abstractmethods__", frozenset())
+    lacks = [name for name in sorted(wanted) if not callable(getattr(RankedQueue, name, None))]
+    return f"our queue has no {', '.join(lacks)}" if lacks else None
 
 
 class TurnpikeMixin:
@@ -98,10 +114,10 @@ class TurnpikeMixin:
 
     def _attach(self) -> Biases:
         scheduler: Any = self
-        wanted = read_settings(getattr(scheduler.vllm_config, "additional_config", None))
+        wanted: Settings = read_settings(getattr(scheduler.vllm_config, "additional_config", None))
         settings, features = detect(self, wanted)
         for name, state in features.items():
-            if state not in ("on", "switched off", NOT_CONFIGURED):
+            if state not in ("on", SWITCHED_OFF, NOT_CONFIGURED):
                 logger.warning("turnpike: %s is off: %s", name, state)
         return Biases(
             scheduler,
@@ -151,8 +167,8 @@ class TurnpikeMixin:
         seams.replace(scheduler, "schedule", self._around_schedule(biases, scheduler.schedule))
         after = self._before_update(biases, scheduler.update_from_output)
         seams.replace(scheduler, "update_from_output", after)
-        wanted = (settings.coordinator, settings.classes, settings.host_tier, settings.opportunist or None)
-        if any(each is not None for each in wanted) and hasattr(scheduler, _CHUNK_SEAM):
+        may_cut = biases.conductor.has_headroom or settings.opportunist
+        if may_cut or settings.classes is not None or settings.host_tier is not None:
             reserve = self._around_reserve(biases, getattr(scheduler, _CHUNK_SEAM))
             seams.replace(scheduler, _CHUNK_SEAM, reserve)
         if settings.retention is not None or settings.coordinator is not None:

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from turnpike_vllm.hints import XARGS_KEY, Hint
-from turnpike_vllm.scripted import tiny_model
-from turnpike_vllm.simulated_host import EMPTY_STEP_S, Copies, HostMemory, transfer_config
+from turnpike_vllm.simulated_config import Parts, default_parts
+from turnpike_vllm.simulated_host import EMPTY_STEP_S, Copies, HostMemory
 
 
 class StepLoad(NamedTuple):
@@ -72,19 +72,8 @@ class SimulatedOptions:
     step_time: Callable[[StepLoad], float] = field(default_factory=StepTime)
     host: HostMemory | None = None
     """Where vLLM's native offload keeps what it copies."""
-    configure: Callable[["Parts"], None] | None = None
+    configure: Callable[[Parts], None] | None = None
     """Changes what vLLM is configured with."""
-
-
-@dataclass
-class Parts:
-    """Arguments of vLLM's configurations, and its groups of layers that share KV blocks."""
-
-    model: dict[str, Any]
-    cache: dict[str, Any]
-    scheduler: dict[str, Any]
-    others: dict[str, Any]
-    kv_groups: list[Any]
 
 
 @dataclass
@@ -153,8 +142,9 @@ class SimulatedEngine:
         hint: Hint | str | None = None,
         priority: int = 0,
         name: str | None = None,
+        **more: Any,
     ) -> str:
-        """Queue a request now; returns its id."""
+        """Queue a request now; returns its id. ``more``: adapter, images, as vLLM's `Request` has them."""
         name = name or f"r{next(self._names)}"
         extra = None
         if hint is not None:
@@ -170,6 +160,7 @@ class SimulatedEngine:
             arrival_time=self.now,
             priority=priority,
             block_hasher=self._hasher,
+            **more,
         )
         self.done[name] = Done(self.now, len(prompt))
         self.scheduler.add_request(request)
@@ -189,7 +180,7 @@ class SimulatedEngine:
     def step(self) -> bool:
         """Schedule a step if there is room for one, else finish the oldest. False if nothing was done."""
         if len(self._in_flight) < self.options.depth and self.scheduler.has_requests():
-            output = self.scheduler.schedule()
+            output = self.schedule()
             if output.total_num_scheduled_tokens or self.copies is not None:
                 self._in_flight.append(self._begin(output))
                 return True
@@ -200,6 +191,9 @@ class SimulatedEngine:
             self._end(self._in_flight.popleft())
             return True
         return False
+
+    def schedule(self) -> Any:
+        return self.scheduler.schedule()
 
     def run(self, *, until: float | None = None, max_steps: int = 1_000_000) -> None:
         """Until nothing is left to do, or the clock says ``until`` (which it then says, if the engine was
@@ -316,11 +310,11 @@ class SimulatedEngine:
             block_size=options.block_size, num_kv_heads=1, head_size=head_size, dtype=torch.float32
         )
         self._bytes_per_block: int = spec.page_size_bytes
-        parts = self._parts(kv.KVCacheGroupSpec(["layer"], spec))
+        parts = default_parts(options, kv.KVCacheGroupSpec(["layer"], spec), spec.page_size_bytes)
         if options.configure is not None:
             options.configure(parts)
         whole = config.VllmConfig(
-            scheduler_config=config.SchedulerConfig(**parts.scheduler),
+            scheduler_config=config.SchedulerConfig(**parts.scheduler, async_scheduling=False),
             model_config=config.ModelConfig(**parts.model),
             cache_config=config.CacheConfig(**parts.cache),
             device_config=config.DeviceConfig(device="cpu"),
@@ -328,7 +322,7 @@ class SimulatedEngine:
         )
         whole.cache_config.num_gpu_blocks = options.blocks
         # A CPU's vLLM does not overlap steps; what is simulated is a device.
-        whole.scheduler_config.async_scheduling = parts.scheduler["async_scheduling"]
+        whole.scheduler_config.async_scheduling = parts.is_async
         layout = kv.KVCacheConfig(
             num_blocks=options.blocks, kv_cache_tensors=[], kv_cache_groups=parts.kv_groups
         )
@@ -343,40 +337,6 @@ class SimulatedEngine:
             block_size=options.block_size,
             hash_block_size=options.block_size,
             log_stats=False,
-        )
-
-    def _parts(self, kv_group: Any) -> Parts:
-        options = self.options
-        # Nobody but whoever drives it can hint here.
-        given = options.turnpike
-        turnpike = False if given is False else {"signed_hints": False, **(given or {})}
-        others: dict[str, Any] = {"additional_config": {"turnpike": turnpike}}
-        if options.host is not None:
-            others["kv_transfer_config"] = transfer_config(options.host, self._bytes_per_block)
-        return Parts(
-            model={
-                "model": str(tiny_model.build()),
-                "dtype": "float32",
-                "max_model_len": options.max_model_len,
-                "seed": 0,
-            },
-            cache={
-                "block_size": options.block_size,
-                "gpu_memory_utilization": 0.5,
-                "enable_prefix_caching": True,
-            },
-            scheduler={
-                "max_num_seqs": options.max_num_seqs,
-                "max_num_batched_tokens": options.max_batched_tokens,
-                "max_model_len": options.max_model_len,
-                "enable_chunked_prefill": True,
-                "async_scheduling": True,
-                "is_encoder_decoder": False,
-                "policy": options.policy,
-                "scheduler_reserve_full_isl": options.reserve_full_input,
-            },
-            others=others,
-            kv_groups=[kv_group],
         )
 
     def _build_hasher(self) -> Any:

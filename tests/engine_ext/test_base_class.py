@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from turnpike_vllm.simulated import Parts, SimulatedEngine, SimulatedOptions
+from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
+from turnpike_vllm.simulated_config import Parts
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
@@ -12,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mar
 @pytest.mark.parametrize("is_async", [True, False])
 def test_it_overlaps_steps_where_vllm_does(is_async: bool) -> None:
     def configure(parts: Parts) -> None:
-        parts.scheduler["async_scheduling"] = is_async
+        parts.is_async = is_async
 
     def build(**options: Any) -> Any:
         return SimulatedEngine(SimulatedOptions(configure=configure, **options)).scheduler
