@@ -29,6 +29,9 @@ from turnpike_vllm.settings import Settings
 REACTIVE_LIVES_S = 60.0
 """A reactive session that nothing was heard of for so long does not count as alive."""
 
+CLAIMS_PER_BLOCK = 8
+"""So many threads share a block on average, at most, in what is remembered of who may use what again."""
+
 
 class Biases:
     def __init__(
@@ -72,7 +75,7 @@ class Biases:
             self.sessions,
             self.pace,
             None if retention is None else Retention(retention, self.pool.total_blocks),
-            None if eviction is None else Evictor(eviction),
+            None if eviction is None else Evictor(eviction, CLAIMS_PER_BLOCK * self.pool.total_blocks),
         )
         if settings.host_tier is not None and self.keeper.retention is not None:
             copies = HostCopies(scheduler)
