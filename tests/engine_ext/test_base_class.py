@@ -37,3 +37,34 @@ def test_as_vllm_finds_it_by_name() -> None:
         scheduler_cls="turnpike_vllm.scheduler.TurnpikeScheduler",
     )
     assert issubclass(config.get_scheduler_cls(), AsyncScheduler)
+
+
+def test_a_queue_that_lacks_what_vllm_s_queues_have_is_not_used() -> None:
+    """Registered as a subclass, it passes `isinstance` whatever it lacks."""
+    from abc import abstractmethod
+
+    from vllm.v1.core.sched.request_queue import RequestQueue
+
+    from turnpike_vllm.scheduler import queue_lacks
+
+    class Newer(RequestQueue):  # type: ignore[misc]
+        @abstractmethod
+        def rotate_requests(self) -> None: ...
+
+    assert queue_lacks(RequestQueue) is None
+    assert queue_lacks(Newer) == "our queue has no rotate_requests"
+
+
+def test_then_the_coordinator_is_off_and_the_rest_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    from turnpike_vllm.hints import Hint
+    from turnpike_vllm.waiting import RankedQueue
+
+    monkeypatch.delattr(RankedQueue, "prepend_request")
+    engine = SimulatedEngine(SimulatedOptions())
+    features = engine.biases.features
+    assert features["coordinator"] == features["victims"] == "our queue has no prepend_request"
+    assert features["retention"] == features["opportunist"] == "on"
+    engine.submit([1, 2, 3], hint=Hint(session="s", seq=1))
+    engine.run()
+    assert type(engine.scheduler.waiting).__name__ == "FCFSRequestQueue"
+    assert engine.done["r0"].finished is not None
