@@ -73,10 +73,11 @@ TRAITS: Final = (
         "chunks must end where Mamba state is kept",
     ),
     Trait(
-        "a layout of KV other than full and sliding-window attention",
+        "attention other than full, latent or in a sliding window",
         lambda it: (
             not all(
-                name in ("FullAttentionSpec", "SlidingWindowSpec") or "Mamba" in name for name in _specs(it)
+                name in ("FullAttentionSpec", "MLAAttentionSpec", "SlidingWindowSpec") or "Mamba" in name
+                for name in _specs(it)
             )
         ),
         _ORDER,

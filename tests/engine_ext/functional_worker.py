@@ -47,7 +47,8 @@ class Known:
 class Worker:
     block_size: int
     windows: list[int | None]
-    """Of each KV cache group; None attends to everything."""
+    """Of each KV cache group; None attends to everything, and 0 to nothing: it keeps a state, which is not
+    looked at here."""
     is_told_tokens: bool = False
     """The first stage of a pipeline does not sample: it knows what the scheduler tells it."""
     drafts: int = 0
@@ -151,7 +152,7 @@ class Worker:
 
     def _write(self, known: Known, found: list[int], begin: int) -> None:
         size = self.block_size
-        for table in known.blocks:
-            for place in range(begin, len(found)):
+        for window, table in zip(self.windows, known.blocks, strict=True):
+            for place in range(begin, len(found) if window != 0 else 0):
                 kv = self._kv.setdefault(table[place // size], [0] * size)
                 kv[place % size] = found[place]

@@ -13,11 +13,15 @@ from tests.engine_ext.test_scheduler import balanced, prompt
 from turnpike_vllm.hints import Hint, ServiceClass
 from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
 from turnpike_vllm.simulated_config import Parts
+from turnpike_vllm.tried import BIASES
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
 SIZE = 16
 DRAFTS = 3
+NO_KV = 0
+"""The window of layers that keep a state."""
+ALL_BUT_ORDER = frozenset(BIASES) - {"coordinator"}
 
 
 class Case(NamedTuple):
@@ -101,6 +105,23 @@ def windowed(*windows: int | None) -> Callable[[Parts], None]:
     return configure
 
 
+def latent(parts: Parts) -> None:
+    import torch
+    from vllm.v1.kv_cache_interface import KVCacheGroupSpec, MLAAttentionSpec
+
+    spec = MLAAttentionSpec(block_size=SIZE, num_kv_heads=1, head_size=8, dtype=torch.float32)
+    parts.kv_groups = [KVCacheGroupSpec(["layer"], spec)]
+
+
+def with_mamba(parts: Parts) -> None:
+    import torch
+    from vllm.v1.kv_cache_interface import KVCacheGroupSpec, MambaSpec
+
+    state = MambaSpec(block_size=SIZE, shapes=((8,),), dtypes=(torch.float32,), mamba_cache_mode="align")
+    parts.cache["mamba_cache_mode"] = "align"
+    parts.kv_groups = [*parts.kv_groups, KVCacheGroupSpec(["state"], state)]
+
+
 def producer(parts: Parts) -> None:
     from vllm.config import KVTransferConfig
 
@@ -127,6 +148,8 @@ CASES = {
         frozenset({"host_tier", "opportunist", "eviction"}),
         windows=(None, 100),
     ),
+    "latent attention": Case(latent),
+    "mamba": Case(with_mamba, ALL_BUT_ORDER, windows=(None, NO_KV)),
     "producer": Case(producer, is_producer=True),
     "priority": Case(lambda parts: None, frozenset({"host_tier", "victims"}), policy="priority"),
 }
@@ -209,7 +232,7 @@ def workload(case: Case) -> Iterator[Asked]:
             asked = prompt(40 + place, 90 + 60 * number)
             place += 1
             adapter = place % case.adapters + 1 if case.adapters else 0
-            yield Asked(0.01, asked, 40, hint, adapter, case.has_images)
+            yield Asked(0.01, asked, 40, hint, adapter, case.has_images and number != 1)
 
 
 def image(tokens: list[int], place: int) -> Any:
@@ -243,6 +266,21 @@ def drive(engine: Checked, case: Case) -> dict[str, Asked]:
             balanced(engine)
     engine.run(max_steps=20_000)
     return asked
+
+
+def acted(engine: SimulatedEngine) -> set[str]:
+    """The biases that changed anything."""
+    told = engine.biases.counters()
+    counts = {
+        "coordinator": engine.biases.conductor.queue is not None,
+        "victims": told["order"].get("displaced"),
+        "headroom": told["order"].get("headroom"),
+        "opportunist": told["chunks"].get("shrunk"),
+        "retention": told["releases"].get("returned"),
+        "eviction": told["evictions"]["named"],
+        "classes": told["classes"].get("chunk_bounded"),
+    }
+    return {name for name, count in counts.items() if count}
 
 
 @pytest.fixture
@@ -298,6 +336,7 @@ def test_each_says_what_it_would_say_alone(
     assert engine.is_idle
     if is_biased:
         assert engine.biases.snapshot()["state"] == "awake"
+        assert acted(engine) >= set(BIASES) - case.off - {"headroom"}  # that is rarely needed
         balanced(engine)
         engine.rest(400)
         assert engine.biases.snapshot()["blocks"]["free"] == engine.total_blocks
