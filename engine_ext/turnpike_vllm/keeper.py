@@ -15,7 +15,7 @@ from turnpike_vllm.rows import Row
 from turnpike_vllm.sessions import DEFAULT_REUSE, Session, Sessions, ThreadPolicy
 
 FINAL_REUSE = 0.25
-"""After a task's last answer, somebody may ask for more."""
+"""After a task's last answer, somebody may ask for more; so too where no hint says anything."""
 PREEMPTED_REUSE = 1.0
 """A preempted request comes back."""
 _NEXT_TO_GO = frozenset({Reason.SUPERSEDED, Reason.RETURNED, Reason.FINISHED})
@@ -45,15 +45,15 @@ class Keeper:
 
     def turn_ended(self, row: Row, *, is_normal: bool, is_blocked: bool, now: float) -> None:
         """Called while the request still has its blocks."""
-        if row.session is None or (self.retention is None and self.evictor is None):
-            return  # of what nobody hinted, nothing is remembered
+        if self.retention is None and self.evictor is None:
+            return
         blocks = self.pool.cached_blocks(row.request.request_id)
         if not blocks:
             return  # it never ran: what its thread left before is as good as it was
         policy = self.sessions.policy(row.thread)
         if self.evictor is not None:
             self._claim(self.evictor, row, blocks, self._reuse(row, policy), now)
-        if self.retention is not None and is_normal:
+        if self.retention is not None and is_normal and row.session is not None:
             self._hold(self.retention, row, blocks, policy, is_blocked, now)
 
     def preempted(self, row: Row, now: float) -> None:
@@ -211,7 +211,9 @@ class Keeper:
     def _claim(self, evictor: Evictor[Any], row: Row, blocks: list[Any], reuse: float, now: float) -> None:
         prompt_blocks = row.request.num_prompt_tokens // self.pool.block_size
         tags = by_block(row.tags, prompt_blocks, is_final=row.is_final)
-        superseded = evictor.claim(row.thread, blocks, reuse=reuse, tags=tags, now=now)
+        # Without hints, all requests that end alike are one: else each would leave something, for ever.
+        owner = row.thread if row.session is not None else ("", blocks[-1].block_hash)
+        superseded = evictor.claim(owner, blocks, reuse=reuse, tags=tags, now=now)
         self.pool.to_front(superseded)
 
     def _expect(self, evictor: Evictor[Any], hint: Hint, now: float) -> None:
@@ -229,7 +231,7 @@ class Keeper:
             return 0.0
         if policy is not None and policy.reuse is not None:
             return policy.reuse
-        return FINAL_REUSE if row.is_final else DEFAULT_REUSE
+        return FINAL_REUSE if row.session is None or row.is_final else DEFAULT_REUSE
 
     def _named_ttl(self, retain_s: float | None, prefetch_in_s: float | None) -> float | None:
         """An expected return is held for too, and a while beyond it."""
