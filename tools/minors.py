@@ -16,7 +16,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / ".cache" / "minors"
-TESTS = ("test_scheduler.py", "test_ferry.py", "test_liveness.py")
+TESTS = (
+    *("test_scheduler.py", "test_ferry.py", "test_liveness.py"),
+    *("test_base_class.py", "test_guard.py", "test_configurations.py", "test_memory.py"),
+)
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 

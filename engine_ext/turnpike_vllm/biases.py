@@ -29,6 +29,9 @@ from turnpike_vllm.settings import Settings
 REACTIVE_LIVES_S = 60.0
 """A reactive session that nothing was heard of for so long does not count as alive."""
 
+CLAIMS_PER_BLOCK = 8
+"""So many threads share a block on average, at most, in what is remembered of who may use what again."""
+
 
 class Biases:
     def __init__(
@@ -41,10 +44,12 @@ class Biases:
         is_running: Callable[[Any], bool],
         displace: Callable[[Any, float], bool],
         wake: Callable[[], None],
+        failed: Callable[[Exception], None],
         calls: Calls,
         hint_key: str | None = None,
     ) -> None:
-        """``hint_key``: with what hints in requests are signed; None follows all of them."""
+        """``failed`` hears of what goes wrong outside of the seams; ``hint_key``: with what hints in requests
+        are signed; None follows all of them."""
         self.scheduler = scheduler
         self.settings = settings
         self.features = features
@@ -58,6 +63,7 @@ class Biases:
         self.launch = telemetry.LaunchDelay()
         self.watchers = telemetry.Watchers()
         self._wake = wake
+        self._failed = failed
         self._is_running = is_running
         config = settings.coordinator or CoordinatorConfig()
         self.sessions = Sessions(settings.max_sessions, config.window_s)
@@ -69,7 +75,7 @@ class Biases:
             self.sessions,
             self.pace,
             None if retention is None else Retention(retention, self.pool.total_blocks),
-            None if eviction is None else Evictor(eviction),
+            None if eviction is None else Evictor(eviction, CLAIMS_PER_BLOCK * self.pool.total_blocks),
         )
         if settings.host_tier is not None and self.keeper.retention is not None:
             copies = HostCopies(scheduler)
@@ -87,6 +93,8 @@ class Biases:
             displace,
         )
         self.conductor.is_opportunist = settings.opportunist
+        self.conductor.has_victims = features["victims"] == "on"
+        self.conductor.has_headroom = features["headroom"] == "on"
         self._reactive_until = float("-inf")
         self._was_blocked = False
         self._in_flight: deque[tuple[float, int, int]] = deque()
@@ -97,11 +105,16 @@ class Biases:
     def hint(self, given: Sequence[Hint | Refusal]) -> None:
         """What came outside of a request."""
         for each in given:
-            if not isinstance(each, Refusal):
-                self.wake()
-                self._follow(each, self.clock())
-            else:
+            if isinstance(each, Refusal):
                 self.heard[each.value] += 1
+                continue
+            self.wake()
+            if self.is_inert:
+                break
+            try:
+                self._follow(each, self.clock())
+            except Exception as error:  # noqa: BLE001  # as in every seam
+                self._failed(error)
         self.watchers.changed()
 
     def arriving(self, request: Any) -> None:
@@ -166,6 +179,8 @@ class Biases:
         self.keeper.expire(now)
 
     def after_step(self, output: Any) -> None:
+        if self.is_inert:  # it failed in this step
+            return
         now = self.clock()
         self.conductor.after_step()
         if self.keeper.ferry is not None:
@@ -176,7 +191,7 @@ class Biases:
                 self._admitted(self.row_of(request), now)
         tokens = output.total_num_scheduled_tokens
         if tokens:
-            context = sum(output.scheduled_cached_reqs.num_computed_tokens)
+            context = sum(getattr(output.scheduled_cached_reqs, "num_computed_tokens", ()))
             self._in_flight.append((now, tokens, context))
 
     def output_arrived(self, output: Any) -> None:
@@ -227,11 +242,13 @@ class Biases:
         self.keeper.reset()
         self.watchers.changed()
 
-    def fail(self) -> None:
-        """Something here went wrong: get out of the way."""
+    def fail(self, error: Exception) -> None:
+        """Something here went wrong: say so, and let go of everything."""
         self.is_inert = True
-        self.conductor.after_step()
-        self.keeper.let_go_of_everything()
+        why = f"given up: {type(error).__name__}"
+        self.features = {name: why if how == "on" else how for name, how in self.features.items()}
+        self.watchers.changed()
+        self.keeper.abandon()
 
     def _admitted(self, row: Row, now: float) -> None:
         row.blocked_since = None
@@ -245,10 +262,16 @@ class Biases:
 
     def tick(self) -> None:
         """Deadlines pass while nothing runs, too."""
-        if self.is_awake and not self.is_inert:
-            if self.keeper.expire(self.clock()):
-                self.watchers.changed()
-                self.watchers.answer(self.snapshot)
+        if not self.is_awake or self.is_inert:
+            return
+        try:
+            is_changed = self.keeper.expire(self.clock())
+        except Exception as error:  # noqa: BLE001  # as in every seam
+            self._failed(error)
+            is_changed = True
+        if is_changed:
+            self.watchers.changed()
+            self.watchers.answer(self.snapshot)
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data. Costs a look at every running and waiting request and every retained block."""

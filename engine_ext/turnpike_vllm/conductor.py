@@ -48,6 +48,9 @@ class Conductor:
         self.live: Counter[ServiceClass] = Counter()
         """Requests in the scheduler."""
         self.is_opportunist = False
+        self.has_victims = True
+        """Whether a better class may take somebody's place."""
+        self.has_headroom = True
         self.is_dirty = True
         self.left_out: frozenset[object] = frozenset()
         """Requests that this step leaves out."""
@@ -101,14 +104,14 @@ class Conductor:
                 self._count(self.row_of(request), now)
         if self.queue is not None:
             self.order["promoted"] += self.queue.advance(now)
-            if self.queue:
+            if self.queue and self.has_victims:
                 self._displace(now)
         # While prompts are computed, every step is another; decoding goes on as it was.
         is_due = is_due or self.is_dirty or self._is_prefilling
         if self.is_dirty:
             self._sort(running)
         self._used = len(running)
-        self._reserve = self._headroom() if self.queue else 0
+        self._reserve = self._headroom() if self.queue and self.has_headroom else 0
         if self.piggyback is not None and is_due:
             self._plan = self._share(self.piggyback, is_reactive_alive, now)
             self.left_out = self._plan.left_out
@@ -129,6 +132,8 @@ class Conductor:
             return 0  # it computes nothing
         if computed + 1 + self.scheduler.num_spec_tokens >= request.num_tokens:
             return tokens  # it decodes
+        if getattr(request, "has_encoder_inputs", False):
+            return tokens  # vLLM has just chosen which images go with these tokens
         tokens = self._chunk(self.row_of(request), computed, tokens, now)
         self._used += tokens
         return tokens
@@ -216,7 +221,7 @@ class Conductor:
         scheduler = self.scheduler
         if self.coordinator is None or self.queue is None:
             return 0
-        if len(scheduler.running) >= scheduler.max_num_running_reqs:
+        if len(scheduler.running) >= self._places():
             return 0
         best = self.row_of(self.queue.peek_request())
         self._reserved_for = self._key(best)
@@ -228,7 +233,7 @@ class Conductor:
         scheduler, queue = self.scheduler, self.queue
         assert queue is not None
         best = self.row_of(queue.peek_request())
-        lacks_slot = len(scheduler.running) >= scheduler.max_num_running_reqs
+        lacks_slot = len(scheduler.running) >= self._places()
         lacks_memory = best.blocked_since is not None and now - best.blocked_since >= DISPLACE_AFTER_S
         if not scheduler.running or not (lacks_slot or lacks_memory) or self._is_paused():
             return
@@ -243,6 +248,11 @@ class Conductor:
         if self.displace(victim.request, now):
             victim.displaced += 1
             self.order["displaced"] += 1
+
+    def _places(self) -> int:
+        """Of requests that run at once; newer versions bound that apart from the model runner's slots."""
+        scheduler = self.scheduler
+        return int(getattr(scheduler, "max_num_active_reqs", scheduler.max_num_running_reqs))
 
     def _is_paused(self) -> bool:
         state = getattr(self.scheduler, "pause_state", None)

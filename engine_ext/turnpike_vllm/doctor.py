@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any, NamedTuple
 
 from turnpike_vllm.offload import NOT_CONFIGURED
+from turnpike_vllm.settings import SWITCHED_OFF
 
 FLAGS = """\
 VLLM_PLUGINS=turnpike vllm serve MODEL \\
@@ -20,9 +21,11 @@ _GROUPS = ("vllm.general_plugins", "vllm.endpoint_plugins")
 class Finding(NamedTuple):
     is_fine: bool
     what: str
+    is_off: bool = False
+    """A bias that is off for a reason: nothing is wrong, but it should be known."""
 
     def __str__(self) -> str:
-        return f"{'ok ' if self.is_fine else 'BAD'}  {self.what}"
+        return f"{('off' if self.is_off else 'ok ') if self.is_fine else 'BAD'}  {self.what}"
 
 
 def examine(environment: Mapping[str, str], url: str | None, api_key: str | None = None) -> list[Finding]:
@@ -62,7 +65,9 @@ def _server(url: str, api_key: str | None = None) -> Iterator[Finding]:
     state = told.get("state")
     yield Finding(state in ("awake", "asleep"), f"{url}: {state} {told.get('why', '')}".rstrip())
     for name, how in told.get("features", {}).items():
-        yield Finding(how in ("on", "switched off", NOT_CONFIGURED), f"{name}: {how}")
+        yield Finding(True, f"{name}: {how}", is_off=how not in ("on", SWITCHED_OFF, NOT_CONFIGURED))
+    for rank, each in enumerate(told.get("ranks", ())):
+        yield Finding(each["state"] in ("awake", "asleep"), f"rank {rank}: {each['state']}")
     if told.get("host_tier"):
         yield Finding(True, f"host tier: {_host_tier(told)}")
     if "blocks" in told:

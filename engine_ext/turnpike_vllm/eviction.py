@@ -81,6 +81,9 @@ def by_block(tags: Sequence[Boundary], prompt_blocks: int, *, is_final: bool) ->
 @dataclass
 class Evictor(Generic[B]):
     config: EvictionConfig
+    max_entries: int = 1 << 20
+    """Blocks in all chains, counted for each that claims them; beyond it the oldest claim is forgotten."""
+    _entries: int = 0
     _chains: dict[Hashable, Chain[B]] = field(default_factory=dict)
     _claims: dict[int, int] = field(default_factory=dict)
     """Block → how many threads claim it."""
@@ -122,8 +125,12 @@ class Evictor(Generic[B]):
         self._chains[owner] = chain
         for block in chain.blocks:
             self._claims[block.block_id] = self._claims.get(block.block_id, 0) + 1
+        self._entries += len(chain.blocks)
         self._push(chain)
-        return [] if older is None else self._disown(older)
+        superseded = [] if older is None else self._disown(older)
+        while self._entries > self.max_entries and len(self._chains) > 1:
+            self.forget(next(iter(self._chains)))
+        return superseded
 
     def expect(self, owner: Hashable, reuse: float, *, now: float) -> None:
         """The probability that ``owner``'s state is used again has changed."""
@@ -148,6 +155,7 @@ class Evictor(Generic[B]):
         self._claims.clear()
         self._heap.clear()
         self._asleep.clear()
+        self._entries = 0
 
     def victims(self, count: int) -> list[B]:
         """Up to so many free blocks to overwrite, the first first. They are claimed no longer."""
@@ -160,7 +168,7 @@ class Evictor(Generic[B]):
                     self._push(chain)
             self._collect(found, count)
         else:
-            self._asleep += asleep
+            self._asleep += [each for each in asleep if self._chains.get(each.owner) is each]
         return found
 
     def _collect(self, found: list[B], count: int) -> None:
@@ -187,11 +195,14 @@ class Evictor(Generic[B]):
                 return False  # whoever uses it will claim it, or wake us
             chain.blocks.pop()
             chain.hashes.pop()
+            self._entries -= 1
             if self._unclaim(block) and is_there:
                 found.append(block)
         return bool(chain.blocks)
 
     def _disown(self, chain: Chain[B]) -> list[B]:
+        self._entries -= len(chain.blocks)
+        chain.version = -1  # what the heap has of it counts no longer
         return [
             block
             for block, held in zip(reversed(chain.blocks), reversed(chain.hashes), strict=True)

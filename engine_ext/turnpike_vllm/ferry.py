@@ -51,7 +51,6 @@ class Ferry:
         self._asked: list[tuple[Any, Pause[Luggage]]] = []
         """Calls of this step."""
         self._under_way: dict[str, Pause[Luggage]] = {}
-        copies.watch(self._observe)
 
     # What happens to threads.
 
@@ -234,6 +233,10 @@ class Ferry:
             reuse=reuse,
             pressure=pressure,
         )
+
+    def watched(self, safely: Callable[[Callable[[], None]], Any]) -> tuple[Any, Callable[..., Any]]:
+        """The connector, and what is to be its ``update_connector_output``."""
+        return self.copies.watched(self._observe, safely)
 
     def _observe(self, to_host: bool, copied_bytes: float, seconds: float) -> None:
         self.tier.pace.observe(to_host=to_host, copied_bytes=copied_bytes, seconds=seconds)

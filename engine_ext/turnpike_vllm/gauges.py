@@ -10,11 +10,13 @@ class Gauges:
     _known: ClassVar["Gauges | None"] = None
 
     def __init__(self) -> None:
+        self._shown: set[tuple[str, str]] = set()
         gauge: Any = importlib.import_module("prometheus_client").Gauge
 
         def make(name: str, text: str, *labels: str) -> Any:
             return gauge(f"turnpike_engine_{name}", text, labels, multiprocess_mode="mostrecent")
 
+        self._state = make("state", "1: how the plugin, and each bias, is now.", "of", "state")
         self._blocks = make("blocks", "KV blocks by what they are used for.", "state")
         self._requests = make("requests", "Requests by place, class and level.", "place", "class", "level")
         self._bias = make("bias", "What each bias has done since the start.", "bias", "what")
@@ -27,6 +29,12 @@ class Gauges:
         return cls._known  # type: ignore[return-value]
 
     def show(self, told: dict[str, Any]) -> None:
+        now = {("plugin", told.get("state", "absent")), *told.get("features", {}).items()}
+        for gone in self._shown - now:
+            self._state.labels(*gone).set(0)
+        for each in now:
+            self._state.labels(*each).set(1)
+        self._shown = now
         if "blocks" not in told:
             return
         for state, count in told["blocks"].items():

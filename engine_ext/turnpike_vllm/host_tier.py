@@ -246,6 +246,9 @@ class HostTier(Generic[Luggage]):
         pause.version, pause.due_at = self._count, at
         if at < math.inf:
             heapq.heappush(self._due, (at, pause.version, pause))
+        if len(self._due) > 2 * len(self._pauses) + 64:
+            self._due = [each for each in self._due if each[1] == each[2].version]
+            heapq.heapify(self._due)
 
     def may_go(self, pause: Pause[Luggage], *, now: float) -> bool:
         """Somebody waits for memory: whether going now is cheaper than staying for the rest of the gap."""

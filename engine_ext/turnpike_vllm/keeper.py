@@ -58,7 +58,7 @@ class Keeper:
 
     def preempted(self, row: Row, now: float) -> None:
         """It loses its blocks, and comes back."""
-        if self.evictor is not None:
+        if self.evictor is not None and row.session is not None:
             blocks = self.pool.cached_blocks(row.request.request_id)
             if blocks:
                 self._claim(self.evictor, row, blocks, PREEMPTED_REUSE, now)
@@ -134,6 +134,16 @@ class Keeper:
         if self.evictor is not None:
             self.evictor.clear()
 
+    def abandon(self) -> None:
+        """Free what is held, and touch nothing else: something here is broken."""
+        self.pool.let_go_of_everything()
+        if self.retention is not None:
+            self.releases[Reason.GIVEN_UP.value] += len(self.retention.clear(Reason.GIVEN_UP))
+        if self.evictor is not None:
+            self.evictor.clear()
+        if self.ferry is not None:
+            self.ferry.clear()
+
     def let_go_of_everything(self) -> None:
         if self.ferry is not None:
             self.ferry.clear()
@@ -201,7 +211,9 @@ class Keeper:
     def _claim(self, evictor: Evictor[Any], row: Row, blocks: list[Any], reuse: float, now: float) -> None:
         prompt_blocks = row.request.num_prompt_tokens // self.pool.block_size
         tags = by_block(row.tags, prompt_blocks, is_final=row.is_final)
-        superseded = evictor.claim(row.thread, blocks, reuse=reuse, tags=tags, now=now)
+        # Without hints, all requests that end alike are one: else each would leave something, for ever.
+        owner = row.thread if row.session is not None else ("", blocks[-1].block_hash)
+        superseded = evictor.claim(owner, blocks, reuse=reuse, tags=tags, now=now)
         self.pool.to_front(superseded)
 
     def _expect(self, evictor: Evictor[Any], hint: Hint, now: float) -> None:

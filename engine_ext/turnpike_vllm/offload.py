@@ -95,22 +95,28 @@ class HostCopies:
             return "hashes are not by block"
         return None
 
-    def watch(self, observe: Callable[[bool, float, float], None]) -> None:
-        """Have ``observe(to_host, bytes, seconds)`` called for what the workers say they copied."""
+    def watched(
+        self, observe: Callable[[bool, float, float], None], safely: Callable[[Callable[[], None]], Any]
+    ) -> tuple[Any, Callable[..., Any]]:
+        """The connector, and its ``update_connector_output`` with ``observe(to_host, bytes, seconds)`` called
+        for what the workers say they copied."""
         connector = self.scheduler.connector
         original = connector.update_connector_output
 
-        def update_connector_output(output: Any, *args: Any, **kwargs: Any) -> Any:
+        def told(output: Any) -> None:
             stats = getattr(getattr(output, "kv_connector_worker_meta", None), "transfer_stats", None)
-            for to_host, told in (
+            for to_host, copied in (
                 (True, getattr(stats, "store", None)),
                 (False, getattr(stats, "load", None)),
             ):
-                if told is not None and told.bytes:
-                    observe(to_host, told.bytes, told.time)
+                if copied is not None and copied.bytes:
+                    observe(to_host, copied.bytes, copied.time)
+
+        def update_connector_output(output: Any, *args: Any, **kwargs: Any) -> Any:
+            safely(lambda: told(output))
             return original(output, *args, **kwargs)
 
-        connector.update_connector_output = update_connector_output
+        return connector, update_connector_output
 
     def luggage(self, request: Any, blocks: int) -> Luggage | None:
         """Of a request that has ended; None if its prompt is not text alone."""

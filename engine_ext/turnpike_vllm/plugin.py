@@ -28,6 +28,7 @@ from turnpike_vllm import hints, secret_keys, utilities
 from turnpike_vllm.gauges import Gauges
 from turnpike_vllm.hints import Refusal
 from turnpike_vllm.settings import SettingsError, read_settings
+from turnpike_vllm.telemetry import together
 
 logger = logging.getLogger("vllm.turnpike")
 
@@ -35,6 +36,8 @@ COALESCE_S = 0.02
 ALIVE_S = 10.0
 """An idle stream says that it is alive, which finds out whether somebody listens."""
 GAUGES_S = 5.0
+RANKS_S = 0.1
+"""With data parallelism, all ranks are asked so often whether anything has changed."""
 MAX_BODY = 1 << 20
 
 
@@ -123,7 +126,7 @@ class Endpoints:
         return 200 if valid or not refused else 400, told | {"refused": dict(refused)}
 
     async def snapshot(self) -> tuple[int, dict[str, Any]]:
-        told = await self._ask(utilities.READ)
+        told = await self._read()
         if told is None:
             return 503, {"state": "absent"}
         if self._gauges is not None:
@@ -135,7 +138,7 @@ class Endpoints:
         version = -1
         while True:
             told: dict[str, Any] | None = None
-            watching = asyncio.create_task(self._ask(utilities.WATCH, version))
+            watching = asyncio.create_task(self._changed(version))
             try:
                 deadline_s = ALIVE_S
                 while told is None:
@@ -148,7 +151,7 @@ class Endpoints:
                     else:
                         # Deadlines pass while the engine sleeps: a look at it lets go of what is due.
                         yield b": alive\n\n"
-                        idle = await self._ask(utilities.READ)
+                        idle = await self._read()
                         deadline_s = _until_deadline(idle)
                         told = idle if idle is not None and idle["version"] != version else None
             finally:
@@ -168,14 +171,40 @@ class Endpoints:
             return None
         return found if isinstance(found, dict) else None
 
+    async def _read(self, method: str = utilities.READ, *arguments: Any) -> dict[str, Any] | None:
+        """A snapshot of all ranks together."""
+        ranks = len(getattr(self._engine, "core_engines", ()))
+        ask_all = getattr(self._engine, "call_utility_all_async", None)
+        if ranks < 2 or ask_all is None:
+            told = await self._ask(method, *arguments)
+            if told is not None and ranks > 1 and "features" in told:
+                told["features"] = {**told["features"], "telemetry": f"of the first of {ranks} ranks alone"}
+            return told
+        try:
+            found = await ask_all(method, *arguments)
+        except Exception as error:  # noqa: BLE001  # as in `_ask`
+            logger.warning("turnpike: the engine cores did not answer %s: %s", method, error)
+            return None
+        return together(found)
+
+    async def _changed(self, version: int) -> dict[str, Any] | None:
+        """A snapshot newer than ``version``, as soon as there is one."""
+        if len(getattr(self._engine, "core_engines", ())) < 2:
+            return await self._ask(utilities.WATCH, version)
+        while True:  # vLLM answers only when all ranks have: so none of them may wait for a change
+            told = await self._read(utilities.WATCH, -1)
+            if told is None or told.get("version") != version:
+                return told
+            await asyncio.sleep(RANKS_S)
+
     async def _refresh(self) -> None:
         """Keep the gauges fresh, and an idle engine's deadlines."""
         while True:
-            told = await self._ask(utilities.READ)
+            told = await self._read()
+            if told is not None and self._gauges is not None:
+                self._gauges.show(told)
             if told is None or told.get("state") == "absent":
                 return
-            if self._gauges is not None:
-                self._gauges.show(told)
             await asyncio.sleep(min(GAUGES_S, _until_deadline(told)) if _is_idle(told) else GAUGES_S)
 
     def _may(self, request: Any) -> bool:

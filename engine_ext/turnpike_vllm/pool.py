@@ -4,6 +4,7 @@ Nothing here decides. Every method leaves the pool's own books right; `KvPool.la
 vLLM would have to have.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ class KvPool:
         """Blocks that were superseded, and so go first."""
         self.named_victims = 0
         """Blocks that are overwritten because a bias said so."""
+        self._held: Counter[int] = Counter()
+        """Block → how often it is held: whatever the holds' own books say, all of it can be let go."""
 
     @staticmethod
     def lacks(kv_cache_manager: Any) -> list[str]:
@@ -40,6 +43,14 @@ class KvPool:
             for attribute in attributes
             if not hasattr(owner, attribute)
         ]
+
+    @staticmethod
+    def lacks_order(kv_cache_manager: Any) -> str | None:
+        """What is missing of what only the order of eviction, and fitting into memory, need."""
+        queue = kv_cache_manager.block_pool.free_block_queue
+        found = {"fake_free_list_tail": queue, "watermark_blocks": kv_cache_manager}
+        lacks = [name for name, owner in found.items() if not hasattr(owner, name)]
+        return f"this vLLM has no {', '.join(lacks)}" if lacks else None
 
     @property
     def free_blocks(self) -> int:
@@ -91,46 +102,68 @@ class KvPool:
 
     def hold(self, blocks: Sequence[Any]) -> None:
         self.pool.touch(blocks)
+        self._held.update(block.block_id for block in blocks)
 
     def let_go(self, blocks: Sequence[Any], *, to_front: bool) -> int:
         """Of blocks that were held. ``to_front``: those that nobody uses are the next to be overwritten.
 
         Returns how many became free."""
         before = self.free_blocks
+        for block in blocks:
+            self._held[block.block_id] -= 1
+            if not self._held[block.block_id]:
+                del self._held[block.block_id]
         self.pool.free_blocks(reversed(blocks))
         if to_front:
             self.to_front([block for block in reversed(blocks) if block.ref_cnt == 0])
         return self.free_blocks - before
 
+    def let_go_of_everything(self) -> None:
+        blocks = [self.pool.blocks[each] for each in self._held.elements()]
+        self._held.clear()
+        self.pool.free_blocks(reversed(blocks))
+
     def to_front(self, blocks: Iterable[Any]) -> None:
         """Free blocks that are to be overwritten first, in this order."""
-        queue = self.pool.free_block_queue
         first = [block for block in blocks if block.ref_cnt == 0 and not block.is_null]
-        for block in first:
-            queue.remove(block)
-        queue.prepend_n(first)
-        self.released_to_front += len(first)
+        self.released_to_front += self._move_to_front(first)
 
-    def prefer(self, wanted: Wanted, is_claimed: Callable[[Any], bool]) -> Callable[[int], Any]:
+    def _move_to_front(self, blocks: Sequence[Any]) -> int:
+        """Of the queue of free blocks. Should one not be in it, none is lost."""
+        queue, moved = self.pool.free_block_queue, list[Any]()
+        try:
+            for block in blocks:
+                queue.remove(block)
+                moved.append(block)
+        finally:
+            queue.prepend_n(moved)
+        return len(moved)
+
+    def prefer(
+        self, wanted: Wanted, is_claimed: Callable[[Any], bool], failed: Callable[[Exception], None]
+    ) -> Callable[..., Any]:
         """The pool's ``get_new_blocks``, with the blocks that ``wanted(count)`` names taken before others.
 
-        What holds nothing, and what nobody claims at the head of the queue, goes before them."""
-        original: Callable[[int], Any] = self.pool.get_new_blocks
+        What holds nothing, and what nobody claims at the head of the queue, goes before them. ``failed``
+        hears of what went wrong in choosing."""
+        original: Callable[..., Any] = self.pool.get_new_blocks
         queue = self.pool.free_block_queue
         tail = queue.fake_free_list_tail
 
-        def get_new_blocks(num_blocks: int) -> Any:
+        def choose(num_blocks: int) -> None:
             block, missing = queue.fake_free_list_head.next_free_block, num_blocks
             while missing and block is not tail and (block.block_hash is None or not is_claimed(block)):
                 block = block.next_free_block
                 missing -= 1
             if missing and num_blocks <= queue.num_free_blocks:
-                victims = wanted(missing)
-                for each in victims:
-                    queue.remove(each)
-                queue.prepend_n(list(victims))
-                self.named_victims += len(victims)
-            return original(num_blocks)
+                self.named_victims += self._move_to_front(wanted(missing))
+
+        def get_new_blocks(num_blocks: int, *args: Any, **kwargs: Any) -> Any:
+            try:
+                choose(num_blocks)
+            except Exception as error:  # noqa: BLE001  # no bias is worth somebody's request
+                failed(error)
+            return original(num_blocks, *args, **kwargs)
 
         return get_new_blocks
 

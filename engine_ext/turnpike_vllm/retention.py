@@ -177,9 +177,9 @@ class Retention(Generic[Block]):
         return reuse * warm_s >= cost_s
 
     def ttl(self, named_s: float | None) -> float:
-        """Alg. 1, line 4 and 5, for a time that a hint named (None: nobody did)."""
-        base = self.config.grace_s if named_s is None else named_s
-        return min(base * (1.0 - 0.5 * self.pressure), self.config.max_ttl_s)
+        """Alg. 1, line 4 and 5. Whoever named a time has followed them: it is not shortened twice."""
+        ours_s = self.config.grace_s * (1.0 - 0.5 * self.pressure)
+        return min(ours_s if named_s is None else named_s, self.config.max_ttl_s)
 
     def hold(
         self, thread: Thread, blocks: Sequence[Block], *, ttl_s: float, reuse: float, now: float
@@ -262,3 +262,6 @@ class Retention(Generic[Block]):
         self._count += 1
         hold.version = self._count
         heapq.heappush(self._deadlines, (hold.until, hold.version, hold))
+        if len(self._deadlines) > 2 * len(self._holds) + 64:
+            self._deadlines = [each for each in self._deadlines if each[1] == each[2].version]
+            heapq.heapify(self._deadlines)

@@ -6,24 +6,25 @@ start. What is missing costs one log line and the biases that need it; so does a
 every step are put in place by the first hint (`Biases`), as attributes of the one scheduler object.
 """
 
+import copy
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, cast
+from dataclasses import fields, replace
+from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import RequestStatus
 
 from turnpike_vllm.biases import Biases
-from turnpike_vllm.coordinator import Rank
 from turnpike_vllm.ferry import Calls
-from turnpike_vllm.hints import ServiceClass
 from turnpike_vllm.offload import NOT_CONFIGURED, HostCopies
 from turnpike_vllm.pool import KvPool
+from turnpike_vllm.seams import Seams
 from turnpike_vllm.secret_keys import hint_key
-from turnpike_vllm.settings import Settings, SettingsError, read_settings
+from turnpike_vllm.settings import SWITCHED_OFF, Settings, SettingsError, read_settings
+from turnpike_vllm.tried import BIASES, reasons
 from turnpike_vllm.waiting import RankedQueue
 
 logger = logging.getLogger("vllm.turnpike")
@@ -52,38 +53,57 @@ def detect(scheduler: Any, settings: Settings) -> tuple[Settings, dict[str, str]
     lacks += KvPool.lacks(getattr(scheduler, "kv_cache_manager", None))
     if lacks:
         raise SettingsError(f"this vLLM has no {', '.join(lacks)}")
-    why: dict[str, str | None] = dict.fromkeys(
-        ("coordinator", "opportunist", "retention", "host_tier", "eviction", "classes"), None
-    )
-    if not scheduler.kv_cache_manager.enable_caching:
-        why["retention"] = why["eviction"] = "prefix caching is off"
-    elif len(scheduler.kv_cache_config.kv_cache_groups) != 1:
-        why["eviction"] = "several KV cache groups"
-    if not hasattr(scheduler, _CHUNK_SEAM):
-        why["opportunist"] = why["classes"] = "no seam for chunk sizes"
-    elif getattr(scheduler, "need_mamba_block_aligned_split", False):
-        why["opportunist"] = why["classes"] = "chunks must end where Mamba state is kept"
-    why["host_tier"] = HostCopies.lacks(scheduler) or why["retention"] or why["opportunist"]
-    if why["host_tier"] is None and settings.retention is None:
-        why["host_tier"] = "retention is switched off"
+    why: dict[str, str] = {}
+
+    def off(reason: str | None, *names: str) -> None:
+        for name in names if reason else ():
+            why.setdefault(name, reason or "")
+
     if not isinstance(scheduler.waiting, RequestQueue):
-        why["coordinator"] = why["classes"] = "the waiting queue is of another kind"
-    off: dict[str, Any] = {name: None for name, reason in why.items() if reason}
-    possible = replace(settings, **(off | ({"opportunist": False} if "opportunist" in off else {})))
-    features = {
-        name: reason or ("on" if getattr(settings, name) not in (None, False) else "switched off")
-        for name, reason in why.items()
+        off("the waiting queue is of another kind", "coordinator", "classes")
+    off(queue_lacks(RequestQueue), "coordinator")
+    if not hasattr(scheduler, _CHUNK_SEAM):
+        off("no seam for chunk sizes", "opportunist", "classes", "headroom", "host_tier")
+    if not scheduler.kv_cache_manager.enable_caching:
+        off("prefix caching is off", "retention", "eviction", "host_tier")
+    off(KvPool.lacks_order(scheduler.kv_cache_manager), "eviction", "opportunist")
+    off(HostCopies.lacks(scheduler), "host_tier")
+    for name, reason in reasons(scheduler):
+        off(reason, name)
+    if settings.retention is None or "retention" in why:
+        off(why.get("retention", "retention is switched off"), "host_tier")
+    if settings.coordinator is None or "coordinator" in why:
+        off(why.get("coordinator", "switched off"), "victims", "headroom")
+    none: dict[str, Any] = {
+        each.name: False if each.name == "opportunist" else None
+        for each in fields(settings)
+        if each.name in why
     }
-    return possible, features
+    features = {
+        name: why.get(name) or ("on" if getattr(settings, name, True) not in (None, False) else SWITCHED_OFF)
+        for name in BIASES
+    }
+    return replace(settings, **none), features
+
+
+def queue_lacks(base: type[Any]) -> str | None:
+    """What vLLM's waiting queues have and ours has not: as its subclass, it could not even be made."""
+    wanted: frozenset[str] = getattr(base, "__abstractmethods__", frozenset())
+    lacks = [name for name in sorted(wanted) if not callable(getattr(RankedQueue, name, None))]
+    return f"our queue has no {', '.join(lacks)}" if lacks else None
 
 
 class TurnpikeMixin:
     """Put before a vLLM scheduler class."""
 
     turnpike: Biases | None = None
+    _is_in_step = False
+    _own_queue: Any = None
+    """vLLM's queue, while ours is in its place."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._seams = Seams()
         try:
             self.turnpike = self._attach()
         except SettingsError as error:
@@ -94,10 +114,10 @@ class TurnpikeMixin:
 
     def _attach(self) -> Biases:
         scheduler: Any = self
-        wanted = read_settings(getattr(scheduler.vllm_config, "additional_config", None))
+        wanted: Settings = read_settings(getattr(scheduler.vllm_config, "additional_config", None))
         settings, features = detect(self, wanted)
         for name, state in features.items():
-            if state not in ("on", "switched off", NOT_CONFIGURED):
+            if state not in ("on", SWITCHED_OFF, NOT_CONFIGURED):
                 logger.warning("turnpike: %s is off: %s", name, state)
         return Biases(
             scheduler,
@@ -106,7 +126,8 @@ class TurnpikeMixin:
             clock=time.monotonic,
             is_running=_is_running,
             displace=self._displace,
-            wake=self._install_seams,
+            wake=lambda: self._safely(self._install_seams),
+            failed=self._give_up,
             calls=Calls(self._enqueue, self._abort, lambda: bool(scheduler.waiting)),
             hint_key=hint_key() if wanted.signed_hints else None,
         )
@@ -140,29 +161,40 @@ class TurnpikeMixin:
     # Seams of every step: put in place by the first hint.
 
     def _install_seams(self) -> None:
-        biases, scheduler = self.turnpike, _parent(self)
+        biases, scheduler, seams = self.turnpike, _parent(self), self._seams
         assert biases is not None
         settings, manager = biases.settings, scheduler.kv_cache_manager
-        scheduler.schedule = self._around_schedule(biases, scheduler.schedule)
-        scheduler.update_from_output = self._before_update(biases, scheduler.update_from_output)
-        if settings.coordinator is not None:
-            scheduler.waiting = self._ranked(biases, scheduler.waiting)
-        wanted = (settings.coordinator, settings.classes, settings.host_tier, settings.opportunist or None)
-        if any(each is not None for each in wanted):
-            if hasattr(scheduler, _CHUNK_SEAM):
-                setattr(scheduler, _CHUNK_SEAM, self._around_reserve(biases, getattr(scheduler, _CHUNK_SEAM)))
+        seams.replace(scheduler, "schedule", self._around_schedule(biases, scheduler.schedule))
+        after = self._before_update(biases, scheduler.update_from_output)
+        seams.replace(scheduler, "update_from_output", after)
+        may_cut = biases.conductor.has_headroom or settings.opportunist
+        if may_cut or settings.classes is not None or settings.host_tier is not None:
+            reserve = self._around_reserve(biases, getattr(scheduler, _CHUNK_SEAM))
+            seams.replace(scheduler, _CHUNK_SEAM, reserve)
         if settings.retention is not None or settings.coordinator is not None:
-            manager.allocate_slots = self._around_allocate(biases, manager.allocate_slots)
+            seams.replace(manager, "allocate_slots", self._around_allocate(biases, manager.allocate_slots))
         evictor = biases.keeper.evictor
         if evictor is not None:
-            manager.block_pool.get_new_blocks = biases.pool.prefer(evictor.victims, evictor.is_claimed)
+            choose = biases.pool.prefer(evictor.victims, evictor.is_claimed, self._give_up)
+            seams.replace(manager.block_pool, "get_new_blocks", choose)
+        if biases.keeper.ferry is not None:
+            connector, watched = biases.keeper.ferry.watched(self._safely)
+            seams.replace(connector, "update_connector_output", watched)
+        if settings.coordinator is not None:
+            self._rank_those_that_wait(biases)
 
     def _around_schedule(self, biases: Biases, original: Callable[..., Any]) -> Callable[..., Any]:
         def schedule(*args: Any, **kwargs: Any) -> Any:
+            self._safely(biases.before_step)
             if biases.is_inert:
                 return original(*args, **kwargs)
-            self._safely(biases.before_step)
-            output = original(*args, **kwargs)
+            self._is_in_step = True
+            try:
+                output = original(*args, **kwargs)
+            finally:
+                self._is_in_step = False
+                if self._awake() is None:
+                    _undo(self._give_back_queue)
             self._safely(lambda: biases.after_step(output))
             return output
 
@@ -209,28 +241,50 @@ class TurnpikeMixin:
 
         return allocate_slots
 
-    def _ranked(self, biases: Biases, waiting: Any) -> Any:
-        conductor = biases.conductor
-        last = (True, 0, Rank(True, ServiceClass.REACTIVE, 0, 0, 0.0, 0.0))
-
-        def rank(request: Any, now: float) -> Any:
-            return self._safely(lambda: conductor.rank(request, now)) or last
-
-        def next_rise(request: Any, now: float) -> float | None:
-            return cast("float | None", self._safely(lambda: conductor.next_rise(request, now)))
-
-        queue: RankedQueue[Any] = RankedQueue(rank, next_rise, biases.clock())
-        queue.prepend_requests(list(waiting))
+    def _rank_those_that_wait(self, biases: Biases) -> None:
+        conductor, scheduler = biases.conductor, _parent(self)
+        queue: RankedQueue[Any] = RankedQueue(
+            conductor.rank, conductor.next_rise, biases.clock(), self._give_up
+        )
+        self._own_queue, scheduler.waiting = scheduler.waiting, queue
         conductor.queue = queue
-        return queue
+        queue.prepend_requests(list(self._own_queue))
+
+    def _give_back_queue(self) -> None:
+        """vLLM's own, with all that wait: those that have run go first, as vLLM would have it.
+
+        Not in the middle of a step: there, vLLM has the queue in its hands."""
+        scheduler, own = _parent(self), self._own_queue
+        if own is None:
+            return
+        preempted = RequestStatus.PREEMPTED
+        waiting = sorted(scheduler.waiting, key=lambda each: (each.status != preempted, each.arrival_time))
+        own.remove_requests(list(own))
+        for request in waiting:
+            own.add_request(request)
+        scheduler.waiting, self._own_queue = own, None
 
     def _displace(self, request: Any, now: float) -> bool:
+        """As vLLM preempts; whatever happens, the request stays in the scheduler."""
         scheduler = _parent(self)
         can_free = getattr(scheduler, "_request_blocks_can_be_freed", None)
-        if can_free is not None and not can_free(request):
+        if request.status != RequestStatus.RUNNING or (can_free is not None and not can_free(request)):
             return False
-        scheduler.running.remove(request)
-        self._preempt_request(request, now)
+        place = scheduler.running.index(request)
+        del scheduler.running[place]
+        try:
+            # What a producer's request has in flight must not be delivered: its KV is gone.
+            is_producer = getattr(scheduler, "requires_kv_delivery", False)
+            self._preempt_request(request, now, **({"drop_stale_output": True} if is_producer else {}))
+        except Exception:
+            if request.status == RequestStatus.RUNNING and any(
+                scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
+            ):
+                scheduler.running.insert(place, request)
+            elif request not in list(scheduler.waiting):
+                request.status, request.num_computed_tokens = RequestStatus.PREEMPTED, 0
+                scheduler.waiting.prepend_request(request)
+            raise
         return True
 
     def _enqueue(self, request: Any) -> None:
@@ -255,18 +309,47 @@ class TurnpikeMixin:
             return None
 
     def _give_up(self, error: Exception) -> None:
+        """Everything that was replaced is vLLM's own again, and what was held is free."""
         biases = self.turnpike
         if biases is None or biases.is_inert:
             return
         logger.error("turnpike: a bias failed; from now on vLLM runs without", exc_info=error)
-        try:
-            biases.fail()
-        except Exception:  # then its blocks stay held until a restart; serving goes on
-            logger.exception("turnpike: cannot let go")
+        biases.is_inert = True
+        _undo(self._seams.restore)
+        if not self._is_in_step:  # else its end does it
+            _undo(self._give_back_queue)
+        _undo(lambda: biases.fail(error))
 
 
 class TurnpikeScheduler(TurnpikeMixin, AsyncScheduler):  # type: ignore[misc]
-    """vLLM's default scheduler, biased."""
+    """The scheduler that vLLM itself would have taken, biased.
+
+    vLLM takes another where it does not overlap steps (pipelines on its first model runner, n-gram
+    speculation, ...). There, the overlap would schedule tokens that no worker has yet."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        stock = stock_class(kwargs["vllm_config"] if "vllm_config" in kwargs else args[0])
+        if cls is not TurnpikeScheduler or stock is AsyncScheduler:
+            return super().__new__(cls)
+        return type("TurnpikeScheduler", (TurnpikeMixin, stock), {})(*args, **kwargs)
+
+
+def stock_class(vllm_config: Any) -> type[Any]:
+    """What vLLM takes without ``--scheduler-cls``."""
+    config = copy.copy(vllm_config.scheduler_config)
+    config.scheduler_cls = None
+    if getattr(vllm_config, "diffusion_config", None) is not None:
+        kind = "DiffusionAsyncScheduler" if config.async_scheduling else "DiffusionScheduler"
+        config.scheduler_cls = f"vllm.v1.core.sched.diffusion_scheduler.{kind}"
+    found: type[Any] = config.get_scheduler_cls()
+    return found
+
+
+def _undo(act: Callable[[], None]) -> None:
+    try:
+        act()
+    except Exception:  # then blocks stay held until a restart; serving goes on
+        logger.exception("turnpike: cannot let go")
 
 
 def _is_running(request: Any) -> bool:

@@ -18,6 +18,8 @@ from turnpike_vllm.host_tier import HostTierConfig
 from turnpike_vllm.retention import RetentionConfig
 
 KEY = "turnpike"
+SWITCHED_OFF = "switched off"
+"""What is told of a bias that its settings switch off."""
 
 
 class SettingsError(ValueError):

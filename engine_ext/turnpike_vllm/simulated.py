@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from turnpike_vllm.hints import XARGS_KEY, Hint
-from turnpike_vllm.scripted import tiny_model
-from turnpike_vllm.simulated_host import EMPTY_STEP_S, Copies, HostMemory, transfer_config
+from turnpike_vllm.simulated_config import Parts, default_parts
+from turnpike_vllm.simulated_host import EMPTY_STEP_S, Copies, HostMemory
 
 
 class StepLoad(NamedTuple):
@@ -72,6 +72,8 @@ class SimulatedOptions:
     step_time: Callable[[StepLoad], float] = field(default_factory=StepTime)
     host: HostMemory | None = None
     """Where vLLM's native offload keeps what it copies."""
+    configure: Callable[[Parts], None] | None = None
+    """Changes what vLLM is configured with."""
 
 
 @dataclass
@@ -140,8 +142,9 @@ class SimulatedEngine:
         hint: Hint | str | None = None,
         priority: int = 0,
         name: str | None = None,
+        **more: Any,
     ) -> str:
-        """Queue a request now; returns its id."""
+        """Queue a request now; returns its id. ``more``: adapter, images, as vLLM's `Request` has them."""
         name = name or f"r{next(self._names)}"
         extra = None
         if hint is not None:
@@ -157,6 +160,7 @@ class SimulatedEngine:
             arrival_time=self.now,
             priority=priority,
             block_hasher=self._hasher,
+            **more,
         )
         self.done[name] = Done(self.now, len(prompt))
         self.scheduler.add_request(request)
@@ -176,7 +180,7 @@ class SimulatedEngine:
     def step(self) -> bool:
         """Schedule a step if there is room for one, else finish the oldest. False if nothing was done."""
         if len(self._in_flight) < self.options.depth and self.scheduler.has_requests():
-            output = self.scheduler.schedule()
+            output = self.schedule()
             if output.total_num_scheduled_tokens or self.copies is not None:
                 self._in_flight.append(self._begin(output))
                 return True
@@ -187,6 +191,9 @@ class SimulatedEngine:
             self._end(self._in_flight.popleft())
             return True
         return False
+
+    def schedule(self) -> Any:
+        return self.scheduler.schedule()
 
     def run(self, *, until: float | None = None, max_steps: int = 1_000_000) -> None:
         """Until nothing is left to do, or the clock says ``until`` (which it then says, if the engine was
@@ -298,50 +305,31 @@ class SimulatedEngine:
         options, vllm = self.options, self._vllm
         config, kv = vllm["config"], vllm["kv_interface"]
         torch = importlib.import_module("torch")
-        model = config.ModelConfig(
-            model=str(tiny_model.build()), dtype="float32", max_model_len=options.max_model_len, seed=0
-        )
-        cache = config.CacheConfig(
-            block_size=options.block_size, gpu_memory_utilization=0.5, enable_prefix_caching=True
-        )
-        cache.num_gpu_blocks = options.blocks
-        scheduling = config.SchedulerConfig(
-            max_num_seqs=options.max_num_seqs,
-            max_num_batched_tokens=options.max_batched_tokens,
-            max_model_len=options.max_model_len,
-            enable_chunked_prefill=True,
-            async_scheduling=True,
-            is_encoder_decoder=False,
-            policy=options.policy,
-            scheduler_reserve_full_isl=options.reserve_full_input,
-        )
-        # Nobody but whoever drives it can hint here.
-        given = options.turnpike
-        turnpike = False if given is False else {"signed_hints": False, **(given or {})}
-        extra: dict[str, Any] = {"additional_config": {"turnpike": turnpike}}
         head_size = 8 if options.host is None else options.host.bytes_per_token // 8
         spec = kv.FullAttentionSpec(
             block_size=options.block_size, num_kv_heads=1, head_size=head_size, dtype=torch.float32
         )
         self._bytes_per_block: int = spec.page_size_bytes
-        if options.host is not None:
-            extra["kv_transfer_config"] = transfer_config(options.host, spec.page_size_bytes)
+        parts = default_parts(options, kv.KVCacheGroupSpec(["layer"], spec), spec.page_size_bytes)
+        if options.configure is not None:
+            options.configure(parts)
         whole = config.VllmConfig(
-            scheduler_config=scheduling,
-            model_config=model,
-            cache_config=cache,
+            scheduler_config=config.SchedulerConfig(**parts.scheduler, async_scheduling=False),
+            model_config=config.ModelConfig(**parts.model),
+            cache_config=config.CacheConfig(**parts.cache),
             device_config=config.DeviceConfig(device="cpu"),
-            **extra,
+            **parts.others,
         )
+        whole.cache_config.num_gpu_blocks = options.blocks
+        # A CPU's vLLM does not overlap steps; what is simulated is a device.
+        whole.scheduler_config.async_scheduling = parts.is_async
         layout = kv.KVCacheConfig(
-            num_blocks=options.blocks,
-            kv_cache_tensors=[],
-            kv_cache_groups=[kv.KVCacheGroupSpec(["layer"], spec)],
+            num_blocks=options.blocks, kv_cache_tensors=[], kv_cache_groups=parts.kv_groups
         )
         if options.is_biased:
             scheduler = importlib.import_module("turnpike_vllm.scheduler").TurnpikeScheduler
         else:
-            scheduler = vllm["async"].AsyncScheduler
+            scheduler = whole.scheduler_config.get_scheduler_cls()
         return scheduler(
             vllm_config=whole,
             kv_cache_config=layout,
@@ -362,7 +350,6 @@ class SimulatedEngine:
 def _modules() -> dict[str, Any]:
     names = {
         "config": "vllm.config",
-        "async": "vllm.v1.core.sched.async_scheduler",
         "kv_interface": "vllm.v1.kv_cache_interface",
         "outputs": "vllm.v1.outputs",
         "request": "vllm.v1.request",

@@ -15,12 +15,18 @@ class RankedQueue(Generic[Item]):
     """
 
     def __init__(
-        self, rank: Callable[[Item, float], Any], next_rise: Callable[[Item, float], float | None], now: float
+        self,
+        rank: Callable[[Item, float], Any],
+        next_rise: Callable[[Item, float], float | None],
+        now: float,
+        failed: Callable[[Exception], None] | None = None,
     ) -> None:
+        """``failed`` hears of ranks that cannot be had or compared; without it they raise."""
         self.now = now
         """The time at which items are ranked; `advance` sets it."""
         self._rank = rank
-        self._next_rise = next_rise
+        self._next_rise: Callable[[Item, float], float | None] = next_rise
+        self._failed = failed
         self._heap: list[tuple[Any, int, Item]] = []
         self._rises: list[tuple[float, int, Item]] = []
         self._entries: dict[Item, int] = {}
@@ -63,12 +69,18 @@ class RankedQueue(Generic[Item]):
 
     def pop_request(self) -> Item:
         item = self.peek_request()
-        heapq.heappop(self._heap)
-        del self._entries[item]
+        del self._entries[item]  # and `peek_request` drops what is left of it
         self._sweep()
         return item
 
     def peek_request(self) -> Item:
+        try:
+            return self._front()
+        except TypeError as error:  # ranks that cannot be compared
+            self._stop_ranking(error)
+            return self._front()
+
+    def _front(self) -> Item:
         heap, entries = self._heap, self._entries
         while heap:
             _, entry, item = heap[0]
@@ -103,17 +115,38 @@ class RankedQueue(Generic[Item]):
         return len(self._entries) + len(self._parked or ())
 
     def __iter__(self) -> Iterator[Item]:
+        try:
+            live = self._in_order()
+        except TypeError as error:
+            self._stop_ranking(error)
+            live = self._in_order()
+        return iter([*live, *(self._parked or ())])
+
+    def _in_order(self) -> list[Item]:
         live = sorted(entry for entry in self._heap if self._entries.get(entry[2]) == entry[1])
-        return iter([*(item for _, _, item in live), *(self._parked or ())])
+        return [item for _, _, item in live]
 
     def _push(self, item: Item) -> None:
         self._count += 1
         self._entries[item] = self._count
-        heapq.heappush(self._heap, (self._rank(item, self.now), self._count, item))
-        rise = self._next_rise(item, self.now)
-        if rise is not None:
-            heapq.heappush(self._rises, (rise, self._count, item))
-        self._sweep()
+        try:
+            heapq.heappush(self._heap, (self._rank(item, self.now), self._count, item))
+            rise = self._next_rise(item, self.now)
+            if rise is not None:
+                heapq.heappush(self._rises, (rise, self._count, item))
+            self._sweep()
+        except Exception as error:  # noqa: BLE001  # whoever puts a request here must not lose it
+            self._stop_ranking(error)
+
+    def _stop_ranking(self, error: Exception) -> None:
+        """From now on the first to come is the first to go."""
+        if self._failed is None:
+            raise error
+        self._rank, self._next_rise = (lambda item, now: ()), (lambda item, now: None)
+        self._heap = [((), entry, item) for item, entry in self._entries.items()]
+        heapq.heapify(self._heap)
+        self._rises = []
+        self._failed(error)
 
     def _sweep(self) -> None:
         """Drops the entries that something replaced, if they are many."""

@@ -39,7 +39,9 @@ def test_what_is_missing_and_what_to_do(
     [
         ({"state": "awake", "features": {"retention": "on"}, "blocks": {"free": 3}}, True),
         ({"state": "asleep", "features": {"host_tier": "no KV offload is configured"}}, True),
-        ({"state": "asleep", "features": {"retention": "prefix caching is off"}}, False),
+        ({"state": "asleep", "features": {"retention": "prefix caching is off"}}, True),
+        ({"state": "inert", "features": {"retention": "given up: KeyError"}}, False),
+        ({"state": "awake", "ranks": [{"state": "awake"}, {"state": "inert"}]}, False),
         ({"state": "absent", "why": "no scheduler"}, False),
     ],
 )
@@ -47,6 +49,21 @@ def test_a_server(told: dict[str, Any], fine: bool, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(doctor, "_get", lambda url, key: told)
     found = list(doctor._server("http://engine:8000/"))
     assert all(each.is_fine for each in found) is fine
+
+
+def test_what_is_off_in_this_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    features = {
+        "coordinator": "on",
+        "eviction": "several KV cache groups: not tried",
+        "classes": "switched off",
+    }
+    monkeypatch.setattr(doctor, "_get", lambda url, key: {"state": "awake", "features": features})
+    said = [str(each) for each in doctor._server("http://engine:8000/")]
+    assert said[1:] == [
+        "ok   coordinator: on",
+        "off  eviction: several KV cache groups: not tried",
+        "ok   classes: switched off",
+    ]
 
 
 def test_the_host_tier_of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,6 +170,7 @@ def test_leaf_before_parent_and_no_block_twice(turns: list[tuple[int, int, int, 
             block.block_hash = None
         live[owner] = chain
         found = evictor.victims(wanted)
+        assert evictor._entries == sum(len(each.blocks) for each in evictor._chains.values())
         assert len(found) <= wanted and len({id(each) for each in found}) == len(found)
         for block in found:
             assert block.block_hash is not None
@@ -177,3 +178,22 @@ def test_leaf_before_parent_and_no_block_twice(turns: list[tuple[int, int, int, 
         for chain in live.values():
             there = [block.block_hash is not None for block in chain]
             assert there == sorted(there, reverse=True)  # what is left is a prefix
+
+
+def test_claims_on_what_is_never_overwritten_are_bounded() -> None:
+    evictor: Evictor[Cell] = Evictor(EvictionConfig(), max_entries=40)
+    shared = cells(*range(10))
+    for number in range(1_000):
+        evictor.claim(f"s{number}", shared, reuse=0.5, now=float(number))
+    assert len(evictor) == 4
+    assert evictor.chain("s999") and not evictor.chain("s900")
+    assert len(evictor._heap) < 100
+    assert len(evictor.victims(99)) == 10
+    assert (len(evictor), evictor._entries) == (0, 0)
+
+
+def test_a_claim_larger_than_the_bound_is_kept_alone() -> None:
+    evictor: Evictor[Cell] = Evictor(EvictionConfig(), max_entries=4)
+    evictor.claim("a", cells(1), reuse=0.5, now=0.0)
+    evictor.claim("b", cells(*range(10, 20)), reuse=0.5, now=1.0)
+    assert len(evictor) == 1 and len(evictor.victims(99)) == 10

@@ -100,6 +100,78 @@ async def test_the_gauges_follow(endpoints: Endpoints) -> None:
     assert endpoints._refreshing is not None and not endpoints._refreshing.done()
 
 
+async def test_a_gauge_says_how_the_plugin_is_and_what_is_off(endpoints: Endpoints, core: Core) -> None:
+    from prometheus_client import REGISTRY
+
+    def state(of: str, how: str) -> float | None:
+        return REGISTRY.get_sample_value("turnpike_engine_state", {"of": of, "state": how})
+
+    core.told = {**SNAPSHOT, "features": {"retention": "on", "eviction": "LoRA: not tried"}}
+    await endpoints.snapshot()
+    assert (state("plugin", "awake"), state("retention", "on"), state("eviction", "LoRA: not tried")) == (
+        1,
+        1,
+        1,
+    )
+    core.told = {**SNAPSHOT, "state": "inert", "features": {"retention": "given up: KeyError"}}
+    await endpoints.snapshot()
+    assert (state("plugin", "inert"), state("retention", "given up: KeyError")) == (1, 1)
+    assert (state("plugin", "awake"), state("retention", "on")) == (0, 0)
+
+
+class Ranks(Core):
+    """Two schedulers behind one API server."""
+
+    core_engines = (b"0", b"1")
+
+    async def call_utility_all_async(self, method: str, *arguments: Any) -> list[Any]:
+        self.asked.append((method, arguments))
+        # The second rank never changes: had it to wait for that, nobody would get an answer.
+        assert method == utilities.READ or arguments == (-1,)
+        other = {**SNAPSHOT, "version": 5, "next_deadline_s": 3.0, "sessions": {"s": {"retained": 2}}}
+        return [self.told, other]
+
+
+async def test_all_ranks_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "RANKS_S", 0.01)
+    core = Ranks()
+    core.told = {
+        **SNAPSHOT,
+        "state": "inert",
+        "features": {"retention": "given up: KeyError"},
+        "sessions": {},
+    }
+    found = Endpoints()
+    await found.init_state(SimpleNamespace(engine_core=core), None, Namespace(api_key=None))
+    status, told = await found.snapshot()
+    assert (status, told["state"], told["version"], told["next_deadline_s"]) == (200, "inert", 6, 3.0)
+    assert told["blocks"] == {"total": 18, "free": 10, "used": 6, "retained": 2}
+    assert told["waiting"] == {"reactive": [0, 4]}
+    assert told["counters"] == {"holds": {"held": 8}}
+    assert told["sessions"] == {"s": {"retained": 2}}
+    assert [each["state"] for each in told["ranks"]] == ["inert", "awake"]
+    events = found.events()
+    assert json.loads((await anext(events))[6:])["version"] == 6
+    waiting = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    core.told = {**core.told, "version": 2}
+    assert json.loads((await waiting)[6:])["version"] == 7
+    await events.aclose()
+    assert found._refreshing is not None
+    found._refreshing.cancel()
+
+
+async def test_where_vllm_answers_for_the_first_rank_alone_that_is_said(core: Core) -> None:
+    core.core_engines = (b"0", b"1")  # type: ignore[attr-defined]
+    core.told = {**SNAPSHOT, "features": {"retention": "on"}}
+    found = Endpoints()
+    await found.init_state(SimpleNamespace(engine_core=core), None, Namespace(api_key=None))
+    assert (await found.snapshot())[1]["features"]["telemetry"] == "of the first of 2 ranks alone"
+    assert found._refreshing is not None
+    found._refreshing.cancel()
+
+
 async def test_the_refreshing_ends_where_no_scheduler_answers(core: Core) -> None:
     core.told = {"state": "absent"}
     found = Endpoints()

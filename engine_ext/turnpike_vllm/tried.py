@@ -1,0 +1,117 @@
+"""In which configurations of vLLM was each bias tried? Elsewhere it is off, and says why.
+
+An allow-list, read when the server starts. What is on here runs against stock vLLM's schedulers, token by
+token, in ``tests/engine_ext/test_configurations.py``.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+BIASES: Final = (
+    *("coordinator", "victims", "headroom", "opportunist"),
+    *("retention", "host_tier", "eviction", "classes"),
+)
+"""``victims`` (who is displaced, and who is preempted first) and ``headroom`` belong to the coordinator."""
+_ORDER: Final = frozenset({"coordinator"})
+_NO_COPIES: Final = frozenset(BIASES) - {"host_tier"}
+_CONNECTORS: Final = ("OffloadingConnector", "ExampleConnector")
+
+
+class Trait(NamedTuple):
+    name: str
+    has: Callable[[Any], bool]
+    """Of a scheduler."""
+    tried: frozenset[str]
+    why: str = "not tried with it"
+    """About the others."""
+
+
+def _get(scheduler: Any, path: str, default: Any = None) -> Any:
+    found = scheduler
+    for name in path.split("."):
+        found = getattr(found, name, None)
+        if found is None:
+            return default
+    return found
+
+
+def _specs(scheduler: Any) -> list[str]:
+    groups = _get(scheduler, "kv_cache_config.kv_cache_groups", ())
+    return [type(group.kv_cache_spec).__name__ for group in groups]
+
+
+def _is_more(path: str) -> Callable[[Any], bool]:
+    return lambda scheduler: _get(scheduler, path, 1) > 1
+
+
+TRAITS: Final = (
+    Trait("pipeline parallelism", _is_more("parallel_config.pipeline_parallel_size"), _NO_COPIES),
+    Trait(
+        "data parallelism in lockstep",
+        _is_more("parallel_config.data_parallel_size"),
+        _NO_COPIES,
+        "a request of its own would step without the other ranks",
+    ),
+    Trait("speculative decoding", lambda it: bool(_get(it, "num_spec_tokens", 0)), _NO_COPIES),
+    Trait(
+        "LoRA",
+        lambda it: _get(it, "lora_config") is not None,
+        _NO_COPIES - {"victims", "headroom"},
+        "whoever waits may wait for its adapter's place, not for room",
+    ),
+    Trait("multimodal inputs", lambda it: _get(it, "max_num_encoder_input_tokens", 0) > 0, _NO_COPIES),
+    Trait(
+        "several KV cache groups",
+        lambda it: len(_specs(it)) != 1,
+        _NO_COPIES - {"opportunist", "eviction"},
+        "its blocks are counted in one group",
+    ),
+    Trait(
+        "Mamba layers",
+        lambda it: any("Mamba" in name for name in _specs(it)),
+        _ORDER,
+        "chunks must end where Mamba state is kept",
+    ),
+    Trait(
+        "attention other than full, latent or in a sliding window",
+        lambda it: (
+            not all(
+                name in ("FullAttentionSpec", "MLAAttentionSpec", "SlidingWindowSpec") or "Mamba" in name
+                for name in _specs(it)
+            )
+        ),
+        _ORDER,
+    ),
+    Trait("hashes that are not by block", lambda it: _hash_size(it) != it.block_size, _ORDER),
+    Trait(
+        "a KV connector that was not tried",
+        lambda it: _get(it, "connector") is not None and type(it.connector).__name__ not in _CONNECTORS,
+        _ORDER,
+    ),
+    Trait(
+        "--scheduling-policy priority",
+        lambda it: _get(it, "policy.value") == "priority",
+        frozenset(BIASES) - {"victims"},
+        "vLLM takes the last of the lowest priority",
+    ),
+    Trait("context parallelism", _is_more("dcp_world_size"), frozenset()),
+    Trait("context parallelism of prompts", _is_more("pcp_world_size"), frozenset()),
+    Trait("an encoder-decoder", lambda it: bool(_get(it, "is_encoder_decoder")), frozenset()),
+    Trait("an encoder alone", lambda it: bool(_get(it, "is_mm_encoder_only")), frozenset()),
+    Trait("an encoder cache elsewhere", lambda it: _get(it, "ec_connector") is not None, frozenset()),
+    Trait("pooling", lambda it: _get(it, "vllm_config.model_config.runner_type") == "pooling", frozenset()),
+    Trait("diffusion", lambda it: _get(it, "vllm_config.diffusion_config") is not None, frozenset()),
+)
+
+
+def _hash_size(scheduler: Any) -> int:
+    return int(_get(scheduler, "hash_block_size", scheduler.block_size))
+
+
+def reasons(scheduler: Any) -> Iterator[tuple[str, str]]:
+    """(Bias, why it is off in this configuration)."""
+    for trait in TRAITS:
+        if trait.has(scheduler):
+            for name in BIASES:
+                if name not in trait.tried:
+                    yield name, f"{trait.name}: {trait.why}"

@@ -1,0 +1,152 @@
+"""Should a bias fail, wherever that is, vLLM goes on as if the plugin were not there."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.engine_ext.test_scheduler import balanced, prompt
+from turnpike_vllm.hints import Hint, ServiceClass
+from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
+from turnpike_vllm.simulated_host import HostMemory
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
+
+SIZE = 16
+HOST = HostMemory(blocks=200, bytes_per_s=1e9)
+
+
+class InjectedError(Exception):
+    pass
+
+
+def build(**options: Any) -> SimulatedEngine:
+    defaults: dict[str, Any] = {
+        "blocks": 101,
+        "block_size": SIZE,
+        "max_num_seqs": 6,
+        "max_batched_tokens": 256,
+        "reserve_full_input": False,
+    }
+    return SimulatedEngine(SimulatedOptions(**{**defaults, **options}))
+
+
+def raises_at_call(number: int, original: Callable[..., Any]) -> Callable[..., Any]:
+    calls = 0
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            raise InjectedError
+        return original(*args, **kwargs)
+
+    broken.is_reached = lambda: calls >= number  # type: ignore[attr-defined]
+    return broken
+
+
+def work(engine: SimulatedEngine) -> None:
+    """Every bias has something to do: pauses, a crowd, a better class, more than fits."""
+    for number in range(4):
+        hint = Hint(session=f"p{number}", seq=1, retain_s=20.0, prefetch_in_s=0.5, reuse=0.9)
+        engine.submit(prompt(number, 200), max_tokens=8, hint=hint)
+    engine.run(until=engine.now + 0.2)
+    for number in range(8):
+        hint = Hint(session=f"b{number}", seq=1, service=ServiceClass.PROACTIVE, attained=9_000 * number)
+        engine.submit(prompt(20 + number, 300), max_tokens=120, hint=hint)
+    engine.run(until=engine.now + 0.3)
+    for number in range(8):
+        engine.submit(prompt(40 + number, 150), max_tokens=30, hint=Hint(session=f"r{number}", seq=1))
+        engine.run(until=engine.now + 0.02)
+    for number in range(4):
+        engine.hint(Hint(session=f"p{number}", seq=2, retain_s=9.0))
+        engine.submit(prompt(number, 260), max_tokens=8, hint=Hint(session=f"p{number}", seq=3))
+    for number in range(8):
+        engine.submit(prompt(60 + number, 300), max_tokens=20)
+        engine.run(until=engine.now + 0.02)
+    engine.run(max_steps=20_000)
+
+
+def is_vllm_s_own(engine: SimulatedEngine) -> None:
+    """Nothing on any object that vLLM did not put there."""
+    scheduler, manager = engine.scheduler, engine.scheduler.kv_cache_manager
+    from vllm.v1.core.sched.request_queue import FCFSRequestQueue
+
+    assert type(scheduler.waiting) is FCFSRequestQueue
+    replaced = {
+        "scheduler": {"schedule", "update_from_output", "_reserve_prefill_lookahead"} & set(vars(scheduler)),
+        "manager": {"allocate_slots"} & set(vars(manager)),
+        "pool": {"get_new_blocks"} & set(vars(manager.block_pool)),
+        "connector": {"update_connector_output"} & set(vars(scheduler.connector or engine)),
+    }
+    assert replaced == {"scheduler": set(), "manager": set(), "pool": set(), "connector": set()}
+
+
+FAULTS: dict[str, Callable[[Any], tuple[Any, str]]] = {
+    "arriving": lambda biases: (biases, "arriving"),
+    "before_step": lambda biases: (biases.conductor, "before_step"),
+    "after_step": lambda biases: (biases, "after_step"),
+    "output_arrived": lambda biases: (biases, "output_arrived"),
+    "chunk": lambda biases: (biases.conductor, "chunk"),
+    "starved": lambda biases: (biases.keeper, "make_room"),
+    "preempting": lambda biases: (biases.keeper, "preempted"),
+    "freeing": lambda biases: (biases.keeper, "turn_ended"),
+    "admitted": lambda biases: (biases.keeper, "admitted"),
+    "heard": lambda biases: (biases.keeper, "heard"),
+    "observe": lambda biases: (biases.keeper, "observe"),
+    "rank": lambda biases: (biases.conductor.queue, "_rank"),
+    "next_rise": lambda biases: (biases.conductor.queue, "_next_rise"),
+    "victims": lambda biases: (biases.keeper.evictor, "_collect"),
+    "free list": lambda biases: (biases.pool, "_move_to_front"),
+    "displace": lambda biases: (biases.conductor, "displace"),
+    "preempt": lambda biases: (biases.scheduler.encoder_cache_manager, "free"),
+    "claim": lambda biases: (biases.keeper.evictor, "claim"),
+    "let go": lambda biases: (biases.keeper.retention, "drop"),
+}
+
+
+@pytest.mark.parametrize("number", [1, 7])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_fails_nobody_is_lost(fault: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = build()
+    engine.hint(Hint(session="wakes", seq=1))
+    owner, name = FAULTS[fault](engine.biases)
+    broken: Any = raises_at_call(number, getattr(owner, name))
+    monkeypatch.setattr(owner, name, broken)
+    if fault == "preempt":  # vLLM's own part of a displacement, at its worst moment
+        monkeypatch.setattr(owner, name, vars(type(owner))[name].__get__(owner))
+        monkeypatch.setattr(engine.biases.conductor, "displace", displaced_badly(engine, number))
+    work(engine)
+    assert all(each.finished is not None for each in engine.done.values())
+    assert engine.is_idle
+    if engine.biases.is_inert:
+        is_vllm_s_own(engine)
+        assert engine.account() == (engine.total_blocks, 0, 0)
+        state = engine.biases.snapshot()
+        assert state["state"] == "inert"
+        assert "given up: InjectedError" in state["features"].values()
+        assert engine.scheduler.reset_prefix_cache()
+    else:
+        assert number > 1  # so often, it is not asked
+        balanced(engine)
+
+
+def displaced_badly(engine: SimulatedEngine, number: int) -> Callable[..., bool]:
+    """vLLM raises once the request's blocks are gone, before it is put back."""
+    manager = engine.scheduler.encoder_cache_manager
+    calls = 0
+
+    def displace(request: Any, now: float) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls != number:
+            return bool(engine.scheduler._displace(request, now))
+
+        def broken(_: Any) -> None:
+            del manager.free
+            raise InjectedError
+
+        manager.free = broken
+        return bool(engine.scheduler._displace(request, now))
+
+    return displace
