@@ -9,13 +9,13 @@ from gateway.simulator.results import SessionOutcome, TurnOutcome
 from gateway.workload.trace.format import Session
 
 _FIRST = "before/"
-_TIMES, _AT_LEAST_S = 6.0, 1200.0
-"""The second time begins so many times as late as the last arrival of the first, and so long after that."""
+_LATER_S = 4 * 3600.0
+"""After the last arrival of the first time the second one begins: by then all that came before should be over."""
 
 
 def twice(sessions: Sequence[Session]) -> list[Session]:
     """These sessions, and behind them, when all should be over, the same ones again under their own ids."""
-    later_s = _TIMES * sessions[-1].arrival_s + _AT_LEAST_S
+    later_s = sessions[-1].arrival_s + _LATER_S
     first = [msgspec.structs.replace(each, id=_FIRST + each.id) for each in sessions]
     again = [msgspec.structs.replace(each, arrival_s=each.arrival_s + later_s) for each in sessions]
     return first + again
