@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.command import judged
-from benchmarks.harmless import QUICK, Point, grid, laid_out
+from benchmarks.harmless import QUICK, Point, chosen, grid, laid_out
 from benchmarks.processes import BenchmarkError
 from benchmarks.verdict import Verdict
 from gateway.admission import footprint, gaps, gpu_pressure, limits, packing, pool, window
@@ -123,6 +123,7 @@ def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
 def main(argv: list[str] | None = None) -> int:
     own = argparse.ArgumentParser(add_help=False)
     own.add_argument("--rule", nargs="+", metavar="NAME", help=f"of {', '.join(RULES)} (default all)")
+    own.add_argument("--at", nargs="+", metavar="NAME", help="these points of `benchmarks.harmless`")
     own.add_argument("--points", type=int, default=8, help="drawn from the grid (default 8)")
     own.add_argument("--draw", type=int, default=24, help="which points are drawn (default 24)")
     own.add_argument("--seeds", type=int, default=5, help="runs at each point (default 5)")
@@ -134,6 +135,8 @@ def main(argv: list[str] | None = None) -> int:
         if unknown := [name for name in names if name not in RULES]:
             raise BenchmarkError(f"no rule is called {unknown[0]!r}")
         points = list(QUICK[:2]) if is_quick else drawn(asked.points, draw=asked.draw)
+        if asked.at:
+            points = chosen(asked.at, points=0, draw=0)
         seeds = range(1, (2 if is_quick else asked.seeds) + 1)
         whole = {point: completions_s(point, seeds, None, learned=asked.learned) for point in points}
         tell("rule: without it, times the mean completion (95 % interval); the most and the least at a point")

@@ -10,7 +10,7 @@ from gateway.workload.trace.format import Session
 
 _FIRST = "before/"
 _LATER_S = 4 * 3600.0
-"""After the last arrival of the first time the second one begins: by then all that came before should be over."""
+"""So long after the last arrival of the first time the second one begins: by then the first should be over."""
 
 
 def twice(sessions: Sequence[Session]) -> list[Session]:
