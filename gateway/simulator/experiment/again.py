@@ -10,7 +10,7 @@ from gateway.workload.trace.format import Session
 
 _FIRST = "before/"
 _LATER_S = 4 * 3600.0
-"""So long after the last arrival of the first time the second one begins: by then the first should be over."""
+"""So long after the last arrival of the first time the second one begins. All should be over by then."""
 
 
 def twice(sessions: Sequence[Session]) -> list[Session]:
