@@ -104,12 +104,13 @@ class Forecasts:
         return known.estimator.prefill_s(max(0, prompt - cached), cached)
 
     def alone(self, live: LiveRequest, replica: ReplicaId, usage: Usage) -> Alone | None:
-        """What the turn takes there alone; None as for `prefill_s`."""
-        prompt, cached, output = usage.prompt_tokens, usage.cached_tokens, usage.output_tokens
+        """What the turn takes there alone, if it finds all that the turn before it left; None if usage does
+        not say how long it was, or too little is known of the replica. What was found need not be known."""
+        prompt, output = usage.prompt_tokens, usage.output_tokens
         known = self._known(replica)
-        if prompt is None or cached is None or output is None or known is None:
+        if prompt is None or output is None or known is None:
             return None
-        left = self._before(live)
+        left, cached = self._before(live), usage.cached_tokens or 0
         found = max(cached, min(prompt, left.cached_tokens)) if left is not None else cached
         return known.estimator.alone(prompt - found, found, output, decode_s=live.decode_s)
 
