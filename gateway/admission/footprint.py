@@ -130,7 +130,7 @@ class Footprints:
     def __init__(self, config: FootprintConfig) -> None:
         self.types = ByAgent(partial(AgentType, config), config.max_agent_types)
         self.shared_changes = 0
-        """How often `shared` has begun to say something else of any type."""
+        """How often what `shared` says of some type has changed, for those who keep sums of it."""
 
     # --- what turns teach --------------------------------------------------------------------------
 

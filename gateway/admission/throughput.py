@@ -49,8 +49,8 @@ _ENOUGH: Final = 0.98
 beyond would only take the time of others, and lose what they hold sooner. From 0.95 to 0.98 makes a hundredth
 of a mean completion, 0.9 costs three."""
 _SURE: Final = 0.85
-"""Of the cache that is expected, so much is counted on: near the cliff to be wrong by little costs much. So
-where all fit, too, nobody is let in beyond that."""
+"""Of the cache that is expected, so much is counted on: near the cliff to be wrong by little costs much.
+Where all fit, no more of it is filled unless that gets more done."""
 _PAYS: Final = 1.05
 """So many times what gets done by as many as fit, before more than these are in; once they are, they stay
 until as many as fit would get so many times more done."""

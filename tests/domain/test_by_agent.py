@@ -64,3 +64,15 @@ def test_it_is_bounded_and_an_owners_types_share_one_fallback(taught, max_types)
         assert len(known) <= max_types
         assert set(known._overall) == {tenant for tenant, _, _ in known._types.items()}
         assert all(known._overall[tenant] is value[1] for tenant, _, value in known._types.items())
+
+
+def test_to_read_what_is_known_remembers_nothing_and_drops_nothing():
+    known = ByAgent(Tally, 2)
+    teach(known, "one", 1, 3)
+    teach(known, "two", 1, 5)
+    for agent_type in range(2, 9):
+        both = known.known(AgentKey(TenantId("one"), agent_type))
+        assert [tally.count for tally in both] == [3, 3], "what its owner's other types taught"
+        assert known.known(AgentKey(TenantId("nobody"), agent_type))[0].count == 0
+    assert len(known) == 2
+    assert counts(known, "one", 1) == (3, 3) and counts(known, "two", 1) == (5, 5)
