@@ -19,6 +19,8 @@ class Applicant(msgspec.Struct, frozen=True, kw_only=True):
     pool: PoolId
     tenant: TenantId
     body_bytes: int = 0
+    prompt_tokens: float = 0.0
+    """That its prompt is expected to have."""
     session: SessionId | None = None
     """None for a request that belongs to no session: it is never counted as one."""
     thread: ThreadId | None = None
@@ -58,6 +60,7 @@ class TurnOutcome(msgspec.Struct, frozen=True, kw_only=True):
     ran_s: float = 0.0
     """On that replica."""
     usage: Usage = Usage()
+    """What the backend did not count is what it is expected to have been."""
     prefill_s: float | None = None
     """What computing its prompt takes, as far as that was not cached, on that replica alone."""
     alone: Alone | None = None

@@ -39,7 +39,6 @@ NOTHING: Final[Demand] = (0.0,) * len(HORIZONS)
 _PRIOR_GROWTH: Final = 0.1
 """Of its first prompt, by which a session grows each turn; while none is known, of so many tokens:"""
 _PRIOR_PROMPT: Final = 10_000.0
-_PRIOR_TOKENS_PER_BYTE: Final = 0.25
 _TRUST: Final = 8.0
 """Observations of its own after which a type counts as much as all types of its owner."""
 _HOLDS_FOR: Final = 64
@@ -68,14 +67,12 @@ class AgentType:
         "hazard",
         "shared",
         "shared_tokens",
-        "tokens_per_byte",
         "turn_s",
     )
 
     def __init__(self, config: FootprintConfig) -> None:
         half_life = config.half_life_turns
         self.growth = TurnGrowth(half_life=half_life)
-        self.tokens_per_byte = DecayedMean(half_life=half_life)
         self.first_prompt = DecayedMean(half_life=half_life)
         """Tokens of sessions' first prompts."""
         self.hazard = TurnHazard(half_life=half_life)
@@ -142,11 +139,6 @@ class Footprints:
             if grown is not None:
                 kind.growth.saw(turn, grown)
 
-    def saw_size(self, agent: AgentKey, *, body_bytes: int, prompt_tokens: int) -> None:
-        if body_bytes > 0:
-            for kind in self.types.of(agent):
-                kind.tokens_per_byte.add(prompt_tokens / body_bytes)
-
     def saw_first_prompt(self, agent: AgentKey, tokens: int) -> None:
         for kind in self.types.of(agent):
             kind.first_prompt.add(float(tokens))
@@ -169,11 +161,6 @@ class Footprints:
             kind.hazard.saw_end(turn, by=by)
 
     # --- what they say -----------------------------------------------------------------------------
-
-    def prompt_tokens(self, agent: AgentKey, body_bytes: int) -> float:
-        """How many tokens a body of this size is."""
-        own, overall = self.types.known(agent)
-        return body_bytes * own.tokens_per_byte.mean(overall.tokens_per_byte.mean(_PRIOR_TOKENS_PER_BYTE))
 
     def growth(self, agent: AgentKey, turn: int) -> float:
         """Tokens by which the `turn`-th turn makes its session longer."""

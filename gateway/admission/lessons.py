@@ -46,11 +46,7 @@ class Lessons:
         thread = applicant.thread or _NO_THREAD
         before = member.threads.get(thread)
         before_tokens = before.tokens if before is not None else None
-        prompt: float
-        if usage.prompt_tokens is not None:
-            prompt = usage.prompt_tokens
-        else:
-            prompt = self._footprints.prompt_tokens(member.agent, applicant.body_bytes)
+        prompt = usage.prompt_tokens if usage.prompt_tokens is not None else applicant.prompt_tokens
         tokens = prompt + (usage.output_tokens or 0)
         if is_studied:
             grown = tokens - before_tokens if before_tokens else None
@@ -93,7 +89,6 @@ class Lessons:
         if outcome.prefill_s is not None:
             limits.gpu.saw_prompt(outcome.prefill_s)
         if usage.prompt_tokens is not None:
-            known.saw_size(member.agent, body_bytes=applicant.body_bytes, prompt_tokens=usage.prompt_tokens)
             if member.turn == 0:
                 known.saw_first_prompt(member.agent, usage.prompt_tokens)
                 if usage.cached_tokens is not None:

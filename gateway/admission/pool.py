@@ -87,7 +87,7 @@ class PoolAdmission:
             task_arrived_s=applicant.task_arrived_s,
             service_class=service_class,
             deadline_s=deadline_s,
-            guess=self.footprints.prompt_tokens(applicant.agent, applicant.body_bytes),
+            guess=applicant.prompt_tokens,
         )
         return member
 

@@ -121,7 +121,7 @@ class SessionAdmission:
             self._hear(member, applicant, now=now)
         charged = 0.0
         if self._has_quotas:
-            charged, refusal = self._charge(pool, applicant, now=now)
+            charged, refusal = self._charge(applicant, now=now)
             if refusal is not None:
                 return refusal
         silent_s = now - member.gap_since_s if member.gap is not None and member.turn else None
@@ -322,10 +322,8 @@ class SessionAdmission:
         self._turns[applicant.request] = turn
         return Wait(reason=reason)
 
-    def _charge(
-        self, pool: PoolAdmission, applicant: Applicant, *, now: float
-    ) -> tuple[float, Refusal | None]:
-        tokens = pool.footprints.prompt_tokens(applicant.agent, applicant.body_bytes)
+    def _charge(self, applicant: Applicant, *, now: float) -> tuple[float, Refusal | None]:
+        tokens = applicant.prompt_tokens
         wait_s = self._quotas.charge(applicant.tenant, tokens, now=now)
         if wait_s <= 0:
             return tokens, None

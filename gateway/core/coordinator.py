@@ -321,7 +321,7 @@ class Coordinator:
     def _answer_ended(self, live: LiveRequest, step: Step, answer: Answer, *, now: float) -> None:
         live.step(step)
         self.gate.leave_replica(live, _OUTCOMES[step], answer, now=now)
-        self._forget(live, answer, now=now)
+        self._forget(live, self.forecasts.counted(live, answer), now=now)
 
     def _client_left(self, live: LiveRequest, answer: Answer | None, *, now: float) -> None:
         was = live.state
@@ -331,6 +331,8 @@ class Coordinator:
             self._stream.left_waiting(live, now=now)
         else:
             self.gate.leave_replica(live, _OUTCOMES[Step.LEAVE], answer, now=now)
+            if answer is not None:
+                answer = self.forecasts.counted(live, answer)
         self._forget(live, answer, now=now)
 
     def _attempt_failed(self, event: ev.AttemptFailed, *, now: float) -> None:

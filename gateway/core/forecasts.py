@@ -14,8 +14,11 @@ Invariants: memory is bounded by the number of replicas, of live turns, and of `
 from at most `LESSONS_PER_S`, all together from at most `LESSONS_PER_S_IN_ALL`, after a first `ALLOWANCE`.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Final
+
+import msgspec
 
 from gateway.core.live import LiveRequest
 from gateway.cost.estimator import Alone, Estimator, Prediction, TurnWork
@@ -126,6 +129,21 @@ class Forecasts:
         """Of its prompt."""
         return self._of_model(live).expect(live.facts.body_bytes, self._before(live))
 
+    def counted(self, live: LiveRequest, answer: Answer) -> Answer:
+        """The answer, with a guess where the backend did not count: a stream does only if it is asked to."""
+        usage = answer.usage
+        if live.facts.work is not Work.GENERATE or answer.status >= 400:
+            return answer
+        if usage.prompt_tokens is not None and usage.output_tokens is not None:
+            return answer
+        prompt, output = usage.prompt_tokens, usage.output_tokens
+        if prompt is None:
+            prompt = round(self.expected_tokens(live))
+        if output is None:
+            output = math.ceil(answer.said_bytes * self._of_model(live).ratio)
+        guessed = Usage(prompt_tokens=prompt, cached_tokens=usage.cached_tokens, output_tokens=output)
+        return msgspec.structs.replace(answer, usage=guessed)
+
     # --- what happens ------------------------------------------------------------------------------
 
     def sent(self, live: LiveRequest, replica: ReplicaId, *, now: float) -> Expected | None:
@@ -177,13 +195,12 @@ class Forecasts:
         prediction = self._lessons.pop(request, None)
         if answer is None or answer.status >= 400:
             return
-        usage = answer.usage
-        if usage.prompt_tokens is not None:
-            cached = usage.prompt_tokens + (usage.output_tokens or 0)
-            left = _Left(live.facts.body_bytes, usage.prompt_tokens, cached, replica)
-            if prediction is not None:
-                self._of_model(live).observe(left, self._before(live))
-            self._remember(live, left)
+        usage = self.counted(live, answer).usage
+        prompt = usage.prompt_tokens or 0
+        left = _Left(live.facts.body_bytes, prompt, prompt + (usage.output_tokens or 0), replica)
+        if prediction is not None and answer.usage.prompt_tokens is not None:
+            self._of_model(live).observe(left, self._before(live))
+        self._remember(live, left)
         if prediction is not None:
             _learn(known.estimator, prediction, live, usage, is_whole=is_whole, now=now)
 

@@ -102,7 +102,7 @@ class Gate:
             waiting=waiting,
             waiting_bytes=self.waiting_room.body_bytes,
         )
-        decision = self._admission.ask(live.applicant, room, now=now)
+        decision = self._admission.ask(live.applicant(self._forecasts.expected_tokens(live)), room, now=now)
         if self._admission.said:  # before what follows from it
             self._stream.extend(self._admission.said)
             self._admission.said.clear()

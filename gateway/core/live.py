@@ -64,9 +64,8 @@ class LiveRequest(msgspec.Struct, kw_only=True):
         without = frozenset(self.tried)
         return Lane(pool=self.pool, home=self.home, without=without, model=self.model)
 
-    @property
-    def applicant(self) -> Applicant:
-        """The request, as admission sees it."""
+    def applicant(self, prompt_tokens: float) -> Applicant:
+        """The request, as admission sees it; its prompt is expected to have so many tokens."""
         assert self.pool is not None
         facts, session = self.facts, self.session
         return Applicant(
@@ -74,6 +73,7 @@ class LiveRequest(msgspec.Struct, kw_only=True):
             pool=self.pool,
             tenant=self.tenant,
             body_bytes=facts.body_bytes,
+            prompt_tokens=prompt_tokens,
             session=session.session if session is not None else None,
             thread=session.thread if session is not None else None,
             edge=session.edge if session is not None else Edge.OPENS,

@@ -330,6 +330,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     state_ids: tuple[str, ...] = ()
     """Ids under which the replica may have stored something (response, conversation, items)."""
     usage: Usage = Usage()
+    said_bytes: int = 0
+    """What it says to its reader, with the arguments of calls."""
     finish_reason: str | None = None
     has_terminal: bool = False
     """The protocol's own end of the answer was seen."""

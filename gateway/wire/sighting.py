@@ -94,6 +94,7 @@ class Sighting:
             utterance=self._utterance(),
             state_ids=tuple(self.state_ids),
             usage=self.usage,
+            said_bytes=MAX_SAID_BYTES - self._bytes_left,
             finish_reason=clean_name(self.finish_reason) if self.finish_reason else self.finish_reason,
             has_terminal=self.has_terminal,
         )

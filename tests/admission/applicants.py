@@ -28,6 +28,7 @@ def applicant(request: str, session: str | None, **fields) -> Applicant:
     thread = fields.pop("thread", "main")
     parent = fields.pop("parent", None)
     fields.setdefault("is_background", fields.pop("background", False))
+    fields.setdefault("prompt_tokens", fields.get("body_bytes", 0) / 4)
     return Applicant(
         request=RequestId(request),
         pool=PoolId(fields.pop("pool", POOL)),

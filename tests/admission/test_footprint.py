@@ -46,16 +46,6 @@ def test_a_session_that_ends_soon_is_not():
     assert known.expected_turns(AGENT, 2) < 2 < taught(turns=4000).expected_turns(AGENT, 4)
 
 
-def test_prompts_are_measured_in_bytes_until_tokens_are_told():
-    known = Footprints(FootprintConfig())
-    assert known.prompt_tokens(AGENT, 4000) == pytest.approx(1000)
-    for _ in range(50):
-        known.saw_size(AGENT, body_bytes=2000, prompt_tokens=1000)
-        known.saw_size(AGENT, body_bytes=0, prompt_tokens=1000)
-    assert known.prompt_tokens(AGENT, 4000) == pytest.approx(2000, rel=0.05)
-    assert known.prompt_tokens(OTHER, 4000) == pytest.approx(2000, rel=0.05)  # the best guess there is
-
-
 def test_a_new_type_is_like_the_others_until_it_is_known():
     known = taught(turns=400, growth=3000.0)
     assert known.growth(OTHER, 3) == pytest.approx(known.growth(AGENT, 3), rel=0.5)
@@ -119,7 +109,6 @@ STRANGER = AgentKey(TenantId("other"), AGENT.agent_type)
 def expected(known: Footprints, agent: AgentKey) -> list[Any]:
     return [
         [(known.demand(agent, turn, 5e3), known.expected_turns(agent, turn)) for turn in (1, 7, 200)],
-        known.prompt_tokens(agent, 4000),
         known.turn_s(agent),
         known.shared(agent),
         known.cycle_s(agent),
@@ -134,7 +123,6 @@ def test_another_tenants_sessions_say_nothing_of_how_large_ours_become(ours, the
     def learn(known: Footprints, agent: AgentKey, lessons: list[tuple[int, float, int, bool]]) -> None:
         for turn, grown, tokens, is_last in lessons:
             known.saw_turn(agent, turn, grown=grown, turn_s=1.0 + abs(grown))
-            known.saw_size(agent, body_bytes=1000, prompt_tokens=tokens)
             known.saw_shared(agent, tokens)
             known.saw_cycle(agent, abs(grown))
             if is_last:

@@ -4,14 +4,14 @@ import pytest
 
 from gateway.admission.session_admission import SessionAdmission
 from gateway.core import forecasts
-from gateway.core.commands import Dispatch
+from gateway.core.commands import Dispatch, Refuse
 from gateway.core.forecasts import Forecasts
 from gateway.core.live import LiveRequest
 from gateway.cost.estimator import TurnWork
 from gateway.cost.profile import Profile
 from gateway.cost.roofline import Turn
 from gateway.domain import records as rec
-from gateway.domain.decision import Edge
+from gateway.domain.decision import Edge, RefusalReason
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
 from gateway.domain.request import Usage, Work
 from tests.core.playbook import (
@@ -44,7 +44,7 @@ def one_turn(
         _ = play >> first_token(request)
     play.now += rest_s
     told = Usage(prompt_tokens=tokens, cached_tokens=max(0, tokens - 500), output_tokens=50)
-    _ = play >> finished(request, usage=told if usage else Usage())
+    _ = play >> finished(request, usage=told if usage else Usage(), said_bytes=200)
     return play.seen(rec.GpuSubmit)[-1].expected
 
 
@@ -72,10 +72,32 @@ def test_without_streaming_the_first_token_comes_with_the_end():
     assert found.first_token_ms == found.completion_ms == pytest.approx(5_300, rel=0.1)
 
 
-def test_without_usage_nothing_is_known_of_tokens_but_first_tokens_are():
-    found = conversation(Playbook(), 60, usage=False)
+def test_what_the_backend_did_not_count_is_guessed_from_bytes():
+    """So do streams, unless they are asked to."""
+    play = Playbook()
+    found = conversation(play, 60, usage=False)
     assert found.first_token_ms == pytest.approx(400, rel=0.2)
-    assert found.cached_tokens == 0
+    assert found.completion_ms == pytest.approx(5_300, rel=0.1)
+    prompt, before = (0.25 * BYTES_PER_TOKEN * (2_000 + 450 * number) for number in (59, 58))
+    assert found.prompt_tokens == pytest.approx(prompt, rel=0.01)
+    assert found.cached_tokens == pytest.approx(before + 50, rel=0.01)
+    assert found.output_tokens == pytest.approx(50, abs=1)
+    assert play.seen(rec.GpuEnd)[-1].usage == Usage(), "records tell what was counted"
+    ratios = [known.ratio for _, _, known in play.brain.forecasts._models.items()]
+    assert ratios == [0.25], "and a guess teaches no guess"
+
+
+def test_whoever_is_not_counted_pays_for_what_is_guessed():
+    tenant = {"name": "t", "key_hashes": ["sha256:" + "0" * 64], "quota": {"tokens_per_minute": 1_500}}
+    play = Playbook(tenants=[tenant])
+    for number in range(2):
+        request = f"r{number}"
+        play >> arrived(request, tenant="t", body_bytes=2_400, stream=True) << dispatch(request, to="a")
+        _ = play >> started(request) >> first_token(request)
+        _ = play >> finished(request, usage=Usage(), said_bytes=1_200)
+    told = play >> arrived("r2", tenant="t", body_bytes=2_400, stream=True)
+    assert isinstance(refused := told.take(), Refuse)
+    assert refused.refusal.reason is RefusalReason.TENANT_QUOTA, "of 1,500 tokens 1,800 were used"
 
 
 def test_a_side_request_may_go_on_as_well():

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway.core import forecasts
 from tests.workflow.world import World, call, user
 
 CHILDREN = 2000
@@ -44,7 +45,8 @@ def by_guess(world: World, at: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("child", [by_header, by_thread, by_guess])
-def test_what_is_kept_of_one_parents_children_is_bounded(child):
+def test_what_is_kept_of_one_parents_children_is_bounded(child, monkeypatch):
+    monkeypatch.setattr(forecasts, "REMEMBERED", MOST // 3)  # turns, whosever they are
     world = World(max_sessions=10)
     first = world.ask([user("Start them all")], x_turnpike_session="root", session_id="root")
     world.answer(first, "ok", call("call_aaaaaaaaaaaa", task="look into the weather of Paris now"))
