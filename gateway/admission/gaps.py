@@ -2,6 +2,9 @@
 
 Source: SAGA, Alg. 1, for a limit by quantile that never exceeds 300 s (S4). The rule is ours.
 
+What is silent here is a session: all of its conversations at once. `workflow/return_model.py` knows when one
+conversation goes on behind one step; behind a sub-agent's last answer none does, and its session does.
+
 Deviations: SAGA sets a limit at a fixed quantile of the tool's latency. Here a silent session counts as
 gone as soon as that is likelier than not, from how often sessions of its type came back at all, and how
 soon: with P the share that ends in such a gap and S(t) the share of gaps longer than t, that is when S(t) <

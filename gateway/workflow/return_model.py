@@ -162,22 +162,8 @@ class Returns(NamedTuple):
     is_own: bool
     """They are those behind steps that ask for the same."""
 
-    def share_after(self, silent_s: float) -> float:
-        """That it goes on after all, now that it has been silent for so long."""
-        if self.gaps is None:
-            return self.share
-        still = self.share * (1.0 - self.gaps.share_within(silent_s))
-        return still / max(1e-9, still + 1.0 - self.share)
-
     def quantile_s(self, share: float) -> float | None:
         return self.gaps.quantile(share) if self.gaps is not None else None
-
-    def wait_s(self, silent_s: float) -> float | None:
-        """How long until it goes on, by now; None if nothing is known of such gaps."""
-        median_s, p95_s = self.quantile_s(0.5), self.quantile_s(0.95)
-        if median_s is None or p95_s is None:
-            return None
-        return expected_wait_s(silent_s, median_s=median_s, p95_s=p95_s, ends=1.0 - self.share)
 
 
 class ReturnModel:

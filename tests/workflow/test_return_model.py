@@ -39,8 +39,6 @@ def test_nothing_is_known():
     for step, expected in UNKNOWN.items():
         assert known.behind(AGENT, step) == Returns(expected, None, is_own=False)
     assert known.ahead(AGENT) == 0.5 and not known.is_known(AGENT)
-    assert known.behind(AGENT, BASH).wait_s(1.0) is None
-    assert known.behind(AGENT, BASH).share_after(60.0) == 0.95
 
 
 def test_what_was_seen_counts_more_than_what_is_expected_of_all():
@@ -119,19 +117,6 @@ def test_gaps_are_those_of_the_narrowest_class_with_enough_of_them():
     pauses = known.pauses(AGENT, ("bash",))
     assert pauses is not None and pauses.weight == pytest.approx(9.0, abs=0.2)
     assert known.pauses(AGENT, ("edit",)) is None and known.behind(AGENT, ANSWER).gaps is None
-
-
-def test_silence_makes_a_return_less_likely():
-    known = model()
-    for _ in range(100):
-        known.went_on(AGENT, BASH, 2.0)
-    for _ in range(10):
-        known.ended(AGENT, BASH)
-    behind = known.behind(AGENT, BASH)
-    assert behind.share_after(0.1) == pytest.approx(behind.share)
-    assert behind.share_after(2.0) < behind.share and behind.share_after(1000.0) == 0.0
-    waits = [behind.wait_s(silent_s) for silent_s in (0.1, 10.0, 1000.0)]
-    assert None not in waits and waits == sorted(waits, key=lambda each: each or 0.0)
 
 
 def test_silence_makes_a_return_less_likely_and_not_sooner():
