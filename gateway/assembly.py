@@ -71,5 +71,4 @@ def _admission(config: Config) -> SessionAdmission:
 
 
 def _schedulers(config: Config) -> frozenset[TenantId]:
-    """Whose word on class, deadline and future of their sessions counts."""
-    return frozenset(TenantId(tenant.name) for tenant in config.tenants if "scheduling" in tenant.trust)
+    return frozenset(TenantId(tenant.name) for tenant in config.tenants if tenant.is_believed)

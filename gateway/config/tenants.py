@@ -26,3 +26,8 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     its word on whether somebody waits for its sessions, until when, and how long to hold their state."""
     quota: Quota = Quota()
     """What it may have at most, and how much of what is scarce is its share."""
+
+    @property
+    def is_believed(self) -> bool:
+        """Whether its word on class, deadline and future of its sessions counts."""
+        return "scheduling" in self.trust

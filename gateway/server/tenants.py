@@ -35,8 +35,8 @@ class Tenants:
         of IPv6 each /64."""
         self._by_hash: dict[str, Tenant] = {}
         for config in configs:
-            trust = config.trust
-            tenant = Tenant(TenantId(config.name), "engine-control" in trust, "scheduling" in trust)
+            controls = "engine-control" in config.trust
+            tenant = Tenant(TenantId(config.name), controls, config.is_believed)
             self._by_hash.update(dict.fromkeys(config.key_hashes, tenant))
         self._anonymous: dict[str, Tenant] = {}
         self._salt = secrets.token_bytes(16)

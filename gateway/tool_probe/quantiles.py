@@ -106,17 +106,6 @@ class LogQuantiles:
         fitted = self.mu + self.sigma * _NORMAL.inv_cdf(min(max(share, 1e-6), 1 - 1e-6))
         return math.exp(trust * counted + (1.0 - trust) * fitted)
 
-    def share_within(self, value: float) -> float:
-        """Which share of them does not exceed it; 1 before the first."""
-        if not self._weight:
-            return 1.0
-        place = (math.log(value) - self._log_low) / _LOG_RATIO if value > 0.0 else -1.0
-        if place < 0:
-            return 0.0
-        whole = min(int(place), _BUCKETS - 1)
-        part = min(1.0, place - whole) * self._counts[whole]
-        return min(1.0, (sum(self._counts[:whole]) + part) / self._weight)
-
     def _counted(self, share: float) -> float:
         """Its logarithm, within the bucket as if it were evenly filled."""
         wanted, place = share * self._weight, 0
