@@ -19,12 +19,13 @@ from gateway.core.forecasts import Forecasts
 from gateway.core.gate import Gate
 from gateway.core.lifecycle import FINAL_STATES, LifecycleError, State, Step
 from gateway.core.live import LiveRequest
+from gateway.core.replicas import Replicas
 from gateway.core.session_book import SessionBook
 from gateway.core.stream import Stream
 from gateway.core.to_engines import ToEngines
 from gateway.domain import records as rec
 from gateway.domain.decision import Refusal
-from gateway.domain.ids import PoolId, ReplicaId, RequestId
+from gateway.domain.ids import RequestId
 from gateway.domain.request import Answer, Work
 from gateway.errors import http_status
 from gateway.fleet.trickle import Trickle
@@ -83,6 +84,7 @@ class Coordinator:
             to_engines=self._to_engines,
         )
         self.waiting_room = self.gate.waiting_room
+        self._replicas = Replicas(fleet, self.gate, admission, sessions.predictor, forecasts, self._stream)
         self._is_draining, self._timeouts = False, 0
         self.faults = 0
         """Of ours, that it recovered from."""
@@ -98,7 +100,7 @@ class Coordinator:
             health.pass_time(now=now)
         self._take_in(event, now=now)
         if self.fleet.forgotten:
-            self._forget_replicas(now=now)
+            self._replicas.forget(now=now)
         if health.said:
             self.gate.tell_of_health(now=now)
         if self.gate.pools_with_room or self.waiting_room.turns:
@@ -184,12 +186,12 @@ class Coordinator:
                 | ev.ReplicaDrained()
                 | ev.ReplicaLeft()
                 | ev.ResidencyTold()
+                | ev.EngineReported()
             ):
-                self._fleet_changes(event, now=now)
+                for live in self._replicas.take_in(event, now=now):
+                    self._admit(live, now=now)
             case ev.PrefillEnded():
                 self.gate.prefill_ended(event.turn, event.usage, now=now)
-            case ev.EngineReported():
-                self._engine_reported(event, now=now)
             case ev.HostReported():
                 self.admission.host_reported(event.host, event.signals, now=now)
             case ev.ToolsTold():
@@ -352,71 +354,7 @@ class Coordinator:
                 return
         self._refuse(live, refusals.attempt_failed(event), now=now)
 
-    # --- fleet and time --------------------------------------------------------------------------
-
-    def _fleet_changes(self, event: ev.FleetEvent, *, now: float) -> None:
-        match event:
-            case ev.ReplicaCameUp():
-                self._replica_came_up(event, now=now)
-            case ev.ReplicaWentDown():
-                self._replica_went_down(event.replica, event.why, now=now)
-            case ev.ReplicaDrained():
-                self._replica_drained(event, now=now)
-            case ev.ReplicaLeft():
-                self._replica_went_down(event.replica, event.why, now=now)
-                self.fleet.left(event.replica)
-            case ev.ResidencyTold():
-                if self.fleet.get(event.replica) is not None:
-                    self.gate.placement.told(event.replica, event.tokens)
-            case _:
-                assert_never(event)
-
-    def _replica_came_up(self, event: ev.ReplicaCameUp, *, now: float) -> None:
-        if self.fleet.came_up(event.facts, now=now):
-            replica = event.facts.id
-            self._stream.replica_changed(replica, "up", "is healthy", now=now)
-            self.gate.room_may_be(event.facts.pool)
-            self._fleet_changed(event.facts.pool, now=now)
-
-    def _replica_went_down(self, replica: ReplicaId, why: str, *, now: float) -> None:
-        gone = self.fleet.get(replica)
-        if gone is None or not self.fleet.went_down(replica, now=now):
-            return
-        self._stream.replica_changed(replica, "down", why, now=now)
-        self.gate.placement.replica_lost(replica)
-        self._fleet_changed(gone.facts.pool, now=now)
-        for live in self.gate.strand(gone.facts.pool, now=now):
-            self._admit(live, now=now)
-
-    def _replica_drained(self, event: ev.ReplicaDrained, *, now: float) -> None:
-        if self.fleet.drained(event.replica, is_draining=event.is_draining):
-            state = self.fleet.get(event.replica)
-            assert state is not None
-            word = "draining" if event.is_draining else "drained"
-            self._stream.replica_changed(event.replica, word, "as an operator said", now=now)
-            self.gate.room_may_be(state.facts.pool)
-            for live in self.gate.strand(state.facts.pool, now=now):
-                self._admit(live, now=now)
-
-    def _forget_replicas(self, *, now: float) -> None:
-        for replica in self.fleet.forgotten:
-            self._stream.replica_changed(replica, "left", "is no member any more", now=now)
-            self.gate.placement.replica_left(replica)
-            self.forecasts.replica_left(replica)
-            self.sessions.predictor.replica_left(replica)
-        self.fleet.forgotten.clear()
-
-    def _fleet_changed(self, pool: PoolId, *, now: float) -> None:
-        up = [each.facts.id for each in self.fleet if each.is_up and each.facts.pool == pool]
-        self.admission.fleet_changed(pool, up, now=now)
-
-    def _engine_reported(self, event: ev.EngineReported, *, now: float) -> None:
-        """Of a replica that is unknown, or down: it is no part of what admission counts."""
-        replica = self.fleet.get(event.replica)
-        if replica is not None and replica.is_up:
-            self.admission.engine_reported(replica.facts.pool, event.replica, event.signals, now=now)
-            self.sessions.predictor.engine_reported(event.replica, event.signals.kv_used)
-            self.gate.placement.engine_reported(event.replica, event.signals)
+    # --- time ------------------------------------------------------------------------------------
 
     def _timer_fired(self, *, now: float) -> None:
         while (request := self.waiting_room.first_expired(now=now)) is not None:

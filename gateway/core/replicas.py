@@ -1,0 +1,104 @@
+"""What becomes of replicas: they come, go, are drained, and say how they are; whoever counts on them is told.
+
+Invariants: a replica that is unknown or down is no part of what admission counts; whoever waits or runs
+nowhere because a replica went is handed back, once.
+"""
+
+from typing import assert_never
+
+from gateway.admission.session_admission import SessionAdmission
+from gateway.core import events as ev
+from gateway.core.fleet import Fleet
+from gateway.core.forecasts import Forecasts
+from gateway.core.gate import Gate
+from gateway.core.live import LiveRequest
+from gateway.core.stream import Stream
+from gateway.domain.ids import PoolId, ReplicaId
+from gateway.workflow.predictor import Predictor
+
+Event = ev.FleetEvent | ev.EngineReported
+
+
+class Replicas:
+    def __init__(
+        self,
+        fleet: Fleet,
+        gate: Gate,
+        admission: SessionAdmission,
+        predictor: Predictor,
+        forecasts: Forecasts,
+        stream: Stream,
+    ) -> None:
+        self._fleet = fleet
+        self._gate = gate
+        self._admission = admission
+        self._predictor = predictor
+        self._forecasts = forecasts
+        self._stream = stream
+
+    def take_in(self, event: Event, *, now: float) -> list[LiveRequest]:
+        """Returns those that have to be decided anew, since where they were to run is gone."""
+        match event:
+            case ev.ReplicaCameUp():
+                self._came_up(event, now=now)
+            case ev.ReplicaWentDown():
+                return self._went_down(event.replica, event.why, now=now)
+            case ev.ReplicaDrained():
+                return self._drained(event, now=now)
+            case ev.ReplicaLeft():
+                stranded = self._went_down(event.replica, event.why, now=now)
+                self._fleet.left(event.replica)
+                return stranded
+            case ev.ResidencyTold():
+                if self._fleet.get(event.replica) is not None:
+                    self._gate.placement.told(event.replica, event.tokens)
+            case ev.EngineReported():
+                self._reported(event, now=now)
+            case _:
+                assert_never(event)
+        return []
+
+    def forget(self, *, now: float) -> None:
+        """Those that are no members any more, and on which nothing runs."""
+        for replica in self._fleet.forgotten:
+            self._stream.replica_changed(replica, "left", "is no member any more", now=now)
+            self._gate.placement.replica_left(replica)
+            self._forecasts.replica_left(replica)
+            self._predictor.replica_left(replica)
+        self._fleet.forgotten.clear()
+
+    def _came_up(self, event: ev.ReplicaCameUp, *, now: float) -> None:
+        if self._fleet.came_up(event.facts, now=now):
+            self._stream.replica_changed(event.facts.id, "up", "is healthy", now=now)
+            self._gate.room_may_be(event.facts.pool)
+            self._tell_admission(event.facts.pool, now=now)
+
+    def _went_down(self, replica: ReplicaId, why: str, *, now: float) -> list[LiveRequest]:
+        gone = self._fleet.get(replica)
+        if gone is None or not self._fleet.went_down(replica, now=now):
+            return []
+        self._stream.replica_changed(replica, "down", why, now=now)
+        self._gate.placement.replica_lost(replica)
+        self._tell_admission(gone.facts.pool, now=now)
+        return self._gate.strand(gone.facts.pool, now=now)
+
+    def _drained(self, event: ev.ReplicaDrained, *, now: float) -> list[LiveRequest]:
+        if not self._fleet.drained(event.replica, is_draining=event.is_draining):
+            return []
+        state = self._fleet.get(event.replica)
+        assert state is not None
+        word = "draining" if event.is_draining else "drained"
+        self._stream.replica_changed(event.replica, word, "as an operator said", now=now)
+        self._gate.room_may_be(state.facts.pool)
+        return self._gate.strand(state.facts.pool, now=now)
+
+    def _tell_admission(self, pool: PoolId, *, now: float) -> None:
+        up = [each.facts.id for each in self._fleet if each.is_up and each.facts.pool == pool]
+        self._admission.fleet_changed(pool, up, now=now)
+
+    def _reported(self, event: ev.EngineReported, *, now: float) -> None:
+        replica = self._fleet.get(event.replica)
+        if replica is not None and replica.is_up:
+            self._admission.engine_reported(replica.facts.pool, event.replica, event.signals, now=now)
+            self._predictor.engine_reported(event.replica, event.signals.kv_used)
+            self._gate.placement.engine_reported(event.replica, event.signals)
