@@ -1,6 +1,9 @@
 """Which rules of admission matter? Each is left out, alone, and what it changes is told.
 
-    python -m benchmarks.ablation [--quick] [--json] [--rule NAME ...] [--draw SEED] [--seeds N]
+    python -m benchmarks.ablation [--quick] [--json] [--rule NAME ...] [--constants] [--draw SEED] [--seeds N]
+
+`--constants`: instead, each constant of placement and admission is set to a smaller and to a larger value,
+alone.
 
 Points are drawn from the grid of `benchmarks.harmless`; each is played by the brain as it is and without
 the rule, with the same seeds. Told is by how much sessions' mean completion is longer without the rule, as
@@ -24,9 +27,10 @@ from benchmarks.command import judged
 from benchmarks.harmless import QUICK, Point, chosen, grid, laid_out
 from benchmarks.processes import BenchmarkError
 from benchmarks.verdict import Verdict
-from gateway.admission import footprint, gaps, gpu_pressure, limits, packing, pool, window
+from gateway.admission import decay, footprint, gaps, gpu_pressure, limits, packing, pool, window
 from gateway.admission import queue as waiting
 from gateway.admission import throughput as how_many
+from gateway.routing import kv_ledger, predicted
 from gateway.simulator.baselines.spec import parse_policies
 from gateway.simulator.experiment.trial import Setting, Trial, Trials
 
@@ -56,7 +60,52 @@ def _the_first(
     return candidates[0] if candidates and fits(candidates[0]) else None
 
 
+def _varied(owner: Any, attribute: str, *values: float) -> dict[str, Without]:
+    """A constant at other values: half and twice what it is, where no others are named."""
+    is_now = getattr(owner, attribute)
+    name = f"{owner.__name__.rpartition('.')[2]}.{attribute.strip('_').lower()}"
+    return {
+        f"{name}={each:g}": Without(owner, attribute, each) for each in values or (is_now / 2, is_now * 2)
+    }
+
+
 MOST_SESSIONS: Final = 60
+CONSTANTS: Final[dict[str, Without]] = {
+    **_varied(how_many, "_AS_GOOD", 0.8, 0.97),
+    **_varied(how_many, "_ENOUGH", 0.95, 0.99),
+    **_varied(how_many, "_SURE", 0.7, 0.95),
+    **_varied(how_many, "_PAYS", 1.02, 1.2),
+    **_varied(how_many, "_HALF_LIFE"),
+    **_varied(how_many, "_ENOUGH_TURNS"),
+    **_varied(limits, "_UPDATE_S"),
+    **_varied(limits, "_TURNS_AHEAD"),
+    **_varied(footprint, "_PRIOR_GROWTH"),
+    **_varied(footprint, "_PRIOR_PROMPT"),
+    **_varied(footprint, "_TRUST"),
+    **_varied(decay, "_PRIOR_END"),
+    **_varied(decay, "_PRIOR_TURNS"),
+    **_varied(gaps, "_ENOUGH"),
+    **_varied(gpu_pressure, "_LASTS"),
+    **_varied(gpu_pressure, "_LASTS_LONGER"),
+    **_varied(gpu_pressure, "_MOST_TAKEN", 0.5, 1.5),
+    **_varied(gpu_pressure, "PREEMPTIONS_ARE_OVERLOAD"),
+    **_varied(gpu_pressure, "_ENOUGH_TURNS"),
+    **_varied(gpu_pressure, "_TOLERANCE_TOKENS"),
+    **_varied(window, "_LEAST_OF_STATED", 0.4, 0.8),
+    **_varied(window, "_IN_USE", 0.7, 0.97),
+    **_varied(waiting, "_LONG", 1.2, 3.0),
+    **_varied(predicted, "_MOVE_PAYS", 0.6, 0.95),
+    **_varied(predicted, "_LESS_FULL", 0.7, 0.97),
+    **_varied(predicted, "_HOLDS_UP", 0.25, 1.0),
+    **_varied(predicted, "_ROOM", 0.6, 0.95),
+    **_varied(predicted, "_ALIKE", 1.1, 2.0),
+    **_varied(kv_ledger, "TOOLS_RUN_S"),
+    **_varied(kv_ledger, "IDLE_S"),
+    **_varied(kv_ledger, "_HORIZON_SHARE", 0.4, 0.95),
+    **_varied(kv_ledger, "_UNKNOWN_HORIZON"),
+}
+"""What placement and the limits of one tenant's sessions are set by, at other values; bounds of memory, what
+is for several tenants, and what is for tools' hosts are not here."""
 RULES: Final[dict[str, Without]] = {
     "enough": Without(how_many.Throughput, "_enough", lambda *_: math.inf),
     "roomy": Without(how_many.Throughput, "_is_roomy", lambda _, there, fit: there <= fit),
@@ -127,12 +176,14 @@ def main(argv: list[str] | None = None) -> int:
     own.add_argument("--points", type=int, default=8, help="drawn from the grid (default 8)")
     own.add_argument("--draw", type=int, default=24, help="which points are drawn (default 24)")
     own.add_argument("--seeds", type=int, default=5, help="runs at each point (default 5)")
+    own.add_argument("--constants", action="store_true", help="constants at other values, instead of rules")
     own.add_argument("--learned", action="store_true", help="the gateway has seen the sessions once before")
     asked, _ = own.parse_known_args(argv)
 
     def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
-        names = asked.rule or list(RULES)
-        if unknown := [name for name in names if name not in RULES]:
+        rules = CONSTANTS if asked.constants else RULES
+        names = asked.rule or list(rules)
+        if unknown := [name for name in names if name not in rules]:
             raise BenchmarkError(f"no rule is called {unknown[0]!r}")
         points = list(QUICK[:2]) if is_quick else drawn(asked.points, draw=asked.draw)
         if asked.at:
@@ -144,7 +195,7 @@ def main(argv: list[str] | None = None) -> int:
             ratios: list[float] = []
             worst: list[tuple[float, str]] = []
             for point in points:
-                without = completions_s(point, seeds, RULES[name], learned=asked.learned)
+                without = completions_s(point, seeds, rules[name], learned=asked.learned)
                 here = [less / all_ for less, all_ in zip(without, whole[point], strict=True)]
                 worst.append((statistics.geometric_mean(here), point.name))
                 ratios += here
