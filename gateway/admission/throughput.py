@@ -42,8 +42,9 @@ _STEP: Final = 1.1
 _COMPARED: Final = 16
 """Numbers of sessions that are compared are at least so far apart, and at most so many."""
 _AS_GOOD: Final = 0.9
-"""Of the most that gets done. Of numbers of sessions that do so much the largest counts: to hold somebody
-back has to pay. From 0.85 to 0.97 that makes no difference that could be measured."""
+"""Of the most that gets done. Of numbers of sessions that do so much the largest counts, and all that are
+there before as many as fit: to hold somebody back has to pay. From 0.85 to 0.97 that makes no difference that
+could be measured."""
 _ENOUGH: Final = 0.98
 """Of the most that as many as fit get done. Where not all can be in, no more are in than do so much: those
 beyond would only take the time of others, and lose what they hold sooner. From 0.95 to 0.98 makes a hundredth
@@ -52,8 +53,8 @@ _SURE: Final = 0.85
 """Of the cache that is expected, so much is counted on: near the cliff to be wrong by little costs much.
 Where all fit, no more of it is filled unless that gets more done."""
 _PAYS: Final = 1.05
-"""So many times what gets done by as many as fit, before more than these are in; once they are, they stay
-until as many as fit would get so many times more done."""
+"""So many times what gets done by as many as fit, before more than these are in, unless all are; once they
+are, they stay until as many as fit would get so many times more done."""
 _HALF_LIFE: Final = 300.0
 """Of what a turn taught, in later turns."""
 _ENOUGH_TURNS: Final = 4.0
@@ -183,14 +184,14 @@ class Throughput:
             return
         least_tokens = _SURE * budget if there <= fit else 0.0
         there = max(there, fit)
-        within = flow(fit, turns, kv_tokens=kv_tokens).turns_per_s
+        enough, within = self._within(fit, turns, kv_tokens)
         step = max(_STEP, (there / fit) ** (1 / _COMPARED))
         tried = [there / step**number for number in range(1 + int(math.log(there / fit) / math.log(step)))]
         flows = [flow(count, turns, kv_tokens=_SURE * kv_tokens) for count in tried]
         best = max(each.turns_per_s for each in flows)
-        if best < within * (_PAYS if not had else 1.0 / _PAYS):
-            enough_tokens = tokens * replicas * self._enough(fit, turns, kv_tokens)
-            self.enough_tokens = max(enough_tokens, least_tokens)
+        are_all_as_good = flows[0].turns_per_s >= _AS_GOOD * within / (_PAYS if had else 1.0)
+        if not are_all_as_good and best < within * (1.0 / _PAYS if had else _PAYS):
+            self.enough_tokens = max(enough * tokens * replicas, least_tokens)
             return
         most = next(n for n, each in zip(tried, flows, strict=True) if each.turns_per_s >= _AS_GOOD * best)
         self.most = most * replicas if most < there else math.inf
@@ -200,12 +201,13 @@ class Throughput:
         """All fit, with room to spare."""
         return there <= _SURE * fit
 
-    def _enough(self, fit: float, turns: Turns, kv_tokens: float) -> float:
-        """Of the numbers of sessions that fit, the smallest that gets nearly the most done."""
+    def _within(self, fit: float, turns: Turns, kv_tokens: float) -> tuple[float, float]:
+        """Of the numbers of sessions that fit, the smallest that gets nearly the most done; and the most."""
         tried = [fit * number / _COMPARED for number in range(1, _COMPARED + 1)]
         flows = [flow(count, turns, kv_tokens=_SURE * kv_tokens).turns_per_s for count in tried]
         least = _ENOUGH * max(flows)
-        return max(1.0, next(count for count, done in zip(tried, flows, strict=True) if done >= least))
+        enough = max(1.0, next(count for count, done in zip(tried, flows, strict=True) if done >= least))
+        return enough, max(*flows, flow(fit, turns, kv_tokens=kv_tokens).turns_per_s)
 
     def _turns(self, tokens: float, *, grown: float) -> Turns:
         """Of sessions that will hold so many, `grown` times what they hold now."""

@@ -114,6 +114,19 @@ def test_where_they_have_not_as_many_may_as_fit():
     assert most(LONG_PROMPTS, waiting=20).most == 0.0
 
 
+def test_nobody_waits_where_that_would_gain_little():
+    """One more than fit: with all of them nearly as much gets done, and nobody waits for a session's end."""
+    pauses_s = [silent_s / 14.0 for silent_s in LONG_PROMPTS.silences_s]
+    some = msgspec.structs.replace(
+        SHORT_PROMPTS, silences_s=pauses_s, kept_s=1.0, anew_s=0.15, decode_s=0.1, row_s=0.01
+    )
+    held = 11 * some.tokens
+    fewer = max(flow(n, some, kv_tokens=held).turns_per_s for n in range(1, 12))
+    assert 0.9 * fewer < flow(12, some, kv_tokens=0.85 * held).turns_per_s < fewer
+    assert most(some, waiting=1).most == math.inf
+    assert most(msgspec.structs.replace(some, anew_s=0.3), waiting=1).most == 0.0
+
+
 def test_where_they_have_it_for_some_more_these_may():
     """More than fit, and fewer than there are: with all of them engines would do nothing but compute anew."""
     pauses_s = [silent_s * 4.0 / 14.0 for silent_s in LONG_PROMPTS.silences_s]
