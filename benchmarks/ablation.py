@@ -48,8 +48,8 @@ def _never(*_: object, **__: object) -> bool:
     return False
 
 
-def _all_that_fit(*args: Any, within: Any = how_many.Throughput._within) -> tuple[float, float]:
-    return math.inf, within(*args)[1]
+def _all_that_fit(*args: Any, found: Any = how_many.Throughput.within) -> tuple[float, float]:
+    return math.inf, found(*args)[1]
 
 
 def _cold(*args: Any, **kwargs: Any) -> packing.Entry:
@@ -111,7 +111,7 @@ CONSTANTS: Final[dict[str, Without]] = {
 """What placement and the limits of one tenant's sessions are set by, at other values; bounds of memory, what
 is for several tenants, and what is for tools' hosts are not here."""
 RULES: Final[dict[str, Without]] = {
-    "enough": Without(how_many.Throughput, "_within", _all_that_fit),
+    "enough": Without(how_many.Throughput, "within", _all_that_fit),
     "roomy": Without(how_many.Throughput, "_is_roomy", lambda _, there, fit: there <= fit),
     "beyond_kv": Without(limits.Limits, "beyond_kv", lambda _: 0.0),
     "turns_ahead": Without(limits, "_TURNS_AHEAD", 1.0),

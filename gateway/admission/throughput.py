@@ -184,7 +184,7 @@ class Throughput:
             return
         least_tokens = _SURE * budget if there <= fit else 0.0
         there = max(there, fit)
-        enough, within = self._within(fit, turns, kv_tokens)
+        enough, within = self.within(fit, turns, kv_tokens)
         step = max(_STEP, (there / fit) ** (1 / _COMPARED))
         tried = [there / step**number for number in range(1 + int(math.log(there / fit) / math.log(step)))]
         flows = [flow(count, turns, kv_tokens=_SURE * kv_tokens) for count in tried]
@@ -201,7 +201,7 @@ class Throughput:
         """All fit, with room to spare."""
         return there <= _SURE * fit
 
-    def _within(self, fit: float, turns: Turns, kv_tokens: float) -> tuple[float, float]:
+    def within(self, fit: float, turns: Turns, kv_tokens: float) -> tuple[float, float]:
         """Of the numbers of sessions that fit, the smallest that gets nearly the most done; and the most."""
         tried = [fit * number / _COMPARED for number in range(1, _COMPARED + 1)]
         flows = [flow(count, turns, kv_tokens=_SURE * kv_tokens).turns_per_s for count in tried]
