@@ -1,7 +1,7 @@
 """Does the gateway harm anybody, at any load, pause and context?
 
     python -m benchmarks.harmless [--quick] [--json] [--points N] [--draw SEED] [--at NAME ...] [--seeds N]
-        [--table FILE]
+        [--table FILE] [--workload FILE ... --engine NAME --times N ...]
 
 Simulated: vLLM's own scheduler on three engines (a tiny model on a core, a dense 70B on four A100, a sparse
 30B on an H200), sessions of some ten turns whose tools or people pause for 0 to 30 s, contexts from 2,000 to
@@ -12,7 +12,8 @@ over; the gateway is not told. It plays twice: once when it has just started, an
 sessions have come once before, so that it has learned.
 
 Points are drawn from the whole grid, by `--draw`, so that those that were tuned on are not those that are
-reported. Losses come first. The live half is `benchmarks.harmless_live`.
+reported; `--workload` plays sessions of files (docs/workloads.md) instead. Losses come first. The live half
+is `benchmarks.harmless_live`.
 """
 
 import argparse
@@ -21,7 +22,7 @@ import math
 import random
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ import msgspec
 
 from benchmarks.command import judged
 from benchmarks.processes import BenchmarkError
+from benchmarks.simulations.workloads import load
 from benchmarks.verdict import Verdict
 from gateway.simulator.baselines.plan import Plan
 from gateway.simulator.baselines.spec import parse_policies
@@ -81,6 +83,19 @@ class Point(msgspec.Struct, frozen=True):
     def name(self) -> str:
         behind = "_offload" if self.is_offloading else ""
         return f"{self.engine}_{self.pause_s:g}s_{self.context}_x{self.times:g}_{self.who}{behind}"
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """Sessions of a file, instead of such as a point describes."""
+
+    path: Path
+    engine: str
+    times: float
+    is_offloading: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.path.stem}_{self.engine}_x{self.times:g}{'_offload' if self.is_offloading else ''}"
 
 
 QUICK: Final = (
@@ -197,7 +212,7 @@ class Laid(msgspec.Struct, frozen=True):
     """Of a policy's name."""
 
 
-def laid_out(point: Point) -> Laid:
+def laid_out(point: Point | Recorded) -> Laid:
     engine = ENGINES[point.engine]
     group = ReplicaGroup(profile=engine.profile, count=engine.replicas, offload_gb=HOST_GB)
     fleet = FleetSpec(replicas=(group,))
@@ -205,23 +220,37 @@ def laid_out(point: Point) -> Laid:
     tokens: float = sum(plan.kv_tokens(fleet).values())
     if point.is_offloading:
         tokens += engine.replicas * HOST_GB * 1e9 / plan.profile.model.kv_bytes_per_token
-    fit = tokens / point.context
+    recorded = load(point.path, fleet).sessions if isinstance(point, Recorded) else []
+    fit = tokens / (_held(recorded) if isinstance(point, Recorded) else point.context)
     at_once = max(1.0, point.times * fit)
     least, most = SESSIONS
     count = int(min(most, max(least, 3 * at_once)))
-    session_s = 10 * (point.pause_s + engine.output_tokens * engine.token_s + 0.1)
-    setting = Setting(
-        workload=sessions(point, count, engine.output_tokens),
-        fleet=fleet,
-        sessions=count,
-        shown=0,
-    )
+    if isinstance(point, Recorded):
+        workload = recorded
+        session_s = statistics.fmean(_takes_s(each, engine) for each in recorded)
+    else:
+        workload = sessions(point, count, engine.output_tokens)
+        session_s = 10 * (point.pause_s + engine.output_tokens * engine.token_s + 0.1)
+    setting = Setting(workload=workload, fleet=fleet, sessions=count, shown=0)
     caps = sorted({max(1, round(share * fit / engine.replicas)) for share in WINDOWS})
     ending = "+offload" if point.is_offloading else ""
     return Laid(setting, at_once / session_s * 3600, caps, ending)
 
 
-def play(point: Point, seeds: Sequence[int], *, jobs: int) -> Played:
+def _held(recorded: Sequence[Session]) -> float:
+    """Tokens, over their turns."""
+    turns = [turn for each in recorded for turn in each.threads[0].turns]
+    return statistics.fmean(turn.input_tokens + turn.output_tokens for turn in turns)
+
+
+def _takes_s(session: Session, engine: Engine) -> float:
+    """Such a session, about."""
+    turns = session.threads[0].turns
+    tools_s = sum(max((tool.duration_s for tool in turn.tools), default=0.0) for turn in turns)
+    return tools_s + sum(turn.pause_s + turn.output_tokens * engine.token_s + 0.1 for turn in turns)
+
+
+def play(point: Point | Recorded, seeds: Sequence[int], *, jobs: int) -> Played:
     laid = laid_out(point)
     texts = ["affinity", *(f"session-cap:n={cap}" for cap in laid.caps)]
     none, *windows = _played(
@@ -252,7 +281,7 @@ def _mean(of_seeds: Sequence[dict[str, float | None]]) -> Figures:
     return {name: statistics.fmean(each[name] or 0.0 for each in of_seeds) for name in of_seeds[0]}
 
 
-def judge(verdict: Verdict, point: Point, played: Played) -> None:
+def judge(verdict: Verdict, point: Point | Recorded, played: Played) -> None:
     for when, ours in (("", played.ours), ("learned.", played.learned)):
         name = f"{point.name}.{when}"
         mean = played.to_best(ours, "completion_mean_s", is_most=False)
@@ -263,7 +292,7 @@ def judge(verdict: Verdict, point: Point, played: Played) -> None:
         verdict.at_most(f"{name}ttft_p99_to_none", played.ttft_p99_to_none(ours), bound)
 
 
-def table(found: dict[Point, Played]) -> str:
+def table(found: Mapping[Point | Recorded, Played]) -> str:
     """Markdown, the greatest loss first. Of two figures the first is of a gateway that has just started, the
     second of one that has learned."""
     lines = [
@@ -296,6 +325,9 @@ def main(argv: list[str] | None = None) -> int:
     own.add_argument(
         "--at", nargs="+", metavar="NAME", help="these points of the grid, as the table names them"
     )
+    own.add_argument("--workload", nargs="+", type=Path, help="sessions of these files, at each of --times")
+    own.add_argument("--engine", choices=ENGINES, default="h200", help="that these are played on")
+    own.add_argument("--times", nargs="+", type=float, default=TIMES, help="as many at once as fit, so often")
     own.add_argument("--draw", type=int, default=1, help="which points are drawn (default 1)")
     own.add_argument("--seeds", type=int, default=1, help="runs of each policy at each point (default 1)")
     own.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
@@ -303,8 +335,13 @@ def main(argv: list[str] | None = None) -> int:
     asked, _ = own.parse_known_args(argv)
 
     def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
-        found: dict[Point, Played] = {}
-        for point in QUICK if is_quick else chosen(asked.at, points=asked.points, draw=asked.draw):
+        found: dict[Point | Recorded, Played] = {}
+        points: Sequence[Point | Recorded] = QUICK
+        if asked.workload:
+            points = [Recorded(path, asked.engine, times) for path in asked.workload for times in asked.times]
+        elif not is_quick:
+            points = chosen(asked.at, points=asked.points, draw=asked.draw)
+        for point in points:
             found[point] = played = play(point, range(1, asked.seeds + 1), jobs=asked.jobs)
             tell(f"{point.name}: mean {played.most_to_best:.3f} of the best's")
             judge(verdict, point, played)

@@ -2,10 +2,24 @@
 
 import pytest
 
-from benchmarks.harmless import ENGINES, LONGEST, QUICK, Played, Point, chosen, grid, judge, sessions, table
+from benchmarks.harmless import (
+    ENGINES,
+    LONGEST,
+    QUICK,
+    Played,
+    Point,
+    Recorded,
+    chosen,
+    grid,
+    judge,
+    laid_out,
+    sessions,
+    table,
+)
 from benchmarks.processes import BenchmarkError
 from benchmarks.verdict import Verdict
-from gateway.workload.trace.format import check
+from gateway.workload.trace.files import write_workload
+from gateway.workload.trace.format import Header, check
 
 POINT = Point("h200", 4.0, 40_000, 1.5, "tools", False)
 
@@ -38,6 +52,18 @@ def test_no_session_is_longer_than_a_context_may_be():
     turns = [turn for each in sessions(longest, 100, 200) for turn in each.threads[0].turns]
     assert LONGEST > max(turn.input_tokens for turn in turns) > 0.8 * LONGEST
     assert all(not each.threads[0].turns[-1].tools for each in sessions(longest, 100, 200))
+
+
+def test_sessions_of_a_file_come_as_often_as_fits_their_length(tmp_path):
+    path = tmp_path / "file.jsonl"
+    point = Point("h200", 4.0, 40_000, 1.5, "tools", False)
+    header = Header(name="file")
+    write_workload(str(path), header, sessions(point, 60, 200))
+    asked = Recorded(path, "h200", 1.5)
+    recorded, of_grid = laid_out(asked), laid_out(point)
+    assert asked.name == "file_h200_x1.5" and len(recorded.setting.workload) == 60
+    assert recorded.setting.sessions == pytest.approx(of_grid.setting.sessions, rel=0.2)
+    assert recorded.per_h == pytest.approx(of_grid.per_h, rel=0.3) and recorded.caps == of_grid.caps
 
 
 def test_points_are_drawn_or_named():
