@@ -58,7 +58,7 @@ class Conductor:
         self._is_prefilling = False
         self._left = 0
         self._reserve = 0
-        self._reserved_for: tuple[int, int, int] = (0, 0, 0)
+        self._reserved_for: tuple[int, int] = (0, 0)
         self._used = 0
         self._steps = 0
 
@@ -69,7 +69,6 @@ class Conductor:
         row = self.row_of(request)
         rank = self._coordinator.rank(
             service=row.klass,
-            band=row.band,
             level=row.level,
             task=row.task_at,
             arrived=row.served_at,
@@ -229,7 +228,7 @@ class Conductor:
         return min(best.added_tokens, most) if best.blocked_since is None else 0
 
     def _displace(self, now: float) -> None:
-        """A waiting request of a better class or band takes the place of one that runs: one a step."""
+        """A waiting request of a better class takes the place of one that runs: one a step."""
         scheduler, queue = self.scheduler, self.queue
         assert queue is not None
         best = self.row_of(queue.peek_request())
@@ -239,10 +238,10 @@ class Conductor:
             return
         victim = max(
             (row for row in map(self.row_of, scheduler.running) if row.displaced < MAX_DISPLACED),
-            key=lambda row: (row.klass, row.band, row.request.num_computed_tokens),
+            key=lambda row: (row.klass, row.request.num_computed_tokens),
             default=None,
         )
-        if victim is None or (best.klass, best.band) >= (victim.klass, victim.band):
+        if victim is None or best.klass >= victim.klass:
             return
         queue.park()  # else it could come back in this very step
         if self.displace(victim.request, now):
@@ -269,14 +268,14 @@ class Conductor:
         if running != before:
             self.order["reordered"] += 1
 
-    def _running_key(self, request: Any) -> tuple[int, int, int, int, float]:
+    def _running_key(self, request: Any) -> tuple[int, int, int, float]:
         row = self.row_of(request)
         footprint = request.num_computed_tokens.bit_length()
         return (*self._key(row), footprint, row.task_at)
 
     @staticmethod
-    def _key(row: Row) -> tuple[int, int, int]:
-        return row.klass, row.band, row.level
+    def _key(row: Row) -> tuple[int, int]:
+        return row.klass, row.level
 
     def _count(self, row: Row, now: float) -> None:
         done = row.request.num_computed_tokens

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from turnpike_vllm.eviction import Evictor, by_block
+from turnpike_vllm.eviction import Evictor
 from turnpike_vllm.ferry import Ferry
 from turnpike_vllm.hints import Hint
 from turnpike_vllm.pace import Pace
@@ -91,11 +91,11 @@ class Keeper:
         if self.evictor is not None:
             self._expect(self.evictor, hint, now)
 
-    def expire(self, now: float) -> bool:
-        """Let go of what is due, and call back what is. Whether anything was let go."""
-        due = [] if self.retention is None else self.retention.expire(now=now)
-        self.release(due, now)
-        return (self.ferry is not None and self.ferry.step(now=now)) or bool(due)
+    def expire(self, now: float) -> None:
+        """Let go of what is due, and call back what is."""
+        self.release([] if self.retention is None else self.retention.expire(now=now), now)
+        if self.ferry is not None:
+            self.ferry.step(now=now)
 
     def next_deadline(self) -> float | None:
         """When `expire` has something to do."""
@@ -209,11 +209,9 @@ class Keeper:
             self.ferry.paused(row, len(blocks), gap_s=gap_s, ttl_s=ttl_s, reuse=reuse, now=now)
 
     def _claim(self, evictor: Evictor[Any], row: Row, blocks: list[Any], reuse: float, now: float) -> None:
-        prompt_blocks = row.request.num_prompt_tokens // self.pool.block_size
-        tags = by_block(row.tags, prompt_blocks, is_final=row.is_final)
         # Without hints, all requests that end alike are one: else each would leave something, for ever.
         owner = row.thread if row.session is not None else ("", blocks[-1].block_hash)
-        superseded = evictor.claim(owner, blocks, reuse=reuse, tags=tags, now=now)
+        superseded = evictor.claim(owner, blocks, reuse=reuse, now=now)
         self.pool.to_front(superseded)
 
     def _expect(self, evictor: Evictor[Any], hint: Hint, now: float) -> None:

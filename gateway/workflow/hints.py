@@ -43,7 +43,6 @@ class Hints:
         *,
         age_s: float,
         is_final: bool,
-        parent: SessionId | None = None,
         service_class: str | None = None,
         attained: int | None = None,
     ) -> str | None:
@@ -55,7 +54,6 @@ class Hints:
             is_final=is_final,
             is_superseded=ref.edge in _SUPERSEDES,
             age_s=max(0.0, age_s),
-            parent=parent,
             service_class=service_class,
             attained=attained,
         )
@@ -87,7 +85,6 @@ class Hints:
         is_final: bool = False,
         is_superseded: bool = False,
         age_s: float | None = None,
-        parent: SessionId | None = None,
         service_class: str | None = None,
         attained: int | None = None,
     ) -> str | None:
@@ -100,8 +97,6 @@ class Hints:
             f'{{"v":{VERSION},"session":"{session}","seq":{self._number},"thread":"{thread}",'
             f'"retain_s":{min(decision.retain_s, MAX_SECONDS):.3f},"reuse":{decision.reuse:.4f}'
         )
-        if parent is not None:
-            said += f',"parent":"{parent}"'
         if service_class is not None:
             said += f',"class":"{service_class}"'
         if attained:

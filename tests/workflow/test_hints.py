@@ -35,8 +35,8 @@ def read(text: str | None) -> Hint:
 
 def test_engines_understand_every_hint():
     known = Hints()
-    sent = read(known.with_request(ref(), HELD, age_s=-1.0, is_final=True, parent=SessionId("p")))
-    assert (sent.session, sent.thread, sent.parent, sent.is_final) == ("s", "s.1", "p", True)
+    sent = read(known.with_request(ref(), HELD, age_s=-1.0, is_final=True))
+    assert (sent.session, sent.thread, sent.is_final) == ("s", "s.1", True)
     assert (sent.retain_s, sent.reuse, sent.age_s, sent.prefetch_in_s) == (12.346, 0.9, 0.0, 4.0)
     paused = read(known.at_pause(ref(), RetentionDecision(reuse=0.0, retain_s=1e9, returns_in_s=None)))
     assert paused.retain_s == 3600.0 and paused.prefetch_in_s is None and paused.seq > sent.seq
