@@ -51,6 +51,7 @@ class Conductor:
         self.has_victims = True
         """Whether a better class may take somebody's place."""
         self.has_headroom = True
+        self._is_by_priority = getattr(getattr(scheduler, "policy", None), "value", None) == "priority"
         self.is_dirty = True
         self.left_out: frozenset[object] = frozenset()
         """Requests that this step leaves out."""
@@ -268,7 +269,11 @@ class Conductor:
         if running != before:
             self.order["reordered"] += 1
 
-    def _running_key(self, request: Any) -> tuple[int, int, int, float]:
+    def _running_key(self, request: Any) -> tuple[float, ...]:
+        if self._is_by_priority:
+            # vLLM preempts the last in this order. Were that one scheduled before it in this very step, the
+            # blocks that it was to fill would count as cached, and nobody would have filled them.
+            return request.priority, request.arrival_time
         row = self.row_of(request)
         footprint = request.num_computed_tokens.bit_length()
         return (*self._key(row), footprint, row.task_at)
