@@ -117,7 +117,6 @@ def anything(rng: random.Random) -> Hint:
         retain_s=rng.choice([None, 0.0, rng.uniform(0, 3_600)]),
         reuse=rng.choice([None, rng.random()]),
         is_final=rng.random() < 0.2,
-        is_superseded=rng.random() < 0.1,
         is_finished=rng.random() < 0.1,
     )
 

@@ -75,7 +75,7 @@ class Ferry:
         if hint.is_finished:
             for each in [each for each in self.tier.pauses if each.thread.session == hint.session]:
                 self.tier.forget(each.thread)
-        elif hint.is_superseded or hint.reuse == 0.0 or hint.retain_s == 0.0:
+        elif hint.reuse == 0.0 or hint.retain_s == 0.0:
             self.tier.forget(thread)
         pause = self.tier.get(thread)
         if pause is not None and gap_s is not None and pause.state is not State.CALLED:

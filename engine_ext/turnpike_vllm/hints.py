@@ -83,8 +83,6 @@ class Hint:
     """How likely the held state is used again."""
     is_final: bool = False
     """The turn that this request answers is the task's last: its output will not be a prompt."""
-    is_superseded: bool = False
-    """What older turns of the thread left is no prefix of what comes."""
     is_finished: bool = False
     """The session is over."""
     prefetch_in_s: float | None = None
@@ -117,7 +115,6 @@ class Hint:
 _WIRE_NAMES: Final = {
     "service": "class",
     "is_final": "final",
-    "is_superseded": "superseded",
     "is_finished": "finish",
 }
 
@@ -214,7 +211,6 @@ class _Reader:
             retain_s=self.number("retain_s", MAX_SECONDS),
             reuse=self.number("reuse", 1.0),
             is_final=self.flag("final"),
-            is_superseded=self.flag("superseded"),
             is_finished=self.flag("finish"),
             prefetch_in_s=self.number("prefetch_in_s", MAX_SECONDS),
         )

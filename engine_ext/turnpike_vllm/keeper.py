@@ -81,8 +81,6 @@ class Keeper:
             thread = Thread(hint.session, hint.thread)
             if hint.is_finished:
                 self.release(self.retention.drop_session(hint.session, Reason.FINISHED), now)
-            elif hint.is_superseded:
-                self.release(self.retention.drop(thread, Reason.SUPERSEDED), now)
             else:
                 ttl_s = self._named_ttl(hint.retain_s, hint.prefetch_in_s)
                 self.release(self.retention.change(thread, ttl_s=ttl_s, reuse=hint.reuse, now=now), now)
@@ -219,8 +217,6 @@ class Keeper:
             session = self.sessions.get(hint.session)
             for name in session.threads if session is not None else (hint.thread,):
                 evictor.expect(Thread(hint.session, name), 0.0, now=now)
-        elif hint.is_superseded:
-            self.pool.to_front(evictor.forget(Thread(hint.session, hint.thread)))
         elif hint.reuse is not None:
             evictor.expect(Thread(hint.session, hint.thread), hint.reuse, now=now)
 

@@ -9,7 +9,7 @@ Invariants: hints about a thread have growing numbers; a hint is text of less th
 
 from typing import Final
 
-from gateway.domain.decision import Edge, SessionRef
+from gateway.domain.decision import SessionRef
 from gateway.domain.ids import SessionId, ThreadId
 from gateway.workflow.retention import RetentionDecision
 
@@ -20,8 +20,6 @@ except ImportError:  # a gateway may be installed without it, and then has nothi
 else:
     HAS_CONTRACT = True
 
-_SUPERSEDES: Final = (Edge.COMPACTS, Edge.REWINDS)
-"""What stood behind the place where it goes on is no prefix of anything that comes."""
 _GONE: Final = RetentionDecision(reuse=0.0, retain_s=0.0, returns_in_s=None)
 
 
@@ -52,7 +50,6 @@ class Hints:
             ref.thread,
             decision,
             is_final=is_final,
-            is_superseded=ref.edge in _SUPERSEDES,
             age_s=max(0.0, age_s),
             service_class=service_class,
             attained=attained,
@@ -83,7 +80,6 @@ class Hints:
         decision: RetentionDecision,
         *,
         is_final: bool = False,
-        is_superseded: bool = False,
         age_s: float | None = None,
         service_class: str | None = None,
         attained: int | None = None,
@@ -107,6 +103,4 @@ class Hints:
             said += f',"prefetch_in_s":{min(returns_in_s, MAX_SECONDS):.3f}'
         if is_final:
             said += ',"final":true'
-        if is_superseded:
-            said += ',"superseded":true'
         return said + "}"

@@ -22,7 +22,6 @@ FULL = Hint(
     retain_s=6.0,
     reuse=0.9,
     is_final=True,
-    is_superseded=True,
     is_finished=True,
     prefetch_in_s=2.0,
 )
@@ -89,7 +88,7 @@ def test_unknown(raw: object) -> None:
 
 
 def test_what_another_version_of_the_gateway_says_beside_it_is_ignored() -> None:
-    more = said(retain_s=2.0, band=2, turn=7, tags=[["response", 0.5]], colour="red")
+    more = said(retain_s=2.0, superseded=True, band=2, turn=7, tags=[["response", 0.5]], colour="red")
     assert parse(more) == Hint(session="s", seq=1, retain_s=2.0)
 
 

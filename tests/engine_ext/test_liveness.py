@@ -23,7 +23,6 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "retain_s": st.floats(0, 3_600),
     "reuse": st.floats(0, 1),
     "is_final": st.booleans(),
-    "is_superseded": st.booleans(),
     "is_finished": st.booleans(),
     "prefetch_in_s": st.floats(0, 3_600),
 }

@@ -171,14 +171,6 @@ class TestRetention:
         assert counters(engine)["releases"] == {"finished": 1}
         assert counters(engine)["hints"]["stale"] == 2
 
-    def test_superseded_state_goes_and_goes_first(self, make: Make) -> None:
-        engine, history, _ = self.warm(make)
-        engine.hint(Hint(session="s", seq=2, is_superseded=True))
-        assert counters(engine)["releases"] == {"superseded": 1}
-        engine.submit(prompt(70, 460), max_tokens=2)
-        engine.run()
-        assert self.turn_2(engine, history) < 480
-
     def test_no_hold_for_aborted_finished_or_final_turns(self, make: Make) -> None:
         engine = make()
         name = engine.submit(prompt(1, 200), max_tokens=400, hint=Hint(session="a", seq=1))
