@@ -8,10 +8,9 @@ looks up the blocks of its prompt, computes those that are missing, and leaves p
 25, 50 and 75 % of the peak live working set: LRU (leaf first, as vLLM), WA-LRU as published (whole sessions,
 by Eq. 1), the plugin's (`turnpike_vllm.eviction`), and Bélády's, who knows the future and keeps prefixes
 whole. All told policies know the same: a tool call runs (reuse 0.95), or nobody can say (0.5). Figures are
-blocks computed, divided by Bélády's, with first touches and without. One more is told what the messages of a
-prompt are and where they end (tags, which break ties). Between them stands one that is told how
-these very gaps are distributed, after tool calls and without: what no one can know better who does not know
-each gap.
+blocks computed, divided by Bélády's, with first touches and without. Between them
+stands one that is told how these very gaps are distributed, after tool calls and without: what no one can
+know better who does not know each gap.
 """
 
 import gzip
@@ -31,7 +30,6 @@ import msgspec
 
 from benchmarks.engine_bench import SEED, Bench
 from turnpike_vllm.eviction import EvictionConfig, Evictor
-from turnpike_vllm.hints import Tag
 
 BLOCK = 64
 TOOL_REUSE, IDLE_REUSE = 0.95, 0.5
@@ -49,8 +47,6 @@ class Access(NamedTuple):
     prompt: list[int]
     answer: list[int]
     reuse: float
-    messages: tuple[tuple[Tag, int], ...] = ()
-    """What they are made of, each with the block at which it ends."""
 
 
 def main() -> int:
@@ -77,7 +73,6 @@ def measure(bench: Bench, files: list[str]) -> None:
                 "lru": simulate(Lru(size), accesses),
                 "wa_lru": simulate(WaLru(size), accesses),
                 "ours": simulate(ours, accesses),
-                "messages_known": simulate(Ours(size, is_told_messages=True), accesses),
                 "gap_distribution_known": simulate(Ours(size, evictor=Informed(accesses)), accesses),
             }
             best = belady(size, accesses)
@@ -105,7 +100,6 @@ def play(sessions: list[dict[str, Any]]) -> list[Access]:
         for thread_number, thread in enumerate(session["threads"][:1]):
             at = arrival
             chains: dict[int, list[int]] = {}
-            known: dict[int, tuple[tuple[Tag, int], ...]] = {}
             for turn_number, turn in enumerate(thread["turns"]):
                 at += turn.get("pause_s", 0.0)
                 chain = beginning(turn, thread, chains, shared, blocks)
@@ -114,15 +108,9 @@ def play(sessions: list[dict[str, Any]]) -> list[Access]:
                 answer_blocks = (turn["input_tokens"] + turn["output_tokens"]) // BLOCK - wanted
                 answer = [next(blocks) for _ in range(answer_blocks)]
                 chains[turn_number] = prompt + answer
-                before = known_messages(turn, thread, known, len(chain))
-                known[turn_number] = (
-                    *before[:-1],
-                    (before[-1][0], wanted),
-                    (Tag.USER_QUERY, wanted + len(answer)),
-                )
                 tools = turn.get("tools", ())
                 reuse = TOOL_REUSE if tools else IDLE_REUSE
-                found.append(Access(at, (number, thread_number), prompt, answer, reuse, known[turn_number]))
+                found.append(Access(at, (number, thread_number), prompt, answer, reuse))
                 at += 1.0 + turn["output_tokens"] / TOKENS_PER_S
                 at += max((tool.get("duration_s", 0.0) for tool in tools), default=0.0)
     return sorted(found, key=lambda each: each.at)
@@ -147,23 +135,6 @@ def beginning(
     stream = iter(blocks)
     text += [next(stream) for _ in range(size - len(text))]
     return text[:size]
-
-
-def known_messages(
-    turn: dict[str, Any],
-    thread: dict[str, Any],
-    known: dict[int, tuple[tuple[Tag, int], ...]],
-    shared_blocks: int,
-) -> tuple[tuple[Tag, int], ...]:
-    """What a prompt is made of; its newest message ends with it. Answers that call tools have no tag of their
-    own, and count as the engine counts what nobody tags."""
-    reference = turn.get("prefix_of")
-    if reference is None or reference[1] not in known:
-        return (Tag.SYSTEM_PROMPT, shared_blocks), (Tag.USER_QUERY, 0)
-    old = known[reference[1]]
-    cut = [(tag, min(end, shared_blocks)) for tag, end in old]
-    brings_results = bool(thread["turns"][reference[1]].get("tools"))
-    return (*dict.fromkeys(cut), (Tag.TOOL_OUTPUT if brings_results else Tag.USER_QUERY, 0))
 
 
 def peak_live(accesses: list[Access]) -> int:
@@ -254,9 +225,9 @@ class Informed(Evictor[Cell]):
         self.left: dict[Any, tuple[float, float]] = {}
         self.now = 0.0
 
-    def claim(self, owner: Any, blocks: Any, *, reuse: float, tags: Any = (), now: float) -> list[Cell]:
+    def claim(self, owner: Any, blocks: Any, *, reuse: float, now: float) -> list[Cell]:
         self.left[owner], self.now = (now, reuse), now
-        return super().claim(owner, blocks, reuse=reuse, tags=tags, now=now)
+        return super().claim(owner, blocks, reuse=reuse, now=now)
 
     def victims(self, count: int) -> list[Cell]:
         found: list[Cell] = []
@@ -301,7 +272,6 @@ class Ours:
     next_to_go: list[Cell] = field(default_factory=list)
     named: int = 0
     made: int = 0
-    is_told_messages: bool = False
 
     def has(self, block: int) -> bool:
         return block in self.there
@@ -318,8 +288,7 @@ class Ours:
         cells = [self.there[block] for block in chain]
         for cell in cells:
             cell.ref_cnt = 0
-        tags = access.messages if self.is_told_messages else ()
-        superseded = self.evictor.claim(access.owner, cells, reuse=access.reuse, tags=tags, now=access.at)
+        superseded = self.evictor.claim(access.owner, cells, reuse=access.reuse, now=access.at)
         self.next_to_go += superseded
 
     def take(self, count: int) -> list[Cell]:

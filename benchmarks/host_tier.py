@@ -88,7 +88,7 @@ class Trips(Play):
         gap_s = 60 ** agent.rng.random()
         told_s = gap_s * math.exp(agent.rng.gauss(0.0, ERROR))
         if self.is_told:
-            self.engine.hint(hint(agent.name, turn=agent.turn, prefetch_in_s=told_s))
+            self.engine.hint(hint(agent.name, prefetch_in_s=told_s))
         self.later(now + gap_s, agent)
 
 

@@ -5,8 +5,7 @@
 The real scheduler and KV cache manager, no model (`turnpike_vllm.simulated`): ``schedule()``, a fabricated
 output, ``update_from_output()``, with 1 and with 64 requests that decode. Stock, installed and idle (no hint
 has come), and awake with everything on (each request hinted, other sessions retained), in interleaved rounds
-of CPU time; ratios round by round, medians. With 64 running, also while a listener takes a snapshot every 20
-ms of CPU time.
+of CPU time; ratios round by round, medians.
 """
 
 import gc
@@ -14,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -35,8 +33,6 @@ def measure(bench: Bench) -> None:
     rounds, steps = (7, 200) if bench.is_quick else (15, 600)
     for running in (1, 64):
         kinds: dict[str, Make] = {"stock": stock, "idle": idle, "on": awake}
-        if running > 1:
-            kinds["watched"] = watched
         speeds: dict[str, list[float]] = {kind: [] for kind in kinds}
         for _ in range(rounds):
             for kind, make in kinds.items():
@@ -91,22 +87,6 @@ def idle(running: int) -> SimulatedEngine:
 def awake(running: int) -> SimulatedEngine:
     engine = filled(running, is_biased=True, is_hinted=True)
     assert engine.biases.is_awake and engine.account()[2] > 0
-    return engine
-
-
-def watched(running: int) -> SimulatedEngine:
-    """Somebody asks for the next change whenever one was told, at most every 20 ms."""
-    engine = awake(running)
-    arrived = engine.biases.output_arrived
-    asked = [time.thread_time()]
-
-    def output_arrived(output: Any) -> None:
-        if time.thread_time() - asked[0] >= 0.02:
-            asked[0] = time.thread_time()
-            engine.biases.watchers.wait()
-        arrived(output)
-
-    engine.biases.output_arrived = output_arrived
     return engine
 
 

@@ -225,7 +225,6 @@ class Play:
         is_last = agent.turn == self.mix.turns
         said = hint(
             agent.name,
-            turn=agent.turn,
             is_final=is_last,
             reuse=0.0 if is_last else 0.9,
             retain_s=0.0 if is_last else self.retain_s,

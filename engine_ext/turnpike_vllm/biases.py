@@ -1,6 +1,6 @@
 """Everything that biases one scheduler, behind the few calls that the seams make.
 
-Asleep until the first hint or the first watcher: a server that nobody hints pays for one test per request.
+Asleep until the first hint: a server that nobody hints pays for one test per request.
 Awake until the server ends. Should anything here fail, `fail` lets go of all that is held and the biases
 become inert: vLLM goes on as it would have.
 """
@@ -61,7 +61,6 @@ class Biases:
         self.heard: Counter[str] = Counter()
         self.preemptions: Counter[str] = Counter()
         self.launch = telemetry.LaunchDelay()
-        self.watchers = telemetry.Watchers()
         self._wake = wake
         self._failed = failed
         self._is_running = is_running
@@ -115,7 +114,6 @@ class Biases:
                 self._follow(each, self.clock())
             except Exception as error:  # noqa: BLE001  # as in every seam
                 self._failed(error)
-        self.watchers.changed()
 
     def arriving(self, request: Any) -> None:
         """A request is about to be queued."""
@@ -132,22 +130,20 @@ class Biases:
             else:
                 self._annotate(row, each, now)
         self.conductor.enter(row, now)
-        self.watchers.changed()
 
     def _annotate(self, row: Row, hint: Hint, now: float) -> None:
         """The request is this thread's, however old the hint is."""
-        self._follow(hint, now)
+        self._follow(hint, now, begins_turn=True)
         session = self.sessions.get(hint.session)
         row.session, row.thread = session, Thread(hint.session, hint.thread)
         self.keeper.returning(row.thread)
-        row.tags, row.is_final = hint.tags, hint.is_final
+        row.is_final = hint.is_final
         if session is not None:
             row.task_at = session.task_at
             row.klass = session.klass if hint.service is None else hint.service
-            row.band = session.band if hint.band is None else hint.band
 
-    def _follow(self, hint: Hint, now: float) -> None:
-        found = self.sessions.follow(hint, now=now)
+    def _follow(self, hint: Hint, now: float, *, begins_turn: bool = False) -> None:
+        found = self.sessions.follow(hint, begins_turn=begins_turn, now=now)
         if not isinstance(found, Session):
             self.heard[found.value] += 1
             return
@@ -201,8 +197,6 @@ class Biases:
             began, tokens, context = self._in_flight.popleft()
             self.pace.observe(now - max(began, self._last_output), tokens=tokens, context=context)
             self._last_output = now
-        self.watchers.changed()
-        self.watchers.answer(self.snapshot)
 
     def chunk(self, request: Any, computed: int, tokens: int) -> int:
         return self.conductor.chunk(request, computed, tokens, self.clock())
@@ -230,7 +224,6 @@ class Biases:
             return
         self.conductor.leave(row, now)
         self.keeper.turn_ended(row, is_normal=is_normal, is_blocked=self._was_blocked, now=now)
-        self.watchers.changed()
 
     def preempting(self, request: Any) -> None:
         """A running request is about to lose its blocks."""
@@ -240,14 +233,12 @@ class Biases:
 
     def resetting(self) -> None:
         self.keeper.reset()
-        self.watchers.changed()
 
     def fail(self, error: Exception) -> None:
         """Something here went wrong: say so, and let go of everything."""
         self.is_inert = True
         why = f"given up: {type(error).__name__}"
         self.features = {name: why if how == "on" else how for name, how in self.features.items()}
-        self.watchers.changed()
         self.keeper.abandon()
 
     def _admitted(self, row: Row, now: float) -> None:
@@ -265,13 +256,9 @@ class Biases:
         if not self.is_awake or self.is_inert:
             return
         try:
-            is_changed = self.keeper.expire(self.clock())
+            self.keeper.expire(self.clock())
         except Exception as error:  # noqa: BLE001  # as in every seam
             self._failed(error)
-            is_changed = True
-        if is_changed:
-            self.watchers.changed()
-            self.watchers.answer(self.snapshot)
 
     def snapshot(self) -> dict[str, Any]:
         """Plain data. Costs a look at every running and waiting request and every retained block."""
@@ -282,7 +269,6 @@ class Biases:
         deadline, ferry = self.keeper.next_deadline(), self.keeper.ferry
         return {
             "v": telemetry.SNAPSHOT_VERSION,
-            "version": self.watchers.version,
             "hints": [hints.VERSION],
             "state": "inert" if self.is_inert else "awake" if self.is_awake else "asleep",
             "features": self.features,

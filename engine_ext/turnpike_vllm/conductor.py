@@ -51,6 +51,7 @@ class Conductor:
         self.has_victims = True
         """Whether a better class may take somebody's place."""
         self.has_headroom = True
+        self._is_by_priority = getattr(getattr(scheduler, "policy", None), "value", None) == "priority"
         self.is_dirty = True
         self.left_out: frozenset[object] = frozenset()
         """Requests that this step leaves out."""
@@ -58,7 +59,7 @@ class Conductor:
         self._is_prefilling = False
         self._left = 0
         self._reserve = 0
-        self._reserved_for: tuple[int, int, int] = (0, 0, 0)
+        self._reserved_for: tuple[int, int] = (0, 0)
         self._used = 0
         self._steps = 0
 
@@ -69,7 +70,6 @@ class Conductor:
         row = self.row_of(request)
         rank = self._coordinator.rank(
             service=row.klass,
-            band=row.band,
             level=row.level,
             task=row.task_at,
             arrived=row.served_at,
@@ -229,7 +229,7 @@ class Conductor:
         return min(best.added_tokens, most) if best.blocked_since is None else 0
 
     def _displace(self, now: float) -> None:
-        """A waiting request of a better class or band takes the place of one that runs: one a step."""
+        """A waiting request of a better class takes the place of one that runs: one a step."""
         scheduler, queue = self.scheduler, self.queue
         assert queue is not None
         best = self.row_of(queue.peek_request())
@@ -239,10 +239,10 @@ class Conductor:
             return
         victim = max(
             (row for row in map(self.row_of, scheduler.running) if row.displaced < MAX_DISPLACED),
-            key=lambda row: (row.klass, row.band, row.request.num_computed_tokens),
+            key=lambda row: (row.klass, row.request.num_computed_tokens),
             default=None,
         )
-        if victim is None or (best.klass, best.band) >= (victim.klass, victim.band):
+        if victim is None or best.klass >= victim.klass:
             return
         queue.park()  # else it could come back in this very step
         if self.displace(victim.request, now):
@@ -269,14 +269,18 @@ class Conductor:
         if running != before:
             self.order["reordered"] += 1
 
-    def _running_key(self, request: Any) -> tuple[int, int, int, int, float]:
+    def _running_key(self, request: Any) -> tuple[float, ...]:
+        if self._is_by_priority:
+            # vLLM preempts the last in this order. Were that one scheduled before it in this very step, the
+            # blocks that it was to fill would count as cached, and nobody would have filled them.
+            return request.priority, request.arrival_time
         row = self.row_of(request)
         footprint = request.num_computed_tokens.bit_length()
         return (*self._key(row), footprint, row.task_at)
 
     @staticmethod
-    def _key(row: Row) -> tuple[int, int, int]:
-        return row.klass, row.band, row.level
+    def _key(row: Row) -> tuple[int, int]:
+        return row.klass, row.level
 
     def _count(self, row: Row, now: float) -> None:
         done = row.request.num_computed_tokens

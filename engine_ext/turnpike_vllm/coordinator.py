@@ -1,4 +1,4 @@
-"""Who runs next, within the class and band that a gateway gave?
+"""Who runs next, within the class that a gateway gave?
 
 Source: MARS, §3 and §4.3 (priority-aware coordinator: windowed multi-level feedback queue); Sutradhara, §4.3
     (by arrival of the task, not of its calls).
@@ -7,7 +7,7 @@ Symbols: the text has none; ``levels`` are its queues, ``quota`` its strict toke
 Deviations: the footprint by which a call enters is what it adds to memory: what is resident already costs
     nothing to run, and a continuation is what is to be favoured. The paper promotes "calls that have waited
     too long"; here a call rises one level each ``promote_after_s`` and is overdue after ``max_wait_s``, which
-    crosses bands.
+    crosses classes.
 Invariants: ranks order totally; among requests of one class that do not run, each is overdue after
     ``max_wait_s``, and overdue ones go first in order of arrival: nobody waits for ever behind newcomers.
 """
@@ -40,7 +40,6 @@ class Rank(NamedTuple):
 
     not_overdue: bool
     service: ServiceClass
-    band: int
     level: int
     task: float
     """When the session's task arrived."""
@@ -92,16 +91,13 @@ class Coordinator:
         demoted = sum(attained > most for most in self.config.quotas)
         return max(entry, demoted)
 
-    def rank(
-        self, *, service: ServiceClass, band: int, level: int, task: float, arrived: float, now: float
-    ) -> Rank:
+    def rank(self, *, service: ServiceClass, level: int, task: float, arrived: float, now: float) -> Rank:
         """Of a waiting call, which waits since ``arrived``."""
         rises, overdue = self._passed(arrived, now=now)
         # Overdue calls are equals, whatever they were; the one that waits longest is first.
         return Rank(
             not overdue,
             service,
-            0 if overdue else band,
             0 if overdue else max(level - rises, 0),
             arrived if overdue else task,
             arrived,

@@ -1,25 +1,22 @@
 """Which free blocks are overwritten first?
 
-Source: SAGA, §4.1 Eq. 1–3 (WA-LRU); Sutradhara, §4.3 (tags, eviction order).
+Source: SAGA, §4.1 Eq. 1–3 (WA-LRU); Sutradhara, §4.3 (leaf before parent).
 Symbols: α, β, γ → ``alpha``, ``beta``, ``gamma``; τ_max → ``idle_max_s``; size_max → ``size_max_blocks``;
     P_reuse(s) → ``reuse`` of `Evictor.claim`; t_last(s) → when the claim was made.
 Deviations: γ is 0.05, the paper's 0.2: there a session is evicted as a whole, here block by block, and then
     its size says nothing of a block's worth (measured: benchmarks/eviction.py). τ_max and size_max are
     constants and R̂ is not capped at 1, so that the order of two threads does not change while time passes: a
-    sort key, no scan. Tags break ties among threads of equal reuse (the score to a sixteenth), and never
-    outweigh it. What several threads claim outlives each of them, which the papers leave to P_reuse. What a
-    newer turn superseded is claimed by nobody, and goes before everything that is claimed.
+    sort key, no scan. What several threads claim outlives each of them, which the papers leave to P_reuse.
+    Nobody tells Sutradhara's tags, which gain nothing beside that (docs/engine.md). What a newer turn
+    superseded is claimed by nobody, and goes before everything that is claimed.
 Invariants: leaf before parent within a thread; a block in use is never named; each block is claimed once a
     thread; an operation costs what it handles, times O(log n), over time.
 """
 
 import heapq
-from bisect import bisect_right
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
-
-from turnpike_vllm.hints import Boundary, Tag
 
 
 class Block(Protocol):
@@ -56,26 +53,7 @@ class Chain(Generic[B]):
     blocks: list[B]
     hashes: list[object]
     score: float
-    tags: tuple[Tag, ...]
-    ends: tuple[int, ...]
-    """The n-th tag reaches up to this block."""
     version: int = 0
-
-    @property
-    def leaf_tag(self) -> Tag:
-        place = bisect_right(self.ends, len(self.blocks) - 1)
-        return self.tags[min(place, len(self.tags) - 1)]
-
-
-def by_block(tags: Sequence[Boundary], prompt_blocks: int, *, is_final: bool) -> list[tuple[Tag, int]]:
-    """Message boundaries in blocks; what was generated follows, as RESPONSE if it ends the task.
-
-    A prompt without boundaries is a USER_QUERY: the middle of the order."""
-    found = [(each.tag, round(each.upto * prompt_blocks)) for each in tags]
-    if not found or found[-1][1] < prompt_blocks:
-        found.append((Tag.USER_QUERY, prompt_blocks))
-    found.append((Tag.RESPONSE if is_final else Tag.USER_QUERY, 1 << 40))
-    return found
 
 
 @dataclass
@@ -87,7 +65,7 @@ class Evictor(Generic[B]):
     _chains: dict[Hashable, Chain[B]] = field(default_factory=dict)
     _claims: dict[int, int] = field(default_factory=dict)
     """Block → how many threads claim it."""
-    _heap: list[tuple[int, int, float, int, Chain[B]]] = field(default_factory=list)
+    _heap: list[tuple[float, int, Chain[B]]] = field(default_factory=list)
     _asleep: list[Chain[B]] = field(default_factory=list)
     """Their leaf was in use when they were looked at."""
     _count: int = 0
@@ -107,20 +85,16 @@ class Evictor(Generic[B]):
         blocks: Sequence[B],
         *,
         reuse: float,
-        tags: Iterable[tuple[Tag, int]] = (),
         now: float,
     ) -> list[B]:
         """A turn of ``owner`` ended and left these (root first). Returns what its older turn left and this
         one did not: superseded, and nobody else's."""
         older = self._chains.pop(owner, None)
-        names, ends = zip(*tags, strict=True) if (tags := list(tags)) else ((Tag.USER_QUERY,), (1 << 40,))
         chain = Chain(
             owner,
             list(blocks),
             [each.block_hash for each in blocks],
             self._score(blocks, reuse, now),
-            names,
-            ends,
         )
         self._chains[owner] = chain
         for block in chain.blocks:
@@ -173,7 +147,7 @@ class Evictor(Generic[B]):
 
     def _collect(self, found: list[B], count: int) -> None:
         while self._heap and len(found) < count:
-            *_, version, chain = heapq.heappop(self._heap)
+            _, version, chain = heapq.heappop(self._heap)
             if version != chain.version or self._chains.get(chain.owner) is not chain:
                 continue
             if self._take(chain, found, count):
@@ -184,11 +158,8 @@ class Evictor(Generic[B]):
                 del self._chains[chain.owner]
 
     def _take(self, chain: Chain[B], found: list[B], count: int) -> bool:
-        """From the leaf on, as long as the tag is the same. Whether there is more to take."""
-        tag = chain.leaf_tag
+        """From the leaf on. Whether there is more to take."""
         while chain.blocks and len(found) < count:
-            if chain.leaf_tag is not tag:
-                return True
             block, held = chain.blocks[-1], chain.hashes[-1]
             is_there = block.block_hash == held and held is not None
             if is_there and block.ref_cnt > 0:
@@ -231,8 +202,7 @@ class Evictor(Generic[B]):
             return
         self._count += 1
         chain.version = self._count
-        coarse = -round(chain.score * 16)
-        heapq.heappush(self._heap, (coarse, chain.leaf_tag, -chain.score, self._count, chain))
+        heapq.heappush(self._heap, (-chain.score, self._count, chain))
         if len(self._heap) > 2 * len(self._chains) + 64:
             self._heap = [each for each in self._heap if each[-1].version == each[-2]]
             heapq.heapify(self._heap)

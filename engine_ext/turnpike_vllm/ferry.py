@@ -75,7 +75,7 @@ class Ferry:
         if hint.is_finished:
             for each in [each for each in self.tier.pauses if each.thread.session == hint.session]:
                 self.tier.forget(each.thread)
-        elif hint.is_superseded or hint.reuse == 0.0 or hint.retain_s == 0.0:
+        elif hint.reuse == 0.0 or hint.retain_s == 0.0:
             self.tier.forget(thread)
         pause = self.tier.get(thread)
         if pause is not None and gap_s is not None and pause.state is not State.CALLED:
@@ -131,15 +131,13 @@ class Ferry:
 
     # What is due.
 
-    def step(self, *, now: float) -> bool:
-        """Do what is due. Whether anything was."""
-        due = self.tier.due(now)
-        for pause in due:
+    def step(self, *, now: float) -> None:
+        """Do what is due."""
+        for pause in self.tier.due(now):
             if pause.state is State.HERE:
                 self._demote(pause, now)
             elif pause.state is State.AWAY:
                 self._call(pause, now)
-        return bool(due)
 
     def _demote(self, pause: Pause[Luggage], now: float) -> None:
         hold = self.retention.get(pause.thread)
@@ -260,7 +258,6 @@ def _row(request: Any, thread: Thread) -> Row:
         thread=thread,
         session=None,
         klass=ServiceClass.PROACTIVE,
-        band=LAST,
         task_at=math.inf,
         arrived=math.inf,
         priority=LAST,

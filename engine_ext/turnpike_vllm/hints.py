@@ -17,7 +17,8 @@ What a reader may rely on:
 * ``seq`` grows with every hint about a thread. A hint that is not newer than the last one is stale; the order
   in which hints arrive does not matter, nor that one arrives twice.
 * `parse` never raises. What it does not understand is a `Refusal`, which the engine counts and ignores.
-* Fields left out keep what was said before. A wrong field refuses the whole hint.
+* Fields left out keep what was said before, of the same turn. A wrong field refuses the whole hint; one that
+  this version does not know is ignored, so that a newer gateway may say more than an older engine follows.
 """
 
 import hmac
@@ -38,11 +39,7 @@ MAX_TEXT: Final = 16_384
 MAX_HINTS: Final = 256
 """Hints of one ``POST``."""
 MAX_ID: Final = 256
-MAX_TAGS: Final = 1_024
 MAX_SECONDS: Final = 3_600.0
-BANDS: Final = 8
-"""Bands are 0 (first) to 7; nothing said means `DEFAULT_BAND`."""
-DEFAULT_BAND: Final = 3
 _MAX_COUNT: Final = 1 << 53
 
 
@@ -51,7 +48,7 @@ class Refusal(Enum):
 
     MALFORMED = "malformed"
     UNKNOWN = "unknown"
-    """Another version, another action, or a field that this version does not have."""
+    """Another version, or another action."""
     UNSIGNED = "unsigned"
     """It came in a request, and was not signed with the engine's key: a client's own, and no gateway's."""
     STALE = "stale"
@@ -67,27 +64,6 @@ class ServiceClass(IntEnum):
     """Nobody does: background work."""
 
 
-class Tag(IntEnum):
-    """What a stretch of a prompt is, in the order in which it may be forgotten."""
-
-    RESPONSE = 0
-    """A *final* answer. One that calls a tool is context of the next turn, and no RESPONSE."""
-    TOOL_OUTPUT = 1
-    USER_QUERY = 2
-    SYSTEM_PROMPT = 3
-    PARTIAL_PREFILL = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Boundary:
-    """A message ends here."""
-
-    tag: Tag
-    """What the message is."""
-    upto: float
-    """Where it ends, as a share of the prompt's characters (0 to 1): the sender need not tokenize."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
     """What a gateway says about one thread of a session. ``None``: nothing new."""
@@ -96,12 +72,7 @@ class Hint:
     seq: int
     thread: str = ""
     """The conversation within the session; what is retained is retained by thread."""
-    turn: int | None = None
-    parent: str | None = None
-    """The session that this one was spawned by or forked from."""
     service: ServiceClass | None = None
-    band: int | None = None
-    """Coarse urgency within the class: 0 first."""
     attained: int | None = None
     """Tokens of service that the session got lately, here or elsewhere: a moved session keeps its level."""
     age_s: float | None = None
@@ -110,11 +81,8 @@ class Hint:
     """How long to hold the thread's KV after its turn ends, or from now if none runs. 0 lets go."""
     reuse: float | None = None
     """How likely the held state is used again."""
-    tags: tuple[Boundary, ...] = ()
     is_final: bool = False
     """The turn that this request answers is the task's last: its output will not be a prompt."""
-    is_superseded: bool = False
-    """What older turns of the thread left is no prefix of what comes."""
     is_finished: bool = False
     """The session is over."""
     prefetch_in_s: float | None = None
@@ -129,8 +97,6 @@ class Hint:
                 said[_WIRE_NAMES.get(field.name, field.name)] = value
         if self.service is not None:
             said["class"] = self.service.name.lower()
-        if self.tags:
-            said["tags"] = [[each.tag.name.lower(), each.upto] for each in self.tags]
         return said
 
     def as_json(self) -> str:
@@ -149,7 +115,6 @@ class Hint:
 _WIRE_NAMES: Final = {
     "service": "class",
     "is_final": "final",
-    "is_superseded": "superseded",
     "is_finished": "finish",
 }
 
@@ -167,8 +132,6 @@ def parse(raw: object) -> Hint | Refusal:
         return Refusal.MALFORMED
     if raw.get("v") != VERSION or isinstance(raw.get("v"), bool):
         return Refusal.UNKNOWN if "v" in raw else Refusal.MALFORMED
-    if not _FIELDS.issuperset(raw):
-        return Refusal.UNKNOWN
     try:
         return _Reader(raw).hint()
     except _WrongFieldError:
@@ -242,17 +205,12 @@ class _Reader:
             session=session,
             seq=seq,
             thread=self.identifier("thread") or "",
-            turn=self.count("turn"),
-            parent=self.identifier("parent"),
             service=self.service(),
-            band=self.count("band", BANDS - 1),
             attained=self.count("attained"),
             age_s=self.number("age_s", 1e9),
             retain_s=self.number("retain_s", MAX_SECONDS),
             reuse=self.number("reuse", 1.0),
-            tags=self.tags(),
             is_final=self.flag("final"),
-            is_superseded=self.flag("superseded"),
             is_finished=self.flag("finish"),
             prefetch_in_s=self.number("prefetch_in_s", MAX_SECONDS),
         )
@@ -265,11 +223,11 @@ class _Reader:
             raise _WrongFieldError
         return value
 
-    def count(self, name: str, most: int = _MAX_COUNT) -> int | None:
+    def count(self, name: str) -> int | None:
         value = self.raw.get(name)
         if value is None:
             return None
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_COUNT:
             raise _WrongFieldError
         return value
 
@@ -291,22 +249,6 @@ class _Reader:
             raise _WrongFieldError
         return _CLASSES[value]
 
-    def tags(self) -> tuple[Boundary, ...]:
-        value = self.raw.get("tags", ())
-        if not isinstance(value, list | tuple) or len(value) > MAX_TAGS:
-            raise _WrongFieldError
-        found: list[Boundary] = []
-        for each in value:
-            if not isinstance(each, list | tuple) or len(each) != 2:
-                raise _WrongFieldError
-            name, upto = each
-            if not isinstance(name, str) or name not in _TAGS:
-                raise _WrongFieldError
-            found.append(Boundary(_TAGS[name], _within(upto, 1.0)))
-            if len(found) > 1 and found[-1].upto < found[-2].upto:
-                raise _WrongFieldError
-        return tuple(found)
-
 
 def _within(value: object, most: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
@@ -315,5 +257,3 @@ def _within(value: object, most: float) -> float:
 
 
 _CLASSES: Final = {each.name.lower(): each for each in ServiceClass}
-_TAGS: Final = {each.name.lower(): each for each in Tag}
-_FIELDS: Final = frozenset({"v", *(_WIRE_NAMES.get(each.name, each.name) for each in fields(Hint))})

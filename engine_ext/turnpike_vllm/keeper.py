@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from turnpike_vllm.eviction import Evictor, by_block
+from turnpike_vllm.eviction import Evictor
 from turnpike_vllm.ferry import Ferry
 from turnpike_vllm.hints import Hint
 from turnpike_vllm.pace import Pace
@@ -81,8 +81,6 @@ class Keeper:
             thread = Thread(hint.session, hint.thread)
             if hint.is_finished:
                 self.release(self.retention.drop_session(hint.session, Reason.FINISHED), now)
-            elif hint.is_superseded:
-                self.release(self.retention.drop(thread, Reason.SUPERSEDED), now)
             else:
                 ttl_s = self._named_ttl(hint.retain_s, hint.prefetch_in_s)
                 self.release(self.retention.change(thread, ttl_s=ttl_s, reuse=hint.reuse, now=now), now)
@@ -91,11 +89,11 @@ class Keeper:
         if self.evictor is not None:
             self._expect(self.evictor, hint, now)
 
-    def expire(self, now: float) -> bool:
-        """Let go of what is due, and call back what is. Whether anything was let go."""
-        due = [] if self.retention is None else self.retention.expire(now=now)
-        self.release(due, now)
-        return (self.ferry is not None and self.ferry.step(now=now)) or bool(due)
+    def expire(self, now: float) -> None:
+        """Let go of what is due, and call back what is."""
+        self.release([] if self.retention is None else self.retention.expire(now=now), now)
+        if self.ferry is not None:
+            self.ferry.step(now=now)
 
     def next_deadline(self) -> float | None:
         """When `expire` has something to do."""
@@ -209,11 +207,9 @@ class Keeper:
             self.ferry.paused(row, len(blocks), gap_s=gap_s, ttl_s=ttl_s, reuse=reuse, now=now)
 
     def _claim(self, evictor: Evictor[Any], row: Row, blocks: list[Any], reuse: float, now: float) -> None:
-        prompt_blocks = row.request.num_prompt_tokens // self.pool.block_size
-        tags = by_block(row.tags, prompt_blocks, is_final=row.is_final)
         # Without hints, all requests that end alike are one: else each would leave something, for ever.
         owner = row.thread if row.session is not None else ("", blocks[-1].block_hash)
-        superseded = evictor.claim(owner, blocks, reuse=reuse, tags=tags, now=now)
+        superseded = evictor.claim(owner, blocks, reuse=reuse, now=now)
         self.pool.to_front(superseded)
 
     def _expect(self, evictor: Evictor[Any], hint: Hint, now: float) -> None:
@@ -221,8 +217,6 @@ class Keeper:
             session = self.sessions.get(hint.session)
             for name in session.threads if session is not None else (hint.thread,):
                 evictor.expect(Thread(hint.session, name), 0.0, now=now)
-        elif hint.is_superseded:
-            self.pool.to_front(evictor.forget(Thread(hint.session, hint.thread)))
         elif hint.reuse is not None:
             evictor.expect(Thread(hint.session, hint.thread), hint.reuse, now=now)
 

@@ -18,7 +18,7 @@ NOT_CONFIGURED = "no KV offload is configured"
 PREFIX = "turnpike-call-"
 """Of the ids of these requests."""
 LAST = 1 << 31
-"""Behind every priority and band."""
+"""Behind every priority."""
 
 
 _CONFIG = ("kv_group_configs", "blocks_per_chunk", "tokens_per_hash", "offload_prompt_only")

@@ -6,8 +6,6 @@
 * ``GET /turnpike/key``: with what a gateway signs the hints that go with requests.
 * ``POST /turnpike/hints``: one hint, or ``{"hints": [...]}``.
 * ``GET /turnpike/kv``: a snapshot.
-* ``GET /turnpike/kv/stream``: snapshots as server-sent events, one at once and then one for each change, at
-  most one in `COALESCE_S`.
 
 Where the server has API keys, from ``--api-key`` or ``VLLM_API_KEY``, these routes want one too: vLLM itself
 guards other paths alone. Whoever can read the hint key can hint: without API keys, nobody but gateways
@@ -21,7 +19,7 @@ import json
 import logging
 from argparse import Namespace
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from turnpike_vllm import hints, secret_keys, utilities
@@ -32,12 +30,9 @@ from turnpike_vllm.telemetry import together
 
 logger = logging.getLogger("vllm.turnpike")
 
-COALESCE_S = 0.02
-ALIVE_S = 10.0
-"""An idle stream says that it is alive, which finds out whether somebody listens."""
 GAUGES_S = 5.0
-RANKS_S = 0.1
-"""With data parallelism, all ranks are asked so often whether anything has changed."""
+SOON_S = 0.02
+"""How long after a deadline an idle engine is looked at."""
 MAX_BODY = 1 << 20
 
 
@@ -90,14 +85,9 @@ class Endpoints:
         async def get_kv(request: Any) -> Any:
             return answer(*await self.snapshot())
 
-        async def stream_kv(request: Any) -> Any:
-            headers = {"cache-control": "no-store"}
-            return responses.StreamingResponse(self.events(), media_type="text/event-stream", headers=headers)
-
-        routes = {"/turnpike/key": get_key, "/turnpike/kv": get_kv, "/turnpike/kv/stream": stream_kv}
         app.post("/turnpike/hints")(guarded("/turnpike/hints", post_hints))
-        for path, serve in routes.items():
-            app.get(path)(guarded(path, serve))
+        app.get("/turnpike/key")(guarded("/turnpike/key", get_key))
+        app.get("/turnpike/kv")(guarded("/turnpike/kv", get_kv))
 
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         """``engine_client`` is None where there is no engine; the routes then answer 503."""
@@ -133,33 +123,6 @@ class Endpoints:
             self._gauges.show(told)
         return 200, told
 
-    async def events(self) -> AsyncGenerator[bytes, None]:
-        """Server-sent events, until the listener or the engine goes."""
-        version = -1
-        while True:
-            told: dict[str, Any] | None = None
-            watching = asyncio.create_task(self._changed(version))
-            try:
-                deadline_s = ALIVE_S
-                while told is None:
-                    done, _ = await asyncio.wait([watching], timeout=deadline_s)
-                    if done:
-                        told = watching.result()
-                        if told is None or told.get("state") == "absent":
-                            yield _event(told or {"state": "absent"})
-                            return
-                    else:
-                        # Deadlines pass while the engine sleeps: a look at it lets go of what is due.
-                        yield b": alive\n\n"
-                        idle = await self._read()
-                        deadline_s = _until_deadline(idle)
-                        told = idle if idle is not None and idle["version"] != version else None
-            finally:
-                watching.cancel()
-            version = told["version"]
-            yield _event(told)
-            await asyncio.sleep(COALESCE_S)
-
     async def _ask(self, method: str, *arguments: Any) -> dict[str, Any] | None:
         """None if there is no engine that could answer."""
         if self._engine is None:
@@ -171,31 +134,21 @@ class Endpoints:
             return None
         return found if isinstance(found, dict) else None
 
-    async def _read(self, method: str = utilities.READ, *arguments: Any) -> dict[str, Any] | None:
+    async def _read(self) -> dict[str, Any] | None:
         """A snapshot of all ranks together."""
         ranks = len(getattr(self._engine, "core_engines", ()))
         ask_all = getattr(self._engine, "call_utility_all_async", None)
         if ranks < 2 or ask_all is None:
-            told = await self._ask(method, *arguments)
+            told = await self._ask(utilities.READ)
             if told is not None and ranks > 1 and "features" in told:
                 told["features"] = {**told["features"], "telemetry": f"of the first of {ranks} ranks alone"}
             return told
         try:
-            found = await ask_all(method, *arguments)
+            found = await ask_all(utilities.READ)
         except Exception as error:  # noqa: BLE001  # as in `_ask`
-            logger.warning("turnpike: the engine cores did not answer %s: %s", method, error)
+            logger.warning("turnpike: the engine cores did not answer: %s", error)
             return None
         return together(found)
-
-    async def _changed(self, version: int) -> dict[str, Any] | None:
-        """A snapshot newer than ``version``, as soon as there is one."""
-        if len(getattr(self._engine, "core_engines", ())) < 2:
-            return await self._ask(utilities.WATCH, version)
-        while True:  # vLLM answers only when all ranks have: so none of them may wait for a change
-            told = await self._read(utilities.WATCH, -1)
-            if told is None or told.get("version") != version:
-                return told
-            await asyncio.sleep(RANKS_S)
 
     async def _refresh(self) -> None:
         """Keep the gauges fresh, and an idle engine's deadlines."""
@@ -205,7 +158,7 @@ class Endpoints:
                 self._gauges.show(told)
             if told is None or told.get("state") == "absent":
                 return
-            await asyncio.sleep(min(GAUGES_S, _until_deadline(told)) if _is_idle(told) else GAUGES_S)
+            await asyncio.sleep(_until_deadline(told) if _is_idle(told) else GAUGES_S)
 
     def _may(self, request: Any) -> bool:
         if not self._keys:
@@ -216,18 +169,14 @@ class Endpoints:
         return scheme.lower() == "bearer" and any(known)
 
 
-def _until_deadline(told: dict[str, Any] | None) -> float:
-    deadline_s = None if told is None else told.get("next_deadline_s")
-    return ALIVE_S if deadline_s is None else min(ALIVE_S, deadline_s + COALESCE_S)
+def _until_deadline(told: dict[str, Any]) -> float:
+    deadline_s = told.get("next_deadline_s")
+    return GAUGES_S if deadline_s is None else min(GAUGES_S, deadline_s + SOON_S)
 
 
 def _is_idle(told: dict[str, Any]) -> bool:
     """Then no step meets what is due: a session to be called back, say."""
     return not any(map(sum, told.get("running", {}).values()))
-
-
-def _event(told: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(told, separators=(",", ":")).encode() + b"\n\n"
 
 
 async def _read(request: Any) -> bytes | None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from turnpike_vllm.hints import DEFAULT_BAND, Boundary, ServiceClass
+from turnpike_vllm.hints import ServiceClass
 from turnpike_vllm.retention import Thread
 from turnpike_vllm.sessions import Session
 
@@ -19,7 +19,6 @@ class Row:
     session: Session | None
     """None without hints."""
     klass: ServiceClass
-    band: int
     task_at: float
     arrived: float
     priority: int = 0
@@ -27,7 +26,6 @@ class Row:
     added_tokens: int = 0
     """Prompt tokens that were not resident at arrival."""
     level: int = 0
-    tags: tuple[Boundary, ...] = ()
     is_final: bool = False
     counted: int = 0
     """Computed tokens whose service has been counted."""
@@ -44,13 +42,12 @@ class Row:
 
 
 def nobodys(request: Any, now: float) -> Row:
-    """A request without hints: somebody waits for it, in the default band."""
+    """A request without hints: somebody waits for it."""
     return Row(
         request=request,
         thread=Thread("", request.request_id),
         session=None,
         klass=ServiceClass.REACTIVE,
-        band=DEFAULT_BAND,
         task_at=now,
         arrived=now,
         priority=int(request.priority),

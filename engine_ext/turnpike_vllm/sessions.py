@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from turnpike_vllm.coordinator import ServiceWindow
-from turnpike_vllm.hints import DEFAULT_BAND, Boundary, Hint, Refusal, ServiceClass
+from turnpike_vllm.hints import Hint, Refusal, ServiceClass
 from turnpike_vllm.retention import Thread
 
 DEFAULT_REUSE = 0.5
@@ -16,11 +16,9 @@ class ThreadPolicy:
     """The newest that was said about a thread."""
 
     seq: int
-    turn: int | None = None
     retain_s: float | None = None
     prefetch_in_s: float | None = None
     reuse: float | None = None
-    tags: tuple[Boundary, ...] = ()
     is_final: bool = False
 
 
@@ -31,8 +29,6 @@ class Session:
     """When its task began, on the engine's clock."""
     service: ServiceWindow
     klass: ServiceClass = ServiceClass.REACTIVE
-    band: int = DEFAULT_BAND
-    parent: str | None = None
     heard_at: float = 0.0
     is_finished: bool = False
     threads: dict[str, ThreadPolicy] = field(default_factory=dict)
@@ -61,9 +57,9 @@ class Sessions:
         session = self._by_name.get(thread.session)
         return None if session is None else session.threads.get(thread.thread)
 
-    def follow(self, hint: Hint, *, now: float) -> Session | Refusal:
+    def follow(self, hint: Hint, *, begins_turn: bool = False, now: float) -> Session | Refusal:
         """Take up what a hint says. `Refusal.STALE` if something newer, or the same, is known of its
-        thread."""
+        thread. ``begins_turn``: it came with a request."""
         session = self._by_name.pop(hint.session, None)
         if session is None:
             session = Session(hint.session, now - (hint.age_s or 0.0), ServiceWindow(self.window_s))
@@ -77,7 +73,7 @@ class Sessions:
         if len(session.threads) > _MAX_THREADS:
             del session.threads[next(iter(session.threads))]
         self._update(session, hint, now)
-        _update_policy(policy, hint)
+        _update_policy(policy, hint, begins_turn=begins_turn)
         return session
 
     def _update(self, session: Session, hint: Hint, now: float) -> None:
@@ -85,23 +81,17 @@ class Sessions:
         session.is_finished = hint.is_finished
         if hint.service is not None:
             session.klass = hint.service
-        if hint.band is not None:
-            session.band = hint.band
-        if hint.parent is not None:
-            session.parent = hint.parent
         if hint.age_s is not None:
             session.task_at = min(session.task_at, now - hint.age_s)
         if hint.attained is not None:
             session.service.is_at_least(hint.attained, now=now)
 
 
-def _update_policy(policy: ThreadPolicy, hint: Hint) -> None:
+def _update_policy(policy: ThreadPolicy, hint: Hint, *, begins_turn: bool) -> None:
     policy.seq = hint.seq
-    if hint.turn is not None and hint.turn != policy.turn:
-        # Said of an older turn, by now meaningless.
-        policy.turn, policy.retain_s, policy.prefetch_in_s, policy.is_final = hint.turn, None, None, False
+    if begins_turn:  # what was said of an older turn is by now meaningless
+        policy.retain_s, policy.prefetch_in_s, policy.is_final = None, None, False
     policy.retain_s = policy.retain_s if hint.retain_s is None else hint.retain_s
     policy.prefetch_in_s = policy.prefetch_in_s if hint.prefetch_in_s is None else hint.prefetch_in_s
     policy.reuse = policy.reuse if hint.reuse is None else hint.reuse
-    policy.tags = hint.tags or policy.tags
     policy.is_final = policy.is_final or hint.is_final

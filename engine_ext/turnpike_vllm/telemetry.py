@@ -1,9 +1,7 @@
 """What the engine tells: counters of every bias, and how a snapshot is put together."""
 
 from collections import Counter
-from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 SNAPSHOT_VERSION = 1
@@ -29,33 +27,6 @@ class LaunchDelay:
         return {"count": self.count, "sum_s": self.total_s, "last_s": self.last_s, "max_s": self.max_s}
 
 
-@dataclass
-class Watchers:
-    """Those who wait for the next change. A change answers all of them, once."""
-
-    version: int = 0
-    _waiting: list["Future[dict[str, Any]]"] = field(default_factory=list)
-
-    def changed(self) -> None:
-        self.version += 1
-
-    def wait(self) -> "Future[dict[str, Any]]":
-        future: Future[dict[str, Any]] = Future()
-        self._waiting = [each for each in self._waiting if not each.cancelled()]
-        self._waiting.append(future)
-        return future
-
-    def answer(self, snapshot: Callable[[], dict[str, Any]]) -> None:
-        """Called where the state is consistent. Costs nothing while nobody waits."""
-        if not self._waiting:
-            return
-        waiting, self._waiting = self._waiting, []
-        told = snapshot()
-        for future in waiting:
-            if not future.cancelled():
-                future.set_result(told)
-
-
 def counters(**groups: Counter[str]) -> dict[str, dict[str, int]]:
     return {name: dict(counts) for name, counts in groups.items()}
 
@@ -70,7 +41,7 @@ def together(ranks: list[dict[str, Any]]) -> dict[str, Any]:
         return next(each for each in ranks if each.get("state", "absent") == "absent")
     delays = [each["launch_delay"] for each in ranks]
     deadlines = [each["next_deadline_s"] for each in ranks if each["next_deadline_s"] is not None]
-    summed = ("version", "blocks", "running", "waiting", "sessions", "counters")
+    summed = ("blocks", "running", "waiting", "sessions", "counters")
     return {
         **first,
         **{name: _sum([each[name] for each in ranks]) for name in summed},

@@ -4,12 +4,11 @@ They run in the scheduler's own thread, between steps, so they need no locks.
 """
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from typing import Any
 
 from turnpike_vllm import hints
 
-READ, WATCH, HINT = "turnpike_read", "turnpike_watch", "turnpike_hint"
+READ, HINT = "turnpike_read", "turnpike_hint"
 _ABSENT: dict[str, Any] = {"state": "absent", "why": "the engine does not run TurnpikeScheduler"}
 
 
@@ -17,18 +16,6 @@ def read(core: Any) -> dict[str, Any]:
     """A snapshot (`Biases.snapshot`), or why there is none."""
     biases = _biases(core)
     return _ABSENT if biases is None else biases.snapshot()
-
-
-def watch(core: Any, version: int) -> "dict[str, Any] | Future[dict[str, Any]]":
-    """A snapshot newer than ``version``, as soon as there is one. Wakes the biases: somebody wants to
-    know."""
-    biases = _biases(core)
-    if biases is None:
-        return _ABSENT
-    biases.wake()
-    if biases.watchers.version != version:
-        return biases.snapshot()  # type: ignore[no-any-return]
-    return biases.watchers.wait()  # type: ignore[no-any-return]
 
 
 def hint(core: Any, raw: list[Any], refused: Mapping[str, int]) -> dict[str, Any]:
@@ -39,7 +26,6 @@ def hint(core: Any, raw: list[Any], refused: Mapping[str, int]) -> dict[str, Any
     before = biases.heard["followed"], biases.heard["stale"]
     biases.heard.update(refused)
     biases.hint([hints.parse(each) for each in raw])
-    biases.watchers.answer(biases.snapshot)
     return {
         "state": "inert" if biases.is_inert else "awake",
         "followed": biases.heard["followed"] - before[0],
@@ -47,7 +33,7 @@ def hint(core: Any, raw: list[Any], refused: Mapping[str, int]) -> dict[str, Any
     }
 
 
-METHODS: Mapping[str, Callable[..., Any]] = {READ: read, WATCH: watch, HINT: hint}
+METHODS: Mapping[str, Callable[..., Any]] = {READ: read, HINT: hint}
 
 
 def _biases(core: Any) -> Any:

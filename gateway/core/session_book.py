@@ -226,7 +226,6 @@ class SessionBook:
             live.facts,
             replica,
             age_s=now - live.task_arrived_s,
-            parent=live.runs_for,
             service_class=service_class,
             stated=self._believed(live),
             now=now,

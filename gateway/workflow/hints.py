@@ -9,7 +9,7 @@ Invariants: hints about a thread have growing numbers; a hint is text of less th
 
 from typing import Final
 
-from gateway.domain.decision import Edge, SessionRef
+from gateway.domain.decision import SessionRef
 from gateway.domain.ids import SessionId, ThreadId
 from gateway.workflow.retention import RetentionDecision
 
@@ -20,8 +20,6 @@ except ImportError:  # a gateway may be installed without it, and then has nothi
 else:
     HAS_CONTRACT = True
 
-_SUPERSEDES: Final = (Edge.COMPACTS, Edge.REWINDS)
-"""What stood behind the place where it goes on is no prefix of anything that comes."""
 _GONE: Final = RetentionDecision(reuse=0.0, retain_s=0.0, returns_in_s=None)
 
 
@@ -43,7 +41,6 @@ class Hints:
         *,
         age_s: float,
         is_final: bool,
-        parent: SessionId | None = None,
         service_class: str | None = None,
         attained: int | None = None,
     ) -> str | None:
@@ -53,9 +50,7 @@ class Hints:
             ref.thread,
             decision,
             is_final=is_final,
-            is_superseded=ref.edge in _SUPERSEDES,
             age_s=max(0.0, age_s),
-            parent=parent,
             service_class=service_class,
             attained=attained,
         )
@@ -85,9 +80,7 @@ class Hints:
         decision: RetentionDecision,
         *,
         is_final: bool = False,
-        is_superseded: bool = False,
         age_s: float | None = None,
-        parent: SessionId | None = None,
         service_class: str | None = None,
         attained: int | None = None,
     ) -> str | None:
@@ -100,8 +93,6 @@ class Hints:
             f'{{"v":{VERSION},"session":"{session}","seq":{self._number},"thread":"{thread}",'
             f'"retain_s":{min(decision.retain_s, MAX_SECONDS):.3f},"reuse":{decision.reuse:.4f}'
         )
-        if parent is not None:
-            said += f',"parent":"{parent}"'
         if service_class is not None:
             said += f',"class":"{service_class}"'
         if attained:
@@ -112,6 +103,4 @@ class Hints:
             said += f',"prefetch_in_s":{min(returns_in_s, MAX_SECONDS):.3f}'
         if is_final:
             said += ',"final":true'
-        if is_superseded:
-            said += ',"superseded":true'
         return said + "}"

@@ -136,7 +136,6 @@ class Predictor:
         replica: ReplicaId,
         *,
         age_s: float,
-        parent: SessionId | None,
         service_class: str | None,
         stated: Claims | None = None,
         now: float,
@@ -151,7 +150,6 @@ class Predictor:
             decision,
             age_s=age_s,
             is_final=facts.explicit is not None and facts.explicit.final,
-            parent=parent,
             service_class=service_class,
             attained=self._service.of(ref.session, now=now) if told not in (None, replica) else None,
         )

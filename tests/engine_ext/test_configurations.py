@@ -220,15 +220,13 @@ def workload(case: Case) -> Iterator[Asked]:
     for turn in range(4):
         for number, history in histories.items():
             adapter = number % case.adapters + 1 if case.adapters else 0
-            hint = Hint(session=f"s{number}", seq=turn, turn=turn, retain_s=3.0, reuse=0.8)
+            hint = Hint(session=f"s{number}", seq=turn, retain_s=3.0, reuse=0.8)
             yield Asked(0.004, list(history), 20, hint, adapter, case.has_images and number == 1)
             histories[number] = history + greedy(history, 20, adapter) + prompt(100 + place, 30)
             place += 1
         for number in range(5):
             kind = ServiceClass.PROACTIVE if number % 2 else ServiceClass.REACTIVE
-            hint = Hint(
-                session=f"x{turn}-{number}", seq=1, service=kind, band=number, attained=9_000 * number
-            )
+            hint = Hint(session=f"x{turn}-{number}", seq=1, service=kind, attained=9_000 * number)
             asked = prompt(40 + place, 90 + 60 * number)
             place += 1
             adapter = place % case.adapters + 1 if case.adapters else 0
@@ -259,7 +257,11 @@ def drive(engine: Checked, case: Case) -> dict[str, Asked]:
         if each.has_image:
             more["mm_features"] = [image(each.prompt, place)]
         name = engine.submit(
-            each.prompt, max_tokens=each.max_tokens, hint=each.hint, priority=each.hint.band or 0, **more
+            each.prompt,
+            max_tokens=each.max_tokens,
+            hint=each.hint,
+            priority=(each.hint.attained or 0) // 9_000,
+            **more,
         )
         asked[name] = each
         if engine.biases is not None:

@@ -17,13 +17,12 @@ COORDINATOR = Coordinator(CoordinatorConfig())
 def rank(
     *,
     service: ServiceClass = REACTIVE,
-    band: int = 3,
     level: int = 0,
     task: float = 0.0,
     arrived: float = 0.0,
     now: float = 0.0,
 ) -> Rank:
-    return COORDINATOR.rank(service=service, band=band, level=level, task=task, arrived=arrived, now=now)
+    return COORDINATOR.rank(service=service, level=level, task=task, arrived=arrived, now=now)
 
 
 @pytest.mark.parametrize(
@@ -42,13 +41,12 @@ def test_levels(added: int, attained: int, level: int) -> None:
     assert COORDINATOR.level(added_tokens=added, attained=attained) == level
 
 
-def test_class_then_band_then_level_then_the_task_s_age() -> None:
+def test_class_then_level_then_the_task_s_age() -> None:
     expected = [
-        rank(band=0, level=3, task=9),
         rank(level=0, task=5, arrived=8),
         rank(level=0, task=6, arrived=1),
         rank(level=1, task=0),
-        rank(service=PROACTIVE, band=0),
+        rank(service=PROACTIVE),
     ]
     shuffled = list(expected)
     random.Random(1).shuffle(shuffled)
@@ -61,9 +59,9 @@ def test_waiting_raises_a_level_at_a_time_and_is_bounded() -> None:
 
 
 def test_overdue_goes_before_everything_in_order_of_arrival() -> None:
-    late = rank(service=PROACTIVE, band=7, level=3, arrived=0.0, now=30.0)
-    later = rank(service=PROACTIVE, band=7, level=3, arrived=-1.0, now=30.0)
-    assert later < late < rank(band=0, arrived=29.0, now=30.0)
+    late = rank(service=PROACTIVE, level=3, arrived=0.0, now=30.0)
+    later = rank(service=PROACTIVE, level=3, arrived=-1.0, now=30.0)
+    assert later < late < rank(arrived=29.0, now=30.0)
 
 
 MOMENTS = st.floats(0, 4e9) | st.floats(0, 1e-300) | st.sampled_from([0.0, 1.7e9 + 1 / 3, 2.0**53, 1e300])

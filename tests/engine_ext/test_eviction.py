@@ -1,4 +1,4 @@
-"""Which block is overwritten next: the score, tags as a tie-break, shared prefixes, leaf before parent."""
+"""Which block is overwritten next: the score, shared prefixes, leaf before parent."""
 
 from dataclasses import dataclass
 
@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnpike_vllm.eviction import EvictionConfig, Evictor, by_block
-from turnpike_vllm.hints import Boundary, Tag
+from turnpike_vllm.eviction import EvictionConfig, Evictor
 
 
 @dataclass(eq=False)
@@ -42,20 +41,6 @@ def test_among_equals_the_oldest(evictor: Evictor[Cell]) -> None:
     evictor.claim("new", cells(1), reuse=0.5, now=400.0)
     evictor.claim("old", cells(2), reuse=0.5, now=0.0)
     assert names(evictor.victims(2)) == [2, 1]
-
-
-def test_tags_break_ties_and_nothing_more(evictor: Evictor[Cell]) -> None:
-    evictor.claim("a", cells(1, 2), reuse=0.5, tags=[(Tag.SYSTEM_PROMPT, 1), (Tag.TOOL_OUTPUT, 9)], now=1.0)
-    evictor.claim("b", cells(3, 4), reuse=0.5, tags=[(Tag.SYSTEM_PROMPT, 1), (Tag.RESPONSE, 9)], now=2.0)
-    evictor.claim("c", cells(5), reuse=1.0, tags=[(Tag.RESPONSE, 9)], now=0.0)
-    assert names(evictor.victims(5)) == [4, 2, 1, 3, 5]
-
-
-def test_a_stretch_ends_where_the_tag_does(evictor: Evictor[Cell]) -> None:
-    evictor.claim("a", cells(1, 2, 3), reuse=0.5, tags=[(Tag.SYSTEM_PROMPT, 1), (Tag.RESPONSE, 9)], now=0.0)
-    evictor.claim("b", cells(4), reuse=0.5, tags=[(Tag.TOOL_OUTPUT, 9)], now=0.0)
-    assert names(evictor.victims(2)) == [3, 2]
-    assert names(evictor.victims(2)) == [4, 1]
 
 
 def test_what_several_claim_outlives_each(evictor: Evictor[Cell]) -> None:
@@ -139,13 +124,6 @@ def test_the_heap_does_not_pile_up(evictor: Evictor[Cell]) -> None:
     for turn in range(1_000):
         evictor.expect("a", 0.5, now=float(turn))
     assert len(evictor._heap) < 100
-
-
-def test_boundaries_in_blocks() -> None:
-    tags = (Boundary(Tag.SYSTEM_PROMPT, 0.25), Boundary(Tag.TOOL_OUTPUT, 1.0))
-    assert by_block(tags, 8, is_final=True)[:2] == [(Tag.SYSTEM_PROMPT, 2), (Tag.TOOL_OUTPUT, 8)]
-    assert by_block(tags, 8, is_final=True)[-1][0] is Tag.RESPONSE
-    assert [tag for tag, _ in by_block((), 8, is_final=False)] == [Tag.USER_QUERY, Tag.USER_QUERY]
 
 
 TURNS = st.tuples(

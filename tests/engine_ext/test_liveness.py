@@ -17,15 +17,12 @@ SLOW_HOST = HostMemory(blocks=120, bytes_per_s=2e8)
 """A block takes two steps to copy."""
 
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    "turn": st.integers(0, 9),
     "service": st.sampled_from(ServiceClass),
-    "band": st.integers(0, 7),
     "attained": st.integers(0, 10**6),
     "age_s": st.floats(0, 1e4),
     "retain_s": st.floats(0, 3_600),
     "reuse": st.floats(0, 1),
     "is_final": st.booleans(),
-    "is_superseded": st.booleans(),
     "is_finished": st.booleans(),
     "prefetch_in_s": st.floats(0, 3_600),
 }

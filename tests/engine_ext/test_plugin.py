@@ -5,7 +5,6 @@ import json
 import os
 from argparse import Namespace
 from collections.abc import AsyncIterator
-from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,6 @@ from turnpike_vllm.hints import Hint
 from turnpike_vllm.plugin import Endpoints
 
 SNAPSHOT = {
-    "version": 1,
     "state": "awake",
     "next_deadline_s": None,
     "blocks": {"total": 9, "free": 5, "used": 3, "retained": 1},
@@ -33,15 +31,12 @@ class Core:
     def __init__(self) -> None:
         self.asked: list[tuple[str, Any]] = []
         self.told: dict[str, Any] = dict(SNAPSHOT)
-        self.changed = asyncio.Event()
         self.is_broken = False
 
     async def call_utility_async(self, method: str, *arguments: Any) -> Any:
         self.asked.append((method, arguments))
         if self.is_broken:
             raise Exception("no such method")
-        if method == utilities.WATCH and arguments[0] == self.told["version"]:
-            await self.changed.wait()
         if method == utilities.HINT:
             return {"state": "awake", "followed": len(arguments[0]), "stale": 0}
         return self.told
@@ -83,7 +78,6 @@ async def test_without_an_engine_it_says_so(core: Core, endpoints: Endpoints) ->
     await alone.init_state(None, None, Namespace())
     assert (await alone.snapshot())[0] == 503
     assert (await alone.take_hints(b'{"v":1,"session":"s","seq":1}'))[0] == 503
-    assert [each async for each in alone.events()] == [b'data: {"state":"absent"}\n\n']
     core.is_broken = True
     assert (await endpoints.snapshot())[0] == 503
 
@@ -126,14 +120,11 @@ class Ranks(Core):
 
     async def call_utility_all_async(self, method: str, *arguments: Any) -> list[Any]:
         self.asked.append((method, arguments))
-        # The second rank never changes: had it to wait for that, nobody would get an answer.
-        assert method == utilities.READ or arguments == (-1,)
-        other = {**SNAPSHOT, "version": 5, "next_deadline_s": 3.0, "sessions": {"s": {"retained": 2}}}
+        other = {**SNAPSHOT, "next_deadline_s": 3.0, "sessions": {"s": {"retained": 2}}}
         return [self.told, other]
 
 
-async def test_all_ranks_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugin, "RANKS_S", 0.01)
+async def test_all_ranks_are_told_together() -> None:
     core = Ranks()
     core.told = {
         **SNAPSHOT,
@@ -144,20 +135,12 @@ async def test_all_ranks_are_told_together(monkeypatch: pytest.MonkeyPatch) -> N
     found = Endpoints()
     await found.init_state(SimpleNamespace(engine_core=core), None, Namespace(api_key=None))
     status, told = await found.snapshot()
-    assert (status, told["state"], told["version"], told["next_deadline_s"]) == (200, "inert", 6, 3.0)
+    assert (status, told["state"], told["next_deadline_s"]) == (200, "inert", 3.0)
     assert told["blocks"] == {"total": 18, "free": 10, "used": 6, "retained": 2}
     assert told["waiting"] == {"reactive": [0, 4]}
     assert told["counters"] == {"holds": {"held": 8}}
     assert told["sessions"] == {"s": {"retained": 2}}
     assert [each["state"] for each in told["ranks"]] == ["inert", "awake"]
-    events = found.events()
-    assert json.loads((await anext(events))[6:])["version"] == 6
-    waiting = asyncio.ensure_future(anext(events))
-    await asyncio.sleep(0.05)
-    assert not waiting.done()
-    core.told = {**core.told, "version": 2}
-    assert json.loads((await waiting)[6:])["version"] == 7
-    await events.aclose()
     assert found._refreshing is not None
     found._refreshing.cancel()
 
@@ -181,28 +164,14 @@ async def test_the_refreshing_ends_where_no_scheduler_answers(core: Core) -> Non
     assert (await found.take_hints(b'{"v":1,"session":"s","seq":1}'))[0] == 200
 
 
-async def test_changes_are_pushed_at_most_every_20_ms(endpoints: Endpoints, core: Core) -> None:
-    events = endpoints.events()
-    assert json.loads((await anext(events))[6:])["version"] == 1
-    waiting = asyncio.ensure_future(anext(events))
-    began = asyncio.get_running_loop().time()
-    core.told["version"] = 2
-    core.changed.set()
-    assert json.loads((await waiting)[6:])["version"] == 2
-    assert asyncio.get_running_loop().time() - began >= 0.019
-    await events.aclose()
-
-
-async def test_deadlines_pass_in_the_stream_of_an_idle_engine(
-    endpoints: Endpoints, core: Core, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(plugin, "ALIVE_S", 0.03)
-    events = endpoints.events()
-    await anext(events)
-    assert await anext(events) == b": alive\n\n"
-    core.told = {**SNAPSHOT, "version": 2, "next_deadline_s": 0.0}
-    assert json.loads((await anext(events))[6:])["version"] == 2
-    await events.aclose()
+async def test_deadlines_pass_while_the_engine_idles(core: Core) -> None:
+    core.told = {**SNAPSHOT, "running": {"reactive": [0, 0]}, "next_deadline_s": 0.0}
+    found = Endpoints()
+    await found.init_state(SimpleNamespace(engine_core=core), None, Namespace(api_key=None))
+    await asyncio.sleep(0.2)  # without a deadline it looks again after `GAUGES_S`
+    assert len(core.asked) > 2
+    assert found._refreshing is not None
+    found._refreshing.cancel()
 
 
 def test_the_key_of_the_server_is_wanted() -> None:
@@ -237,7 +206,7 @@ async def test_every_route_wants_the_key_of_the_server_however_it_is_given(
     monkeypatch.delenv("VLLM_API_KEY", raising=False)
     if variable is not None:
         monkeypatch.setenv("VLLM_API_KEY", variable)
-    core.told = {"state": "absent"}  # a stream ends
+    core.told = {"state": "absent"}
     found = Endpoints()
     app = app_of(found)
     await found.init_state(SimpleNamespace(engine_core=core), None, Namespace(api_key=flag))
@@ -249,7 +218,7 @@ async def test_every_route_wants_the_key_of_the_server_however_it_is_given(
             if route.path.startswith("/turnpike/")
             for method in route.methods
         ]
-        assert len(routes) == 4
+        assert len(routes) == 3
         for method, path in routes:
             for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Bearer "}):
                 assert (await client.request(method, path, headers=headers)).status_code == 401
@@ -282,6 +251,4 @@ async def test_a_body_has_a_bound() -> None:
 def test_the_engine_core_without_our_scheduler() -> None:
     core = SimpleNamespace(scheduler=SimpleNamespace())
     assert utilities.read(core)["state"] == "absent"
-    watched = utilities.watch(core, 0)
-    assert not isinstance(watched, Future) and watched["state"] == "absent"
     assert utilities.hint(core, [], {})["state"] == "absent"

@@ -123,12 +123,12 @@ class TestRetention:
         """A session whose first turn has just ended: the engine, its history, the turn's id."""
         engine = make(**options)
         first = prompt(1, 480)
-        name = engine.submit(first, max_tokens=16, hint=Hint(session="s", seq=1, turn=1, retain_s=10.0))
+        name = engine.submit(first, max_tokens=16, hint=Hint(session="s", seq=1, retain_s=10.0))
         engine.run()
         return engine, first + engine.done[name].tokens, name
 
     def turn_2(self, engine: SimulatedEngine, history: list[int]) -> int:
-        hint = Hint(session="s", seq=9, turn=2)
+        hint = Hint(session="s", seq=9)
         name = engine.submit([*history, *prompt(5, 40)], hint=hint)
         engine.run()
         return engine.done[name].cached_tokens
@@ -170,14 +170,6 @@ class TestRetention:
         assert engine.account()[2] == 0
         assert counters(engine)["releases"] == {"finished": 1}
         assert counters(engine)["hints"]["stale"] == 2
-
-    def test_superseded_state_goes_and_goes_first(self, make: Make) -> None:
-        engine, history, _ = self.warm(make)
-        engine.hint(Hint(session="s", seq=2, is_superseded=True))
-        assert counters(engine)["releases"] == {"superseded": 1}
-        engine.submit(prompt(70, 460), max_tokens=2)
-        engine.run()
-        assert self.turn_2(engine, history) < 480
 
     def test_no_hold_for_aborted_finished_or_final_turns(self, make: Make) -> None:
         engine = make()
@@ -248,12 +240,12 @@ class TestRetention:
         engine = make()
         history, late = prompt(1, 300), list[tuple[float, Hint]]()
         for turn in range(8):
-            hint = Hint(session="s", seq=10 * turn, turn=turn, retain_s=2.0)
+            hint = Hint(session="s", seq=10 * turn, retain_s=2.0)
             name = engine.submit(history, max_tokens=16, hint=hint)
             engine.run()
             assert engine.done[name].cached_tokens >= (0 if turn == 0 else len(history) - 16 - 2 * SIZE)
             history += engine.done[name].tokens
-            about = [Hint(session="s", seq=10 * turn + n, turn=turn, retain_s=n * 3.0) for n in (2, 1, 2)]
+            about = [Hint(session="s", seq=10 * turn + n, retain_s=n * 3.0) for n in (2, 1, 2)]
             late += [(engine.now + 0.2, each) for each in about]
             engine.rest(gap_s)
             for due, hint in [each for each in late if each[0] <= engine.now]:
@@ -307,20 +299,19 @@ class TestOrder:
             order[biased] = engine.done[short].ttft_s
         assert order[True] < 0.2 * order[False]
 
-    def test_bands_and_tasks(self, make: Make) -> None:
+    def test_classes_and_tasks(self, make: Make) -> None:
         engine = make(blocks=2_000, max_num_seqs=1)
         engine.submit(prompt(0, 100), max_tokens=30, hint=Hint(session="first", seq=1))
         engine.step()
         hints = [
             Hint(session="young", seq=1),
             Hint(session="old", seq=1, age_s=50.0),
-            Hint(session="urgent", seq=1, band=2),
-            Hint(session="background", seq=1, service=ServiceClass.PROACTIVE, band=0),
+            Hint(session="background", seq=1, service=ServiceClass.PROACTIVE, age_s=90.0),
         ]
         names = [engine.submit(prompt(n, 100), max_tokens=2, hint=hint) for n, hint in enumerate(hints, 1)]
         engine.run()
         by_time = sorted(names, key=lambda name: engine.done[name].first_token or 0.0)
-        assert by_time == [names[2], names[1], names[0], names[3]]
+        assert by_time == [names[1], names[0], names[2]]
 
     def test_service_demotes_a_session_and_moves_with_it(self, make: Make) -> None:
         engine = make(blocks=2_000)
@@ -349,11 +340,11 @@ class TestOrder:
     def test_nobody_waits_for_ever_behind_newcomers(self, make: Make) -> None:
         engine = make(blocks=2_000, max_num_seqs=1)
         engine.submit(prompt(0, 100), max_tokens=50, hint=Hint(session="x", seq=1))
-        poor = engine.submit(prompt(1, 4_500), max_tokens=2, hint=Hint(session="poor", seq=1, band=7))
+        poor = engine.submit(prompt(1, 4_500), max_tokens=2, hint=Hint(session="poor", seq=1))
         for number in range(400):
             if engine.done[poor].first_token is not None:
                 break
-            engine.submit(prompt(number, 100), max_tokens=40, hint=Hint(session=f"n{number}", seq=1, band=0))
+            engine.submit(prompt(number, 100), max_tokens=40, hint=Hint(session=f"n{number}", seq=1))
             engine.run(until=engine.now + 0.1)
         assert engine.done[poor].ttft_s < 32.0
 

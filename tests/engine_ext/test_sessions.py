@@ -8,9 +8,15 @@ from turnpike_vllm.sessions import Session, Sessions, ThreadPolicy
 
 
 def heard(
-    books: Sessions, seq: int, *, session: str = "s", now: float = 0.0, **more: Any
+    books: Sessions,
+    seq: int,
+    *,
+    session: str = "s",
+    begins_turn: bool = False,
+    now: float = 0.0,
+    **more: Any,
 ) -> Session | Refusal:
-    return books.follow(Hint(session=session, seq=seq, **more), now=now)
+    return books.follow(Hint(session=session, seq=seq, **more), begins_turn=begins_turn, now=now)
 
 
 def policy(books: Sessions, thread: str = "") -> ThreadPolicy:
@@ -30,20 +36,19 @@ def test_only_newer_hints_of_a_thread_are_followed() -> None:
 
 def test_what_is_not_said_stays_within_a_turn() -> None:
     books = Sessions(10, 60.0)
-    heard(books, 1, turn=1, retain_s=5.0, reuse=0.9, is_final=True)
-    heard(books, 2, turn=1)
+    heard(books, 1, begins_turn=True, retain_s=5.0, reuse=0.9, is_final=True)
+    heard(books, 2, prefetch_in_s=4.0)
     assert (policy(books).retain_s, policy(books).reuse, policy(books).is_final) == (5.0, 0.9, True)
-    heard(books, 3, turn=2)
+    heard(books, 3, begins_turn=True)
     assert (policy(books).retain_s, policy(books).reuse, policy(books).is_final) == (None, 0.9, False)
+    assert policy(books).prefetch_in_s is None
 
 
 def test_a_session_s_fields() -> None:
     books = Sessions(10, 60.0)
-    found = heard(
-        books, 1, service=ServiceClass.PROACTIVE, band=1, parent="p", age_s=7.0, attained=900, now=10.0
-    )
+    found = heard(books, 1, service=ServiceClass.PROACTIVE, age_s=7.0, attained=900, now=10.0)
     assert isinstance(found, Session)
-    assert (found.klass, found.band, found.parent, found.task_at) == (ServiceClass.PROACTIVE, 1, "p", 3.0)
+    assert (found.klass, found.task_at) == (ServiceClass.PROACTIVE, 3.0)
     assert found.service.total == 900
     heard(books, 2, age_s=1.0, now=11.0)
     assert found.task_at == 3.0  # a task does not get younger

@@ -1,28 +1,6 @@
-"""Those who wait for a change are answered once, together."""
+"""What is counted of requests on their way to the first step."""
 
-from typing import Any
-
-from turnpike_vllm.telemetry import LaunchDelay, Watchers
-
-
-def test_a_change_answers_all_once() -> None:
-    asked: list[int] = []
-
-    def snapshot() -> dict[str, Any]:
-        asked.append(1)
-        return {"version": watchers.version}
-
-    watchers = Watchers()
-    watchers.answer(snapshot)
-    assert not asked  # nobody waited
-    first, second, gone = watchers.wait(), watchers.wait(), watchers.wait()
-    gone.cancel()
-    watchers.changed()
-    watchers.answer(snapshot)
-    assert first.result(0) == second.result(0) == {"version": 1}
-    assert len(asked) == 1
-    watchers.answer(snapshot)
-    assert len(asked) == 1
+from turnpike_vllm.telemetry import LaunchDelay
 
 
 def test_launch_delay() -> None:

@@ -62,7 +62,7 @@ _OURS = Hint(session="s-ours", seq=1).as_json()
 
 
 def _forged(rng: random.Random) -> str:
-    text = Hint(session="s-victim", seq=2**53, band=0, is_finished=True).as_json()
+    text = Hint(session="s-victim", seq=2**53, is_finished=True).as_json()
     return rng.choice(
         (text, hints.sign(text, "guessed"), f"{'0' * 64} {text}", hints.sign(_OURS, _KEY)[:64] + " " + text)
     )

@@ -1,5 +1,6 @@
 """Hints, as the engine reads them."""
 
+import dataclasses
 import math
 import random
 from typing import Any
@@ -9,13 +10,11 @@ from turnpike_vllm import hints
 from turnpike_vllm.hints import Hint, Refusal
 
 _KEY = "k" * 64
+_FIELDS = sorted({hints._WIRE_NAMES.get(each.name, each.name) for each in dataclasses.fields(Hint)})
 
 
 def make(rng: random.Random) -> Any:
-    fields = [
-        (field, rng.choice((value(rng, 2), 1, 0.5, "reactive", [["response", 1]])))
-        for field in sorted(hints._FIELDS)
-    ]
+    fields = [(field, rng.choice((value(rng, 2), 1, 0.5, "reactive"))) for field in _FIELDS]
     members = [each for each in fields if rng.randrange(3) == 0]
     text = spelt(
         rng, [("v", 1), ("session", "s"), ("seq", 1), *members][rng.randrange(2) * rng.randrange(4) :]

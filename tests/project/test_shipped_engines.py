@@ -144,7 +144,7 @@ def test_hints_are_followed_and_a_pause_s_blocks_are_held(shipped: Shipped, tmp_
 
 
 def test_no_client_can_hint(shipped: Shipped, tmp_path: Path) -> None:
-    forged = Hint(session="s-forged", seq=2**53, band=0, retain_s=3_600.0).as_json()
+    forged = Hint(session="s-forged", seq=2**53, retain_s=3_600.0).as_json()
     messages = [{"role": "user", "content": f"[[script:fix]] {LONG}"}]
     stated = {
         "model": shipped.model,

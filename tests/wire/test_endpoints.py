@@ -72,7 +72,7 @@ def test_paths_that_name_stored_things(method, path, state_id, is_replayable):
         "/metrics",
         "/metrics/anything",
         "/turnpike/hints",
-        "/turnpike/kv/stream",
+        "/turnpike/kv/anything",
         "/%74urnpike/key",
         "/v1/load_lora_adapter",
         "/adapters/mine",

@@ -13,7 +13,7 @@ from tests.workflow.test_conversations import answer, facts, ref
 from turnpike_vllm.hints import Hint, ServiceClass, parse
 
 A = ReplicaId("a")
-NOTHING: Any = {"age_s": 0.0, "parent": None, "service_class": None, "now": 0.0}
+NOTHING: Any = {"age_s": 0.0, "service_class": None, "now": 0.0}
 """Is said with a request."""
 
 
@@ -52,7 +52,7 @@ def test_what_a_session_is_and_had_goes_with_it_to_another_engine():
     known: Any = Predictor(WorkflowConfig())
 
     def sent(to: str, now: float) -> Any:
-        told = {"age_s": now, "parent": None, "service_class": "proactive", "now": now}
+        told = {"age_s": now, "service_class": "proactive", "now": now}
         return parse(known.hint_with_request(ref("s"), facts(), ReplicaId(to), **told))
 
     def said(prompt: int, cached: int, output: int, now: float) -> None:
