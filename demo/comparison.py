@@ -87,10 +87,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
             f"Turnpike: {of.sessions} sessions {of.seconds:.0f} s at the gateway: {WAITS[reason.value]}"
             for reason, of in self.held.items()
         ]
+        queued = "requests {:.0f} s in the engines' queues, where batch or KV cache were full"
         return [
-            f"stock: requests {self.stock.counts.queued_s:.0f} s in the engines' queues, in the order of arrival",
+            f"stock: {queued.format(self.stock.counts.queued_s)}",
             *held,
-            f"Turnpike: requests {self.ours.counts.queued_s:.0f} s in the engines' queues",
+            f"Turnpike: {queued.format(self.ours.counts.queued_s)}",
         ]
 
     @property
@@ -107,7 +108,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         if at_door:
             lost.append(
                 f"{len(late)} first tokens came later than stock's 99th percentile; {at_door} of these turns "
-                "were at the gateway most of that time: who does not fit waits once, not a little at each turn"
+                "were at the gateway most of the time: who does not fit waits once, not a little at each turn"
             )
         return lost
 
@@ -167,13 +168,13 @@ _MEASURED: tuple[tuple[str, str, Callable[[Side], float]], ...] = (
         "",
         lambda side: side.counts.prompt_tokens - side.counts.cached_tokens,
     ),
-    ("of conversations, computed again", "", _lost_tokens),
+    ("conversations' tokens computed again", "", _lost_tokens),
     ("preemptions", "", lambda side: side.counts.preemptions),
     ("waited in the engines' queues, in all", "s", _queued_s),
     ("waited at the gateway, in all", "s", _at_door_s),
 )
-"""First tokens, what is computed again and who waited are of the replayed conversations; what engines count is
-everybody's."""
+"""First tokens, what is computed again and waits at the gateway are the replayed conversations'; what engines
+count is everybody's."""
 
 
 def _first_tokens(side: Side) -> list[float]:

@@ -18,7 +18,7 @@ _PHASES = (
 )
 _STYLE = """
 td.better { color: var(--c2); font-weight: 600; } td.worse { color: var(--wait); font-weight: 600; }
-td.same { color: var(--dim); } .legend.still { position: static; }
+td.same { color: var(--dim); } .legend.still { position: static; } .plots { max-width: 560px; }
 """
 
 

@@ -1,11 +1,13 @@
 """The comparison as text: one table, and a picture in bars, for a terminal of 110 columns."""
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 
 from demo import printing
 from demo.comparison import Comparison, Measure, done_over_time
 
 STOCK, OURS = "stock", "Turnpike"
+_WIDTH = 110
 _BAR = 44
 _COLUMNS = 60
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -31,11 +33,11 @@ def as_text(compared: Comparison) -> str:
             *_picture(compared),
             "",
             "What waited, and why",
-            *(f"  {line}" for line in compared.waits),
+            *_wrapped(compared.waits),
             "",
             "Where it does not help",
-            *(f"  {line}" for line in compared.losses or ["nothing here was worse"]),
-            *(f"  {line}" for line in compared.caveats),
+            *_wrapped(compared.losses or ["nothing here was worse"]),
+            *_wrapped(compared.caveats),
         )
     )
 
@@ -44,12 +46,17 @@ def introduction(compared: Comparison) -> list[str]:
     """What was done."""
     agents, conversations = len(compared.ours.agents), len(compared.ours.played.seen.seconds)
     return [
-        f"The same {agents} real agents and {conversations} replayed conversations, twice, on the same engines:",
-        f"{compared.peak_tokens:,} tokens in the conversations alone, {compared.kv_tokens:,} in both KV caches.",
-        "stock: a load balancer. Sessions that name themselves stay on one engine, other requests go in turn.",
-        "stock: the engines' plugin is loaded and sleeps, since nobody sends a hint: vLLM as it comes.",
+        f"Twice on the same engines: {agents} real agents and {conversations} replayed conversations.",
+        f"The conversations grow to {compared.peak_tokens:,} tokens; the KV caches hold {compared.kv_tokens:,}.",
+        "stock: a load balancer keeps sessions that name themselves on one engine; others go in turn.",
+        "stock: the engines' plugin is loaded and sleeps, as nobody sends a hint: vLLM as it comes.",
         "Turnpike: the gateway with its defaults, just started; it sends the plugin hints.",
     ]
+
+
+def _wrapped(lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        yield from textwrap.wrap(line, _WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
 def _cells(measure: Measure) -> tuple[str, ...]:
