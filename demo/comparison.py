@@ -107,8 +107,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         at_door = sum(turn.waited_s > (turn.first_token_s - turn.arrival_s) / 2 for turn in late)
         if at_door:
             lost.append(
-                f"{len(late)} first tokens came later than stock's 99th percentile; {at_door} of these turns "
-                "were at the gateway most of the time: who does not fit waits once, not a little at each turn"
+                f"of first tokens {len(late)} came later than stock's 99th percentile, {at_door} of them as "
+                "their turns waited at the gateway: who does not fit waits once, not a little at each turn"
             )
         return lost
 

@@ -47,7 +47,7 @@ def introduction(compared: Comparison) -> list[str]:
     agents, conversations = len(compared.ours.agents), len(compared.ours.played.seen.seconds)
     return [
         f"Twice on the same engines: {agents} real agents and {conversations} replayed conversations.",
-        f"The conversations grow to {compared.peak_tokens:,} tokens; the KV caches hold {compared.kv_tokens:,}.",
+        f"The conversations grow to {compared.peak_tokens:,} tokens; KV caches hold {compared.kv_tokens:,}.",
         "stock: a load balancer keeps sessions that name themselves on one engine; others go in turn.",
         "stock: the engines' plugin is loaded and sleeps, as nobody sends a hint: vLLM as it comes.",
         "Turnpike: the gateway with its defaults, just started; it sends the plugin hints.",
