@@ -24,14 +24,14 @@ from gateway.simulator.live.player import play
 from gateway.workload.trace.format import Session
 
 NAMED_BY = "x-session-affinity"
-CONVERSATIONS = 28
-"""Of `KIND`: some 170,000 tokens at last, where two engines' KV caches hold 128,000, for the agents too."""
+CONVERSATIONS = 24
+"""Of `KIND`: 160,000 tokens at last, where two engines' KV caches hold 128,000, for the agents too."""
 KIND = Kind(
     name="replayed",
     seed=7,
-    turns=(4, 7),
-    first_tokens=(2_500, 4_500),
-    grows_by=(200, 900),
+    turns=(5, 7),
+    first_tokens=(4_500, 6_500),
+    grows_by=(100, 400),
     output_tokens=(20, 50),
     tool_s=1.0,
     apart_s=0.15,
