@@ -87,7 +87,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
             f"Turnpike: {of.sessions} sessions {of.seconds:.0f} s at the gateway: {WAITS[reason.value]}"
             for reason, of in self.held.items()
         ]
-        queued = "requests {:.0f} s in the engines' queues, where batch or KV cache were full"
+        queued = "requests {:.0f} s in the engines' queues, until a step had room for them"
         return [
             f"stock: {queued.format(self.stock.counts.queued_s)}",
             *held,
