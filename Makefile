@@ -8,6 +8,7 @@ bin := .venv/bin
 # Checked where they exist.
 python_trees := gateway engine_ext/turnpike_vllm $(foreach tree,demo tests benchmarks,$(if $(wildcard $(tree)/*.py $(tree)/*/*.py),$(tree)))
 pytest_args ?=
+demo_args ?=
 # Arguments may choose tests that are all in the other half; without any, to find none is a failure.
 or_none := $(if $(pytest_args),|| test $$? -eq 5)
 
@@ -43,8 +44,8 @@ fast: setup  ## the fast tests alone
 fuzz: setup  ## a million inputs for whatever reads what others send, on all cores (minutes)
 	$(bin)/python -m tests.fuzz.runner
 
-demo: setup  ## two real vLLM servers, the gateway, real agents: what changes
-	$(bin)/python -m demo
+demo: setup  ## real agents and vLLM servers, with a load balancer and with the gateway: what changes
+	$(bin)/python -m demo $(demo_args)
 
 format: setup  ## rewrite the sources as the formatter and the linter want them
 	$(bin)/ruff check --fix-only --quiet .

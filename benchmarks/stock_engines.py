@@ -63,7 +63,7 @@ def stock_engines(stack: ExitStack, replicas: int, *, kv_blocks: int = KV_BLOCKS
             engine.launch()
     for engine in engines:
         engine.wait_healthy(_HEALTHY_WITHIN_S)
-        _warm_up(engine.url)
+        warm_up(engine.url)
     return [engine.url for engine in engines], model
 
 
@@ -85,29 +85,36 @@ class PrefixCache(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, engines: Sequence[str]) -> "PrefixCache":
-        return cls.read([_get(f"{url}/metrics") for url in engines])
+        return cls.read(metrics(engines))
 
     @classmethod
     def read(cls, texts: Sequence[str]) -> "PrefixCache":
-        def total(name: str) -> float:
-            lines = [
-                line for text in texts for line in text.splitlines() if line.startswith(f"{name}_total{{")
-            ]
-            if not lines:
-                raise BenchmarkError(f"an engine's metrics lack {name}")
-            return sum(float(line.rpartition(" ")[2]) for line in lines)
-
-        return cls(total("vllm:prefix_cache_queries"), total("vllm:prefix_cache_hits"))
+        return cls(
+            total(texts, "vllm:prefix_cache_queries_total"), total(texts, "vllm:prefix_cache_hits_total")
+        )
 
     def hit_rate_since(self, before: "PrefixCache") -> float:
         return (self.hits - before.hits) / max(1.0, self.queries - before.queries)
 
 
-def _warm_up(url: str) -> None:
+def metrics(engines: Sequence[str]) -> list[str]:
+    """What each tells, as text."""
+    return [_get(f"{url}/metrics") for url in engines]
+
+
+def total(texts: Sequence[str], name: str) -> float:
+    """Of all samples of this name."""
+    lines = [line for text in texts for line in text.splitlines() if line.startswith(f"{name}{{")]
+    if not lines:
+        raise BenchmarkError(f"an engine's metrics lack {name}")
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+def warm_up(url: str, model: str = MODEL) -> None:
     """The first prompts of a server take longer; none of them is measured."""
     for words in _WARM_UP_WORDS:
         messages = [{"role": "user", "content": " and" * words}]
-        body = {"model": MODEL, "messages": messages, "max_tokens": 30, "ignore_eos": True}
+        body = {"model": model, "messages": messages, "max_tokens": 30, "ignore_eos": True}
         _post(f"{url}/v1/chat/completions", json.dumps(body).encode())
 
 

@@ -1,7 +1,8 @@
-"""Real agents, through the gateway, on real vLLM servers: prepares everything, shows it, reports, cleans up.
+"""A crowd with real agents on real vLLM servers, as they come and behind the gateway: what changes.
 
-Exit status 0 only if every agent did its work and every run was recognised as exactly one session;
-1 if not, 2 if something is missing, 130 if it was interrupted.
+Exit status 0 only if everybody was served, every agent did its work and every run was recognised as exactly
+one session (that something was slower is no failure); 1 if not, 2 if something is missing, 130 if it was
+interrupted.
 """
 
 import argparse
@@ -14,19 +15,25 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from demo import printing, records, report, stage, telemetry
+from benchmarks.stock_engines import warm_up
+from demo import page, printing, records, report, side_by_side, stage, telemetry
+from demo.balancer import Balancer, Choose
+from demo.comparison import Comparison
 from demo.errors import DemoError
 from demo.install import ROOT, install_agents, require_node
 from demo.processes import Children, free_port, require_free
-from demo.progress import Progress
-from demo.runs import AgentRun, Place, plans, run_agents
-from demo.telemetry import EngineTelemetry
+from demo.progress import Progress, Say
+from demo.replay import CONVERSATIONS, Replay, replay
+from demo.runs import AgentRun, Place, Plan, plans, run_agents
+from demo.sides import Side, run_side
 
 ENGINES = 2
 KEPT_DIRECTORIES = 3
+PAGE = "report.html"
 MISSING, INTERRUPTED = 2, 130
 
 
@@ -51,7 +58,19 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m demo", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--port", type=int, help="the gateway's port (default: a free one)")
     parser.add_argument(
-        "--runs-each", type=int, default=2, metavar="N", help="runs of each agent (default: 2)"
+        "--quick",
+        action="store_true",
+        help="real agents through the gateway alone: what it makes of them, without the comparison",
+    )
+    parser.add_argument(
+        "--runs-each", type=int, metavar="N", help="runs of each agent (default: 1, or 2 if it is quick)"
+    )
+    parser.add_argument(
+        "--conversations",
+        type=int,
+        default=CONVERSATIONS,
+        metavar="N",
+        help=f"replayed beside the agents, for the comparison (default: {CONVERSATIONS})",
     )
     parser.add_argument(
         "--traces", metavar="URL", help="send traces there, such as http://localhost:4318/v1/traces"
@@ -98,24 +117,121 @@ async def _demo(options: argparse.Namespace, name: str, children: Children) -> i
     port = free_port() if options.port is None else require_free(options.port)
     directory = _new_directory(name)
     say(f"logs and scratch directories: {directory.relative_to(ROOT)}")
+    replayed = None if options.quick else await asyncio.to_thread(replay, options.conversations)
     async with asyncio.TaskGroup() as beside, AsyncExitStack() as stack:
         installed = beside.create_task(install_agents(children, directory, say))
-        backends = await stack.enter_async_context(stage.engines(ENGINES, children, directory, say))
+        starting = stage.engines(
+            ENGINES,
+            children,
+            directory,
+            say,
+            options=stage.ENGINE if replayed is None else stage.SMALL_ENGINE,
+            more_scripts=None if replayed is None else replayed.scripts,
+        )
+        backends = await stack.enter_async_context(starting)
+        await installed
+        place = Place(gateway_url="", model=stage.MODEL, directory=directory, children=children)
+        show = _Show(place=place, backends=backends, planned=plans(runs_each=_runs_each(options)), say=say)
+        # Before there is a gateway: nobody has sent the engines a hint, so their plugin sleeps.
+        stock = None if replayed is None else await show.stock(replayed)
         gateway = await stack.enter_async_context(
             stage.gateway(backends, port, children, directory, say, traces=options.traces)
         )
-        await installed
-        planned = plans(runs_each=options.runs_each)
-        say(f"running {len(planned)} agents at once: {', '.join(plan.name for plan in planned)}")
-        place = Place(gateway_url=gateway.url, model=stage.MODEL, directory=directory, children=children)
         say(f"watch them: {gateway.control_url}/turnpike/")
-        async with telemetry.watched(backends) as engines:
-            runs = await run_agents(place, planned, say)
+        shown = await show.through(gateway, replayed, stock)
+        _write(shown, gateway, directory)
+        print(f"\n{shown.text}\n", flush=True)
+        if shown.compared is not None:
+            say(f"the same as a page, with every conversation: {(directory / PAGE).as_uri()}")
         if options.stay:
-            say(f"all agents have ended; look at {gateway.control_url}/turnpike/ and press Enter to end")
+            say(f"look at {gateway.control_url}/turnpike/ and press Enter to end")
             await _enter()
         say("stopping the gateway and the servers")
-    return _conclude(runs, engines, directory, gateway.stream, options, say)
+    say("done; nothing is left running")
+    if options.json:
+        print(json.dumps(shown.totals | {"took_s": round(say.elapsed_s, 1), "stream": str(gateway.stream)}))
+    return 0 if shown.is_good else 1
+
+
+def _runs_each(options: argparse.Namespace) -> int:
+    return int(options.runs_each or (2 if options.quick else 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shown:
+    """What came of it."""
+
+    made: report.Report
+    compared: Comparison | None
+    runs: list[AgentRun]
+    """Through the gateway."""
+
+    @property
+    def is_good(self) -> bool:
+        return self.made.is_good and (self.compared is None or self.compared.is_done)
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        compared = {} if self.compared is None else {"comparison": self.compared.totals()}
+        return self.made.totals() | {"ok": self.is_good} | compared
+
+    @property
+    def text(self) -> str:
+        parts = [printing.as_text(self.made)]
+        if self.compared is not None:
+            parts.append(side_by_side.as_text(self.compared))
+        return "\n\n\n".join(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Show:
+    """The crowd, on these engines."""
+
+    place: Place
+    backends: list[str]
+    planned: list[Plan]
+    say: Say
+
+    async def stock(self, replayed: Replay) -> Side:
+        """Without a gateway."""
+        self.say("both engines answer a few prompts, which nobody measures")
+        for url in self.backends:
+            await asyncio.to_thread(warm_up, url, stage.MODEL)
+        return await self._side("stock", Balancer(self.backends).choose, replayed)
+
+    async def through(self, gateway: stage.Gateway, replayed: Replay | None, stock: Side | None) -> _Shown:
+        """`stock`: what it is compared with."""
+        async with telemetry.watched(self.backends) as engines:
+            if replayed is None or stock is None:
+                names = ", ".join(plan.name for plan in self.planned)
+                self.say(f"running {len(self.planned)} agents at once: {names}")
+                place, ours = replace(self.place, gateway_url=gateway.url), None
+                runs = await run_agents(place, self.planned, self.say)
+            else:
+                ours = await self._side("turnpike", gateway.url, replayed)
+                runs = ours.agents
+        await asyncio.sleep(records.WITHIN_S)
+        seen = records.read(gateway.stream)
+        compared = None
+        if ours is not None and stock is not None and replayed is not None:
+            compared = Comparison(
+                stock=stock,
+                ours=ours,
+                held=seen.held(),
+                kv_tokens=len(self.backends) * stage.KV_BLOCKS * stage.SMALL_ENGINE.block_size,
+                peak_tokens=replayed.peak_tokens,
+            )
+        return _Shown(made=report.make(runs, seen, engines), compared=compared, runs=runs)
+
+    async def _side(self, name: str, where: str | Choose, replayed: Replay) -> Side:
+        agents, conversations = len(self.planned), len(replayed.sessions)
+        self.say(f"{name}: {agents} real agents and {conversations} replayed conversations come")
+        place = replace(self.place, gateway_url=where, directory=self.place.directory / name)
+        side = await run_side(
+            place, self.backends, self.planned, replayed, lambda line: self.say(f"{name}: {line}")
+        )
+        self.say(f"{name}: everybody done after {side.took_s:.1f} s")
+        return side
 
 
 async def _enter() -> None:
@@ -139,27 +255,16 @@ def _new_directory(name: str) -> Path:
     return directory
 
 
-def _conclude(
-    runs: list[AgentRun],
-    engines: EngineTelemetry,
-    directory: Path,
-    stream: Path,
-    options: argparse.Namespace,
-    say: Progress,
-) -> int:
-    made = report.make(runs, records.read(stream), engines)
-    totals = json.dumps(made.totals() | {"took_s": round(say.elapsed_s, 1), "stream": str(stream)})
-    (directory / "report.json").write_text(totals)
+def _write(shown: _Shown, gateway: stage.Gateway, directory: Path) -> None:
+    (directory / "report.json").write_text(json.dumps(shown.totals))
     with (directory / "requests.jsonl").open("w") as lines:
-        for run in runs:
+        for run in shown.runs:
             lines.writelines(
                 json.dumps({"run": run.plan.name} | asdict(exchange)) + "\n" for exchange in run.exchanges
             )
-    say("done; nothing is left running\n")
-    print(printing.as_text(made))
-    if options.json:
-        print(totals)
-    return 0 if made.is_good else 1
+    if shown.compared is not None:
+        dashboard = f"{gateway.control_url}/turnpike/"
+        (directory / PAGE).write_text(page.as_html(shown.compared, dashboard=dashboard), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The proxy in front of one agent run: it knows who sent a request, and notes what the gateway made of it.
 
+Without a gateway it is the load balancer's place: then each request has its own server.
+
 Every run has a listener of its own, so the truth never depends on what a request says. Requests and
 responses pass byte for byte, streams as they come; only where the run's identity is to be hidden are
 some headers and body fields left out. A response that breaks off breaks off for the agent too.
@@ -16,6 +18,7 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict, MultiMapping
 from yarl import URL
 
+from demo.balancer import Choose
 from demo.identity import strip_body, strip_headers
 
 HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"})
@@ -45,8 +48,9 @@ class Exchange:
 class Hop:
     """A listener on a free local port in front of `upstream`; an async context manager."""
 
-    def __init__(self, upstream: str, *, strip: bool) -> None:
-        self._upstream = upstream.rstrip("/")
+    def __init__(self, upstream: str | Choose, *, strip: bool) -> None:
+        """`upstream`: a URL, or what chooses one for each request."""
+        self._choose: Choose = upstream if callable(upstream) else lambda _: upstream
         self._strip = strip
         self.exchanges: list[Exchange] = []
         self.base_url = ""
@@ -85,25 +89,31 @@ class Hop:
             exchange.taken += fields
             if body and hdrs.CONTENT_LENGTH in headers:
                 headers[hdrs.CONTENT_LENGTH] = str(len(body))
-        headers[hdrs.HOST] = URL(self._upstream).authority
+        upstream = self._choose(headers).rstrip("/")
+        headers[hdrs.HOST] = URL(upstream).authority
         self.exchanges.append(exchange)
-        return await self._forward(request, exchange, headers, body)
+        return await self._forward(request, upstream, exchange, headers, body)
 
     async def _forward(
-        self, request: web.Request, exchange: Exchange, headers: CIMultiDict[str], body: bytes
+        self,
+        request: web.Request,
+        upstream: str,
+        exchange: Exchange,
+        headers: CIMultiDict[str],
+        body: bytes,
     ) -> web.StreamResponse:
         exchange.sent_at_s = time.time()
         try:
             answer = await self._client.request(
                 request.method,
-                URL(self._upstream + request.raw_path, encoded=True),
+                URL(upstream + request.raw_path, encoded=True),
                 headers=headers,
                 data=body or None,
                 skip_auto_headers=NEVER_ADD,
                 allow_redirects=False,
             )
         except aiohttp.ClientError as error:
-            return web.Response(status=502, text=f"demo hop: the gateway did not answer: {error}")
+            return web.Response(status=502, text=f"demo hop: {upstream} did not answer: {error}")
         async with answer:
             _read_receipt(exchange, answer)
             reply = web.StreamResponse(

@@ -14,7 +14,7 @@ _HEAD = (
 
 def as_text(report: Report) -> str:
     """A table of the runs, and what it comes to."""
-    return "\n".join((*_table([_HEAD, *(_cells(row) for row in report.rows)]), "", *_summary(report)))
+    return "\n".join((*table([_HEAD, *(_cells(row) for row in report.rows)], words=3), "", *_summary(report)))
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -32,13 +32,14 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+def table(rows: Sequence[Sequence[str]], *, words: int) -> list[str]:
+    """Aligned; the first row is the head, the first columns hold so many `words`, the others numbers."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
-        words = [cell.ljust(width) for cell, width in zip(row[:3], widths[:3], strict=True)]
-        numbers = [cell.rjust(width) for cell, width in zip(row[3:], widths[3:], strict=True)]
-        lines.append("  ".join((*words, *numbers)))
+        texts = [cell.ljust(width) for cell, width in zip(row[:words], widths[:words], strict=True)]
+        numbers = [cell.rjust(width) for cell, width in zip(row[words:], widths[words:], strict=True)]
+        lines.append("  ".join((*texts, *numbers)))
     return [lines[0], "-" * len(lines[0]), *lines[1:]]
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 
 from demo.hop import Exchange
-from gateway.domain.records import GpuEnd, Record, ToolEnd, TurnArrived
+from gateway.domain.decision import WaitReason
+from gateway.domain.records import GpuEnd, Record, SessionAdmitted, SessionHeld, ToolEnd, TurnArrived
 
 CLOCK_SLACK_S = 0.005
 """Two processes read the same clock; a turn is not matched to a request sent later than this after it."""
@@ -28,6 +29,18 @@ class SessionStory:
     output_tokens: int = 0
 
 
+WITHIN_S = 0.3
+"""A gateway that runs has told of all that is over, after so long."""
+
+
+class Held(msgspec.Struct, kw_only=True):
+    """Sessions that waited for a place, for one reason."""
+
+    sessions: int = 0
+    seconds: float = 0.0
+    """All together."""
+
+
 @dataclass
 class Stream:
     """All records of one gateway process, in order."""
@@ -42,6 +55,19 @@ class Stream:
             if session is not None:
                 _tell(stories.setdefault(session, SessionStory()), record)
         return stories
+
+    def held(self) -> dict[WaitReason, Held]:
+        """Who waited for a place and got it, by what kept them out when they came."""
+        reasons: dict[str, WaitReason] = {}
+        held: dict[WaitReason, Held] = {}
+        for record in self.records:
+            if isinstance(record, SessionHeld):
+                reasons[record.session] = record.reason
+            elif isinstance(record, SessionAdmitted) and record.session in reasons:
+                of = held.setdefault(reasons.pop(record.session), Held())
+                of.sessions += 1
+                of.seconds += record.waited_ms / 1000
+        return held
 
     def added_ms(self, exchanges: Iterable[Exchange]) -> list[float]:
         """For each request that was answered: how much longer it took for the agent than upstream.
@@ -64,9 +90,10 @@ class Stream:
 
 
 def read(path: Path) -> Stream:
-    """The stream of a gateway that has ended."""
+    """Whole lines: of a gateway that still runs, what it has told so far."""
     decoder = msgspec.json.Decoder(Record)
-    return Stream([decoder.decode(line) for line in path.read_bytes().splitlines() if line])
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    return Stream([decoder.decode(line) for line in whole.splitlines()])
 
 
 def _tell(story: SessionStory, record: Record) -> None:

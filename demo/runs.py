@@ -8,6 +8,7 @@ from pathlib import Path
 
 from demo import workshop
 from demo.agents import AGENTS, Agent, Launch, environment
+from demo.balancer import Choose
 from demo.hop import Exchange, Hop
 from demo.processes import Children, last_lines
 from demo.progress import Say
@@ -21,8 +22,8 @@ SAY_EVERY_S = 5.0
 class Place:
     """Where runs are made."""
 
-    gateway_url: str
-    """Or any server that speaks the agents' protocols."""
+    gateway_url: str | Choose
+    """Or any server that speaks the agents' protocols, or what chooses one for each request."""
     model: str
     directory: Path
     """Every run gets a directory in here."""

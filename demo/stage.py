@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -15,7 +15,7 @@ from demo.errors import DemoError
 from demo.install import BIN, ROOT
 from demo.processes import Children, Process, free_port, last_lines
 from demo.progress import Say
-from demo.scripts import scripts
+from demo.scripts import Script, scripts
 from turnpike_vllm.scripted import tiny_model
 from turnpike_vllm.scripted.process import EngineOptions
 
@@ -25,21 +25,41 @@ ENGINE = EngineOptions(
     extra_args=("--scheduler-cls=turnpike_vllm.scheduler.TurnpikeScheduler",),
     extra_env={"VLLM_PLUGINS": "turnpike"},
 )
+KV_BLOCKS = 2_000
+"""Of 32 tokens, of each engine that is to be short of KV; without a limit it has room for everybody."""
+SMALL_ENGINE = replace(
+    ENGINE,
+    max_model_len=61_440,  # no more than its KV; Claude Code asks for 32,000 tokens after a prompt of 27,000
+    extra_args=(*ENGINE.extra_args, "--num-gpu-blocks-override", str(KV_BLOCKS)),
+    extra_env={**(ENGINE.extra_env or {}), "VLLM_SERVER_DEV_MODE": "1"},  # for `/reset_prefix_cache`
+)
 ENGINE_WITHIN_S = 400.0
 GATEWAY_WITHIN_S = 20.0
 SAY_EVERY_S = 15.0
 
 
 @asynccontextmanager
-async def engines(count: int, children: Children, directory: Path, say: Say) -> AsyncIterator[list[str]]:
-    """Real vLLM servers on the CPU, started side by side; yields their URLs, stops them at the end."""
-    script = directory / "script.json"
-    script.write_text(json.dumps(scripts(), indent=1))
+async def engines(
+    count: int,
+    children: Children,
+    directory: Path,
+    say: Say,
+    *,
+    options: EngineOptions = ENGINE,
+    more_scripts: Script | None = None,
+) -> AsyncIterator[list[str]]:
+    """Real vLLM servers on the CPU, started side by side; yields their URLs, stops them at the end.
+
+    `more_scripts`: beside the agents' own, by name.
+    """
+    script, played = directory / "script.json", scripts()
+    played["scripts"] |= more_scripts or {}
+    script.write_text(json.dumps(played, indent=1))
     model = await asyncio.to_thread(tiny_model.build)
     async with AsyncExitStack() as stack:
         started = []
         for number in range(1, count + 1):
-            started.append(server := await _start_engine(number, model, script, children))
+            started.append(server := await _start_engine(number, options, model, script, children))
             stack.push_async_callback(children.stop, server.process)
         say(f"starting {count} real vLLM servers on the CPU (about a minute)")
         async with asyncio.TaskGroup() as waiting:
@@ -102,11 +122,13 @@ class _Server:
     log: Path
 
 
-async def _start_engine(number: int, model: Path, script: Path, children: Children) -> _Server:
+async def _start_engine(
+    number: int, options: EngineOptions, model: Path, script: Path, children: Children
+) -> _Server:
     port, log = free_port(), script.with_name(f"engine-{number}.log")
-    command, env = ENGINE.command(model, port), ENGINE.environment(script)
+    command, env = options.command(model, port), options.environment(script)
     process = await children.spawn(command, cwd=ROOT, env=env, log=log)
-    url = f"http://{ENGINE.host}:{port}"
+    url = f"http://{options.host}:{port}"
     return _Server(name=f"vLLM server {number}", url=url, health=f"{url}/health", process=process, log=log)
 
 

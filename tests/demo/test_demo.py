@@ -34,15 +34,19 @@ def mark_of(output):
 @pytest.mark.engine
 @pytest.mark.agents
 @pytest.mark.timeout(600)
-def test_every_agent_repairs_its_file_and_is_recognised_as_one_session():
+def test_every_agent_repairs_its_file_on_both_sides_and_is_recognised_as_one_session():
     require_command("npm", install="Node.js 20 or newer brings it")
-    result = run_demo("--json", timeout_s=570)
+    # Fewer conversations than the demo has, and more agents, as many as there are with `--quick`.
+    result = run_demo("--json", "--runs-each", "2", "--conversations", "6", timeout_s=570)
     assert result.returncode == 0, result.stdout + result.stderr
     totals = json.loads(result.stdout.splitlines()[-1])
     assert totals["ok"]
     assert totals["runs"] == totals["recognised"] == totals["done"] == 2 * len(AGENTS)
     assert totals["turns"] == 4 * totals["runs"]
-    assert totals["tool_phases"] == 3 * totals["runs"]
+    for row in totals["sessions"]:
+        # Codex runs a tool once the call is whole, and may be back before the answer has ended.
+        least = 0 if row["run"].startswith("codex") else 3
+        assert least <= row["tool_phases"] <= 3
     assert 0 < totals["cached_tokens"] < totals["prompt_tokens"]
     assert totals["added_ms"]["requests"] >= totals["turns"]
     # Each turn comes with a hint, and its pause with another.
@@ -52,6 +56,16 @@ def test_every_agent_repairs_its_file_and_is_recognised_as_one_session():
     hidden = [row for row in totals["sessions"] if row["identity"] != "sent"]
     assert len(hidden) == 4
     assert all("call-id" in row["recognised_by"] for row in hidden)
+    compared = totals["comparison"]
+    assert compared["done"]
+    measures = compared["measures"]
+    for side in ("stock", "turnpike"):
+        assert measures["a conversation, mean"][side] > measures["first token, mean"][side] > 0
+        assert 0 < measures["prompt tokens found in the prefix cache"][side] < 1
+    assert measures["waited at the gateway, in all"]["stock"] < 0.1  # there is none
+    assert "Where it does not help" in result.stdout
+    pages = ROOT / "run/demo" / mark_of(result.stdout) / "report.html"
+    assert "6 real agents and 6 replayed conversations" in pages.read_text()
     assert "left behind" not in result.stderr
     assert marked(mark_of(result.stdout)) == set()
 
@@ -62,7 +76,7 @@ def test_every_agent_repairs_its_file_and_is_recognised_as_one_session():
 def test_an_interrupt_stops_everything():
     require_command("npm", install="Node.js 20 or newer brings it")
     demo = subprocess.Popen(
-        DEMO,
+        [*DEMO, "--quick"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from demo.balancer import Balancer
 from demo.hop import Hop
 
 BODY = b'{ "messages": [], "tools": [1], "session_id": "mine" }'
@@ -89,6 +90,23 @@ async def test_a_stripping_hop_takes_identity_out_and_says_what_it_took(upstream
     assert "Session-Id" not in sent
     assert json.loads(body) == {"messages": [], "tools": [1]}
     assert hop.exchanges[0].taken == ["session-id", "session_id"]
+
+
+async def test_without_a_gateway_each_request_has_its_own_server(upstream, client):
+    upstream.go_on.set()
+    other = Upstream()
+    other.go_on.set()
+    async with (
+        upstream.serving() as first,
+        other.serving() as second,
+        Hop(Balancer([first, second]).choose, strip=True) as hop,
+    ):
+        for _ in range(2):
+            headers = {"Session-Id": "mine"}  # taken out, so the balancer cannot see it either
+            async with client.post(f"{hop.base_url}/v1/x", data=BODY, headers=headers) as answer:
+                assert answer.status == 200
+    assert [len(each.requests) for each in (upstream, other)] == [1, 1]
+    assert other.requests[0][2]["Host"] == second.removeprefix("http://")
 
 
 async def test_a_head_request_is_no_turn(upstream, client):

@@ -72,6 +72,27 @@ def runs():
     return [first, run("claude-2", CLAUDE_CODE, [head, title, exchange("s-2", 10.0)], strip=True)]
 
 
+def test_who_waited_for_a_place_is_counted_by_reason(tmp_path):
+    def held(session, reason, waited_ms):
+        common = {"session": session, "pool": "p", "tenant": "t"}
+        places = {"ahead": 0, "with_it": 2.0, "limit": 1.0}
+        enters = {"admitted": 1, "tokens": 1.0, "held": 1.0, "kv_limit": None}
+        waits = {"type": "session_held", "at_s": 1.0, **common, "reason": reason, **places}
+        return [waits, {"type": "session_admitted", "at_s": 2.0, **common, "waited_ms": waited_ms, **enters}]
+
+    at_once = held("s-0", "kv_full", 0.0)[1]
+    never = held("s-9", "kv_full", 0.0)[0]
+    told = [at_once, *held("s-1", "kv_full", 1500.0), *held("s-2", "window_full", 500.0)]
+    told += [*held("s-3", "kv_full", 500.0), never]
+    path = tmp_path / "stream.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in told) + '{"type": "session_he')
+    found = records.read(path).held()
+    assert {reason.value: (of.sessions, of.seconds) for reason, of in found.items()} == {
+        "kv_full": (2, 2.0),
+        "window_full": (1, 0.5),
+    }
+
+
 def test_every_run_one_session_is_good(runs, stream):
     made = report.make(runs, stream, ENGINES)
     assert made.is_good

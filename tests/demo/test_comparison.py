@@ -1,0 +1,217 @@
+"""Both sides beside each other: what is worse is told as plainly as what is better."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from benchmarks.chat_agents import Turned
+from benchmarks.live import Completions
+from demo import page, side_by_side
+from demo.agents import MINI_SWE_AGENT
+from demo.comparison import Comparison, Measure, done_over_time
+from demo.records import Held
+from demo.replay import Played
+from demo.runs import AgentRun, Plan
+from demo.sides import Counts, Side
+from gateway.domain.decision import WaitReason
+from gateway.domain.ids import ReplicaId
+from gateway.simulator.results import SessionOutcome, TurnOutcome
+from gateway.workload.trace.format import ServiceClass
+
+
+def outcome(session, at_s, *, waited_s=0.0, first_s, end_s):
+    return TurnOutcome(
+        session=session,
+        thread=0,
+        turn=0,
+        tenant="t",
+        replica=ReplicaId("r"),
+        arrival_s=at_s,
+        waited_s=waited_s,
+        began_s=at_s + waited_s,
+        first_token_s=at_s + first_s,
+        end_s=end_s,
+        prompt_tokens=100,
+        cached_tokens=64,
+        output_tokens=10,
+        preemptions=0,
+        refusals=0,
+    )
+
+
+def side(turns, *, turned=(), is_done=True, strangers=0.0, agent_s=10.0, **counts):
+    """Each turn is a conversation of its own."""
+    seen = Completions()
+    for turn in turns:
+        seen.turn_done(turn)
+        seen.session_done(
+            SessionOutcome(
+                id=turn.session,
+                tenant="t",
+                service_class=ServiceClass.REACTIVE,
+                agent_type="",
+                arrival_s=turn.arrival_s,
+                final_first_token_s=turn.first_token_s,
+                end_s=turn.end_s,
+                isolated_s=0.0,
+                deadline_s=None,
+                turns=1,
+                failed=False,
+            )
+        )
+    agent = AgentRun(
+        plan=Plan(name="mini-1", agent=MINI_SWE_AGENT, strip=False),
+        exit_code=0 if is_done else 1,
+        duration_s=agent_s,
+        is_edited=True,
+        does_test_pass=True,
+        log=Path("log"),
+    )
+    counted = {"prompt_tokens": 1000, "cached_tokens": 500, "queued_s": 7.0, "preemptions": 0} | counts
+    return Side(
+        took_s=max(turn.end_s for turn in turns),
+        agents=[agent],
+        played=Played(seen=seen, turned=list(turned)),
+        counts=Counts(**counted),
+        strangers=strangers,
+    )
+
+
+@pytest.fixture
+def compared():
+    """Turnpike is done earlier, but one first token comes late: it waited at the gateway."""
+    stock = side(
+        [outcome("a", 0.0, first_s=1.0, end_s=30.0), outcome("b", 1.0, first_s=2.0, end_s=41.0)],
+        turned=[Turned("a", 1, 100, 32, 95), Turned("b", 1, 100, 64, 95)],
+    )
+    ours = side(
+        [
+            outcome("a", 0.0, first_s=0.5, end_s=10.0),
+            outcome("b", 1.0, waited_s=8.0, first_s=9.0, end_s=21.0),
+        ],
+        turned=[Turned("a", 1, 100, 64, 95), Turned("b", 1, 100, 96, 95)],
+        cached_tokens=800,
+        agent_s=9.9,
+        queued_s=0.0,
+    )
+    held = {WaitReason.KV_FULL: Held(sessions=1, seconds=8.0)}
+    return Comparison(stock=stock, ours=ours, held=held, kv_tokens=64_000, peak_tokens=90_000)
+
+
+def test_each_figure_is_counted(compared):
+    found = {each.name: (each.stock, each.ours, each.verdict) for each in compared.measures}
+    assert found == {
+        "a conversation, mean": (35.0, 15.0, "better"),
+        "a conversation, 90th percentile": (40.0, 20.0, "better"),
+        "a real agent, mean": (10.0, 9.9, "same"),
+        "everybody done after": (41.0, 21.0, "better"),
+        "first token, mean": (1.5, 4.75, "worse"),
+        "first token, median": (1.0, 0.5, "better"),
+        "first token, 99th percentile": (2.0, 9.0, "worse"),
+        "prompt tokens found in the prefix cache": (0.5, 0.8, "better"),
+        "prompt tokens computed": (500, 200, "better"),
+        "conversations' tokens computed again": (32, 0, "better"),
+        "preemptions": (0, 0, "same"),
+        "waited in the engines' queues, in all": (7.0, 0.0, ""),
+        "waited at the gateway, in all": (0.0, 8.0, ""),
+    }
+
+
+def test_losses_are_told_with_their_reason(compared):
+    assert compared.losses == [
+        "first token, mean: 1.5 s → 4.8 s",
+        "first token, 99th percentile: 2.0 s → 9.0 s",
+        (
+            "of first tokens 1 came later than stock's 99th percentile, 1 of them as their turns waited at "
+            "the gateway: who does not fit waits once, not a little at each turn"
+        ),
+    ]
+    swapped = Comparison(
+        stock=compared.ours, ours=compared.stock, held={}, kv_tokens=64_000, peak_tokens=90_000
+    )
+    assert "a conversation, mean: 15.0 s → 35.0 s" in swapped.losses
+    assert "prompt tokens found in the prefix cache: 80 % → 50 %" in swapped.losses
+    assert not any("at the gateway" in line for line in swapped.losses)
+
+
+@pytest.mark.parametrize(
+    ("stock", "ours", "more", "verdict"),
+    [(10, 10.4, False, "same"), (10, 10.6, False, "worse"), (10, 9, False, "better"), (0, 1, False, "worse"),
+     (10, 10.6, True, "better"), (0.6, 0.5, True, "worse")],
+)  # fmt: skip
+def test_what_two_runs_differ_by_anyway_is_no_verdict(stock, ours, more, verdict):
+    measure = Measure(name="m", unit="s", stock=stock, ours=ours, is_more_better=more)
+    assert measure.verdict == verdict
+
+
+def test_whoever_was_not_served_makes_it_bad(compared):
+    assert compared.is_done
+    turns = [outcome("a", 0.0, first_s=1.0, end_s=30.0)]
+    lost = side(turns, is_done=False)
+    assert not Comparison(stock=lost, ours=compared.ours, held={}, kv_tokens=1, peak_tokens=1).is_done
+
+
+def test_others_on_the_machine_are_told(compared):
+    assert len(compared.caveats) == 1
+    busy = side([outcome("a", 0.0, first_s=1.0, end_s=30.0)], strangers=0.4)
+    said = Comparison(stock=busy, ours=compared.ours, held={}, kv_tokens=1, peak_tokens=1).caveats
+    assert "others used up to 40% of the machine meanwhile: figures may be off by that much" in said
+
+
+def test_conversations_are_done_when_their_last_turn_is(compared):
+    assert done_over_time(compared.stock, [29.0, 30.0, 41.0]) == [0, 1, 2]
+
+
+def test_the_text_has_it_all_and_fits_a_terminal(compared):
+    text = side_by_side.as_text(compared)
+    assert [*map(str.split, text.splitlines())].count(
+        "a conversation, mean 35.0 s 15.0 s 0.43 better".split()
+    ) == 1
+    assert "Turnpike: 1 sessions 8 s at the gateway: the sessions that were in are expected to need" in text
+    assert text.index("Where it does not help") < text.index("first token, 99th percentile: 2.0 s → 9.0 s")
+    assert max(len(line) for line in text.splitlines()) <= 110
+    nothing = Comparison(stock=compared.stock, ours=compared.stock, held={}, kv_tokens=1, peak_tokens=1)
+    assert "nothing here was worse" in side_by_side.as_text(nothing)
+
+
+def test_a_bar_is_as_long_as_its_share():
+    assert side_by_side.bar(0.0, 0.0) == side_by_side.bar(0.0, 5.0) == ""
+    assert side_by_side.bar(5.0, 5.0) == 44 * "█"
+    assert side_by_side.bar(1.0, 16.0) == "██▊"
+
+
+class Checker(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.references: list[str] = []
+        self.rects = 0
+
+    def handle_starttag(self, tag, attrs):
+        self.references += [value for name, value in attrs if name in ("src", "href", "xlink:href")]
+        self.rects += tag == "rect"
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def test_the_page_needs_nothing_and_says_what_the_text_says(compared):
+    html = page.as_html(compared, dashboard="http://127.0.0.1:1/turnpike/")
+    checker = Checker()
+    checker.feed(html)
+    assert checker.open == []
+    assert checker.references == ["http://127.0.0.1:1/turnpike/"]
+    for line in (*compared.losses, *compared.caveats, *compared.waits, *side_by_side.introduction(compared)):
+        assert line in checker.texts
+    # Each conversation's first token and answer on a bar, and one wait at the gateway.
+    assert checker.rects == 2 * 2 * 3 + 1
+    assert html.count('class="s-wait"') == 1
+    assert "prefers-color-scheme: dark" in html
+    assert "http" not in page.as_html(compared)
