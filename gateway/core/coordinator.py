@@ -290,6 +290,7 @@ class Coordinator:
             if type(record) is rec.SessionEnded:
                 self.admission.session_over(record.session, now=now)
                 self.gate.placement.session_ended(record.session)
+                self.gate.ranks.session_ended(record.session)
                 self.gate.migrations.goes_on(record.session)
         self.admission.tools_run(self.sessions.tools.active_sessions)
         for run in self.sessions.ran:

@@ -35,6 +35,7 @@ from gateway.domain.ids import PoolId, RequestId
 from gateway.domain.request import Answer, Usage, Work
 from gateway.fleet.trickle import Trickle
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
+from gateway.routing.ranks import Ranks
 
 NO_USAGE = Usage()
 _HOME_LOST = Wait(reason=WaitReason.HOME_LOST)
@@ -80,6 +81,7 @@ class Gate:
         self.pools_with_room: dict[PoolId, None] = {}
         """What `let_in` has to look at."""
         self.waiting_room = WaitingRoom()
+        self.ranks = Ranks()
 
     def ask(self, live: LiveRequest, *, now: float) -> Refusal | None:
         """Submits or parks a request that is undecided; else says why it must be refused."""
@@ -378,6 +380,7 @@ class Gate:
                 attempt=live.attempts,
                 hint=told.hint,
                 priority=told.priority,
+                rank=self.ranks.of(live.session.session, placement.replica) if live.session else None,
             )
         )
 

@@ -79,6 +79,7 @@ class Replicas:
             return []
         self._stream.replica_changed(replica, "down", why, now=now)
         self._gate.placement.replica_lost(replica)
+        self._gate.ranks.replica_lost(replica)
         self._tell_admission(gone.facts.pool, now=now)
         return self._gate.strand(gone.facts.pool, now=now)
 
@@ -102,3 +103,4 @@ class Replicas:
             self._admission.engine_reported(replica.facts.pool, event.replica, event.signals, now=now)
             self._predictor.engine_reported(event.replica, event.signals.kv_used)
             self._gate.placement.engine_reported(event.replica, event.signals)
+            self._gate.ranks.replica_has(event.replica, event.signals.ranks)

@@ -253,6 +253,7 @@ class Handlers:
             abilities,
             decision.session,
             hint=decision.hint,
+            rank=decision.rank,
             is_readable=facts.is_readable,
             trace=self._traces.header(ticket.request, session_id) if self._traces is not None else None,
         )

@@ -29,6 +29,7 @@ from gateway.workflow.hints import signed
 
 _REFRAMED: Final = frozenset((b"host", b"content-length", b"expect"))
 _PRIORITY: Final = b"x-vllm-priority"
+_RANK: Final = b"x-data-parallel-rank"
 _TRACE: Final = frozenset((b"traceparent",))
 _FOR_US_ALONE: Final = b"x-turnpike-"
 _METHODS_WITH_BODY: Final = frozenset(("POST", "PUT", "PATCH"))
@@ -49,10 +50,12 @@ class Outbound:
         is_readable: bool,
         hint: str | None = None,
         priority: int | None = None,
+        rank: int | None = None,
         trace: bytes | None = None,
     ) -> list[Chunk]:
         """Head and body, to be written in order; `hint`: what to tell the engine; `priority`: as `priority`
-        says; `trace`: a header line instead of the client's own."""
+        says; `rank`: which engine of a server with several, unless the client says so; `trace`: a header line
+        instead of the client's own."""
         head = request.head
         if hint is not None and replica.hint_key is not None:
             hint = signed(hint, replica.hint_key)
@@ -65,6 +68,8 @@ class Outbound:
         told = trace or b""
         if priority is not None:
             told += b"X-Vllm-Priority: %d\r\n" % priority
+        if rank is not None and not any(name.lower() == _RANK for name, _ in head.headers):
+            told += b"X-data-parallel-rank: %d\r\n" % rank
         if session is not None and abilities.session_header and self._hints.session:
             if "x-session-id" not in head.facts.stated:
                 told += b"X-Session-ID: %s\r\n" % session.session.encode("ascii")

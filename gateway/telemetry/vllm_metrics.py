@@ -25,6 +25,7 @@ def read_vllm_metrics(text: str) -> EngineSignals:
     most_used: float | None = None
     kv_tokens = 0
     blocks: dict[str, float] = {}
+    ranks: set[str] = set()
     for name, labels, value in _samples(text[:_MAX_BYTES]):
         if name == "cache_config_info":
             kv_tokens += _kv_tokens(labels)
@@ -34,6 +35,8 @@ def read_vllm_metrics(text: str) -> EngineSignals:
             state = dict(_LABEL.findall(labels)).get("state", "")
             blocks[state] = blocks.get(state, 0.0) + value
         else:
+            if name == "num_requests_running":
+                ranks.add(dict(_LABEL.findall(labels)).get("engine", ""))
             sums[name] = sums.get(name, 0.0) + value
     retained = blocks["retained"] / blocks["total"] if _tells_retained(blocks) else None
     if most_used is not None and retained is not None:
@@ -44,6 +47,7 @@ def read_vllm_metrics(text: str) -> EngineSignals:
         running=_whole(sums, "num_requests_running"),
         waiting=_whole(sums, "num_requests_waiting"),
         preemptions=_whole(sums, "num_preemptions_total"),
+        ranks=max(1, len(ranks)) if ranks <= set(map(str, range(len(ranks)))) else 1,
         kv_retained=retained,
         prefix_queried=_whole(sums, "prefix_cache_queries_total"),
         prefix_hit=_whole(sums, "prefix_cache_hits_total", "external_prefix_cache_hits_total"),

@@ -47,6 +47,9 @@ def test_engines_of_one_server_are_added_up():
     other = SAID.replace('engine="0"', 'engine="1"').replace("} 0.25", "} 0.75")
     both = read_vllm_metrics(SAID + other)
     assert (both.kv_tokens, both.running, both.kv_used) == (2 * 159 * 16, 6, 0.75)
+    assert (both.ranks, read_vllm_metrics(SAID).ranks) == (2, 1)
+    elsewhere = other.replace('engine="1"', 'engine="3"')
+    assert read_vllm_metrics(SAID + elsewhere).ranks == 1, "numbers with a gap are not a server's own ranks"
 
 
 def test_what_is_not_there_is_not_known():

@@ -1,0 +1,51 @@
+"""Ranks: which data-parallel engine of a server runs a session's turns?
+
+Source: SAGA (§5.1), affinity, one level further down. A vLLM server with `--data-parallel-size` has an engine
+with a KV cache of its own for each rank, and hands requests to them by load; a header says which it shall be.
+
+Deviations: a session stays on its rank as long as it stays on the server. Which rank is busier is the
+server's own matter for requests that belong to no session.
+
+Invariants: a session has at most one rank; it is one that the server has; a new one goes to the rank
+that has the fewest; what is kept is a number for each session that lives.
+"""
+
+from gateway.domain.ids import ReplicaId, SessionId
+
+
+class Ranks:
+    def __init__(self) -> None:
+        self._sessions: dict[ReplicaId, list[int]] = {}
+        """Of servers with several ranks: how many sessions each rank has."""
+        self._rank: dict[SessionId, tuple[ReplicaId, int]] = {}
+
+    def replica_has(self, replica: ReplicaId, ranks: int) -> None:
+        """A server with fewer or more ranks than before has started anew."""
+        if ranks != len(self._sessions.get(replica, ())) and (ranks > 1 or replica in self._sessions):
+            self.replica_lost(replica)
+            if ranks > 1:
+                self._sessions[replica] = [0] * ranks
+
+    def replica_lost(self, replica: ReplicaId) -> None:
+        if self._sessions.pop(replica, None) is not None:
+            self._rank = {session: at for session, at in self._rank.items() if at[0] != replica}
+
+    def of(self, session: SessionId, replica: ReplicaId) -> int | None:
+        """Where the session's turns run there, from now on; None where there is one rank only."""
+        sessions = self._sessions.get(replica)
+        if sessions is None:
+            return None
+        at = self._rank.get(session)
+        if at is not None and at[0] == replica:
+            return at[1]
+        self.session_ended(session)
+        rank = sessions.index(min(sessions))
+        sessions[rank] += 1
+        self._rank[session] = (replica, rank)
+        return rank
+
+    def session_ended(self, session: SessionId) -> None:
+        at = self._rank.pop(session, None)
+        if at is not None:
+            replica, rank = at
+            self._sessions[replica][rank] -= 1
