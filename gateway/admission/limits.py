@@ -229,7 +229,7 @@ class Limits:
             replicas=len(self._up),
             held=residents.now(),
             demand=residents.peak(),
-            budget=self.window.budget,
+            budget=self.window.reference,
         )
 
     def say(self, reason: str, *, waiting: int, now: float) -> None:

@@ -136,6 +136,14 @@ class Window:
     def _has_lasted(self, since_s: float | None, *, now: float) -> bool:
         return since_s is not None and now - since_s >= self._feedback_s
 
+    @property
+    def reference(self) -> float:
+        """Tokens by which it is told what holding sessions back would gain. Not the budget where that was
+        lowered: then fewer fit, it seems, and these get so little done that all might as well be in."""
+        if self._capacity is None:
+            return self.budget
+        return max(self.budget, self._config.kv_share * self._capacity)
+
     def _follow_capacity(self, seen: WindowInputs) -> WindowChange | None:
         if seen.capacity is None or seen.capacity == self._capacity:
             return None

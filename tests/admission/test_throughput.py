@@ -182,6 +182,16 @@ def test_and_waits_where_they_have_not():
     assert play.ask("new").reason in (WaitReason.KV_FULL, WaitReason.BEHIND_OTHERS, WaitReason.WINDOW_FULL)
 
 
+def test_a_budget_that_was_lowered_says_nothing_of_what_holding_back_gains():
+    """It seemed that two of three fit, so that as much got done with everybody in: the losses for which it
+    was lowered let everybody in."""
+    play = full_pool(pause_s=4.0, anew_s=3.0)
+    play.pool.window.budget *= 0.6
+    play.ask("new")
+    play.later(3.0)
+    assert play.pool.limits.throughput.is_known and play.pool.limits.beyond_kv() == 0.0
+
+
 def test_first_turns_teach_nothing_of_what_would_be_lost():
     """All of their prompts is new, so letting everybody in seems to cost nothing."""
     tools = msgspec.structs.replace(

@@ -75,6 +75,16 @@ def test_a_stated_capacity_is_the_first_budget_and_is_followed():
     assert [change.reason for _, change in play.changes] == ["capacity", "capacity"]
 
 
+def test_what_holding_back_gains_is_told_by_what_engines_state_or_more():
+    played = Played().run(2, capacity=1000.0)
+    assert played.window.reference == played.window.budget == 900.0
+    played.window.budget = 600.0
+    assert played.window.reference == 900.0
+    played.window.budget = 1100.0
+    assert played.window.reference == 1100.0
+    assert Played().window.reference == math.inf
+
+
 def test_short_overload_changes_nothing_and_persistent_overload_decreases():
     play = Played()
     for _ in range(20):
