@@ -1,10 +1,18 @@
 """A server with several data-parallel engines is told which is to run a session's turn."""
 
+import json
+import time
+import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gateway.telemetry.vllm_metrics import read_vllm_metrics
+from tests.engines import MODEL
+from tests.gateways import running_gateway
 from tests.server.bench import Message, eventually, post
+from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
 
 TWO = b"".join(b'vllm:num_requests_running{engine="%d",model_name="m"} 0.0\n' % rank for rank in range(2))
 
@@ -38,3 +46,43 @@ async def test_a_client_may_choose_the_rank_itself(start: Any) -> None:
     await bench.ask(post(headers=of(b"a") + b"X-Data-Parallel-Rank: 1\r\n"))
     (seen,) = bench.backend.seen
     assert told(seen) == b"1" and seen.head.lower().count(b"x-data-parallel-rank") == 1
+
+
+@pytest.mark.nightly
+@pytest.mark.engine
+@pytest.mark.timeout(600)
+def test_a_real_servers_ranks_find_what_their_sessions_left(tmp_path: Path) -> None:
+    """Four sessions of three turns, two sessions on each of two engines: each turn finds the one before."""
+    options = EngineOptions(served_model_names=(MODEL,), extra_args=("--data-parallel-size", "2"))
+    engine = ScriptedEngine({"scripts": {}}, options)
+    try:
+        engine.launch()
+        engine.wait_healthy(400)
+        with running_gateway([engine.url], tmp_path / "gateway") as port:
+            time.sleep(2.5)  # until the engines' metrics have been read
+            for turn in range(3):
+                for session in range(4):
+                    _ask(port, f"s{session}", " ".join(f"{session}-{at}" for at in range(200 * (turn + 1))))
+        with urllib.request.urlopen(engine.url + "/metrics") as said:
+            text = said.read().decode()
+    finally:
+        engine.stop()
+    told = read_vllm_metrics(text)
+    assert told.ranks == 2
+    prompts = [float(line.split()[-1]) for line in text.splitlines() if line.startswith(_PROMPTS)]
+    assert len(prompts) == 2 and min(prompts) == pytest.approx(max(prompts), rel=0.1)
+    assert told.prefix_hit is not None and told.prefix_queried is not None
+    assert told.prefix_hit / told.prefix_queried > 0.4, "of 6 parts of a prompt 3 were there"
+
+
+_PROMPTS = "vllm:prompt_tokens_total{"
+
+
+def _ask(port: int, session: str, prompt: str) -> None:
+    said = {"model": MODEL, "max_tokens": 2, "messages": [{"role": "user", "content": prompt}]}
+    headers = {"content-type": "application/json", "x-turnpike-session": session}
+    url = f"http://127.0.0.1:{port}/v1/chat/completions"
+    with urllib.request.urlopen(
+        urllib.request.Request(url, json.dumps(said).encode(), headers), timeout=240
+    ) as got:
+        assert got.status == 200
