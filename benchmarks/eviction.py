@@ -1,23 +1,27 @@
-"""Which blocks to overwrite: prefill work against an oracle's, on block traces of agent sessions.
+"""Which blocks to overwrite: prefill work against LRU's and an oracle's, on block traces of agent sessions.
 
-    python -m benchmarks.eviction [WORKLOAD ...] [--quick] [--json]
+    python -m benchmarks.eviction [WORKLOAD ...] [--quick] [--json] [--draws FIRST COUNT]
 
 WORKLOAD is a workload file of recorded sessions (docs/workloads.md); without one, sessions of the same shape
-are generated, and the output says so. Sessions arrive by chance, their gaps are the recorded ones. Each turn
-looks up the blocks of its prompt, computes those that are missing, and leaves prompt and answer. Policies, at
-25, 50 and 75 % of the peak live working set: LRU (leaf first, as vLLM), WA-LRU as published (whole sessions,
-by Eq. 1), the plugin's (`turnpike_vllm.eviction`), and Bélády's, who knows the future and keeps prefixes
-whole. All told policies know the same: a tool call runs (reuse 0.95), or nobody can say (0.5). Figures are
-blocks computed, divided by Bélády's, with first touches and without. Between them
-stands one that is told how these very gaps are distributed, after tool calls and without: what no one can
-know better who does not know each gap.
+are generated, and the output says so. Sessions arrive by chance, so many draws of it, their gaps are the
+recorded ones. Each turn looks up the blocks of its prompt, computes those that are missing, and leaves prompt
+and answer. Policies, at 25, 50 and 75 % of the peak live working set: LRU (leaf first, as vLLM), WA-LRU as
+published (whole sessions, by Eq. 1), the plugin's (`turnpike_vllm.eviction`), and Bélády's, who knows the
+future and keeps prefixes whole. All told policies know the same: a tool call runs (reuse 0.95), or nobody can
+say (0.5). The plugin's is told too when a session is expected back, as a gateway learns it (the median of the
+gaps so far after the same tool, or after none); `no_returns` is not.
+Between them and the oracle stands one that is told how these very gaps are distributed, after tool calls and
+without. Figures are blocks computed, divided by LRU's, with 95 % intervals over the draws, and by Bélády's,
+with first touches and without.
 """
 
+import argparse
 import gzip
 import heapq
 import random
+import statistics
 import sys
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -29,7 +33,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import msgspec
 
 from benchmarks.engine_bench import SEED, Bench
-from turnpike_vllm.eviction import EvictionConfig, Evictor
+from benchmarks.verdict import Interval
+from turnpike_vllm.eviction import Chain, EvictionConfig, Evictor
 
 BLOCK = 64
 TOOL_REUSE, IDLE_REUSE = 0.95, 0.5
@@ -47,50 +52,79 @@ class Access(NamedTuple):
     prompt: list[int]
     answer: list[int]
     reuse: float
+    step: str
+    """The slowest tool that it calls."""
+    back_in_s: float | None = None
 
 
 def main() -> int:
-    argv = sys.argv[1:]
-    files = [each for each in argv if not each.startswith("-")]
-    flags = [each for each in argv if each.startswith("-")]
-    bench = Bench("eviction", __doc__, flags, quick="25 sessions instead of 100")
-    return bench.run(lambda: measure(bench, files))
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument("workloads", nargs="*", type=Path)
+    own.add_argument("--draws", nargs=2, type=int, default=(SEED, 6), metavar=("FIRST", "COUNT"))
+    asked, flags = own.parse_known_args()
+    bench = Bench("eviction", __doc__, flags, quick="25 sessions instead of 100, one draw")
+    return bench.run(lambda: measure(bench, asked.workloads, *asked.draws))
 
 
-def measure(bench: Bench, files: list[str]) -> None:
+def measure(bench: Bench, files: list[Path], first: int, draws: int) -> None:
     count = 25 if bench.is_quick else 100
-    sources = [(Path(each).name, recorded(Path(each), count)) for each in files]
+    sources = [(each.name, recorded(each, count)) for each in files]
     for name, sessions in sources or [("generated", generated(count))]:
-        accesses = play(sessions)
-        peak = peak_live(accesses)
-        answered = {block for each in accesses for block in each.answer}
-        touched = len({block for each in accesses for block in each.prompt} - answered)
-        bench.tell(f"{name}: {len(sessions)} sessions, {len(accesses)} turns, peak {peak} blocks live")
+        played = [play(sessions, first + number) for number in range(1 if bench.is_quick else draws)]
+        turns, peak = len(played[0]), peak_live(played[0])
+        bench.tell(f"{name}: {len(sessions)} sessions, {turns} turns, peak {peak} blocks live at first")
         for percent in (25, 50, 75):
-            size = max(peak * percent // 100, *(len(each.prompt) + len(each.answer) for each in accesses))
-            ours = Ours(size)
-            missed = {
-                "lru": simulate(Lru(size), accesses),
-                "wa_lru": simulate(WaLru(size), accesses),
-                "ours": simulate(ours, accesses),
-                "gap_distribution_known": simulate(Ours(size, evictor=Informed(accesses)), accesses),
-            }
-            best = belady(size, accesses)
-            label = f"{name.partition('.')[0]}_{percent}"
-            for policy, misses in missed.items():
-                figure = f"{policy}_{label}"
-                if policy == "ours" and percent == 50:
-                    bench.verdict.at_most(figure, misses / best, 1.25)
-                else:
-                    bench.verdict.tell(figure, misses / best)
-                again = (misses - touched) / (best - touched) if best > touched else None
-                bench.verdict.tell(f"{figure}_without_first_touches", again)
-            bench.verdict.at_least(f"named_{label}", ours.named, 1)
+            judge(bench, f"{name.partition('.')[0]}_{percent}", [missed(each, percent) for each in played])
 
 
-def play(sessions: list[dict[str, Any]]) -> list[Access]:
+def missed(accesses: list[Access], percent: int) -> dict[str, int]:
+    """By each policy, in a cache of so much of the peak."""
+    largest = max(len(each.prompt) + len(each.answer) for each in accesses)
+    size = max(peak_live(accesses) * percent // 100, largest)
+    ours = Ours(size)
+    answered = {block for each in accesses for block in each.answer}
+    return {
+        "lru": simulate(Lru(size), accesses),
+        "wa_lru": simulate(WaLru(size), accesses),
+        "no_returns": simulate(Ours(size), [each._replace(back_in_s=None) for each in accesses]),
+        "ours": simulate(ours, accesses),
+        "gap_distribution_known": simulate(Ours(size, evictor=Informed(accesses)), accesses),
+        "belady": belady(size, accesses),
+        "touched": len({block for each in accesses for block in each.prompt} - answered),
+        "named": ours.named,
+    }
+
+
+def judge(bench: Bench, label: str, draws: list[dict[str, int]]) -> None:
+    verdict = bench.verdict
+    for policy in ("lru", "wa_lru", "no_returns", "ours", "gap_distribution_known"):
+        best = statistics.fmean(each[policy] / each["belady"] for each in draws)
+        if policy == "ours" and label.endswith("_50"):
+            verdict.at_most(f"{policy}_{label}", best, 1.25)
+        else:
+            verdict.tell(f"{policy}_{label}", best)
+        again = [
+            (each[policy] - each["touched"]) / (each["belady"] - each["touched"])
+            for each in draws
+            if each["belady"] > each["touched"]
+        ]
+        verdict.tell(f"{policy}_{label}_without_first_touches", statistics.fmean(again) if again else None)
+        if policy == "lru":
+            continue
+        to_lru = Interval.of([each[policy] / each["lru"] for each in draws])
+        if policy == "ours":
+            verdict.at_most(f"{policy}_{label}_to_lru", to_lru.mean, 1.0)
+        else:
+            verdict.tell(f"{policy}_{label}_to_lru", to_lru.mean)
+        if len(draws) > 1:
+            verdict.tell(f"{policy}_{label}_to_lru_low", to_lru.low)
+            verdict.tell(f"{policy}_{label}_to_lru_high", to_lru.high)
+    verdict.at_least(f"named_{label}", min(each["named"] for each in draws), 1)
+
+
+def play(sessions: list[dict[str, Any]], seed: int) -> list[Access]:
     """All sessions on one clock."""
-    rng = random.Random(SEED)
+    rng = random.Random(seed)
     blocks = iter(range(1 << 60))
     shared: dict[str, list[int]] = {}
     found: list[Access] = []
@@ -110,10 +144,24 @@ def play(sessions: list[dict[str, Any]]) -> list[Access]:
                 chains[turn_number] = prompt + answer
                 tools = turn.get("tools", ())
                 reuse = TOOL_REUSE if tools else IDLE_REUSE
-                found.append(Access(at, (number, thread_number), prompt, answer, reuse))
-                at += 1.0 + turn["output_tokens"] / TOKENS_PER_S
-                at += max((tool.get("duration_s", 0.0) for tool in tools), default=0.0)
-    return sorted(found, key=lambda each: each.at)
+                slowest = max(tools, key=lambda tool: tool.get("duration_s", 0.0), default={"name": ""})
+                found.append(Access(at, (number, thread_number), prompt, answer, reuse, slowest["name"]))
+                at += 1.0 + turn["output_tokens"] / TOKENS_PER_S + slowest.get("duration_s", 0.0)
+    return expected(sorted(found, key=lambda each: each.at))
+
+
+def expected(accesses: list[Access]) -> list[Access]:
+    """With what a gateway had learned of gaps by then."""
+    gaps: dict[str, list[float]] = {}
+    last: dict[tuple[int, int], Access] = {}
+    found = []
+    for each in accesses:
+        if (before := last.get(each.owner)) is not None:
+            insort(gaps.setdefault(before.step, []), each.at - before.at)
+        last[each.owner] = each
+        known = gaps.get(each.step)
+        found.append(each._replace(back_in_s=known[len(known) // 2] if known else None))
+    return found
 
 
 def beginning(
@@ -222,27 +270,28 @@ class Informed(Evictor[Cell]):
     def __init__(self, accesses: list[Access]) -> None:
         super().__init__(EvictionConfig())
         self.gaps = gaps_by_reuse(accesses)
-        self.left: dict[Any, tuple[float, float]] = {}
+        self.left: dict[Chain[Cell], tuple[float, float]] = {}
         self.now = 0.0
 
-    def claim(self, owner: Any, blocks: Any, *, reuse: float, now: float) -> list[Cell]:
-        self.left[owner], self.now = (now, reuse), now
-        return super().claim(owner, blocks, reuse=reuse, now=now)
+    def claim(
+        self, owner: Any, blocks: Any, *, reuse: float, back_in_s: float | None = None, now: float
+    ) -> None:
+        super().claim(owner, blocks, reuse=reuse, back_in_s=back_in_s, now=now)
+        self.left[self._chains[owner]], self.now = (now, reuse), now
 
     def victims(self, count: int) -> list[Cell]:
         found: list[Cell] = []
-        for owner in sorted(self._chains, key=self.back_in_s, reverse=True):
+        for chain in sorted(self._chains.values(), key=self.back_after_s, reverse=True):
             if len(found) == count:
                 break
-            chain = self._chains[owner]
             while len(found) < count and self._take(chain, found, count):
                 pass
             if not chain.blocks:
-                del self._chains[owner]
+                del self._chains[chain.owner], self.left[chain]
         return found
 
-    def back_in_s(self, owner: Any) -> float:
-        at, reuse = self.left[owner]
+    def back_after_s(self, chain: Chain[Cell]) -> float:
+        at, reuse = self.left[chain]
         away_s = self.now - at
         gaps = self.gaps[reuse]
         later = gaps[bisect_right(gaps, away_s) :]
@@ -269,7 +318,6 @@ class Ours:
     size: int
     evictor: Evictor[Cell] = field(default_factory=lambda: Evictor(EvictionConfig()))
     there: dict[int, Cell] = field(default_factory=dict)
-    next_to_go: list[Cell] = field(default_factory=list)
     named: int = 0
     made: int = 0
 
@@ -288,18 +336,13 @@ class Ours:
         cells = [self.there[block] for block in chain]
         for cell in cells:
             cell.ref_cnt = 0
-        superseded = self.evictor.claim(access.owner, cells, reuse=access.reuse, now=access.at)
-        self.next_to_go += superseded
+        self.evictor.claim(access.owner, cells, reuse=access.reuse, back_in_s=access.back_in_s, now=access.at)
 
     def take(self, count: int) -> list[Cell]:
         found: list[Cell] = []
         while len(found) < count and self.made < self.size:
             found.append(Cell(self.made))
             self.made += 1
-        while len(found) < count and self.next_to_go:
-            cell = self.next_to_go.pop(0)
-            if cell.ref_cnt == 0 and cell.block_hash is not None and not self.evictor.is_claimed(cell):
-                found.append(self.empty(cell))
         victims = self.evictor.victims(count - len(found))
         self.named += len(victims)
         return found + [self.empty(cell) for cell in victims]
@@ -351,7 +394,6 @@ def belady(size: int, accesses: list[Access]) -> int:
 
 
 def recorded(path: Path, count: int) -> list[dict[str, Any]]:
-
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     lines = text.splitlines()[1:]
     return [msgspec.json.decode(line) for line in lines[:count]]

@@ -300,7 +300,7 @@ class Biases:
             order=self.conductor.order,
             chunks=self.conductor.chunks,
             classes=self.conductor.classes,
-            evictions=Counter(named=self.pool.named_victims, superseded=self.pool.released_to_front),
+            evictions=Counter(named=self.pool.named_victims),
             retention=Counter(
                 holds=0 if retention is None else len(retention),
                 given_up=bool(retention is not None and retention.has_given_up),

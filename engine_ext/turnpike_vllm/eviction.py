@@ -7,15 +7,19 @@ Deviations: γ is 0.05, the paper's 0.2: there a session is evicted as a whole, 
     its size says nothing of a block's worth (measured: benchmarks/eviction.py). τ_max and size_max are
     constants and R̂ is not capped at 1, so that the order of two threads does not change while time passes: a
     sort key, no scan. What several threads claim outlives each of them, which the papers leave to P_reuse.
-    Nobody tells Sutradhara's tags, which gain nothing beside that (docs/engine.md). What a newer turn
-    superseded is claimed by nobody, and goes before everything that is claimed.
-Invariants: leaf before parent within a thread; a block in use is never named; each block is claimed once a
-    thread; an operation costs what it handles, times O(log n), over time.
+    Nobody tells Sutradhara's tags, which gain nothing beside that (docs/engine.md). A claim counts as made as
+    much earlier as the thread is expected to stay away, up to τ_max: a longer absence costs more for the
+    same use. What an older turn left beyond the newer one keeps the older one's place: some agents go on
+    from earlier turns.
+Invariants: with β = γ = 0, and told of no returns, the order is LRU's; leaf before parent within a turn; a
+    block in use is never named; each block is claimed once a turn; an operation costs what it handles, times
+    O(log n), over time.
 """
 
 import heapq
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Generic, Protocol, TypeVar
 
 
@@ -47,7 +51,7 @@ _OVER = 1e6
 
 @dataclass(eq=False)
 class Chain(Generic[B]):
-    """What a thread's last turn left, root first."""
+    """What a thread's last turn left, root first; or what an older one left beyond it."""
 
     owner: Hashable
     blocks: list[B]
@@ -64,7 +68,7 @@ class Evictor(Generic[B]):
     _entries: int = 0
     _chains: dict[Hashable, Chain[B]] = field(default_factory=dict)
     _claims: dict[int, int] = field(default_factory=dict)
-    """Block → how many threads claim it."""
+    """Block → how many chains have it."""
     _heap: list[tuple[float, int, Chain[B]]] = field(default_factory=list)
     _asleep: list[Chain[B]] = field(default_factory=list)
     """Their leaf was in use when they were looked at."""
@@ -85,32 +89,33 @@ class Evictor(Generic[B]):
         blocks: Sequence[B],
         *,
         reuse: float,
+        back_in_s: float | None = None,
         now: float,
-    ) -> list[B]:
-        """A turn of ``owner`` ended and left these (root first). Returns what its older turn left and this
-        one did not: superseded, and nobody else's."""
+    ) -> None:
+        """A turn of ``owner`` ended and left these (root first). ``back_in_s``: when its next turn is
+        expected; None if nobody knows."""
         older = self._chains.pop(owner, None)
         chain = Chain(
             owner,
             list(blocks),
             [each.block_hash for each in blocks],
-            self._score(blocks, reuse, now),
+            self._score(blocks, reuse, back_in_s, now),
         )
         self._chains[owner] = chain
         for block in chain.blocks:
             self._claims[block.block_id] = self._claims.get(block.block_id, 0) + 1
         self._entries += len(chain.blocks)
         self._push(chain)
-        superseded = [] if older is None else self._disown(older)
+        if older is not None:
+            self._set_apart(older, chain)
         while self._entries > self.max_entries and len(self._chains) > 1:
             self.forget(next(iter(self._chains)))
-        return superseded
 
-    def expect(self, owner: Hashable, reuse: float, *, now: float) -> None:
-        """The probability that ``owner``'s state is used again has changed."""
+    def expect(self, owner: Hashable, reuse: float, *, back_in_s: float | None = None, now: float) -> None:
+        """How likely ``owner``'s state is used again, and when, has changed."""
         chain = self._chains.get(owner)
         if chain is not None:
-            chain.score = self._score(chain.blocks, reuse, now)
+            chain.score = self._score(chain.blocks, reuse, back_in_s, now)
             self._push(chain)
 
     def wake(self, owner: Hashable) -> None:
@@ -119,10 +124,12 @@ class Evictor(Generic[B]):
         if chain is not None:
             self._push(chain)
 
-    def forget(self, owner: Hashable) -> list[B]:
-        """``owner`` will not come back. Returns what nobody else claims."""
+    def forget(self, owner: Hashable) -> None:
+        """``owner`` claims nothing any more."""
         chain = self._chains.pop(owner, None)
-        return [] if chain is None else self._disown(chain)
+        if chain is not None:
+            self._disown(chain, len(chain.blocks))
+            chain.version = -1  # what the heap has of it counts no longer
 
     def clear(self) -> None:
         self._chains.clear()
@@ -171,14 +178,22 @@ class Evictor(Generic[B]):
                 found.append(block)
         return bool(chain.blocks)
 
-    def _disown(self, chain: Chain[B]) -> list[B]:
-        self._entries -= len(chain.blocks)
-        chain.version = -1  # what the heap has of it counts no longer
-        return [
-            block
-            for block, held in zip(reversed(chain.blocks), reversed(chain.hashes), strict=True)
-            if self._unclaim(block) and block.block_hash == held and held is not None
-        ]
+    def _set_apart(self, older: Chain[B], newer: Chain[B]) -> None:
+        """What ``older`` has beyond ``newer`` stays, as a chain of nobody's."""
+        pairs = zip(older.blocks, newer.blocks, strict=False)
+        common = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], pairs))
+        self._disown(older, common)
+        older.owner = object()
+        if older.blocks:
+            self._chains[older.owner] = older
+            self._push(older)
+
+    def _disown(self, chain: Chain[B], count: int) -> None:
+        """The first so many of its blocks."""
+        for block in chain.blocks[:count]:
+            self._unclaim(block)
+        del chain.blocks[:count], chain.hashes[:count]
+        self._entries -= count
 
     def _unclaim(self, block: B) -> bool:
         left = self._claims.get(block.block_id, 1) - 1
@@ -188,14 +203,16 @@ class Evictor(Generic[B]):
         self._claims.pop(block.block_id, None)
         return True
 
-    def _score(self, blocks: Sequence[B], reuse: float, now: float) -> float:
+    def _score(self, blocks: Sequence[B], reuse: float, back_in_s: float | None, now: float) -> float:
         """Eq. 1, less what time adds to all alike. Larger goes first; what will not be used again, before
         all."""
+        config = self.config
         if reuse <= 0.0:
-            return _OVER - now / self.config.idle_max_s
-        size = min(len(blocks) / self.config.size_max_blocks, 1.0)
-        recency = -now / self.config.idle_max_s
-        return self.config.alpha * recency + self.config.beta * (1.0 - reuse) + self.config.gamma * size
+            return _OVER - now / config.idle_max_s
+        size = min(len(blocks) / config.size_max_blocks, 1.0)
+        away_s = min(back_in_s or 0.0, config.idle_max_s)
+        recency = (away_s - now) / config.idle_max_s
+        return config.alpha * recency + config.beta * (1.0 - reuse) + config.gamma * size
 
     def _push(self, chain: Chain[B]) -> None:
         if not chain.blocks:

@@ -18,10 +18,8 @@ FINAL_REUSE = 0.25
 """After a task's last answer, somebody may ask for more; so too where no hint says anything."""
 PREEMPTED_REUSE = 1.0
 """A preempted request comes back."""
-_NEXT_TO_GO = frozenset({Reason.SUPERSEDED, Reason.RETURNED, Reason.FINISHED})
-"""Once these have ended, what of the hold nobody uses is no prefix of anything that comes."""
-_OVER = _NEXT_TO_GO | {Reason.DROPPED, Reason.RESET}
-"""The pause has ended too: nobody is called back."""
+_OVER = frozenset({Reason.SUPERSEDED, Reason.RETURNED, Reason.FINISHED, Reason.DROPPED, Reason.RESET})
+"""With the hold the pause has ended, too: nobody is called back."""
 
 
 class Keeper:
@@ -52,7 +50,8 @@ class Keeper:
             return  # it never ran: what its thread left before is as good as it was
         policy = self.sessions.policy(row.thread)
         if self.evictor is not None:
-            self._claim(self.evictor, row, blocks, self._reuse(row, policy), now)
+            back_in_s = None if policy is None else policy.prefetch_in_s
+            self._claim(self.evictor, row, blocks, self._reuse(row, policy), back_in_s, now)
         if self.retention is not None and is_normal and row.session is not None:
             self._hold(self.retention, row, blocks, policy, is_blocked, now)
 
@@ -61,7 +60,7 @@ class Keeper:
         if self.evictor is not None and row.session is not None:
             blocks = self.pool.cached_blocks(row.request.request_id)
             if blocks:
-                self._claim(self.evictor, row, blocks, PREEMPTED_REUSE, now)
+                self._claim(self.evictor, row, blocks, PREEMPTED_REUSE, None, now)
 
     def returning(self, thread: Thread) -> None:
         """A request of this thread has arrived."""
@@ -206,11 +205,18 @@ class Keeper:
             gap_s = None if policy is None else policy.prefetch_in_s
             self.ferry.paused(row, len(blocks), gap_s=gap_s, ttl_s=ttl_s, reuse=reuse, now=now)
 
-    def _claim(self, evictor: Evictor[Any], row: Row, blocks: list[Any], reuse: float, now: float) -> None:
+    def _claim(
+        self,
+        evictor: Evictor[Any],
+        row: Row,
+        blocks: list[Any],
+        reuse: float,
+        back_in_s: float | None,
+        now: float,
+    ) -> None:
         # Without hints, all requests that end alike are one: else each would leave something, for ever.
         owner = row.thread if row.session is not None else ("", blocks[-1].block_hash)
-        superseded = evictor.claim(owner, blocks, reuse=reuse, now=now)
-        self.pool.to_front(superseded)
+        evictor.claim(owner, blocks, reuse=reuse, back_in_s=back_in_s, now=now)
 
     def _expect(self, evictor: Evictor[Any], hint: Hint, now: float) -> None:
         if hint.is_finished:
@@ -218,7 +224,8 @@ class Keeper:
             for name in session.threads if session is not None else (hint.thread,):
                 evictor.expect(Thread(hint.session, name), 0.0, now=now)
         elif hint.reuse is not None:
-            evictor.expect(Thread(hint.session, hint.thread), hint.reuse, now=now)
+            thread = Thread(hint.session, hint.thread)
+            evictor.expect(thread, hint.reuse, back_in_s=hint.prefetch_in_s, now=now)
 
     def _reuse(self, row: Row, policy: ThreadPolicy | None) -> float:
         if row.session is not None and row.session.is_finished:
@@ -239,6 +246,6 @@ class Keeper:
             self.releases[reason.value] += 1
             if self.ferry is not None:
                 self.ferry.released(hold.thread, is_over=reason in _OVER, now=now)
-            self.pool.let_go(hold.blocks, to_front=reason in _NEXT_TO_GO)
+            self.pool.let_go(hold.blocks)
             if self.evictor is not None:
                 self.evictor.wake(hold.thread)

@@ -20,8 +20,6 @@ class KvPool:
         self.block_size = block_size
         self.total_blocks: int = self.pool.num_gpu_blocks - 1
         """Without the null block, which no request ever gets."""
-        self.released_to_front = 0
-        """Blocks that were superseded, and so go first."""
         self.named_victims = 0
         """Blocks that are overwritten because a bias said so."""
         self._held: Counter[int] = Counter()
@@ -104,29 +102,20 @@ class KvPool:
         self.pool.touch(blocks)
         self._held.update(block.block_id for block in blocks)
 
-    def let_go(self, blocks: Sequence[Any], *, to_front: bool) -> int:
-        """Of blocks that were held. ``to_front``: those that nobody uses are the next to be overwritten.
-
-        Returns how many became free."""
+    def let_go(self, blocks: Sequence[Any]) -> int:
+        """Of blocks that were held. Returns how many became free."""
         before = self.free_blocks
         for block in blocks:
             self._held[block.block_id] -= 1
             if not self._held[block.block_id]:
                 del self._held[block.block_id]
         self.pool.free_blocks(reversed(blocks))
-        if to_front:
-            self.to_front([block for block in reversed(blocks) if block.ref_cnt == 0])
         return self.free_blocks - before
 
     def let_go_of_everything(self) -> None:
         blocks = [self.pool.blocks[each] for each in self._held.elements()]
         self._held.clear()
         self.pool.free_blocks(reversed(blocks))
-
-    def to_front(self, blocks: Iterable[Any]) -> None:
-        """Free blocks that are to be overwritten first, in this order."""
-        first = [block for block in blocks if block.ref_cnt == 0 and not block.is_null]
-        self.released_to_front += self._move_to_front(first)
 
     def _move_to_front(self, blocks: Sequence[Any]) -> int:
         """Of the queue of free blocks. Should one not be in it, none is lost."""

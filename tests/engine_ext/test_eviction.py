@@ -83,11 +83,41 @@ def test_sleepers_are_kept_while_others_suffice(evictor: Evictor[Cell]) -> None:
     assert names(evictor.victims(1)) == [1]
 
 
-def test_a_newer_turn_gives_back_what_it_does_not_share(evictor: Evictor[Cell]) -> None:
+def test_what_a_newer_turn_does_not_share_keeps_its_place(evictor: Evictor[Cell]) -> None:
     first = cells(1, 2, 3)
     evictor.claim("a", first, reuse=0.5, now=0.0)
-    assert names(evictor.claim("a", [first[0], *cells(4)], reuse=0.5, now=1.0)) == [3, 2]
-    assert names(evictor.victims(9)) == [4, 1]
+    evictor.claim("b", cells(5), reuse=0.5, now=1.0)
+    evictor.claim("a", [first[0], *cells(4)], reuse=0.5, now=2.0)
+    assert names(evictor.victims(9)) == [3, 2, 5, 4, 1]
+    assert (len(evictor), evictor._entries) == (0, 0)
+
+
+def test_who_is_away_for_longer_goes_first_up_to_a_bound(evictor: Evictor[Cell]) -> None:
+    evictor.claim("long", cells(1), reuse=0.5, back_in_s=30.0, now=20.0)
+    evictor.claim("old", cells(2), reuse=0.5, now=0.0)
+    evictor.claim("endless", cells(3), reuse=0.5, back_in_s=3_000.0, now=70.0)
+    evictor.claim("soon", cells(4), reuse=0.5, now=20.0)
+    evictor.expect("soon", 0.5, back_in_s=1.0, now=20.0)
+    assert names(evictor.victims(9)) == [1, 2, 3, 4]
+
+
+TOUCHES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 6)), max_size=60)
+
+
+@given(TOUCHES)
+def test_without_reuse_size_and_returns_the_order_is_lru(touches: list[tuple[int, int, int]]) -> None:
+    """Threads that go on from any earlier turn: a turn is a path of a tree of blocks."""
+    evictor: Evictor[Cell] = Evictor(EvictionConfig(beta=0.0, gamma=0.0))
+    there: dict[tuple[int, ...], Cell] = {}
+    used: dict[tuple[int, ...], tuple[int, int]] = {}
+    for now, (who, branch, depth) in enumerate(touches):
+        paths = [(branch,) * length for length in range(1, depth + 1)]
+        for path in paths:
+            there.setdefault(path, Cell(len(there), path))
+            used[path] = (now, -len(path))
+        evictor.claim(who, [there[path] for path in paths], reuse=0.5, now=float(now))
+    expected = [there[path].block_id for path in sorted(used, key=lambda path: used[path])]
+    assert names(evictor.victims(len(there))) == expected
 
 
 def test_what_was_overwritten_meanwhile_is_passed_over(evictor: Evictor[Cell]) -> None:
@@ -98,8 +128,9 @@ def test_what_was_overwritten_meanwhile_is_passed_over(evictor: Evictor[Cell]) -
     lost = cells(7)
     evictor.claim("b", lost, reuse=0.5, now=0.0)
     lost[0].block_hash = None
-    assert evictor.claim("b", [], reuse=0.5, now=0.0) == []
+    evictor.claim("b", [], reuse=0.5, now=0.0)
     assert evictor.victims(2) == []
+    assert evictor._entries == 0
 
 
 def test_expectations_change(evictor: Evictor[Cell]) -> None:
@@ -112,8 +143,9 @@ def test_expectations_change(evictor: Evictor[Cell]) -> None:
 
 def test_forgetting(evictor: Evictor[Cell]) -> None:
     evictor.claim("a", cells(1, 2), reuse=1.0, now=0.0)
-    assert names(evictor.forget("a")) == [2, 1]
-    assert evictor.forget("a") == []
+    evictor.forget("a")
+    evictor.forget("a")
+    assert evictor.victims(3) == [] and evictor._entries == 0
     evictor.claim("b", cells(3), reuse=1.0, now=0.0)
     evictor.clear()
     assert evictor.victims(3) == [] and evictor.chain("b") is None
@@ -144,8 +176,7 @@ def test_leaf_before_parent_and_no_block_twice(turns: list[tuple[int, int, int, 
         chain += cells(*range(fresh, fresh + own))
         fresh += own
         owner = f"s{who}"
-        for block in evictor.claim(owner, chain, reuse=reuse, now=now):
-            block.block_hash = None
+        evictor.claim(owner, chain, reuse=reuse, now=now)
         live[owner] = chain
         found = evictor.victims(wanted)
         assert evictor._entries == sum(len(each.blocks) for each in evictor._chains.values())
