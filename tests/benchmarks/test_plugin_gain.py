@@ -22,7 +22,7 @@ def found(mean_s: float, in_time: float) -> Found:
 def test_seeds_are_compared_one_by_one() -> None:
     verdict = Verdict()
     tell(verdict, "x", [found(100, 0.5), found(10, 0.1)], [found(50, 0.6), found(10, 0.3)])
-    values = {name: figure.value for name, figure in verdict.figures.items()}
+    values = {name: figure.value or 0.0 for name, figure in verdict.figures.items()}
     assert values["x_completion_mean"] == values["x_completion_p90"] == pytest.approx(0.75)
     assert values["x_goodput_1.5_more"] == pytest.approx(0.15)
     assert values["x_goodput_4_without"] == pytest.approx(0.3)
