@@ -53,7 +53,7 @@ async def test_a_client_may_choose_the_rank_itself(start: Any) -> None:
 @pytest.mark.timeout(600)
 def test_a_real_servers_ranks_find_what_their_sessions_left(tmp_path: Path) -> None:
     """Three sessions of three turns, two of them on the first of two engines: each turn finds the one before.
-    By itself the server would take its engines in turn, so that each session's next turn went to the other."""
+    By itself the server would take its engines in turn: each next turn would go to the other one."""
     options = EngineOptions(served_model_names=(MODEL,), extra_args=("--data-parallel-size", "2"))
     engine = ScriptedEngine({"scripts": {}}, options)
     try:
