@@ -10,10 +10,11 @@ Deviations: γ is 0.05, the paper's 0.2: there a session is evicted as a whole, 
     Nobody tells Sutradhara's tags, which gain nothing beside that (docs/engine.md). A claim counts as made as
     much earlier as the thread is expected to stay away, up to τ_max: a longer absence costs more for the
     same use. What an older turn left beyond the newer one keeps the older one's place: some agents go on
-    from earlier turns.
+    from earlier turns. Of that, a block may stay for a while after the one before it in the prompt has
+    gone, and nobody can use it.
 Invariants: with β = γ = 0, and told of no returns, the order is LRU's; leaf before parent within a turn; a
-    block in use is never named; each block is claimed once a turn; an operation costs what it handles, times
-    O(log n), over time.
+    block is never named while it is in use, or another turn claims it; each block is claimed once a turn;
+    an operation costs what it handles, times O(log n), over time.
 """
 
 import heapq

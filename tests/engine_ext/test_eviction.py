@@ -184,9 +184,14 @@ def test_leaf_before_parent_and_no_block_twice(turns: list[tuple[int, int, int, 
         for block in found:
             assert block.block_hash is not None
             block.block_hash = None
-        for chain in live.values():
-            there = [block.block_hash is not None for block in chain]
-            assert there == sorted(there, reverse=True)  # what is left is a prefix
+        for owner, chain in live.items():
+            claimed = evictor.chain(owner)
+            left = [] if claimed is None else claimed.blocks
+            assert left == chain[: len(left)], "it goes from the leaf on"
+        for claimed in evictor._chains.values():
+            assert all(block.block_hash is not None for block in claimed.blocks), (
+                "and not while it is claimed"
+            )
 
 
 def test_claims_on_what_is_never_overwritten_are_bounded() -> None:
