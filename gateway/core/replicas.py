@@ -103,4 +103,5 @@ class Replicas:
             self._admission.engine_reported(replica.facts.pool, event.replica, event.signals, now=now)
             self._predictor.engine_reported(event.replica, event.signals.kv_used)
             self._gate.placement.engine_reported(event.replica, event.signals)
-            self._gate.ranks.replica_has(event.replica, event.signals.ranks)
+            if event.signals.ranks is not None:
+                self._gate.ranks.replica_has(event.replica, event.signals.ranks)

@@ -21,7 +21,7 @@ class EngineSignals(msgspec.Struct, frozen=True, kw_only=True):
     """Requests in the engine's own queue."""
     preemptions: int | None = None
     """A counter."""
-    ranks: int = 1
+    ranks: int | None = None
     """Engines of the server (data parallel), each with a KV cache of its own."""
     prefix_queried: int | None = None
     """Tokens looked up in the prefix cache; a counter."""

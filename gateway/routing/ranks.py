@@ -3,8 +3,8 @@
 Source: SAGA (§5.1), affinity, one level further down. A vLLM server with `--data-parallel-size` has an engine
 with a KV cache of its own for each rank, and hands requests to them by load; a header says which it shall be.
 
-Deviations: a session stays on its rank as long as it stays on the server. Which rank is busier is the
-server's own matter for requests that belong to no session.
+Deviations: a session stays on its rank as long as it stays on the server. Requests that belong
+to no session go to the rank that the server chooses.
 
 Invariants: a session has at most one rank; it is one that the server has; a new one goes to the rank
 that has the fewest; what is kept is a number for each session that lives.
@@ -20,7 +20,7 @@ class Ranks:
         self._rank: dict[SessionId, tuple[ReplicaId, int]] = {}
 
     def replica_has(self, replica: ReplicaId, ranks: int) -> None:
-        """A server with fewer or more ranks than before has started anew."""
+        """As many as it says; with fewer or more than before it has started anew."""
         if ranks != len(self._sessions.get(replica, ())) and (ranks > 1 or replica in self._sessions):
             self.replica_lost(replica)
             if ranks > 1:

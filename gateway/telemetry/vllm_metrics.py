@@ -47,7 +47,7 @@ def read_vllm_metrics(text: str) -> EngineSignals:
         running=_whole(sums, "num_requests_running"),
         waiting=_whole(sums, "num_requests_waiting"),
         preemptions=_whole(sums, "num_preemptions_total"),
-        ranks=max(1, len(ranks)) if ranks <= set(map(str, range(len(ranks)))) else 1,
+        ranks=_ranks(ranks),
         kv_retained=retained,
         prefix_queried=_whole(sums, "prefix_cache_queries_total"),
         prefix_hit=_whole(sums, "prefix_cache_hits_total", "external_prefix_cache_hits_total"),
@@ -99,6 +99,18 @@ def _kv_tokens(labels: str) -> int:
         return min(int(found["num_gpu_blocks"]) * int(found["block_size"]), _MOST)
     except (KeyError, ValueError):
         return 0
+
+
+_MOST_RANKS: Final = 1024
+"""Of one server; whoever tells of more tells nonsense, and each new session looks at all of them."""
+
+
+def _ranks(labels: set[str]) -> int | None:
+    """Engines are numbered from 0; with other labels, which of them requests can be sent to is not known."""
+    count = len(labels)
+    if not count:
+        return None
+    return count if count <= _MOST_RANKS and labels == set(map(str, range(count))) else 1
 
 
 def _whole(sums: dict[str, float], *names: str) -> int | None:

@@ -92,5 +92,6 @@ def test_each_turn_of_a_session_goes_to_the_engine_that_has_its_state():
         command = (play >> arrives).take()
         assert isinstance(command, Dispatch)
         told.append(command.rank)
+        _ = play >> ev.EngineReported(A, EngineSignals())  # one that could not be read says nothing of it
         _ = play >> started(f"r{turn}") >> finished(f"r{turn}", f"call_{turn}")
     assert told == [0, 1, 0, 1]

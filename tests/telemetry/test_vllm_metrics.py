@@ -30,6 +30,7 @@ def test_a_vllm_says_how_it_is():
         running=3,
         waiting=2,
         preemptions=7,
+        ranks=1,
         prefix_queried=1000,
         prefix_hit=650,
     )
@@ -50,6 +51,8 @@ def test_engines_of_one_server_are_added_up():
     assert (both.ranks, read_vllm_metrics(SAID).ranks) == (2, 1)
     elsewhere = other.replace('engine="1"', 'engine="3"')
     assert read_vllm_metrics(SAID + elsewhere).ranks == 1, "numbers with a gap are not a server's own ranks"
+    many = "".join(f'vllm:num_requests_running{{engine="{rank}"}} 0\n' for rank in range(5_000))
+    assert read_vllm_metrics(many).ranks == 1, "nonsense costs no new session anything"
 
 
 def test_what_is_not_there_is_not_known():
