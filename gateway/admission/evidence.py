@@ -28,8 +28,6 @@ class Evidence(msgspec.Struct, kw_only=True):
     """Those of which is known what a token takes."""
     lost_s: float = 0.0
     """What computing it takes that they did not find."""
-    prefill_s: float = 0.0
-    """What computing all prompts took, as far as they were not cached."""
     blind_turns: float = 0.0
     """That do not say what they found."""
     blind: float = 0.0

@@ -4,21 +4,18 @@ Source: MARS (§4.1, §4.2): KV occupancy and launch delay, from the unified inf
 
 Symbols: *KV cache occupancy* → `kv_used`.
 
-Deviations: occupancy alone says little: of a session in its tool phase the engine counts nothing as used. The
-strongest sign is *loss*: prompt tokens that the session's last turn left behind and that its next turn did
-not find in the cache any more. Every stock engine reports what is needed for it in `usage`. A change of
+Deviations: occupancy alone says little: of a session in its tool phase the engine counts nothing as used.
+The strongest sign is *loss*: prompt tokens that the session's last turn left behind and that its next turn
+did not find in the cache any more. Every stock engine reports what is needed for it in `usage`. A change of
 content loses state too; so does an engine without prefix cache: what was lost while the pool was half empty
-is therefore taken as the clients' own doing. Launch delay is no sign: a long prompt raises it as well, and to
-hold the window back for it changed no mean completion. How much loss is too much follows from what one
-session fewer would gain and cost: of n on a replica it costs one part in n of what they get done, and at best
-saves the time in which what was lost is computed again. So 1 / n of a replica's time is overload; and less,
-where prompts take much of that time: while one is computed the others' answers stand still. With a share φ of
-the time gone, and a share r of their own time that sessions spend in the engine, one of n does not get 1 / n
-done, but 1 / n ÷ (1 + r φ / (1 − φ)): this is how the throughput X grows with n = X (z + d / (1 − X p)), for
-tools of z, answers of d and prompts of p seconds. What a token takes is known from its own launch delays
-(`cost/estimator.py`): for a dense model of 70B a tenth of the tokens is ruin, for a sparse one of 3B it is
-bearable. Before that is known, 1 / n of the tokens is overload. Where much is lost turns become slow, and few
-of them end in a feedback time: then what was seen over a longer time counts (`Evidence`).
+is therefore taken as the clients' own doing. Launch delay is no sign: a long prompt raises it as well, and
+to hold the window back for it changed no mean completion. How much loss is too much follows from what one
+session fewer would gain and cost: of n on a replica it costs one part in n of what they get done, and at
+best saves the time in which what was lost is computed again. So 1 / n of a replica's time is overload. What
+a token takes is known from its own launch delays (`cost/estimator.py`): for a dense model of 70B a tenth of
+the tokens is ruin, for a sparse one of 3B it is bearable. Before that is known, 1 / n of the tokens is
+overload. Where much is lost turns become slow, and few of them end in a feedback time: then what was seen
+over a longer time counts (`Evidence`).
 
 Invariants: readings are between decisions of the window, old evidence fades with the feedback time; a value
 that an engine does not report is no pressure.
@@ -40,8 +37,6 @@ _LOSSES: Final = (0.02, 0.25)
 _LASTS: Final = 2.0
 """Feedback times until evidence has faded."""
 _LASTS_LONGER: Final = 10.0
-_MOST_TAKEN: Final = 0.9
-"""Share of a replica's time that prompts are believed to take."""
 PREEMPTIONS_ARE_OVERLOAD: Final = 0.10
 """Per turn."""
 _ENOUGH_TURNS: Final = 5.0
@@ -100,11 +95,6 @@ class GpuPressure:
         for evidence in self._all:
             evidence.saw_turn(left, lost, token_s)
 
-    def saw_prompt(self, prefill_s: float) -> None:
-        """What computing one took, as far as it was not cached."""
-        for evidence in self._all:
-            evidence.prefill_s += prefill_s
-
     # --- what it means -------------------------------------------------------------------------------
 
     def capacity(self, up: Iterable[ReplicaId]) -> tuple[float, float] | None:
@@ -134,14 +124,12 @@ class GpuPressure:
         *,
         sessions: float,
         replicas: int = 1,
-        in_engine: float = 1.0,
         reckoned_with: float = 0.0,
         feedback_s: float,
         now: float,
     ) -> GpuReading:
-        """`sessions`: how many are in on a replica; `in_engine`: what they spend there of their time, and not
-        in tools; `reckoned_with`: the share of the replicas' time in which as many as are in are expected to
-        compute what was lost (`throughput.py`); only more than that is pressure."""
+        """`sessions`: how many are in on a replica; `reckoned_with`: the share of the replicas' time in which
+        as many as are in are expected to compute what was lost (`throughput.py`); only more is pressure."""
         self._fade(feedback_s, now=now)
         waiting = sum(signals.waiting or 0 for signals in self._signals.values())
         running = sum(signals.running or 0 for signals in self._signals.values())
@@ -156,7 +144,6 @@ class GpuPressure:
                 loss or 0.0,
                 sessions=sessions,
                 replicas=replicas,
-                in_engine=in_engine,
                 reckoned_with=reckoned_with,
             ),
             "preemptions": preemptions / PREEMPTIONS_ARE_OVERLOAD,
@@ -181,7 +168,6 @@ class GpuPressure:
         *,
         sessions: float,
         replicas: int,
-        in_engine: float,
         reckoned_with: float,
     ) -> float:
         """By the time that computing it again takes; by its tokens, while that is not known."""
@@ -189,9 +175,8 @@ class GpuPressure:
             return loss / loss_that_is_overload(sessions)
         lost_s = seen.lost_s * loss / (seen.lost / seen.expected)  # what was not their own doing
         seen_s = max(1, replicas) * seen.span_s * max(0.01, self.studied.mean(1.0))
-        taken = min(_MOST_TAKEN, seen.prefill_s / seen_s)
         unexpected = max(0.0, lost_s / seen_s - reckoned_with)
-        return unexpected / loss_that_is_overload(sessions, taken, in_engine)
+        return unexpected / loss_that_is_overload(sessions)
 
     def _loss(self, seen: Evidence) -> float | None:
         """The share of warm tokens that was lost; None without evidence."""
@@ -209,14 +194,10 @@ class GpuPressure:
         self._faded_s = now
 
 
-def loss_that_is_overload(sessions: float, taken: float = 0.0, in_engine: float = 1.0) -> float:
-    """A share of a replica's time, or of the warm tokens, where so many sessions are in on it.
-
-    `taken`: the share of its time that prompts take; `in_engine`: what sessions spend there of theirs.
-    """
+def loss_that_is_overload(sessions: float) -> float:
+    """A share of a replica's time, or of the warm tokens, where so many sessions are in on it."""
     least, most = _LOSSES
-    of_one = max(least, min(most, 1.0 / max(1.0, sessions)))
-    return of_one / (1.0 + in_engine * taken / (1.0 - taken))
+    return max(least, min(most, 1.0 / max(1.0, sessions)))
 
 
 def _increase(before: int | None, after: int | None) -> int:

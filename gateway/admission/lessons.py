@@ -86,8 +86,6 @@ class Lessons:
     ) -> None:
         known, limits, usage = self._footprints, self._limits, outcome.usage
         continues = applicant.edge in _CONTINUING
-        if outcome.prefill_s is not None:
-            limits.gpu.saw_prompt(outcome.prefill_s)
         if usage.prompt_tokens is not None:
             if member.turn == 0:
                 known.saw_first_prompt(member.agent, usage.prompt_tokens)
@@ -104,7 +102,6 @@ class Lessons:
                     token_s=outcome.prefill_s / max(1, computed) if outcome.prefill_s is not None else None,
                     is_pool_half_empty=limits.is_half_empty(),
                 )
-        limits.run_s.add(outcome.ran_s)
         if grown is not None and continues:
             limits.grown.add(grown)
         known.saw_turn(

@@ -87,8 +87,6 @@ class Limits:
         self.gpu = GpuPressure()
         self.cycle_s = DecayedMean(half_life=100)
         """What sessions take from one turn to the next."""
-        self.run_s = DecayedMean(half_life=100)
-        """What a turn takes of that."""
         self.grown = DecayedMean(half_life=100)
         """Tokens by which a turn makes its session longer."""
         self.throughput = Throughput()
@@ -251,11 +249,9 @@ class Limits:
 
     def _look(self, blocked_by: WaitReason | None, *, now: float) -> WindowInputs:
         sessions = self._places.count / max(1, len(self._up))
-        cycle_s = self.cycle_s.mean(0.0, 1e-9)
         gpu = self.gpu.read(
             sessions=sessions,
             replicas=len(self._up),
-            in_engine=min(1.0, self.run_s.mean(0.0, 1e-9) / cycle_s) if cycle_s > 0 else 1.0,
             reckoned_with=self.throughput.lost if self._config.policy == "sessions" else 0.0,
             feedback_s=self.window.feedback_s,
             now=now,

@@ -102,25 +102,6 @@ def test_turns_that_have_become_so_slow_that_few_end_are_seen_all_the_same():
     assert reading.is_loss_known and reading.pressure > 1.0 and reading.reason == "state_lost"
 
 
-def test_where_prompts_take_all_the_time_one_session_more_gains_little():
-    def pressure(prefill_s: float, **said) -> float:
-        gpu = GpuPressure()
-        gpu.read(sessions=10, feedback_s=1e6, now=0.0)
-        for _ in range(20):
-            gpu.saw_warm_turn(10_000, 10_000 - 1000 - 256, token_s=0.25e-3, is_pool_half_empty=False)
-            gpu.saw_prompt(prefill_s)
-        return gpu.read(sessions=10, feedback_s=1e6, now=100.0, **said).pressure
-
-    alone = pressure(0.0)
-    assert alone == pytest.approx(0.05 / 0.1, rel=1e-3), "5 s of 100 s, and one of ten does a tenth"
-    assert pressure(2.5) == pytest.approx(2 * alone, rel=1e-3), "with half of the time gone, half of that"
-    assert pressure(2.5, in_engine=0.5) == pytest.approx(1.5 * alone, rel=1e-3), (
-        "tools do not wait for prompts"
-    )
-    assert pressure(2.5, in_engine=0.0) == pytest.approx(alone, rel=1e-3)
-    assert pressure(100.0) == pytest.approx(10 * alone, rel=1e-3), "there is a bound"
-
-
 def test_engines_without_cached_tokens_tell_by_their_counters():
     gpu = GpuPressure()
     gpu.engine_reported(A, EngineSignals(prefix_hit=1000))
