@@ -8,8 +8,9 @@ cd "$(dirname "$0")/.."
 
 # The program, its file in the package, the packages. What they depend on comes with them.
 programs=(
-  "chromium  usr/lib/chromium/chromium  chromium fonts-dejavu-core"
-  "promtool  usr/bin/promtool           prometheus"
+  "chromium      usr/lib/chromium/chromium  chromium fonts-dejavu-core"
+  "promtool      usr/bin/promtool           prometheus"
+  "redis-server  usr/bin/redis-server       redis-server"
 )
 
 fail() {

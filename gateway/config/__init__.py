@@ -11,6 +11,7 @@ from gateway.config.hints import HintsConfig
 from gateway.config.otel import OtelConfig
 from gateway.config.recording import RecordingConfig
 from gateway.config.server import ServerConfig, is_loopback
+from gateway.config.shared import SharedConfig
 from gateway.config.stream import StreamFileConfig
 from gateway.config.tenants import TenantConfig
 from gateway.config.upstream import PoolConfig, UpstreamConfig
@@ -35,6 +36,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     stream: StreamFileConfig = StreamFileConfig()
     otel: OtelConfig = OtelConfig()
     recording: RecordingConfig = RecordingConfig()
+    shared: SharedConfig = SharedConfig()
     core: CoordinatorConfig = CoordinatorConfig()
     admission: AdmissionConfig = AdmissionConfig()
     sessions: SessionsConfig = SessionsConfig()

@@ -14,7 +14,7 @@ DPKG_DEB = """#!/bin/sh
 # dpkg-deb -x ARCHIVE ROOT
 mkdir -p "$3/usr/lib/chromium" "$3/usr/lib/x86_64-linux-gnu" "$3/usr/bin"
 touch "$3/usr/lib/x86_64-linux-gnu/libnss3.so"
-for program in usr/lib/chromium/chromium usr/bin/promtool; do
+for program in usr/lib/chromium/chromium usr/bin/promtool usr/bin/redis-server; do
   printf '#!/bin/sh\\necho "$LD_LIBRARY_PATH $*"\\n' >"$3/$program"
   chmod +x "$3/$program"
 done
@@ -24,7 +24,10 @@ echo "$*" >>calls
 case "$*" in *install*) touch .cache/programs/archives/chromium_1_amd64.deb ;; esac
 """
 NO_NETWORK = "#!/bin/sh\necho 'E: Failed to fetch it' >&2; exit 100\n"
-LINE = "put chromium promtool on PATH (Debian: apt-get install chromium fonts-dejavu-core prometheus)\n"
+LINE = (
+    "put chromium promtool redis-server on PATH "
+    "(Debian: apt-get install chromium fonts-dejavu-core prometheus redis-server)\n"
+)
 
 
 @pytest.fixture
@@ -62,7 +65,7 @@ def test_what_is_missing_is_unpacked_and_found(machine: Path, monkeypatch: pytes
     chromium = prerequisites.require_command("chromium")
     assert run(chromium, "--headless").stdout == f"{fetched}/root/usr/lib/x86_64-linux-gnu --headless\n"
     calls = (machine / "checkout/calls").read_text()
-    assert calls.splitlines()[1].endswith("chromium fonts-dejavu-core prometheus")
+    assert calls.splitlines()[1].endswith("chromium fonts-dejavu-core prometheus redis-server")
     assert fetch(machine).stdout == ""
     assert (machine / "checkout/calls").read_text() == calls
 
@@ -70,6 +73,7 @@ def test_what_is_missing_is_unpacked_and_found(machine: Path, monkeypatch: pytes
 def test_what_is_on_path_is_not_fetched(machine: Path):
     install(machine, "chromium", "")
     install(machine, "promtool", "")
+    install(machine, "redis-server", "")
     done = fetch(machine)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

@@ -1,0 +1,219 @@
+"""The store in Redis (or Valkey), alone or as a cluster.
+
+Every key begins with `turnpike:1:`, where 1 is the version of the format, then its kind, then the caller's:
+`e:` entries, `b:` buckets, `g` the gauges of all origins, `l:` leases, `s:` streams. Each step touches one
+key, and so one slot of a cluster. Values begin with the byte 1; with another one they read as absent.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Sequence
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from redis import exceptions
+from redis.asyncio import Redis
+from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from gateway.shared_state import protocol
+from gateway.shared_state.protocol import Entry
+from gateway.shared_state.remote import CONNECT_S, DEADLINE_S, RefusedError, RemoteStore
+from gateway.shared_state.writes import Settlement, Write
+
+PREFIX: Final = b"turnpike:1:"
+VERSION: Final = b"\x01"
+CONNECTIONS: Final = 8
+"""To each node. They are made by the probe, so that no call's deadline has to pay for a TLS handshake."""
+
+_ENTRY, _BUCKET, _LEASE, _STREAM = (PREFIX + kind for kind in (b"e:", b"b:", b"l:", b"s:"))
+_GAUGES = PREFIX + b"g"
+
+
+class _Script:
+    """Sent by its hash; with its text to a server that does not have it."""
+
+    def __init__(self, name: str) -> None:
+        path = resources.files("gateway.shared_state") / "lua" / f"{name}.lua"
+        self.text = path.read_text(encoding="ascii")
+        self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+_CLAIM, _RESERVE, _SETTLE, _EXCHANGE, _LEASE_SCRIPT, _RELEASE, _APPEND = map(
+    _Script, ["claim", "reserve", "settle", "exchange", "lease", "release", "append"]
+)
+
+_Command = tuple[Any, ...]
+_Execute = Callable[..., Awaitable[Any]]
+
+
+class RedisStore(RemoteStore):
+    _broken = (OSError, exceptions.RedisError, exceptions.RedisClusterException)
+
+    def __init__(self, url: str, *, password: str | None = None, deadline_s: float = DEADLINE_S) -> None:
+        """`url`: redis:// or rediss://, with `+cluster` for a cluster; it may hold user and password.
+        `password` goes before the one in the URL."""
+        parts = urlsplit(url)
+        super().__init__(f"{parts.scheme}://{parts.hostname}:{parts.port or 6379}", deadline_s=deadline_s)
+        scheme, _, mode = parts.scheme.partition("+")
+        settings: dict[str, Any] = {
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),  # within a deadline, and what was done may not be done twice
+            "socket_connect_timeout": CONNECT_S,
+            "socket_timeout": CONNECT_S,
+        }
+        if password is not None:
+            settings["password"] = password
+            if parts.password is not None:  # redis-py would prefer it
+                user = f"{parts.username}@" if parts.username else ""
+                parts = parts._replace(netloc=user + parts.netloc.rpartition("@")[2])
+        plain_url = parts._replace(scheme=scheme).geturl()
+        self._cluster: RedisCluster | None = None
+        self._redis: Any = None
+        if mode == "cluster":
+            self._cluster = RedisCluster.from_url(plain_url, max_connections=2 * CONNECTIONS, **settings)
+            self._execute: _Execute = self._cluster.execute_command
+        else:
+            self._redis = Redis.from_url(plain_url, **settings)
+            self._execute = self._redis.execute_command
+        # Calls beyond it wait for one of the connections that are there.
+        self._free = asyncio.Semaphore(CONNECTIONS)
+
+    async def _find(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        if self._redis is not None or len(keys) == 1:
+            values = await self._do("MGET", *[_ENTRY + key for key in keys])
+        else:
+            values = await self._do_all([("GET", _ENTRY + key) for key in keys])
+            for value in values:
+                if isinstance(value, exceptions.ResponseError):
+                    raise RefusedError(str(value))
+                if isinstance(value, Exception):
+                    raise value
+        return [value[1:] if value and value[:1] == VERSION else None for value in values]
+
+    async def _claim(self, key: bytes, value: bytes, ttl_s: float) -> bytes:
+        there: bytes = await self._run(_CLAIM, _ENTRY + key, VERSION + value, _ms(ttl_s))
+        return there[1:]
+
+    async def _reserve(self, key: bytes, amount: float, limit: float, per_s: float) -> float:
+        return float(await self._run(_RESERVE, _BUCKET + key, amount, limit, per_s))
+
+    async def _exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
+        others = await self._run(_EXCHANGE, _GAUGES, origin, gauges, _ms(ttl_s))
+        return {name.decode(): theirs for name, theirs in zip(others[::2], others[1::2], strict=True)}
+
+    async def _lease(self, name: str, holder: str, ttl_s: float) -> int | None:
+        number: int | None = await self._run(_LEASE_SCRIPT, _LEASE + name.encode(), holder, _ms(ttl_s))
+        return number
+
+    async def _release(self, name: str, holder: str) -> None:
+        await self._run(_RELEASE, _LEASE + name.encode(), holder)
+
+    async def _read(self, stream: str, after: str) -> list[tuple[str, bytes]]:
+        key = _STREAM + stream.encode()
+        while True:
+            start = f"({after}" if after else "-"
+            found = await self._do("XRANGE", key, start, "+", "COUNT", protocol.READ_LENGTH)
+            payloads = [(number.decode(), fields.get(b"p", b"")) for number, fields in found]
+            readable = [(number, payload[1:]) for number, payload in payloads if payload[:1] == VERSION]
+            if readable or not payloads:
+                return readable
+            after = payloads[-1][0]
+
+    async def _write(self, batch: Sequence[Write]) -> int:
+        results = await self._do_all([_command(write, by_hash=True) for write in batch])
+        unknown = [
+            write
+            for write, result in zip(batch, results, strict=True)
+            if isinstance(result, exceptions.NoScriptError)
+        ]
+        if unknown:
+            again = await self._do_all([_command(write, by_hash=False) for write in unknown])
+            results = again + [
+                result for result in results if not isinstance(result, exceptions.NoScriptError)
+            ]
+        refusals = [result for result in results if isinstance(result, exceptions.ResponseError)]
+        for result in results:
+            if isinstance(result, Exception) and not isinstance(result, exceptions.ResponseError):
+                raise result
+        if refusals:
+            self.counters.failures += 1
+            await self._follow_primary(refusals[0])
+        return len(refusals)
+
+    async def _connect(self) -> None:
+        if self._cluster is not None:
+            await self._cluster.initialize()
+            nodes: list[Any] = self._cluster.get_primaries()
+            pings = [node.execute_command("PING") for node in nodes for _ in range(CONNECTIONS)]
+        else:
+            pings = [self._redis.execute_command("PING") for _ in range(CONNECTIONS)]
+        await asyncio.gather(*pings)
+
+    async def _ping(self) -> None:
+        await self._execute("PING")
+
+    async def _disconnect(self) -> None:
+        if self._cluster is not None:
+            await self._cluster.aclose()
+        elif self._redis is not None:
+            await self._redis.aclose()
+
+    async def _do(self, *command: Any) -> Any:
+        async with self._free:
+            try:
+                return await self._execute(*command)
+            except exceptions.ResponseError as error:
+                await self._follow_primary(error)
+                raise RefusedError(str(error)) from error
+
+    async def _run(self, script: _Script, key: bytes, *arguments: Any) -> Any:
+        async with self._free:
+            try:
+                try:
+                    return await self._execute("EVALSHA", script.sha, 1, key, *arguments)
+                except exceptions.NoScriptError:
+                    return await self._execute("EVAL", script.text, 1, key, *arguments)
+            except exceptions.ResponseError as error:
+                await self._follow_primary(error)
+                raise RefusedError(str(error)) from error
+
+    async def _do_all(self, commands: Sequence[_Command]) -> list[Any]:
+        """In one round trip, to each node; an error response is the result of its command."""
+        async with self._free:
+            pipeline: Any
+            if self._cluster is not None:
+                pipeline = self._cluster.pipeline()
+            else:
+                pipeline = self._redis.pipeline(transaction=False)
+            for command in commands:
+                pipeline.execute_command(*command)
+            results: list[Any] = await pipeline.execute(raise_on_error=False)
+            return results
+
+    async def _follow_primary(self, error: exceptions.ResponseError) -> None:
+        if isinstance(error, exceptions.ReadOnlyError) and self._redis is not None:
+            # It became a replica. The next connections find who is the primary, where a name or a proxy says.
+            await self._redis.connection_pool.disconnect(inuse_connections=False)
+
+
+def _command(write: Write, *, by_hash: bool) -> _Command:
+    if isinstance(write, Entry):
+        if write.value is None:
+            return ("DEL", _ENTRY + write.key)
+        return ("SET", _ENTRY + write.key, VERSION + write.value, "PX", _ms(write.ttl_s))
+    arguments: _Command
+    if isinstance(write, Settlement):
+        script, key = _SETTLE, _BUCKET + write.key
+        arguments = (write.amount, write.limit, write.per_s)
+    else:
+        script, key = _APPEND, _STREAM + write.stream.encode()
+        arguments = (VERSION + write.payload, protocol.STREAM_LENGTH, _ms(protocol.STREAM_TTL_S))
+    start = ("EVALSHA", script.sha) if by_hash else ("EVAL", script.text)
+    return (*start, 1, key, *arguments)
+
+
+def _ms(seconds: float) -> int:
+    return max(1, round(seconds * 1000.0))

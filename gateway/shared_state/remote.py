@@ -1,0 +1,304 @@
+"""What the stores have in common that are reached by a connection: one deadline, one breaker, writes behind.
+
+Invariants: no call outlives the deadline; while the breaker is open no call does I/O; connections are made by
+the probe alone or within a deadline; what waits to be written is bounded, and written in order.
+"""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from gateway.shared_state import protocol, writes
+from gateway.shared_state.breaker import Breaker
+from gateway.shared_state.protocol import (
+    Counters,
+    Entry,
+    StoreUnavailable,
+    check_bucket,
+    check_ttl,
+    check_value,
+)
+from gateway.shared_state.writes import Addition, Settlement, Write
+
+_log = logging.getLogger(__name__)
+
+DEADLINE_S: Final = 0.02
+CONNECT_S: Final = 1.0
+"""For the connections that a probe makes."""
+GATHER_S: Final = 0.002
+"""How long writes wait for others to go with."""
+BATCH: Final = 128
+"""Writes that go together at most: what the event loop does for them in one piece stays short."""
+MAX_WAITING: Final = 20_000
+MAX_WAITING_BYTES: Final = 16 << 20
+AGES_S: Final = 0.1
+"""Writes that waited longer have their TTL shortened by that."""
+
+T = TypeVar("T")
+
+
+class RefusedError(Exception):
+    """The store answered that it will not do this. It is there, so the breaker stays as it is."""
+
+
+class RemoteStore(ABC):
+    """Implements `Store` with what a subclass sends. Made and used within one running event loop."""
+
+    def __init__(self, name: str, *, deadline_s: float = DEADLINE_S) -> None:
+        """`name` is for the log, without secrets."""
+        self.counters = Counters()
+        self._name = name
+        self._deadline_s = deadline_s
+        self._loop = asyncio.get_running_loop()
+        self._breaker = Breaker()
+        self._is_closed = False
+        self._waiting: deque[tuple[float, Write]] = deque()
+        """What is to be written, and since when."""
+        self._waiting_bytes = 0
+        self._writer: asyncio.Task[None] | None = None
+        self._prober: asyncio.Task[None] | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self._breaker.is_closed
+
+    async def open(self) -> None:
+        """Connects, within `CONNECT_S`. A store that is not there is probed until it is."""
+        await self._probe()
+        if not self.is_up and not self._is_closed:
+            self._keep_probing()
+
+    async def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        if not keys:
+            return []
+        found = await self._bounded(self._find(keys), sum(map(len, keys)))
+        self.counters.bytes_received += sum([len(value) for value in found if value])
+        return found
+
+    async def claim(self, key: bytes, value: bytes, ttl_s: float) -> bytes:
+        check_value(key, value, ttl_s)
+        there = await self._bounded(self._claim(key, value, ttl_s), len(key) + len(value))
+        self.counters.bytes_received += len(there)
+        return there
+
+    def publish(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            check_value(entry.key, entry.value, entry.ttl_s)
+            self._write_behind(entry)
+
+    async def reserve(self, key: bytes, amount: float, limit: float, per_s: float) -> float:
+        check_bucket(amount, limit, per_s)
+        return await self._bounded(self._reserve(key, amount, limit, per_s), len(key))
+
+    def settle(self, key: bytes, amount: float, limit: float, per_s: float) -> None:
+        check_bucket(amount, limit, per_s)
+        self._write_behind(Settlement(key, amount, limit, per_s))
+
+    async def exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
+        check_value(b"", gauges, ttl_s)
+        others = await self._bounded(self._exchange(origin, gauges, ttl_s), len(gauges))
+        self.counters.bytes_received += sum(map(len, others.values()))
+        return others
+
+    async def lease(self, name: str, holder: str, ttl_s: float) -> int | None:
+        check_ttl(ttl_s)
+        return await self._bounded(self._lease(name, holder, ttl_s), 0)
+
+    async def release(self, name: str, holder: str) -> None:
+        await self._bounded(self._release(name, holder), 0)
+
+    def append(self, stream: str, payload: bytes) -> None:
+        protocol.check_size(payload)
+        self._write_behind(Addition(stream, payload))
+
+    async def read(self, stream: str, after: str) -> list[tuple[str, bytes]]:
+        protocol.check_position(after)
+        payloads = await self._bounded(self._read(stream, after), 0)
+        self.counters.bytes_received += sum(len(payload) for _, payload in payloads)
+        return payloads
+
+    async def flush(self) -> None:
+        while self._waiting and self.is_up:
+            if self._writer is None:
+                self._writer = self._loop.create_task(self._write_waiting())
+            await asyncio.wait([self._writer])
+
+    async def aclose(self) -> None:
+        self._is_closed = True
+        await self.flush()
+        self._breaker.open()
+        self.counters.dropped_writes += len(self._waiting)
+        self._waiting.clear()
+        tasks = [task for task in (self._writer, self._prober) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._disconnect()
+
+    # ── what a subclass sends; it raises one of `_broken`, or `RefusedError` ─────────────────────────
+
+    _broken: tuple[type[Exception], ...] = (OSError,)
+
+    @abstractmethod
+    async def _find(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
+
+    @abstractmethod
+    async def _claim(self, key: bytes, value: bytes, ttl_s: float) -> bytes: ...
+
+    @abstractmethod
+    async def _reserve(self, key: bytes, amount: float, limit: float, per_s: float) -> float: ...
+
+    @abstractmethod
+    async def _exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]: ...
+
+    @abstractmethod
+    async def _lease(self, name: str, holder: str, ttl_s: float) -> int | None: ...
+
+    @abstractmethod
+    async def _release(self, name: str, holder: str) -> None: ...
+
+    @abstractmethod
+    async def _read(self, stream: str, after: str) -> list[tuple[str, bytes]]: ...
+
+    @abstractmethod
+    async def _write(self, batch: Sequence[Write]) -> int:
+        """In order; returns how many the store refused."""
+
+    @abstractmethod
+    async def _connect(self) -> None:
+        """Makes the connections that are missing."""
+
+    @abstractmethod
+    async def _ping(self) -> None: ...
+
+    @abstractmethod
+    async def _disconnect(self) -> None: ...
+
+    # ── deadline and breaker ─────────────────────────────────────────────────────────────────────────
+
+    async def _bounded(self, work: Coroutine[Any, Any, T], sent: int) -> T:
+        counters = self.counters
+        counters.calls += 1
+        if not self._breaker.is_closed:
+            work.close()
+            counters.not_tried += 1
+            raise StoreUnavailable(f"{self._name}: not asked while it is down")
+        counters.bytes_sent += sent
+        began = self._loop.time()
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                result = await work
+        except TimeoutError:
+            counters.timeouts += 1
+            self._failed(began, "no answer in time")
+            raise StoreUnavailable(f"{self._name}: no answer within {self._deadline_s:g} s") from None
+        except RefusedError as error:
+            counters.failures += 1
+            raise StoreUnavailable(f"{self._name}: {error}") from error
+        except self._broken as error:
+            counters.failures += 1
+            self._failed(began, str(error))
+            raise StoreUnavailable(f"{self._name}: {error}") from error
+        self._breaker.worked()
+        return result
+
+    def _failed(self, began: float, why: str) -> None:
+        if self._breaker.failed(began=began, now=self._loop.time()):
+            self._opened(why)
+
+    def _lost(self, why: str) -> None:
+        """The only connection is gone."""
+        if self._breaker.is_closed:
+            self._breaker.open()
+            self._opened(why)
+
+    def _opened(self, why: str) -> None:
+        _log.warning("the shared store %s is down: %s", self._name, why)
+        if not self._is_closed:
+            self._keep_probing()
+
+    def _keep_probing(self) -> None:
+        if self._prober is None:
+            self._prober = self._loop.create_task(self._probe_until_up())
+
+    async def _probe_until_up(self) -> None:
+        try:
+            while not self.is_up:
+                await asyncio.sleep(self._breaker.wait_s)
+                await self._probe()
+        finally:
+            self._prober = None
+        _log.warning("the shared store %s is up again", self._name)
+
+    async def _probe(self) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await self._connect()
+            async with asyncio.timeout(self._deadline_s):
+                await self._ping()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the store is not up, and is probed again
+            _log.debug("the shared store %s does not answer a probe: %r", self._name, error)
+            self._breaker.probed(works=False)
+        else:
+            self._breaker.probed(works=True)
+            self._write_soon()
+
+    # ── writing behind ───────────────────────────────────────────────────────────────────────────────
+
+    def _write_behind(self, write: Write) -> None:
+        size = writes.size(write)
+        if (
+            self._is_closed
+            or len(self._waiting) >= MAX_WAITING
+            or self._waiting_bytes + size > MAX_WAITING_BYTES
+        ):
+            self.counters.dropped_writes += 1
+            return
+        self.counters.writes += 1
+        self._waiting.append((self._loop.time(), write))
+        self._waiting_bytes += size
+        if self._writer is None:
+            self._write_soon()
+
+    def _write_soon(self) -> None:
+        if self._waiting and self.is_up and self._writer is None:
+            self._writer = self._loop.create_task(self._gather_and_write())
+
+    async def _gather_and_write(self) -> None:
+        await asyncio.sleep(GATHER_S)
+        await self._write_waiting()
+
+    async def _write_waiting(self) -> None:
+        try:
+            while self._waiting and self.is_up:
+                batch, size = self._take_batch()
+                if not batch:
+                    continue
+                try:
+                    self.counters.dropped_writes += await self._bounded(self._write(batch), size)
+                except StoreUnavailable:
+                    self.counters.dropped_writes += len(batch)
+        finally:
+            self._writer = None
+
+    def _take_batch(self) -> tuple[list[Write], int]:
+        now = self._loop.time()
+        batch: list[Write] = []
+        size = 0
+        while self._waiting and len(batch) < BATCH:
+            since, write = self._waiting.popleft()
+            size += writes.size(write)
+            age_s = now - since
+            if age_s > AGES_S and isinstance(write, Entry) and write.value is not None:
+                if write.ttl_s - age_s < 0.001:
+                    self.counters.dropped_writes += 1
+                    continue
+                write = msgspec.structs.replace(write, ttl_s=write.ttl_s - age_s)
+            batch.append(write)
+        self._waiting_bytes -= size
+        return batch, size

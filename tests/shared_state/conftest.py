@@ -1,0 +1,73 @@
+"""Stores of every kind, on what really serves them."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+import pytest
+
+from gateway.shared_state.local_server import LocalServer
+from gateway.shared_state.memory import MemoryStore
+from gateway.shared_state.opening import open_store
+from gateway.shared_state.protocol import Store
+from tests.shared_state.servers import RedisServer
+
+PATIENCE_S = 5.0
+"""A deadline where the test is not about it: the machine may be busy."""
+
+OpenStore = Callable[[], Awaitable[Store]]
+
+
+@pytest.fixture(scope="session")
+def redis_servers(tmp_path_factory) -> Iterator[Callable[[str], RedisServer]]:
+    """Started when asked for, once per kind."""
+    servers: dict[str, RedisServer] = {}
+
+    def server(kind: str) -> RedisServer:
+        if kind not in servers:
+            servers[kind] = RedisServer(tmp_path_factory.mktemp(kind), kind=kind).start()
+        return servers[kind]
+
+    yield server
+    for each in servers.values():
+        each.kill()
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        "local",
+        pytest.param("plain", marks=pytest.mark.slow),
+        pytest.param("cluster", marks=pytest.mark.slow),
+        pytest.param("secure", marks=pytest.mark.slow),
+    ]
+)
+async def open_another(request, tmp_path, redis_servers) -> AsyncIterator[OpenStore]:
+    """Opens stores that share what they know."""
+    opened: list[Store] = []
+    local = LocalServer(str(tmp_path / "own/store.sock"), time.monotonic)
+    memory = MemoryStore(time.monotonic)
+    password = None
+    if request.param == "local":
+        await local.start()
+        url = f"unix://{tmp_path}/own/store.sock"
+    elif request.param != "memory":
+        server = redis_servers(request.param)
+        with server.admin() as admin:
+            admin.flushall()
+        url, password = server.url, server.password
+
+    async def another() -> Store:
+        if request.param == "memory":
+            return memory
+        opened.append(await open_store(url, time.monotonic, password=password, deadline_s=PATIENCE_S))
+        return opened[-1]
+
+    yield another
+    for store in opened:
+        await store.aclose()
+    await local.aclose()
+
+
+@pytest.fixture
+async def store(open_another) -> Store:
+    return await open_another()

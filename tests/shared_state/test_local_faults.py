@@ -1,0 +1,180 @@
+"""What goes wrong with the store of one machine. Its server runs in a process of its own."""
+
+import asyncio
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.shared_state import frames
+from gateway.shared_state.local_server import LocalServer
+from gateway.shared_state.local_store import LocalStore
+from gateway.shared_state.protocol import Entry, StoreUnavailable
+from tests.shared_state.conftest import PATIENCE_S
+
+SERVE = """
+import asyncio, sys, time
+from gateway.shared_state.local_server import LocalServer
+async def serve():
+    await LocalServer(sys.argv[1], time.monotonic).start()
+    print(flush=True)
+    await asyncio.Event().wait()
+asyncio.run(serve())
+"""
+
+
+class Server:
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-c", SERVE, self._path]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"\n"
+        self.process.stdout.close()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "own/store.sock")
+
+
+@pytest.fixture
+def server(path: str) -> Iterator[Server]:
+    server = Server(path)
+    yield server
+    server.kill()
+
+
+async def opened(path: str) -> LocalStore:
+    store = LocalStore(path, deadline_s=PATIENCE_S)
+    await store.open()
+    return store
+
+
+async def until_up(store: LocalStore, *, up: bool = True) -> None:
+    async with asyncio.timeout(20):
+        while store.is_up is not up:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_hung_server_costs_a_deadline_then_nothing(server, path):
+    store = await opened(path)
+    await store.claim(b"a", b"1", 60.0)
+    store._deadline_s = 0.05
+    server.process.send_signal(signal.SIGSTOP)
+    for number in range(4):
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            await store.find([b"a"])
+        assert time.monotonic() - began < 1.0
+        assert store.is_up is (number < 2)
+    assert (store.counters.timeouts, store.counters.not_tried) == (3, 1)
+    store._deadline_s = PATIENCE_S
+    server.process.send_signal(signal.SIGCONT)
+    await until_up(store)
+    assert await store.find([b"a"]) == [b"1"]  # and not the answer to a question from before
+    assert await store.read("s", "") == []
+    await store.aclose()
+
+
+async def test_a_server_that_was_killed_comes_back_empty(server, path):
+    store = await opened(path)
+    number = await store.lease("sweep", "a", 60.0)
+    asked = asyncio.gather(*[store.find([b"a"]) for _ in range(10)], return_exceptions=True)
+    server.kill()
+    await asked
+    await until_up(store, up=False)  # one lost connection is enough
+    with pytest.raises(StoreUnavailable):
+        await store.find([b"a"])
+    store.publish([Entry(b"a", b"1", 60.0)])
+    server.start()
+    await until_up(store)
+    await store.flush()
+    assert await store.find([b"a"]) == [b"1"]
+    again = await store.lease("sweep", "b", 60.0)
+    assert again is not None and number is not None and again > number
+    await store.aclose()
+
+
+async def test_only_this_user_reaches_the_socket(server, path):
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
+
+
+async def test_a_directory_that_others_reach_is_refused(tmp_path):
+    (tmp_path / "open").mkdir(mode=0o755)
+    with pytest.raises(PermissionError, match="0700"):
+        await LocalServer(str(tmp_path / "open/store.sock"), time.monotonic).start()
+
+
+async def test_a_server_leaves_another_one_its_socket(server, path):
+    with pytest.raises(FileExistsError, match="another server"):
+        await LocalServer(path, time.monotonic).start()
+    store = await opened(path)
+    assert store.is_up
+    await store.aclose()
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        frames.HELLO + b"\xff\xff\xff\xff",
+        frames.HELLO + frames.framed(b"\xc1"),
+        frames.HELLO + frames.framed(b"\x92\x01\x01"),
+    ],
+)
+async def test_whoever_does_not_speak_this_is_cut_off(path, nonsense):
+    server = LocalServer(path, time.monotonic)
+    await server.start()
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(nonsense)
+    with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+        async with asyncio.timeout(20):
+            await reader.readexactly(1)
+    writer.close()
+    store = await opened(path)
+    assert store.is_up
+    await store.aclose()
+    await server.aclose()
+
+
+def test_frames_are_read_however_they_are_cut():
+    bodies = [b"", b"a" * 300, b"bc", b"d" * 70_000]
+    sent = b"".join(map(frames.framed, bodies))
+    for step in (1, 3, 5, 301, len(sent)):
+        reader = frames.Reader()
+        seen = [frame for at in range(0, len(sent), step) for frame in reader.feed(sent[at : at + step])]
+        assert seen == bodies
+
+
+async def test_a_client_that_reads_no_answers_is_not_read(path):
+    """Else its answers would fill the server's memory."""
+    server = LocalServer(path, time.monotonic)
+    await server.start()
+    server.tables.claim(b"a", b"x" * 200_000, 60.0)
+    reader, writer = await asyncio.open_unix_connection(path, limit=1024)
+    ask = frames.framed(b"\x92\x01\x91\xc4\x01a")
+    writer.write(frames.HELLO + ask)
+    await reader.readexactly(200_000)
+    writer.write(ask * 5_000)  # 1 GB of answers
+    (connection,) = server._connections
+    async with asyncio.timeout(20):
+        while connection._transport.is_reading():
+            await asyncio.sleep(0.01)
+    assert connection._transport.get_write_buffer_size() < 2 << 20
+    writer.transport.abort()
+    await server.aclose()
