@@ -66,11 +66,13 @@ class ServiceWindow:
     def slide(self, *, now: float) -> int:
         """Forget what is too old; returns what is left."""
         slot = int(now * _SLOTS / self.window_s)
-        for passed in range(min(max(slot - self._slot, 0), _SLOTS)):
+        if slot <= self._slot:
+            return self.total
+        for passed in range(min(slot - self._slot, _SLOTS)):
             gone = (self._slot + 1 + passed) % _SLOTS
             self.total -= self._slots[gone]
             self._slots[gone] = 0
-        self._slot = max(slot, self._slot)
+        self._slot = slot
         return self.total
 
     def is_at_least(self, tokens: int, *, now: float) -> None:
