@@ -35,7 +35,7 @@ BOUNDS: Final = {("idle", "64"): 0.99, ("idle", "1"): 0.98, ("on", "64"): 0.9}
 
 
 def main() -> int:
-    bench = Bench("plugin_cost", __doc__, sys.argv[1:], quick="a quarter of the turns")
+    bench = Bench("plugin_cost", __doc__, sys.argv[1:], quick="half of the turns")
     return bench.run(lambda: measure(bench))
 
 
@@ -43,7 +43,7 @@ def measure(bench: Bench) -> None:
     kinds: dict[str, Callable[[Fill], SimulatedEngine]] = {"stock": stock, "idle": idle, "on": awake}
     fills: dict[str, Fill] = {"1": (1, False), "64": (64, False), "64_full": (64, True)}
     spent: dict[str, dict[str, list[float]]] = {name: {kind: [] for kind in kinds} for name in fills}
-    for _ in range(1 if bench.is_quick else 4):
+    for _ in range(1 if bench.is_quick else 2):
         workers = {kind: Worker(make) for kind, make in kinds.items()}
         for name, fill in fills.items():
             for worker in workers.values():

@@ -10,7 +10,7 @@ from turnpike_vllm.classes import Row as Background
 from turnpike_vllm.coordinator import Coordinator, Rank
 from turnpike_vllm.hints import ServiceClass
 from turnpike_vllm.pool import KvPool
-from turnpike_vllm.rows import Row
+from turnpike_vllm.rows import ATTRIBUTE, Row
 from turnpike_vllm.waiting import RankedQueue
 
 MAX_DISPLACED = 2
@@ -104,12 +104,8 @@ class Conductor:
     def goes_on(self) -> bool:
         """Whether this step is like the last one, so that there is nothing to decide. Once a step."""
         self._steps += 1
-        return (
-            self.is_settled
-            and not self.is_dirty
-            and self._steps % COUNT_EVERY != 0
-            and self._has_all_running()
-        )
+        is_due = self._steps % COUNT_EVERY == 0
+        return self.is_settled and not self.is_dirty and not is_due and self._has_all_running()
 
     def settle(self) -> None:
         """See whether what was decided for this step holds for the next ones."""
@@ -136,7 +132,7 @@ class Conductor:
         is_due = self._steps % COUNT_EVERY == 0
         if is_due:
             for request in running:
-                self._count(self.row_of(request), now)
+                self._count(getattr(request, ATTRIBUTE, None) or self.row_of(request), now)
         if self.queue is not None:
             self.order["promoted"] += self.queue.advance(now)
             if self.queue and self.has_victims:
@@ -222,10 +218,11 @@ class Conductor:
         background: list[Background] = []
         self._is_prefilling = False
         reactive, context, is_prefill = 0, 0, False
+        spec, all_decode = self.scheduler.num_spec_tokens, self.is_settled
         for request in self.scheduler.running:
-            row = self.row_of(request)
+            row = getattr(request, ATTRIBUTE, None) or self.row_of(request)
             done = request.num_computed_tokens
-            decodes = done + 1 + self.scheduler.num_spec_tokens >= request.num_tokens
+            decodes = all_decode or done + 1 + spec >= request.num_tokens
             self._is_prefilling = self._is_prefilling or not decodes
             if row.klass is ServiceClass.PROACTIVE:
                 aged = self._is_aged(row, now)
@@ -326,10 +323,11 @@ class Conductor:
         row.served_at = now
         if row.session is None:
             return
-        row.session.service.add(got, now=now)
+        service = row.session.service
+        service.add(got, now=now)
         if self.coordinator is None:
             return
-        level = self.coordinator.level(added_tokens=row.added_tokens, attained=row.session.service.total)
+        level = self.coordinator.level(added_tokens=row.added_tokens, attained=service.total)
         if level != row.level:
             self.order["demoted" if level > row.level else "raised"] += 1
             row.level = level

@@ -73,7 +73,7 @@ class Pace:
         gain0, gain1, gain2 = px0 * scale, px1 * scale, px2 * scale
         error = seconds * 1e3 - (t0 + t1 * x1 + t2 * x2)
         self._theta = (t0 + gain0 * error, t1 + gain1 * error, t2 + gain2 * error)
-        p = (
+        p: tuple[float, ...] = (
             (p00 - gain0 * px0) / kept,
             (p01 - gain0 * px1) / kept,
             (p02 - gain0 * px2) / kept,

@@ -210,7 +210,7 @@ class TurnpikeMixin:
                 output = original(*args, **kwargs)
             finally:
                 self._is_in_step = False
-                if biases.is_inert:
+                if self._awake() is None:
                     _undo(self._give_back_queue)
             try:
                 biases.after_step(output)
