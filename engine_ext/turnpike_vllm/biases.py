@@ -43,6 +43,7 @@ class Biases:
         clock: Callable[[], float],
         is_running: Callable[[Any], bool],
         displace: Callable[[Any, float], bool],
+        watch: Callable[[bool], None],
         wake: Callable[[], None],
         failed: Callable[[Exception], None],
         calls: Calls,
@@ -90,13 +91,16 @@ class Biases:
             None if classes is None else Piggyback(classes, self.pace),
             is_running,
             displace,
+            watch,
         )
         self.conductor.is_opportunist = settings.opportunist
         self.conductor.has_victims = features["victims"] == "on"
         self.conductor.has_headroom = features["headroom"] == "on"
         self._reactive_until = float("-inf")
         self._was_blocked = False
-        self._in_flight: deque[tuple[float, int, int]] = deque()
+        self._is_like_the_last = False
+        """The step under way: nobody came, went or waits, and everybody gets a token."""
+        self._in_flight: deque[tuple[float, int, Sequence[int]]] = deque()
         self._last_output = 0.0
 
     # Hints.
@@ -169,15 +173,31 @@ class Biases:
 
     def before_step(self) -> None:
         now = self.clock()
+        self._is_like_the_last = (
+            self.conductor.goes_on() and not self._was_blocked and not self.keeper.is_due(now)
+        )
+        if self._is_like_the_last:
+            return
         self.keeper.observe(is_blocked=self._was_blocked, now=now)
         self._was_blocked = False
         self.conductor.before_step(is_reactive_alive=now < self._reactive_until, now=now)
         self.keeper.expire(now)
+        self.conductor.settle()
 
     def after_step(self, output: Any) -> None:
         if self.is_inert:  # it failed in this step
             return
         now = self.clock()
+        if not self._is_like_the_last:
+            self._after_change(output, now)
+        tokens = output.total_num_scheduled_tokens
+        if tokens:
+            contexts = getattr(output.scheduled_cached_reqs, "num_computed_tokens", ())
+            self._in_flight.append((now, tokens, contexts))
+            if tokens != len(contexts):
+                self.conductor.is_settled = False
+
+    def _after_change(self, output: Any, now: float) -> None:
         self.conductor.after_step()
         if self.keeper.ferry is not None:
             self.keeper.ferry.after_step(now)
@@ -185,18 +205,14 @@ class Biases:
             request = self.scheduler.requests.get(new.req_id)
             if request is not None:
                 self._admitted(self.row_of(request), now)
-        tokens = output.total_num_scheduled_tokens
-        if tokens:
-            context = sum(getattr(output.scheduled_cached_reqs, "num_computed_tokens", ()))
-            self._in_flight.append((now, tokens, context))
 
     def output_arrived(self, output: Any) -> None:
         """Of the oldest step under way."""
         now = self.clock()
         if output.total_num_scheduled_tokens and self._in_flight:
-            began, tokens, context = self._in_flight.popleft()
-            self.pace.observe(now - max(began, self._last_output), tokens=tokens, context=context)
-            self._last_output = now
+            began, tokens, contexts = self._in_flight.popleft()
+            last, self._last_output = self._last_output, now
+            self.pace.add(now - (began if began > last else last), tokens=tokens, contexts=contexts)
 
     def chunk(self, request: Any, computed: int, tokens: int) -> int:
         return self.conductor.chunk(request, computed, tokens, self.clock())

@@ -10,7 +10,7 @@ from turnpike_vllm.classes import Row as Background
 from turnpike_vllm.coordinator import Coordinator, Rank
 from turnpike_vllm.hints import ServiceClass
 from turnpike_vllm.pool import KvPool
-from turnpike_vllm.rows import Row
+from turnpike_vllm.rows import ATTRIBUTE, Row
 from turnpike_vllm.waiting import RankedQueue
 
 MAX_DISPLACED = 2
@@ -31,9 +31,10 @@ class Conductor:
         piggyback: Piggyback | None,
         is_running: Callable[[Any], bool],
         displace: Callable[[Any, float], bool],
+        watch: Callable[[bool], None],
     ) -> None:
         """``displace(request, now)`` puts a running request back to the waiting ones, if its blocks can be
-        freed now."""
+        freed now. ``watch`` hears whether `chunk` and the memory of each request matter from now on."""
         self.scheduler = scheduler
         self.pool = pool
         self.row_of = row_of
@@ -41,6 +42,7 @@ class Conductor:
         self.piggyback = piggyback
         self.is_running = is_running
         self.displace = displace
+        self.watch = watch
         self.queue: RankedQueue[Any] | None = None
         self.order: Counter[str] = Counter()
         self.chunks: Counter[str] = Counter()
@@ -53,6 +55,10 @@ class Conductor:
         self.has_headroom = True
         self._is_by_priority = getattr(getattr(scheduler, "policy", None), "value", None) == "priority"
         self.is_dirty = True
+        self.is_settled = False
+        """Everybody is running and decodes, and nobody is left out."""
+        self._is_watched = True
+        self._can_settle = scheduler.num_spec_tokens == 0
         self.left_out: frozenset[object] = frozenset()
         """Requests that this step leaves out."""
         self._plan: Plan = ALL
@@ -95,13 +101,38 @@ class Conductor:
 
     # Before and in a step.
 
+    def goes_on(self) -> bool:
+        """Whether this step is like the last one, so that there is nothing to decide. Once a step."""
+        self._steps += 1
+        is_due = self._steps % COUNT_EVERY == 0
+        return self.is_settled and not self.is_dirty and not is_due and self._has_all_running()
+
+    def settle(self) -> None:
+        """See whether what was decided for this step holds for the next ones."""
+        self.is_settled = (
+            self._can_settle
+            and not self.left_out
+            and self._has_all_running()
+            and (self.is_settled or all(map(_decodes, self.scheduler.running)))
+        )
+        if self.is_settled:
+            self._is_prefilling = False
+        if self.is_settled == self._is_watched:
+            self._is_watched = not self.is_settled
+            self.watch(self._is_watched)
+
+    def _has_all_running(self) -> bool:
+        """Nobody waits, and each can have another block."""
+        scheduler = self.scheduler
+        running = len(scheduler.running)
+        return running == len(scheduler.requests) and self.pool.has_free(running)
+
     def before_step(self, *, is_reactive_alive: bool, now: float) -> None:
         running = self.scheduler.running
-        self._steps += 1
         is_due = self._steps % COUNT_EVERY == 0
         if is_due:
             for request in running:
-                self._count(self.row_of(request), now)
+                self._count(getattr(request, ATTRIBUTE, None) or self.row_of(request), now)
         if self.queue is not None:
             self.order["promoted"] += self.queue.advance(now)
             if self.queue and self.has_victims:
@@ -109,6 +140,7 @@ class Conductor:
         # While prompts are computed, every step is another; decoding goes on as it was.
         is_due = is_due or self.is_dirty or self._is_prefilling
         if self.is_dirty:
+            self.is_settled = False
             self._sort(running)
         self._used = len(running)
         self._reserve = self._headroom() if self.queue and self.has_headroom else 0
@@ -186,10 +218,11 @@ class Conductor:
         background: list[Background] = []
         self._is_prefilling = False
         reactive, context, is_prefill = 0, 0, False
+        spec, all_decode = self.scheduler.num_spec_tokens, self.is_settled
         for request in self.scheduler.running:
-            row = self.row_of(request)
+            row = getattr(request, ATTRIBUTE, None) or self.row_of(request)
             done = request.num_computed_tokens
-            decodes = done + 1 + self.scheduler.num_spec_tokens >= request.num_tokens
+            decodes = all_decode or done + 1 + spec >= request.num_tokens
             self._is_prefilling = self._is_prefilling or not decodes
             if row.klass is ServiceClass.PROACTIVE:
                 aged = self._is_aged(row, now)
@@ -290,10 +323,11 @@ class Conductor:
         row.served_at = now
         if row.session is None:
             return
-        row.session.service.add(got, now=now)
+        service = row.session.service
+        service.add(got, now=now)
         if self.coordinator is None:
             return
-        level = self.coordinator.level(added_tokens=row.added_tokens, attained=row.session.service.total)
+        level = self.coordinator.level(added_tokens=row.added_tokens, attained=service.total)
         if level != row.level:
             self.order["demoted" if level > row.level else "raised"] += 1
             row.level = level
@@ -303,3 +337,8 @@ class Conductor:
     def _coordinator(self) -> Coordinator:
         assert self.coordinator is not None
         return self.coordinator
+
+
+def _decodes(request: Any) -> bool:
+    """Without speculative tokens."""
+    return bool(request.num_computed_tokens + 1 >= request.num_tokens)

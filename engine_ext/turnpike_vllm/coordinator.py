@@ -12,7 +12,9 @@ Invariants: ranks order totally; among requests of one class that do not run, ea
     ``max_wait_s``, and overdue ones go first in order of arrival: nobody waits for ever behind newcomers.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from turnpike_vllm.hints import ServiceClass
@@ -59,18 +61,21 @@ class ServiceWindow:
     _slot: int = 0
 
     def add(self, tokens: int, *, now: float) -> None:
-        self.slide(now=now)
+        if int(now * _SLOTS / self.window_s) > self._slot:
+            self.slide(now=now)
         self._slots[self._slot % _SLOTS] += tokens
         self.total += tokens
 
     def slide(self, *, now: float) -> int:
         """Forget what is too old; returns what is left."""
         slot = int(now * _SLOTS / self.window_s)
-        for passed in range(min(max(slot - self._slot, 0), _SLOTS)):
+        if slot <= self._slot:
+            return self.total
+        for passed in range(min(slot - self._slot, _SLOTS)):
             gone = (self._slot + 1 + passed) % _SLOTS
             self.total -= self._slots[gone]
             self._slots[gone] = 0
-        self._slot = max(slot, self._slot)
+        self._slot = slot
         return self.total
 
     def is_at_least(self, tokens: int, *, now: float) -> None:
@@ -84,12 +89,18 @@ class ServiceWindow:
 class Coordinator:
     config: CoordinatorConfig
 
+    @cached_property
+    def _footprints(self) -> list[int]:
+        return sorted(self.config.footprints)
+
+    @cached_property
+    def _quotas(self) -> list[int]:
+        return sorted(self.config.quotas)
+
     def level(self, *, added_tokens: int, attained: int) -> int:
         """The level of a call: of where it enters and where its session's service has brought it, the
         lower."""
-        entry = sum(added_tokens > most for most in self.config.footprints)
-        demoted = sum(attained > most for most in self.config.quotas)
-        return max(entry, demoted)
+        return max(bisect_left(self._footprints, added_tokens), bisect_left(self._quotas, attained))
 
     def rank(self, *, service: ServiceClass, level: int, task: float, arrived: float, now: float) -> Rank:
         """Of a waiting call, which waits since ``arrived``."""

@@ -20,6 +20,7 @@ class KvPool:
         self.block_size = block_size
         self.total_blocks: int = self.pool.num_gpu_blocks - 1
         """Without the null block, which no request ever gets."""
+        self.groups = len(kv_cache_manager.get_blocks("").blocks)
         self.named_victims = 0
         """Blocks that are overwritten because a bias said so."""
         self._held: Counter[int] = Counter()
@@ -49,6 +50,10 @@ class KvPool:
         found = {"fake_free_list_tail": queue, "watermark_blocks": kv_cache_manager}
         lacks = [name for name, owner in found.items() if not hasattr(owner, name)]
         return f"this vLLM has no {', '.join(lacks)}" if lacks else None
+
+    def has_free(self, requests: int) -> bool:
+        """Whether so many requests can have another block of each group, and one to spare."""
+        return bool(self.pool.free_block_queue.num_free_blocks >= 2 * self.groups * requests)
 
     @property
     def free_blocks(self) -> int:

@@ -104,6 +104,8 @@ class TurnpikeMixin:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._seams = Seams()
+        self._of_requests: list[tuple[Any, str, Any, Any]] = []
+        """Seams that each request of a step goes through: object, name, ours, vLLM's."""
         try:
             self.turnpike = self._attach()
         except SettingsError as error:
@@ -126,6 +128,7 @@ class TurnpikeMixin:
             clock=time.monotonic,
             is_running=_is_running,
             displace=self._displace,
+            watch=self._watch_requests,
             wake=lambda: self._safely(self._install_seams),
             failed=self._give_up,
             calls=Calls(self._enqueue, self._abort, lambda: bool(scheduler.waiting)),
@@ -169,10 +172,15 @@ class TurnpikeMixin:
         seams.replace(scheduler, "update_from_output", after)
         may_cut = biases.conductor.has_headroom or settings.opportunist
         if may_cut or settings.classes is not None or settings.host_tier is not None:
-            reserve = self._around_reserve(biases, getattr(scheduler, _CHUNK_SEAM))
-            seams.replace(scheduler, _CHUNK_SEAM, reserve)
+            reserve = getattr(scheduler, _CHUNK_SEAM)
+            self._of_requests.append((scheduler, _CHUNK_SEAM, self._around_reserve(biases, reserve), reserve))
         if settings.retention is not None or settings.coordinator is not None:
-            seams.replace(manager, "allocate_slots", self._around_allocate(biases, manager.allocate_slots))
+            allocate = manager.allocate_slots
+            self._of_requests.append(
+                (manager, "allocate_slots", self._around_allocate(biases, allocate), allocate)
+            )
+        for owner, name, ours, _ in self._of_requests:
+            seams.replace(owner, name, ours)
         evictor = biases.keeper.evictor
         if evictor is not None:
             choose = biases.pool.prefer(evictor.victims, evictor.is_claimed, self._give_up)
@@ -183,9 +191,18 @@ class TurnpikeMixin:
         if settings.coordinator is not None:
             self._rank_those_that_wait(biases)
 
+    def _watch_requests(self, is_wanted: bool) -> None:
+        """A call for each request is most of what the biases cost: none is made in vain."""
+        for owner, name, ours, original in self._of_requests:
+            setattr(owner, name, ours if is_wanted else original)
+
     def _around_schedule(self, biases: Biases, original: Callable[..., Any]) -> Callable[..., Any]:
         def schedule(*args: Any, **kwargs: Any) -> Any:
-            self._safely(biases.before_step)
+            # As in _safely, without the cost of another call.
+            try:
+                biases.before_step()
+            except Exception as error:  # noqa: BLE001
+                self._give_up(error)
             if biases.is_inert:
                 return original(*args, **kwargs)
             self._is_in_step = True
@@ -195,7 +212,10 @@ class TurnpikeMixin:
                 self._is_in_step = False
                 if self._awake() is None:
                     _undo(self._give_back_queue)
-            self._safely(lambda: biases.after_step(output))
+            try:
+                biases.after_step(output)
+            except Exception as error:  # noqa: BLE001
+                self._give_up(error)
             return output
 
         return schedule
@@ -204,7 +224,10 @@ class TurnpikeMixin:
         def update_from_output(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
             outputs = original(scheduler_output, *args, **kwargs)
             if not biases.is_inert:
-                self._safely(lambda: biases.output_arrived(scheduler_output))
+                try:
+                    biases.output_arrived(scheduler_output)
+                except Exception as error:  # noqa: BLE001  # as in _safely
+                    self._give_up(error)
             return outputs
 
         return update_from_output
@@ -315,6 +338,7 @@ class TurnpikeMixin:
             return
         logger.error("turnpike: a bias failed; from now on vLLM runs without", exc_info=error)
         biases.is_inert = True
+        self._of_requests.clear()
         _undo(self._seams.restore)
         if not self._is_in_step:  # else its end does it
             _undo(self._give_back_queue)

@@ -12,7 +12,10 @@ class Seams:
         self._replaced: list[tuple[Any, str, Any]] = []
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
-        self._replaced.append((owner, name, vars(owner).get(name, _ABSENT)))
+        before = getattr(owner, name)
+        # To look into its ``__dict__`` would make every attribute of the object slower from then on.
+        is_of_class = getattr(before, "__func__", _ABSENT) is getattr(type(owner), name, None)
+        self._replaced.append((owner, name, _ABSENT if is_of_class else before))
         setattr(owner, name, value)
 
     def restore(self) -> None:

@@ -95,6 +95,51 @@ class TestAsleep:
         assert len([each for each in caplog.records if each.name == "vllm.turnpike"]) == 1
 
 
+class TestWhatIsAskedForEachRequest:
+    """While everybody decodes, nothing is; whoever could be cut, refused or left out is asked about."""
+
+    def watched(self, engine: SimulatedEngine) -> tuple[bool, bool]:
+        chunk = engine.scheduler._reserve_prefill_lookahead
+        memory = engine.scheduler.kv_cache_manager.allocate_slots
+        ours = "turnpike_vllm.scheduler"
+        return chunk.__module__ == ours, memory.__module__ == ours
+
+    def test_nothing_while_all_decode(self, make: Make) -> None:
+        engine = make(depth=1)
+        for seed in range(3):
+            engine.submit(prompt(seed, 100), max_tokens=100, hint=Hint(session=f"s{seed}", seq=1))
+        assert self.watched(engine) == (True, True)
+        for _ in range(20):
+            engine.step()
+        assert self.watched(engine) == (False, False)
+        engine.submit(prompt(9, 100), max_tokens=2, hint=Hint(session="s9", seq=1))
+        engine.schedule()
+        assert self.watched(engine) == (True, True)
+
+    def test_what_is_held_goes_before_anybody_who_runs(self, make: Make) -> None:
+        engine = make(depth=1, max_batched_tokens=1_024)
+        engine.submit(prompt(1, 20 * SIZE), max_tokens=2, hint=Hint(session="paused", seq=1, retain_s=60))
+        engine.run()
+        assert engine.account()[2] == 20
+        for seed in (2, 3):
+            hint = Hint(session=f"s{seed}", seq=1, retain_s=0.0)
+            engine.submit(prompt(seed, 4 * SIZE), max_tokens=44 * SIZE, hint=hint)
+        engine.run()
+        assert counters(engine)["preemptions"] == {}
+        assert counters(engine)["releases"] == {"running": 1}
+        assert all(len(each.tokens) in (2, 44 * SIZE) for each in engine.done.values())
+
+    def test_a_hold_ends_in_time_while_others_decode(self, make: Make) -> None:
+        engine = make(depth=1)
+        engine.submit(prompt(1, 100), max_tokens=2, hint=Hint(session="paused", seq=1, retain_s=1.0))
+        engine.run()
+        ended = engine.now
+        engine.submit(prompt(2, 100), max_tokens=600, hint=Hint(session="s", seq=1))
+        while engine.account()[2]:
+            engine.step()
+        assert engine.now - ended == pytest.approx(1.0, abs=0.02)
+
+
 class TestHints:
     def test_malformed_ones_are_counted_and_the_request_runs(self, make: Make) -> None:
         engine = make()
