@@ -305,6 +305,9 @@ class PoolAdmission:
 
     def _first_that_fits(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
         self._bound = None
+        if candidates and not self._fits(candidates[0], now=now):
+            if self._blocked_by is WaitReason.KV_FULL and self.limits.is_kv_full():
+                return None
         return first_that_fits(candidates, regime, lambda each: self._fits(each, now=now))
 
     def _fits(self, entry: Entry, *, now: float) -> bool:
