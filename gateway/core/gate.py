@@ -87,7 +87,8 @@ class Gate:
         """Submits or parks a request that is undecided; else says why it must be refused."""
         assert live.pool is not None
         self._now = now
-        candidates = self.candidates(live.lane)
+        lane = live.lane
+        candidates = self.candidates(lane)
         if candidates and live.facts.work in CAPACITY_FREE_WORK:
             self._submit(live, candidates, now=now)
             return None
@@ -100,7 +101,7 @@ class Gate:
             candidates=candidates,
             must_queue=is_outage
             or (bool(candidates) and not open_to_more)
-            or (waiting > 0 and self.waiting_room.in_lane(live.lane) > 0),
+            or (waiting > 0 and self.waiting_room.in_lane(lane) > 0),
             waiting=waiting,
             waiting_bytes=self.waiting_room.body_bytes,
         )
