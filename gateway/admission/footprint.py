@@ -20,7 +20,6 @@ whatever came and went.
 
 from collections.abc import Mapping
 from functools import partial
-from operator import add
 from typing import Annotated, Final
 
 import msgspec
@@ -273,4 +272,4 @@ class Residents:
         shared = self._shared
         if agent is not None:
             shared += max(0.0, self._footprints.shared(agent) - of_types.get(agent.agent_type, 0.0))
-        return shared + max(map(add, self._sum, also))
+        return shared + max(map(float.__add__, self._sum, also))
