@@ -27,6 +27,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from gateway.admission.packing import Entry
 from gateway.admission.recent_use import RecentUse
 from gateway.domain.ids import TenantId
 
@@ -49,23 +50,11 @@ class FairShareConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A task's time to its deadline counts as at least this share of its isolated time."""
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as fairness sees it."""
-
-    tenant: TenantId
-    gpu_s: float
-    """Expected work that remains."""
-    isolated_s: float
-    """What it would take alone, from beginning to end, its tools included."""
-    arrived_s: float
-    deadline_s: float | None
-
-
-def urgency(config: FairShareConfig, task: Task, *, now: float) -> float:
+def urgency(config: FairShareConfig, task: Entry, *, now: float) -> float:
     """Eq. 8's summand: the share of a GPU that the task needs from now on to meet its deadline."""
     deadline_s = task.deadline_s
     if deadline_s is None:
-        deadline_s = task.arrived_s + config.alpha * task.isolated_s
+        deadline_s = task.task_arrived_s + config.alpha * task.isolated_s
     slack_s = deadline_s - now
     return task.gpu_s / max(slack_s, config.slack_floor * task.isolated_s, 1e-3)
 
@@ -118,13 +107,13 @@ class FairShare:
     def pass_time(self, *, now: float) -> None:
         """To be called about once a second."""
         self._most_asked = max(map(self._asks, self._held), default=0.0)
-        there = self._held.keys() | self._waiting.keys()
-        if self._recent.pass_time(self._held if len(there) > 1 else {}, now=now):
-            self._all_recent = sum(self._recent.of(tenant) for tenant in there)
+        some = self._held.keys() | islice(self._waiting, 2)
+        if self._recent.pass_time(self._held if len(some) > 1 else {}, now=now):
+            self._all_recent = sum(self._recent.of(each) for each in self._recent if self._is_there(each))
 
     def charge(self, tenant: TenantId, more: float = 0.0) -> float:
         """Sessions: the mean of what it holds, with so many more, and of what it held lately."""
-        return 0.5 * (self.held(tenant) + more + self.held_lately(tenant))
+        return 0.5 * (self._held.get(tenant, 0.0) + more + self._recent.of(tenant))
 
     def held(self, tenant: TenantId) -> float:
         return self._held.get(tenant, 0.0)
@@ -136,14 +125,12 @@ class FairShare:
     def holders(self) -> Iterable[TenantId]:
         return self._held.keys()
 
-    def refresh(self, tasks: Iterable[Task], *, now: float) -> None:
+    def refresh(self, tasks: Iterable[Entry], *, now: float) -> None:
         """An epoch: urgencies anew, of at most a bounded number of tasks; the caller puts them in order."""
-        sums: dict[TenantId, float] = {}
-        counts: dict[TenantId, int] = {}
+        found: dict[TenantId, list[float]] = {}
         for task in islice(tasks, _TASKS_PER_EPOCH):
-            sums[task.tenant] = sums.get(task.tenant, 0.0) + urgency(self._config, task, now=now)
-            counts[task.tenant] = counts.get(task.tenant, 0) + 1
-        self._urgency = {tenant: total / counts[tenant] for tenant, total in sums.items()}
+            found.setdefault(task.tenant, []).append(urgency(self._config, task, now=now))
+        self._urgency = {tenant: sum(each) / len(each) for tenant, each in found.items()}
         self._refreshed_s = now
 
     def is_due(self, *, now: float) -> bool:
@@ -154,12 +141,12 @@ class FairShare:
         return self._urgency.get(tenant, 0.0)
 
     def entitlement(self, tenant: TenantId) -> float:
-        return self.weight(tenant) * (1.0 + min(1.0, self.urgency(tenant)))
+        return self._weights.get(tenant, 1.0) * (1.0 + min(1.0, self._urgency.get(tenant, 0.0)))
 
     def rank(self, tenant: TenantId) -> tuple[float, float]:
         """Smaller is sooner."""
         entitlement = self.entitlement(tenant)
-        return (self.charge(tenant) / entitlement, -entitlement)
+        return self.charge(tenant) / entitlement, -entitlement
 
     def holds_too_much(self, tenant: TenantId) -> bool:
         """Whether it is beyond its share of what all of them hold, even with a session less. Nobody is where

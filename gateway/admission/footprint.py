@@ -181,7 +181,7 @@ class Footprints:
         kind, overall = self.types.known(agent)
         own = max(0.0, tokens - kind.shared_tokens)
         alive, grown = kind.survival(turn, overall), kind.grown(turn, overall)
-        return tuple(back * chance * (own + more) for chance, more in zip(alive, grown, strict=True))
+        return tuple([back * chance * (own + more) for chance, more in zip(alive, grown, strict=True)])
 
     def expected_turns(self, agent: AgentKey, turn: int) -> float:
         """How many more turns a session is expected to make that made `turn`; within the horizons."""
@@ -268,8 +268,8 @@ class Residents:
 
     def peak(self, *, also: Demand = NOTHING, agent: AgentKey | None = None) -> float:
         """The most tokens that they, and one more session, are expected to hold."""
-        shared = self.shared()
+        of_types = self._of_types()
+        shared = self._shared
         if agent is not None:
-            there = self._of_types().get(agent.agent_type, 0.0)
-            shared += max(0.0, self._footprints.shared(agent) - there)
-        return shared + max(total + more for total, more in zip(self._sum, also, strict=True))
+            shared += max(0.0, self._footprints.shared(agent) - of_types.get(agent.agent_type, 0.0))
+        return shared + max(map(float.__add__, self._sum, also))

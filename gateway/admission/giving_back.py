@@ -74,9 +74,10 @@ class GivingBack:
 
     def level(self, tenant: TenantId) -> float:
         """What it may be charged, as far as promises to others are concerned."""
-        if not self._fair.asks_for_much(tenant):
+        level = self._limits.promises.level
+        if math.isinf(level) or not self._fair.asks_for_much(tenant):
             return math.inf
-        return self._fair.weight(tenant) * max(self._limits.promises.level, AMPLE * self._fair.share)
+        return self._fair.weight(tenant) * max(level, AMPLE * self._fair.share)
 
     def for_the_blocked(self, blocked: TenantId, *, now: float) -> None:
         """One session of whoever holds too much, so that this tenant can have one."""

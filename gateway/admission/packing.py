@@ -177,13 +177,12 @@ class TenantQueue:
         """A few of them, the longest waiting first."""
         return list(islice(self._entries.values(), limit))
 
-    def next(self, regime: Regime, *, usual_wait_s: float, now: float) -> Entry | None:
+    def next(self, regime: Regime, *, starves_after_s: float, now: float) -> Entry | None:
         """Who is next, whether it fits or not."""
-        starved = self.starved(usual_wait_s=usual_wait_s, now=now)
+        starved = self.starved(starves_after_s, now=now)
         if starved is not None:
             return starved
-        warm = self._first(self._warm)
-        if warm is not None:
+        if self._warm and (warm := self._first(self._warm)) is not None:
             return warm
         if self._config.order != "arrival" and regime is Regime.CPU_BOUND:
             return self._first(self._lightest)
@@ -198,17 +197,17 @@ class TenantQueue:
             return None
         return newest if now - newest.task_arrived_s < self._config.hope * newest.isolated_s else None
 
-    def starved(self, *, usual_wait_s: float, now: float) -> Entry | None:
+    def starved(self, after_s: float, *, now: float) -> Entry | None:
         oldest = self.oldest()
-        if oldest is None:
-            return None
-        bound_s = max(self._config.starved_s, self._config.patience * usual_wait_s)
-        return oldest if now - oldest.since_s >= bound_s else None
+        return oldest if oldest is not None and now - oldest.since_s >= after_s else None
 
     def _first(self, heap: _Heap) -> Entry | None:
-        while heap and not self._is_in(heap[0][2]):
+        while heap:
+            entry = heap[0][2]
+            if self._entries.get(entry.session) is entry:
+                return entry
             heapq.heappop(heap)
-        return heap[0][2] if heap else None
+        return None
 
     def _is_in(self, entry: Entry) -> bool:
         return self._entries.get(entry.session) is entry

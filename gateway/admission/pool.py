@@ -21,7 +21,7 @@ from gateway.admission.giving_back import GivingBack
 from gateway.admission.lessons import Lessons
 from gateway.admission.limits import SCARCE, Bound, Limits
 from gateway.admission.packing import Entry, Pressures, Regime, choose_regime, first_that_fits
-from gateway.admission.queue import SessionQueue, entry_of, task_of
+from gateway.admission.queue import SessionQueue, entry_of
 from gateway.admission.quotas import Quotas
 from gateway.admission.sessions import Member, Places
 from gateway.admission.settings import AdmissionConfig
@@ -294,7 +294,9 @@ class PoolAdmission:
         held = self.places.sessions_of(tenant)
         if not self._quotas.may_hold(tenant, held):
             return Bound(WaitReason.TENANT_SESSIONS, held + 1.0, held)
-        charge, level = self.fair.charge(tenant, float(taking)), self.giving_back.level(tenant)
+        if math.isinf(level := self.giving_back.level(tenant)):
+            return None
+        charge = self.fair.charge(tenant, float(taking))
         return Bound(WaitReason.OTHERS_LATE, charge, level) if charge > level else None
 
     @property
@@ -303,6 +305,9 @@ class PoolAdmission:
 
     def _first_that_fits(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
         self._bound = None
+        if candidates and not self._fits(candidates[0], now=now):
+            if self._blocked_by is WaitReason.KV_FULL and self.limits.is_kv_full():
+                return None
         return first_that_fits(candidates, regime, lambda each: self._fits(each, now=now))
 
     def _fits(self, entry: Entry, *, now: float) -> bool:
@@ -363,7 +368,7 @@ class PoolAdmission:
         self._ticked_s = now
         self._settle(now=now)
         self.queue.age(now=now)
-        self.fair.refresh(map(task_of, self.queue.some(_TASKS_SAMPLED)), now=now)
+        self.fair.refresh(self.queue.some(_TASKS_SAMPLED), now=now)
         self.update_window(now=now)
         self._make_room_for_the_blocked(now=now)
 

@@ -9,11 +9,12 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import islice
+from operator import itemgetter
 from typing import Final
 
 from gateway.admission.classes import Ageing, ServiceClass
 from gateway.admission.decay import DecayedMean
-from gateway.admission.fair_share import FairShare, Task
+from gateway.admission.fair_share import FairShare
 from gateway.admission.footprint import Footprints
 from gateway.admission.packing import Entry, PackingConfig, Regime, TenantQueue
 from gateway.admission.sessions import Member
@@ -90,8 +91,9 @@ class SessionQueue:
 
     def entered(self, entry: Entry, *, now: float) -> None:
         """It was taken out because it has a place."""
-        self._passed = 0 if self._starves(entry, now=now) else self._passed + 1
-        self._waits.add(now - entry.since_s)
+        waited_s = now - entry.since_s
+        self._passed = 0 if waited_s >= self._starves_after_s() else self._passed + 1
+        self._waits.add(waited_s)
 
     def age(self, *, now: float) -> None:
         """Lets proactive sessions that waited too long wait among the reactive ones."""
@@ -108,39 +110,40 @@ class SessionQueue:
         """The next one of each tenant that may have another place, the most entitled tenant first; where KV
         is short, behind it the tenant's smallest, which may fit where it does not. After `patience` others it
         is whoever starves, of whatever tenant: newcomers of ever new tenants pass nobody for good."""
+        starves_after_s = self._starves_after_s()
         if self._passed >= self._config.patience:
             starved = self._longest_waiting(may)
-            if starved is not None and self._starves(starved, now=now):
+            if starved is not None and now - starved.since_s >= starves_after_s:
                 return [starved]
-        usual_s = self.usual_wait_s
+        fair = self._fair
         for tenants in self._tenants.values():
             nexts: list[tuple[tuple[float, ...], Entry]] = []
             looked_at = 0
             for tenant, queue in tenants.items():
                 if not may(tenant):
                     continue
-                entry = queue.next(regime, usual_wait_s=usual_s, now=now)
+                entry = queue.next(regime, starves_after_s=starves_after_s, now=now)
                 if entry is not None:
-                    rank = self._fair.rank(tenant)
-                    place = (*rank, not entry.is_warm, entry.task_arrived_s, entry.number)
+                    place = (*fair.rank(tenant), not entry.is_warm, entry.task_arrived_s, entry.number)
                     nexts.append(((*place, False), entry))
-                    if regime is Regime.KV_BOUND and not self._starves(entry, now=now):
+                    may_be_passed = regime is Regime.KV_BOUND and len(queue) > 1
+                    if may_be_passed and now - entry.since_s < starves_after_s:
                         smallest = queue.smallest()
                         if smallest is not None and smallest is not entry:
                             nexts.append(((*place, True), smallest))
-                    looked_at += self._fair.held(tenant) <= 0
+                    looked_at += fair.held(tenant) <= 0
                     if looked_at >= _LOOKED_AT:
                         break
             if nexts:
-                nexts.sort(key=lambda item: item[0])
+                nexts.sort(key=itemgetter(0))
                 first = nexts[0][1]
                 # One that starves is not passed by other tenants' smaller ones.
-                return [first] if self._starves(first, now=now) else [entry for _, entry in nexts]
+                is_alone = now - first.since_s >= starves_after_s
+                return [first] if is_alone else [entry for _, entry in nexts]
         return []
 
-    def _starves(self, entry: Entry, *, now: float) -> bool:
-        bound_s = max(self._config.starved_s, self._config.patience * self.usual_wait_s)
-        return now - entry.since_s >= bound_s
+    def _starves_after_s(self) -> float:
+        return max(self._config.starved_s, self._config.patience * self.usual_wait_s)
 
     def _longest_waiting(self, may: Callable[[TenantId], bool]) -> Entry | None:
         """Of the reactive ones that may have a place, and whose tenant does not hold far more than its share;
@@ -162,10 +165,10 @@ class SessionQueue:
 
     def some(self, limit: int) -> Iterator[Entry]:
         """A bounded number of those that wait, a few of each tenant, for what is only sampled."""
-        count = sum(map(len, self._tenants.values()))
+        of_each = max(1, limit // max(1, sum(map(len, self._tenants.values()))))
         for of_class in self._tenants.values():
             for queue in islice(of_class.values(), limit):
-                yield from queue.some(max(1, limit // count))
+                yield from queue.some(of_each)
 
     # --- who leaves ----------------------------------------------------------------------------------
 
@@ -238,15 +241,4 @@ def entry_of(
         since_s=since_s,
         deadline_s=member.deadline_s,
         is_warm=member.is_spilled,
-    )
-
-
-def task_of(entry: Entry) -> Task:
-    """A session that waits, as fairness sees it."""
-    return Task(
-        tenant=entry.tenant,
-        gpu_s=entry.gpu_s,
-        isolated_s=entry.isolated_s,
-        arrived_s=entry.task_arrived_s,
-        deadline_s=entry.deadline_s,
     )

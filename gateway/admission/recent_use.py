@@ -19,7 +19,7 @@ Invariants: never more than the most that a tenant held; at most `_REMEMBERED` t
 
 import heapq
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from gateway.domain.ids import TenantId
@@ -39,6 +39,9 @@ class RecentUse:
 
     def __len__(self) -> int:
         return len(self._average)
+
+    def __iter__(self) -> Iterator[TenantId]:
+        return iter(self._average)
 
     def of(self, tenant: TenantId) -> float:
         """Sessions, on average."""

@@ -323,8 +323,7 @@ class Coordinator:
 
     def _answer_ended(self, live: LiveRequest, step: Step, answer: Answer, *, now: float) -> None:
         live.step(step)
-        self.gate.leave_replica(live, _OUTCOMES[step], answer, now=now)
-        self._forget(live, self.forecasts.counted(live, answer), now=now)
+        self._forget(live, self.gate.leave_replica(live, _OUTCOMES[step], answer, now=now), now=now)
 
     def _client_left(self, live: LiveRequest, answer: Answer | None, *, now: float) -> None:
         was = live.state
@@ -333,9 +332,7 @@ class Coordinator:
             self.gate.leave_waiting_room(live, now=now)
             self._stream.left_waiting(live, now=now)
         else:
-            self.gate.leave_replica(live, _OUTCOMES[Step.LEAVE], answer, now=now)
-            if answer is not None:
-                answer = self.forecasts.counted(live, answer)
+            answer = self.gate.leave_replica(live, _OUTCOMES[Step.LEAVE], answer, now=now)
         self._forget(live, answer, now=now)
 
     def _attempt_failed(self, event: ev.AttemptFailed, *, now: float) -> None:

@@ -15,7 +15,7 @@ from at most `LESSONS_PER_S`, all together from at most `LESSONS_PER_S_IN_ALL`, 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -24,7 +24,6 @@ from gateway.core.live import LiveRequest
 from gateway.cost.estimator import Alone, Estimator, Prediction, TurnWork
 from gateway.cost.in_flight import InFlight
 from gateway.cost.profile import Profile
-from gateway.cost.roofline import Turn
 from gateway.cost.tokens import Counted, TokensPerByte
 from gateway.domain.allowance import Allowance
 from gateway.domain.decision import Edge
@@ -78,20 +77,16 @@ class Forecasts:
 
     # --- what is expected --------------------------------------------------------------------------
 
-    def isolated_task_s(
-        self, replica: ReplicaId, turns: Iterable[Turn], gaps_s: Iterable[float] = ()
+    def turn_s(
+        self, replica: ReplicaId, new_tokens: float, cached_tokens: float, output_tokens: float
     ) -> float:
-        """A session that has the replica to itself, as `gateway.cost.foresight.Foresight`."""
-        return self._of(replica).estimator.isolated_task_s(turns, gaps_s)
+        """A turn that has the replica to itself, as `gateway.cost.foresight.Foresight`."""
+        return self._of(replica).estimator.turn_s(new_tokens, cached_tokens, output_tokens)
 
     def completion_s(self, replica: ReplicaId, work: TurnWork, *, now: float) -> float:
         """A turn that is sent there now, as `gateway.cost.foresight.Foresight`."""
         known = self._of(replica)
         return known.estimator.predict(work, known.in_flight.load(now=now)).completion.seconds
-
-    def uncached_s(self, replica: ReplicaId, prompt_tokens: int) -> float:
-        """Until the first token of such a prompt, if nothing of it is cached and nothing else runs there."""
-        return self._of(replica).estimator.turn_s(prompt_tokens, 0, 1)
 
     def is_experienced(self, replica: ReplicaId) -> bool:
         """Whether enough was seen of it to hold it against what is expected."""
@@ -129,11 +124,8 @@ class Forecasts:
         """Of its prompt."""
         return self._of_model(live).expect(live.facts.body_bytes, self._before(live))
 
-    def counted(self, live: LiveRequest, answer: Answer) -> Answer:
-        """The answer, with a guess where the backend did not count: a stream does only if it is asked to."""
+    def _counted(self, live: LiveRequest, answer: Answer) -> Answer:
         usage = answer.usage
-        if live.facts.work is not Work.GENERATE or answer.status >= 400:
-            return answer
         if usage.prompt_tokens is not None and usage.output_tokens is not None:
             return answer
         prompt, output = usage.prompt_tokens, usage.output_tokens
@@ -184,18 +176,20 @@ class Forecasts:
 
     def ended(
         self, live: LiveRequest, replica: ReplicaId, answer: Answer | None, *, is_whole: bool, now: float
-    ) -> None:
-        """`is_whole`: the answer came to its end."""
+    ) -> Answer | None:
+        """The answer, with a guess where the backend did not count: a stream does only if it is asked to.
+        `is_whole`: it came to its end."""
         if live.facts.work is not Work.GENERATE:
-            return
+            return answer
         known, request = self._replicas[replica], live.request
         beside_s = known.in_flight.ended(request)
         if live.saw_first_token:
             live.decode_s = max(0.0, now - live.first_token_s - beside_s)
         prediction = self._lessons.pop(request, None)
         if answer is None or answer.status >= 400:
-            return
-        usage = self.counted(live, answer).usage
+            return answer
+        counted = self._counted(live, answer)
+        usage = counted.usage
         prompt = usage.prompt_tokens or 0
         left = _Left(live.facts.body_bytes, prompt, prompt + (usage.output_tokens or 0), replica)
         if prediction is not None and answer.usage.prompt_tokens is not None:
@@ -203,6 +197,7 @@ class Forecasts:
         self._remember(live, left)
         if prediction is not None:
             _learn(known.estimator, prediction, live, usage, is_whole=is_whole, now=now)
+        return counted
 
     def replica_left(self, replica: ReplicaId) -> None:
         """It is no member any more, and nothing runs there."""

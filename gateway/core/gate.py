@@ -87,7 +87,8 @@ class Gate:
         """Submits or parks a request that is undecided; else says why it must be refused."""
         assert live.pool is not None
         self._now = now
-        candidates = self.candidates(live.lane)
+        lane = live.lane
+        candidates = self.candidates(lane)
         if candidates and live.facts.work in CAPACITY_FREE_WORK:
             self._submit(live, candidates, now=now)
             return None
@@ -100,7 +101,7 @@ class Gate:
             candidates=candidates,
             must_queue=is_outage
             or (bool(candidates) and not open_to_more)
-            or (waiting > 0 and self.waiting_room.in_lane(live.lane) > 0),
+            or (waiting > 0 and self.waiting_room.in_lane(lane) > 0),
             waiting=waiting,
             waiting_bytes=self.waiting_room.body_bytes,
         )
@@ -273,9 +274,9 @@ class Gate:
         *,
         blames_replica: bool = True,
         now: float,
-    ) -> None:
-        """Books the end of one attempt; its place on the replica is free from now on. `blames_replica`: a
-        failure may be the replica's."""
+    ) -> Answer | None:
+        """Books the end of one attempt; its place on the replica is free from now on. Returns the answer,
+        with a guess of what the backend did not count. `blames_replica`: a failure may be the replica's."""
         assert live.replica is not None and live.pool is not None
         replica, live.replica = live.replica, None
         self._fleet.ended(replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
@@ -287,8 +288,8 @@ class Gate:
             output_tokens=answer.usage.output_tokens if answer is not None else None,
             now=now,
         )
-        self._forecasts.ended(live, replica, answer, is_whole=outcome == "finished", now=now)
         self._stream.left_replica(live, replica, outcome, answer, now=now)
+        return self._forecasts.ended(live, replica, answer, is_whole=outcome == "finished", now=now)
 
     def prefill_ended(self, turn: RequestId, usage: Usage | None, *, now: float) -> None:
         thief = self._fleet.get(self.migrations.ended(turn, usage, now=now))
@@ -357,7 +358,7 @@ class Gate:
             first_s, end_s = expected.first_token_p90_ms / 1e3, expected.completion_p90_ms / 1e3
             if not live.facts.stream:
                 first_s = float("inf")
-            worst_s = self._forecasts.uncached_s(placement.replica, expected.prompt_tokens)
+            worst_s = self._forecasts.turn_s(placement.replica, expected.prompt_tokens, 0, 1)
             output_tokens = expected.output_tokens
         self._fleet.health.sent(
             live.request,

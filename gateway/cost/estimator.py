@@ -17,7 +17,6 @@ Invariants: memory is constant; predictions are positive, and p10 ≤ p90; predi
 """
 
 import math
-from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -25,7 +24,7 @@ import msgspec
 from gateway.cost.fit import DecayingFit
 from gateway.cost.formula import LEAST_S, OUTPUT_TOKENS, READING_S, Formula
 from gateway.cost.profile import Hardware, Model, Profile
-from gateway.cost.roofline import Turn, context_product, weight_bytes_read
+from gateway.cost.roofline import context_product, weight_bytes_read
 from gateway.cost.spread import Spread
 
 UNKNOWN: Final = Profile(
@@ -187,12 +186,6 @@ class Estimator:
         if self._formula is None:
             self._formula = self._multiplied_out()
         return self._formula.alone_s(new_tokens, cached_tokens)
-
-    def isolated_task_s(self, turns: Iterable[Turn], gaps_s: Iterable[float] = ()) -> float:
-        """A session that has this replica to itself, as observed so far: for deadlines and goodput."""
-        return sum(gaps_s) + sum(
-            self.turn_s(turn.new_tokens, turn.cached_tokens, turn.output_tokens) for turn in turns
-        )
 
     def turn_s(self, new_tokens: float, cached_tokens: float, output_tokens: float) -> float:
         """A turn that has this replica to itself: the completion of its `predict`, without error bars."""

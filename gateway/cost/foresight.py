@@ -3,11 +3,9 @@
 Whoever answers has watched the replicas; whoever asks says what the work is.
 """
 
-from collections.abc import Iterable
 from typing import Protocol
 
 from gateway.cost.estimator import TurnWork
-from gateway.cost.roofline import Turn
 from gateway.domain.ids import ReplicaId
 
 
@@ -16,8 +14,8 @@ class Foresight(Protocol):
         """How long a turn would take that is sent there now, among those that are there."""
         ...
 
-    def isolated_task_s(
-        self, replica: ReplicaId, turns: Iterable[Turn], gaps_s: Iterable[float] = ()
+    def turn_s(
+        self, replica: ReplicaId, new_tokens: float, cached_tokens: float, output_tokens: float
     ) -> float:
-        """How long a session would take that has the replica to itself, with the gaps between its turns."""
+        """How long a turn would take that has the replica to itself."""
         ...

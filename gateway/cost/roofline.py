@@ -13,7 +13,7 @@ step reads those experts that one of its tokens needs, as if tokens chose evenly
 Invariants: a step never takes less time for more work, and never less than the overhead.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
@@ -102,8 +102,3 @@ def isolated_turn_s(profile: Profile, turn: Turn) -> float:
     return prefill_s(profile, turn.new_tokens, turn.cached_tokens) + decode_s(
         profile, context, turn.output_tokens - 1
     )
-
-
-def isolated_task_s(profile: Profile, turns: Iterable[Turn], gaps_s: Iterable[float] = ()) -> float:
-    """A whole session that is alone: its turns, and the tools and thinking between them."""
-    return sum(isolated_turn_s(profile, turn) for turn in turns) + sum(gaps_s)

@@ -25,7 +25,6 @@ from msgspec import Meta
 
 from gateway.cost.estimator import TurnWork
 from gateway.cost.foresight import Foresight
-from gateway.cost.roofline import Turn
 from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
@@ -187,8 +186,7 @@ class PredictedPlacement(PlacementPolicy):
     def _alone_s(
         self, replica: ReplicaId, new_tokens: float, cached_tokens: float, output_tokens: int
     ) -> float:
-        turn = Turn(new_tokens=int(new_tokens), cached_tokens=int(cached_tokens), output_tokens=output_tokens)
-        return self._foresight.isolated_task_s(replica, [turn])
+        return self._foresight.turn_s(replica, int(new_tokens), int(cached_tokens), output_tokens)
 
     def _room(self, replica: ReplicaId) -> float:
         """Tokens, for the sessions that live there as they will be."""

@@ -42,7 +42,7 @@ _SKIPPED: Final = re.compile(
 )
 """What stands before the command that a shell is to run."""
 _WORD: Final = re.compile(r"[A-Za-z_][\w.\-]*|[/~.]")
-_LAST: Final = re.compile(r"(\w+)(\W?)\W*$")
+_WORD_AND_NEXT: Final = re.compile(r"(\w+)(\W?)")
 _VALUE: Final = re.compile(r"\s*\{\s*\"[^\"]*\"\s*:\s*\"?")
 
 
@@ -67,8 +67,11 @@ def read_manner(spoken: str, arguments: Sequence[bytes]) -> Manner:
 
 
 def _close(spoken: str) -> int:
-    found = _LAST.search(spoken[-_NEAR_END:])
-    return _hash([found[1].lower()[-_MAX_WORD:] + found[2]]) if found is not None else 0
+    found = _WORD_AND_NEXT.findall(spoken[-_NEAR_END:])
+    if not found:
+        return 0
+    word, following = found[-1]
+    return _hash([word.lower()[-_MAX_WORD:] + following])
 
 
 def _tagged(spoken: str) -> tuple[list[str], list[str]] | None:

@@ -4,15 +4,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission.fair_share import FairShare, FairShareConfig, Task, urgency
-from gateway.domain.ids import TenantId
+from gateway.admission.fair_share import FairShare, FairShareConfig, urgency
+from gateway.admission.packing import Entry
+from gateway.domain.by_agent import UNKNOWN_AGENT
+from gateway.domain.ids import SessionId, TenantId
 
 A, B = TenantId("a"), TenantId("b")
 CONFIG = FairShareConfig(alpha=1.5, slack_floor=0.1)
 
 
-def task(tenant=A, *, gpu_s=10.0, isolated_s=100.0, arrived=0.0, deadline=None) -> Task:
-    return Task(tenant=tenant, gpu_s=gpu_s, isolated_s=isolated_s, arrived_s=arrived, deadline_s=deadline)
+def task(tenant=A, *, gpu_s=10.0, isolated_s=100.0, deadline=None) -> Entry:
+    return Entry(
+        session=SessionId("s"),
+        tenant=tenant,
+        agent=UNKNOWN_AGENT,
+        turn=1,
+        tokens=1000.0,
+        size=1000.0,
+        gpu_s=gpu_s,
+        isolated_s=isolated_s,
+        task_arrived_s=0.0,
+        since_s=0.0,
+        deadline_s=deadline,
+    )
 
 
 def test_urgency_is_the_share_of_a_gpu_that_meets_the_deadline():

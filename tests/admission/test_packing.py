@@ -47,9 +47,9 @@ def queue(*entries: Entry, config=CONFIG) -> TenantQueue:
     return waiting
 
 
-def order(waiting: TenantQueue, regime=Regime.NORMAL, *, now=0.0, usual_wait_s=0.0) -> str:
+def order(waiting: TenantQueue, regime=Regime.NORMAL, *, now=0.0, starves_after_s=100.0) -> str:
     out = ""
-    while (first := waiting.next(regime, usual_wait_s=usual_wait_s, now=now)) is not None:
+    while (first := waiting.next(regime, starves_after_s=starves_after_s, now=now)) is not None:
         out += waiting.take(first.session).session
     return out
 
@@ -107,8 +107,8 @@ def test_nobody_passes_one_that_starves():
     waiting = [entry("a", size=9000, since=0), entry("b", size=1, since=99, warm=True)]
     assert order(queue(*waiting), now=99) == "ba"
     assert order(queue(*waiting), now=100) == "ab"
-    assert order(queue(*waiting), now=100, usual_wait_s=50) == "ba"  # everybody waits long
-    assert order(queue(*waiting), now=150, usual_wait_s=50) == "ab"
+    assert order(queue(*waiting), now=100, starves_after_s=150) == "ba"  # everybody waits long
+    assert order(queue(*waiting), now=150, starves_after_s=150) == "ab"
 
 
 def test_outside_the_kv_bound_regime_the_first_holds_the_others_up():
@@ -125,7 +125,7 @@ def test_outside_the_kv_bound_regime_the_first_holds_the_others_up():
 
 def test_an_empty_queue_has_nobody():
     waiting = TenantQueue(CONFIG)
-    assert waiting.next(Regime.NORMAL, usual_wait_s=0, now=0) is None
+    assert waiting.next(Regime.NORMAL, starves_after_s=100, now=0) is None
     assert waiting.oldest() is waiting.newest() is None
     with pytest.raises(KeyError):
         waiting.take(SessionId("nobody"))
@@ -170,7 +170,7 @@ class Queues(RuleBasedStateMachine):
         assert len(self.queue) == len(waiting)
         warm = [each for each in waiting if each.is_warm]
         for regime, key in ((Regime.NORMAL, lambda e: e.size), (Regime.CPU_BOUND, lambda e: e.tool_s)):
-            found = self.queue.next(regime, usual_wait_s=0, now=0)
+            found = self.queue.next(regime, starves_after_s=100, now=0)
             if warm:
                 assert found is min(warm, key=lambda e: e.task_arrived_s)
             else:

@@ -144,6 +144,18 @@ def test_the_usual_wait_is_that_of_those_that_entered():
     assert 4.0 < queue.usual_wait_s <= 5.0
 
 
+def test_where_everybody_waits_long_nobody_starves_soon():
+    queue, _ = make(starved_s=10.0, patience=3.0)
+    for number in range(20):
+        waiting = entry(f"s{number}", since=float(number))
+        queue.put(waiting, REACTIVE)
+        queue.entered(queue.take(waiting.session), now=number + 50.0)
+    queue.put(entry("old", "a", since=0.0), REACTIVE)
+    queue.put(entry("new", "b", since=100.0), REACTIVE)
+    assert names(queue, now=3.0 * queue.usual_wait_s - 0.1) == "old new"
+    assert names(queue, now=3.0 * queue.usual_wait_s + 0.1) == "old"
+
+
 def test_the_newest_of_the_least_entitled_is_found():
     queue, fair = make()
     assert queue.least_entitled() is None and queue.crowd(TenantId("a")) == 0

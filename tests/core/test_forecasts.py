@@ -9,7 +9,6 @@ from gateway.core.forecasts import Forecasts
 from gateway.core.live import LiveRequest
 from gateway.cost.estimator import TurnWork
 from gateway.cost.profile import Profile
-from gateway.cost.roofline import Turn
 from gateway.domain import records as rec
 from gateway.domain.decision import Edge, RefusalReason
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
@@ -166,11 +165,10 @@ def test_a_profile_is_believed_at_first(shipped: Profile):
 
 def test_what_admission_and_placement_may_ask(shipped: Profile):
     asked = Forecasts({A: shipped})
-    turns = [Turn(new_tokens=1_000, cached_tokens=4_000, output_tokens=100)] * 3
     alone_s = asked.completion_s(
         A, TurnWork(new_tokens=1_000, cached_tokens=4_000, output_tokens=100), now=0.0
     )
-    assert asked.isolated_task_s(A, turns, [10.0]) == pytest.approx(3 * alone_s + 10.0)
+    assert asked.turn_s(A, 1_000, 4_000, 100) == pytest.approx(alone_s)
 
 
 def test_what_computing_takes_is_said_with_experience(shipped: Profile):

@@ -7,7 +7,7 @@ import pytest
 from gateway.config.profiles import load_profile
 from gateway.cost.estimator import Estimator, Load, Prediction, TurnWork
 from gateway.cost.profile import Profile
-from gateway.cost.roofline import Turn, isolated_task_s, isolated_turn_s, prefill_s
+from gateway.cost.roofline import Turn, isolated_turn_s, prefill_s
 from tests.cost.watched import OneFactor, Record, watch
 
 MIXTURE = load_profile("qwen3-coder-30b-a3b@h200")
@@ -48,6 +48,7 @@ def test_a_turn_alone_is_first_predicted_by_the_roofline(new: int, cached: int) 
     alone_s = isolated_turn_s(MIXTURE, Turn(new_tokens=new, cached_tokens=cached, output_tokens=100))
     assert found.completion.seconds == pytest.approx(alone_s + reading_s, rel=0.1)
     assert found.prefill_s == found.first_token.seconds
+    assert estimator.turn_s(new, cached, 100) == pytest.approx(found.completion.seconds)
     one = estimator.predict(TurnWork(new_tokens=new, cached_tokens=cached, output_tokens=1), IDLE)
     assert one.completion.seconds == one.first_token.seconds
 
@@ -148,15 +149,6 @@ def test_what_usage_reports_is_what_is_learned_from() -> None:
         estimator.observe_end(prediction, duration_s=9.0, output_tokens=2, first_token_s=8.99, actual=actual)
     assert estimator.predict(believed, IDLE).first_token.seconds < 0.1
     assert estimator.predict(believed, IDLE).first_token.p90_s > 1.0  # but what was promised was wrong
-
-
-def test_a_session_alone_is_the_sum_of_its_turns_and_gaps() -> None:
-    turns = [
-        Turn(new_tokens=9_000, output_tokens=50),
-        Turn(new_tokens=500, cached_tokens=9_050, output_tokens=9),
-    ]
-    found = Estimator(MIXTURE).isolated_task_s(turns, [3.0, 4.0])
-    assert found == pytest.approx(isolated_task_s(MIXTURE, turns, [3.0, 4.0]), rel=0.02)
 
 
 def test_a_clock_that_stands_still_breaks_nothing() -> None:

@@ -12,7 +12,6 @@ from gateway.cost.roofline import (
     chunks,
     context_product,
     decode_s,
-    isolated_task_s,
     isolated_turn_s,
     prefill_s,
     step_s,
@@ -105,10 +104,3 @@ def test_nothing_decoded_takes_no_time() -> None:
 def test_a_turn_alone() -> None:
     turn = Turn(new_tokens=2_000, cached_tokens=30_000, output_tokens=101)
     assert isolated_turn_s(H200, turn) == prefill_s(H200, 2_000, 30_000) + decode_s(H200, 32_000, 100)
-
-
-def test_a_task_alone_is_its_turns_and_the_gaps_between() -> None:
-    turns = [Turn(new_tokens=9_000, output_tokens=50), Turn(new_tokens=500, cached_tokens=9_050)]
-    alone = sum(isolated_turn_s(H200, turn) for turn in turns)
-    assert isolated_task_s(H200, turns, [3.5]) == alone + 3.5
-    assert isolated_task_s(H200, iter(turns)) == alone

@@ -33,8 +33,8 @@ class Oracle:
         self.asked += 1
         return self.queued.get(replica, 0) + 1e-3 * work.new_tokens * self.pace.get(replica, 1.0)
 
-    def isolated_task_s(self, replica, turns, gaps_s=()):
-        return sum(1e-3 * turn.new_tokens for turn in turns) * self.pace.get(replica, 1.0)
+    def turn_s(self, replica, new_tokens, cached_tokens, output_tokens):
+        return 1e-3 * new_tokens * self.pace.get(replica, 1.0)
 
 
 class Fleet:

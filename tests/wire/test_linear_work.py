@@ -31,7 +31,6 @@ BOUNDED = {
     "gateway.wire.endpoints._AMBIGUOUS": "a path; its repeat ends at the next slash, where another may begin",
     "gateway.wire.agent_skeleton._TEXT": "3,000 bytes of a part (_HEAD)",
     "gateway.wire.manner._SKIPPED": "4,096 characters (_MAX_SKIPPED), from their beginning alone",
-    "gateway.wire.manner._LAST": "40 characters (_NEAR_END)",
     "gateway.wire.manner._VALUE": "200 characters (_NEAR), from their beginning alone",
 }
 """Expressions whose structure does not prove it, and how much they ever see."""
