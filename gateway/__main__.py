@@ -21,14 +21,19 @@ from gateway.domain.printable import printable
 from gateway.evaluation.cli import add_eval
 from gateway.evaluation.workflow_cli import add_graph
 from gateway.server.app import Gateway, check_references
+from gateway.server.clock import SteadyClock
 from gateway.server.memory import set_up_memory
 from gateway.server.tenants import hash_key
+from gateway.shared_state.fleet_secret import derived, fleet_secret
+from gateway.shared_state.protocol import StoreUnavailable
 from gateway.simulator.cli import add_simulate
 from gateway.simulator.live.cli import add_play
 from gateway.simulator.replay import add_replay
 from gateway.upstream.host_probe import add_probe
 from gateway.wire.hashing import seed_hashes
 from gateway.workload.cli import add_workload
+
+_log: Final = logging.getLogger("gateway")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -120,12 +125,13 @@ def _serve(arguments: argparse.Namespace) -> int:
     config = _load(arguments)
     _allow_open_files(2 * config.server.limits.max_connections + 1024)
 
-    seed_hashes(secrets.randbits(64))
+    secret = _joined(config)
+    seed_hashes(derived(secret, "hashes") if secret is not None else secrets.randbits(64))
     set_up_memory()
 
     async def run() -> None:
         try:
-            gateway = Gateway(config, os.environ)
+            gateway = Gateway(config, os.environ, fleet_secret=secret)
         except ValueError as error:
             raise ConfigError(str(error)) from error  # what the settings name is not there, or is none
         try:
@@ -135,6 +141,18 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     uvloop.run(run())
     return 0
+
+
+def _joined(config: Config) -> bytes | None:
+    """The secret of the gateways that share a store; None if there is no store, or none that answers: serving
+    alone is better than not at all."""
+    if config.shared.url is None:
+        return None
+    try:
+        return uvloop.run(fleet_secret(config.shared, os.environ, SteadyClock()))
+    except StoreUnavailable as error:
+        _log.warning("the shared store does not answer (%s): serving alone until the next start", error)
+        return None
 
 
 def _allow_open_files(wanted: int) -> None:

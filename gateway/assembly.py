@@ -24,9 +24,14 @@ from gateway.workflow.sessions import Sessions
 
 
 def assemble(
-    config: Config, *, session_ids: Iterator[SessionId], placement: PlacementPolicy | None = None
+    config: Config,
+    *,
+    session_ids: Iterator[SessionId],
+    placement: PlacementPolicy | None = None,
+    publishes: bool = False,
 ) -> Coordinator:
-    """`session_ids`: names for new sessions, without end; `placement`: to compare ours with."""
+    """`session_ids`: names for new sessions, without end; `placement`: to compare ours with; `publishes`:
+    there are other gateways."""
     core = config.core
     if config.tenants:
         # An id that we did not see being minted may be another tenant's.
@@ -47,6 +52,7 @@ def assemble(
             StateResidence(config.state),
             Predictor(config.workflow),
             trusted=_schedulers(config) if config.tenants else None,
+            publishes=publishes,
         ),
         forecasts=forecasts,
         trickle=Trickle(config.trickle),

@@ -62,7 +62,7 @@ def urgency(config: FairShareConfig, task: Entry, *, now: float) -> float:
 class FairShare:
     def __init__(self, config: FairShareConfig, weights: dict[TenantId, float] | None = None) -> None:
         self._config = config
-        self._weights = weights or {}
+        self.weights = weights or {}
         self._held: dict[TenantId, float] = {}
         self._waiting: dict[TenantId, int] = {}
         self._recent = RecentUse()
@@ -74,7 +74,7 @@ class FairShare:
         self._refreshed_s = float("-inf")
 
     def weight(self, tenant: TenantId) -> float:
-        return self._weights.get(tenant, 1.0)
+        return self.weights.get(tenant, 1.0)
 
     def hold(self, tenant: TenantId, amount: float) -> None:
         """The tenant holds so much more (or, negative, less) of the pool."""
@@ -118,6 +118,11 @@ class FairShare:
     def held(self, tenant: TenantId) -> float:
         return self._held.get(tenant, 0.0)
 
+    def asked(self) -> dict[TenantId, float]:
+        """Sessions that each tenant holds or waits for."""
+        there = self._held.keys() | self._waiting.keys()
+        return {tenant: self.held(tenant) + self._waiting.get(tenant, 0) for tenant in there}
+
     def held_lately(self, tenant: TenantId) -> float:
         return self._recent.of(tenant)
 
@@ -141,7 +146,7 @@ class FairShare:
         return self._urgency.get(tenant, 0.0)
 
     def entitlement(self, tenant: TenantId) -> float:
-        return self._weights.get(tenant, 1.0) * (1.0 + min(1.0, self._urgency.get(tenant, 0.0)))
+        return self.weights.get(tenant, 1.0) * (1.0 + min(1.0, self._urgency.get(tenant, 0.0)))
 
     def rank(self, tenant: TenantId) -> tuple[float, float]:
         """Smaller is sooner."""

@@ -123,7 +123,7 @@ class GpuPressure:
         self,
         *,
         sessions: float,
-        replicas: int = 1,
+        replicas: float = 1.0,
         reckoned_with: float = 0.0,
         feedback_s: float,
         now: float,
@@ -167,14 +167,14 @@ class GpuPressure:
         loss: float,
         *,
         sessions: float,
-        replicas: int,
+        replicas: float,
         reckoned_with: float,
     ) -> float:
         """By the time that computing it again takes; by its tokens, while that is not known."""
         if seen.timed_turns < _ENOUGH_TURNS or loss <= 0 or seen.span_s <= 0:
             return loss / loss_that_is_overload(sessions)
         lost_s = seen.lost_s * loss / (seen.lost / seen.expected)  # what was not their own doing
-        seen_s = max(1, replicas) * seen.span_s * max(0.01, self.studied.mean(1.0))
+        seen_s = replicas * seen.span_s * max(0.01, self.studied.mean(1.0))
         unexpected = max(0.0, lost_s / seen_s - reckoned_with)
         return unexpected / loss_that_is_overload(sessions)
 

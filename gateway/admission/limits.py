@@ -93,6 +93,8 @@ class Limits:
         self.update_due_s = -math.inf
         self.changed_s = -math.inf
         """When the window was last decreased: what was lost before says nothing about now."""
+        self.part = 1.0
+        """The share of the pool that is this gateway's (`partition.py`)."""
         self._up: tuple[ReplicaId, ...] = ()
         self._lives: dict[ReplicaId, int] = {}
         """Of those that are up: numbers that are never used again."""
@@ -157,12 +159,12 @@ class Limits:
         token_s, budget = self.throughput.token_s, self.window.budget
         if token_s is None or math.isinf(budget):
             return None
-        return token_s * budget / max(1, len(self._up))
+        return token_s * budget / self._replicas
 
     def is_a_replica_idle(self, *, begin: int) -> bool:
         """A replica has nothing to do, and what holding sessions back would gain is not known yet. `begin`:
         turns that are about to, beside those that run."""
-        return not self.throughput.is_known and self._places.live + begin < len(self._up)
+        return not self.throughput.is_known and self._places.live + begin < self.part * len(self._up)
 
     def _with_tools(self) -> int:
         """Sessions that have tools run, or will; of those that gave their place back, some still have."""
@@ -199,6 +201,11 @@ class Limits:
                 self._lives[replica] = self._lives_begun
         self._up = tuple(up)
 
+    @property
+    def _replicas(self) -> float:
+        """As many as this gateway's part of the pool amounts to."""
+        return self.part * max(1, len(self._up))
+
     def life_of(self, replica: ReplicaId | None) -> int | None:
         """Which life of the replica this is: one that was down has lost what sessions had left there."""
         return self._lives.get(replica) if replica is not None else None
@@ -229,7 +236,7 @@ class Limits:
         self.throughput.update(
             sessions=self._places.count,
             waiting=waiting,
-            replicas=len(self._up),
+            replicas=self.part * len(self._up),
             held=residents.now(),
             demand=residents.peak(),
             budget=self.window.reference,
@@ -253,10 +260,10 @@ class Limits:
         return None
 
     def _look(self, blocked_by: WaitReason | None, *, now: float) -> WindowInputs:
-        sessions = self._places.count / max(1, len(self._up))
+        sessions = self._places.count / self._replicas
         gpu = self.gpu.read(
             sessions=sessions,
-            replicas=len(self._up),
+            replicas=self._replicas,
             reckoned_with=self.throughput.lost if self._config.policy == "sessions" else 0.0,
             feedback_s=self.window.feedback_s,
             now=now,
@@ -278,18 +285,20 @@ class Limits:
             with_tools=with_tools,
             held=max(residents.now(), 0.0),
             demand=residents.peak(),
-            capacity=self._capacity() if self._config.policy != "session-cap" else None,
+            capacity=self.capacity() if self._config.policy != "session-cap" else None,
             blocked_by=SCARCE.get(blocked_by) if blocked_by else None,
         )
 
-    def _capacity(self) -> float | None:
+    def capacity(self, *, is_whole: bool = False) -> float | None:
+        """KV tokens that the engines state: this gateway's part, or those of the whole pool."""
         stated = self.gpu.capacity(self._up)
         if stated is None:
             return None
         device, host = stated
         host += self._config.host_kv_tokens * len(self._up) if not host else 0.0
         rate = self._config.host_kv_tokens_per_s * max(1, len(self._up))
-        return device + host_tier_tokens(host, tokens_per_s=rate, cycle_s=self.window.feedback_s)
+        whole = device + host_tier_tokens(host, tokens_per_s=rate, cycle_s=self.window.feedback_s)
+        return whole if is_whole else self.part * whole
 
 
 def _beyond(count: int, limit: float) -> int:

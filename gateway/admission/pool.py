@@ -9,6 +9,7 @@ of tools report that they are overloaded, within a feedback time.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from gateway.admission.applicant import Applicant, TurnOutcome
@@ -21,6 +22,7 @@ from gateway.admission.giving_back import GivingBack
 from gateway.admission.lessons import Lessons
 from gateway.admission.limits import SCARCE, Bound, Limits
 from gateway.admission.packing import Entry, Pressures, Regime, choose_regime, first_that_fits
+from gateway.admission.partition import part_of
 from gateway.admission.queue import SessionQueue, entry_of
 from gateway.admission.quotas import Quotas
 from gateway.admission.sessions import Member, Places
@@ -28,12 +30,15 @@ from gateway.admission.settings import AdmissionConfig
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record, SessionAdmitted, SessionHeld
+from gateway.domain.shares import PoolShare
 
 LIVENESS_S: Final = 0.1
 _TASKS_SAMPLED: Final = 256
 _UNKNOWN: Final = Bound(WaitReason.BEHIND_OTHERS, 0.0, 0.0)
 _COMES_AGAIN_S: Final = 60.0
 """Who was told when to come again (in at most 30 s, `Retry-After`) and does so by then keeps its rank."""
+_PART_CHANGED: Final = 0.02
+"""By so much a gateway's part of the pool has to change before its limits follow at once."""
 _SLOWEST: Final = 20.0
 """Tools are never waited for so many times as long as usual."""
 
@@ -221,6 +226,27 @@ class PoolAdmission:
             self.places.saw_end(member)
         if member.is_in:
             self.release(member, now=now)
+
+    # --- beside other gateways -----------------------------------------------------------------------
+
+    def share(self) -> PoolShare:
+        """What the other gateways must know."""
+        return PoolShare(
+            demand_tokens=self.places.residents.peak(),
+            waiting=len(self.queue),
+            held={tenant: self.fair.held(tenant) for tenant in self.fair.holders},
+            asked=self.fair.asked(),
+        )
+
+    def share_with(self, others: Sequence[PoolShare], *, now: float) -> None:
+        """`others`: what the other gateways that live said last."""
+        limits = self.limits
+        capacity = limits.capacity(is_whole=True)
+        part = part_of(self.share(), others, capacity=capacity, weights=self.fair.weights)
+        if abs(part - limits.part) > _PART_CHANGED * limits.part:
+            limits.part = part
+            limits.update_due_s = now
+            self.update_window(now=now)
 
     # --- who is next ---------------------------------------------------------------------------------
 

@@ -32,6 +32,10 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     service_class: Literal["reactive", "proactive"] | None = None
     """What its sessions are, unless a request that is trusted says otherwise: `proactive` for background."""
 
+    @property
+    def is_limited(self) -> bool:
+        return self.max_sessions is not None or self.tokens_per_minute is not None
+
 
 class Quotas:
     def __init__(self, quotas: dict[TenantId, Quota]) -> None:

@@ -169,7 +169,7 @@ class Throughput:
         self._prompt_tokens.add(prompt_tokens)
 
     def update(
-        self, *, sessions: int, waiting: int, replicas: int, held: float, demand: float, budget: float
+        self, *, sessions: int, waiting: int, replicas: float, held: float, demand: float, budget: float
     ) -> None:
         """`sessions`: in now, which hold `held` tokens and at most `demand`; `waiting`: those that would be
         in, too; `budget`: tokens that all replicas have for them."""

@@ -11,7 +11,7 @@ from gateway.config.http_limits import HttpLimits
 from gateway.config.privacy import PRIVATE
 from gateway.config.tenants import KeyHash
 
-_Listen = Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:.]+\]|[^:\s]+):\d{1,5}\Z"), PRIVATE]
+Listen = Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:.]+\]|[^:\s]+):\d{1,5}\Z"), PRIVATE]
 
 
 HostName = Annotated[str, Meta(pattern=r"^[a-z0-9_]([a-z0-9_.-]{0,252})\Z"), PRIVATE]
@@ -23,9 +23,9 @@ Network = Annotated[str, Meta(max_length=64), PRIVATE]
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    listen: _Listen = "127.0.0.1:8080"
+    listen: Listen = "127.0.0.1:8080"
     """Where clients connect, HOST:PORT; port 0 takes a free one."""
-    control: _Listen = "127.0.0.1:8081"
+    control: Listen = "127.0.0.1:8081"
     """The control plane: `/turnpike/*` and `/metrics`."""
     control_hosts: tuple[HostName, ...] = ()
     """Names by which the control plane is asked for, such as `turnpike.monitoring`, beside `localhost`, the

@@ -1,4 +1,4 @@
-"""The store that several gateway processes share."""
+"""What several gateways share, and how they reach one another."""
 
 from typing import Annotated
 
@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.config.privacy import PRIVATE
+from gateway.config.server import Listen
 
 
 class SharedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -18,3 +19,8 @@ class SharedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The environment variable that holds the password of Redis; it goes before one in the URL."""
     deadline_ms: Annotated[int, Meta(ge=1, le=1000)] = 20
     """No call to the store takes longer; one that would has failed."""
+    peer_listen: Listen = "127.0.0.1:0"
+    """Where the other gateways pass requests on to this one, HOST:PORT; port 0 takes a free one. Only
+    gateways of the same store are let in, but nothing is encrypted there."""
+    peer_url: Annotated[str, Meta(pattern=r"^http://"), PRIVATE] | None = None
+    """How the others reach that; by default its address."""

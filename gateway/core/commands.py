@@ -5,8 +5,9 @@ from typing import final
 import msgspec
 
 from gateway.domain.decision import Placement, Refusal, SessionRef
-from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.records import Record
+from gateway.domain.turn_trace import TurnTrace
 
 
 @final
@@ -64,6 +65,19 @@ class Refuse(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     waited_s: float
 
 
-Action = Dispatch | Refuse | SendHint | Prefill | StopPrefill
+@final
+class Publish(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Tell the other gateways by what they recognise that a request belongs to a session of ours."""
+
+    request: RequestId
+    """The turn that left the evidence."""
+    tenant: TenantId
+    names: tuple[int, ...]
+    """Of the evidence (`gateway/workflow/evidence.py`)."""
+    trace: TurnTrace | None = None
+    """Once the turn is over: what somebody else needs who has to go on with its session."""
+
+
+Action = Dispatch | Refuse | SendHint | Prefill | StopPrefill | Publish
 Command = Action | Record
 """A record is to be appended to the information stream."""

@@ -27,6 +27,7 @@ from gateway.domain import records as rec
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import RequestId
 from gateway.domain.request import Answer, Work
+from gateway.domain.shares import Share
 from gateway.errors import http_status
 from gateway.fleet.trickle import Trickle
 from gateway.routing.placement import PlacementPolicy
@@ -110,6 +111,10 @@ class Coordinator:
             self.admission.said.clear()
         return self._commands()
 
+    def share(self) -> Share:
+        """What the other gateways must know; nothing changes."""
+        return self._replicas.share()
+
     def recover(self, *, now: float) -> list[Command]:
         """After `handle` raised, by a fault of ours: what there is to do all the same.
 
@@ -142,6 +147,9 @@ class Coordinator:
         return live.state is State.WAITING and live.request not in self.waiting_room
 
     def _commands(self) -> list[Command]:
+        if self.sessions.published:
+            self._out += self.sessions.published
+            self.sessions.published.clear()
         out = self._out.copy()
         self._out.clear()
         return out
@@ -187,6 +195,7 @@ class Coordinator:
                 | ev.ReplicaLeft()
                 | ev.ResidencyTold()
                 | ev.EngineReported()
+                | ev.SharesReceived()
             ):
                 for live in self._replicas.take_in(event, now=now):
                     self._admit(live, now=now)
@@ -198,6 +207,8 @@ class Coordinator:
                 self._tell(self.sessions.tools_told(event.spans, event.tenant, now=now), now=now)
             case ev.SessionFinished():
                 self._tell(self.sessions.finish(event.session, now=now), now=now)
+            case ev.SessionAdopted():
+                self._tell(self.sessions.adopt(event.trace, now=now), now=now)
             case ev.DrainStarted():
                 self._is_draining = True
             case ev.TimerFired():

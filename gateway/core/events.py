@@ -7,7 +7,9 @@ from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.host import HostSignals
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
+from gateway.domain.shares import Share
 from gateway.domain.tool_span import ToolSpan
+from gateway.domain.turn_trace import TurnTrace
 
 
 class RequestArrived(msgspec.Struct, frozen=True, tag=True):
@@ -156,6 +158,18 @@ class SessionFinished(msgspec.Struct, frozen=True, tag=True):
     session: SessionId
 
 
+class SharesReceived(msgspec.Struct, frozen=True, tag=True):
+    """What the other gateways that live said last of their sessions, some ten times a second."""
+
+    shares: tuple[Share, ...]
+
+
+class SessionAdopted(msgspec.Struct, frozen=True, tag=True):
+    """The gateway that had this session is gone; it goes on here, behind this turn."""
+
+    trace: TurnTrace
+
+
 class DrainStarted(msgspec.Struct, frozen=True, tag=True):
     """No new request is taken from now on; what runs or waits is finished."""
 
@@ -176,7 +190,7 @@ RequestEvent = (
     | AttemptFailed
     | ClientLeft
 )
-FleetEvent = ReplicaCameUp | ReplicaWentDown | ReplicaDrained | ReplicaLeft | ResidencyTold
+FleetEvent = ReplicaCameUp | ReplicaWentDown | ReplicaDrained | ReplicaLeft | ResidencyTold | SharesReceived
 Event = (
     RequestEvent
     | FleetEvent
@@ -185,6 +199,7 @@ Event = (
     | HostReported
     | ToolsTold
     | SessionFinished
+    | SessionAdopted
     | DrainStarted
     | TimerFired
 )

@@ -28,6 +28,8 @@ class ReplicaState(msgspec.Struct, kw_only=True):
     is_up: bool
     running: int = 0
     """Turns, and other work that takes a place."""
+    elsewhere: int = 0
+    """Turns that other gateways sent it, as they said last."""
     light: int = 0
     """Requests that cost it next to nothing."""
     is_draining: bool = False
@@ -138,7 +140,7 @@ class Fleet:
             is_there = home is not None and home.is_up and home.facts.pool == pool and only not in without
             return [ReplicaLoad(only, home.running)] if home is not None and is_there else []
         found = [
-            ReplicaLoad(state.facts.id, state.running)
+            ReplicaLoad(state.facts.id, state.running + state.elsewhere)
             for state in self._replicas.values()
             if state.is_up
             and not state.is_draining

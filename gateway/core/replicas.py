@@ -4,6 +4,7 @@ Invariants: a replica that is unknown or down is no part of what admission count
 nowhere because a replica went is handed back, once.
 """
 
+from collections.abc import Sequence
 from typing import assert_never
 
 from gateway.admission.session_admission import SessionAdmission
@@ -14,6 +15,7 @@ from gateway.core.gate import Gate
 from gateway.core.live import LiveRequest
 from gateway.core.stream import Stream
 from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.shares import Share
 from gateway.workflow.predictor import Predictor
 
 Event = ev.FleetEvent | ev.EngineReported
@@ -54,9 +56,28 @@ class Replicas:
                     self._gate.placement.told(event.replica, event.tokens)
             case ev.EngineReported():
                 self._reported(event, now=now)
+            case ev.SharesReceived():
+                self._share_with(event.shares, now=now)
             case _:
                 assert_never(event)
         return []
+
+    def share(self) -> Share:
+        """What other gateways must know of ours."""
+        replicas = {
+            each.facts.id: self._gate.placement.share(each.facts.id, each.running) for each in self._fleet
+        }
+        pools = {pool: admission.share() for pool, admission in self._admission.pools.items()}
+        return Share(replicas=replicas, pools=pools)
+
+    def _share_with(self, shares: Sequence[Share], *, now: float) -> None:
+        for each in self._fleet:
+            said = [share.replicas[each.facts.id] for share in shares if each.facts.id in share.replicas]
+            each.elsewhere = sum(share.running for share in said)
+            self._gate.placement.share_with(each.facts.id, said)
+        for pool, admission in self._admission.pools.items():
+            others = [share.pools[pool] for share in shares if pool in share.pools]
+            admission.share_with(others, now=now)
 
     def forget(self, *, now: float) -> None:
         """Those that are no members any more, and on which nothing runs."""

@@ -8,6 +8,7 @@ ends takes its open tool calls with it; every `session_start` is followed by at 
 
 from collections.abc import Container, Sequence
 
+from gateway.core.commands import Publish
 from gateway.core.lifecycle import State
 from gateway.core.live import LiveRequest
 from gateway.domain import records as rec
@@ -15,14 +16,17 @@ from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, Claims, RequestFacts, ToolCall
 from gateway.domain.tool_span import ToolSpan
-from gateway.routing.state_residence import Residence, StateResidence
+from gateway.domain.turn_trace import TurnTrace
+from gateway.routing.state_residence import Residence, StateKey, StateResidence, state_key
 from gateway.tool_probe.boundaries import ToolBoundaries
 from gateway.tool_probe.calls import Asking, ToolRun
+from gateway.workflow import evidence
 from gateway.workflow.agent_types import Tier
 from gateway.workflow.conversations import StepPrediction
+from gateway.workflow.counter_ids import is_counter_like
 from gateway.workflow.predictor import Predictor
 from gateway.workflow.sessions import Session, Sessions
-from gateway.workflow.turns import Outcome
+from gateway.workflow.turns import Outcome, Turn
 
 
 class SessionBook:
@@ -34,9 +38,10 @@ class SessionBook:
         predictor: Predictor,
         *,
         trusted: Container[TenantId] | None = None,
+        publishes: bool = False,
     ) -> None:
         """`trusted`: whose claims of how long to hold state, and whether it is used again, count; None:
-        everybody's."""
+        everybody's. `publishes`: there are other gateways, which must find our sessions."""
         self.sessions = sessions
         self.tools = tools
         self.predictor = predictor
@@ -44,6 +49,9 @@ class SessionBook:
         self._trusted = trusted
         self.said: list[tuple[ReplicaId, str]] = []
         """Hints that are to be sent, and to whom."""
+        self._publishes = publishes
+        self.published: list[Publish] = []
+        """What the other gateways must know."""
         self.ran: list[ToolRun] = []
         """What was learned of tools, for whoever else learns from it."""
 
@@ -69,6 +77,9 @@ class SessionBook:
         out: list[rec.Record] = []
         if session.turns == 1:
             out.append(_session_start(session, now=now))
+        stated = facts.explicit
+        if self._publishes and stated is not None and ref.edge in (Edge.OPENS, Edge.SPAWNED):
+            self._publish(turn, tenant, evidence.of_stated(tenant, stated.schema, stated.session))
         out.append(
             rec.TurnArrived(
                 at_s=now,
@@ -172,12 +183,26 @@ class SessionBook:
         self.ran += runs
 
     def call_minted(self, live: LiveRequest, call: ToolCall) -> None:
-        self.sessions.learn_id(live.request, call.id, is_call=True)
+        minted = self.sessions.learn_id(live.request, call.id, is_call=True)
+        if self._publishes and minted is not None and not is_counter_like(call.id):
+            self._publish(live.request, live.tenant, evidence.of_minted(live.tenant, minted))
 
     def state_minted(self, live: LiveRequest, state_id: str) -> None:
         assert live.replica is not None
         self.residence.learn(live.tenant, state_id, Residence(live.replica, live.session_id))
-        self.sessions.learn_id(live.request, state_id, is_call=False)
+        minted = self.sessions.learn_id(live.request, state_id, is_call=False)
+        if self._publishes and minted is not None:
+            self._publish(live.request, live.tenant, evidence.of_minted(live.tenant, minted))
+
+    def _publish(self, turn: RequestId, tenant: TenantId, name: int) -> None:
+        self.published.append(Publish(request=turn, tenant=tenant, names=(name,)))
+
+    def adopt(self, trace: TurnTrace, *, now: float) -> list[rec.Record]:
+        """A session whose gateway is gone goes on here."""
+        for key, replica in trace.states:
+            self.residence.restore([(StateKey(key), replica)])
+        session = self.sessions.adopt(trace, now=now)
+        return [_session_start(session, now=now)] if session is not None else []
 
     def turn_ended(self, live: LiveRequest, answer: Answer | None, *, now: float) -> list[rec.Record]:
         """The turn is over, however it ended; `answer` is what was passed on of its response."""
@@ -185,9 +210,11 @@ class SessionBook:
         if session is None:
             return []
         for call in answer.tool_calls if answer is not None and answer.status < 400 else ():
-            self.sessions.learn_id(live.request, call.id, is_call=True)
-        self.sessions.ended(live.request, answer, _outcome(live, answer), now=now)
+            self.call_minted(live, call)
+        turn = self.sessions.ended(live.request, answer, _outcome(live, answer), now=now)
         assert live.session is not None
+        if self._publishes and turn is not None:
+            self._publish_turn(live, turn, answer)
         pause = self.predictor.answered(live.session, live.facts, answer, now=now)
         stated = live.facts.explicit
         is_final = stated is not None and stated.final and stated.parent is None  # of the whole run
@@ -213,6 +240,19 @@ class SessionBook:
         if self.are_too_many:  # the last live turn of one of them may just have ended
             out += self.expire(now=now)
         return out
+
+    def _publish_turn(self, live: LiveRequest, turn: Turn, answer: Answer | None) -> None:
+        """By its answer it is found from now on, and by what its client states."""
+        tenant, session = live.tenant, turn.session
+        names = [evidence.of_stated(tenant, *stated[1:]) for stated in session.explicit_keys]
+        if turn.has_failed:
+            names.append(evidence.of_failed(tenant, turn.body))
+        elif turn.text:
+            names.append(evidence.of_answer(tenant, turn.tail, turn.text))
+        trace = self.sessions.trace_of(turn)
+        if answer is not None and live.tried:
+            trace.states = tuple((state_key(tenant, each), live.tried[-1]) for each in answer.state_ids)
+        self.published.append(Publish(request=turn.request, tenant=tenant, names=tuple(names), trace=trace))
 
     def hint_for(
         self, live: LiveRequest, replica: ReplicaId, service_class: str | None, *, now: float

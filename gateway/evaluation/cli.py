@@ -1,6 +1,8 @@
 """`turnpike eval sessions|workflow FILE...`: how right inference is on recorded traffic."""
 
 import argparse
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +10,10 @@ import msgspec
 
 from gateway.domain.printable import printable
 from gateway.evaluation.adversarial import KINDS, stage_kind
+from gateway.evaluation.gateways import SharedReplays
 from gateway.evaluation.metrics import Score, Scores, score
-from gateway.evaluation.recording import read_recording
-from gateway.evaluation.replay import replay
+from gateway.evaluation.recording import Exchange, read_recording
+from gateway.evaluation.replay import Placed, replay
 from gateway.evaluation.workflow_cli import add_workflow
 from gateway.wire.explicit_ids import IDENTITY_BODY_FIELDS, IDENTITY_HEADERS
 
@@ -38,13 +41,34 @@ def add_eval(commands: Any) -> None:
         "--adversarial", action="store_true", help="add traffic of strangers that is made to be mistaken"
     )
     sessions.add_argument("--strip-ids", action="store_true", help="hide every id that clients state")
+    sessions.add_argument(
+        "--gateways",
+        type=int,
+        default=1,
+        metavar="N",
+        help="hand each exchange to one of N gateways at random",
+    )
+    sessions.add_argument("--store", default="memory://", metavar="URL", help="what these share: redis://...")
+    sessions.add_argument("--kill-one", action="store_true", help="one of them is killed in the middle")
+    sessions.add_argument(
+        "--busy", action="store_true", help="all of them are busy, so sessions begin where they come in"
+    )
     sessions.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
     sessions.set_defaults(command=_sessions)
     add_workflow(subjects)
 
 
-def evaluate_sessions(files: list[Path], *, strip_ids: bool, is_adversarial: bool = False) -> dict[str, Any]:
-    """The report: macro-averaged over the recordings, and each one's own."""
+def evaluate_sessions(
+    files: list[Path],
+    *,
+    strip_ids: bool,
+    is_adversarial: bool = False,
+    place: Callable[[Sequence[Exchange]], list[Placed]] | None = None,
+) -> dict[str, Any]:
+    """The report: macro-averaged over the recordings, and each one's own. `place`: what puts turns in their
+    places; by default one gateway."""
+    if place is None:
+        place = partial(replay, without_ids=strip_ids)
     per_client: dict[str, Any] = {}
     recordings = [(path.name, read_recording(path)) for path in files]
     recordings += [(kind, stage_kind(kind)) for kind in KINDS if is_adversarial]
@@ -52,7 +76,7 @@ def evaluate_sessions(files: list[Path], *, strip_ids: bool, is_adversarial: boo
         name = exchanges[0].truth.client if exchanges else origin
         while name in per_client:
             name = f"{name}'"
-        per_client[name] = _row(score(replay(exchanges, without_ids=strip_ids)))
+        per_client[name] = _row(score(place(exchanges)))
     report: dict[str, Any] = {"strip_ids": strip_ids, "clients": len(per_client)}
     if strip_ids:
         report["hidden"] = hidden()
@@ -99,9 +123,19 @@ def _figures(name: str, found: Score) -> dict[str, float | None]:
 
 
 def _sessions(arguments: argparse.Namespace) -> int:
-    report = evaluate_sessions(
-        arguments.files, strip_ids=arguments.strip_ids, is_adversarial=arguments.adversarial
-    )
+    with SharedReplays(
+        arguments.store,
+        count=arguments.gateways,
+        without_ids=arguments.strip_ids,
+        kills_one=arguments.kill_one,
+        are_busy=arguments.busy,
+    ) as several:
+        report = evaluate_sessions(
+            arguments.files,
+            strip_ids=arguments.strip_ids,
+            is_adversarial=arguments.adversarial,
+            place=several if arguments.gateways > 1 else None,
+        )
     if arguments.json:
         print(msgspec.json.encode(report).decode())
         return 0

@@ -13,11 +13,12 @@ import msgspec
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core import events as ev
+from gateway.core.commands import Command
 from gateway.core.coordinator import Coordinator
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, TenantId
 from gateway.domain.records import Record, TurnArrived
-from gateway.domain.request import Answer
+from gateway.domain.request import Answer, RequestFacts
 from gateway.domain.session_ids import numbered_ids
 from gateway.evaluation.guesses import Guesses
 from gateway.evaluation.recording import Exchange
@@ -54,24 +55,32 @@ def replay(exchanges: Sequence[Exchange], *, without_ids: bool) -> list[Placed]:
     return Replay(exchanges, without_ids=without_ids).run()
 
 
+def recorded_brain(*, now: float, prefix: str = "", publishes: bool = False) -> Coordinator:
+    """`prefix`: of the names of its sessions; `publishes`: it is one of several."""
+    config = msgspec.convert(_SETTINGS, Config)
+    brain = assemble(config, session_ids=numbered_ids(prefix), publishes=publishes)
+    facts = ReplicaFacts(id=ReplicaId("a"), pool=PoolId("pool"), models=())
+    brain.handle(ev.ReplicaCameUp(facts), now=now)
+    return brain
+
+
 class Replay:
     def __init__(
         self,
         exchanges: Sequence[Exchange],
         *,
         without_ids: bool,
+        tenant: TenantId = _TENANT,
         on_record: Callable[[Record], None] | None = None,
         on_end: Callable[[int], None] | None = None,
     ) -> None:
         """`on_end`: told the number of each exchange that is over."""
         self._exchanges = exchanges
         self._without_ids = without_ids
+        self.tenant = tenant
         self._on_record = on_record
         self._on_end = on_end
-        config = msgspec.convert(_SETTINGS, Config)
-        self.brain: Coordinator = assemble(config, session_ids=numbered_ids())
-        facts = ReplicaFacts(id=ReplicaId("a"), pool=PoolId("pool"), models=())
-        self.brain.handle(ev.ReplicaCameUp(facts), now=exchanges[0].t if exchanges else 0.0)
+        self.brain = recorded_brain(now=exchanges[0].t if exchanges else 0.0)
         self._placed: dict[int, Placed] = {}
         self._guesses = Guesses()
 
@@ -91,14 +100,16 @@ class Replay:
         return [self._placed[number] for number in sorted(self._placed)]
 
     def _arrive(self, number: int, now: float) -> None:
+        self._send(ev.RequestArrived(request_of(number), self.tenant, self.facts_of(number)), now)
+
+    def facts_of(self, number: int) -> RequestFacts:
         exchange = self._exchanges[number]
         headers = exchange.header_lines(without_ids=self._without_ids)
         body = exchange.body_bytes(without_ids=self._without_ids)
-        facts = read_facts(exchange.endpoint, headers, body)
-        self._send(ev.RequestArrived(_request(number), _TENANT, facts), now)
+        return read_facts(exchange.endpoint, headers, body)
 
     def _end(self, number: int, now: float) -> None:
-        exchange, request = self._exchanges[number], _request(number)
+        exchange, request = self._exchanges[number], request_of(number)
         answer = exchange.answer()
         if exchange.has_left_early or exchange.status == 0:
             self._send(ev.ClientLeft(request, None), now)
@@ -111,8 +122,11 @@ class Replay:
                 self._send(ev.StateMinted(request, state), now)
         self._send(_last_event(exchange, request, answer), now)
 
+    def handle(self, event: ev.Event, *, now: float) -> list[Command]:
+        return self.brain.handle(event, now=now)
+
     def _send(self, event: ev.Event, now: float) -> None:
-        for command in self.brain.handle(event, now=now):
+        for command in self.handle(event, now=now):
             if self._on_record is not None and isinstance(command, Record):
                 self._on_record(command)
             if isinstance(command, TurnArrived) and command.session is not None:
@@ -137,5 +151,5 @@ def _last_event(exchange: Exchange, request: RequestId, answer: Answer) -> ev.Ev
     return ev.ResponseFinished(request, answer)
 
 
-def _request(number: int) -> RequestId:
+def request_of(number: int) -> RequestId:
     return RequestId(str(number))

@@ -35,6 +35,7 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 from gateway.domain.request import Usage
+from gateway.domain.shares import ReplicaShare
 
 TOOLS_RUN_S: Final = 300.0
 """At most so long (S4)."""
@@ -143,6 +144,8 @@ class KvLedger:
         self._idle: OrderedDict[SessionId, float] = OrderedDict()
         """Sessions that are expected and when each was heard of last, the longest silent first."""
         self._sums: dict[ReplicaId, Sums] = {}
+        self._elsewhere: dict[ReplicaId, Sums] = {}
+        """Of other gateways' sessions."""
         self._replicas: dict[ReplicaId, _Replica] = {}
         self._recent = ByAgent(_Recent, _TYPES)
         self._lives = itertools.count()
@@ -153,8 +156,26 @@ class KvLedger:
     def sessions_at(self) -> dict[ReplicaId, int]:
         return {replica: sums.sessions for replica, sums in self._sums.items()}
 
-    def sums(self, replica: ReplicaId) -> Sums:
+    def own_sums(self, replica: ReplicaId) -> Sums:
         return self._sums.get(replica, _NOTHING)
+
+    def sums(self, replica: ReplicaId) -> Sums:
+        """Those of all gateways' sessions."""
+        own = self._sums.get(replica, _NOTHING)
+        others = self._elsewhere.get(replica)
+        if others is None:
+            return own
+        return Sums(own.sessions + others.sessions, own.held + others.held, own.wanted + others.wanted)
+
+    def others_have(self, replica: ReplicaId, said: Sequence[ReplicaShare]) -> None:
+        """What the other gateways said last of their sessions there."""
+        self._elsewhere.pop(replica, None)
+        if said:
+            self._elsewhere[replica] = Sums(
+                sum(each.sessions for each in said),
+                sum(each.held for each in said),
+                sum(each.wanted for each in said),
+            )
 
     def home(self, session: SessionRef) -> ReplicaId | None:
         """A conversation that is new shares its beginning with the session's first, more often than not."""

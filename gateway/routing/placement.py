@@ -16,6 +16,7 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.request import Usage
+from gateway.domain.shares import ReplicaShare
 from gateway.routing.stealing import Steal
 
 
@@ -81,6 +82,13 @@ class PlacementPolicy:
 
     def session_ended(self, session: SessionId) -> None:
         """No further turn will come."""
+
+    def share(self, replica: ReplicaId, running: int) -> ReplicaShare:
+        """What other gateways must know of our sessions there; `running`: turns of ours."""
+        return ReplicaShare(running=running, sessions=0, held=0.0, wanted=0.0)
+
+    def share_with(self, replica: ReplicaId, others: Sequence[ReplicaShare]) -> None:
+        """What the other gateways said last of theirs."""
 
     def replica_lost(self, replica: ReplicaId) -> None:
         """It is down: what it held is gone."""

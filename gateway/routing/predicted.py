@@ -30,6 +30,7 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.request import Usage
+from gateway.domain.shares import ReplicaShare
 from gateway.routing.kv_ledger import KvLedger
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 from gateway.routing.stealing import Steal, Stealing, StealingConfig
@@ -243,6 +244,13 @@ class PredictedPlacement(PlacementPolicy):
         if usage is not None:
             self.ledger.turn_over(steal.conversation, steal.thief, usage)
         self.stealing.moved(steal, is_there=usage is not None)
+
+    def share(self, replica: ReplicaId, running: int) -> ReplicaShare:
+        own = self.ledger.own_sums(replica)
+        return ReplicaShare(running=running, sessions=own.sessions, held=own.held, wanted=own.wanted)
+
+    def share_with(self, replica: ReplicaId, others: Sequence[ReplicaShare]) -> None:
+        self.ledger.others_have(replica, others)
 
     def session_ended(self, session: SessionId) -> None:
         for conversation in self.ledger.conversations(session):

@@ -30,6 +30,7 @@ from gateway.server.listener import Listener
 from gateway.server.members import Members
 from gateway.server.observation import Observation
 from gateway.server.outbound import Outbound
+from gateway.server.peers import Peers
 from gateway.server.prefills import Prefills
 from gateway.server.state_file import StateFile
 from gateway.server.tasks import TaskGroup
@@ -48,13 +49,20 @@ _SWEEP_PERIOD_S = 1.0
 class Gateway:
     """One gateway process. `start`, then `drain` and `stop`; or `run`, which does all of it."""
 
-    def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
-        """Needs a running event loop. Raises ConfigError or OSError for what the settings point to."""
+    def __init__(
+        self, config: Config, environ: Mapping[str, str], *, fleet_secret: bytes | None = None
+    ) -> None:
+        """Needs a running event loop. Raises ConfigError or OSError for what the settings point to.
+
+        `fleet_secret`: what all gateways of the shared store know; None for the only one."""
         self._config = config
+        self._now = asyncio.get_running_loop().time
         self._clock = SteadyClock()
         self._tasks = TaskGroup()
         prefix = secrets.token_hex(3)
-        coordinator = assemble(config, session_ids=keyed_ids(secrets.token_bytes(32)))
+        coordinator = assemble(
+            config, session_ids=keyed_ids(secrets.token_bytes(32)), publishes=fleet_secret is not None
+        )
         self._recorder = Recorder(config) if config.recording.path is not None else None
         local_faults = LocalFaults()
         self.observation = Observation(
@@ -94,7 +102,12 @@ class Gateway:
             on_holdings=self.observation.engine_holds,
             is_looked_at=lambda: self.observation.views.is_looked_at,
         )
-        self._tenants = tenants = Tenants(config.tenants)
+        self._tenants = tenants = Tenants(config.tenants, salt=fleet_secret)
+        self._peers = (
+            Peers(config, environ, self.driver, fleet_secret, now=self._now)
+            if fleet_secret is not None
+            else None
+        )
         outbound = Outbound(config.hints, are_keys_required=tenants.are_keys_required)
         stealing = config.routing.stealing
         self._prefills: Prefills | None = None
@@ -113,6 +126,7 @@ class Gateway:
             overhead=self.observation.metrics.overhead,
             unread=self.observation.metrics.unread,
             prefills=self._prefills,
+            peers=self._peers,
         )
         proxies = TrustedProxies(config.server.trusted_proxies)
         self.listener = Listener(
@@ -120,7 +134,7 @@ class Gateway:
             Door(tenants, proxies),
             config.server.limits,
             proxies=proxies if config.server.proxy_protocol else None,
-            now=asyncio.get_running_loop().time,
+            now=self._now,
         )
         self._state_file: StateFile | None = None
         if (path := config.server.state_path) is not None:
@@ -138,6 +152,8 @@ class Gateway:
         """Raises OSError if an address cannot be bound."""
         server = self._config.server
         tls = _server_tls(server.tls_certificate, server.tls_key)
+        if self._peers is not None:
+            await self._peers.open(self.listener)
         await self.listener.open(*split_listen(server.listen), tls)
         control = self.observation.control(self.driver, self._tenants, is_retiring=lambda: self._is_retiring)
         app = control.app()
@@ -153,6 +169,9 @@ class Gateway:
         await site.start()
         self.control_port = self._control.addresses[0][1]
         self._start_loops()
+        if self._peers is not None:
+            self._tasks.supervise("peers", self._peers.watch)
+            self._tasks.supervise("peers' timeouts", self._peers.listener.watch)
 
     def _start_loops(self) -> None:
         supervise = self._tasks.supervise
@@ -175,6 +194,8 @@ class Gateway:
     async def retire(self) -> None:
         """Says that it is not ready, and still serves whoever comes, until load balancers have noticed."""
         self._is_retiring = True
+        if self._peers is not None:
+            await self._peers.leave()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.server.lame_duck_s):
                 await self._hurry.wait()
@@ -182,6 +203,8 @@ class Gateway:
     async def drain(self) -> None:
         """Stops taking requests and waits for the running ones, as long as the settings say."""
         self._is_retiring = True
+        if self._peers is not None:
+            await self._peers.leave()
         self.driver.send(ev.DrainStarted())
         if not await self.listener.drain(self._config.server.drain_s):
             _log.warning("%d connections are cut off at the end of the drain", self.listener.connection_count)
@@ -191,6 +214,8 @@ class Gateway:
         if self._prefills is not None:
             self._prefills.close()
         await self._tasks.cancel()
+        if self._peers is not None:
+            await self._peers.close()
         await self._health.close()
         await self._engines.close()
         await self.hints.close()
@@ -273,6 +298,8 @@ class Gateway:
             if self._prefills is not None:
                 self._prefills.sweep(now)
             self._members.sweep(now=now)
+            if self._peers is not None:
+                self._peers.sweep(now=now)
 
 
 def check_references(config: Config, environ: Mapping[str, str]) -> None:

@@ -32,6 +32,10 @@ class Visitor(msgspec.Struct, frozen=True):
     path: str
     """Without the query, as received."""
     endpoint: Endpoint
+    client: str = ""
+    """The address that it comes from."""
+    was_passed_on: bool = False
+    """By another gateway, which knows that it is ours to decide."""
 
 
 class Door:
@@ -40,12 +44,16 @@ class Door:
         self._proxies = proxies
 
     def judge(self, method: str, target: bytes, headers: RawHeaders, peer: str) -> Visitor | Refusal:
-        """`peer`: the address of who is connected; without keys the client's address names the tenant."""
+        """`peer`: the address of who is connected."""
+        return self.judge_client(method, target, headers, self._proxies.client_of(headers, peer))
+
+    def judge_client(self, method: str, target: bytes, headers: RawHeaders, client: str) -> Visitor | Refusal:
+        """`client`: the address that the request comes from; without keys it names the tenant."""
         path = target.partition(b"?")[0].decode("latin-1")
         if path != "*" and is_ambiguous_path(path):
             message = "The path could be read in more than one way."
             return Refusal(reason=RefusalReason.MALFORMED_HTTP, message=message)
-        tenant = self._tenants.authenticate(headers, self._proxies.client_of(headers, peer))
+        tenant = self._tenants.authenticate(headers, client)
         if tenant is None:
             message = "A valid API key is required: Authorization: Bearer KEY, or x-api-key."
             return Refusal(reason=RefusalReason.UNAUTHENTICATED, message=message)
@@ -58,4 +66,4 @@ class Door:
                 text = name.decode("latin-1")
                 message = f"The header {text} is not accepted: the gateway chooses the backend."
                 return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
-        return Visitor(tenant, path, endpoint)
+        return Visitor(tenant, path, endpoint, client)

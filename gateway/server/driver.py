@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Final, TypeVar, get_args
 
 from gateway.core import events as ev
-from gateway.core.commands import Action, Dispatch, Prefill, Refuse, SendHint, StopPrefill
+from gateway.core.commands import Action, Dispatch, Prefill, Publish, Refuse, SendHint, StopPrefill
 from gateway.core.coordinator import Coordinator
 from gateway.core.lifecycle import LifecycleError
 from gateway.domain.ids import ReplicaId, RequestId, TenantId
@@ -54,6 +54,8 @@ class Driver:
         self._send_hint = send_hint
         self.on_prefill: Callable[[Prefill | StopPrefill], None] | None = None
         """To be set before the first request, if sessions may be stolen."""
+        self.on_publish: Callable[[Publish], None] | None = None
+        """To be set before the first request, if there are other gateways."""
         self.tickets: dict[RequestId, Ticket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
@@ -98,6 +100,9 @@ class Driver:
         # `isinstance` takes three times as long.
         if type(command) is Dispatch or type(command) is Refuse:
             self.tickets[command.request].decide(command)
+        elif type(command) is Publish:
+            if self.on_publish is not None:
+                self.on_publish(command)
         elif type(command) is SendHint:
             if self._send_hint is not None:
                 self._send_hint(command.replica, command.hint)

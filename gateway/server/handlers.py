@@ -15,6 +15,7 @@ from urllib.parse import unquote
 import msgspec
 
 from gateway.config.holding import HoldingConfig
+from gateway.core import events as ev
 from gateway.core import refusals
 from gateway.core.commands import Dispatch, Refuse
 from gateway.domain.decision import Refusal, RefusalReason
@@ -24,6 +25,7 @@ from gateway.server.connection import ClientConnection
 from gateway.server.driver import Driver, Ticket
 from gateway.server.holding import Held, is_event_stream
 from gateway.server.outbound import Outbound
+from gateway.server.peers import Peers
 from gateway.server.prefills import Prefills
 from gateway.server.receipts import receipts
 from gateway.server.relay import Relay, Write, framing_of, pass_whole
@@ -77,10 +79,11 @@ class Handlers:
         overhead: Spread | None = None,
         unread: Counter[str] | None = None,
         prefills: Prefills | None = None,
+        peers: Peers | None = None,
     ) -> None:
         """`traces`: None if nobody traces; `overhead`: what a request takes until it is sent on, of some;
         `unread`: counts requests whose body was not understood, by why; `prefills`: None if no session is
-        ever stolen."""
+        ever stolen; `peers`: None if this is the only gateway."""
         self._driver = driver
         self._replicas = replicas
         self._health = health
@@ -92,6 +95,7 @@ class Handlers:
         self._overhead = overhead
         self._unread = unread
         self._prefills = prefills
+        self._peers = peers
         self._served = 0
         self._holding = holding
         self._relays: dict[Relay, Replica] = {}
@@ -138,6 +142,12 @@ class Handlers:
             message = "The body could not be read."
             client.refuse(endpoint.protocol, Refusal(reason=RefusalReason.MALFORMED_HTTP, message=message))
             return
+        if self._peers is not None and not visitor.was_passed_on and not self._peers.has(visitor, facts):
+            left = await self._peers.place(client, request, facts)
+            if left is None:
+                return
+            for trace in left:
+                self._driver.send(ev.SessionAdopted(trace))
         with self._driver.open_ticket(visitor.tenant.id, facts) as ticket:
             ticket.began_s = began_s
             if self._traces is not None and (traceparent := request.head.facts.traceparent):

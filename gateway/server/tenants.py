@@ -30,16 +30,16 @@ def hash_key(key: str) -> str:
 
 
 class Tenants:
-    def __init__(self, configs: tuple[TenantConfig, ...]) -> None:
+    def __init__(self, configs: tuple[TenantConfig, ...], *, salt: bytes | None = None) -> None:
         """Without any tenant configured, everybody may, each client address as a tenant of its own;
-        of IPv6 each /64."""
+        of IPv6 each /64. `salt`: gateways that share it give them the same names."""
         self._by_hash: dict[str, Tenant] = {}
         for config in configs:
             controls = "engine-control" in config.trust
             tenant = Tenant(TenantId(config.name), controls, config.is_believed)
             self._by_hash.update(dict.fromkeys(config.key_hashes, tenant))
         self._anonymous: dict[str, Tenant] = {}
-        self._salt = secrets.token_bytes(16)
+        self._salt = salt or secrets.token_bytes(16)
 
     @property
     def are_keys_required(self) -> bool:

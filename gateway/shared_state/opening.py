@@ -1,9 +1,10 @@
 """Opens the store that a URL names."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
+from gateway.config.shared import SharedConfig
 from gateway.shared_state.local_store import LocalStore
 from gateway.shared_state.memory import MemoryStore
 from gateway.shared_state.protocol import Store
@@ -11,6 +12,13 @@ from gateway.shared_state.redis_store import RedisStore
 from gateway.shared_state.remote import DEADLINE_S, RemoteStore
 
 REDIS_SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
+
+
+async def open_shared(config: SharedConfig, environ: Mapping[str, str], clock: Callable[[], float]) -> Store:
+    """The store that the settings name, as `open_store` opens it."""
+    assert config.url is not None
+    password = environ.get(config.password_env, "") if config.password_env is not None else None
+    return await open_store(config.url, clock, password=password, deadline_s=config.deadline_ms / 1e3)
 
 
 async def open_store(

@@ -26,11 +26,13 @@ from typing import Final
 from gateway.domain.decision import Edge, Guess, SessionRef, SessionSource
 from gateway.domain.ids import RequestId, SessionId, TenantId
 from gateway.domain.request import NO_WORDS, Answer, RequestFacts, Utterance
+from gateway.domain.turn_trace import TurnTrace
 from gateway.wire.hashing import hash_text
+from gateway.workflow.evidence import ends_with_text, minted_ids
 from gateway.workflow.identity import identify
 from gateway.workflow.inference import Identity
 from gateway.workflow.shelf import SessionsConfig, Shelf
-from gateway.workflow.traces import Traces
+from gateway.workflow.traces import Traces, holders
 from gateway.workflow.turns import Outcome, Session, Turn, read_turn
 
 __all__ = ["Session", "Sessions", "SessionsConfig"]
@@ -113,13 +115,14 @@ class Sessions(Shelf):
             parent=found.parent.request if found.parent else None,
         )
 
-    def learn_id(self, request: RequestId, minted: str, *, is_call: bool) -> None:
-        """An answer carried this id: of a call, or of something that is stored."""
+    def learn_id(self, request: RequestId, minted: str, *, is_call: bool) -> int | None:
+        """An answer carried this id: of a call, or of something that is stored. Its hash, if it is new."""
         turn = self._live.get(request)
         if turn is None:
-            return
+            return None
         key = hash_text(minted)
-        if key not in turn.minted:
+        is_new = key not in turn.minted
+        if is_new:
             traces = self.traces_of(turn.session.tenant)
             turn.minted = (*turn.minted, key)
             turn.calls += is_call
@@ -127,12 +130,15 @@ class Sessions(Shelf):
             if len(turn.minted) > self._config.max_call_ids:
                 traces.remove_minted(turn, turn.minted[:1])
                 turn.minted = turn.minted[1:]
+        return key if is_new else None
 
-    def ended(self, request: RequestId, answer: Answer | None, outcome: Outcome, *, now: float) -> None:
+    def ended(
+        self, request: RequestId, answer: Answer | None, outcome: Outcome, *, now: float
+    ) -> Turn | None:
         """The turn is over; `answer` is what was passed on of its response."""
         turn = self._live.pop(request, None)
         if turn is None:
-            return
+            return None
         session = turn.session
         session.live_turns -= 1
         turn.outcome, turn.ended_s = outcome, now
@@ -145,6 +151,95 @@ class Sessions(Shelf):
         if len(session.log) > self._config.max_turns:
             self._trim(session, traces)
         self.touch(session, now=now)
+        return turn
+
+    # --- for the other gateways ------------------------------------------------------------------
+
+    def knows(self, tenant: TenantId, facts: RequestFacts) -> bool:
+        """Whether a turn of ours left the newest evidence that this request brings: older evidence may be of
+        a conversation that began alike."""
+        stated = facts.explicit
+        if stated is not None:
+            ids = (stated.session,) if stated.parent is None else (stated.session, stated.parent)
+            return any(self.find_explicit((tenant, stated.schema, each)) is not None for each in ids)
+        traces = self.traces_if_any(tenant)
+        if traces is None:
+            return False
+        minted = list(minted_ids(facts))
+        if minted and not ends_with_text(facts):
+            return any(each in traces.minted for each in minted)
+        for block in facts.transcript.blocks[:1]:
+            known = holders(traces.tails, block.tail or facts.transcript.agent)
+            return any(turn.text == block.text for turn in known)
+        return any(turn.has_failed for turn in holders(traces.bodies, facts.transcript.body))
+
+    def trace_of(self, turn: Turn) -> TurnTrace:
+        session, thread = turn.session, turn.thread
+        return TurnTrace(
+            tenant=session.tenant,
+            session=session.id,
+            source=session.source.value,
+            confidence=session.confidence,
+            keys=tuple(key[1:] for key in session.explicit_keys),
+            parent=session.parent,
+            turns=session.turns,
+            thread=thread.id,
+            thread_number=session.thread_count,
+            name=thread.name,
+            agent=turn.agent,
+            request=turn.request,
+            tail=turn.tail,
+            body=turn.body,
+            client=turn.client,
+            offers_tools=turn.offers_tools,
+            is_opening=turn.is_opening,
+            is_side=turn.is_side,
+            outcome=turn.outcome.value,
+            attempt=turn.attempt,
+            text=turn.text,
+            chars=turn.chars,
+            minted=turn.minted,
+            calls=turn.calls,
+            is_secret=self.traces_of(session.tenant).is_secret(turn),
+            has_secrets=turn.has_secrets,
+            told_secrets=turn.told_secrets,
+        )
+
+    def adopt(self, trace: TurnTrace, *, now: float) -> Session | None:
+        """Takes a turn of another gateway for one of ours; its session, if that is new here."""
+        known = self.get(trace.session)
+        session = known or self.restore(trace, now=now)
+        thread = self.thread_of(session, trace)
+        if any(turn.request == trace.request for turn in session.log):
+            return None
+        turn = Turn(
+            request=trace.request,
+            thread=thread,
+            arrived_s=now,
+            ended_s=now,
+            first_s=now,
+            tail=trace.tail,
+            body=trace.body,
+            agent=trace.agent,
+            client=trace.client,
+            offers_tools=trace.offers_tools,
+            is_opening=trace.is_opening,
+            is_side=trace.is_side,
+            outcome=Outcome(trace.outcome),
+            attempt=trace.attempt,
+            text=trace.text,
+            chars=trace.chars,
+            minted=trace.minted,
+            calls=trace.calls,
+            has_secrets=trace.has_secrets,
+            told_secrets=trace.told_secrets,
+        )
+        session.log.append(turn)
+        if not turn.is_side:
+            thread.tip = turn
+        self.traces_of(trace.tenant).adopt(turn, is_secret=trace.is_secret)
+        self.touch(session, now=now)
+        return session if known is None else None
 
     def _place(self, turn: Turn, found: Identity, facts: RequestFacts) -> None:
         """Books what this turn means for the ones before it."""

@@ -16,6 +16,7 @@ from msgspec import Meta
 from gateway.domain.decision import SessionSource
 from gateway.domain.ids import SessionId, TenantId, ThreadId
 from gateway.domain.request import ExplicitId, RequestFacts
+from gateway.domain.turn_trace import TurnTrace
 from gateway.workflow.by_tenant import ByTenant
 from gateway.workflow.inference import CONFIDENCE, Identity
 from gateway.workflow.traces import Traces, Unread
@@ -61,6 +62,9 @@ class Shelf:
         if known is None:
             known = self._traces[tenant] = Traces(self._unread)
         return known
+
+    def traces_if_any(self, tenant: TenantId) -> Traces | None:
+        return self._traces.get(tenant)
 
     def newest_first(self, tenant: TenantId | None = None) -> Iterator[Session]:
         """By when they were last seen; of all tenants, or of one."""
@@ -143,6 +147,40 @@ class Shelf:
         self._by_tenant.add(session)
         self._lead_here(session, found)
         return session
+
+    def restore(self, trace: TurnTrace, *, now: float) -> Session:
+        """A session that another gateway had."""
+        session = Session(
+            id=trace.session,
+            tenant=trace.tenant,
+            source=SessionSource(trace.source),
+            confidence=trace.confidence,
+            started_s=now,
+            last_seen_s=now,
+            schema=trace.keys[0][0] if trace.keys else None,
+            parent=trace.parent,
+            turns=trace.turns,
+            thread_count=trace.thread_number,
+            explicit_keys=[(trace.tenant, *key) for key in trace.keys[:MAX_KEYS]],
+        )
+        self._sessions[session.id] = session
+        self._by_tenant.add(session)
+        self._by_explicit.update(dict.fromkeys(session.explicit_keys, session.id))
+        self.traces_of(trace.tenant).sessions += 1
+        return session
+
+    def thread_of(self, session: Session, trace: TurnTrace) -> Thread:
+        """The thread of a turn that another gateway had."""
+        known = {turn.thread.id: turn.thread for turn in session.log}.get(trace.thread)
+        if known is not None:
+            return known
+        session.thread_count = max(session.thread_count, trace.thread_number)
+        thread = Thread(id=trace.thread, session=session, name=trace.name, agent=trace.agent)
+        if not session.log:
+            session.main = thread
+        if trace.name is not None and len(session.named) < MAX_NAMED:
+            session.named[trace.name] = thread
+        return thread
 
     def _lead_here(self, session: Session, found: Identity) -> None:
         """The stated id leads to this session from now on; of too many the first that joined is forgotten."""

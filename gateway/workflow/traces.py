@@ -104,6 +104,18 @@ class Traces:
             _add(self.texts, turn.text, turn)
         self._keep(turn, utterance.size, utterance=utterance)
 
+    def adopt(self, turn: Turn, *, is_secret: bool) -> None:
+        """A turn of another gateway's, which is over; `is_secret`: nobody else was given its answer."""
+        _add(self.tails, turn.tail, turn)
+        if turn.has_failed:
+            _add(self.bodies, turn.body, turn)
+        if is_secret:
+            self._given.put(turn.text, turn.session.id)
+        if turn.text and not turn.calls:
+            _add(self.texts, turn.text, turn)
+        for minted in turn.minted:
+            self.add_minted(turn, minted)
+
     def is_secret(self, turn: Turn) -> bool:
         """Whether nobody knows its answer but who was given it: it is long, and was given to one session.
 

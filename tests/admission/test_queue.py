@@ -171,5 +171,5 @@ def test_the_newest_of_the_least_entitled_is_found():
     queue.take(SessionId("a2"))
     assert queue.newest_of(TenantId("a")) is queue.get(SessionId("a3"))
     assert queue.newest_of(TenantId("x")) is None
-    fair._weights = {TenantId("a"): 4.0}
+    fair.weights = {TenantId("a"): 4.0}
     assert queue.least_entitled() == "b"

@@ -16,7 +16,7 @@ import msgspec
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core import events as ev
-from gateway.core.commands import Dispatch, Prefill, Refuse, SendHint, StopPrefill
+from gateway.core.commands import Dispatch, Prefill, Publish, Refuse, SendHint, StopPrefill
 from gateway.core.coordinator import Coordinator
 from gateway.core.invariants import check_books
 from gateway.domain.decision import Placement, PlacementReason, RefusalReason, SessionRef
@@ -91,7 +91,7 @@ class Playbook:
                 self.prefills.append(command)
             elif isinstance(command, StopPrefill):
                 self.stopped.append(command.turn)
-            else:
+            elif not isinstance(command, Publish):
                 self.records.append(command)
         check_books(self.brain)
         return self

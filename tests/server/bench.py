@@ -322,6 +322,7 @@ class Bench:
         pools: list[dict[str, Any]] | None = None,
         environ: dict[str, str] | None = None,
         backend_tls: Any = None,
+        fleet_secret: bytes | None = None,
         **settings: Any,
     ) -> None:
         """`settings`: sections of the configuration, as dictionaries; `limits` is `server.limits`.
@@ -344,7 +345,7 @@ class Bench:
         core = {"max_outage_s": 0, **settings.pop("core", {})}
         tree = {"pools": configured, "server": server, "upstream": upstream, "core": core, **settings}
         config = load_config(None, {}, tree)
-        self.gateway = Gateway(config, environ or {})
+        self.gateway = Gateway(config, environ or {}, fleet_secret=fleet_secret)
         await self.gateway.start()
         await eventually(
             lambda: (
@@ -411,8 +412,8 @@ class Bench:
         """No request anywhere; clients may still be connected."""
         return not any(count for what, count in self.books().items() if what != "client connections")
 
-    async def finish(self) -> None:
-        """Lets everybody go, and checks that nothing is left."""
+    async def finish(self, *, is_last: bool = True) -> None:
+        """Lets everybody go, and checks that nothing is left. The last of several was started first."""
         for client in self._clients:
             client.close()
         try:
@@ -425,6 +426,8 @@ class Bench:
                 if backend._server is not None:
                     await backend.close()
             logging.getLogger().removeHandler(self._logs)
+        if not is_last:
+            return
         expected = {*self._tasks_before, asyncio.current_task()}
         try:
             await eventually(lambda: asyncio.all_tasks() <= expected)

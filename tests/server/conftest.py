@@ -8,6 +8,7 @@ import pytest_asyncio
 import uvloop
 
 from gateway.server import app, control, listener
+from gateway.shared_state.local_server import LocalServer
 from gateway.simulator.replay import replay
 from tests.server.bench import Bench
 
@@ -36,8 +37,17 @@ async def start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
         return bench
 
     yield start_bench
-    for number, bench in enumerate(benches):
-        await bench.finish()
+    for number, bench in reversed(list(enumerate(benches))):
+        await bench.finish(is_last=number == 0)
         if (log := tmp_path / f"events-{number}").exists():
             with log.open("rb") as lines:
                 assert replay(iter(lines)).events > 0
+
+
+@pytest_asyncio.fixture
+async def store_url(tmp_path: Path) -> AsyncIterator[str]:
+    """A store for several gateways of one test."""
+    server = LocalServer(str(tmp_path / "store"), asyncio.get_running_loop().time)
+    await server.start()
+    yield f"unix://{tmp_path}/store"
+    await server.aclose()

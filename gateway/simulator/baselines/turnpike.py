@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from gateway.assembly import assemble
+from gateway.core.coordinator import Coordinator
 from gateway.domain.session_ids import numbered_ids
 from gateway.simulator.baselines.foresight import WithoutForesight
 from gateway.simulator.baselines.placements import PLACEMENTS
@@ -25,6 +26,7 @@ from gateway.simulator.engine.options import SchedulingPolicy
 from gateway.simulator.errors import SimulatorError
 from gateway.simulator.fleet import FleetSpec
 from gateway.simulator.run import stock_config
+from gateway.simulator.several import SeveralGateways
 
 _OURS: Final = "predicted"
 _NONE: Final = "none"
@@ -60,8 +62,14 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
         stealing = msgspec.structs.replace(config.routing.stealing, enabled=values["stealing"] == "on")
         routing = msgspec.structs.replace(config.routing, stealing=stealing)
         config = msgspec.structs.replace(config, admission=checked, routing=routing)
-        placement = None if where == _OURS else PLACEMENTS[where]()
-        found = assemble(config, session_ids=numbered_ids(), placement=placement)
+
+        def gateway(prefix: str) -> Coordinator:
+            placement = None if where == _OURS else PLACEMENTS[where]()
+            return assemble(config, session_ids=numbered_ids(prefix), placement=placement)
+
+        if (count := int(values["gateways"])) > 1:
+            return SeveralGateways(count, lambda number: gateway(f"g{number}-"))
+        found = gateway("")
         return WithoutForesight(found) if values["foresight"] == "constant" else found
 
     brain(plan.fleet)  # says at once what is wrong
@@ -113,6 +121,9 @@ TURNPIKE = Recipe(
             default="fcfs",
             sweep=("fcfs",),
             meaning="`priority`: engines order by what the gateway says of each request",
+        ),
+        Knob(
+            name="gateways", default=1, sweep=(1,), meaning="so many share the fleet, each with its sessions"
         ),
         Knob(name="n", default=12, sweep=(12,), meaning="of `session-cap`, all replicas together"),
         Knob(name="f", default=0.9, sweep=(0.9,), meaning="share of the KV cache, of `footprint`"),

@@ -1,0 +1,306 @@
+"""The other gateways: who lives, and how a request gets to the one that has its session.
+
+Each gateway says every `_PERIOD_S` that it lives, in the shared store; who has not said so for
+`_GONE_AFTER_S` is gone, and its sessions go on elsewhere. A request goes to a peer as it came, over a
+listener of the peers' own, with the address that it came from and a secret that only the fleet knows.
+
+Invariants: a request is passed on at most once; a client cannot claim to be a peer; where no peer answers,
+the request is decided here.
+"""
+
+import asyncio
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from gateway.config import Config
+from gateway.config.server import split_listen
+from gateway.core import events as ev
+from gateway.core import refusals
+from gateway.domain.decision import Refusal, RefusalReason
+from gateway.domain.ids import PoolId, ReplicaId, TenantId
+from gateway.domain.request import RequestFacts
+from gateway.domain.shares import Share
+from gateway.domain.turn_trace import TurnTrace
+from gateway.server.connection import ClientConnection
+from gateway.server.door import Door, Visitor
+from gateway.server.driver import Driver
+from gateway.server.listener import Listener
+from gateway.server.relay import framing_of
+from gateway.server.request_parser import HttpRequest
+from gateway.shared_state.directory import HERE, Directory, Peer, Place
+from gateway.shared_state.fleet_secret import derived
+from gateway.shared_state.opening import open_shared
+from gateway.shared_state.protocol import Store, StoreUnavailable
+from gateway.upstream.errors import AnswerCut, AnswerMissing, UpstreamError
+from gateway.upstream.replica import Address, Replica
+from gateway.wire.headers import RawHeaders
+from gateway.wire.hop_by_hop import end_to_end
+from gateway.wire.splice import Chunk
+
+_PERIOD_S: Final = 0.1
+_GONE_AFTER_S: Final = 1.0
+"""Ten periods. A process that computes for longer than that in one go is taken for gone."""
+_BUSY_FROM: Final = 0.5
+"""Share of its core that a gateway uses, from which new sessions begin where they come in: below it one core
+serves all, above it the others must help."""
+_BUSY_OVER_S: Final = 1.0
+_CONNECT_WITHIN_S: Final = 0.5
+_PASSED: Final = b"x-turnpike-passed"
+_DROPPED: Final = frozenset((b"content-length", b"expect", _PASSED))
+
+
+class _Told(msgspec.Struct, frozen=True, array_like=True):
+    """What a gateway says of itself."""
+
+    url: str
+    is_busy: bool
+    is_leaving: bool
+    share: Share
+
+
+class Peers:
+    listener: Listener
+    """Where the peers pass requests on to; like what follows, there after `open`."""
+    directory: Directory
+    _store: Store
+
+    def __init__(
+        self,
+        config: Config,
+        environ: Mapping[str, str],
+        driver: Driver,
+        secret: bytes,
+        *,
+        now: Callable[[], float],
+    ) -> None:
+        """`secret`: the fleet's."""
+        self.alive: dict[str, Peer] = {}
+        self.token = f"{derived(secret, 'peers'):x}"
+        self.is_leaving = False
+        self.passed_on = self.adopted = self.unreached = 0
+        self._config = config.shared
+        self._environ = environ
+        self._driver = driver
+        self._origin = secrets.token_hex(6)
+        self._upstream = msgspec.structs.replace(
+            config.upstream,
+            connect_timeout_s=_CONNECT_WITHIN_S,
+            head_timeout_s=config.upstream.head_timeout_s + config.core.max_held_s,
+        )
+        self._now = now
+        self._url = ""
+        self._links: dict[str, Replica] = {}
+        self._told_s = now()
+        self._has_shared = False
+        self._load = _Load(now)
+        self._loop = asyncio.get_running_loop()
+        self._idle_s = config.sessions.idle_s
+        self._with_quotas = [TenantId(each.name) for each in config.tenants if each.quota.is_limited]
+
+    async def open(self, clients: Listener) -> None:
+        """Listens for peers, too. Raises OSError if the address cannot be bound."""
+        self._store = await open_shared(self._config, self._environ, self._now)
+        knows = self._driver.coordinator.sessions.sessions.knows
+        self.directory = Directory(
+            self._store,
+            self._origin,
+            self.alive,
+            knows,
+            idle_s=self._idle_s,
+            with_quotas=self._with_quotas,
+        )
+        self._driver.on_publish = self.directory.publish
+        door = PeerDoor(clients.door, self.token)
+        self.listener = Listener(clients.handler, door, clients.limits, now=self._now)
+        host, port = split_listen(self._config.peer_listen)
+        await self.listener.open(host, port, None)
+        self._url = self._config.peer_url or f"http://{host}:{self.listener.port}"
+        await self.tell()
+
+    # --- who lives -------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Endless, for the caller to run as a task."""
+        while True:
+            await self.tell()
+            await asyncio.sleep(_PERIOD_S)
+
+    async def tell(self) -> None:
+        """Says how this gateway is, and learns how the others are. A store that fails changes nothing."""
+        is_busy = self._load.share() >= _BUSY_FROM
+        told = _Told(self._url, is_busy, self.is_leaving, self._driver.coordinator.share())
+        try:
+            others = await self._store.exchange(self._origin, _ENCODER.encode(told), _GONE_AFTER_S)
+        except StoreUnavailable:
+            return
+        now = self._now()
+        if now - self._told_s > _GONE_AFTER_S:
+            self.directory.was_gone()
+        self._told_s = now
+        self.alive.clear()
+        shares = []
+        for origin, value in others.items():
+            try:
+                peer = _TOLD.decode(value)
+            except msgspec.MsgspecError:
+                continue  # another version of us
+            shares.append(peer.share)
+            if not peer.is_leaving:
+                self.alive[origin] = Peer(is_busy=peer.is_busy)
+                self._link(origin, peer.url)
+        for origin in [each for each in self._links if each not in others]:
+            self._links.pop(origin).close()
+        if shares or self._has_shared:
+            self._driver.send(ev.SharesReceived(tuple(shares)))
+        self._has_shared = bool(shares)
+
+    async def leave(self) -> None:
+        """The others stop passing requests on to this gateway, and go on with its sessions."""
+        if not self.is_leaving:
+            self.is_leaving = True
+            await self.tell()
+
+    def _link(self, origin: str, url: str) -> None:
+        known = self._links.get(origin)
+        if known is not None and known.address.url == url:
+            return
+        try:
+            address = Address.parse(url)
+        except ValueError:
+            del self.alive[origin]
+            return
+        self._links[origin] = Replica(
+            ReplicaId(origin), PoolId("gateways"), address, config=self._upstream, api_key=None, tls=None
+        )
+
+    def sweep(self, *, now: float) -> None:
+        for link in self._links.values():
+            link.sweep(now=now)
+
+    async def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+        if self._url:
+            self.listener.close()
+            await self._store.aclose()
+
+    def has(self, visitor: Visitor, facts: RequestFacts) -> bool:
+        """Whether the request is for this gateway to decide, as far as that is known without asking."""
+        return self.directory.is_here(visitor.tenant.id, facts)
+
+    # --- passing on ------------------------------------------------------------------------------
+
+    async def place(
+        self, client: ClientConnection, request: HttpRequest, facts: RequestFacts
+    ) -> tuple[TurnTrace, ...] | None:
+        """Passes the request on if a peer has its session: then None. Else what there is to go on with."""
+        visitor = request.head.visitor
+        tenant: TenantId = visitor.tenant.id
+        for _ in range(2):
+            # In a task of its own: who waits is none, and a store's client needs one.
+            place = await self._in_task(self.directory.find(tenant, visitor.client, facts))
+            link = self._links.get(place.owner) if place.owner is not None else None
+            if link is None:
+                self.adopted += len(place.adopted)
+                return place.adopted
+            if await self._pass_on(link, client, request, facts):
+                self.passed_on += 1
+                return None
+            self.unreached += 1
+            self.alive.pop(link.id, None)  # until it says again that it lives
+        return HERE.adopted
+
+    async def _in_task(self, finding: Coroutine[Any, Any, Place]) -> Place:
+        task = self._loop.create_task(finding)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+
+    async def _pass_on(
+        self, link: Replica, client: ClientConnection, request: HttpRequest, facts: RequestFacts
+    ) -> bool:
+        """Whether the client was answered; if not, nothing of the request had any effect."""
+        is_head = request.head.method == "HEAD"
+        try:
+            upstream = await link.exchange(
+                self._chunks(link, request), is_head_request=is_head, may_repeat=facts.is_replayable
+            )
+        except AnswerMissing:
+            if facts.is_replayable:
+                return False
+            client.refuse(facts.protocol, refusals.internal())
+            return True
+        except UpstreamError:
+            return False
+        is_reusable = False
+        try:
+            head = upstream.head
+            assert head is not None
+            client.start_response(head.start, framing_of(head, request.head))
+            client.follow(upstream)
+            upstream.set_sink(client.write)
+            client.flush_head()
+            await upstream.done
+            is_reusable = True
+        except AnswerCut:
+            client.abort()
+        finally:
+            client.follow(None)
+            link.release(upstream, reuse=is_reusable)
+        return True
+
+    def _chunks(self, link: Replica, request: HttpRequest) -> list[Chunk]:
+        head = request.head
+        lines = [b"%s %s HTTP/1.1\r\n" % (head.method.encode("ascii"), head.target)]
+        lines += [b"%s: %s\r\n" % field for field in end_to_end(head.headers, _DROPPED)]
+        client = head.visitor.client.encode("ascii")
+        lines.append(b"%s: %s %s\r\n" % (_PASSED, self.token.encode(), client))
+        lines.append(b"Content-Length: %d\r\n\r\n" % len(request.body))
+        return [b"".join(lines), request.body] if request.body else [b"".join(lines)]
+
+
+class PeerDoor(Door):
+    """The door for what peers pass on: they say whose request it is, and the tenant's key says the rest."""
+
+    def __init__(self, door: Door, secret: str) -> None:
+        self._door = door
+        self._secret = secret.encode("ascii")
+
+    def judge(self, method: str, target: bytes, headers: RawHeaders, peer: str) -> Visitor | Refusal:
+        told = next((value for name, value in headers if name.lower() == _PASSED), b"")
+        secret, _, client = told.partition(b" ")
+        if not client or not hmac.compare_digest(secret, self._secret):
+            message = "This port is for the gateways alone."
+            return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
+        found = self._door.judge_client(method, target, headers, client.decode("ascii", "replace"))
+        if isinstance(found, Visitor):
+            return msgspec.structs.replace(found, was_passed_on=True)
+        return found
+
+
+class _Load:
+    """What share of a core this process used lately."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._at_s, self._used_s = now(), time.process_time()
+        self._share = 0.0
+
+    def share(self) -> float:
+        now = self._now()
+        if now - self._at_s >= _BUSY_OVER_S:
+            used_s = time.process_time()
+            self._share = (used_s - self._used_s) / (now - self._at_s)
+            self._at_s, self._used_s = now, used_s
+        return self._share
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_TOLD: Final = msgspec.msgpack.Decoder(_Told)

@@ -1,0 +1,174 @@
+"""Which gateway has the session that a request belongs to?
+
+Source: ours (docs/several-gateways.md). A session lives at one gateway, which alone decides for it; whoever
+receives a turn of it passes the request on. Three rules, the first that applies:
+
+1. this gateway knows evidence of the request: here, without asking anybody;
+2. the store knows a gateway that published some of it: there; if that is gone, here, with what it published;
+3. nobody knows it, so it begins something new: at the home of its tenant if that has a quota, which is so
+   counted in one place; else of what it names as its session; else of its client, but here if that gateway is
+   busy.
+
+All of a client's new sessions begin at one gateway, so what relates them to one another (a sub-agent's task,
+a summary, a title) is seen by who has all of it, and never needs to be shared.
+
+Invariants: rule 1 does no I/O; every look-up is bounded by the store's deadline; a store that is down means
+*here*; evidence of one tenant never leads to a session of another.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from gateway.core.commands import Publish
+from gateway.domain.ids import SessionId, TenantId
+from gateway.domain.request import RequestFacts, Work
+from gateway.domain.turn_trace import TurnTrace
+from gateway.shared_state.protocol import Entry, Store, StoreUnavailable
+from gateway.wire.hashing import hash_text
+from gateway.workflow import evidence
+
+_STATE_TTL_S: Final = 86_400.0
+"""Stored responses are gone on with after a night; engines forget them when they restart."""
+_SECOND_LOOK_S: Final = 0.01
+"""Longer than it takes until what a gateway published can be read. A conversation that goes on and that
+nobody knows is looked up once more after that."""
+_MAX_ADOPTED: Final = 8
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """Another gateway, as it says of itself."""
+
+    is_busy: bool = False
+    """It takes no new sessions that could begin elsewhere."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a request is to be decided."""
+
+    owner: str | None = None
+    """None: here."""
+    adopted: tuple[TurnTrace, ...] = ()
+    """What gateways that are gone knew of its session."""
+
+
+HERE: Final = Place()
+
+
+class Directory:
+    def __init__(
+        self,
+        store: Store,
+        origin: str,
+        peers: Mapping[str, Peer],
+        knows: Callable[[TenantId, RequestFacts], bool],
+        *,
+        idle_s: float,
+        with_quotas: Collection[TenantId] = (),
+    ) -> None:
+        """`origin`: this gateway's name; `peers`: those of the others that live; `knows`: whether the brain
+        has evidence of a request; `idle_s`: for how long sessions are remembered."""
+        self.origin = origin
+        self._store = store
+        self._peers = peers
+        self._knows = knows
+        self._idle_s = idle_s
+        self._with_quotas = frozenset(with_quotas)
+        self._is_in_doubt = False
+
+    def was_gone(self) -> None:
+        """The others may have taken this gateway for gone, and its sessions over: it asks from now on."""
+        self._is_in_doubt = True
+
+    def is_here(self, tenant: TenantId, facts: RequestFacts) -> bool:
+        """Whether that is known without asking anybody."""
+        if facts.work is not Work.GENERATE and not facts.state_ids and not facts.stores:
+            return True
+        return not self._is_in_doubt and self._knows(tenant, facts)
+
+    async def find(self, tenant: TenantId, client: str, facts: RequestFacts) -> Place:
+        """`client`: the address that it comes from. Never raises for a store that fails."""
+        names = evidence.of_request(tenant, facts)
+        try:
+            found = await self._look_up(names) if names else []
+            if not found and (facts.transcript.blocks or facts.state_ids):
+                await asyncio.sleep(_SECOND_LOOK_S)
+                found = await self._look_up(names)
+            if found:
+                owner = found[0][0]
+                if owner == self.origin:
+                    return HERE
+                if owner in self._peers:
+                    return Place(owner)
+                return await self._adopt(tenant, found)
+        except StoreUnavailable:
+            return HERE
+        return self._home(tenant, client, facts)
+
+    async def _look_up(self, names: Sequence[int]) -> list[tuple[str, bytes]]:
+        """Who published each piece of evidence, and of which turn it is; the strongest first."""
+        values = await self._store.find([_name_key(name) for name in names])
+        found = []
+        for value in values:
+            if value is not None:
+                owner, _, turn = value.partition(b" ")
+                found.append((owner.decode("ascii"), turn))
+        return found
+
+    async def _adopt(self, tenant: TenantId, found: Sequence[tuple[str, bytes]]) -> Place:
+        """A session whose gateway is gone; of several that find it so, the first has it."""
+        lost = list(dict.fromkeys(turn for owner, turn in found if owner not in self._peers))
+        values = await self._store.find([_turn_key(tenant, turn) for turn in lost[:_MAX_ADOPTED]])
+        traces = [_TRACE.decode(value) for value in values if value is not None]
+        ours = tuple(trace for trace in reversed(traces) if trace.tenant == tenant)
+        if ours:
+            key, me = _heir_key(ours[-1].session), self.origin.encode("ascii")
+            heir = (await self._store.claim(key, me, self._idle_s)).decode("ascii")
+            if heir in self._peers:
+                return Place(heir)
+            self._store.publish([Entry(key, me, self._idle_s)])  # an heir that is gone, too
+        return Place(adopted=ours)
+
+    def _home(self, tenant: TenantId, client: str, facts: RequestFacts) -> Place:
+        stated, has_quota = facts.explicit, tenant in self._with_quotas
+        if has_quota:
+            of = str(tenant)
+        elif stated is not None:
+            of = f"{tenant} {stated.schema} {stated.parent or stated.session}"
+        else:
+            of = f"{tenant} {client}"
+        home = max((self.origin, *self._peers), key=lambda origin: hash_text(f"{origin} {of}"))
+        if home == self.origin:
+            return HERE
+        if self._peers[home].is_busy and stated is None and not has_quota:
+            return HERE
+        return Place(home)
+
+    def publish(self, command: Publish) -> None:
+        """Takes effect for the others within milliseconds; nobody waits for it."""
+        turn = command.request.encode("ascii")
+        trace = command.trace
+        ttl_s = _STATE_TTL_S if trace is not None and trace.states else self._idle_s
+        value = b"%s %s" % (self.origin.encode("ascii"), turn)
+        entries = [Entry(_name_key(name), value, ttl_s) for name in command.names]
+        if trace is not None:
+            entries.append(Entry(_turn_key(command.tenant, turn), _ENCODER.encode(trace), ttl_s))
+        self._store.publish(entries)
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_TRACE: Final = msgspec.msgpack.Decoder(TurnTrace)
+
+
+def _name_key(name: int) -> bytes:
+    return b"n:" + name.to_bytes(8, "big")
+
+
+def _heir_key(session: SessionId) -> bytes:
+    return b"h:" + session.encode("ascii")
+
+
+def _turn_key(tenant: TenantId, turn: bytes) -> bytes:
+    return b"t:%s %s" % (turn, tenant.encode())

@@ -1,0 +1,75 @@
+"""By what another gateway finds the one that has a session: names of 64 bits.
+
+Source: ours. Only what is acted upon has a name here: ids that clients state, ids that an answer minted,
+answers as they come back in a conversation, and what failed and comes again. Quotes and moments are guesses,
+and stay where they were made.
+
+Invariants: a name is a hash of the tenant and the evidence, so two tenants never share one; a request has at
+most `MAX_NAMES`, the strongest evidence first.
+"""
+
+from collections.abc import Iterator
+from itertools import filterfalse, islice
+from typing import Final
+
+from gateway.domain.ids import TenantId
+from gateway.domain.request import RequestFacts
+from gateway.wire.hashing import digest, hash_text
+from gateway.workflow.counter_ids import is_counter_like
+
+MAX_NAMES: Final = 16
+_STATED, _MINTED, _ECHO, _FAILED = "s", "m", "e", "f"
+
+
+def of_request(tenant: TenantId, facts: RequestFacts) -> list[int]:
+    """What an earlier turn of its session may have left, the strongest first."""
+    return list(islice(_of_request(tenant, facts), MAX_NAMES))
+
+
+def _of_request(tenant: TenantId, facts: RequestFacts) -> Iterator[int]:
+    stated = facts.explicit
+    if stated is not None:
+        yield of_stated(tenant, stated.schema, stated.session)
+        if stated.parent is not None:
+            yield of_stated(tenant, stated.schema, stated.parent)
+    script = facts.transcript
+    echoes = (
+        of_answer(tenant, block.tail or script.agent, block.text) for block in script.blocks if block.text
+    )
+    if ends_with_text(facts):
+        yield from islice(echoes, 1)
+    for minted in minted_ids(facts):
+        yield of_minted(tenant, minted)
+    yield from echoes
+    if facts.transcript.body:
+        yield of_failed(tenant, facts.transcript.body)
+
+
+def minted_ids(facts: RequestFacts) -> Iterator[int]:
+    """Hashes of the ids that it brings back and that nobody else was given, newest first."""
+    yield from map(hash_text, facts.state_ids)
+    yield from map(hash_text, filterfalse(is_counter_like, facts.echoed_ids))
+
+
+def ends_with_text(facts: RequestFacts) -> bool:
+    """The newest answer that comes back called no tool: ids that come back are of an older one."""
+    newest = facts.transcript.blocks[:1]
+    return bool(newest) and not newest[0].has_calls and newest[0].text != 0
+
+
+def of_stated(tenant: TenantId, schema: str, session: str) -> int:
+    return hash_text(f"{_STATED}{len(schema)}:{schema}{len(session)}:{session}{tenant}")
+
+
+def of_minted(tenant: TenantId, minted: int) -> int:
+    return digest(f"{_MINTED}{minted:x} {tenant}".encode())
+
+
+def of_answer(tenant: TenantId, tail: int, text: int) -> int:
+    """Of an answer, as the hashes of the conversation before it and of its text."""
+    return digest(f"{_ECHO}{tail:x} {text:x} {tenant}".encode())
+
+
+def of_failed(tenant: TenantId, body: int) -> int:
+    """Of a request that got no answer, and may come again."""
+    return digest(f"{_FAILED}{body:x} {tenant}".encode())

@@ -1,0 +1,173 @@
+"""Two gateways before one store: a session lives at one of them, whoever receives its turns."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from gateway.server.peers import Peers
+from gateway.shared_state.protocol import StoreUnavailable
+from tests.server.bench import DELTA, DONE, STREAM_HEAD, Bench, answer, chunk, eventually, post, sends
+from tests.workflow.world import call, result, said, user
+
+SECRET = b"s" * 32
+PATIENCE_S = 10.0
+
+
+@pytest.fixture
+def several(start, store_url):
+    async def start_several(count: int = 2, **settings: Any) -> list[Bench]:
+        shared = {"url": store_url, "deadline_ms": 1000}
+        benches = [await start(fleet_secret=SECRET, shared=shared, **settings) for _ in range(count)]
+        await eventually(lambda: all(len(peers_of(bench).alive) == count - 1 for bench in benches))
+        return benches
+
+    return start_several
+
+
+def chat(*messages: dict[str, Any], stream: bool = False, **fields: Any) -> bytes:
+    return post(json.dumps({"model": "m", "messages": messages, "stream": stream, **fields}).encode())
+
+
+def completion(message: dict[str, Any]) -> bytes:
+    finish = "tool_calls" if message.get("tool_calls") else "stop"
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    usage = {"prompt_tokens": 9, "completion_tokens": 3}
+    return answer(json.dumps({"id": "chatcmpl-1", "choices": [choice], "usage": usage}).encode())
+
+
+def peers_of(bench: Bench) -> Peers:
+    peers = bench.gateway._peers
+    assert peers is not None
+    return peers
+
+
+def session_of(response: Any) -> str:
+    return response.all(b"x-turnpike-session")[0].decode()
+
+
+def agent(task: str, step: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The messages of one step of an agent's run, and what it is answered."""
+    messages = [user(task)]
+    for at in range(step):
+        messages += [
+            said(f"Step {at}.", call(f"call_{task}_{at}_aaaaaa")),
+            result(f"call_{task}_{at}_aaaaaa"),
+        ]
+    return messages, said(f"Step {step}.", call(f"call_{task}_{step}_aaaaaa"))
+
+
+async def ask(bench: Bench, among: list[Bench], task: str, step: int) -> Any:
+    messages, reply = agent(task, step)
+    for each in among:
+        each.backend.script = sends(completion(reply))
+    response = await bench.ask(chat(*messages))
+    assert response.status == 200 and response.json()["choices"][0]["message"] == reply
+    return response
+
+
+async def test_a_session_is_one_whoever_receives_its_turns(several):
+    gateways = await several()
+    for task in ("one", "two", "three", "four"):
+        names = {session_of(await ask(gateways[step % 2], gateways, task, step)) for step in range(6)}
+        assert len(names) == 1
+    counts = [len(bench.brain.sessions.sessions) for bench in gateways]
+    assert sorted(counts) == [0, 4], "all of one client's sessions are at one gateway"
+    assert sum(peers_of(bench).passed_on for bench in gateways) == 12
+
+
+async def test_an_answer_that_streams_is_passed_on_as_it_comes(several):
+    gateways = await several()
+    first = await ask(gateways[0], gateways, "stream", 0)
+    home = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
+    other = next(bench for bench in gateways if bench is not home)
+    goes_on = asyncio.Event()
+
+    async def script(exchange: Any) -> None:
+        await exchange.send(STREAM_HEAD + chunk(DELTA))
+        await goes_on.wait()
+        await exchange.send(chunk(DELTA) + chunk(DONE) + b"0\r\n\r\n")
+
+    home.backend.script = script
+    client = await other.connect()
+    client.send(chat(*agent("stream", 1)[0], stream=True))
+    head = await asyncio.wait_for(client.reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
+    assert b"text/event-stream" in head and session_of(first).encode() in head
+    assert DELTA in await asyncio.wait_for(client.reader.readuntil(DELTA), PATIENCE_S)
+    goes_on.set()
+    rest = await asyncio.wait_for(client.reader.readuntil(b"0\r\n\r\n"), PATIENCE_S)
+    assert DELTA in rest and DONE in rest
+
+
+async def test_a_client_that_leaves_is_gone_at_the_gateway_that_decides(several):
+    gateways = await several()
+    await ask(gateways[0], gateways, "leaves", 0)
+    home = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
+    other = next(bench for bench in gateways if bench is not home)
+    home.backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
+    client = await other.connect()
+    client.send(chat(*agent("leaves", 1)[0], stream=True))
+    await asyncio.wait_for(client.reader.readuntil(DELTA), PATIENCE_S)
+    assert len(home.brain.live) == 1
+    client.reset()
+    await eventually(lambda: not home.brain.live)
+
+
+async def test_a_session_goes_on_when_its_gateway_is_gone(several, monkeypatch):
+    gateways = await several(3)
+    before = session_of(await ask(gateways[0], gateways, "orphan", 0))
+    home = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
+    others = [bench for bench in gateways if bench is not home]
+    await kill(home, monkeypatch)
+    for step in range(1, 5):
+        response = await ask(others[step % 2], others, "orphan", step)
+        assert session_of(response) == before
+    assert sorted(len(bench.brain.sessions.sessions) for bench in others) == [0, 1], "one of them has it"
+
+
+async def kill(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if its process had died: nothing listens any more, and it says nothing more of itself."""
+    peers = peers_of(bench)
+    bench.gateway.listener.close()
+    peers.listener.close()
+
+    async def exchange(*_: Any) -> dict[str, bytes]:
+        raise StoreUnavailable
+
+    monkeypatch.setattr(peers._store, "exchange", exchange)
+
+
+async def test_a_gateway_that_leaves_hands_its_sessions_on(several):
+    gateways = await several()
+    before = session_of(await ask(gateways[0], gateways, "hand", 0))
+    home = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
+    other = next(bench for bench in gateways if bench is not home)
+    await peers_of(home).leave()
+    await eventually(lambda: not peers_of(other).alive)
+    assert session_of(await ask(other, gateways, "hand", 1)) == before
+
+
+async def test_nobody_but_a_gateway_gets_in_at_the_peers_port(several):
+    bench, _ = await several()
+    port = peers_of(bench).listener.port
+    for claim in (b"", b"X-Turnpike-Passed: wrong 10.0.0.1\r\n"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(post(headers=claim))
+        assert b" 403 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
+        writer.close()
+
+
+async def test_a_client_cannot_claim_to_be_passed_on(several):
+    gateways = await several()
+    token = peers_of(gateways[0]).token.encode()
+    sessions = set()
+    for step, bench in enumerate(gateways):
+        messages, reply = agent("claims", step)
+        for each in gateways:
+            each.backend.script = sends(completion(reply))
+        body = json.dumps({"model": "m", "messages": messages}).encode()
+        response = await bench.ask(post(body, headers=b"X-Turnpike-Passed: %s 9.9.9.9\r\n" % token))
+        sessions.add(session_of(response))
+    assert len(sessions) == 1, "the header counts at the peers' port alone"
+    assert not any(m.get(b"x-turnpike-passed") for each in gateways for m in each.backend.seen)

@@ -1,0 +1,263 @@
+"""Which gateway has the session of a request: the rules, one by one, and what happens when they fail."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from gateway.core import events as ev
+from gateway.core.commands import Dispatch, Publish
+from gateway.domain.ids import RequestId, TenantId
+from gateway.domain.request import Answer, RequestFacts, ToolCall
+from gateway.evaluation.replay import recorded_brain
+from gateway.shared_state.directory import Directory, Peer
+from gateway.shared_state.memory import MemoryStore
+from gateway.shared_state.protocol import StoreUnavailable
+from gateway.wire.endpoints import classify
+from gateway.wire.facts import read_facts
+from gateway.wire.observer import observe
+from tests.workflow.world import call, result, said, user
+
+CHAT = classify("POST", "/v1/chat/completions")
+TENANT = TenantId("t")
+CLIENT = "10.0.0.1"
+
+
+def facts_of(*messages: dict[str, Any], session: str | None = None) -> RequestFacts:
+    headers = [(b"user-agent", b"agent/1")]
+    if session is not None:
+        headers.append((b"x-turnpike-session", session.encode()))
+    body = msgspec.json.encode({"model": "m", "messages": messages, "tools": [{"type": "function"}]})
+    return read_facts(CHAT, headers, body)
+
+
+class Down(MemoryStore):
+    """A store that does not answer."""
+
+    async def find(self, keys: Any) -> Any:
+        raise StoreUnavailable
+
+
+class Gateways:
+    """Some gateways on one store, in the order in which they were started."""
+
+    def __init__(self, *names: str, store: MemoryStore | None = None, **how: Any) -> None:
+        self.store = store or MemoryStore(lambda: 0.0)
+        self.peers = {name: {other: Peer() for other in names if other != name} for name in names}
+        self.brains = {name: recorded_brain(now=0.0, prefix=name, publishes=True) for name in names}
+        self.directories = {
+            name: Directory(
+                self.store,
+                name,
+                self.peers[name],
+                self.brains[name].sessions.sessions.knows,
+                idle_s=3600.0,
+                **how,
+            )
+            for name in names
+        }
+        self.count = 0
+
+    async def goes_to(
+        self, at: str, facts: RequestFacts, *, tenant: TenantId = TENANT, client: str = CLIENT
+    ) -> str:
+        """Which gateway decides; whoever adopts something has it then."""
+        directory = self.directories[at]
+        if directory.is_here(tenant, facts):
+            return at
+        place = await directory.find(tenant, client, facts)
+        for trace in place.adopted:
+            self.brains[at].handle(ev.SessionAdopted(trace), now=1.0)
+        return place.owner or at
+
+    def turn(
+        self,
+        at: str,
+        facts: RequestFacts,
+        message: dict[str, Any],
+        *,
+        status: int = 200,
+        tenant: TenantId = TENANT,
+    ) -> str:
+        """Is decided and answered there. Returns its session."""
+        self.count += 1
+        request, brain = RequestId(f"r-{self.count}"), self.brains[at]
+        commands = brain.handle(ev.RequestArrived(request, tenant, facts), now=1.0)
+        commands += brain.handle(ev.ResponseStarted(request, status), now=1.0)
+        answer = Answer(status=status)
+        if status < 400:
+            observer = observe(CHAT.protocol, CHAT.work, "application/json", None)
+            observer.feed(msgspec.json.encode({"choices": [{"message": message, "finish_reason": "stop"}]}))
+            answer = msgspec.structs.replace(observer.answer(status), has_terminal=True)
+        commands += brain.handle(ev.ResponseFinished(request, answer), now=1.0)
+        for command in commands:
+            if isinstance(command, Publish):
+                self.directories[at].publish(command)
+        (session,) = {
+            c.session.session for c in commands if isinstance(c, Dispatch) and c.session is not None
+        }
+        return session
+
+    def kill(self, name: str) -> None:
+        for peers in self.peers.values():
+            peers.pop(name, None)
+
+
+LONG = "I have looked at all of the files, and I know by now what has to be done about them, step by step."
+OPENING = (user("Fix the login bug"),)
+MADE = said(LONG, call("call_aaaaaaaaaaaaaaaa"))
+SECOND = (*OPENING, MADE, result("call_aaaaaaaaaaaaaaaa"))
+
+
+async def test_what_a_gateway_knows_itself_is_decided_there_without_the_store():
+    gateways = Gateways("a", "b", store=Down(lambda: 0.0))
+    gateways.turn("a", facts_of(*OPENING), MADE)
+    assert gateways.directories["a"].is_here(TENANT, facts_of(*SECOND))
+    assert not gateways.directories["b"].is_here(TENANT, facts_of(*SECOND))
+
+
+@pytest.mark.parametrize(
+    ("reply", "again"),
+    [
+        (MADE, SECOND),
+        (said(LONG), (*OPENING, said(LONG), user("And now the tests, please"))),
+    ],
+    ids=["by the id of a call", "by an answer"],
+)
+async def test_a_conversation_that_goes_on_finds_its_gateway(reply, again):
+    gateways = Gateways("a", "b", "c")
+    gateways.turn("a", facts_of(*OPENING), reply)
+    for at in "abc":
+        assert await gateways.goes_to(at, facts_of(*again)) == "a"
+
+
+async def test_evidence_of_a_call_is_there_before_its_answer_has_ended():
+    gateways = Gateways("a", "b")
+    brain = gateways.brains["a"]
+    request = RequestId("r-1")
+    brain.handle(ev.RequestArrived(request, TENANT, facts_of(*OPENING)), now=1.0)
+    brain.handle(ev.ResponseStarted(request, 200), now=1.0)
+    made = MADE["tool_calls"][0]
+    seen = brain.handle(ev.ToolCallSeen(request, ToolCall(made["id"], "bash")), now=1.0)
+    for command in seen:
+        assert isinstance(command, Publish)
+        gateways.directories["a"].publish(command)
+    assert await gateways.goes_to("b", facts_of(*SECOND)) == "a"
+
+
+async def test_what_failed_and_comes_again_finds_its_gateway():
+    gateways = Gateways("a", "b")
+    for peers in gateways.peers.values():
+        peers.update({name: Peer(is_busy=True) for name in peers})
+    gateways.turn("a", facts_of(*OPENING), {}, status=503)
+    assert await gateways.goes_to("b", facts_of(*OPENING)) == "a"
+
+
+async def test_new_sessions_of_a_client_begin_at_one_gateway_and_clients_are_spread():
+    gateways = Gateways("a", "b", "c")
+    homes = set()
+    for client in range(30):
+        found = {await gateways.goes_to(at, facts_of(*OPENING), client=f"10.0.0.{client}") for at in "abc"}
+        assert len(found) == 1
+        homes |= found
+    assert homes == {"a", "b", "c"}
+
+
+async def test_where_the_home_is_busy_a_session_begins_where_it_comes_in():
+    gateways = Gateways("a", "b", "c")
+    (home,) = {await gateways.goes_to(at, facts_of(*OPENING)) for at in "abc"}
+    for peers in gateways.peers.values():
+        if home in peers:
+            peers[home] = Peer(is_busy=True)
+    assert [await gateways.goes_to(at, facts_of(*OPENING)) for at in "abc"] == ["a", "b", "c"]
+
+
+async def test_a_session_that_is_stated_has_one_home_even_if_that_is_busy():
+    gateways = Gateways("a", "b", "c")
+    for peers in gateways.peers.values():
+        peers.update({name: Peer(is_busy=True) for name in peers})
+    homes = set()
+    for number in range(30):
+        facts = facts_of(*OPENING, session=f"run-{number}")
+        found = {await gateways.goes_to(at, facts, client=f"10.0.0.{at}") for at in "abc"}
+        assert len(found) == 1
+        homes |= found
+    assert homes == {"a", "b", "c"}
+
+
+async def test_all_sessions_of_a_tenant_with_a_quota_are_counted_at_one_gateway():
+    gateways = Gateways("a", "b", "c", with_quotas=[TENANT])
+    for peers in gateways.peers.values():
+        peers.update({name: Peer(is_busy=True) for name in peers})
+    asked = [
+        (facts_of(*OPENING, session=f"run-{at}" if at % 2 else None), f"10.0.0.{at}") for at in range(20)
+    ]
+    homes = {await gateways.goes_to("a", facts, client=client) for facts, client in asked}
+    assert len(homes) == 1
+
+
+async def test_another_tenants_evidence_leads_nowhere():
+    gateways = Gateways("a", "b", "c")
+    gateways.turn("a", facts_of(*OPENING), MADE)
+    other, facts = TenantId("other"), facts_of(*SECOND)
+    fresh = Gateways("a", "b", "c")
+    for at in "abc":
+        assert await gateways.goes_to(at, facts, tenant=other) == await fresh.goes_to(at, facts, tenant=other)
+    gateways.kill("a")
+    assert not (await gateways.directories["b"].find(other, CLIENT, facts)).adopted
+
+
+async def test_with_the_store_down_everything_is_decided_where_it_comes_in():
+    gateways = Gateways("a", "b", store=Down(lambda: 0.0))
+    for facts in (facts_of(*OPENING), facts_of(*SECOND)):
+        assert [await gateways.goes_to(at, facts) for at in "ab"] == ["a", "b"]
+
+
+async def test_a_session_goes_on_under_its_name_when_its_gateway_is_gone():
+    gateways = Gateways("a", "b", "c")
+    session = gateways.turn("a", facts_of(*OPENING), MADE)
+    gateways.kill("a")
+    first = await gateways.goes_to("b", facts_of(*SECOND))
+    assert first == "b"
+    assert gateways.turn("b", facts_of(*SECOND), said("Done.")) == session
+
+
+async def test_of_two_gateways_that_find_an_orphan_the_first_has_it():
+    gateways = Gateways("a", "b", "c")
+    gateways.turn("a", facts_of(*OPENING), MADE)
+    gateways.kill("a")
+    places = await asyncio.gather(*(gateways.goes_to(at, facts_of(*SECOND)) for at in "bc"))
+    assert len(set(places)) == 1
+
+
+async def test_an_orphan_whose_heir_is_gone_too_is_not_lost():
+    gateways = Gateways("a", "b", "c")
+    session = gateways.turn("a", facts_of(*OPENING), MADE)
+    gateways.kill("a")
+    assert await gateways.goes_to("b", facts_of(*SECOND)) == "b"
+    gateways.kill("b")
+    assert await gateways.goes_to("c", facts_of(*SECOND)) == "c"
+    assert gateways.turn("c", facts_of(*SECOND), said("Done.")) == session
+
+
+async def test_a_gateway_that_was_taken_for_gone_asks_for_its_own_sessions():
+    gateways = Gateways("a", "b")
+    gateways.turn("a", facts_of(*OPENING), MADE)
+    gateways.kill("a")
+    assert await gateways.goes_to("b", facts_of(*SECOND)) == "b"
+    done = said("The bug was in the session cookie, which was never renewed; it is now, with a test.")
+    gateways.turn("b", facts_of(*SECOND), done)
+    gateways.peers["b"]["a"] = Peer()  # it was only paused
+    third = facts_of(*SECOND, done, user("Thanks"))
+    gateways.directories["a"].was_gone()
+    assert not gateways.directories["a"].is_here(TENANT, facts_of(*SECOND))
+    assert await gateways.goes_to("a", third) == "b"
+
+
+async def test_what_is_published_a_moment_late_is_found_by_a_second_look():
+    gateways = Gateways("a", "b")
+    looking = asyncio.ensure_future(gateways.goes_to("b", facts_of(*SECOND)))
+    await asyncio.sleep(0)
+    gateways.turn("a", facts_of(*OPENING), MADE)
+    assert await looking == "a"
