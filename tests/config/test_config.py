@@ -66,3 +66,11 @@ def test_the_settings_of_the_containers_can_be_read():
     path = Path(__file__).resolve().parents[2] / "docker" / "turnpike.toml"
     flags = {"server.allow_public_without_keys": True}
     assert len(load_config(str(path), {}, flags).pools[0].replicas) == 2
+
+
+def test_a_shared_store_is_named_by_its_url():
+    shared = config(shared={"url": "rediss+cluster://user@redis:6379", "password_env": "SECRET"}).shared
+    assert shared.deadline_ms == 20
+    for wrong in ({"url": "http://redis"}, {"deadline_ms": 0}, {"deadline_ms": 5000}):
+        with pytest.raises(msgspec.ValidationError):
+            config(shared=wrong)

@@ -14,6 +14,8 @@ import trustme
 from tests.prerequisites import require_command
 
 USER, PASSWORD = "turnpike", "p:a/s@s"
+RIGHTS = "~turnpike:1:* +@read +@write +@scripting +@connection +time".split()
+"""What docs/several-gateways.md says that the user needs."""
 
 
 class RedisServer:
@@ -35,8 +37,7 @@ class RedisServer:
             self._settings += ["--tls-port", str(self.port), "--port", "0", "--tls-auth-clients", "no"]
             for setting, file in (("cert", "chain"), ("key", "key"), ("ca-cert", "ca")):
                 self._settings += [f"--tls-{setting}-file", os.fspath(directory / f"{file}.pem")]
-            user = [USER, "on", f">{PASSWORD}", "~turnpike:1:*", "+@all"]
-            self._settings += ["--user", *user, "--user", "default", "off"]
+            self._settings += ["--user", USER, "on", f">{PASSWORD}", *RIGHTS, "--requirepass", PASSWORD]
         else:
             self._settings += ["--port", str(self.port)]
 
@@ -78,7 +79,8 @@ class RedisServer:
 
     def admin(self) -> redis.Redis:
         if self.kind == "secure":
-            return redis.Redis.from_url(self.url, password=PASSWORD)
+            url = self.url.replace(f"{USER}@", "")
+            return redis.Redis.from_url(url, password=PASSWORD)
         return redis.Redis(port=self.port)
 
     def send(self, signal_: signal.Signals) -> None:

@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
-from gateway.shared_state import remote
+from gateway.shared_state import protocol, remote
 from gateway.shared_state.protocol import Entry, Store, StoreUnavailable
 from gateway.shared_state.redis_store import PREFIX, RedisStore
 from tests.shared_state.conftest import PATIENCE_S
@@ -20,8 +20,19 @@ DEADLINE_S = 0.05
 Call = Callable[[], Awaitable[object]]
 
 
+ALONE_AND_CLUSTER = pytest.mark.parametrize("server", ["plain", "cluster"], indirect=True)
+
+
 @pytest.fixture
-def server(tmp_path):
+def server(request, tmp_path, redis_servers) -> Iterator[RedisServer]:
+    """One of the test's own, but for a cluster, which needs two seconds to start."""
+    if getattr(request, "param", "plain") == "cluster":
+        server = redis_servers("cluster")
+        with server.admin() as admin:
+            admin.flushall()
+        yield server
+        server.send(signal.SIGCONT)
+        return
     server = RedisServer(tmp_path).start()
     yield server
     server.kill()
@@ -62,6 +73,7 @@ async def until_up(store: Store) -> None:
             await asyncio.sleep(0.01)
 
 
+@ALONE_AND_CLUSTER
 async def test_a_hung_server_costs_a_deadline_then_nothing(server, store):
     store._deadline_s = DEADLINE_S
     server.send(signal.SIGSTOP)
@@ -121,6 +133,7 @@ async def test_writes_for_a_hung_server_are_bounded_and_those_that_wait_are_writ
         assert 30.0 < admin.pttl(PREFIX + b"e:0") / 1e3 < 59.95
 
 
+@ALONE_AND_CLUSTER
 async def test_a_server_that_was_killed_comes_back_empty(server, store):
     number = await store.lease("sweep", "a", 60.0)
     await store.claim(b"a", b"1", 60.0)
@@ -189,6 +202,7 @@ async def test_a_server_that_became_a_replica_refuses_writes(server, store):
     assert await store.claim(b"b", b"1", 60.0) == b"1"
 
 
+@ALONE_AND_CLUSTER
 async def test_scripts_that_are_gone_are_sent_again(server, store):
     with server.admin() as admin:
         for call in every_call(store):
@@ -230,7 +244,8 @@ async def test_no_clock_of_a_client_matters(server, store, monkeypatch):
         monkeypatch.undo()
 
 
-async def test_values_of_another_version_are_absent(server, store):
+async def test_values_of_another_version_are_absent(server, store, monkeypatch):
+    monkeypatch.setattr(protocol, "READ_LENGTH", 1)
     with server.admin() as admin:
         for key in (b"e:a", b"b:a", b"l:a"):
             admin.set(PREFIX + key, b"\x02" + b"x" * 30, px=60_000)
