@@ -16,6 +16,7 @@ COMPOSE = ROOT / "docker-compose.yml"
 GATEWAY = ROOT / "docker/gateway.Dockerfile"
 ENGINE = ROOT / "docker/engine.Dockerfile"
 CONFIG = ROOT / "docker/turnpike.toml"
+SEVERAL = ROOT / "docker/several/compose.yml"
 SIDECAR = ROOT / "docker/sidecar"
 
 Unit = dict[str, list[str]]
@@ -135,3 +136,24 @@ def engine_of_the_unit() -> EngineStart:
 
 def _of_the_image() -> dict[str, str]:
     return dict(rest.split("=", 1) for word, rest in instructions(ENGINE) if word == "ENV")
+
+
+class _Loader(yaml.SafeLoader):
+    """Knows the tags by which one compose file replaces what another says."""
+
+
+def _tagged(loader: _Loader, node: yaml.Node) -> Any:
+    assert isinstance(node, yaml.SequenceNode)
+    return loader.construct_sequence(node)
+
+
+for _tag in ("!override", "!reset"):
+    _Loader.add_constructor(_tag, _tagged)
+
+
+def several() -> dict[str, Any]:
+    """The services of the file for two gateways."""
+    document = yaml.load(SEVERAL.read_text(), _Loader)  # noqa: S506 - it is a safe one
+    services = document["services"]
+    assert isinstance(services, dict)
+    return services

@@ -254,3 +254,47 @@ def test_vllm_knows_every_engine_flag(services):
     assert shown.returncode == 0, shown.stderr[-2000:]
     for flag in flags(services["engine-a"]["command"]):
         assert re.search(rf"^  .*{flag}\b", shown.stdout, re.MULTILINE), flag
+
+
+# --- docker/several: two gateways -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def several() -> dict[str, Any]:
+    return shipped.several()
+
+
+def test_two_gateways_follow_the_compose_specification():
+    done = check_schema(shipped.SEVERAL)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_two_gateways_share_a_store_and_reach_one_another(several):
+    urls = set()
+    for name in ("gateway", "gateway-b"):
+        environment = several[name]["environment"]
+        config = load_config(None, environment, {**tomllib.loads(CONFIG.read_text()), "tenants": KEYS})
+        assert config.shared.url == "redis://redis:6379/0"
+        assert config.shared.peer_url == f"http://{name}:{config.shared.peer_listen.rpartition(':')[2]}"
+        assert config.shared.peer_listen.startswith("0.0.0.0:")
+        assert config.server.proxy_protocol and config.server.trusted_proxies
+        urls.add(config.shared.peer_url)
+    assert len(urls) == 2
+
+
+def test_what_gateways_share_is_not_evicted_and_not_published(several):
+    command = several["redis"]["command"]
+    assert command[command.index("--maxmemory-policy") + 1] == "noeviction"
+    assert "ports" not in several["redis"] and several["gateway-b"]["ports"] == []
+    assert [port.rpartition(":")[2] for port in several["gateway"]["ports"]] == ["8081"]
+
+
+def test_the_balancer_knows_both_gateways_and_says_for_whom_it_connects(several):
+    (mount,) = several["balancer"]["volumes"]
+    text = (ROOT / mount["source"]).read_text()
+    servers = [line.split() for line in text.splitlines() if line.strip().startswith("server ")]
+    assert [server[2] for server in servers] == ["gateway:8080", "gateway-b:8080"]
+    assert all("send-proxy-v2" in server and server[server.index("port") + 1] == "8081" for server in servers)
+    assert "mode tcp" in text and "bind :8080" in text
+    assert tomllib.loads(CONFIG.read_text())["server"]["control_hosts"] == ["gateway"]
+    assert "hdr Host gateway" in text
