@@ -12,7 +12,7 @@ import pytest
 
 from gateway.server.workers.control import _ROUTES
 from tests.prerequisites import require_command
-from tests.server.bench import DELTA, DONE, STREAM_HEAD, chunk, eventually, get, post, sends
+from tests.server.bench import DELTA, DONE, STREAM_HEAD, Message, chunk, eventually, get, post, sends
 from tests.server.many import Many, children, serve
 from tests.telemetry.sse import read_events
 
@@ -24,6 +24,12 @@ def said(number: int) -> bytes:
     """A request of a session of its own."""
     body = {"model": "m", "messages": [{"role": "user", "content": f"task {number}"}]}
     return post(json.dumps(body).encode())
+
+
+def told_in(answer: Message, header: bytes) -> str:
+    value = answer.get(header)
+    assert value is not None
+    return value.decode()
 
 
 async def test_a_worker_that_is_killed_is_replaced_while_the_others_serve(tmp_path):
@@ -171,7 +177,7 @@ async def test_promtool_likes_them(tmp_path):
 async def test_the_dashboard_shows_all_as_one(tmp_path):
     async with Many(tmp_path) as many:
         answers = [await many.ask(said(number)) for number in range(20)]
-        sessions = {answer.get(b"x-turnpike-session").decode() for answer in answers}
+        sessions = {told_in(answer, b"x-turnpike-session") for answer in answers}
         page = await many.control(get(b"/turnpike/"))
         assert page.status == 200 and page.get(b"content-security-policy") and b"main.js" in page.body
         assert (await many.control(get(b"/turnpike/static/main.js"))).status == 200
@@ -182,7 +188,7 @@ async def test_the_dashboard_shows_all_as_one(tmp_path):
         gauges = await many.control_json(b"/turnpike/snapshot?sessions=0")
         assert gauges["session_count"] == 20 and gauges["began_s"] == snapshot["began_s"]
         for answer in answers:
-            turn = answer.get(b"x-turnpike-request").decode()
+            turn = told_in(answer, b"x-turnpike-request")
             told = await many.control_json(f"/turnpike/turns/{turn}".encode())
             assert told["turn"] == turn and told["decided"]["outcome"] == "dispatched"
         assert (await many.control(get(b"/turnpike/turns/r-none"))).status == 404
@@ -212,7 +218,7 @@ async def test_the_stream_goes_on_behind_a_snapshot_and_behind_an_id(tmp_path):
 
         async def ask(count):
             answers = [await many.ask(said(number)) for number in range(count)]
-            return {answer.get(b"x-turnpike-request").decode() for answer in answers}
+            return {told_in(answer, b"x-turnpike-request") for answer in answers}
 
         first = await ask(12)
         seq = (await many.control_json(b"/turnpike/snapshot"))["seq"]
@@ -256,7 +262,7 @@ async def test_a_reader_is_told_of_what_is_lost_with_a_worker_and_hears_its_succ
 async def test_who_knows_a_session_ends_it(tmp_path):
     async with Many(tmp_path) as many:
         for number in range(8):
-            session = (await many.ask(said(number))).get(b"x-turnpike-session").decode()
+            session = told_in(await many.ask(said(number)), b"x-turnpike-session")
             answer = await many.control(post(b"", f"/turnpike/sessions/{session}/finish".encode()))
             assert answer.status == 200 and answer.json()["finished"]
         assert (await many.control(post(b"", b"/turnpike/sessions/s-none/finish"))).status == 404
@@ -354,6 +360,8 @@ async def test_sigterm_lets_streams_end_at_every_worker(tmp_path):
         many.process.send_signal(signal.SIGTERM)
         await many.logged("draining", 2)
         assert (await many.control(get(b"/turnpike/readyz"))).status == 503
+        with pytest.raises(ConnectionRefusedError):
+            await many.connect()
         may_end.set()
         for client in clients:
             data, end = await client.rest()
@@ -390,6 +398,21 @@ async def test_what_is_wrong_at_the_start_is_told_once(tmp_path):
     _, log = await process.communicate()
     assert process.returncode == 1
     assert len(log.decode().splitlines()) == 1 and b"No such file" in log
+
+
+async def test_workers_that_no_longer_start_end_all(tmp_path):
+    folder = tmp_path / "streams"
+    folder.mkdir()
+    many = Many(tmp_path, settings=f'[stream]\npath = "{folder}/stream"\n')
+    many.status = 1
+    async with many:
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+        for pid in many.pids:
+            os.kill(pid, signal.SIGKILL)
+        await many.process.wait()
+        assert "giving up" in many.log
 
 
 async def test_a_port_that_another_gateway_has_is_not_shared(tmp_path):

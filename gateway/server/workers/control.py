@@ -7,6 +7,7 @@ a worker has answered it.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
@@ -20,6 +21,7 @@ from gateway.server.workers.merged_metrics import Totals, merge
 from gateway.server.workers.merged_views import merge_graphs, merge_snapshots
 from gateway.server.workers.process import Answer, Worker
 
+_log = logging.getLogger(__name__)
 _MAX_BODY: Final = 8 << 20
 """As much as a worker reads of a body, at most."""
 _MAX_BODIES: Final = 8
@@ -130,7 +132,9 @@ class MergedControl:
     async def tell(self, worker: Worker) -> None:
         """All that the others were told before this one was there."""
         for told in list(self._told.values()):
-            await worker.ask(*told)
+            answer = await worker.ask(*told)
+            if answer is not None and answer.status >= 300:
+                _log.warning("worker %d was not told %s %s: %d", worker.number, *told[:2], answer.status)
 
     # --- how requests are answered -----------------------------------------------------------------
 

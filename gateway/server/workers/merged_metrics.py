@@ -85,7 +85,7 @@ def merge(
     )
 
 
-def _read(text: bytes) -> Iterator[Metric]:
+def _read(text: bytes) -> Iterable[Metric]:
     return text_string_to_metric_families(text.decode())
 
 

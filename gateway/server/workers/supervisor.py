@@ -146,15 +146,19 @@ class Supervisor:
             _log.info("ending %d workers; signal again to hurry", len(told))
         for worker in told:
             worker.signal(number if worker.is_accepting else signal.SIGINT)
-        if not self._over.done():
-            self._over.set_result(0)
+        self._is_over(0)
 
     def _give_up(self, status: int) -> None:
         self.is_ending = True
         for worker in self.running:
-            worker.signal(signal.SIGTERM)
+            worker.signal(signal.SIGINT)
+        self._is_over(status if status > 0 else 1)
+
+    def _is_over(self, status: int) -> None:
+        # Workers have the sockets as long as they accept; then connections must be refused, not wait.
+        self._port.close()
         if not self._over.done():
-            self._over.set_result(status if status > 0 else 1)
+            self._over.set_result(status)
 
     async def _all_ended(self) -> None:
         server = self._config.server
@@ -206,9 +210,11 @@ class Supervisor:
 
     async def _fill(self, slot: int) -> None:
         """Tries until somebody serves there."""
-        while not self.is_ending and self._slots[slot] is None:
+        while True:
             if self._failures[slot]:
                 await asyncio.sleep(min(_LONGEST_PAUSE_S, pause_s(self._failures[slot])))
+            if self.is_ending or self._slots[slot] is not None:
+                return
             self._failures[slot] += 1
             try:
                 worker = await self._start(slot, self._config)
@@ -313,7 +319,9 @@ class Supervisor:
         """What speaks against going on with those that were started."""
         try:
             for slot in range(self.wanted):
-                started.append(await self._start(slot, config))  # noqa: PERF401 - those before a failure count
+                if self.is_ending:
+                    return "this is the end"
+                started.append(await self._start(slot, config))
         except OSError as error:
             return f"a worker cannot be started: {error}"
         await asyncio.gather(*(self._get_going(each) for each in started))
