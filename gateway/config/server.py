@@ -58,7 +58,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """After that: how long running requests may take to end."""
     state_path: Annotated[str, PRIVATE] | None = None
     """A file that remembers, as hashes, where stored responses live, so that a restart does not lose them.
-    With tenants an id that is not remembered is refused. Each gateway process needs its own."""
+    With tenants an id that is not remembered is refused. Several workers have `<path>.worker-N` each."""
     holding: HoldingConfig = HoldingConfig()
     limits: HttpLimits = HttpLimits()
 
