@@ -130,7 +130,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         seat, config = Seat.take(arguments.worker)
         return _run_gateway(config, seat)
     config = _load(arguments)
-    wanted = worker_count(config.server.workers, cores=len(os.sched_getaffinity(0)))
+    wanted = worker_count(config.server.workers, cores=_usable_cores())
     if wanted == 1:
         return _run_gateway(config, None)
 
@@ -143,6 +143,12 @@ def _serve(arguments: argparse.Namespace) -> int:
         return await Supervisor(load_checked(), load_checked, wanted=wanted).run()
 
     return uvloop.run(run())
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _run_gateway(config: Config, seat: Seat | None) -> int:

@@ -37,7 +37,7 @@ class Many:
     async def __aenter__(self) -> Self:
         await self.backend.open()
         self.write_settings()
-        self.process = await serve(str(self.path))
+        self.process = await serve(str(self.path), TMPDIR=str(self.path.parent))
         self._reading = asyncio.get_running_loop().create_task(self._read_log())
         try:
             await self.logged("listening on ")
@@ -54,6 +54,7 @@ class Many:
             self.process.send_signal(signal.SIGINT)
         status = await self._end()
         assert status == self.status, self.log
+        assert not list(self.path.parent.glob("turnpike-*"))
 
     async def _end(self) -> int:
         try:
@@ -120,8 +121,10 @@ class Many:
                 await asyncio.sleep(0.05)
 
 
-async def serve(*arguments: str) -> asyncio.subprocess.Process:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TURNPIKE_")}
+async def serve(*arguments: str, **more: str) -> asyncio.subprocess.Process:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("TURNPIKE_")
+    } | more
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "gateway", "serve", *arguments, stderr=asyncio.subprocess.PIPE, env=environment
     )

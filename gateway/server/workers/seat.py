@@ -6,6 +6,7 @@ the worker sends its last metrics back.
 
 import asyncio
 import glob
+import shutil
 import socket
 import struct
 from enum import Enum
@@ -71,7 +72,10 @@ class Seat:
     async def told(self) -> Order:
         """The next order."""
         reader, _ = await self._opened()
-        return Order(await reader.readline())
+        order = Order(await reader.readline())
+        if order is Order.NONE:
+            shutil.rmtree(Path(self.control_path).parent, ignore_errors=True)  # nobody asks there any more
+        return order
 
     async def leave(self, metrics: bytes) -> None:
         _, writer = await self._opened()

@@ -33,8 +33,10 @@ _POLL_S: Final = 0.05
 _LOOK_PERIOD_S: Final = 2.0
 _BEGUN_WITHIN_S: Final = 60.0
 """A worker that does not answer by then is ended."""
-_READY_WITHIN_S: Final = 5.0
+_READY_WITHIN_S: Final = 2.0
 """A worker that has no replica by then accepts all the same: its clients are told so."""
+_RELIEVES_WITHIN_S: Final = 10.0
+"""One that is to relieve another has longer, and does not accept without."""
 _LONGEST_PAUSE_S: Final = 5.0
 """Between a worker's end and its successor's start: connections may wait in its socket's queue."""
 _MAX_FAILURES: Final = 5
@@ -234,12 +236,12 @@ class Supervisor:
             else:
                 worker.signal(signal.SIGINT)  # a reload was quicker
 
-    async def _get_going(self, worker: Worker) -> bool:
+    async def _get_going(self, worker: Worker, patience_s: float = _READY_WITHIN_S) -> bool:
         """Waits until it can serve, or answers and has no replica for long. Whether it runs."""
         if not await self._answers(worker):
             return False
         await self._control.tell(worker)
-        await self._is_ready_within(worker, _READY_WITHIN_S)
+        await self._wait_for_replicas(worker, patience_s)
         return not worker.has_ended
 
     async def _answers(self, worker: Worker) -> bool:
@@ -252,14 +254,11 @@ class Supervisor:
             return False
         return not worker.has_ended
 
-    async def _is_ready_within(self, worker: Worker, patience_s: float) -> bool:
+    async def _wait_for_replicas(self, worker: Worker, patience_s: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
-                while not worker.has_ended:
-                    if await worker.is_ready():
-                        return True
+                while not worker.has_ended and not await worker.is_ready():  # noqa: ASYNC110 - as above
                     await asyncio.sleep(_POLL_S)
-        return False
 
     def _put(self, worker: Worker) -> None:
         """From now on it serves."""
@@ -324,7 +323,7 @@ class Supervisor:
                 started.append(await self._start(slot, config))
         except OSError as error:
             return f"a worker cannot be started: {error}"
-        await asyncio.gather(*(self._get_going(each) for each in started))
+        await asyncio.gather(*(self._get_going(each, _RELIEVES_WITHIN_S) for each in started))
         if self.is_ending:
             return "this is the end"
         if not all(await asyncio.gather(*(each.is_ready() for each in started))):
