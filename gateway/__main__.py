@@ -15,6 +15,7 @@ import uvloop
 from gateway import __version__
 from gateway.config import Config
 from gateway.config.load import ConfigError, load_config
+from gateway.config.server import worker_count
 from gateway.dashboard.cli import add_look
 from gateway.dashboard.terminal import LineFormatter, Printable
 from gateway.domain.printable import printable
@@ -24,6 +25,8 @@ from gateway.server.app import Gateway, check_references
 from gateway.server.clock import SteadyClock
 from gateway.server.memory import set_up_memory
 from gateway.server.tenants import hash_key
+from gateway.server.workers.seat import Seat
+from gateway.server.workers.supervisor import Supervisor
 from gateway.shared_state.fleet_secret import derived, fleet_secret
 from gateway.shared_state.protocol import StoreUnavailable
 from gateway.simulator.cli import add_simulate
@@ -59,6 +62,10 @@ def _parser() -> argparse.ArgumentParser:
 
     serve = commands.add_parser("serve", help="run the gateway")
     _add_settings(serve)
+    serve.add_argument(
+        "--workers", metavar="N", help="processes that serve: a number, or auto for one a core (default 1)"
+    )
+    serve.add_argument("--worker", help=argparse.SUPPRESS)  # what a worker's parent tells it
     serve.set_defaults(command=_serve)
 
     check = commands.add_parser("check-config", help="read the settings, and say what is wrong with them")
@@ -118,11 +125,38 @@ def _load(arguments: argparse.Namespace) -> Config:
             flags[key] = getattr(arguments, flag)
     if arguments.allow_public_without_keys:
         flags["server.allow_public_without_keys"] = True
+    if (workers := getattr(arguments, "workers", None)) is not None:
+        flags["server.workers"] = int(workers) if workers.isdecimal() else workers
     return load_config(arguments.config_flag or arguments.config, os.environ, flags)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    if arguments.worker is not None:
+        seat, config = Seat.take(arguments.worker)
+        return _run_gateway(config, seat)
     config = _load(arguments)
+    wanted = worker_count(config.server.workers, cores=_usable_cores())
+    if wanted == 1:
+        return _run_gateway(config, None)
+
+    def load_checked() -> Config:
+        config = _load(arguments)
+        check_references(config, os.environ)
+        return config
+
+    async def run() -> int:
+        return await Supervisor(load_checked(), load_checked, wanted=wanted).run()
+
+    return uvloop.run(run())
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _run_gateway(config: Config, seat: Seat | None) -> int:
     _allow_open_files(2 * config.server.limits.max_connections + 1024)
 
     secret = _joined(config)
@@ -131,7 +165,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     async def run() -> None:
         try:
-            gateway = Gateway(config, os.environ, fleet_secret=secret)
+            gateway = Gateway(config, os.environ, seat=seat, fleet_secret=secret)
         except ValueError as error:
             raise ConfigError(str(error)) from error  # what the settings name is not there, or is none
         try:

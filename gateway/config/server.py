@@ -1,7 +1,7 @@
 """The two listeners: where clients come in, and where operators do."""
 
 import ipaddress
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -27,6 +27,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Where clients connect, HOST:PORT; port 0 takes a free one."""
     control: Listen = "127.0.0.1:8081"
     """The control plane: `/turnpike/*` and `/metrics`."""
+    workers: Annotated[int, Meta(ge=1, le=256)] | Literal["auto"] = 1
+    """Processes that serve behind these two addresses; `auto`: as many as there are cores for them. Limits of
+    connections and memory are each worker's."""
     control_hosts: tuple[HostName, ...] = ()
     """Names by which the control plane is asked for, such as `turnpike.monitoring`, beside `localhost`, the
     name in `control` and all addresses; others get 421, from browsers alone if there are keys."""
@@ -55,7 +58,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """After that: how long running requests may take to end."""
     state_path: Annotated[str, PRIVATE] | None = None
     """A file that remembers, as hashes, where stored responses live, so that a restart does not lose them.
-    With tenants an id that is not remembered is refused. Each gateway process needs its own."""
+    With tenants an id that is not remembered is refused. Several workers have `<path>.worker-N` each."""
     holding: HoldingConfig = HoldingConfig()
     limits: HttpLimits = HttpLimits()
 
@@ -75,6 +78,10 @@ def split_listen(listen: str) -> tuple[str, int]:
     """Host and port; the host without the brackets of an IPv6 address."""
     host, _, port = listen.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def worker_count(workers: int | Literal["auto"], *, cores: int) -> int:
+    return cores if workers == "auto" else workers
 
 
 def is_loopback(listen: str) -> bool:

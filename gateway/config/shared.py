@@ -22,5 +22,5 @@ class SharedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     peer_listen: Listen = "127.0.0.1:0"
     """Where the other gateways pass requests on to this one, HOST:PORT; port 0 takes a free one. Only
     gateways of the same store are let in, but nothing is encrypted there."""
-    peer_url: Annotated[str, Meta(pattern=r"^http://"), PRIVATE] | None = None
+    peer_url: Annotated[str, Meta(pattern=r"^http://[^/]+:\d{1,5}\Z"), PRIVATE] | None = None
     """How the others reach that; by default its address."""

@@ -27,6 +27,7 @@ from gateway.server.handlers import Handlers
 from gateway.server.hint_sender import HintSender
 from gateway.server.hosts import Hosts
 from gateway.server.listener import Listener
+from gateway.server.listening import listening_sockets
 from gateway.server.members import Members
 from gateway.server.observation import Observation
 from gateway.server.outbound import Outbound
@@ -36,6 +37,7 @@ from gateway.server.state_file import StateFile
 from gateway.server.tasks import TaskGroup
 from gateway.server.tenants import Tenants
 from gateway.server.tool_spans import ToolSpans
+from gateway.server.workers.seat import Order, Seat, own_path, paths_of_all
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.engine_watch import EngineWatch
 from gateway.upstream.health import HealthChecks
@@ -50,12 +52,18 @@ class Gateway:
     """One gateway process. `start`, then `drain` and `stop`; or `run`, which does all of it."""
 
     def __init__(
-        self, config: Config, environ: Mapping[str, str], *, fleet_secret: bytes | None = None
+        self,
+        config: Config,
+        environ: Mapping[str, str],
+        *,
+        seat: Seat | None = None,
+        fleet_secret: bytes | None = None,
     ) -> None:
-        """Needs a running event loop. Raises ConfigError or OSError for what the settings point to.
-
-        `fleet_secret`: what all gateways of the shared store know; None for the only one."""
+        """Needs a running event loop. `seat`: this process is a worker's; `fleet_secret`: what all gateways
+        of the shared store know, None for the only one. Raises ConfigError or OSError for what the settings
+        point to."""
         self._config = config
+        self._seat = seat
         self._now = asyncio.get_running_loop().time
         self._clock = SteadyClock()
         self._tasks = TaskGroup()
@@ -138,13 +146,19 @@ class Gateway:
         )
         self._state_file: StateFile | None = None
         if (path := config.server.state_path) is not None:
-            residence = coordinator.sessions.residence
-            self._state_file = StateFile(path, residence, max_ids=config.state.max_state_ids)
+            self._state_file = StateFile(
+                path if seat is None else own_path(path, seat.number),
+                coordinator.sessions.residence,
+                max_ids=config.state.max_state_ids,
+                others=paths_of_all(path),
+            )
         elif config.tenants:
             _log.info("server.state_path is not set: stored responses will be unknown after a restart")
         self._is_retiring = False
         self._hurry = asyncio.Event()
         """Set by a signal that ends the lame-duck phase."""
+        self._stopping, self._ending = asyncio.Event(), asyncio.Event()
+        self._is_handing_over = False
         self._control: web.AppRunner | None = None
         self.control_port = 0
 
@@ -154,7 +168,8 @@ class Gateway:
         tls = _server_tls(server.tls_certificate, server.tls_key)
         if self._peers is not None:
             await self._peers.open(self.listener)
-        await self.listener.open(*split_listen(server.listen), tls)
+        if self._seat is None:
+            await self.listener.open(await listening_sockets(*split_listen(server.listen)), tls)
         control = self.observation.control(self.driver, self._tenants, is_retiring=lambda: self._is_retiring)
         app = control.app()
         app.add_routes(self._members.routes())
@@ -164,14 +179,26 @@ class Gateway:
         # Bodies that swell are read by who bounds them.
         self._control = web.AppRunner(app, access_log=None, handle_signals=False, auto_decompress=False)
         await self._control.setup()
-        host, port = split_listen(server.control)
-        site = web.TCPSite(self._control, host, port)
-        await site.start()
-        self.control_port = self._control.addresses[0][1]
+        if self._seat is None:
+            await web.TCPSite(self._control, *split_listen(server.control)).start()
+            self.control_port = self._control.addresses[0][1]
+        else:
+            await web.UnixSite(self._control, self._seat.control_path).start()
+            self._tasks.spawn(self._follow(self._seat, tls))
         self._start_loops()
         if self._peers is not None:
             self._tasks.supervise("peers", self._peers.watch)
             self._tasks.supervise("peers' timeouts", self._peers.listener.watch)
+
+    async def _follow(self, seat: Seat, tls: ssl.SSLContext | None) -> None:
+        """Does what the parent says. It may not be served before it says so: replicas are not known yet."""
+        if await seat.told() is Order.ACCEPT:
+            await self.listener.open(seat.sockets, tls)
+            if await seat.told() is Order.HAND_OVER:
+                self._is_handing_over = True
+                self._stopping.set()
+                return
+        self._on_signal(signal.SIGINT)  # the parent is gone
 
     def _start_loops(self) -> None:
         supervise = self._tasks.supervise
@@ -206,6 +233,19 @@ class Gateway:
         if self._peers is not None:
             await self._peers.leave()
         self.driver.send(ev.DrainStarted())
+        await self._drain_connections()
+
+    async def hand_over(self) -> None:
+        """Another process takes new connections. A connection that is there gets its next answer, as its
+        last: closing it between two requests could cross the next one on its way."""
+        self._is_retiring = True
+        if self._peers is not None:
+            await self._peers.leave()
+        self.listener.leave()
+        await self.listener.emptied(self._config.server.lame_duck_s)
+        await self._drain_connections()
+
+    async def _drain_connections(self) -> None:
         if not await self.listener.drain(self._config.server.drain_s):
             _log.warning("%d connections are cut off at the end of the drain", self.listener.connection_count)
 
@@ -228,43 +268,39 @@ class Gateway:
         await self.observation.close()
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.close)
+        if self._seat is not None:
+            await self._seat.leave(self.observation.metrics.render())
 
     async def run(self) -> None:
         """Serves until SIGTERM or SIGINT; each further signal goes on to the next step.
 
         SIGTERM: lame duck, then drain, then end. SIGINT, which a person sends, begins with the drain.
         """
-        stopping, ending = asyncio.Event(), asyncio.Event()
-
-        def on_signal(number: signal.Signals) -> None:
-            if self.listener.is_draining:
-                ending.set()
-            elif stopping.is_set() or number == signal.SIGINT:
-                self._hurry.set()
-            stopping.set()
-
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, on_signal, number)
+            loop.add_signal_handler(number, self._on_signal, number)
         try:
             await self.start()
-            host, _ = split_listen(self._config.server.listen)
-            scheme = "https" if self._config.server.tls_certificate else "http"
-            _log.info(
-                "listening on %s://%s:%d, control on port %d",
-                scheme,
-                host,
-                self.listener.port,
-                self.control_port,
-            )
-            await stopping.wait()
+            if self._seat is None:
+                _log.info("%s", listening_on(self._config, self.listener.port, self.control_port))
+            await self._stopping.wait()
             leaving = self._tasks.spawn(self._leave())
-            hurrying = self._tasks.spawn(_wait(ending))
+            hurrying = self._tasks.spawn(_wait(self._ending))
             await asyncio.wait((leaving, hurrying), return_when=asyncio.FIRST_COMPLETED)
         finally:
             await self.stop()
 
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self.listener.is_draining:
+            self._ending.set()
+        elif self._stopping.is_set() or number == signal.SIGINT:
+            self._hurry.set()
+        self._stopping.set()
+
     async def _leave(self) -> None:
+        if self._is_handing_over:
+            await self.hand_over()
+            return
         if self._config.server.lame_duck_s and not self._hurry.is_set():
             _log.info("not ready any more; serving for another %g s", self._config.server.lame_duck_s)
             await self.retire()
@@ -307,6 +343,12 @@ def check_references(config: Config, environ: Mapping[str, str]) -> None:
     Members(config, environ, tls=_upstream_tls(config), clock=SteadyClock(), local_faults=LocalFaults())
     _server_tls(config.server.tls_certificate, config.server.tls_key)
     TrustedProxies(config.server.trusted_proxies)
+
+
+def listening_on(config: Config, port: int, control_port: int) -> str:
+    host, _ = split_listen(config.server.listen)
+    scheme = "https" if config.server.tls_certificate else "http"
+    return f"listening on {scheme}://{host}:{port}, control on port {control_port}"
 
 
 async def _wait(event: asyncio.Event) -> None:

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import methodcaller
 
@@ -12,12 +13,12 @@ from gateway.server.buffer_budget import BufferBudget
 from gateway.server.connection import ClientConnection, Handler
 from gateway.server.door import Door
 from gateway.server.forwarded import TrustedProxies
+from gateway.server.listening import BACKLOG
 from gateway.server.preface import Preface
 from gateway.server.tasks import check_each
 from gateway.server.tls_acceptor import TlsAcceptor
 
 _SWEEP_PERIOD_S = 1.0
-_BACKLOG = 4096
 
 
 class Listener:
@@ -46,7 +47,7 @@ class Listener:
         self._connections: set[ClientConnection] = set()
         self._is_empty = asyncio.Event()
         self._is_empty.set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._tls: TlsAcceptor | None = None
 
     @property
@@ -60,30 +61,25 @@ class Listener:
         """The port that is listened on; useful where port 0 was asked for."""
         if self._tls is not None:
             return self._tls.port
-        assert self._server is not None
-        port: int = self._server.sockets[0].getsockname()[1]
+        port: int = self._servers[0].sockets[0].getsockname()[1]
         return port
 
-    async def open(self, host: str, port: int, tls: ssl.SSLContext | None) -> None:
-        """Raises OSError if the address cannot be bound."""
+    async def open(self, sockets: Iterable[socket.socket], tls: ssl.SSLContext | None) -> None:
+        """`sockets` listen already, and belong to this from now on."""
         if tls is None:
-            self._server = await self.loop.create_server(self._begin, host, port, backlog=_BACKLOG)
+            for listening in sockets:
+                server = await self.loop.create_server(self._begin, sock=listening, backlog=BACKLOG)
+                self._servers.append(server)
             return
         connect = partial(ClientConnection, self)
         timeout_s = self.limits.head_timeout_s
         self._tls = TlsAcceptor(tls, connect, lambda: self._room > 0, handshake_s=timeout_s)
-        await self._tls.open(host, port, backlog=_BACKLOG)
+        self._tls.open(sockets)
 
     @property
     def _room(self) -> int:
         """Connections that there may be besides those that there are."""
         return self.limits.max_connections - self.connection_count
-
-    def _stop_listening(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        if self._tls is not None:
-            self._tls.close()
 
     def _begin(self) -> asyncio.Protocol:
         connect = partial(ClientConnection, self)
@@ -91,12 +87,25 @@ class Listener:
             return connect()
         return Preface(self._proxies, connect, self._prefaces, self.limits.max_connections)
 
+    def leave(self) -> None:
+        """Takes no new connections; those there are have one more request each, or the one that runs."""
+        self.is_draining = True
+        for server in self._servers:
+            server.close()
+        if self._tls is not None:
+            self._tls.stop()
+
     async def drain(self, timeout_s: float) -> bool:
         """Takes no new work, lets running requests end. Whether all of them did within the time."""
-        self.is_draining = True
-        self._stop_listening()
+        self.leave()
+        if self._tls is not None:
+            self._tls.close()
         for connection in tuple(self._connections):
             connection.drain()
+        return await self.emptied(timeout_s)
+
+    async def emptied(self, timeout_s: float) -> bool:
+        """Waits until no connection is left, at most so long. Whether none is."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._is_empty.wait()
@@ -104,7 +113,9 @@ class Listener:
 
     def close(self) -> None:
         """Cuts off whatever is left."""
-        self._stop_listening()
+        self.leave()
+        if self._tls is not None:
+            self._tls.close()
         for connection in tuple(self._connections):
             connection.abort()
         for preface in tuple(self._prefaces):

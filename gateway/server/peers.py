@@ -30,6 +30,7 @@ from gateway.server.connection import ClientConnection
 from gateway.server.door import Door, Visitor
 from gateway.server.driver import Driver
 from gateway.server.listener import Listener
+from gateway.server.listening import listening_sockets
 from gateway.server.relay import framing_of
 from gateway.server.request_parser import HttpRequest
 from gateway.shared_state.directory import HERE, Directory, Peer, Place
@@ -118,7 +119,7 @@ class Peers:
         door = PeerDoor(clients.door, self.token)
         self.listener = Listener(clients.handler, door, clients.limits, now=self._now)
         host, port = split_listen(self._config.peer_listen)
-        await self.listener.open(host, port, None)
+        await self.listener.open(await listening_sockets(host, port), None)
         self._url = self._config.peer_url or f"http://{host}:{self.listener.port}"
         await self.tell()
 

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -27,14 +28,16 @@ _MAX_PENDING: Final = 100_000
 
 
 class StateFile:
-    def __init__(self, path: str, residence: StateResidence, *, max_ids: int) -> None:
-        """Tells `residence` what an earlier process knew. Raises OSError if the file cannot be read or
-        written."""
+    def __init__(
+        self, path: str, residence: StateResidence, *, max_ids: int, others: Iterable[Path] = ()
+    ) -> None:
+        """Tells `residence` what earlier processes knew; `others`: what they wrote besides `path`, the newest
+        last. Raises OSError if a file cannot be read or written."""
         self._path = Path(path)
         self._residence = residence
         self._max_lines = 2 * max_ids
         self._pending: list[bytes] = []
-        residence.restore(self._read())
+        residence.restore([home for each in (*others, self._path) for home in _read(each)])
         self._lines = 0
         self._write_anew(residence.homes())
         residence.on_learned = self._learned
@@ -66,14 +69,6 @@ class StateFile:
         if len(self._pending) < _MAX_PENDING:
             self._pending.append(_line(key, replica))
 
-    def _read(self) -> list[tuple[StateKey, ReplicaId]]:
-        found = []
-        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as lines:
-            while line := lines.readline(256):
-                if (match := _LINE.fullmatch(line)) is not None:
-                    found.append((StateKey(bytes.fromhex(match[1].decode())), ReplicaId(match[2].decode())))
-        return found
-
     def _append(self, lines: bytes) -> None:
         with _open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) as file:
             size = file.tell()
@@ -94,6 +89,15 @@ class StateFile:
             os.fsync(file.fileno())
         beside.replace(self._path)
         self._lines = len(homes)
+
+
+def _read(path: Path) -> list[tuple[StateKey, ReplicaId]]:
+    found = []
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as lines:
+        while line := lines.readline(256):
+            if (match := _LINE.fullmatch(line)) is not None:
+                found.append((StateKey(bytes.fromhex(match[1].decode())), ReplicaId(match[2].decode())))
+    return found
 
 
 def _line(key: StateKey, replica: ReplicaId) -> bytes:

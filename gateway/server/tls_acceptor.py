@@ -10,8 +10,7 @@ connection is closed unanswered; each handshake ends within its time.
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from gateway.server.tasks import TaskGroup
@@ -36,7 +35,6 @@ class TlsAcceptor:
         self._handshake_s = handshake_s
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
-        self._accepting = TaskGroup()
         self._handshakes = TaskGroup()
 
     def __len__(self) -> int:
@@ -48,43 +46,42 @@ class TlsAcceptor:
         port: int = self._sockets[0].getsockname()[1]
         return port
 
-    async def open(self, host: str, port: int, *, backlog: int) -> None:
-        """Raises OSError if the address cannot be bound."""
-        found = await self._loop.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        try:
-            for family, *_, address in dict.fromkeys(found):
-                listening = socket.create_server(address, family=family, backlog=backlog)
-                listening.setblocking(False)
-                self._sockets.append(listening)
-        except OSError:
-            self.close()
-            raise
+    def open(self, sockets: Iterable[socket.socket]) -> None:
+        """Takes the connections of these, which listen and do not block, and owns them."""
+        for listening in sockets:
+            self._sockets.append(listening)
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def stop(self) -> None:
+        """Accepts nothing more. Who is in its handshake may end it."""
         for listening in self._sockets:
-            self._accepting.supervise("accept", partial(self._accept, listening), of=str(listening.fileno()))
+            self._loop.remove_reader(listening)
+            listening.close()
+        self._sockets.clear()
 
     def close(self) -> None:
         """Accepts nothing more, and gives up on the handshakes that are under way."""
-        self._accepting.cancel_soon()
+        self.stop()
         self._handshakes.cancel_soon()
-        for listening in self._sockets:
-            self._loop.call_soon(listening.close)  # when nobody waits for it any more
-        self._sockets.clear()
 
-    async def _accept(self, listening: socket.socket) -> None:
-        while True:
-            try:
-                accepted, _ = await self._loop.sock_accept(listening)
-            except ConnectionError:
-                continue  # it left before it was accepted
-            except OSError:
-                await asyncio.sleep(_AGAIN_S)
-                continue
-            if self._has_room():
-                self._handshakes.spawn(self._greet(accepted))
-            else:
-                accepted.close()
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            accepted, _ = listening.accept()
+        except (BlockingIOError, ConnectionError):
+            return  # it left before it was accepted, or another process took it
+        except OSError:
+            self._loop.remove_reader(listening)
+            self._loop.call_later(_AGAIN_S, self._accept_again, listening)
+            return
+        accepted.setblocking(False)
+        if self._has_room():
+            self._handshakes.spawn(self._greet(accepted))
+        else:
+            accepted.close()
+
+    def _accept_again(self, listening: socket.socket) -> None:
+        if listening in self._sockets:
+            self._loop.add_reader(listening, self._accept, listening)
 
     async def _greet(self, accepted: socket.socket) -> None:
         try:

@@ -203,7 +203,7 @@ def test_a_port_that_is_taken(flag):
         result = run("serve", "--backend", "http://127.0.0.1:9", flag, address, free, "127.0.0.1:0")
     assert result.returncode == 1 and result.stdout == ""
     assert len(result.stderr.splitlines()) == 1
-    assert result.stderr.startswith("turnpike: ") and "address already in use" in result.stderr
+    assert result.stderr.startswith("turnpike: ") and "address already in use" in result.stderr.lower()
     assert str(address.rpartition(":")[2]) in result.stderr
 
 

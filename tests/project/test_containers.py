@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gateway.config.load import load_config
 from gateway.config.server import ServerConfig
 from tests.project import shipped
 from tests.project.layout import BIN, PYPROJECT, ROOT, run
@@ -264,16 +265,20 @@ def several() -> dict[str, Any]:
     return shipped.several()
 
 
-def test_two_gateways_follow_the_compose_specification():
-    done = check_schema(shipped.SEVERAL)
+def test_two_gateways_follow_the_compose_specification(tmp_path: Path):
+    plain = tmp_path / "compose.yml"  # the checker does not know the tags that replace a list
+    plain.write_text(re.sub(r"!(override|reset)\b ?", "", shipped.SEVERAL.read_text()))
+    done = check_schema(plain)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_two_gateways_share_a_store_and_reach_one_another(several):
+def test_two_gateways_share_a_store_and_reach_one_another(several, tmp_path):
     urls = set()
     for name in ("gateway", "gateway-b"):
         environment = several[name]["environment"]
-        config = load_config(None, environment, {**tomllib.loads(CONFIG.read_text()), "tenants": KEYS})
+        path = tmp_path / f"{name}.toml"
+        path.write_text(with_keys(CONFIG))
+        config = load_config(str(path), environment, {})
         assert config.shared.url == "redis://redis:6379/0"
         assert config.shared.peer_url == f"http://{name}:{config.shared.peer_listen.rpartition(':')[2]}"
         assert config.shared.peer_listen.startswith("0.0.0.0:")

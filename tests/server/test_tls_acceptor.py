@@ -1,6 +1,7 @@
 """Clients that speak TLS, and those that never get to it."""
 
 import asyncio
+import resource
 import socket
 import ssl
 from typing import Any
@@ -90,24 +91,17 @@ async def test_a_drain_gives_up_on_handshakes_and_accepts_nothing(start, tls):
 async def test_a_system_without_descriptors_is_asked_again(start, tls, monkeypatch):
     server, trust = tls
     bench = await start(server=server)
-    loop = asyncio.get_running_loop()
-    asked = []
-
-    class Lacking:
-        """The event loop, as it is while the process may open no more files."""
-
-        async def sock_accept(self, listening: socket.socket) -> Any:
-            asked.append(listening)
-            if len(asked) == 1:
-                raise OSError(24, "Too many open files")
-            return await loop.sock_accept(listening)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(loop, name)
-
-    monkeypatch.setattr("gateway.server.tls_acceptor._AGAIN_S", 0.0)
-    acceptor(bench)._loop = Lacking()
-    for _ in range(2):
-        client = await bench.connect(ssl=trust)
-        assert (await client.ask(post())).status == 200
-    await eventually(lambda: len(asked) > 1)
+    monkeypatch.setattr("gateway.server.tls_acceptor._AGAIN_S", 0.01)
+    with socket.socket() as raw:
+        raw.setblocking(False)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", bench.gateway.listener.port))
+            await asyncio.sleep(0.1)
+            assert not len(acceptor(bench))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        await eventually(lambda: len(acceptor(bench)) == 1)
+    client = await bench.connect(ssl=trust)
+    assert (await client.ask(post())).status == 200

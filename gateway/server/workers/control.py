@@ -1,0 +1,273 @@
+"""The control plane of several workers: asks theirs, and answers for all.
+
+Who asks is checked by the workers: what a caller sends is passed on as it is, and nothing is answered unless
+a worker has answered it.
+
+`_ROUTES` says of each path how it is answered; a test compares it with what a worker has.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+from aiohttp import web
+
+from gateway.server.control_access import TRACES_PATH
+from gateway.server.workers.merged_events import MergedEvents, Positions
+from gateway.server.workers.merged_metrics import Totals, merge
+from gateway.server.workers.merged_views import merge_graphs, merge_snapshots
+from gateway.server.workers.process import Answer, Worker
+
+_log = logging.getLogger(__name__)
+_MAX_BODY: Final = 8 << 20
+"""As much as a worker reads of a body, at most."""
+_MAX_BODIES: Final = 8
+_BODY_S: Final = 20.0
+_ASK_S: Final = 30.0
+_MISSING_S: Final = 10.0
+"""For so long a worker may be missing, and the gateway is still ready."""
+
+
+class How(Enum):
+    """How a request is answered."""
+
+    ANY = "any"
+    """By a worker: all would say the same."""
+    KNOWS = "knows"
+    """All are asked; the one that knows answers."""
+    ALL = "all"
+    """All are told; a refusal by one is a refusal."""
+    METRICS = "metrics"
+    SNAPSHOT = "snapshot"
+    GRAPHS = "graphs"
+    EVENTS = "events"
+    HEALTH = "health"
+    READINESS = "readiness"
+
+
+_ROUTES: Final = (
+    ("GET", "/turnpike", How.ANY),
+    ("GET", "/turnpike/", How.ANY),
+    ("GET", "/turnpike/static/{file:.*}", How.ANY),
+    ("GET", "/turnpike/healthz", How.HEALTH),
+    ("GET", "/turnpike/readyz", How.READINESS),
+    ("GET", "/turnpike/snapshot", How.SNAPSHOT),
+    ("GET", "/turnpike/events", How.EVENTS),
+    ("GET", "/turnpike/turns/{id}", How.KNOWS),
+    ("GET", "/turnpike/graphs", How.GRAPHS),
+    ("POST", "/turnpike/sessions/{id}/finish", How.KNOWS),
+    ("GET", "/metrics", How.METRICS),
+    ("POST", "/turnpike/replicas", How.ALL),
+    ("DELETE", "/turnpike/replicas/{name}", How.ALL),
+    ("POST", "/turnpike/replicas/{name}/drain", How.ALL),
+    ("POST", "/turnpike/hosts/{name}", How.ALL),
+    ("POST", TRACES_PATH, How.ALL),
+)
+_TOLD_TO_LATER_ONES: Final = ("/turnpike/replicas", "/turnpike/hosts/")
+"""Of what is said of the fleet, workers that come later must hear too."""
+_MAX_TOLD: Final = 4096
+
+
+class Told(NamedTuple):
+    """What all workers were told."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Workers(Protocol):
+    """What the supervisor knows of its workers."""
+
+    @property
+    def running(self) -> list[Worker]: ...
+
+    @property
+    def serving(self) -> list[Worker]:
+        """Those that are to stay."""
+
+    @property
+    def missing_s(self) -> float:
+        """For how long one has been missing, or has not answered."""
+
+    wanted: int
+    restarts: int
+    gone: Totals
+    is_ending: bool
+
+
+class MergedControl:
+    def __init__(self, workers: Workers, *, began_s: float) -> None:
+        """`began_s`: Unix time."""
+        self._workers = workers
+        self._began_s = began_s
+        self._events = MergedEvents(lambda: workers.running, is_over=lambda: not workers.running)
+        self._bodies = asyncio.Semaphore(_MAX_BODIES)
+        self._told: dict[str, Told] = {}
+        """By what they are about; the newest of each."""
+        self._handlers: dict[How, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
+            How.ANY: self._ask_any,
+            How.KNOWS: self._ask_who_knows,
+            How.ALL: self._tell_all,
+            How.METRICS: self._get_metrics,
+            How.SNAPSHOT: self._get_snapshot,
+            How.GRAPHS: self._get_graphs,
+            How.EVENTS: self._events.serve,
+            How.HEALTH: self._get_health,
+            How.READINESS: self._get_readiness,
+        }
+
+    def app(self) -> web.Application:
+        app = web.Application(client_max_size=_MAX_BODY + 1)
+        for method, path, how in _ROUTES:
+            app.router.add_route(method, path, self._handlers[how])
+            if method == "GET":
+                app.router.add_route("HEAD", path, self._handlers[how])
+        return app
+
+    async def tell(self, worker: Worker) -> None:
+        """All that the others were told before this one was there."""
+        for told in list(self._told.values()):
+            answer = await worker.ask(*told)
+            if answer is not None and answer.status >= 300:
+                _log.warning("worker %d was not told %s %s: %d", worker.number, *told[:2], answer.status)
+
+    # --- how requests are answered -----------------------------------------------------------------
+
+    async def _ask_any(self, request: web.Request) -> web.StreamResponse:
+        for worker in (*self._workers.serving, *self._workers.running):
+            answer = await worker.ask(request.method, request.path_qs, request.headers, timeout_s=_ASK_S)
+            if answer is not None:
+                return _passed_on(answer)
+        return _none_answers()
+
+    async def _ask_who_knows(self, request: web.Request) -> web.StreamResponse:
+        answers = [answer for _, answer in await self._ask_all(request)]
+        known = [answer for answer in answers if answer.status != 404]
+        return _passed_on((known or answers)[0]) if answers else _none_answers()
+
+    async def _tell_all(self, request: web.Request) -> web.StreamResponse:
+        answers = [answer for _, answer in await self._ask_all(request)]
+        if not answers:
+            return _none_answers()
+        for answer in answers:
+            if answer.status < 300:
+                self._remember(request, await request.read(), answer)
+                break
+        # Where all agree, one may have more to say: why it left out a part.
+        return _passed_on(max(answers, key=lambda answer: (answer.status >= 300, len(answer.body))))
+
+    async def _get_metrics(self, request: web.Request) -> web.StreamResponse:
+        answers = await self._ask_all(request)
+        if (refused := _refusal(answers)) is not None:
+            return refused
+        for worker, answer in answers:
+            worker.last_metrics = answer.body
+        text = merge(
+            [(worker.number, worker.last_metrics) for worker in self._workers.running],
+            self._workers.gone,
+            wanted=self._workers.wanted,
+            running=len(self._workers.serving),
+            restarts=self._workers.restarts,
+        )
+        return web.Response(body=text, headers={"Content-Type": answers[0][1].headers["Content-Type"]})
+
+    async def _get_snapshot(self, request: web.Request) -> web.StreamResponse:
+        answers = await self._ask_all(request)
+        if (refused := _refusal(answers)) is not None:
+            return refused
+        views = [msgspec.json.decode(answer.body) for _, answer in answers]
+        positions = Positions(
+            {worker.serial: view.get("seq", 0) for (worker, _), view in zip(answers, views, strict=True)}
+        )
+        merged = merge_snapshots(views, began_s=self._began_s, seq=str(positions))
+        return _passed_on(answers[0][1]._replace(body=msgspec.json.encode(merged)))
+
+    async def _get_graphs(self, request: web.Request) -> web.StreamResponse:
+        answers = await self._ask_all(request)
+        if (refused := _refusal(answers)) is not None:
+            return refused
+        merged: Any = merge_graphs(msgspec.json.decode(answer.body) for _, answer in answers)
+        return _passed_on(answers[0][1]._replace(body=msgspec.json.encode(merged)))
+
+    async def _get_health(self, _: web.Request) -> web.StreamResponse:
+        return web.json_response({"status": "ok"})
+
+    async def _get_readiness(self, request: web.Request) -> web.StreamResponse:
+        """As long as one worker is ready, and none is missing for long."""
+        answers = await asyncio.gather(
+            *(
+                worker.ask("GET", request.path_qs, request.headers, timeout_s=1.0)
+                for worker in self._workers.serving
+            )
+        )
+        told = [answer for answer in answers if answer is not None]
+        failing = sorted({name for each in told for name in msgspec.json.decode(each.body)["failing"]})
+        if missing := self._workers.wanted - len(told):
+            failing.append(f"workers ({missing} of {self._workers.wanted} missing)")
+        is_ready = (
+            not self._workers.is_ending
+            and any(each.status == 200 for each in told)
+            and self._workers.missing_s < _MISSING_S
+        )
+        return web.json_response({"ready": is_ready, "failing": failing}, status=200 if is_ready else 503)
+
+    # --- workers -----------------------------------------------------------------------------------
+
+    async def _ask_all(self, request: web.Request) -> list[tuple[Worker, Answer]]:
+        """What those said that answered."""
+        async with self._bodies:
+            body = await _body(request)
+            workers = self._workers.running
+            answers = await asyncio.gather(
+                *(
+                    worker.ask(request.method, request.path_qs, request.headers, body, timeout_s=_ASK_S)
+                    for worker in workers
+                )
+            )
+        return [(worker, each) for worker, each in zip(workers, answers, strict=True) if each is not None]
+
+    def _remember(self, request: web.Request, body: bytes, answer: Answer) -> None:
+        path = about = request.path_qs
+        if not path.startswith(_TOLD_TO_LATER_ONES):
+            return
+        if request.method == "DELETE":
+            for key in (path, f"{path}/drain"):
+                self._told.pop(key, None)
+            return
+        if path == "/turnpike/replicas":
+            about = f"{path}/{msgspec.json.decode(answer.body)['name']}"
+        # Who was told of before keeps its place: a replica before its drain.
+        self._told[about] = Told(request.method, path, dict(request.headers), body)
+        while len(self._told) > _MAX_TOLD:
+            self._told.pop(next(iter(self._told)))
+
+
+async def _body(request: web.Request) -> bytes:
+    if not request.body_exists:
+        return b""
+    try:
+        async with asyncio.timeout(_BODY_S):
+            return await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout from None
+
+
+def _refusal(answers: list[tuple[Worker, Answer]]) -> web.Response | None:
+    """What is answered instead, if not all could say how they are."""
+    if not answers:
+        return _none_answers()
+    refused = [answer for _, answer in answers if answer.status != 200]
+    return _passed_on(refused[0]) if refused else None
+
+
+def _none_answers() -> web.Response:
+    return web.json_response({"error": "no worker answers"}, status=503, headers={"Retry-After": "1"})
+
+
+def _passed_on(answer: Answer) -> web.Response:
+    return web.Response(status=answer.status, headers=answer.headers, body=answer.body)

@@ -1,0 +1,99 @@
+"""Views of several workers as one (pure): what each has a part of is added up, what all see is told once."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from gateway.core.snapshot import MAX_SESSIONS
+from gateway.dashboard.turn_log import UPDATES_OF_A_POOL
+
+View = dict[str, Any]
+"""As JSON has it."""
+
+_SUMMED: Final = frozenset(
+    (
+        *("session_count", "running", "waiting", "active_tools", "waiting_by"),
+        *("sessions", "admitted", "lately"),
+        *("window", "kv_budget", "demand", "held"),
+    )
+)
+
+
+def merge_snapshots(views: Sequence[View], *, began_s: float, seq: str) -> View:
+    """`began_s`: when all began; `seq`: where the stream goes on behind what the views tell."""
+    merged: View = {
+        name: None if name in _OWN else _merged(name, [view[name] for view in views]) for name in views[0]
+    }
+    merged["began_s"] = began_s
+    for name, key in _ROWS.items():
+        merged[name] = _rows((row for view in views for row in view[name]), key)
+    if "seq" in merged:
+        merged["seq"] = seq
+        for pool in merged["pools"]:
+            pool["updates"] = _newest(
+                [each for view in views for row in view["pools"] if row["id"] == pool["id"]
+                 for each in row["updates"]],
+                UPDATES_OF_A_POOL, by="at_s",
+            )  # fmt: skip
+        merged["sessions"] = _sessions(views)
+    return merged
+
+
+def merge_graphs(answers: Iterable[Sequence[View]]) -> list[View]:
+    """Each type as the worker learned it that saw most of it: steps are numbered by each on its own."""
+    best: dict[str, View] = {}
+    for graphs in answers:
+        for graph in graphs:
+            if graph["id"] not in best or graph["steps"] > best[graph["id"]]["steps"]:
+                best[graph["id"]] = graph
+    return list(best.values())
+
+
+def _sessions(views: Sequence[View]) -> list[View]:
+    """A session that several know is told as who saw it last knows it."""
+    best: dict[str, View] = {}
+    for view in views:
+        for session in view["sessions"]:
+            known = best.get(session["id"])
+            if known is None or session["last_seen_s"] > known["last_seen_s"]:
+                best[session["id"]] = session
+    return sorted(best.values(), key=lambda each: -each["last_seen_s"])[:MAX_SESSIONS]
+
+
+def _newest(rows: list[View], count: int, *, by: str) -> list[View]:
+    return sorted(rows, key=lambda row: row[by])[-count:]
+
+
+def _rows(rows: Iterable[View], key: Callable[[View], Any]) -> list[View]:
+    """One of each key, in the order in which they came."""
+    groups: dict[Any, list[View]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return [
+        {name: _merged(name, [row[name] for row in group]) for name in group[0]} for group in groups.values()
+    ]
+
+
+def _merged(name: str, values: list[Any]) -> Any:
+    if name in _SUMMED:
+        if isinstance(values[0], dict):
+            keys = dict.fromkeys(key for each in values for key in each)
+            return {key: sum(each.get(key, 0) for each in values) for key in keys}
+        return None if None in values else sum(values)  # no limit for one is no limit for all
+    known = [each for each in values if each is not None]
+    if not known:
+        return None
+    if isinstance(known[0], list):
+        return max(known, key=len)
+    return max(known) if isinstance(known[0], int | float) else known[0]
+
+
+def _id(row: View) -> Any:
+    return row["id"]
+
+
+_ROWS: Final[dict[str, Callable[[View], Any]]] = {
+    "replicas": _id,
+    "pools": _id,
+    "tenants": lambda row: (row["id"], row["pool"]),
+}
+_OWN: Final = frozenset((*_ROWS, "seq", "sessions", "began_s"))
