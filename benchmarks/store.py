@@ -1,8 +1,8 @@
 """What the store of several gateways costs: `python -m benchmarks.store [--json] [--entries N]`.
 
 Starts a redis-server (from PATH or `.cache/programs`) and a local server, each a process of its own, and asks
-them from this one: for 4 keys at a time, one call after the other and 50 at once, and to write behind. Then it
-fills them: what does an entry of a 16-byte key and a 24-byte value take?
+them from this one: for 4 keys at a time, one call after the other and 50 at once, and to write behind. Then
+it fills them: what does an entry of a 16-byte key and a 24-byte value take?
 """
 
 import argparse

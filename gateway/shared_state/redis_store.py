@@ -8,6 +8,7 @@ key, and so one slot of a cluster. Values begin with the byte 1; with another on
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from importlib import resources
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -50,7 +51,7 @@ _Execute = Callable[..., Awaitable[Any]]
 
 
 class RedisStore(RemoteStore):
-    _broken = (OSError, exceptions.RedisError, exceptions.RedisClusterException)
+    _broken = (OSError, EOFError, exceptions.RedisError, exceptions.RedisClusterException)
 
     def __init__(self, url: str, *, password: str | None = None, deadline_s: float = DEADLINE_S) -> None:
         """`url`: redis:// or rediss://, with `+cluster` for a cluster; it may hold user and password.
@@ -72,9 +73,12 @@ class RedisStore(RemoteStore):
         plain_url = parts._replace(scheme=scheme).geturl()
         self._cluster: RedisCluster | None = None
         self._redis: Any = None
+        self._execute: _Execute
         if mode == "cluster":
-            self._cluster = RedisCluster.from_url(plain_url, max_connections=2 * CONNECTIONS, **settings)
-            self._execute: _Execute = self._cluster.execute_command
+            settings["max_connections"] = 2 * CONNECTIONS
+            self._make_cluster = partial(RedisCluster.from_url, plain_url, **settings)
+            self._cluster = self._make_cluster()
+            self._execute = self._cluster.execute_command
         else:
             self._redis = Redis.from_url(plain_url, **settings)
             self._execute = self._redis.execute_command
@@ -144,13 +148,21 @@ class RedisStore(RemoteStore):
         return len(refusals)
 
     async def _connect(self) -> None:
-        if self._cluster is not None:
+        if self._cluster is None:
+            await asyncio.gather(*[self._redis.execute_command("PING") for _ in range(CONNECTIONS)])
+            return
+        try:
             await self._cluster.initialize()
             nodes: list[Any] = self._cluster.get_primaries()
-            pings = [node.execute_command("PING") for node in nodes for _ in range(CONNECTIONS)]
-        else:
-            pings = [self._redis.execute_command("PING") for _ in range(CONNECTIONS)]
-        await asyncio.gather(*pings)
+            await asyncio.gather(
+                *[node.execute_command("PING") for node in nodes for _ in range(CONNECTIONS)]
+            )
+        except BaseException:
+            # Its nodes may all be gone, or have other addresses: the next probe begins with the URL again.
+            old, self._cluster = self._cluster, self._make_cluster()
+            self._execute = self._cluster.execute_command
+            await old.aclose()
+            raise
 
     async def _ping(self) -> None:
         await self._execute("PING")
