@@ -39,16 +39,17 @@ def gateway_process(
     directory: Path,
     settings: str = "",
     *,
+    server: str = "",
     has_probe: bool = False,
     tree: Path = ROOT,
 ) -> Iterator[tuple[str, int]]:
-    """The same; yields the id of its process as well."""
+    """The same; yields the id of its process as well. `server`: more of the section of that name."""
     directory.mkdir(parents=True)
     replicas = ", ".join(f'{{ url = "{url}" }}' for url in backends)
     file, log = directory / "turnpike.toml", directory / "log"
     file.write_text(
         '[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\n'
-        f"[[pools]]\nreplicas = [{replicas}]\n{settings}"
+        f"{server}[[pools]]\nreplicas = [{replicas}]\n{settings}"
     )
     with ExitStack() as stack:
         process = stack.enter_context(_turnpike(log, tree, "serve", str(file)))

@@ -37,6 +37,8 @@ class TurnTrace(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     calls: int
     is_secret: bool
     """Nobody else was given its answer."""
+    is_twin: bool
+    """Another session was given the same."""
     has_secrets: bool
     told_secrets: bool
     states: tuple[tuple[bytes, ReplicaId], ...] = ()

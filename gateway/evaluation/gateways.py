@@ -80,6 +80,10 @@ class ReplayAmong(Replay):
             if place.owner is not None:
                 self._of[request.request] = place.owner
                 self.passed_on += 1
+                owner = self._gateways[place.owner]
+                if not owner.directory.is_here(self.tenant, facts):
+                    for trace in self._runner.run(owner.directory.left_behind(self.tenant, facts)):
+                        owner.brain.handle(ev.SessionAdopted(trace), now=now)
         self._send(request, now)
 
     def _kill(self) -> list[int]:

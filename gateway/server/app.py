@@ -111,11 +111,7 @@ class Gateway:
             is_looked_at=lambda: self.observation.views.is_looked_at,
         )
         self._tenants = tenants = Tenants(config.tenants, salt=fleet_secret)
-        self._peers = (
-            Peers(config, environ, self.driver, fleet_secret, now=self._now)
-            if fleet_secret is not None
-            else None
-        )
+        self._peers = self._open_peers(environ, fleet_secret)
         outbound = Outbound(config.hints, are_keys_required=tenants.are_keys_required)
         stealing = config.routing.stealing
         self._prefills: Prefills | None = None
@@ -161,6 +157,12 @@ class Gateway:
         self._is_handing_over = False
         self._control: web.AppRunner | None = None
         self.control_port = 0
+
+    def _open_peers(self, environ: Mapping[str, str], secret: bytes | None) -> Peers | None:
+        if secret is None:
+            return None
+        is_worker = self._seat is not None
+        return Peers(self._config, environ, self.driver, secret, is_worker=is_worker, now=self._now)
 
     async def start(self) -> None:
         """Raises OSError if an address cannot be bound."""

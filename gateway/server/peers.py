@@ -13,7 +13,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -33,7 +33,7 @@ from gateway.server.listener import Listener
 from gateway.server.listening import listening_sockets
 from gateway.server.relay import framing_of
 from gateway.server.request_parser import HttpRequest
-from gateway.shared_state.directory import HERE, Directory, Peer, Place
+from gateway.shared_state.directory import HERE, Directory, Peer
 from gateway.shared_state.fleet_secret import derived
 from gateway.shared_state.opening import open_shared
 from gateway.shared_state.protocol import Store, StoreUnavailable
@@ -42,6 +42,8 @@ from gateway.upstream.replica import Address, Replica
 from gateway.wire.headers import RawHeaders
 from gateway.wire.hop_by_hop import end_to_end
 from gateway.wire.splice import Chunk
+
+T = TypeVar("T")
 
 _PERIOD_S: Final = 0.1
 _GONE_AFTER_S: Final = 1.0
@@ -77,15 +79,18 @@ class Peers:
         driver: Driver,
         secret: bytes,
         *,
+        is_worker: bool,
         now: Callable[[], float],
     ) -> None:
-        """`secret`: the fleet's."""
+        """`secret`: the fleet's; `is_worker`: it is one of several on this machine, as one has not the time
+        for all."""
         self.alive: dict[str, Peer] = {}
         self.token = f"{derived(secret, 'peers'):x}"
         self.is_leaving = False
         self.passed_on = self.adopted = self.unreached = 0
         self._config = config.shared
         self._environ = environ
+        self._is_worker = is_worker
         self._driver = driver
         self._origin = secrets.token_hex(6)
         self._upstream = msgspec.structs.replace(
@@ -133,7 +138,7 @@ class Peers:
 
     async def tell(self) -> None:
         """Says how this gateway is, and learns how the others are. A store that fails changes nothing."""
-        is_busy = self._load.share() >= _BUSY_FROM
+        is_busy = self._is_worker or self._load.share() >= _BUSY_FROM
         told = _Told(self._url, is_busy, self.is_leaving, self._driver.coordinator.share())
         try:
             others = await self._store.exchange(self._origin, _ENCODER.encode(told), _GONE_AFTER_S)
@@ -202,6 +207,8 @@ class Peers:
         """Passes the request on if a peer has its session: then None. Else what there is to go on with."""
         visitor = request.head.visitor
         tenant: TenantId = visitor.tenant.id
+        if visitor.was_passed_on:
+            return await self._in_task(self.directory.left_behind(tenant, facts))
         for _ in range(2):
             # In a task of its own: who waits is none, and a store's client needs one.
             place = await self._in_task(self.directory.find(tenant, visitor.client, facts))
@@ -216,7 +223,7 @@ class Peers:
             self.alive.pop(link.id, None)  # until it says again that it lives
         return HERE.adopted
 
-    async def _in_task(self, finding: Coroutine[Any, Any, Place]) -> Place:
+    async def _in_task(self, finding: Coroutine[Any, Any, T]) -> T:
         task = self._loop.create_task(finding)
         try:
             return await task

@@ -51,7 +51,7 @@ class Place(msgspec.Struct, frozen=True):
     owner: str | None = None
     """None: here."""
     adopted: tuple[TurnTrace, ...] = ()
-    """What gateways that are gone knew of its session."""
+    """What gateways that are gone knew of its session, oldest first."""
 
 
 HERE: Final = Place()
@@ -107,6 +107,19 @@ class Directory:
             return HERE
         return self._home(tenant, client, facts)
 
+    async def left_behind(self, tenant: TenantId, facts: RequestFacts) -> tuple[TurnTrace, ...]:
+        """For a request that another gateway passed on: what one that is gone knew of its session, if this
+        gateway knows nothing. Its session may have been taken over by another of its turns."""
+        if not facts.transcript.blocks and not facts.state_ids:
+            return ()
+        try:
+            found = await self._look_up(evidence.of_request(tenant, facts))
+            if not found or found[0][0] == self.origin or found[0][0] in self._peers:
+                return ()
+            return (await self._adopt(tenant, found)).adopted
+        except StoreUnavailable:
+            return ()
+
     async def _look_up(self, names: Sequence[int]) -> list[tuple[str, bytes]]:
         """Who published each piece of evidence, and of which turn it is; the strongest first."""
         values = await self._store.find([_name_key(name) for name in names])
@@ -122,14 +135,14 @@ class Directory:
         lost = list(dict.fromkeys(turn for owner, turn in found if owner not in self._peers))
         values = await self._store.find([_turn_key(tenant, turn) for turn in lost[:_MAX_ADOPTED]])
         traces = [_TRACE.decode(value) for value in values if value is not None]
-        ours = tuple(trace for trace in reversed(traces) if trace.tenant == tenant)
+        ours = sorted((trace for trace in traces if trace.tenant == tenant), key=lambda trace: trace.turns)
         if ours:
             key, me = _heir_key(ours[-1].session), self.origin.encode("ascii")
             heir = (await self._store.claim(key, me, self._idle_s)).decode("ascii")
             if heir in self._peers:
                 return Place(heir)
             self._store.publish([Entry(key, me, self._idle_s)])  # an heir that is gone, too
-        return Place(adopted=ours)
+        return Place(adopted=tuple(ours))
 
     def _home(self, tenant: TenantId, client: str, facts: RequestFacts) -> Place:
         stated, has_quota = facts.explicit, tenant in self._with_quotas

@@ -123,7 +123,7 @@ class RemoteStore(ABC):
         return payloads
 
     async def flush(self) -> None:
-        while self._waiting and self.is_up:
+        while (self._waiting or self._writer is not None) and self.is_up:
             if self._writer is None:
                 self._writer = self._loop.create_task(self._write_waiting())
             await asyncio.wait([self._writer])

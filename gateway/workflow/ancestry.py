@@ -143,7 +143,7 @@ def _prove(link: Link, traces: Traces, facts: RequestFacts, ids: _Ids) -> Link:
     turn = link.turn
     if link.is_choice or link.source is SessionSource.PREFIX:
         return link
-    if turn.client != facts.client or turn.is_continued:
+    if turn.client != facts.client or turn.is_continued or turn.is_twin:
         return link
     is_told = _was_told(turn, traces, facts)
     is_by_id = link.source is not SessionSource.ECHO and not ids.are_counters

@@ -175,6 +175,7 @@ class Sessions(Shelf):
 
     def trace_of(self, turn: Turn) -> TurnTrace:
         session, thread = turn.session, turn.thread
+        traces = self.traces_of(session.tenant)
         return TurnTrace(
             tenant=session.tenant,
             session=session.id,
@@ -200,13 +201,15 @@ class Sessions(Shelf):
             chars=turn.chars,
             minted=turn.minted,
             calls=turn.calls,
-            is_secret=self.traces_of(session.tenant).is_secret(turn),
+            is_secret=traces.is_secret(turn),
+            is_twin=turn.is_twin or traces.has_twin(turn),
             has_secrets=turn.has_secrets,
             told_secrets=turn.told_secrets,
         )
 
     def adopt(self, trace: TurnTrace, *, now: float) -> Session | None:
-        """Takes a turn of another gateway for one of ours; its session, if that is new here."""
+        """Takes a turn of another gateway for one of ours, in the order in which they were; its session, if
+        that is new here."""
         known = self.get(trace.session)
         session = known or self.restore(trace, now=now)
         thread = self.thread_of(session, trace)
@@ -231,11 +234,14 @@ class Sessions(Shelf):
             chars=trace.chars,
             minted=trace.minted,
             calls=trace.calls,
+            is_twin=trace.is_twin,
             has_secrets=trace.has_secrets,
             told_secrets=trace.told_secrets,
         )
         session.log.append(turn)
         if not turn.is_side:
+            if thread.tip is not None:
+                thread.tip.next, thread.tip.is_answered = turn, True
             thread.tip = turn
         self.traces_of(trace.tenant).adopt(turn, is_secret=trace.is_secret)
         self.touch(session, now=now)

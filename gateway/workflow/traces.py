@@ -116,6 +116,14 @@ class Traces:
         for minted in turn.minted:
             self.add_minted(turn, minted)
 
+    def has_twin(self, turn: Turn) -> bool:
+        """Whether another session's turn left the same evidence."""
+        if turn.minted:
+            alike = [other for minted in turn.minted for other in holders(self.minted, minted)]
+        else:
+            alike = [other for other in holders(self.tails, turn.tail) if other.text == turn.text]
+        return any(other.session is not turn.session for other in alike)
+
     def is_secret(self, turn: Turn) -> bool:
         """Whether nobody knows its answer but who was given it: it is long, and was given to one session.
 

@@ -79,6 +79,8 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     """Its request holds ids or an answer that its own run alone was given."""
     told_secrets: bool = False
     """Such an answer stands in its conversation, so the hash of that is a secret, too."""
+    is_twin: bool = False
+    """It was another gateway's, where another session was given the same: it proves nothing."""
     spawned: int = 0
     """Sub-agents that were recognised by its calls."""
 
