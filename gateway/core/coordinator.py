@@ -209,6 +209,7 @@ class Coordinator:
                 self._tell(self.sessions.finish(event.session, now=now), now=now)
             case ev.SessionAdopted():
                 self._tell(self.sessions.adopt(event.trace, now=now), now=now)
+                self.gate.adopt(event.trace, now=now)
             case ev.DrainStarted():
                 self._is_draining = True
             case ev.TimerFired():

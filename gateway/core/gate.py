@@ -29,10 +29,21 @@ from gateway.core.migrations import Migrations
 from gateway.core.stream import Stream
 from gateway.core.to_engines import ToEngines
 from gateway.domain.by_agent import AgentKey
-from gateway.domain.decision import Admit, Placement, PlacementReason, Refusal, Wait, WaitReason
+from gateway.domain.decision import (
+    Admit,
+    Edge,
+    Placement,
+    PlacementReason,
+    Refusal,
+    SessionRef,
+    SessionSource,
+    Wait,
+    WaitReason,
+)
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, RequestId
 from gateway.domain.request import Answer, Usage, Work
+from gateway.domain.turn_trace import TurnTrace
 from gateway.fleet.trickle import Trickle
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 from gateway.routing.ranks import Ranks
@@ -219,6 +230,20 @@ class Gate:
             while (request := self._trickle.next_to_move(pool, replicas)) is not None:
                 self.waiting_room.release(request)
                 self.pools_with_room[pool] = None
+
+    def adopt(self, trace: TurnTrace, *, now: float) -> None:
+        """A turn of another gateway's: what it left is where it ran."""
+        if trace.replica is None or self._fleet.get(trace.replica) is None or trace.is_side:
+            return
+        session = SessionRef(
+            session=trace.session,
+            source=SessionSource(trace.source),
+            confidence=trace.confidence,
+            thread=trace.thread,
+            edge=Edge.CONTINUES,
+        )
+        usage = Usage(prompt_tokens=trace.prompt_tokens, output_tokens=trace.output_tokens)
+        self.placement.adopt(session, trace.replica, usage, now=now)
 
     def turn_over(self, live: LiveRequest, answer: Answer | None, *, now: float) -> None:
         """Tells admission how a request ended, whatever became of it."""

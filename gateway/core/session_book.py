@@ -251,6 +251,8 @@ class SessionBook:
             names.append(evidence.of_answer(tenant, turn.tail, turn.text))
         trace = self.sessions.trace_of(turn)
         if answer is not None and live.tried:
+            trace.replica = live.tried[-1]
+            trace.prompt_tokens, trace.output_tokens = answer.usage.prompt_tokens, answer.usage.output_tokens
             trace.states = tuple((state_key(tenant, each), live.tried[-1]) for each in answer.state_ids)
         self.published.append(Publish(request=turn.request, tenant=tenant, names=tuple(names), trace=trace))
 

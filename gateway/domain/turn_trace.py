@@ -41,5 +41,9 @@ class TurnTrace(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """Another session was given the same."""
     has_secrets: bool
     told_secrets: bool
+    replica: ReplicaId | None = None
+    """Where it ran, so where its state is."""
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
     states: tuple[tuple[bytes, ReplicaId], ...] = ()
     """Keys of what it stored at a replica, and which one that is."""

@@ -72,6 +72,9 @@ class PlacementPolicy:
         """A turn was answered, to its end. `pauses`: the session's tools run now; `is_movable`: no state of
         it lives on that replica, and to send it to another one harms nobody."""
 
+    def adopt(self, session: SessionRef, replica: ReplicaId, usage: Usage, *, now: float) -> None:
+        """A turn of it ran there, by another gateway's decision."""
+
     def look_around(self, candidates: Sequence[ReplicaLoad], *, now: float) -> Steal | None:
         """What the replicas of a pool run, when a turn there has ended. Whose session is to be moved now, if
         anybody's, while its tools run."""

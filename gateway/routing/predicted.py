@@ -235,6 +235,10 @@ class PredictedPlacement(PlacementPolicy):
             new_tokens = usage.prompt_tokens - usage.cached_tokens
             self._new_tokens += _AVERAGED * (new_tokens - self._new_tokens)
 
+    def adopt(self, session: SessionRef, replica: ReplicaId, usage: Usage, *, now: float) -> None:
+        self.ledger.settle(session, replica, now=now)
+        self.ledger.turn_over((session.session, session.thread), replica, usage)
+
     def look_around(self, candidates: Sequence[ReplicaLoad], *, now: float) -> Steal | None:
         if len(candidates) < 2:
             return None

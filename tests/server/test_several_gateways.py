@@ -61,7 +61,8 @@ def agent(task: str, step: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
 async def ask(bench: Bench, among: list[Bench], task: str, step: int) -> Any:
     messages, reply = agent(task, step)
     for each in among:
-        each.backend.script = sends(completion(reply))
+        for backend in each.backends:
+            backend.script = sends(completion(reply))
     response = await bench.ask(chat(*messages))
     assert response.status == 200 and response.json()["choices"][0]["message"] == reply
     return response
@@ -124,6 +125,23 @@ async def test_a_session_goes_on_when_its_gateway_is_gone(several, monkeypatch):
         response = await ask(others[step % 2], others, "orphan", step)
         assert session_of(response) == before
     assert sorted(len(bench.brain.sessions.sessions) for bench in others) == [0, 1], "one of them has it"
+
+
+async def test_a_session_goes_on_where_its_state_is(several, monkeypatch):
+    gateways = await several(2, replicas=2)
+    for backend in gateways[0].backends + gateways[1].backends:
+        backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")
+    busy = await gateways[0].connect()
+    busy.send(chat(user("Keep a replica busy, please"), stream=True))
+    await asyncio.wait_for(busy.reader.readuntil(DELTA), PATIENCE_S)
+    home = next(bench for bench in gateways if bench.brain.live)
+    other = next(bench for bench in gateways if bench is not home)
+    began = (await ask(home, gateways, "state", 0)).all(b"x-turnpike-replica")
+    busy.reset()
+    await eventually(lambda: not home.brain.live)
+    await kill(home, monkeypatch)
+    another = (await ask(other, gateways, "another", 0)).all(b"x-turnpike-replica")
+    assert (await ask(other, gateways, "state", 1)).all(b"x-turnpike-replica") == began != another
 
 
 async def kill(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
