@@ -108,6 +108,7 @@ class Gateway:
             if fleet_secret is not None
             else None
         )
+        self.observation.peers = self._peers
         outbound = Outbound(config.hints, are_keys_required=tenants.are_keys_required)
         stealing = config.routing.stealing
         self._prefills: Prefills | None = None
@@ -206,8 +207,10 @@ class Gateway:
         if self._peers is not None:
             await self._peers.leave()
         self.driver.send(ev.DrainStarted())
-        if not await self.listener.drain(self._config.server.drain_s):
-            _log.warning("%d connections are cut off at the end of the drain", self.listener.connection_count)
+        listeners = [self.listener, *([self._peers.listener] if self._peers is not None else [])]
+        await asyncio.gather(*(each.drain(self._config.server.drain_s) for each in listeners))
+        if left := sum(each.connection_count for each in listeners):
+            _log.warning("%d connections are cut off at the end of the drain", left)
 
     async def stop(self) -> None:
         self.listener.close()

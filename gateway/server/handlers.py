@@ -142,7 +142,7 @@ class Handlers:
             message = "The body could not be read."
             client.refuse(endpoint.protocol, Refusal(reason=RefusalReason.MALFORMED_HTTP, message=message))
             return
-        if self._peers is not None and not visitor.was_passed_on and not self._peers.has(visitor, facts):
+        if self._peers is not None and not self._peers.has(visitor, facts):
             left = await self._peers.place(client, request, facts)
             if left is None:
                 return

@@ -250,7 +250,7 @@ async def test_a_gateway_that_was_taken_for_gone_asks_for_its_own_sessions():
     gateways.turn("b", facts_of(*SECOND), done)
     gateways.peers["b"]["a"] = Peer()  # it was only paused
     third = facts_of(*SECOND, done, user("Thanks"))
-    gateways.directories["a"].was_gone()
+    gateways.directories["a"].is_in_doubt = True
     assert not gateways.directories["a"].is_here(TENANT, facts_of(*SECOND))
     assert await gateways.goes_to("a", third) == "b"
 
