@@ -5,7 +5,17 @@ import signal
 
 import pytest
 
-from tests.several.fleet import Agent, Pace, at_work, failures_of, now, running_fleet, slowest_s, turns_since
+from tests.several.fleet import (
+    Agent,
+    Fleet,
+    Pace,
+    at_work,
+    failures_of,
+    now,
+    running_fleet,
+    slowest_s,
+    turns_since,
+)
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
@@ -25,6 +35,7 @@ async def test_traffic_goes_on_without_redis_and_gateways_meet_again_when_it_is_
             fleet.redis.start()  # empty
             await fleet.know_one_another(fleet.gateways, within_s=5.0)
         assert not failures_of(workers)
+        assert await adopted(fleet) == 0, "nobody was gone"
         assert slowest_s(workers, since_s=killed_s - 1.0) < DEADLINE_S + BUSY_S
         newcomer = await fleet.another()
         await fleet.know_one_another(fleet.gateways, within_s=5.0)
@@ -54,6 +65,10 @@ async def test_redis_and_a_gateway_die_together(tmp_path):
         await runs_are_one_session(fleet.agent("late-0"), fleet.agent("late-1", streams=True))
 
 
+async def adopted(fleet: Fleet) -> float:
+    return sum([await each.metric("sessions_adopted_total") for each in fleet.gateways])
+
+
 async def runs_are_one_session(*agents: Agent) -> None:
     await asyncio.gather(*(agent.run(turns=6) for agent in agents))
     assert [len(agent.sessions) for agent in agents] == [1] * len(agents)
@@ -77,6 +92,7 @@ async def test_a_redis_that_hangs_costs_a_deadline_at_most(tmp_path):
             fleet.redis.send(signal.SIGCONT)
             await asyncio.sleep(0.5)
         assert not failures_of(fleet.agents)
+        assert await adopted(fleet) == 0, "nobody was gone"
         assert slowest_s([first], since_s=hung_s) < BUSY_S
         assert slowest_s(others, since_s=hung_s) < DEADLINE_S + BUSY_S
         await fleet.know_one_another(fleet.gateways, within_s=5.0)
