@@ -12,6 +12,7 @@ from gateway.upstream.errors import ConnectFailed
 from gateway.upstream.health import vllm_abilities
 from gateway.upstream.moments import Run
 from gateway.upstream.replica import Address, Replica
+from gateway.wire.splice import Chunk
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ async def test_what_is_asked_of_a_replica_that_is_closed_meanwhile_is_not_sent_a
     replica = Replica(ReplicaId("r"), PoolId("p"), address, config=UpstreamConfig(), api_key=None, tls=None)
 
     async def ask() -> UpstreamConnection:
-        request = [b"GET / HTTP/1.1\r\nHost: r\r\n\r\n"]
+        request: list[Chunk] = [b"GET / HTTP/1.1\r\nHost: r\r\n\r\n"]
         return await replica.exchange(request, is_head_request=False, may_repeat=True)
 
     outcome: list[str] = []
