@@ -111,7 +111,7 @@ class Gateway:
             is_looked_at=lambda: self.observation.views.is_looked_at,
         )
         self._tenants = tenants = Tenants(config.tenants, salt=fleet_secret)
-        self._peers = self._open_peers(environ, fleet_secret)
+        self._peers = self.observation.peers = self._open_peers(environ, fleet_secret)
         outbound = Outbound(config.hints, are_keys_required=tenants.are_keys_required)
         stealing = config.routing.stealing
         self._prefills: Prefills | None = None
@@ -248,8 +248,10 @@ class Gateway:
         await self._drain_connections()
 
     async def _drain_connections(self) -> None:
-        if not await self.listener.drain(self._config.server.drain_s):
-            _log.warning("%d connections are cut off at the end of the drain", self.listener.connection_count)
+        listeners = [self.listener, *([self._peers.listener] if self._peers is not None else [])]
+        await asyncio.gather(*(each.drain(self._config.server.drain_s) for each in listeners))
+        if left := sum(each.connection_count for each in listeners):
+            _log.warning("%d connections are cut off at the end of the drain", left)
 
     async def stop(self) -> None:
         self.listener.close()

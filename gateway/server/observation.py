@@ -23,6 +23,7 @@ from gateway.server.driver import Driver
 from gateway.server.events import Events
 from gateway.server.handover import Handover
 from gateway.server.hint_sender import HintSender
+from gateway.server.peers import Peers
 from gateway.server.tasks import TaskGroup, Work
 from gateway.server.tenants import Tenants
 from gateway.telemetry.export import TraceExport
@@ -65,6 +66,8 @@ class Observation:
         traced = coordinator.sessions.tools.traced
         self.hints: HintSender | None = None
         """To be set by whoever sends hints."""
+        self.peers: Peers | None = None
+        """To be set if there may be other gateways."""
         self.metrics = Metrics(
             self._gauges,
             {
@@ -76,6 +79,18 @@ class Observation:
                     lambda: _count(self.hints, "dropped"),
                 ),
                 "hints_failed": ("Hints that no engine took", lambda: _count(self.hints, "failed")),
+                "requests_passed_on": (
+                    "Requests that went to the gateway that has their session",
+                    lambda: _count(self.peers, "passed_on"),
+                ),
+                "sessions_adopted": (
+                    "Sessions that went on here when their gateway was gone",
+                    lambda: _count(self.peers, "adopted"),
+                ),
+                "peers_unreached": (
+                    "Requests that another gateway was to get, and did not take",
+                    lambda: _count(self.peers, "unreached"),
+                ),
                 "event_gaps": ("Gaps told to readers of events", lambda: _count(self._frames, "gaps")),
                 "spans_sent": ("Spans that a collector took", lambda: _count(self._export, "sent")),
                 "spans_dropped": ("Spans that no collector took", lambda: _count(self._export, "dropped")),
@@ -92,6 +107,7 @@ class Observation:
             restarts=tasks.restarts,
             local_faults=local_faults.counts,
             connections=connections,
+            peers=lambda: len(self.peers.alive) if self.peers is not None else 0,
         )
         self.views = Views(coordinator, self._ring, self._signals, self._holdings, clock=clock)
         self.views.graphs = lambda: view_graphs(coordinator.sessions.predictor.conversations)

@@ -4,15 +4,22 @@ Each gateway says every `_PERIOD_S` that it lives, in the shared store; who has 
 `_GONE_AFTER_S` is gone, and its sessions go on elsewhere. A request goes to a peer as it came, over a
 listener of the peers' own, with the address that it came from and a secret that only the fleet knows.
 
-Invariants: a request is passed on at most once; a client cannot claim to be a peer; where no peer answers,
-the request is decided here.
+A gateway that could not say that it lives may have been taken for gone. It asks who has its sessions, and
+gives back what was passed on to it and is another's by now. A store that was away has forgotten who lives:
+until all had the time to say so again, those who lived before are taken to live.
+
+Invariants: a request is passed on at most once; a client cannot claim to be a peer; where no peer answers or
+takes it, the request is decided here; gateways that do not know the same secret pass nothing on.
 """
 
 import asyncio
+import contextlib
 import hmac
+import logging
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -34,7 +41,7 @@ from gateway.server.listening import listening_sockets
 from gateway.server.relay import framing_of
 from gateway.server.request_parser import HttpRequest
 from gateway.shared_state.directory import HERE, Directory, Peer
-from gateway.shared_state.fleet_secret import derived
+from gateway.shared_state.fleet_secret import SETTLES_S, derived, keep
 from gateway.shared_state.opening import open_shared
 from gateway.shared_state.protocol import Store, StoreUnavailable
 from gateway.upstream.errors import AnswerCut, AnswerMissing, UpstreamError
@@ -45,6 +52,7 @@ from gateway.wire.splice import Chunk
 
 T = TypeVar("T")
 
+_log: Final = logging.getLogger(__name__)
 _PERIOD_S: Final = 0.1
 _GONE_AFTER_S: Final = 1.0
 """Ten periods. A process that computes for longer than that in one go is taken for gone."""
@@ -53,7 +61,11 @@ _BUSY_FROM: Final = 0.5
 serves all, above it the others must help."""
 _BUSY_OVER_S: Final = 1.0
 _CONNECT_WITHIN_S: Final = 0.5
+_KEEPS_SECRET_EVERY: Final = 10
+"""Periods."""
 _PASSED: Final = b"x-turnpike-passed"
+_BACK: Final = b"x-turnpike-passed: back\r\n"
+"""In an answer: the request is not for the one that got it, which did nothing with it."""
 _DROPPED: Final = frozenset((b"content-length", b"expect", _PASSED))
 
 
@@ -64,6 +76,8 @@ class _Told(msgspec.Struct, frozen=True, array_like=True):
     is_busy: bool
     is_leaving: bool
     share: Share
+    fleet: int
+    """The same at all that know the same secret."""
 
 
 class Peers:
@@ -88,6 +102,8 @@ class Peers:
         self.token = f"{derived(secret, 'peers'):x}"
         self.is_leaving = False
         self.passed_on = self.adopted = self.unreached = 0
+        self._secret = secret
+        self._fleet = derived(secret, "fleet")
         self._config = config.shared
         self._environ = environ
         self._is_worker = is_worker
@@ -101,8 +117,11 @@ class Peers:
         self._now = now
         self._url = ""
         self._links: dict[str, Replica] = {}
-        self._told_s = now()
-        self._has_shared = False
+        self._told_s = self._tried_s = now()
+        """When it said last, and when it last tried to say, that it lives."""
+        self._doubted_s = self._settled_s = now()
+        self._others: dict[str, _Told] = {}
+        self._has_shared = self._has_warned = False
         self._load = _Load(now)
         self._loop = asyncio.get_running_loop()
         self._idle_s = config.sessions.idle_s
@@ -133,42 +152,65 @@ class Peers:
     async def watch(self) -> None:
         """Endless, for the caller to run as a task."""
         while True:
-            await self.tell()
-            await asyncio.sleep(_PERIOD_S)
+            for _ in range(_KEEPS_SECRET_EVERY):
+                await self.tell()
+                await asyncio.sleep(_PERIOD_S)
+            await self._keep_secret()
+
+    async def _keep_secret(self) -> None:
+        """A store that lost it would give who starts another one."""
+        with contextlib.suppress(StoreUnavailable):
+            if not await keep(self._store, self._secret) and not self._has_warned:
+                self._has_warned = True
+                _log.warning("the shared store has another secret: sessions are shared after a restart")
 
     async def tell(self) -> None:
         """Says how this gateway is, and learns how the others are. A store that fails changes nothing."""
         is_busy = self._is_worker or self._load.share() >= _BUSY_FROM
-        told = _Told(self._url, is_busy, self.is_leaving, self._driver.coordinator.share())
+        told = _Told(self._url, is_busy, self.is_leaving, self._driver.coordinator.share(), self._fleet)
+        self._doubt_if_stopped()
+        self._tried_s = now = self._now()
         try:
-            others = await self._store.exchange(self._origin, _ENCODER.encode(told), _GONE_AFTER_S)
+            values = await self._store.exchange(self._origin, _ENCODER.encode(told), _GONE_AFTER_S)
         except StoreUnavailable:
+            self._tried_s = self._now()  # to wait for the store is not to stand still
             return
-        now = self._now()
-        if now - self._told_s > _GONE_AFTER_S:
-            self.directory.was_gone()
+        others = _decoded(values)
+        was_away = now - self._told_s > _GONE_AFTER_S
         self._told_s = now
+        if was_away:
+            self._doubt()
+            self._settled_s = now + SETTLES_S
+            await self._keep_secret()
+        if now < self._settled_s:
+            others = {**self._others, **others}
+        self._others = others
         self.alive.clear()
-        shares = []
-        for origin, value in others.items():
-            try:
-                peer = _TOLD.decode(value)
-            except msgspec.MsgspecError:
-                continue  # another version of us
-            shares.append(peer.share)
-            if not peer.is_leaving:
+        for origin, peer in others.items():
+            if peer.fleet == self._fleet and not peer.is_leaving:
                 self.alive[origin] = Peer(is_busy=peer.is_busy)
                 self._link(origin, peer.url)
         for origin in [each for each in self._links if each not in others]:
             self._links.pop(origin).close()
+        shares = tuple(each.share for each in others.values())
         if shares or self._has_shared:
-            self._driver.send(ev.SharesReceived(tuple(shares)))
+            self._driver.send(ev.SharesReceived(shares))
         self._has_shared = bool(shares)
+
+    def _doubt(self) -> None:
+        self.directory.is_in_doubt = True
+        self._doubted_s = self._now()
+
+    def _doubt_if_stopped(self) -> None:
+        """The process may have stood still; what waits at its sockets then comes before `tell`."""
+        if self._now() - self._tried_s > _GONE_AFTER_S:
+            self._doubt()
 
     async def leave(self) -> None:
         """The others stop passing requests on to this gateway, and go on with its sessions."""
         if not self.is_leaving:
             self.is_leaving = True
+            self._doubt()
             await self.tell()
 
     def _link(self, origin: str, url: str) -> None:
@@ -187,6 +229,8 @@ class Peers:
     def sweep(self, *, now: float) -> None:
         for link in self._links.values():
             link.sweep(now=now)
+        if now - self._doubted_s > self._idle_s and not self.is_leaving:
+            self.directory.is_in_doubt = False  # what it knew then is forgotten
 
     async def close(self) -> None:
         for link in self._links.values():
@@ -197,6 +241,7 @@ class Peers:
 
     def has(self, visitor: Visitor, facts: RequestFacts) -> bool:
         """Whether the request is for this gateway to decide, as far as that is known without asking."""
+        self._doubt_if_stopped()
         return self.directory.is_here(visitor.tenant.id, facts)
 
     # --- passing on ------------------------------------------------------------------------------
@@ -204,23 +249,28 @@ class Peers:
     async def place(
         self, client: ClientConnection, request: HttpRequest, facts: RequestFacts
     ) -> tuple[TurnTrace, ...] | None:
-        """Passes the request on if a peer has its session: then None. Else what there is to go on with."""
+        """Passes the request on if a peer has its session, or back: then None. Else what there is to go on
+        with."""
         visitor = request.head.visitor
         tenant: TenantId = visitor.tenant.id
-        if visitor.was_passed_on:
+        if visitor.was_passed_on and not self.directory.is_in_doubt:
             return await self._in_task(self.directory.left_behind(tenant, facts))
         for _ in range(2):
             # In a task of its own: who waits is none, and a store's client needs one.
             place = await self._in_task(self.directory.find(tenant, visitor.client, facts))
             link = self._links.get(place.owner) if place.owner is not None else None
+            if visitor.was_passed_on and (link is not None or self.listener.is_draining):
+                client.respond(HTTPStatus.MISDIRECTED_REQUEST, _BACK, b"")
+                return None
             if link is None:
-                self.adopted += len(place.adopted)
+                self.adopted += len({trace.session for trace in place.adopted})
                 return place.adopted
             if await self._pass_on(link, client, request, facts):
                 self.passed_on += 1
                 return None
             self.unreached += 1
             self.alive.pop(link.id, None)  # until it says again that it lives
+            self._others.pop(link.id, None)
         return HERE.adopted
 
     async def _in_task(self, finding: Coroutine[Any, Any, T]) -> T:
@@ -251,6 +301,8 @@ class Peers:
         try:
             head = upstream.head
             assert head is not None
+            if head.status == HTTPStatus.MISDIRECTED_REQUEST and _BACK in head.start:
+                return False
             client.start_response(head.start, framing_of(head, request.head))
             client.follow(upstream)
             upstream.set_sink(client.write)
@@ -272,6 +324,14 @@ class Peers:
         lines.append(b"%s: %s %s\r\n" % (_PASSED, self.token.encode(), client))
         lines.append(b"Content-Length: %d\r\n\r\n" % len(request.body))
         return [b"".join(lines), request.body] if request.body else [b"".join(lines)]
+
+
+def _decoded(values: Mapping[str, bytes]) -> dict[str, _Told]:
+    others = {}
+    for origin, value in values.items():
+        with contextlib.suppress(msgspec.MsgspecError):  # another version of us
+            others[origin] = _TOLD.decode(value)
+    return others
 
 
 class PeerDoor(Door):

@@ -4,7 +4,8 @@ Source: ours (docs/several-gateways.md). A session lives at one gateway, which a
 receives a turn of it passes the request on. Three rules, the first that applies:
 
 1. this gateway knows evidence of the request: here, without asking anybody;
-2. the store knows a gateway that published some of it: there; if that is gone, here, with what it published;
+2. the store knows a gateway that published some of it: there; if that is gone, at its heir, with what it
+   published;
 3. nobody knows it, so it begins something new: at the home of its tenant if that has a quota, which is so
    counted in one place; else of what it names as its session; else of its client, but here if that gateway is
    busy.
@@ -76,29 +77,28 @@ class Directory:
         self._knows = knows
         self._idle_s = idle_s
         self._with_quotas = frozenset(with_quotas)
-        self._is_in_doubt = False
-
-    def was_gone(self) -> None:
-        """The others may have taken this gateway for gone, and its sessions over: it asks from now on."""
-        self._is_in_doubt = True
+        self.is_in_doubt = False
+        """The others may have taken this gateway for gone, and its sessions over: it asks for these, too."""
 
     def is_here(self, tenant: TenantId, facts: RequestFacts) -> bool:
         """Whether that is known without asking anybody."""
         if facts.work is not Work.GENERATE and not facts.state_ids and not facts.stores:
             return True
-        return not self._is_in_doubt and self._knows(tenant, facts)
+        return not self.is_in_doubt and self._knows(tenant, facts)
 
     async def find(self, tenant: TenantId, client: str, facts: RequestFacts) -> Place:
         """`client`: the address that it comes from. Never raises for a store that fails."""
         names = evidence.of_request(tenant, facts)
         try:
             found = await self._look_up(names) if names else []
+            if not found and self._knows(tenant, facts):
+                return HERE  # the store has lost it
             if not found and (facts.transcript.blocks or facts.state_ids):
                 await asyncio.sleep(_SECOND_LOOK_S)
                 found = await self._look_up(names)
             if found:
                 owner = found[0][0]
-                if owner == self.origin:
+                if owner == self.origin and not self.is_in_doubt:
                     return HERE
                 if owner in self._peers:
                     return Place(owner)
@@ -131,7 +131,7 @@ class Directory:
         return found
 
     async def _adopt(self, tenant: TenantId, found: Sequence[tuple[str, bytes]]) -> Place:
-        """A session whose gateway is gone; of several that find it so, the first has it."""
+        """A session whose gateway is gone, or was; of several that find it so, the first has it."""
         lost = list(dict.fromkeys(turn for owner, turn in found if owner not in self._peers))
         values = await self._store.find([_turn_key(tenant, turn) for turn in lost[:_MAX_ADOPTED]])
         traces = [_TRACE.decode(value) for value in values if value is not None]
@@ -142,7 +142,7 @@ class Directory:
             if heir in self._peers:
                 return Place(heir)
             self._store.publish([Entry(key, me, self._idle_s)])  # an heir that is gone, too
-        return Place(adopted=tuple(ours))
+        return HERE if found[0][0] == self.origin else Place(adopted=tuple(ours))
 
     def _home(self, tenant: TenantId, client: str, facts: RequestFacts) -> Place:
         stated, has_quota = facts.explicit, tenant in self._with_quotas

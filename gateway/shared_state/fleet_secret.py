@@ -1,35 +1,56 @@
 """One secret that all gateways of a store know: by it they hash alike, name anonymous tenants alike, and know
-one another."""
+one another.
+
+A store that comes back empty gets it again from those that run. So who starts and finds none waits until they
+had the time to.
+"""
 
 import asyncio
-import contextlib
 import hashlib
+import math
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from gateway.config.shared import SharedConfig
+from gateway.shared_state.breaker import LONGEST_WAIT_S
+from gateway.shared_state.memory import MemoryStore
 from gateway.shared_state.opening import open_shared
-from gateway.shared_state.protocol import StoreUnavailable
+from gateway.shared_state.protocol import Store, StoreUnavailable
 
 _KEY: Final = b"secret"
 _BYTES: Final = 32
 _TTL_S: Final = 30 * 86_400.0
-"""Each start renews it; a gateway that runs for longer alone shares it with nobody any more."""
-_TRIES, _BETWEEN_S = 50, 0.1
+_PATIENCE_S, _BETWEEN_S = 5.0, 0.1
+SETTLES_S: Final = LONGEST_WAIT_S + 1.0
+"""So long after a store came back all gateways that run have reached it."""
 
 
 async def fleet_secret(config: SharedConfig, environ: Mapping[str, str], clock: Callable[[], float]) -> bytes:
     """Raises StoreUnavailable if the store does not answer for some seconds."""
     store = await open_shared(config, environ, clock)
+    settles_s = 0.0 if isinstance(store, MemoryStore) else SETTLES_S
+    gives_up_s, empty_s = clock() + _PATIENCE_S, math.inf
     try:
-        for _ in range(_TRIES):
-            with contextlib.suppress(StoreUnavailable):
-                return await store.claim(_KEY, secrets.token_bytes(_BYTES), _TTL_S)
+        while True:
+            try:
+                (there,) = await store.find([_KEY])
+                if there is not None:
+                    return there
+                empty_s = min(empty_s, clock())
+                if clock() >= empty_s + settles_s:
+                    return await store.claim(_KEY, secrets.token_bytes(_BYTES), _TTL_S)
+            except StoreUnavailable:
+                if clock() >= gives_up_s:
+                    raise
             await asyncio.sleep(_BETWEEN_S)
-        return await store.claim(_KEY, secrets.token_bytes(_BYTES), _TTL_S)
     finally:
         await store.aclose()
+
+
+async def keep(store: Store, secret: bytes) -> bool:
+    """Puts the secret there where it is missing, and renews it; False if another one is there."""
+    return await store.claim(_KEY, secret, _TTL_S) == secret
 
 
 def derived(secret: bytes, purpose: str) -> int:

@@ -28,13 +28,15 @@ class Metrics(Collector):
         restarts: Mapping[str, int] | None = None,
         local_faults: Mapping[str, int] | None = None,
         connections: Callable[[], int] = lambda: 0,
+        peers: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`restarts`: of background loops, by name; `local_faults`: by kind; `connections`: of clients.
-        Somebody else counts them."""
+        """`restarts`: of background loops, by name; `local_faults`: by kind; `connections`: of clients;
+        `peers`: other gateways that live. Somebody else counts them."""
         self._gauges = gauges
         self._restarts = restarts if restarts is not None else {}
         self._local_faults = local_faults if local_faults is not None else {}
         self._connections = connections
+        self._peers = peers
         self._odometers = dict(odometers or {})
         self._counts = Counts()
         self.take = self._counts.take
@@ -62,6 +64,11 @@ class Metrics(Collector):
             "turnpike_client_connections",
             "Open connections of clients, those in their TLS handshake included",
             self._connections(),
+        )
+        yield GaugeMetricFamily(
+            "turnpike_peers_alive",
+            "Other gateways of the same store that live and take requests",
+            self._peers(),
         )
         for name, (what, read) in self._odometers.items():
             counter = CounterMetricFamily(f"turnpike_{name}", what)

@@ -103,6 +103,7 @@ class Replica:
         self._resolver = Resolver(address.host, address.port)
         self._idle: list[UpstreamConnection] = []
         """Most recently used last."""
+        self._is_closed = False
         self._busy: set[UpstreamConnection] = set()
 
     def ask(
@@ -145,6 +146,9 @@ class Replica:
                 pass
         try:
             fresh = await self._connect()
+            if self._is_closed:
+                fresh.abort()
+                raise ConnectFailed("it is no member any more")
             return await self._ask(fresh, chunks, is_head_request=is_head_request)
         except AnswerMissing as missing:
             missing.resends = int(kept is not None)
@@ -186,6 +190,8 @@ class Replica:
         return now - connection.last_read > self._config.stall_timeout_s
 
     def close(self) -> None:
+        """Breaks what is under way; from then on there are no connections."""
+        self._is_closed = True
         for connection in (*self._idle, *self._busy):
             connection.abort()
         self._idle = []
@@ -212,6 +218,8 @@ class Replica:
 
     async def _open(self) -> UpstreamConnection:
         addresses: tuple[str, ...] = ()
+        if self._is_closed:
+            raise ConnectFailed("it is no member any more")
         try:
             async with asyncio.timeout(self._config.connect_timeout_s):
                 addresses = await self._resolver.addresses()

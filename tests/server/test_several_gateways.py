@@ -189,3 +189,73 @@ async def test_a_client_cannot_claim_to_be_passed_on(several):
         sessions.add(session_of(response))
     assert len(sessions) == 1, "the header counts at the peers' port alone"
     assert not any(m.get(b"x-turnpike-passed") for each in gateways for m in each.backend.seen)
+
+
+async def test_what_was_passed_on_ends_before_a_gateway_does(several):
+    gateways = await several()
+    await ask(gateways[0], gateways, "drain", 0)
+    home = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
+    other = next(bench for bench in gateways if bench is not home)
+    goes_on = asyncio.Event()
+
+    async def script(exchange: Any) -> None:
+        await exchange.send(STREAM_HEAD + chunk(DELTA))
+        await goes_on.wait()
+        await exchange.send(chunk(DONE) + b"0\r\n\r\n")
+
+    home.backend.script = script
+    client = await other.connect()
+    client.send(chat(*agent("drain", 1)[0], stream=True))
+    await asyncio.wait_for(client.reader.readuntil(DELTA), PATIENCE_S)
+    draining = asyncio.ensure_future(home.gateway.drain())
+    await asyncio.sleep(0.1)
+    assert not draining.done()
+    goes_on.set()
+    await asyncio.wait_for(client.reader.readuntil(DONE), PATIENCE_S)
+    await asyncio.wait_for(draining, PATIENCE_S)
+
+
+async def test_a_gateway_that_was_taken_for_gone_gives_back_what_is_anothers(several):
+    gateways = await several()
+    before = session_of(await ask(gateways[0], gateways, "back", 0))
+    home = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
+    other = next(bench for bench in gateways if bench is not home)
+    peers_of(home).directory.is_in_doubt = True
+    heir = peers_of(other).directory.origin.encode()
+    assert await peers_of(home)._store.claim(b"h:" + before.encode(), heir, 60.0) == heir
+    passed_on = peers_of(other).passed_on
+    assert session_of(await ask(other, gateways, "back", 1)) == before
+    assert [len(bench.brain.sessions.sessions) for bench in (home, other)] == [1, 1]
+    assert peers_of(other).passed_on == passed_on and peers_of(other).adopted == 1
+    assert session_of(await ask(home, gateways, "back", 2)) == before
+    assert peers_of(home).passed_on == 1
+
+
+async def test_who_lived_before_the_store_was_away_is_taken_to_live(several, monkeypatch):
+    gateways = await several()
+    peers = peers_of(gateways[0])
+
+    async def fails(*_: Any) -> dict[str, bytes]:
+        raise StoreUnavailable
+
+    async def is_empty(*_: Any) -> dict[str, bytes]:
+        return {}
+
+    monkeypatch.setattr(peers._store, "exchange", fails)
+    await asyncio.sleep(1.2)
+    assert not peers.directory.is_in_doubt
+    monkeypatch.setattr(peers._store, "exchange", is_empty)
+    await eventually(lambda: peers.directory.is_in_doubt)
+    await peers.tell()
+    assert len(peers.alive) == 1
+    await eventually(lambda: not peers.alive)
+
+
+async def test_gateways_of_other_secrets_pass_nothing_on_and_share_the_pool(start, store_url):
+    shared = {"url": store_url, "deadline_ms": 1000}
+    benches = [await start(fleet_secret=secret * 32, shared=shared) for secret in (b"s", b"t")]
+    parts = [bench.brain.admission.pools["default"].limits for bench in benches]
+    await eventually(lambda: [each.part for each in parts] == [0.5, 0.5])
+    assert not any(peers_of(bench).alive for bench in benches)
+    for step, bench in enumerate(benches):
+        await ask(bench, benches, "apart", step)

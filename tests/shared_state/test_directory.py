@@ -250,7 +250,7 @@ async def test_a_gateway_that_was_taken_for_gone_asks_for_its_own_sessions():
     gateways.turn("b", facts_of(*SECOND), done)
     gateways.peers["b"]["a"] = Peer()  # it was only paused
     third = facts_of(*SECOND, done, user("Thanks"))
-    gateways.directories["a"].was_gone()
+    gateways.directories["a"].is_in_doubt = True
     assert not gateways.directories["a"].is_here(TENANT, facts_of(*SECOND))
     assert await gateways.goes_to("a", third) == "b"
 
@@ -261,3 +261,24 @@ async def test_what_is_published_a_moment_late_is_found_by_a_second_look():
     await asyncio.sleep(0)
     gateways.turn("a", facts_of(*OPENING), MADE)
     assert await looking == "a"
+
+
+async def test_in_doubt_a_session_is_its_heirs_while_the_first_turn_there_lasts():
+    gateways = Gateways("a", "b")
+    gateways.turn("a", facts_of(*OPENING), MADE)
+    gateways.kill("a")
+    assert await gateways.goes_to("b", facts_of(*SECOND)) == "b"  # which has published nothing yet
+    gateways.peers["b"]["a"] = Peer()
+    gateways.directories["a"].is_in_doubt = True
+    assert await gateways.goes_to("a", facts_of(*SECOND)) == "b"
+
+
+async def test_in_doubt_what_the_store_has_lost_stays_where_it_is_known():
+    gateways = Gateways("a", "b")
+    for client in map(str, range(8)):
+        gateways.turn("a", facts_of(user(client)), MADE)
+    gateways.directories["a"]._store = MemoryStore(lambda: 0.0)
+    gateways.directories["a"].is_in_doubt = True
+    for client in map(str, range(8)):
+        second = facts_of(user(client), MADE, result("call_aaaaaaaaaaaaaaaa"))
+        assert await gateways.goes_to("a", second, client=client) == "a"

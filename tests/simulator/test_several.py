@@ -4,8 +4,10 @@ import pytest
 
 from gateway.assembly import assemble
 from gateway.core import events as ev
+from gateway.core.commands import Command
 from gateway.core.coordinator import Coordinator
 from gateway.domain.ids import PoolId
+from gateway.domain.records import SessionStarted
 from gateway.domain.session_ids import numbered_ids
 from gateway.simulator.engine.options import EngineOptions
 from gateway.simulator.fleet import FleetSpec, ReplicaGroup
@@ -43,8 +45,8 @@ def test_all_sessions_are_served_and_nothing_is_left(count: int):
     )
     assert totals.sessions == 40 and totals.failed_sessions == 0
     assert not any(brain.live for brain in made)
-    served = [sum(record.session.startswith(f"s-g{at}-") for record in record.records
-              if type(record).__name__ == "SessionStarted") for at in range(count)]  # fmt: skip
+    started = [each.session for each in record.records if isinstance(each, SessionStarted)]
+    served = [sum(session.startswith(f"s-g{at}-") for session in started) for at in range(count)]
     assert sum(served) == 40 and min(served) > 0
 
 
@@ -53,7 +55,7 @@ def test_the_parts_of_a_pool_add_up_to_one():
     seen: list[list[float]] = []
 
     class Watched(SeveralGateways):
-        def handle(self, event: ev.Event, *, now: float):  # type: ignore[no-untyped-def]
+        def handle(self, event: ev.Event, *, now: float) -> list[Command]:
             commands = super().handle(event, now=now)
             pools = [brain.admission.pools.get(PoolId(POOL)) for brain in made]
             if all(pools):

@@ -12,6 +12,7 @@ from gateway.upstream.errors import ConnectFailed
 from gateway.upstream.health import vllm_abilities
 from gateway.upstream.moments import Run
 from gateway.upstream.replica import Address, Replica
+from gateway.wire.splice import Chunk
 
 
 @pytest.mark.parametrize(
@@ -100,3 +101,44 @@ async def test_a_connection_that_was_closed_before_anything_was_sent_counts_as_n
         connection.send([b"GET / HTTP/1.1\r\n\r\n"], is_head_request=False)
     server.close()
     await server.wait_closed()
+
+
+async def test_what_is_asked_of_a_replica_that_is_closed_meanwhile_is_not_sent_again():
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        await reader.read()  # the next request gets no answer
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = Address.parse(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    replica = Replica(ReplicaId("r"), PoolId("p"), address, config=UpstreamConfig(), api_key=None, tls=None)
+
+    async def ask() -> UpstreamConnection:
+        request: list[Chunk] = [b"GET / HTTP/1.1\r\nHost: r\r\n\r\n"]
+        return await replica.exchange(request, is_head_request=False, may_repeat=True)
+
+    outcome: list[str] = []
+
+    async def twice() -> None:
+        replica.release(await ask(), reuse=True)
+        try:
+            replica.release(await ask(), reuse=False)
+            outcome.append("answered")
+        except ConnectFailed as error:
+            outcome.append(str(error))
+
+    run = Run(twice(), lambda: None)
+    run.go_on()
+    async with asyncio.timeout(5):
+        while replica.busy_count == 0 or connections == 0 or next(iter(replica._busy)).use_count < 2:
+            await asyncio.sleep(0.005)
+        replica.close()
+        while not outcome:
+            await asyncio.sleep(0.005)
+    server.close()
+    assert (outcome, connections) == (["it is no member any more"], 1)

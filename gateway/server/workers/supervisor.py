@@ -7,6 +7,7 @@ on the control address for all. A worker begins to accept when the parent says s
 import asyncio
 import contextlib
 import logging
+import secrets
 import shutil
 import signal
 import tempfile
@@ -28,7 +29,9 @@ from gateway.server.tasks import CALM_S, TaskGroup, pause_s
 from gateway.server.workers.control import MergedControl
 from gateway.server.workers.merged_metrics import Totals
 from gateway.server.workers.process import Worker
+from gateway.shared_state.fleet_secret import keep
 from gateway.shared_state.local_server import LocalServer
+from gateway.shared_state.opening import open_store
 
 _log = logging.getLogger(__name__)
 _POLL_S: Final = 0.05
@@ -112,6 +115,9 @@ class Supervisor:
         store = LocalServer(str(self._directory / _STORE), self._clock)
         try:
             await store.start()
+            own = await open_store(f"unix://{self._directory / _STORE}", self._clock)
+            await keep(own, secrets.token_bytes(32))  # so that no worker waits for one
+            await own.aclose()
             server = self._config.server
             await self._port.open(*split_listen(server.listen), slots=self.wanted)
             self._port.steer([0])

@@ -1,0 +1,99 @@
+"""Redis is killed, comes back empty, or hangs, while agents work: traffic goes on, gateways meet again."""
+
+import asyncio
+import signal
+
+import pytest
+
+from tests.several.fleet import (
+    Agent,
+    Fleet,
+    Pace,
+    at_work,
+    failures_of,
+    now,
+    running_fleet,
+    slowest_s,
+    turns_since,
+)
+
+pytestmark = [pytest.mark.alone, pytest.mark.slow]
+
+DEADLINE_S = 0.5
+BUSY_S = 0.25
+"""What a busy machine may add."""
+
+
+async def test_traffic_goes_on_without_redis_and_gateways_meet_again_when_it_is_back(tmp_path):
+    async with running_fleet(tmp_path) as fleet:
+        workers = [fleet.agent(f"agent-{number}", streams=number % 2 == 0) for number in range(6)]
+        async with at_work(*workers):
+            await asyncio.sleep(1.0)
+            fleet.redis.kill()
+            killed_s = now()
+            await asyncio.sleep(3.0)
+            fleet.redis.start()  # empty
+            await fleet.know_one_another(fleet.gateways, within_s=5.0)
+        assert not failures_of(workers)
+        assert await adopted(fleet) == 0, "nobody was gone"
+        assert slowest_s(workers, since_s=killed_s - 1.0) < DEADLINE_S + BUSY_S
+        newcomer = await fleet.another()
+        await fleet.know_one_another(fleet.gateways, within_s=5.0)
+        await runs_are_one_session(fleet.agent("late-0"), fleet.agent("late-1", streams=True))
+        assert await newcomer.metric("requests_passed_on_total") > 0, "it has the secret that the others have"
+
+
+async def test_redis_and_a_gateway_die_together(tmp_path):
+    async with running_fleet(tmp_path, gateways=3) as fleet:
+        workers = [fleet.agent(f"agent-{number}", streams=number % 2 == 0) for number in range(6)]
+        async with at_work(*workers):
+            await asyncio.sleep(1.0)
+            fleet.redis.kill()
+            fleet.gateways[0].kill()
+            killed_s = now()
+            await asyncio.sleep(2.0)
+            fleet.redis.start()
+            await fleet.know_one_another(fleet.gateways[1:], within_s=5.0)
+            await fleet.start(fleet.gateways[0])
+            await fleet.know_one_another(fleet.gateways, within_s=5.0)
+            well_s = now()
+            await asyncio.sleep(1.0)
+        assert [agent.lost for agent in workers if agent.lost] == []
+        assert set(failures_of(workers)) <= {"refused", "broken", "cut"}
+        assert slowest_s(workers, since_s=killed_s) < DEADLINE_S + 2 * BUSY_S
+        assert all(turns_since(agent, well_s) >= 2 for agent in workers)
+        await runs_are_one_session(fleet.agent("late-0"), fleet.agent("late-1", streams=True))
+
+
+async def adopted(fleet: Fleet) -> float:
+    return sum([await each.metric("sessions_adopted_total") for each in fleet.gateways])
+
+
+async def runs_are_one_session(*agents: Agent) -> None:
+    await asyncio.gather(*(agent.run(turns=6) for agent in agents))
+    assert [len(agent.sessions) for agent in agents] == [1] * len(agents)
+
+
+async def test_a_redis_that_hangs_costs_a_deadline_at_most(tmp_path):
+    pace = Pace(tool_s=0.1)
+    async with running_fleet(tmp_path, deadline_ms=round(DEADLINE_S * 1e3)) as fleet:
+        first = fleet.agent("local", pace=pace)
+        await first.turn()
+        await asyncio.sleep(0.3)  # so old may metrics be
+        counts = [await each.metric("sessions") for each in fleet.gateways]
+        first.asks = [counts.index(max(counts))]
+        await first.turn()
+        others = [fleet.agent(f"agent-{number}", pace=pace) for number in range(4)]
+        async with at_work(first, *others):
+            await asyncio.sleep(0.5)
+            fleet.redis.send(signal.SIGSTOP)
+            hung_s = now()
+            await asyncio.sleep(2.5)
+            fleet.redis.send(signal.SIGCONT)
+            await asyncio.sleep(0.5)
+        assert not failures_of(fleet.agents)
+        assert await adopted(fleet) == 0, "nobody was gone"
+        assert slowest_s([first], since_s=hung_s) < BUSY_S
+        assert slowest_s(others, since_s=hung_s) < DEADLINE_S + BUSY_S
+        await fleet.know_one_another(fleet.gateways, within_s=5.0)
+        await runs_are_one_session(fleet.agent("late-0"), fleet.agent("late-1", streams=True))
