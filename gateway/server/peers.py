@@ -258,7 +258,10 @@ class Peers:
         for _ in range(2):
             # In a task of its own: who waits is none, and a store's client needs one.
             place = await self._in_task(self.directory.find(tenant, visitor.client, facts))
-            link = self._links.get(place.owner) if place.owner is not None else None
+            owner = place.owner
+            if owner is None and self.is_leaving:
+                owner = min(self.alive, default=None)  # whoever it is: it takes the session over
+            link = self._links.get(owner) if owner is not None else None
             if visitor.was_passed_on and (link is not None or self.listener.is_draining):
                 client.respond(HTTPStatus.MISDIRECTED_REQUEST, _BACK, b"")
                 return None
