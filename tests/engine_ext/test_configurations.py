@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
+import vllm
 
 from tests.engine_ext.functional_worker import Worker, greedy
 from tests.engine_ext.test_scheduler import balanced, prompt
@@ -285,6 +286,13 @@ def acted(engine: SimulatedEngine) -> set[str]:
     return {name for name, count in counts.items() if count}
 
 
+def rarely_needed() -> set[str]:
+    """From vLLM 0.33 on, a waiting request that may compute nothing in a step lets those behind it pass, so
+    fewer places have to be made for them."""
+    minor = tuple(int(part) for part in vllm.__version__.split(".")[:2])
+    return {"headroom", "victims"} if minor >= (0, 33) else {"headroom"}
+
+
 @pytest.fixture
 def multimodal(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def patch() -> None:
@@ -344,7 +352,7 @@ def test_each_says_what_it_would_say_alone(
     assert engine.is_idle
     if is_biased:
         assert engine.biases.snapshot()["state"] == "awake"
-        assert acted(engine) >= set(BIASES) - case.off - {"headroom"}  # that is rarely needed
+        assert acted(engine) >= set(BIASES) - case.off - rarely_needed()
         balanced(engine)
         engine.rest(400)
         assert engine.biases.snapshot()["blocks"]["free"] == engine.total_blocks
