@@ -4,8 +4,8 @@
 
 Growing conversations with tool calls, each on a connection of its own, answered whole by a server that takes
 no time; one worker and several in turns. Told is CPU time a request, of all processes of the gateway, kernel
-and parent included, as a ratio to one worker's, round by round. Requests a second are told as they come: where
-load, upstream and workers share two cores, they say nothing of what workers could do elsewhere.
+and parent included, as a ratio to one worker's, round by round. Requests a second are told, too: where load,
+upstream and workers share two cores, they say nothing of what workers could do elsewhere.
 """
 
 import argparse
