@@ -1,9 +1,10 @@
 """Several gateways before one simulated fleet, as one brain for the driver.
 
-Each session is one gateway's, by its client; what each says of its sessions reaches the others every
-`period_s`, which is also how old it may be. Engines, hosts and operators tell all of them the same.
+Each session is one gateway's; what each says of its sessions reaches the others every `period_s`, which is
+also how old it may be. Engines, hosts and operators tell all of them the same.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from hashlib import blake2s
 
@@ -16,10 +17,11 @@ from gateway.domain.ids import RequestId
 
 class SeveralGateways:
     def __init__(self, count: int, make: Callable[[int], Coordinator], *, period_s: float = 0.1) -> None:
-        """`make`: a brain, by its number; the names that two of them give to sessions must differ."""
+        """`make`: a brain, by its number; the names that two of them give to sessions must differ.
+        `period_s`: infinite if they know nothing of one another."""
         self._brains = [make(number) for number in range(count)]
         self._period_s = period_s
-        self._exchange_s: float | None = None
+        self._exchange_s: float | None = None if math.isfinite(period_s) else math.inf
         self._of: dict[RequestId, Coordinator] = {}
 
     @property
@@ -54,6 +56,6 @@ class SeveralGateways:
 
     def next_deadline_s(self) -> float | None:
         due = [at_s for brain in self._brains if (at_s := brain.next_deadline_s()) is not None]
-        if self.live and self._exchange_s is not None:
+        if self.live and self._exchange_s is not None and math.isfinite(self._exchange_s):
             due.append(self._exchange_s)
         return min(due, default=None)

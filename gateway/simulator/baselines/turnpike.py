@@ -11,6 +11,7 @@ holds.
 Invariants: —
 """
 
+import math
 from typing import Final
 
 import msgspec
@@ -68,7 +69,8 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
             return assemble(config, session_ids=numbered_ids(prefix), placement=placement)
 
         if (count := int(values["gateways"])) > 1:
-            return SeveralGateways(count, lambda number: gateway(f"g{number}-"))
+            period_s = 0.1 if values["shares"] else math.inf
+            return SeveralGateways(count, lambda number: gateway(f"g{number}-"), period_s=period_s)
         found = gateway("")
         return WithoutForesight(found) if values["foresight"] == "constant" else found
 
@@ -125,6 +127,7 @@ TURNPIKE = Recipe(
         Knob(
             name="gateways", default=1, sweep=(1,), meaning="so many share the fleet, each with its sessions"
         ),
+        Knob(name="shares", default=1, sweep=(1,), meaning="0: they know nothing of one another"),
         Knob(name="n", default=12, sweep=(12,), meaning="of `session-cap`, all replicas together"),
         Knob(name="f", default=0.9, sweep=(0.9,), meaning="share of the KV cache, of `footprint`"),
     ),
