@@ -5,9 +5,8 @@
 
 The same sessions on the same simulated fleet, by one gateway and by several that share what they know with a
 staleness of 100 ms; each session belongs to one of them. At loads relative to the knee of session affinity.
-`--alone`: also
-by several that know nothing of one another. Told are mean completion and the 90th percentile as ratios to one gateway's, seed by seed, and by how much
-Jain's index over tenants differs.
+`--alone`: also by several that know nothing of one another. Told are mean completion and the 90th percentile
+as ratios to one gateway's, seed by seed, and by how much Jain's index over tenants differs.
 """
 
 import argparse
