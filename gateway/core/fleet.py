@@ -47,6 +47,8 @@ class Fleet:
         self._replicas: dict[ReplicaId, ReplicaState] = {}
         self._served_by_some: dict[PoolId, frozenset[str]] = {}
         """Models that not all replicas of a pool serve."""
+        self._to_be_drained: set[ReplicaId] = set()
+        """An operator drained them before they were known: members that have not come up."""
         self.forgotten: list[ReplicaId] = []
         """Lately; whoever tells others of them clears it."""
 
@@ -66,7 +68,9 @@ class Fleet:
             raise ValueError(f"replica {facts.id} cannot be in pool {facts.pool}")
         self.health.came_up(facts.id, facts.pool, now=now)
         if state is None:
-            self._replicas[facts.id] = ReplicaState(facts=facts, is_up=True)
+            is_draining = facts.id in self._to_be_drained
+            self._to_be_drained.discard(facts.id)
+            self._replicas[facts.id] = ReplicaState(facts=facts, is_up=True, is_draining=is_draining)
             self._look_at_models(facts.pool)
             return True
         was_up, state.is_up, had, state.facts = state.is_up, True, state.facts.models, facts
@@ -87,7 +91,10 @@ class Fleet:
     def drained(self, replica: ReplicaId, *, is_draining: bool) -> bool:
         """Whether this is news."""
         state = self._replicas.get(replica)
-        if state is None or state.is_draining == is_draining:
+        if state is None:  # it has not come up yet
+            (self._to_be_drained.add if is_draining else self._to_be_drained.discard)(replica)
+            return False
+        if state.is_draining == is_draining:
             return False
         state.is_draining = is_draining
         return True

@@ -136,3 +136,15 @@ def test_one_that_is_ejected_may_have_what_nobody_else_may():
         fleet.health.ended(RequestId("r"), A, failed=True, now=0.0)
     assert fleet.candidates(ONE, only=None, without=()) == [ReplicaLoad(B, 0)]
     assert fleet.candidates(ONE, only=None, without=(B,)) == [ReplicaLoad(A, 0)]
+
+
+def test_a_replica_that_is_drained_before_it_comes_up_gets_no_turns():
+    fleet = two_pools()
+    for name in (A, B):
+        fleet.drained(name, is_draining=True)
+    fleet.drained(B, is_draining=False)
+    for name in (A, B):
+        fleet.came_up(replica(name), now=0.0)
+    assert [load.replica for load in fleet.candidates(ONE, only=None, without=())] == [B]
+    assert fleet.drained(A, is_draining=False)
+    assert len(fleet.candidates(ONE, only=None, without=())) == 2
