@@ -86,7 +86,7 @@ class Coordinator:
         )
         self.waiting_room = self.gate.waiting_room
         self._replicas = Replicas(fleet, self.gate, admission, sessions.predictor, forecasts, self._stream)
-        self._is_draining, self._timeouts = False, 0
+        self.is_draining, self._timeouts = False, 0
         self.faults = 0
         """Of ours, that it recovered from."""
 
@@ -211,7 +211,7 @@ class Coordinator:
                 self._tell(self.sessions.adopt(event.trace, now=now), now=now)
                 self.gate.adopt(event.trace, now=now)
             case ev.DrainStarted():
-                self._is_draining = True
+                self.is_draining = True
             case ev.TimerFired():
                 self._timer_fired(now=now)
             case _:
@@ -265,7 +265,7 @@ class Coordinator:
         self._admit(live, now=now)
 
     def _refusal_at_the_door(self, live: LiveRequest) -> Refusal | None:
-        if self._is_draining:
+        if self.is_draining:
             return refusals.draining()
         if self._config.is_unknown_state_refused:
             unknown = self.sessions.first_unknown_state(live.tenant, live.facts)

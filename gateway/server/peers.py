@@ -259,7 +259,7 @@ class Peers:
             # In a task of its own: who waits is none, and a store's client needs one.
             place = await self._in_task(self.directory.find(tenant, visitor.client, facts))
             owner = place.owner
-            if owner is None and self.is_leaving:
+            if owner is None and self._driver.coordinator.is_draining:
                 owner = min(self.alive, default=None)  # whoever it is: it takes the session over
             link = self._links.get(owner) if owner is not None else None
             if visitor.was_passed_on and (link is not None or self.listener.is_draining):
