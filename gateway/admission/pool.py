@@ -8,8 +8,9 @@ session that is in has a live turn, the next one enters within `LIVENESS_S`, wha
 of tools report that they are overloaded, within a feedback time.
 """
 
+import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from gateway.admission.applicant import Applicant, TurnOutcome
@@ -28,7 +29,7 @@ from gateway.admission.quotas import Quotas
 from gateway.admission.sessions import Member, Places
 from gateway.admission.settings import AdmissionConfig
 from gateway.domain.decision import WaitReason
-from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
+from gateway.domain.ids import NOBODYS, PoolId, RequestId, SessionId, TenantId
 from gateway.domain.records import Record, SessionAdmitted, SessionHeld
 from gateway.domain.shares import PoolShare
 
@@ -37,6 +38,8 @@ _TASKS_SAMPLED: Final = 256
 _UNKNOWN: Final = Bound(WaitReason.BEHIND_OTHERS, 0.0, 0.0)
 _COMES_AGAIN_S: Final = 60.0
 """Who was told when to come again (in at most 30 s, `Retry-After`) and does so by then keeps its rank."""
+MOST_TOLD: Final = 256
+"""Tenants that other gateways are told of by name, those that ask for most; the rest counts as one."""
 _PART_CHANGED: Final = 0.02
 """By so much a gateway's part of the pool has to change before its limits follow at once."""
 _SLOWEST: Final = 20.0
@@ -231,11 +234,13 @@ class PoolAdmission:
 
     def share(self) -> PoolShare:
         """What the other gateways must know."""
+        asked = self.fair.asked()
+        held = {tenant: self.fair.held(tenant) for tenant in self.fair.holders}
+        if len(asked) > MOST_TOLD:
+            most = heapq.nlargest(MOST_TOLD, asked, key=asked.__getitem__)
+            asked, held = _by_name(asked, most), _by_name(held, most)
         return PoolShare(
-            demand_tokens=self.places.residents.peak(),
-            waiting=len(self.queue),
-            held={tenant: self.fair.held(tenant) for tenant in self.fair.holders},
-            asked=self.fair.asked(),
+            demand_tokens=self.places.residents.peak(), waiting=len(self.queue), held=held, asked=asked
         )
 
     def share_with(self, others: Sequence[PoolShare], *, now: float) -> None:
@@ -421,3 +426,9 @@ class PoolAdmission:
         candidates = self.queue.candidates(Regime.NORMAL, self._may_hold, now=now)
         if candidates and now - candidates[0].since_s >= BLOCKED_S:
             self.giving_back.for_the_blocked(candidates[0].tenant, now=now)
+
+
+def _by_name(sessions: Mapping[TenantId, float], told: Collection[TenantId]) -> dict[TenantId, float]:
+    """Of these tenants each, and of all others together."""
+    found = {tenant: sessions[tenant] for tenant in told if tenant in sessions}
+    return {**found, NOBODYS: sum(sessions.values()) - sum(found.values())}

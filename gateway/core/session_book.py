@@ -244,7 +244,10 @@ class SessionBook:
     def _publish_turn(self, live: LiveRequest, turn: Turn, answer: Answer | None) -> None:
         """By its answer it is found from now on, and by what its client states."""
         tenant, session = live.tenant, turn.session
-        names = [evidence.of_stated(tenant, *stated[1:]) for stated in session.explicit_keys]
+        stated = live.facts.explicit
+        names = []
+        if stated is not None and (tenant, stated.schema, stated.session) in session.explicit_keys:
+            names.append(evidence.of_stated(tenant, stated.schema, stated.session))
         if turn.has_failed:
             names.append(evidence.of_failed(tenant, turn.body))
         elif turn.text:

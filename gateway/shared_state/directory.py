@@ -134,7 +134,7 @@ class Directory:
         """A session whose gateway is gone, or was; of several that find it so, the first has it."""
         lost = list(dict.fromkeys(turn for owner, turn in found if owner not in self._peers))
         values = await self._store.find([_turn_key(tenant, turn) for turn in lost[:_MAX_ADOPTED]])
-        traces = [_TRACE.decode(value) for value in values if value is not None]
+        traces = [trace for value in values if value is not None and (trace := _read(value)) is not None]
         ours = sorted((trace for trace in traces if trace.tenant == tenant), key=lambda trace: trace.turns)
         if ours:
             key, me = _heir_key(ours[-1].session), self.origin.encode("ascii")
@@ -173,6 +173,14 @@ class Directory:
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _TRACE: Final = msgspec.msgpack.Decoder(TurnTrace)
+
+
+def _read(value: bytes) -> TurnTrace | None:
+    """None for what another version of the gateway wrote."""
+    try:
+        return _TRACE.decode(value)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _name_key(name: int) -> bytes:

@@ -5,8 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.admission.partition import LEAST, max_min, part_of
+from gateway.admission.pool import MOST_TOLD
 from gateway.domain.ids import TenantId
 from gateway.domain.shares import PoolShare
+from tests.admission.applicants import POOL, Play
 
 A, B, C = TenantId("a"), TenantId("b"), TenantId("c")
 
@@ -73,3 +75,16 @@ def test_nobody_gets_more_than_it_asks_for_nor_less_than_another_who_asks_for_mo
         assert sessions <= mapped[tenant] + 1e-9
         if sessions < mapped[tenant] - 1e-9:
             assert all(sessions >= other - 1e-6 for other in given_.values())
+
+
+def test_gateways_are_told_of_a_bounded_number_of_tenants_and_of_all_their_sessions():
+    play = Play().has(kv_tokens=10_000)
+    for number in range(MOST_TOLD + 50):
+        play.ask(f"s{number}", tenant=TenantId(f"t{number:03}"))
+    for number in range(3):
+        play.ask(f"more-{number}", tenant=TenantId("t299"))
+    share = play.policy.pools[POOL].share()
+    assert len(share.asked) == MOST_TOLD + 1 and len(share.held) <= MOST_TOLD + 1
+    assert share.asked[TenantId("t299")] == 4
+    assert sum(share.asked.values()) == pytest.approx(MOST_TOLD + 50 + 3)
+    assert share.waiting > 0

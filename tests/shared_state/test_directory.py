@@ -13,7 +13,7 @@ from gateway.domain.request import Answer, RequestFacts, ToolCall
 from gateway.evaluation.replay import recorded_brain
 from gateway.shared_state.directory import Directory, Peer
 from gateway.shared_state.memory import MemoryStore
-from gateway.shared_state.protocol import StoreUnavailable
+from gateway.shared_state.protocol import Entry, StoreUnavailable
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
 from gateway.wire.observer import observe
@@ -221,6 +221,14 @@ async def test_a_session_goes_on_under_its_name_when_its_gateway_is_gone():
     first = await gateways.goes_to("b", facts_of(*SECOND))
     assert first == "b"
     assert gateways.turn("b", facts_of(*SECOND), said("Done.")) == session
+
+
+async def test_what_another_version_wrote_of_a_session_is_passed_over():
+    gateways = Gateways("a", "b", "c")
+    gateways.turn("a", facts_of(*OPENING), MADE)
+    gateways.store.publish([Entry(b"t:r-1 t", b"\x93\x01\x02\x03", 60.0)])
+    gateways.kill("a")
+    assert await gateways.goes_to("b", facts_of(*SECOND)) == "b"
 
 
 async def test_of_two_gateways_that_find_an_orphan_the_first_has_it():
