@@ -25,6 +25,7 @@ from gateway.server.app import Gateway, check_references
 from gateway.server.clock import SteadyClock
 from gateway.server.memory import set_up_memory
 from gateway.server.tenants import hash_key
+from gateway.server.workers.gateways import add_control
 from gateway.server.workers.seat import Seat
 from gateway.server.workers.supervisor import Supervisor
 from gateway.shared_state.fleet_secret import derived, fleet_secret
@@ -82,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     add_simulate(commands)
     add_replay(commands)
     add_look(commands)
+    add_control(commands)
     add_play(commands)
     add_probe(commands)
     return parser

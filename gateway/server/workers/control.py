@@ -1,4 +1,4 @@
-"""The control plane of several workers: asks theirs, and answers for all.
+"""One control plane of several workers, or of gateways on several machines: asks theirs, and answers for all.
 
 Who asks is checked by the workers: what a caller sends is passed on as it is, and nothing is answered unless
 a worker has answered it.
@@ -8,7 +8,7 @@ a worker has answered it.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -16,10 +16,10 @@ import msgspec
 from aiohttp import web
 
 from gateway.server.control_access import TRACES_PATH
+from gateway.server.workers.control_line import Answer, ControlLine
 from gateway.server.workers.merged_events import MergedEvents, Positions
 from gateway.server.workers.merged_metrics import Totals, merge
 from gateway.server.workers.merged_views import merge_graphs, merge_snapshots
-from gateway.server.workers.process import Answer, Worker
 
 _log = logging.getLogger(__name__)
 _MAX_BODY: Final = 8 << 20
@@ -84,10 +84,10 @@ class Workers(Protocol):
     """What the supervisor knows of its workers."""
 
     @property
-    def running(self) -> list[Worker]: ...
+    def running(self) -> Sequence[ControlLine]: ...
 
     @property
-    def serving(self) -> list[Worker]:
+    def serving(self) -> Sequence[ControlLine]:
         """Those that are to stay."""
 
     @property
@@ -101,10 +101,20 @@ class Workers(Protocol):
 
 
 class MergedControl:
-    def __init__(self, workers: Workers, *, began_s: float) -> None:
-        """`began_s`: Unix time."""
+    def __init__(
+        self,
+        workers: Workers,
+        *,
+        began_s: float | None = None,
+        noun: str = "worker",
+        has_metrics: bool = True,
+    ) -> None:
+        """`began_s`: when all began, in Unix time; None for when the first of them did. `noun`: what each is
+        called. `has_metrics`: whether totals are kept over their restarts, so that they can be added up."""
         self._workers = workers
         self._began_s = began_s
+        self._noun = noun
+        self._has_metrics = has_metrics
         self._events = MergedEvents(lambda: workers.running, is_over=lambda: not workers.running)
         self._bodies = asyncio.Semaphore(_MAX_BODIES)
         self._told: dict[str, Told] = {}
@@ -129,7 +139,7 @@ class MergedControl:
                 app.router.add_route("HEAD", path, self._handlers[how])
         return app
 
-    async def tell(self, worker: Worker) -> None:
+    async def tell(self, worker: ControlLine) -> None:
         """All that the others were told before this one was there."""
         for told in list(self._told.values()):
             answer = await worker.ask(*told)
@@ -143,17 +153,17 @@ class MergedControl:
             answer = await worker.ask(request.method, request.path_qs, request.headers, timeout_s=_ASK_S)
             if answer is not None:
                 return _passed_on(answer)
-        return _none_answers()
+        return self._none_answers()
 
     async def _ask_who_knows(self, request: web.Request) -> web.StreamResponse:
         answers = [answer for _, answer in await self._ask_all(request)]
         known = [answer for answer in answers if answer.status != 404]
-        return _passed_on((known or answers)[0]) if answers else _none_answers()
+        return _passed_on((known or answers)[0]) if answers else self._none_answers()
 
     async def _tell_all(self, request: web.Request) -> web.StreamResponse:
         answers = [answer for _, answer in await self._ask_all(request)]
         if not answers:
-            return _none_answers()
+            return self._none_answers()
         for answer in answers:
             if answer.status < 300:
                 self._remember(request, await request.read(), answer)
@@ -162,8 +172,10 @@ class MergedControl:
         return _passed_on(max(answers, key=lambda answer: (answer.status >= 300, len(answer.body))))
 
     async def _get_metrics(self, request: web.Request) -> web.StreamResponse:
+        if not self._has_metrics:
+            return web.json_response({"error": f"each {self._noun} has metrics of its own"}, status=404)
         answers = await self._ask_all(request)
-        if (refused := _refusal(answers)) is not None:
+        if (refused := self._refusal(answers)) is not None:
             return refused
         for worker, answer in answers:
             worker.last_metrics = answer.body
@@ -178,18 +190,19 @@ class MergedControl:
 
     async def _get_snapshot(self, request: web.Request) -> web.StreamResponse:
         answers = await self._ask_all(request)
-        if (refused := _refusal(answers)) is not None:
+        if (refused := self._refusal(answers)) is not None:
             return refused
         views = [msgspec.json.decode(answer.body) for _, answer in answers]
         positions = Positions(
             {worker.serial: view.get("seq", 0) for (worker, _), view in zip(answers, views, strict=True)}
         )
-        merged = merge_snapshots(views, began_s=self._began_s, seq=str(positions))
+        began_s = min(view["began_s"] for view in views) if self._began_s is None else self._began_s
+        merged = merge_snapshots(views, began_s=began_s, seq=str(positions))
         return _passed_on(answers[0][1]._replace(body=msgspec.json.encode(merged)))
 
     async def _get_graphs(self, request: web.Request) -> web.StreamResponse:
         answers = await self._ask_all(request)
-        if (refused := _refusal(answers)) is not None:
+        if (refused := self._refusal(answers)) is not None:
             return refused
         merged: Any = merge_graphs(msgspec.json.decode(answer.body) for _, answer in answers)
         return _passed_on(answers[0][1]._replace(body=msgspec.json.encode(merged)))
@@ -208,7 +221,7 @@ class MergedControl:
         told = [answer for answer in answers if answer is not None]
         failing = sorted({name for each in told for name in msgspec.json.decode(each.body)["failing"]})
         if missing := self._workers.wanted - len(told):
-            failing.append(f"workers ({missing} of {self._workers.wanted} missing)")
+            failing.append(f"{self._noun}s ({missing} of {self._workers.wanted} missing)")
         is_ready = (
             not self._workers.is_ending
             and any(each.status == 200 for each in told)
@@ -218,7 +231,7 @@ class MergedControl:
 
     # --- workers -----------------------------------------------------------------------------------
 
-    async def _ask_all(self, request: web.Request) -> list[tuple[Worker, Answer]]:
+    async def _ask_all(self, request: web.Request) -> list[tuple[ControlLine, Answer]]:
         """What those said that answered."""
         async with self._bodies:
             body = await _body(request)
@@ -230,6 +243,17 @@ class MergedControl:
                 )
             )
         return [(worker, each) for worker, each in zip(workers, answers, strict=True) if each is not None]
+
+    def _refusal(self, answers: list[tuple[ControlLine, Answer]]) -> web.Response | None:
+        """What is answered instead, if not all could say how they are."""
+        if not answers:
+            return self._none_answers()
+        refused = [answer for _, answer in answers if answer.status != 200]
+        return _passed_on(refused[0]) if refused else None
+
+    def _none_answers(self) -> web.Response:
+        error = f"no {self._noun} answers"
+        return web.json_response({"error": error}, status=503, headers={"Retry-After": "1"})
 
     def _remember(self, request: web.Request, body: bytes, answer: Answer) -> None:
         path = about = request.path_qs
@@ -255,18 +279,6 @@ async def _body(request: web.Request) -> bytes:
             return await request.read()
     except TimeoutError:
         raise web.HTTPRequestTimeout from None
-
-
-def _refusal(answers: list[tuple[Worker, Answer]]) -> web.Response | None:
-    """What is answered instead, if not all could say how they are."""
-    if not answers:
-        return _none_answers()
-    refused = [answer for _, answer in answers if answer.status != 200]
-    return _passed_on(refused[0]) if refused else None
-
-
-def _none_answers() -> web.Response:
-    return web.json_response({"error": "no worker answers"}, status=503, headers={"Retry-After": "1"})
 
 
 def _passed_on(answer: Answer) -> web.Response:

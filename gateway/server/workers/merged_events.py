@@ -8,13 +8,13 @@ reader does not read, its workers keep, and tell it of the gap.
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from aiohttp import ClientResponse, web
 
 from gateway.server.tasks import TaskGroup
-from gateway.server.workers.process import UNREACHABLE, Worker
+from gateway.server.workers.control_line import UNREACHABLE, ControlLine
 
 _LOOK_S: Final = 0.2
 """For workers that were started."""
@@ -45,7 +45,7 @@ class Positions:
 
 
 class MergedEvents:
-    def __init__(self, workers: Callable[[], list[Worker]], *, is_over: Callable[[], bool]) -> None:
+    def __init__(self, workers: Callable[[], Sequence[ControlLine]], *, is_over: Callable[[], bool]) -> None:
         self._workers = workers
         self._is_over = is_over
 
@@ -72,7 +72,7 @@ class _Reader:
         """Serials."""
 
     async def serve(
-        self, workers: Callable[[], list[Worker]], is_over: Callable[[], bool]
+        self, workers: Callable[[], Sequence[ControlLine]], is_over: Callable[[], bool]
     ) -> web.StreamResponse:
         refused = await self._begin(workers())
         if refused is not None:
@@ -87,7 +87,7 @@ class _Reader:
             await self._tasks.cancel()
         return self._response
 
-    async def _begin(self, workers: list[Worker]) -> web.StreamResponse | None:
+    async def _begin(self, workers: Sequence[ControlLine]) -> web.StreamResponse | None:
         """An answer of one worker's, if it is none that a reader is to have."""
         for worker in workers:
             with contextlib.suppress(*UNREACHABLE):
@@ -107,12 +107,12 @@ class _Reader:
         self._follow_new(workers)
         return None
 
-    def _position(self, worker: Worker) -> int | None:
+    def _position(self, worker: ControlLine) -> int | None:
         """Where to go on; 0 for the oldest that is kept, None for what comes next."""
         return self._positions.of.get(worker.serial, 0 if self._sends_old else None)
 
     def _open(
-        self, worker: Worker, position: int | None
+        self, worker: ControlLine, position: int | None
     ) -> contextlib.AbstractAsyncContextManager[ClientResponse]:
         query = {name: value for name, value in self._request.query.items() if name != "after"}
         headers = {
@@ -123,20 +123,20 @@ class _Reader:
         path = str(self._request.rel_url.with_query(query))
         return worker.request("GET", path, headers, timeout_s=None)
 
-    def _follow_new(self, workers: list[Worker]) -> None:
+    def _follow_new(self, workers: Sequence[ControlLine]) -> None:
         for worker in workers:
             if worker.serial not in self._followed:
                 self._followed.add(worker.serial)
                 self._tasks.spawn(self._follow(worker, self._position(worker)))
 
-    async def _tell_of_gaps(self, workers: list[Worker]) -> None:
+    async def _tell_of_gaps(self, workers: Sequence[ControlLine]) -> None:
         gone = self._positions.of.keys() - {worker.serial for worker in workers}
         for serial in gone:
             del self._positions.of[serial]
         if gone:
             await self._write(GAP)
 
-    async def _follow(self, worker: Worker, position: int | None) -> None:
+    async def _follow(self, worker: ControlLine, position: int | None) -> None:
         with contextlib.suppress(*UNREACHABLE):
             async with self._open(worker, position) as response:
                 if response.status == 200:
@@ -149,7 +149,7 @@ class _Reader:
         await asyncio.sleep(_LOOK_S)
         self._followed.discard(worker.serial)
 
-    async def _pass_on(self, worker: Worker, blocks: bytes) -> None:
+    async def _pass_on(self, worker: ControlLine, blocks: bytes) -> None:
         numbers = _ID_LINE.findall(blocks)
         if not numbers:
             await self._write(blocks)  # a comment, or nothing

@@ -5,38 +5,22 @@ import contextlib
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import aiohttp
 
 from gateway.config import Config
+from gateway.server.workers.control_line import ControlLine
 from gateway.server.workers.seat import Order, Place, sent
 
 _ROOT: Final = Path(__file__).parents[3]
 _CODE: Final = "import sys; sys.path.insert(0, {root!r}); from gateway.__main__ import main; sys.exit(main())"
-_ASK_S: Final = 5.0
 _CONTROL: Final = "http://worker"
 _READY: Final = "/turnpike/readyz"
-_HOP_BY_HOP: Final = frozenset(
-    ("connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "content-length")
-)
-
-_NOT_ADDED: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-UNREACHABLE: Final = (aiohttp.ClientError, OSError, TimeoutError, RuntimeError)
-"""What asking a worker raises; RuntimeError once it has ended."""
 
 
-class Answer(NamedTuple):
-    """Of a worker's control plane."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-
-class Worker:
+class Worker(ControlLine):
     """A running process, and the line to it. Its `serial` is nobody else's, its `number` another's later."""
 
     def __init__(
@@ -48,24 +32,15 @@ class Worker:
         serial: int,
         slot: int,
     ) -> None:
+        connector = aiohttp.UnixConnector(path=place.control_path, limit=0)
+        super().__init__(_CONTROL, connector, number=place.number, serial=serial)
         self.process = process
-        self.number = place.number
-        self.serial = serial
         self.slot = slot
         self.began_at = asyncio.get_running_loop().time()
         self.is_accepting = self.is_leaving = False
         """It was told to end."""
-        self.last_metrics = b""
-        """As far as they are known."""
-        self.seen_at = float("-inf")
-        """When it was last known to answer; time of the event loop."""
         self._control_path = Path(place.control_path)
         self._reader, self._writer = line
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.UnixConnector(path=place.control_path, limit=0),
-            auto_decompress=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-        )
         self._end = asyncio.get_running_loop().create_task(self._follow())
 
     @classmethod
@@ -124,7 +99,7 @@ class Worker:
             self.last_metrics = await self._reader.read() or self.last_metrics
         status = await self.process.wait()
         self._writer.close()
-        await self._session.close()
+        await self.close()
         self._control_path.unlink(missing_ok=True)
         return status
 
@@ -153,49 +128,3 @@ class Worker:
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
-
-    # --- its control plane -----------------------------------------------------------------------
-
-    @contextlib.asynccontextmanager
-    async def request(
-        self,
-        method: str,
-        path: str,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        *,
-        timeout_s: float | None = _ASK_S,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """For whoever reads the answer bit by bit. Raises what `ask` makes None of."""
-        async with self._session.request(
-            method,
-            _CONTROL + path,
-            headers=end_to_end(headers or {}),
-            data=body,
-            allow_redirects=False,
-            skip_auto_headers=_NOT_ADDED,
-            timeout=aiohttp.ClientTimeout(total=timeout_s),
-        ) as response:
-            yield response
-
-    async def ask(
-        self,
-        method: str,
-        path: str,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        *,
-        timeout_s: float = _ASK_S,
-    ) -> Answer | None:
-        """None if it does not answer."""
-        try:
-            async with self.request(method, path, headers, body, timeout_s=timeout_s) as response:
-                answer = Answer(response.status, end_to_end(response.headers), await response.read())
-        except UNREACHABLE:
-            return None
-        self.seen_at = asyncio.get_running_loop().time()
-        return answer
-
-
-def end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in headers.items() if name.lower() not in _HOP_BY_HOP}

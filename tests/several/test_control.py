@@ -1,0 +1,92 @@
+"""`turnpike control`: real gateway processes, told of by one control plane."""
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.bench import Client, Message, get
+from tests.several.fleet import Fleet, running_fleet
+
+pytestmark = [pytest.mark.alone, pytest.mark.slow]
+
+
+async def asked(port: int, path: bytes) -> Message:
+    client = Client(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 22))
+    try:
+        return await client.ask(get(path))
+    finally:
+        client.close()
+
+
+async def told(port: int, path: bytes) -> Any:
+    return (await asked(port, path)).json()
+
+
+@contextlib.asynccontextmanager
+async def control_of(fleet: Fleet, directory: Path) -> AsyncIterator[int]:
+    urls = [f"http://127.0.0.1:{each.control_port}" for each in fleet.gateways]
+    log = directory / "control.log"
+    with log.open("wb") as written:
+        command = [sys.executable, "-m", "gateway", "control", *urls, "--listen", "127.0.0.1:0"]
+        process = subprocess.Popen(command, stderr=written)
+    try:
+        async with asyncio.timeout(20):
+            while "/turnpike/\n" not in log.read_text():
+                await asyncio.sleep(0.05)
+        yield int(log.read_text().rpartition("/turnpike/")[0].rpartition(":")[2])
+        process.terminate()
+        assert await asyncio.to_thread(process.wait, 10) == 0, log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_sessions_of_all_gateways_are_told_of_as_one(tmp_path):
+    async with running_fleet(tmp_path, gateways=2) as fleet, control_of(fleet, tmp_path) as port:
+        for number in range(6):
+            fleet.agent(f"agent-{number}", headers=b"x-turnpike-session: stated-%d\r\n" % number)
+        await asyncio.gather(*(agent.run(turns=2) for agent in fleet.agents))
+
+        known = {agent.sessions[0] for agent in fleet.agents}
+        apart = [
+            {each["id"] for each in (await told(gateway.control_port, b"/turnpike/snapshot"))["sessions"]}
+            for gateway in fleet.gateways
+        ]
+        assert all(apart), "each gateway has some"
+        snapshot = await told(port, b"/turnpike/snapshot")
+        assert {each["id"] for each in snapshot["sessions"]} == known == set().union(*apart)
+        assert await told(port, b"/turnpike/readyz") == {"ready": True, "failing": []}
+        assert (await asked(port, b"/metrics")).status == 404
+        assert b"<html" in (await asked(port, b"/turnpike/")).body
+
+        finish = b"POST /turnpike/sessions/%s/finish HTTP/1.1\r\nHost: gw\r\nContent-Length: 0\r\n\r\n"
+        client = Client(*await asyncio.open_connection("127.0.0.1", port))
+        for session in known:
+            assert (await client.ask(finish % session.encode())).status == 200
+        client.close()
+
+
+async def test_a_gateway_that_is_gone_is_named_and_left_out(tmp_path):
+    async with running_fleet(tmp_path, gateways=2) as fleet, control_of(fleet, tmp_path) as port:
+        fleet.gateways[1].kill()
+        assert await told(port, b"/turnpike/readyz") == {
+            "ready": True,
+            "failing": ["gateways (1 of 2 missing)"],
+        }
+        assert (await asked(port, b"/turnpike/snapshot")).status == 200
+        fleet.gateways[0].kill()
+        assert (await asked(port, b"/turnpike/readyz")).status == 503
+        assert json.loads((await asked(port, b"/turnpike/snapshot")).body) == {"error": "no gateway answers"}
+
+
+def test_what_is_no_url_is_refused():
+    command = [sys.executable, "-m", "gateway", "control", "gateway-a:8081"]
+    ended = subprocess.run(command, capture_output=True, timeout=30)
+    assert ended.returncode == 1 and b"a control plane is a URL" in ended.stderr
