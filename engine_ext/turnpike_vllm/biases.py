@@ -7,7 +7,7 @@ become inert: vLLM goes on as it would have.
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnpike_vllm import hints, telemetry
 from turnpike_vllm.classes import Piggyback
@@ -31,6 +31,16 @@ REACTIVE_LIVES_S = 60.0
 
 CLAIMS_PER_BLOCK = 8
 """So many threads share a block on average, at most, in what is remembered of who may use what again."""
+
+MAX_TIMED = 64
+"""More steps than these are never under way: the oldest then has had no output."""
+
+
+class Timed(NamedTuple):
+    output: Any
+    began: float
+    tokens: int
+    context: int
 
 
 class Biases:
@@ -98,9 +108,10 @@ class Biases:
         self.conductor.has_headroom = features["headroom"] == "on"
         self._reactive_until = float("-inf")
         self._was_blocked = False
-        self._is_like_the_last = False
-        """The step under way: nobody came, went or waits, and everybody gets a token."""
-        self._in_flight: deque[tuple[float, int, Sequence[int]]] = deque()
+        self.quiet_until = float("-inf")
+        """Nothing that is held is due before."""
+        self.timed: deque[Timed] = deque(maxlen=MAX_TIMED)
+        """Steps under way whose time is measured, the oldest first."""
         self._last_output = 0.0
 
     # Hints.
@@ -152,6 +163,7 @@ class Biases:
             self.heard[found.value] += 1
             return
         self.heard["followed"] += 1
+        self.conductor.passes_until = 0
         if found.klass is ServiceClass.REACTIVE and not found.is_finished:
             self._reactive_until = now + REACTIVE_LIVES_S
         self.keeper.heard(hint, now=now)
@@ -173,11 +185,6 @@ class Biases:
 
     def before_step(self) -> None:
         now = self.clock()
-        self._is_like_the_last = (
-            self.conductor.goes_on() and not self._was_blocked and not self.keeper.is_due(now)
-        )
-        if self._is_like_the_last:
-            return
         self.keeper.observe(is_blocked=self._was_blocked, now=now)
         self._was_blocked = False
         self.conductor.before_step(is_reactive_alive=now < self._reactive_until, now=now)
@@ -187,32 +194,33 @@ class Biases:
     def after_step(self, output: Any) -> None:
         if self.is_inert:  # it failed in this step
             return
-        now = self.clock()
-        if not self._is_like_the_last:
-            self._after_change(output, now)
-        tokens = output.total_num_scheduled_tokens
-        if tokens:
-            contexts = getattr(output.scheduled_cached_reqs, "num_computed_tokens", ())
-            self._in_flight.append((now, tokens, contexts))
-            if tokens != len(contexts):
-                self.conductor.is_settled = False
-
-    def _after_change(self, output: Any, now: float) -> None:
-        self.conductor.after_step()
+        now, conductor = self.clock(), self.conductor
+        conductor.after_step()
         if self.keeper.ferry is not None:
             self.keeper.ferry.after_step(now)
         for new in output.scheduled_new_reqs:
             request = self.scheduler.requests.get(new.req_id)
             if request is not None:
                 self._admitted(self.row_of(request), now)
+        tokens = output.total_num_scheduled_tokens
+        contexts = getattr(output.scheduled_cached_reqs, "num_computed_tokens", ())
+        decodes = tokens == len(contexts)
+        if not decodes:
+            conductor.unsettle()
+        # Steps that only decode are many and alike.
+        if tokens and (conductor.is_due or not decodes):
+            self.timed.append(Timed(output, now, tokens, sum(contexts)))
+        if conductor.is_settled:
+            deadline = self.keeper.next_deadline()
+            self.quiet_until = float("inf") if deadline is None else deadline
 
     def output_arrived(self, output: Any) -> None:
-        """Of the oldest step under way."""
-        now = self.clock()
-        if output.total_num_scheduled_tokens and self._in_flight:
-            began, tokens, contexts = self._in_flight.popleft()
-            last, self._last_output = self._last_output, now
-            self.pace.add(now - (began if began > last else last), tokens=tokens, contexts=contexts)
+        """While a step is measured: of that step, or of one before it."""
+        now, timed = self.clock(), self.timed[0]
+        last, self._last_output = self._last_output, now
+        if timed.output is output:
+            self.timed.popleft()
+            self.pace.observe(now - max(timed.began, last), tokens=timed.tokens, context=timed.context)
 
     def chunk(self, request: Any, computed: int, tokens: int) -> int:
         return self.conductor.chunk(request, computed, tokens, self.clock())
@@ -245,7 +253,7 @@ class Biases:
         """A running request is about to lose its blocks."""
         self.preemptions[self.row_of(request).klass.name.lower()] += 1
         self.keeper.preempted(self.row_of(request), self.clock())
-        self.conductor.is_dirty = True
+        self.conductor.stir()
 
     def resetting(self) -> None:
         self.keeper.reset()
@@ -259,7 +267,7 @@ class Biases:
 
     def _admitted(self, row: Row, now: float) -> None:
         row.blocked_since = None
-        self.conductor.is_dirty = True
+        self.conductor.stir()
         if row.admitted is None:
             row.admitted = now
             self.launch.add(now - row.arrived)

@@ -17,6 +17,8 @@ MAX_DISPLACED = 2
 """A request is displaced so often at most; then it stays until it is done."""
 COUNT_EVERY = 8
 """Service is counted every so many steps: nobody's level changes faster than that."""
+LOOK_EVERY = 2 * COUNT_EVERY
+"""Where nothing changes, one in so many steps is looked at."""
 DISPLACE_AFTER_S = 0.02
 """A better request waits so long for memory before a worse one that runs makes room."""
 
@@ -57,6 +59,11 @@ class Conductor:
         self.is_dirty = True
         self.is_settled = False
         """Everybody is running and decodes, and nobody is left out."""
+        self.steps = 0
+        self.passes_until = 0
+        """Steps before this one decide nothing, as long as all that are here run and have memory."""
+        self.least_free = 0
+        """So many free blocks are enough for them."""
         self._is_watched = True
         self._can_settle = scheduler.num_spec_tokens == 0
         self.left_out: frozenset[object] = frozenset()
@@ -67,7 +74,6 @@ class Conductor:
         self._reserve = 0
         self._reserved_for: tuple[int, int] = (0, 0)
         self._used = 0
-        self._steps = 0
 
     # The waiting queue asks for these.
 
@@ -96,16 +102,25 @@ class Conductor:
 
     def leave(self, row: Row, now: float) -> None:
         self.live[row.klass] -= 1
-        self.is_dirty = True  # whoever stepped aside for it need not any longer
+        self.stir()  # whoever stepped aside for it need not any longer
         self._count(row, now)
 
     # Before and in a step.
 
-    def goes_on(self) -> bool:
-        """Whether this step is like the last one, so that there is nothing to decide. Once a step."""
-        self._steps += 1
-        is_due = self._steps % COUNT_EVERY == 0
-        return self.is_settled and not self.is_dirty and not is_due and self._has_all_running()
+    @property
+    def is_due(self) -> bool:
+        """Whether service is counted in this step."""
+        return self.steps % COUNT_EVERY == 0
+
+    def stir(self) -> None:
+        """Somebody came or went, or is another: the next step is looked at."""
+        self.is_dirty = True
+        self.passes_until = 0
+
+    def unsettle(self) -> None:
+        """Not everybody decodes."""
+        self.is_settled = False
+        self.passes_until = 0
 
     def settle(self) -> None:
         """See whether what was decided for this step holds for the next ones."""
@@ -115,8 +130,10 @@ class Conductor:
             and self._has_all_running()
             and (self.is_settled or all(map(_decodes, self.scheduler.running)))
         )
+        self.passes_until = 0
         if self.is_settled:
             self._is_prefilling = False
+            self.passes_until = self.steps + LOOK_EVERY - self.steps % LOOK_EVERY
         if self.is_settled == self._is_watched:
             self._is_watched = not self.is_settled
             self.watch(self._is_watched)
@@ -125,11 +142,12 @@ class Conductor:
         """Nobody waits, and each can have another block."""
         scheduler = self.scheduler
         running = len(scheduler.running)
-        return running == len(scheduler.requests) and self.pool.has_free(running)
+        self.least_free = self.pool.ample_blocks(running)
+        return running == len(scheduler.requests) and self.pool.free_blocks >= self.least_free
 
     def before_step(self, *, is_reactive_alive: bool, now: float) -> None:
         running = self.scheduler.running
-        is_due = self._steps % COUNT_EVERY == 0
+        is_due = self.is_due
         if is_due:
             for request in running:
                 self._count(getattr(request, ATTRIBUTE, None) or self.row_of(request), now)

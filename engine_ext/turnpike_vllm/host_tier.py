@@ -236,10 +236,6 @@ class HostTier(Generic[Luggage]):
                 found.append(pause)
         return found
 
-    def is_due(self, *, now: float) -> bool:
-        """Whether there may be one."""
-        return bool(self._due) and self._due[0][0] <= now
-
     def next_due(self) -> float | None:
         while self._due and self._due[0][1] != self._due[0][2].version:
             heapq.heappop(self._due)

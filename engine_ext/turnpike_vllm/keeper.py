@@ -94,12 +94,6 @@ class Keeper:
         if self.ferry is not None:
             self.ferry.step(now=now)
 
-    def is_due(self, now: float) -> bool:
-        """Whether `expire` may have something to do."""
-        if self.retention is not None and self.retention.is_due(now=now):
-            return True
-        return self.ferry is not None and self.ferry.tier.is_due(now=now)
-
     def next_deadline(self) -> float | None:
         """When `expire` has something to do."""
         found = [] if self.retention is None else [self.retention.next_deadline()]

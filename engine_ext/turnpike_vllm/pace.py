@@ -5,15 +5,12 @@ A step of ``tokens`` tokens whose decoding requests have ``context`` tokens behi
 with forgetting (Ljung, *System Identification*, §11.2), and none counts as negative.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 _FORGET = 0.99
 _UNCERTAIN = 1e4
 _MOST_UNCERTAIN = 1e6
 """Without a bound, what no step shows for long would become arbitrarily uncertain."""
-_TOGETHER = 8
-"""So many steps in a row that are alike are fitted at once, at most."""
 
 
 @dataclass
@@ -23,63 +20,27 @@ class Pace:
     """In ms, ms per token and ms per thousand tokens of context: values of one size."""
     _p: tuple[float, ...] = (_UNCERTAIN, 0.0, 0.0, _UNCERTAIN, 0.0, _UNCERTAIN)
     """Of the symmetric matrix: the first row, what is new in the second, and the last."""
-    _alike: int = 0
-    """Steps that are not fitted yet: each gave a token to the same requests."""
-    _alike_s: float = 0.0
-    """The time of all of them."""
-    _contexts: Sequence[int] = field(default_factory=list)
-    """Of the last of them."""
-
-    def add(self, seconds: float, *, tokens: int, contexts: Sequence[int]) -> None:
-        """A step took so long. ``contexts``: the tokens behind each of its old requests."""
-        self.steps += 1
-        decodes = len(contexts) == tokens
-        if self._alike and not (decodes and tokens == len(self._contexts)):
-            self._fit_alike()
-        if not decodes:
-            self._fit(seconds, tokens, sum(contexts), 1)
-            return
-        self._alike += 1
-        self._alike_s += seconds
-        self._contexts = contexts
-        if self._alike == _TOGETHER:
-            self._fit_alike()
 
     def observe(self, seconds: float, *, tokens: int, context: int) -> None:
         """A step took so long."""
         self.steps += 1
-        self._fit_alike()
-        self._fit(seconds, tokens, context, 1)
-
-    def _fit_alike(self) -> None:
-        steps, self._alike = self._alike, 0
-        if steps:
-            seconds, self._alike_s = self._alike_s / steps, 0.0
-            tokens = len(self._contexts)
-            # Each step puts its tokens behind the next one.
-            self._fit(seconds, tokens, sum(self._contexts) - tokens * (steps - 1) / 2, steps)
-
-    def _fit(self, seconds: float, tokens: int, context: float, steps: int) -> None:
-        """As if ``steps`` steps had been told one by one, each of so many seconds."""
-        kept = _FORGET**steps
-        weight = (1.0 - kept) / (1.0 - _FORGET)
         x1, x2 = float(tokens), context / 1000.0
         t0, t1, t2 = self._theta
         p00, p01, p02, p11, p12, p22 = self._p
         px0 = p00 + p01 * x1 + p02 * x2
         px1 = p01 + p11 * x1 + p12 * x2
         px2 = p02 + p12 * x1 + p22 * x2
-        scale = weight / (kept + weight * (px0 + x1 * px1 + x2 * px2))
+        scale = 1.0 / (_FORGET + px0 + x1 * px1 + x2 * px2)
         gain0, gain1, gain2 = px0 * scale, px1 * scale, px2 * scale
         error = seconds * 1e3 - (t0 + t1 * x1 + t2 * x2)
         self._theta = (t0 + gain0 * error, t1 + gain1 * error, t2 + gain2 * error)
         p: tuple[float, ...] = (
-            (p00 - gain0 * px0) / kept,
-            (p01 - gain0 * px1) / kept,
-            (p02 - gain0 * px2) / kept,
-            (p11 - gain1 * px1) / kept,
-            (p12 - gain1 * px2) / kept,
-            (p22 - gain2 * px2) / kept,
+            (p00 - gain0 * px0) / _FORGET,
+            (p01 - gain0 * px1) / _FORGET,
+            (p02 - gain0 * px2) / _FORGET,
+            (p11 - gain1 * px1) / _FORGET,
+            (p12 - gain1 * px2) / _FORGET,
+            (p22 - gain2 * px2) / _FORGET,
         )
         if max(p) > _MOST_UNCERTAIN or min(p) < -_MOST_UNCERTAIN:
             p = tuple(max(-_MOST_UNCERTAIN, min(_MOST_UNCERTAIN, each)) for each in p)
@@ -87,14 +48,10 @@ class Pace:
 
     @property
     def per_token_s(self) -> float:
-        if self._alike:
-            self._fit_alike()
         return max(self._theta[1], 1e-6) / 1e3
 
     @property
     def per_context_s(self) -> float:
-        if self._alike:
-            self._fit_alike()
         return max(self._theta[2], 0.0) / 1e6
 
     def predict(self, *, tokens: int, context: int) -> float:

@@ -51,9 +51,9 @@ class KvPool:
         lacks = [name for name, owner in found.items() if not hasattr(owner, name)]
         return f"this vLLM has no {', '.join(lacks)}" if lacks else None
 
-    def has_free(self, requests: int) -> bool:
-        """Whether so many requests can have another block of each group, and one to spare."""
-        return bool(self.pool.free_block_queue.num_free_blocks >= 2 * self.groups * requests)
+    def ample_blocks(self, requests: int) -> int:
+        """Another block of each group for each of so many requests, and one to spare."""
+        return 2 * self.groups * requests
 
     @property
     def free_blocks(self) -> int:

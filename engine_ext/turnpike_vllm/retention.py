@@ -233,10 +233,6 @@ class Retention(Generic[Block]):
                 released += self.drop(hold.thread, Reason.EXPIRED)
         return released
 
-    def is_due(self, *, now: float) -> bool:
-        """Whether `expire` may have something to do."""
-        return bool(self._deadlines) and self._deadlines[0][0] <= now
-
     def next_deadline(self) -> float | None:
         """When `expire` has something to do."""
         while self._deadlines and self._deadlines[0][1] != self._deadlines[0][2].version:

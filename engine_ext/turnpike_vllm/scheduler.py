@@ -197,7 +197,19 @@ class TurnpikeMixin:
             setattr(owner, name, ours if is_wanted else original)
 
     def _around_schedule(self, biases: Biases, original: Callable[..., Any]) -> Callable[..., Any]:
+        scheduler, conductor = _parent(self), biases.conductor
+        free = scheduler.kv_cache_manager.block_pool.free_block_queue
+
         def schedule(*args: Any, **kwargs: Any) -> Any:
+            step = conductor.steps = conductor.steps + 1
+            if (
+                step < conductor.passes_until
+                and len(scheduler.running) == len(scheduler.requests)
+                and free.num_free_blocks >= conductor.least_free
+                and biases.clock() < biases.quiet_until
+            ):
+                # Should a bias fail in this one, the queue is given back at once: nobody is in it.
+                return original(*args, **kwargs)
             # As in _safely, without the cost of another call.
             try:
                 biases.before_step()
@@ -221,9 +233,11 @@ class TurnpikeMixin:
         return schedule
 
     def _before_update(self, biases: Biases, original: Callable[..., Any]) -> Callable[..., Any]:
+        timed = biases.timed
+
         def update_from_output(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
             outputs = original(scheduler_output, *args, **kwargs)
-            if not biases.is_inert:
+            if timed and not biases.is_inert:
                 try:
                     biases.output_arrived(scheduler_output)
                 except Exception as error:  # noqa: BLE001  # as in _safely

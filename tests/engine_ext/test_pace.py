@@ -54,22 +54,3 @@ def test_many_steps_of_one_kind_do_not_blow_it_up() -> None:
     for _ in range(20_000):
         pace.observe(0.01, tokens=16, context=1_000)
     assert pace.predict(tokens=16, context=1_000) == pytest.approx(0.01, rel=0.01)
-
-
-def test_steps_that_are_alike_are_fitted_together() -> None:
-    together, singly = Pace(), Pace()
-    rng = random.Random(3)
-    for count, length in ((8, 20_000), (32, 2_000), (3, 90_000), (8, 20_500)):
-        for pace in (together, singly):
-            pace.observe(0.003 + 2e-5 * 2_048, tokens=2_048, context=0)
-        for step in range(11):  # as many as are fitted at once, and some more
-            contexts = [length + step] * count
-            seconds = 0.003 + 2e-5 * count + 5e-8 * sum(contexts) + rng.uniform(0, 1e-6)
-            together.add(seconds, tokens=count, contexts=contexts)
-            singly.observe(seconds, tokens=count, context=sum(contexts))
-    assert together.steps == singly.steps == 48
-    assert together.per_token_s == pytest.approx(singly.per_token_s, rel=1e-3)
-    assert together.per_context_s == pytest.approx(singly.per_context_s, rel=1e-3)
-    assert together.predict(tokens=9, context=9) == pytest.approx(
-        singly.predict(tokens=9, context=9), rel=1e-3
-    )

@@ -42,6 +42,72 @@ def counters(engine: SimulatedEngine) -> Any:
     return engine.biases.counters()
 
 
+class TestPassing:
+    """Steps in which nothing changes decide nothing."""
+
+    def settled(self, make: Make) -> SimulatedEngine:
+        """Two decode, and a paused session holds its state for a minute."""
+        engine = make(blocks=1_001)
+        engine.submit(prompt(1, 480), max_tokens=2, hint=Hint(session="paused", seq=1, retain_s=60.0))
+        engine.run()
+        for name in ("a", "b"):
+            engine.submit(prompt(2, 480), max_tokens=2_000, hint=Hint(session=name, seq=1))
+        self.schedule(engine, 64)
+        assert engine.biases.conductor.is_settled and engine.account()[2] > 0
+        return engine
+
+    @staticmethod
+    def schedule(engine: SimulatedEngine, steps: int) -> None:
+        """So many more, and on to the first of those that are passed in a row."""
+        conductor = engine.biases.conductor
+        until = conductor.steps + steps
+        while conductor.steps < until or conductor.steps % 16 != 1:
+            engine.step()
+
+    def looked_at(self, engine: SimulatedEngine, steps: int, monkeypatch: pytest.MonkeyPatch) -> int:
+        looks, conductor, before_step = list[int](), engine.biases.conductor, engine.biases.before_step
+        until = conductor.steps + steps
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                engine.biases, "before_step", lambda: (looks.append(conductor.steps), before_step())[1]
+            )
+            while conductor.steps < until:
+                engine.step()
+        return len(looks)
+
+    def test_one_in_sixteen_is_looked_at(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.looked_at(self.settled(make), 160, monkeypatch) == 10
+
+    def test_who_comes_and_goes_is_seen_at_once(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        engine = self.settled(make)
+        name = engine.submit(prompt(3, 32), max_tokens=2_000)
+        assert self.looked_at(engine, 1, monkeypatch) == 1
+        self.schedule(engine, 64)
+        assert self.looked_at(engine, 1, monkeypatch) == 0
+        engine.abort(name)
+        assert self.looked_at(engine, 1, monkeypatch) == 1
+
+    def test_what_is_due_is_due_in_the_very_step(self, make: Make) -> None:
+        engine = self.settled(make)
+        engine.hint(Hint(session="paused", seq=2, retain_s=0.02))
+        until = engine.now + 0.02
+        while engine.now < until:
+            assert engine.account()[2] > 0
+            engine.step()
+        engine.step()
+        assert engine.account()[2] == 0 and engine.biases.conductor.steps % 16 > 2
+
+    @pytest.mark.parametrize("depth", [1, 2, 3])
+    def test_the_time_of_a_step_is_measured_in_those_that_are_looked_at(self, make: Make, depth: int) -> None:
+        engine = make(blocks=1_001, depth=depth)
+        engine.submit(prompt(1, 480), max_tokens=900, hint=Hint(session="a", seq=1))
+        for _ in range(800):
+            engine.step()
+        pace, steps = engine.biases.pace, engine.steps
+        assert steps / 16 - 2 <= pace.steps <= steps / 16 + 8
+        assert pace.predict(tokens=1, context=1_000) == pytest.approx(0.004034, rel=0.03)
+
+
 class TestAsleep:
     def test_without_hints_nothing_is_in_the_way(self, make: Make) -> None:
         engine, stock = make(), make(is_biased=False)
