@@ -65,12 +65,15 @@ class TestPassing:
             engine.step()
 
     def looked_at(self, engine: SimulatedEngine, steps: int, monkeypatch: pytest.MonkeyPatch) -> int:
-        looks, conductor, before_step = list[int](), engine.biases.conductor, engine.biases.before_step
-        until = conductor.steps + steps
+        conductor, before_step = engine.biases.conductor, engine.biases.before_step
+        looks, until = list[int](), conductor.steps + steps
+
+        def look() -> None:
+            looks.append(conductor.steps)
+            before_step()
+
         with monkeypatch.context() as patch:
-            patch.setattr(
-                engine.biases, "before_step", lambda: (looks.append(conductor.steps), before_step())[1]
-            )
+            patch.setattr(engine.biases, "before_step", look)
             while conductor.steps < until:
                 engine.step()
         return len(looks)
