@@ -32,6 +32,9 @@ REACTIVE_LIVES_S = 60.0
 CLAIMS_PER_BLOCK = 8
 """So many threads share a block on average, at most, in what is remembered of who may use what again."""
 
+LOOK_WITHIN_S = 1.0
+"""Where nothing changes, a step is looked at after so long at the latest, however long steps take."""
+
 MAX_TIMED = 64
 """More steps than these are never under way: the oldest then has had no output."""
 
@@ -109,7 +112,7 @@ class Biases:
         self._reactive_until = float("-inf")
         self._was_blocked = False
         self.quiet_until = float("-inf")
-        """Nothing that is held is due before."""
+        """Nothing is due before."""
         self.timed: deque[Timed] = deque(maxlen=MAX_TIMED)
         """Steps under way whose time is measured, the oldest first."""
         self._last_output = 0.0
@@ -212,7 +215,8 @@ class Biases:
             self.timed.append(Timed(output, now, tokens, sum(contexts)))
         if conductor.is_settled:
             deadline = self.keeper.next_deadline()
-            self.quiet_until = float("inf") if deadline is None else deadline
+            latest = now + LOOK_WITHIN_S
+            self.quiet_until = latest if deadline is None else min(deadline, latest)
 
     def output_arrived(self, output: Any) -> None:
         """While a step is measured: of that step, or of one before it."""

@@ -17,7 +17,7 @@ MAX_DISPLACED = 2
 """A request is displaced so often at most; then it stays until it is done."""
 COUNT_EVERY = 8
 """Service is counted every so many steps: nobody's level changes faster than that."""
-LOOK_EVERY = 2 * COUNT_EVERY
+LOOK_EVERY = 8 * COUNT_EVERY
 """Where nothing changes, one in so many steps is looked at."""
 DISPLACE_AFTER_S = 0.02
 """A better request waits so long for memory before a worse one that runs makes room."""

@@ -167,9 +167,9 @@ class TurnpikeMixin:
         biases, scheduler, seams = self.turnpike, _parent(self), self._seams
         assert biases is not None
         settings, manager = biases.settings, scheduler.kv_cache_manager
-        seams.replace(scheduler, "schedule", self._around_schedule(biases, scheduler.schedule))
-        after = self._before_update(biases, scheduler.update_from_output)
-        seams.replace(scheduler, "update_from_output", after)
+        update = self._before_update(biases, scheduler.update_from_output)
+        seams.replace(scheduler, "schedule", self._around_schedule(biases, scheduler.schedule, update))
+        seams.replace(scheduler, "update_from_output", update)
         may_cut = biases.conductor.has_headroom or settings.opportunist
         if may_cut or settings.classes is not None or settings.host_tier is not None:
             reserve = getattr(scheduler, _CHUNK_SEAM)
@@ -196,9 +196,13 @@ class TurnpikeMixin:
         for owner, name, ours, original in self._of_requests:
             setattr(owner, name, ours if is_wanted else original)
 
-    def _around_schedule(self, biases: Biases, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _around_schedule(
+        self, biases: Biases, original: Callable[..., Any], update: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """``update``: our `_before_update`, for the steps that are measured."""
         scheduler, conductor = _parent(self), biases.conductor
         free = scheduler.kv_cache_manager.block_pool.free_block_queue
+        timed = biases.timed
 
         def schedule(*args: Any, **kwargs: Any) -> Any:
             step = conductor.steps = conductor.steps + 1
@@ -228,20 +232,28 @@ class TurnpikeMixin:
                 biases.after_step(output)
             except Exception as error:  # noqa: BLE001
                 self._give_up(error)
+            if timed and not biases.is_inert:
+                scheduler.update_from_output = update
             return output
 
         return schedule
 
     def _before_update(self, biases: Biases, original: Callable[..., Any]) -> Callable[..., Any]:
-        timed = biases.timed
+        scheduler, timed = _parent(self), biases.timed
 
         def update_from_output(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
             outputs = original(scheduler_output, *args, **kwargs)
-            if timed and not biases.is_inert:
+            if biases.is_inert:
+                return outputs
+            if timed:
                 try:
                     biases.output_arrived(scheduler_output)
                 except Exception as error:  # noqa: BLE001  # as in _safely
                     self._give_up(error)
+                    return outputs
+            if not timed:
+                # vLLM's own, until a step is measured.
+                scheduler.update_from_output = original
             return outputs
 
         return update_from_output

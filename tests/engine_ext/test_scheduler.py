@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from turnpike_vllm.conductor import LOOK_EVERY
 from turnpike_vllm.hints import Hint, ServiceClass
 from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
 
@@ -45,14 +46,14 @@ def counters(engine: SimulatedEngine) -> Any:
 class TestPassing:
     """Steps in which nothing changes decide nothing."""
 
-    def settled(self, make: Make) -> SimulatedEngine:
+    def settled(self, make: Make, **options: Any) -> SimulatedEngine:
         """Two decode, and a paused session holds its state for a minute."""
-        engine = make(blocks=1_001)
+        engine = make(blocks=1_001, **options)
         engine.submit(prompt(1, 480), max_tokens=2, hint=Hint(session="paused", seq=1, retain_s=60.0))
         engine.run()
         for name in ("a", "b"):
             engine.submit(prompt(2, 480), max_tokens=2_000, hint=Hint(session=name, seq=1))
-        self.schedule(engine, 64)
+        self.schedule(engine, LOOK_EVERY)
         assert engine.biases.conductor.is_settled and engine.account()[2] > 0
         return engine
 
@@ -61,7 +62,7 @@ class TestPassing:
         """So many more, and on to the first of those that are passed in a row."""
         conductor = engine.biases.conductor
         until = conductor.steps + steps
-        while conductor.steps < until or conductor.steps % 16 != 1:
+        while conductor.steps < until or conductor.steps % LOOK_EVERY != 1:
             engine.step()
 
     def looked_at(self, engine: SimulatedEngine, steps: int, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -78,14 +79,58 @@ class TestPassing:
                 engine.step()
         return len(looks)
 
-    def test_one_in_sixteen_is_looked_at(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert self.looked_at(self.settled(make), 160, monkeypatch) == 10
+    def test_one_in_so_many_is_looked_at(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.looked_at(self.settled(make), 10 * LOOK_EVERY, monkeypatch) == 10
+
+    def test_slow_steps_are_looked_at_every_second(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        engine = self.settled(make, step_time=lambda load: 0.26)
+        assert self.looked_at(engine, 4 * LOOK_EVERY, monkeypatch) >= LOOK_EVERY
+
+    def test_the_update_is_vllm_s_own_but_in_steps_that_are_measured(self, make: Make) -> None:
+        engine = self.settled(make)
+        scheduler, biases = engine.scheduler, engine.biases
+        ours = 0
+        for _ in range(4 * LOOK_EVERY):
+            own = type(scheduler).update_from_output
+            is_own = getattr(scheduler.update_from_output, "__func__", None) is own
+            assert is_own != bool(biases.timed)
+            ours += not is_own
+            engine.step()
+        assert 0 < ours < LOOK_EVERY
+
+    @pytest.mark.parametrize(
+        ("part", "name"), [("keeper", "observe"), ("keeper", "next_deadline"), ("pace", "observe")]
+    )
+    def test_what_fails_among_passed_steps_leaves_vllm_as_it_was(
+        self, make: Make, part: str, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        engine = self.settled(make)
+
+        def broken(*_: Any, **__: Any) -> None:
+            raise ZeroDivisionError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(getattr(engine.biases, part), name, broken)
+            for _ in range(4 * LOOK_EVERY):
+                engine.step()
+        assert engine.biases.is_inert
+        assert not {"schedule", "update_from_output"} & set(vars(engine.scheduler))
+        assert "allocate_slots" not in vars(engine.scheduler.kv_cache_manager)
+        engine.run()
+        assert [len(each.tokens) for each in engine.done.values()] == [2, 2_000, 2_000]
+        assert engine.account() == (engine.total_blocks, 0, 0)
+
+    def test_a_hint_is_seen_at_once(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        engine = self.settled(make)
+        assert self.looked_at(engine, 1, monkeypatch) == 0
+        engine.hint(Hint(session="a", seq=2, service=ServiceClass.PROACTIVE))
+        assert self.looked_at(engine, 1, monkeypatch) == 1
 
     def test_who_comes_and_goes_is_seen_at_once(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         engine = self.settled(make)
         name = engine.submit(prompt(3, 32), max_tokens=2_000)
         assert self.looked_at(engine, 1, monkeypatch) == 1
-        self.schedule(engine, 64)
+        self.schedule(engine, LOOK_EVERY)
         assert self.looked_at(engine, 1, monkeypatch) == 0
         engine.abort(name)
         assert self.looked_at(engine, 1, monkeypatch) == 1
@@ -98,16 +143,16 @@ class TestPassing:
             assert engine.account()[2] > 0
             engine.step()
         engine.step()
-        assert engine.account()[2] == 0 and engine.biases.conductor.steps % 16 > 2
+        assert engine.account()[2] == 0 and engine.biases.conductor.steps % LOOK_EVERY > 2
 
     @pytest.mark.parametrize("depth", [1, 2, 3])
     def test_the_time_of_a_step_is_measured_in_those_that_are_looked_at(self, make: Make, depth: int) -> None:
         engine = make(blocks=1_001, depth=depth)
-        engine.submit(prompt(1, 480), max_tokens=900, hint=Hint(session="a", seq=1))
-        for _ in range(800):
+        engine.submit(prompt(1, 480), max_tokens=1_700, hint=Hint(session="a", seq=1))
+        for _ in range(1_600):
             engine.step()
         pace, steps = engine.biases.pace, engine.steps
-        assert steps / 16 - 2 <= pace.steps <= steps / 16 + 8
+        assert steps / LOOK_EVERY - 2 <= pace.steps <= steps / LOOK_EVERY + 8
         assert pace.predict(tokens=1, context=1_000) == pytest.approx(0.004034, rel=0.03)
 
 
