@@ -31,7 +31,7 @@ TURNS: Final = 20
 """Of the same engines."""
 Fill = tuple[int, bool]
 """How many requests run, and whether one waits."""
-BOUNDS: Final = {("idle", "64"): 0.99, ("idle", "1"): 0.98, ("on", "64"): 0.9}
+BOUNDS: Final = {("idle", "64"): 0.99, ("idle", "1"): 0.98, ("on", "64"): 0.95, ("on", "1"): 0.9}
 
 
 def main() -> int:
