@@ -38,7 +38,7 @@ def main(model: str, question: str) -> None:
                 return
             results = []
             for block in asked:
-                work = begun.get(block.id) or threads.submit(price, **block.input)
+                work = begun.get(block.id) or threads.submit(price, str(block.input["item"]))
                 results.append({"type": "tool_result", "tool_use_id": block.id, "content": work.result()})
             messages.append({"role": "user", "content": results})
 

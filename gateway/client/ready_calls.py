@@ -26,7 +26,8 @@ _WHOLE: Final = frozenset({"tool_calls", "stop", "function_call", "tool_use", "e
 """Finish reasons of answers that are not cut short."""
 _STRING: Final = re.compile(r'(?:[^"\\]++|\\.)*+', re.DOTALL)
 """Of a string, what is left up to its closing quote."""
-_BETWEEN: Final = re.compile(r'[^{}"]*+')
+_BETWEEN: Final = re.compile(r'(?:[^{}"]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
+"""What is up to the next brace, or to the start of a string that does not end here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -229,7 +229,16 @@ def test_a_block_that_is_whole_when_it_begins():
 
 
 def test_what_is_no_chunk_is_passed_over_and_on():
-    chunks = [None, 7, "text", {}, {"type": None}, {"type": "ping"}, {"type": "response.x"}, {"choices": []}]
+    chunks: list[Any] = [
+        None,
+        7,
+        "text",
+        {},
+        {"type": None},
+        {"type": "ping"},
+        {"type": "response.x"},
+        {"choices": []},
+    ]
     seen: list[Any] = []
     assert not list(ready_calls_sync(chunks, on_chunk=seen.append))
     assert seen == chunks

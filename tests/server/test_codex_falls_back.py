@@ -28,7 +28,8 @@ async def test_codex_asks_by_http_at_once(start, tmp_path):
     )
     chosen = ["-c", 'model_provider="x"', "-c", f"model_providers.x={provider}", "-m", "m"]
     codex = await asyncio.create_subprocess_exec(
-        *[KIT.node_program("codex"), "exec", "--skip-git-repo-check", "--json", *chosen, "Say something."],
+        KIT.node_program("codex"),
+        *["exec", "--skip-git-repo-check", "--json", *chosen, "Say something."],
         env={**os.environ, "HOME": str(tmp_path), "KEY": "any", "NO_PROXY": "*"},
         cwd=tmp_path,
         stdin=asyncio.subprocess.DEVNULL,
