@@ -40,7 +40,7 @@ class ToolCallSeen(msgspec.Struct, frozen=True, tag=True):
 
 class ToolCallClosed(msgspec.Struct, frozen=True, tag=True):
     """A tool call's arguments are complete: its tool may start, while the response goes on. It is not told of
-    a response that came together, and of some calls it is not seen."""
+    a response that is not streamed, and of some calls it is not seen."""
 
     request: RequestId
     call: ToolCall

@@ -59,7 +59,8 @@ class Driver:
         """To be set before the first request, if there are other gateways."""
         self.on_call: Callable[[RequestId, ToolCall, bytes], None] | None = None
         """To be set before the first request, by who wants each tool call of a turn, with its arguments as
-        they came, when they are complete. Not told of calls with more than `MAX_ARGUMENTS_BYTES` of them."""
+        they came, when they are complete; not of calls with more than `MAX_ARGUMENTS_BYTES`. It must not
+        raise."""
         self.tickets: dict[RequestId, Ticket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0

@@ -105,7 +105,8 @@ class Relay:
             self._told_calls += 1
         while self._told_closed < len(observer.closed_calls):
             call = observer.closed_calls[self._told_closed]
-            self._ticket.tool_call_closed(call)
+            if observer.is_stream:
+                self._ticket.tool_call_closed(call)
             if self._ticket.is_asked_for_calls:
                 self._ticket.hand_over(call, observer.arguments_of(self._told_closed))
             self._told_closed += 1

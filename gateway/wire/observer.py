@@ -55,6 +55,10 @@ class ResponseObserver(Interface):
     def state_ids(self) -> list[str]:
         """Ids of what the replica stores for later requests, seen so far, in order."""
 
+    @property
+    def is_stream(self) -> bool:
+        """It sees an answer grow, so that what it sees first came first."""
+
     def feed(self, chunk: bytes) -> bool:
         """The next bytes of the body. False if they plainly brought no milestone."""
 
@@ -103,6 +107,8 @@ def _choose_reader(protocol: Protocol, work: Work) -> type[AnswerReader] | None:
 class _Observer:
     """What every observer says of its sighting."""
 
+    is_stream = False
+
     def __init__(self) -> None:
         self._sighting = Sighting()
 
@@ -146,6 +152,8 @@ class SilentObserver(_Observer):
 
 class StreamObserver(_Observer):
     """Sees server-sent events. Those of one chunk that are plainly pieces of text are read together."""
+
+    is_stream = True
 
     def __init__(self, make_reader: Callable[[], AnswerReader]) -> None:
         super().__init__()
@@ -246,6 +254,10 @@ class InflatingObserver:
     def __init__(self, inner: ResponseObserver, coding: str) -> None:
         self._inner = inner
         self._inflater: Inflater | None = Inflater(coding)
+
+    @property
+    def is_stream(self) -> bool:
+        return self._inner.is_stream
 
     @property
     def has_first_token(self) -> bool:

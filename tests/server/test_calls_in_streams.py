@@ -83,6 +83,26 @@ async def test_an_answer_that_comes_at_once_hands_over_its_calls(start, is_strea
     assert handed.calls == [("c1", "bash", b"{}")]
 
 
+async def test_of_an_answer_that_is_no_stream_nobody_can_tell_when_a_call_was_complete(start):
+    bench = await start()
+    handed = Handed(bench)
+    call = {"id": "c1", "function": {"name": "bash", "arguments": "{}"}}
+    body = json.dumps({"choices": [{"message": {"tool_calls": [call]}, "finish_reason": "tool_calls"}]})
+    whole = answer(body.encode())
+
+    async def script(exchange: Any) -> None:
+        await exchange.send(whole[:-20])
+        await asyncio.sleep(0.1)
+        await exchange.send(whole[-20:])
+
+    bench.backend.script = script
+    assert (await bench.ask(post())).is_whole
+    await eventually(lambda: bench.brain.sessions.tools.active_sessions)
+    assert handed.calls == [("c1", "bash", b"{}")]
+    metrics = (await bench.control(get(b"/metrics"))).body.decode()
+    assert "turnpike_decode_after_call_seconds_count 0.0" in metrics
+
+
 async def test_what_is_no_turns_answer_hands_over_nothing(start):
     bench = await start()
     handed = Handed(bench)
