@@ -28,12 +28,12 @@ def http_status(reason: RefusalReason) -> int:
             return 413
         case RefusalReason.TENANT_SHARE | RefusalReason.TENANT_QUOTA:
             return 429
+        case RefusalReason.UNSUPPORTED_UPGRADE:
+            return 426
         case RefusalReason.HEADERS_TOO_LARGE:
             return 431
         case RefusalReason.INTERNAL:
             return 500
-        case RefusalReason.UNSUPPORTED_UPGRADE:
-            return 501
         case RefusalReason.UPSTREAM_UNREACHABLE | RefusalReason.UPSTREAM_BROKEN:
             return 502
         case RefusalReason.UPSTREAM_TIMEOUT:
@@ -58,10 +58,10 @@ _ERROR_TYPES: dict[int, tuple[str, str]] = {
     404: ("not_found_error", "not_found_error"),
     408: ("timeout_error", "timeout_error"),
     413: ("invalid_request_error", "request_too_large"),
+    426: ("invalid_request_error", "invalid_request_error"),
     429: ("rate_limit_error", "rate_limit_error"),
     431: ("invalid_request_error", "invalid_request_error"),
     500: ("server_error", "api_error"),
-    501: ("invalid_request_error", "invalid_request_error"),
     502: ("server_error", "api_error"),
     503: ("server_error", "overloaded_error"),
     504: ("timeout_error", "timeout_error"),

@@ -22,7 +22,7 @@ from gateway.errors import error_body, http_status
         (RefusalReason.BODY_TOO_LARGE, 413),
         (RefusalReason.HEADERS_TOO_LARGE, 431),
         (RefusalReason.INTERNAL, 500),
-        (RefusalReason.UNSUPPORTED_UPGRADE, 501),
+        (RefusalReason.UNSUPPORTED_UPGRADE, 426),
         (RefusalReason.UPSTREAM_UNREACHABLE, 502),
         (RefusalReason.UPSTREAM_BROKEN, 502),
         (RefusalReason.MEMORY_FULL, 503),

@@ -9,6 +9,9 @@ from gateway.upstream.replica import Replica
 from gateway.wire.facts import HeaderFacts
 from gateway.wire.headers import RawHeaders
 
+_NO_WEBSOCKET = "WebSocket is not spoken here: ask by HTTP."
+"""vLLM has no Responses over WebSocket. Who tries it, as Codex may, takes 426 for this and asks by HTTP."""
+
 
 class RequestHead(msgspec.Struct, kw_only=True, eq=False):
     """Requests of one connection that begin alike share it, and with it what was made of it."""
@@ -55,7 +58,7 @@ def check_head(
                 if value.lower() != b"chunked":
                     raise malformed("the only transfer coding is chunked")
             case b"upgrade" if value.lower() == b"websocket":
-                raise refused(RefusalReason.UNSUPPORTED_UPGRADE, "WebSocket is not supported.")
+                raise refused(RefusalReason.UNSUPPORTED_UPGRADE, _NO_WEBSOCKET)
     if version not in ("1.0", "1.1"):
         raise malformed("only HTTP/1.0 and HTTP/1.1 are spoken here")
     if hosts > 1 or (hosts == 0 and version == "1.1"):

@@ -122,6 +122,8 @@ class ResponseWriter(asyncio.Protocol):
         status = http_status(refusal.reason)
         if status == 401:
             lines += b"WWW-Authenticate: Bearer\r\n"
+        elif status == 426:  # it must say what is spoken (RFC 9110 §15.5.22)
+            lines += b"Upgrade: HTTP/1.1\r\nConnection: Upgrade\r\n"
         self.respond(status, lines, error_body(protocol, refusal))
 
     def abort(self) -> None:
@@ -142,7 +144,7 @@ _ANSWERING: Final = advance(_SERVING, Step.BEGIN)
 _ANSWERED: Final = advance(State.ANSWERING, Step.COMPLETE)
 _REASONS: Final = {
     400: b"Bad Request", 401: b"Unauthorized", 403: b"Forbidden", 404: b"Not Found",
-    408: b"Request Timeout", 413: b"Content Too Large", 431: b"Request Header Fields Too Large",
-    500: b"Internal Server Error", 501: b"Not Implemented", 502: b"Bad Gateway",
+    408: b"Request Timeout", 413: b"Content Too Large", 426: b"Upgrade Required",
+    431: b"Request Header Fields Too Large", 500: b"Internal Server Error", 502: b"Bad Gateway",
     503: b"Service Unavailable", 504: b"Gateway Timeout",
 }  # fmt: skip

@@ -44,8 +44,20 @@ class ResponseObserver(Interface):
         """The calls seen so far, in order; each appears once its id and name are known."""
 
     @property
+    def closed_calls(self) -> list[ToolCall]:
+        """Those whose arguments are complete, in the order in which they became so."""
+
+    def arguments_of(self, number: int) -> bytes | None:
+        """The arguments of a closed call, by its place among them, as they came; None if they, or what was
+        said before, were too much to be kept."""
+
+    @property
     def state_ids(self) -> list[str]:
         """Ids of what the replica stores for later requests, seen so far, in order."""
+
+    @property
+    def is_stream(self) -> bool:
+        """It sees an answer grow, so that what it sees first came first."""
 
     def feed(self, chunk: bytes) -> bool:
         """The next bytes of the body. False if they plainly brought no milestone."""
@@ -95,6 +107,8 @@ def _choose_reader(protocol: Protocol, work: Work) -> type[AnswerReader] | None:
 class _Observer:
     """What every observer says of its sighting."""
 
+    is_stream = False
+
     def __init__(self) -> None:
         self._sighting = Sighting()
 
@@ -109,6 +123,13 @@ class _Observer:
     @property
     def tool_calls(self) -> list[ToolCall]:
         return self._sighting.tool_calls
+
+    @property
+    def closed_calls(self) -> list[ToolCall]:
+        return self._sighting.closed_calls
+
+    def arguments_of(self, number: int) -> bytes | None:
+        return self._sighting.arguments_of(number)
 
     @property
     def state_ids(self) -> list[str]:
@@ -131,6 +152,8 @@ class SilentObserver(_Observer):
 
 class StreamObserver(_Observer):
     """Sees server-sent events. Those of one chunk that are plainly pieces of text are read together."""
+
+    is_stream = True
 
     def __init__(self, make_reader: Callable[[], AnswerReader]) -> None:
         super().__init__()
@@ -233,6 +256,10 @@ class InflatingObserver:
         self._inflater: Inflater | None = Inflater(coding)
 
     @property
+    def is_stream(self) -> bool:
+        return self._inner.is_stream
+
+    @property
     def has_first_token(self) -> bool:
         return self._inner.has_first_token
 
@@ -243,6 +270,13 @@ class InflatingObserver:
     @property
     def tool_calls(self) -> list[ToolCall]:
         return self._inner.tool_calls
+
+    @property
+    def closed_calls(self) -> list[ToolCall]:
+        return self._inner.closed_calls
+
+    def arguments_of(self, number: int) -> bytes | None:
+        return self._inner.arguments_of(number)
 
     @property
     def state_ids(self) -> list[str]:

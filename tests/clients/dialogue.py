@@ -59,6 +59,10 @@ class Dialogue(ABC):
         self._remember(said)
         return said
 
+    async def stream(self) -> Any:
+        """Sends the history; the answer's chunks, as the SDK parses them."""
+        return await _settled(self._resource().create(**self._request(), stream=True))
+
     @abstractmethod
     def _resource(self) -> Any: ...
     @abstractmethod

@@ -31,6 +31,12 @@ class Site:
             told: dict[str, Any] = json.load(answer)
         return told
 
+    def metrics(self) -> dict[str, float]:
+        """By name, labels included."""
+        with urllib.request.urlopen(f"{self.control_url}/metrics", timeout=5) as answer:
+            lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
     def assert_books_balance(self) -> None:
         """Nothing runs, nothing waits, here or on a replica; and nothing went wrong within the gateway."""
         deadline = time.monotonic() + _BALANCED_WITHIN_S

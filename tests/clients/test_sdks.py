@@ -10,6 +10,7 @@ import httpx2
 import openai
 import pytest
 
+from gateway.client.ready_calls import ready_calls
 from tests.clients.dialogue import Dialogue, Said, arguments
 from tests.clients.faults import Cut, Refuse, in_turn, pass_all
 from tests.clients.sdks import Chat, Messages, Responses
@@ -97,6 +98,40 @@ async def test_a_conversation_is_as_it_would_be_without_the_gateway(
     async with client_of(api, site, is_async=is_async) as client:
         first, second = await two_turns(api(client, PROMPT, streams=streams))
     assert (second.session, second.source) == (first.session, "call-id")
+
+
+@every_api
+async def test_each_call_is_ready_before_the_next_one_begins(
+    fleet: Fleet, site: Site, api: type[Dialogue]
+) -> None:
+    """As the program finds it, and as the gateway does."""
+    items = ["a pear", "a } fig", "{"]
+    calls = [{"name": "lookup", "arguments": {"item": item}} for item in items]
+    fleet.play({"scripts": {"price": {"turns": [{"text": LOOKING, "tool_calls": calls}]}}})
+    before = ready_seconds(site)
+    async with client_of(api, site, is_async=True) as client:
+        stream = await api(client, PROMPT, streams=True).stream()
+        chunks: list[str] = []
+        found = [
+            (call.arguments["item"], chunks.copy())
+            async for call in ready_calls(
+                stream, on_chunk=lambda chunk: chunks.append(chunk.model_dump_json())
+            )
+        ]
+    assert [item for item, _ in found] == items
+    for _, seen in found[:2]:
+        assert sum('"lookup"' in chunk for chunk in seen) < sum('"lookup"' in chunk for chunk in chunks)
+        assert len(seen) < len(chunks) - 3
+    async with asyncio.timeout(10):
+        while ready_seconds(site)[0] < before[0] + len(items):
+            await asyncio.sleep(0.05)
+    assert ready_seconds(site)[1] > before[1]
+
+
+def ready_seconds(site: Site) -> tuple[float, float]:
+    """How many calls were ready before their answers' ends, and for how long, together."""
+    name, told = "turnpike_decode_after_call_seconds", site.metrics()
+    return told[f"{name}_count"], told[f"{name}_sum"]
 
 
 @every_api

@@ -135,10 +135,16 @@ async def test_an_escaped_slash_in_a_models_name_is_not_ambiguous(start):
     assert bench.backend.seen[0].target == b"/v1/models/org%2Fname"
 
 
-async def test_websocket_is_a_501(start):
+@pytest.mark.parametrize("path", [b"/v1/responses", b"/v1/realtime"])
+async def test_websocket_is_a_426(start, path):
+    """By which Codex knows to ask by HTTP."""
     bench = await start(limits={"linger_s": 0.1})
-    response = await bench.ask(get(b"/v1/realtime", b"Connection: Upgrade\r\nUpgrade: websocket\r\n"))
-    assert response.status == 501 and response.json()["error"]["code"] == "unsupported_upgrade"
+    asked = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    response = await bench.ask(get(path, asked))
+    assert response.status == 426 and response.json()["error"]["code"] == "unsupported_upgrade"
+    assert response.get(b"upgrade") == b"HTTP/1.1"
+    assert response.all(b"connection") == [b"Upgrade", b"close"]
+    assert not bench.backend.seen
 
 
 @pytest.mark.parametrize("coding", [False, True], ids=["length", "chunked"])
