@@ -65,7 +65,7 @@ def _view(graph: Graph, returns: ReturnModel) -> GraphView:
     del edges[_MAX_EDGES:]
     shown = sorted({node for edge in edges for node in (edge.from_, edge.to)})
     return GraphView(
-        id=f"{graph.agent.key & 0xFFFFFFFF:08x}",
+        id=f"{hash((graph.agent.owner, graph.agent.key)) & 0xFFFFFFFF:08x}",
         tasks=graph.tasks,
         steps=graph.steps,
         is_known=returns.is_known(graph.agent),

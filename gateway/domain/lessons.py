@@ -159,6 +159,7 @@ Owned = tuple[TenantId, Lesson]
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _LESSON: Final[msgspec.msgpack.Decoder[Lesson]] = msgspec.msgpack.Decoder(Lesson)
 _BATCH: Final = msgspec.msgpack.Decoder(dict[Id, list[msgspec.Raw]])
+_BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Notes:
@@ -195,12 +196,12 @@ def read(batch: bytes) -> list[Owned]:
     found: list[Owned] = []
     try:
         told = _BATCH.decode(batch) if len(batch) <= _MAX_SENT else {}
-    except msgspec.MsgspecError:
+    except _BROKEN:
         return found
     for owner, lessons in told.items():
         for each in lessons:
             try:
                 found.append((TenantId(owner), _LESSON.decode(each)))
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+            except _BROKEN:
                 continue
     return found
