@@ -4,8 +4,8 @@ A lesson is one observation, as a learner takes it in: a gateway that is told al
 what it would if it had seen that traffic itself. Nothing is added up and nothing is told on, so nothing
 counts twice.
 
-Invariants: what is taken together fits into `MAX_BYTES`, and whoever noted most loses its oldest first; a
-batch is read lesson by lesson, and what is malformed, out of range or of another version is passed over; the
+Invariants: what is taken together fits into `MAX_BYTES`, and no owner takes another's share of that; a batch
+is read lesson by lesson, and what is malformed, out of range or of another version is passed over; the
 owner of a lesson is told beside it, and nobody else learns from it.
 """
 
@@ -16,13 +16,14 @@ import msgspec
 from msgspec import Meta
 
 from gateway.domain.ids import ReplicaId, TenantId
-from gateway.domain.tenant_lru import TenantLru
 
 PERIOD_S: Final = 2.0
 """After which what was noted is told."""
-MAX_BYTES: Final = 32_768
+MAX_BYTES: Final = 49_152
 """Of the lessons that are taken at once, with the names of their owners."""
-_MAX_SENT: Final = 2 * MAX_BYTES
+_SCARCE_FROM: Final = 32_768
+"""From then on an owner notes no more than its share of that: what is left is for those who come late."""
+_MAX_SENT: Final = 65_536
 """Of a batch that is read: with what the format adds."""
 
 Name = Annotated[str, Meta(max_length=64)]
@@ -162,12 +163,22 @@ _BATCH: Final = msgspec.msgpack.Decoder(dict[Id, list[msgspec.Raw]])
 _BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
+class _Noted:
+    """Of one owner."""
+
+    __slots__ = ("bytes", "lessons")
+
+    def __init__(self) -> None:
+        self.lessons: list[msgspec.Raw] = []
+        self.bytes = 0
+
+
 class Notes:
     """What is to be told to other gateways."""
 
     def __init__(self) -> None:
-        self._kept: TenantLru[TenantId, int, bytes] = TenantLru(MAX_BYTES)
-        self._count = 0
+        self._kept: dict[TenantId, _Noted] = {}
+        self._bytes = 0
         self.is_muted = False
         """While others' lessons are learned from: they are not ours to tell."""
         self.noted = self.dropped = 0
@@ -176,19 +187,28 @@ class Notes:
     def note(self, owner: TenantId, lesson: Lesson) -> None:
         if self.is_muted:
             return
-        told = _ENCODER.encode(lesson)
         self.noted += 1
-        self.dropped += len(self._kept.put(owner, self.noted, told, len(told) + len(owner)))
+        told = _ENCODER.encode(lesson)
+        size, kept = len(told), self._kept.get(owner)
+        if kept is None:
+            kept = _Noted()
+            size += len(owner)
+        elif self._bytes >= _SCARCE_FROM and kept.bytes >= _SCARCE_FROM // len(self._kept):
+            self.dropped += 1
+            return
+        if self._bytes + size > MAX_BYTES:
+            self.dropped += 1
+            return
+        self._kept[owner] = kept
+        kept.lessons.append(msgspec.Raw(told))
+        kept.bytes += size
+        self._bytes += size
 
     def take(self) -> bytes:
         """All that was noted since, as a batch; empty if nothing was."""
-        if not self._kept.weight:
-            return b""
-        batch: dict[str, list[msgspec.Raw]] = {}
-        for owner, _, told in self._kept.items():
-            batch.setdefault(owner, []).append(msgspec.Raw(told))
-        self._kept = TenantLru(MAX_BYTES)
-        return _ENCODER.encode(batch)
+        batch = {owner: kept.lessons for owner, kept in self._kept.items()}
+        self._kept, self._bytes = {}, 0
+        return _ENCODER.encode(batch) if batch else b""
 
 
 def read(batch: bytes) -> list[Owned]:
