@@ -23,6 +23,7 @@ from gateway.domain.lessons import (
     TurnTook,
 )
 from gateway.evaluation.replay import recorded_brain
+from gateway.telemetry.event_log import decode_event, encode_event
 from gateway.workflow.agent_types import AgentType
 from gateway.workflow.steps import Step
 
@@ -108,6 +109,11 @@ def test_what_others_saw_is_not_told_on():
     assert made.taught.notes is not None and made.taught.notes.noted == 0
     made.sessions.predictor.learn(ACME, ToolRan(1, "bash", 7.0, 100.0, False))
     assert made.taught.notes.noted == 1, "what is seen here is"
+
+
+def test_a_recording_has_what_was_told_as_it_was():
+    told = ev.LessonsReceived(tuple((ACME, each) for each in (*SEEN, took())))
+    assert decode_event(encode_event(told)) == told
 
 
 def test_pools_and_replicas_that_are_none_of_ours_are_passed_over():
