@@ -118,9 +118,10 @@ def test_a_recording_has_what_was_told_as_it_was():
 
 def test_pools_and_replicas_that_are_none_of_ours_are_passed_over():
     made = brain()
-    tell(made, TurnMade("nowhere", 1, 2, 3.0, 5000.0), took("nowhere"))
+    for second in range(1, 5):
+        tell(made, TurnMade("nowhere", 1, 2, 3.0, 5000.0), *[took("nowhere")] * 20, now=float(second))
     assert set(made.admission.pools) == {POOL}
-    assert made.forecasts.is_experienced(REPLICA) is False
+    assert not made.forecasts.is_experienced(ReplicaId("nowhere"))
 
 
 def test_an_engine_is_learned_from_a_bounded_number_a_second():
