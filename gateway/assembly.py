@@ -13,6 +13,7 @@ from gateway.core.fleet import Fleet, PoolFacts
 from gateway.core.forecasts import Forecasts
 from gateway.core.session_book import SessionBook
 from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId
+from gateway.domain.lessons import Notes
 from gateway.fleet.health import FleetHealth
 from gateway.fleet.trickle import Trickle
 from gateway.routing.placement import PlacementPolicy
@@ -36,7 +37,8 @@ def assemble(
     if config.tenants:
         # An id that we did not see being minted may be another tenant's.
         core = msgspec.structs.replace(core, is_unknown_state_refused=True)
-    forecasts = _forecasts(config)
+    notes = Notes() if publishes else None
+    forecasts = _forecasts(config, notes)
     if placement is None:
         placement = PredictedPlacement(config.routing, forecasts, random.Random(0))  # noqa: S311 - no secret
     return Coordinator(
@@ -44,35 +46,37 @@ def assemble(
         fleet=Fleet(
             [PoolFacts(PoolId(pool.name), pool.models) for pool in config.pools], FleetHealth(config.health)
         ),
-        admission=_admission(config),
+        admission=_admission(config, notes),
         placement=placement,
         sessions=SessionBook(
             Sessions(config.sessions, session_ids),
             ToolBoundaries(config.tools),
             StateResidence(config.state),
-            Predictor(config.workflow),
+            Predictor(config.workflow, notes),
             trusted=_schedulers(config) if config.tenants else None,
             publishes=publishes,
         ),
         forecasts=forecasts,
         trickle=Trickle(config.trickle),
+        notes=notes,
     )
 
 
-def _forecasts(config: Config) -> Forecasts:
+def _forecasts(config: Config, notes: Notes | None) -> Forecasts:
     profiles = {}
     for pool in config.pools:
         for name, replica in zip(pool.names(), pool.replicas, strict=True):
             if (profile := replica.profile or pool.profile) is not None:
                 profiles[ReplicaId(name)] = load_profile(profile)
-    return Forecasts(profiles)
+    return Forecasts(profiles, notes)
 
 
-def _admission(config: Config) -> SessionAdmission:
+def _admission(config: Config, notes: Notes | None) -> SessionAdmission:
     return SessionAdmission(
         config.admission,
         {TenantId(tenant.name): tenant.quota for tenant in config.tenants},
         trusted=_schedulers(config),
+        notes=notes,
     )
 
 

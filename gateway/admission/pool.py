@@ -28,8 +28,10 @@ from gateway.admission.queue import SessionQueue, entry_of
 from gateway.admission.quotas import Quotas
 from gateway.admission.sessions import Member, Places
 from gateway.admission.settings import AdmissionConfig
+from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import NOBODYS, PoolId, RequestId, SessionId, TenantId
+from gateway.domain.lessons import Notes, OfSessions, Silence
 from gateway.domain.records import Record, SessionAdmitted, SessionHeld
 from gateway.domain.shares import PoolShare
 
@@ -56,14 +58,15 @@ class PoolAdmission:
         quotas: Quotas,
         weights: dict[TenantId, float],
         said: list[Record],
+        notes: Notes | None = None,
     ) -> None:
         self._pool = pool
         self._config = config
         self._cpu = cpu
         self._quotas = quotas
         self._said = said
-        self.footprints = Footprints(config.footprint)
-        self.gaps = Gaps(config.gaps)
+        self.footprints = Footprints(config.footprint, pool, notes)
+        self.gaps = Gaps(config.gaps, pool, notes)
         self.fair = FairShare(config.fair_share, weights)
         self.places = Places(self.footprints, self.gaps, self.fair.hold)
         self.limits = Limits(pool, config, places=self.places, footprints=self.footprints, cpu=cpu, said=said)
@@ -82,6 +85,14 @@ class PoolAdmission:
         self._ticked_s = -math.inf
         self._bound: Bound | None = None
         """What keeps out who is next."""
+
+    def learn(self, owner: TenantId, lesson: OfSessions) -> None:
+        """What another gateway saw."""
+        agent = AgentKey(owner, lesson.agent)
+        if isinstance(lesson, Silence):
+            self.gaps.learn(agent, lesson)
+        else:
+            self.footprints.learn(agent, lesson)
 
     # --- sessions ------------------------------------------------------------------------------------
 

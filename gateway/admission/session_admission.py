@@ -30,6 +30,7 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.lessons import Notes, OfSessions
 from gateway.domain.records import Record
 from gateway.domain.request import Claims, Usage
 
@@ -63,11 +64,14 @@ class SessionAdmission:
         tenants: Mapping[TenantId, Quota] | None = None,
         *,
         trusted: Collection[TenantId] = (),
+        notes: Notes | None = None,
     ) -> None:
-        """`trusted`: whose claims of a class or deadline count; everybody's where there are no tenants."""
+        """`trusted`: whose claims of a class or deadline count; everybody's where there are no tenants;
+        `notes`: for other gateways."""
         self._config = config
         self._tenants = dict(tenants or {})
         self._trusted = frozenset(trusted)
+        self._notes = notes
         self._quotas = Quotas(self._tenants)
         self._has_quotas = bool(self._quotas)
         self._weights = {tenant: quota.weight for tenant, quota in self._tenants.items()}
@@ -248,6 +252,11 @@ class SessionAdmission:
         of_pool.limits.gpu.engine_reported(replica, signals)
         of_pool.update_window(now=now)
 
+    def learn(self, owner: TenantId, lesson: OfSessions) -> None:
+        """What another gateway saw."""
+        if (pool := self.pools.get(PoolId(lesson.pool))) is not None:
+            pool.learn(owner, lesson)
+
     def fleet_changed(self, pool: PoolId, up: Collection[ReplicaId], *, now: float) -> None:
         of_pool = self._pool(pool)
         of_pool.limits.fleet_changed(up)
@@ -265,6 +274,7 @@ class SessionAdmission:
                 quotas=self._quotas,
                 weights=self._weights,
                 said=self.said,
+                notes=self._notes,
             )
         return found
 

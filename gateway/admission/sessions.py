@@ -164,7 +164,7 @@ class Places:
         """`parent`: the session that is in and on whose behalf it runs."""
         assert not member.is_in
         if member.counted_gone and member.is_studied:  # it was not gone
-            self._footprints.saw_end(member.agent, member.turn, by=-1.0)
+            self._footprints.was_no_end(member.agent, member.turn)
             if member.gap is not None:
                 self._gaps.was_no_end(member.agent, member.gap)
         member.counted_gone = False

@@ -22,10 +22,12 @@ from gateway.core.live import LiveRequest
 from gateway.core.replicas import Replicas
 from gateway.core.session_book import SessionBook
 from gateway.core.stream import Stream
+from gateway.core.taught import Taught
 from gateway.core.to_engines import ToEngines
 from gateway.domain import records as rec
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import RequestId
+from gateway.domain.lessons import Notes
 from gateway.domain.request import Answer, Work
 from gateway.domain.shares import Share
 from gateway.errors import http_status
@@ -60,7 +62,9 @@ class Coordinator:
         sessions: SessionBook,
         forecasts: Forecasts,
         trickle: Trickle,
+        notes: Notes | None = None,
     ) -> None:
+        """`notes`: of what is learned, for other gateways; None if there are none."""
         self._config = config
         self.fleet = fleet
         self.sessions = sessions
@@ -86,6 +90,7 @@ class Coordinator:
         )
         self.waiting_room = self.gate.waiting_room
         self._replicas = Replicas(fleet, self.gate, admission, sessions.predictor, forecasts, self._stream)
+        self.taught = Taught(notes, fleet, sessions.predictor, admission, forecasts)
         self.is_draining, self._timeouts = False, 0
         self.faults = 0
         """Of ours, that it recovered from."""
@@ -166,7 +171,7 @@ class Coordinator:
             due.append(self.fleet.health.next_due_s)
         return min((d for d in due if d is not None), default=None)
 
-    def _take_in(self, event: ev.Event, *, now: float) -> None:  # noqa: C901 - one case for each event
+    def _take_in(self, event: ev.Event, *, now: float) -> None:  # noqa: C901, PLR0915 - one case for each event
         match event:
             case ev.RequestArrived():
                 self._arrived(event, now=now)
@@ -205,6 +210,8 @@ class Coordinator:
                 self._tell(self.sessions.tools_told(event.spans, event.tenant, now=now), now=now)
             case ev.SessionFinished():
                 self._tell(self.sessions.finish(event.session, now=now), now=now)
+            case ev.LessonsReceived():
+                self.taught.learn(event.lessons, now=now)
             case ev.SessionAdopted():
                 self._tell(self.sessions.adopt(event.trace, now=now), now=now)
                 self.gate.adopt(event.trace, now=now)

@@ -6,6 +6,7 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.host import HostSignals
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.lessons import Owned
 from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
 from gateway.domain.shares import Share
 from gateway.domain.tool_span import ToolSpan
@@ -172,6 +173,12 @@ class SharesReceived(msgspec.Struct, frozen=True, tag=True):
     shares: tuple[Share, ...]
 
 
+class LessonsReceived(msgspec.Struct, frozen=True, tag=True):
+    """What other gateways saw and learned from, every few seconds."""
+
+    lessons: tuple[Owned, ...]
+
+
 class SessionAdopted(msgspec.Struct, frozen=True, tag=True):
     """The gateway that had this session is gone; it goes on here, behind this turn."""
 
@@ -208,6 +215,7 @@ Event = (
     | HostReported
     | ToolsTold
     | SessionFinished
+    | LessonsReceived
     | SessionAdopted
     | DrainStarted
     | TimerFired

@@ -11,7 +11,8 @@ Deviations: a turn whose first token nobody sees, because its answer is not stre
 with its end, and its delay is split into prefill and decoding as it was expected to be.
 
 Invariants: memory is bounded by the number of replicas, of live turns, and of `REMEMBERED`; a replica learns
-from at most `LESSONS_PER_S`, all together from at most `LESSONS_PER_S_IN_ALL`, after a first `ALLOWANCE`.
+from at most `LESSONS_PER_S`, all together from at most `LESSONS_PER_S_IN_ALL`, after a first `ALLOWANCE`; and
+as many that other gateways tell.
 """
 
 import math
@@ -21,13 +22,14 @@ from typing import Final
 import msgspec
 
 from gateway.core.live import LiveRequest
-from gateway.cost.estimator import Alone, Estimator, Prediction, TurnWork
+from gateway.cost.estimator import Alone, Estimator, Load, Prediction, TurnWork
 from gateway.cost.in_flight import InFlight
 from gateway.cost.profile import Profile
 from gateway.cost.tokens import Counted, TokensPerByte
 from gateway.domain.allowance import Allowance
 from gateway.domain.decision import Edge
-from gateway.domain.ids import ReplicaId, RequestId, TenantId, ThreadId
+from gateway.domain.ids import NOBODYS, ReplicaId, RequestId, TenantId, ThreadId
+from gateway.domain.lessons import Notes, TurnTook
 from gateway.domain.records import Expected
 from gateway.domain.request import Answer, Usage, Work
 from gateway.domain.tenant_lru import TenantLru
@@ -58,13 +60,19 @@ class _Replica:
         self.estimator = Estimator(profile)
         self.in_flight = InFlight()
         self.lessons = Allowance(per_s=LESSONS_PER_S, burst=ALLOWANCE)
+        self.told = Allowance(per_s=LESSONS_PER_S, burst=ALLOWANCE)
+        """Lessons from what other gateways saw: as many again, so that they cost no own one."""
         self.is_known = profile is not None
         """Once enough was seen of it, that stays so."""
 
 
 class Forecasts:
-    def __init__(self, profiles: Mapping[ReplicaId, Profile] | None = None) -> None:
-        """`profiles`: what is believed of those replicas; of others nothing is, until it is seen."""
+    def __init__(
+        self, profiles: Mapping[ReplicaId, Profile] | None = None, notes: Notes | None = None
+    ) -> None:
+        """`profiles`: what is believed of those replicas; of others nothing is, until it is seen; `notes`:
+        for other gateways."""
+        self._notes = notes
         self._profiles = dict(profiles or {})
         self._replicas: dict[ReplicaId, _Replica] = {}
         self._models: TenantLru[TenantId, str | None, TokensPerByte] = TenantLru(_MODELS)
@@ -196,8 +204,26 @@ class Forecasts:
             self._of_model(live).observe(left, self._before(live))
         self._remember(live, left)
         if prediction is not None:
-            _learn(known.estimator, prediction, live, usage, is_whole=is_whole, now=now)
+            took = _took(replica, prediction, live, usage, is_whole=is_whole, now=now)
+            if self._notes is not None:
+                self._notes.note(NOBODYS, took)
+            _learn(known.estimator, prediction, took)
         return counted
+
+    def learn(self, took: TurnTook, *, now: float) -> None:
+        """From what another gateway saw, of a replica of the fleet; as if it had been sent from here. Its
+        load is what that gateway knew of it, as ours is."""
+        known = self._of(took.replica)
+        if known.told.take(now=now):
+            load = Load(
+                decoding=took.decoding,
+                decoding_context_tokens=took.decoding_context_tokens,
+                queued_tokens=took.queued_tokens,
+                queued_products=took.queued_products,
+                queued_prompt_tokens=took.queued_prompt_tokens,
+            )
+            work = TurnWork(new_tokens=took.new_tokens, cached_tokens=took.cached_tokens)
+            _learn(known.estimator, known.estimator.predict(work, load), took)
 
     def replica_left(self, replica: ReplicaId) -> None:
         """It is no member any more, and nothing runs there."""
@@ -215,7 +241,8 @@ class Forecasts:
 
     def _share_lessons(self) -> None:
         for each in self._replicas.values():
-            each.lessons.per_s = min(LESSONS_PER_S, LESSONS_PER_S_IN_ALL / len(self._replicas))
+            share = min(LESSONS_PER_S, LESSONS_PER_S_IN_ALL / len(self._replicas))
+            each.lessons.per_s = each.told.per_s = share
 
     def _of_model(self, live: LiveRequest) -> TokensPerByte:
         owner, model = live.owner, live.facts.model
@@ -246,30 +273,54 @@ class Forecasts:
             self._left[live.session.thread] = left
 
 
-def _learn(
-    estimator: Estimator,
+def _took(
+    replica: ReplicaId,
     prediction: Prediction,
     live: LiveRequest,
     usage: Usage,
     *,
     is_whole: bool,
     now: float,
-) -> None:
-    duration_s = now - live.submitted_s
-    actual = _actual(prediction.work, usage)
-    first_s = live.first_token_s - live.submitted_s if live.saw_first_token else None
-    if not live.facts.stream:
-        if actual is None or actual.output_tokens is None or not is_whole:
+) -> TurnTook:
+    work, load, actual = prediction.work, prediction.load, _actual(prediction.work, usage)
+    return TurnTook(
+        replica=replica,
+        new_tokens=work.new_tokens,
+        cached_tokens=work.cached_tokens,
+        decoding=load.decoding,
+        decoding_context_tokens=load.decoding_context_tokens,
+        queued_tokens=load.queued_tokens,
+        queued_products=load.queued_products,
+        queued_prompt_tokens=load.queued_prompt_tokens,
+        is_streamed=live.facts.stream,
+        is_whole=is_whole,
+        duration_s=now - live.submitted_s,
+        first_token_s=live.first_token_s - live.submitted_s if live.saw_first_token else None,
+        output_tokens=usage.output_tokens,
+        counted_new=actual.new_tokens if actual is not None else None,
+        counted_cached=actual.cached_tokens if actual is not None else 0.0,
+    )
+
+
+def _learn(estimator: Estimator, prediction: Prediction, took: TurnTook) -> None:
+    actual = None
+    if took.counted_new is not None:
+        actual = TurnWork(
+            new_tokens=took.counted_new, cached_tokens=took.counted_cached, output_tokens=took.output_tokens
+        )
+    first_s = took.first_token_s
+    if not took.is_streamed:
+        if actual is None or actual.output_tokens is None or not took.is_whole:
             return
         again = estimator.predict(actual, prediction.load)
-        first_s = again.first_token.seconds * duration_s / again.completion.seconds
+        first_s = again.first_token.seconds * took.duration_s / again.completion.seconds
     if first_s is not None:
         estimator.observe_first_token(prediction, first_s, actual)
-    if is_whole:
+    if took.is_whole:
         estimator.observe_end(
             prediction,
-            duration_s=duration_s,
-            output_tokens=usage.output_tokens or 0,
+            duration_s=took.duration_s,
+            output_tokens=took.output_tokens or 0,
             first_token_s=first_s,
             actual=actual,
         )

@@ -7,6 +7,8 @@ from typing import Final
 
 import msgspec
 
+from gateway.wire.hashing import hash_text
+from gateway.workflow.agent_types import AgentType
 from gateway.workflow.conversations import Conversations
 from gateway.workflow.graph import END, START, Graph
 from gateway.workflow.return_model import ReturnModel
@@ -52,6 +54,11 @@ def view_graphs(conversations: Conversations) -> list[GraphView]:
     return [_view(graph, conversations.returns) for graph in newest]
 
 
+def name_of(agent: AgentType) -> str:
+    """The same at all workers."""
+    return f"{hash_text(f'{agent.key:x} {agent.owner}') & 0xFFFFFFFF:08x}"
+
+
 def _view(graph: Graph, returns: ReturnModel) -> GraphView:
     visits: dict[int, float] = {}
     edges = []
@@ -65,7 +72,7 @@ def _view(graph: Graph, returns: ReturnModel) -> GraphView:
     del edges[_MAX_EDGES:]
     shown = sorted({node for edge in edges for node in (edge.from_, edge.to)})
     return GraphView(
-        id=f"{graph.agent.key & 0xFFFFFFFF:08x}",
+        id=name_of(graph.agent),
         tasks=graph.tasks,
         steps=graph.steps,
         is_known=returns.is_known(graph.agent),

@@ -26,6 +26,7 @@ from gateway.server.hint_sender import HintSender
 from gateway.server.peers import Peers
 from gateway.server.tasks import TaskGroup, Work
 from gateway.server.tenants import Tenants
+from gateway.shared_state.lessons import Lessons
 from gateway.telemetry.export import TraceExport
 from gateway.telemetry.frames import Frames
 from gateway.telemetry.jsonl import StreamFile
@@ -90,6 +91,22 @@ class Observation:
                 "peers_unreached": (
                     "Requests that another gateway was to get, and did not take",
                     lambda: _count(self.peers, "unreached"),
+                ),
+                "lessons_noted": (
+                    "Observations of agents, tools and engines that other gateways were to learn from",
+                    lambda: _count(coordinator.taught.notes, "noted"),
+                ),
+                "lessons_dropped": (
+                    "Of those, the ones that there was no room for",
+                    lambda: _count(coordinator.taught.notes, "dropped"),
+                ),
+                "lessons_received": (
+                    "Observations of other gateways that this one learned from",
+                    lambda: _count(self._lessons(), "received"),
+                ),
+                "lesson_batches_missed": (
+                    "Two seconds' worth of another gateway's observations that lapsed before they were read",
+                    lambda: _count(self._lessons(), "missed"),
                 ),
                 "event_gaps": ("Gaps told to readers of events", lambda: _count(self._frames, "gaps")),
                 "spans_sent": ("Spans that a collector took", lambda: _count(self._export, "sent")),
@@ -186,6 +203,9 @@ class Observation:
             await self._export.close()
         if self._file is not None:
             await asyncio.to_thread(self._file.close)
+
+    def _lessons(self) -> Lessons | None:
+        return self.peers.lessons if self.peers is not None else None
 
     def _failing(self) -> list[str]:
         lacking = self._local_faults.lasting(now=asyncio.get_running_loop().time())

@@ -30,6 +30,7 @@ from gateway.core import events as ev
 from gateway.core import refusals
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import PoolId, ReplicaId, TenantId
+from gateway.domain.lessons import PERIOD_S as LESSONS_PERIOD_S
 from gateway.domain.request import RequestFacts
 from gateway.domain.shares import Share
 from gateway.domain.turn_trace import TurnTrace
@@ -42,6 +43,7 @@ from gateway.server.relay import framing_of
 from gateway.server.request_parser import HttpRequest
 from gateway.shared_state.directory import HERE, Directory, Peer
 from gateway.shared_state.fleet_secret import SETTLES_S, derived, keep
+from gateway.shared_state.lessons import Lessons
 from gateway.shared_state.opening import open_shared
 from gateway.shared_state.protocol import Store, StoreUnavailable
 from gateway.upstream.errors import AnswerCut, AnswerMissing, UpstreamError
@@ -61,6 +63,8 @@ _BUSY_FROM: Final = 0.5
 serves all, above it the others must help."""
 _BUSY_OVER_S: Final = 1.0
 _CONNECT_WITHIN_S: Final = 0.5
+_LESSONS_AT_ONCE: Final = 4
+"""In one go: one of an engine takes 0.2 ms, all others some microseconds."""
 _KEEPS_SECRET_EVERY: Final = 10
 """Periods."""
 _PASSED: Final = b"x-turnpike-passed"
@@ -99,6 +103,8 @@ class Peers:
         """`secret`: the fleet's; `is_worker`: it is one of several on this machine, as one has not the time
         for all."""
         self.alive: dict[str, Peer] = {}
+        self.lessons: Lessons | None = None
+        """There after `open`."""
         self.token = f"{derived(secret, 'peers'):x}"
         self.is_leaving = False
         self.passed_on = self.adopted = self.unreached = 0
@@ -140,6 +146,7 @@ class Peers:
             with_quotas=self._with_quotas,
         )
         self._driver.on_publish = self.directory.publish
+        self.lessons = Lessons(self._store, self._origin, self.alive)
         door = PeerDoor(clients.door, self.token)
         self.listener = Listener(clients.handler, door, clients.limits, now=self._now)
         host, port = split_listen(self._config.peer_listen)
@@ -243,6 +250,23 @@ class Peers:
         """Whether the request is for this gateway to decide, as far as that is known without asking."""
         self._doubt_if_stopped()
         return self.directory.is_here(visitor.tenant.id, facts)
+
+    # --- what is learned -------------------------------------------------------------------------
+
+    async def teach(self) -> None:
+        """Tells the others what was learned here, and learns what they tell. Endless, for the caller to run
+        as a task."""
+        notes, lessons = self._driver.coordinator.taught.notes, self.lessons
+        assert notes is not None and lessons is not None
+        while True:
+            await asyncio.sleep(LESSONS_PERIOD_S)
+            if lessons.may_publish:
+                lessons.publish(notes.take())
+            with contextlib.suppress(StoreUnavailable):
+                async for batch in lessons.receive():
+                    for at in range(0, len(batch), _LESSONS_AT_ONCE):
+                        self._driver.send(ev.LessonsReceived(tuple(batch[at : at + _LESSONS_AT_ONCE])))
+                        await asyncio.sleep(0)  # requests go first
 
     # --- passing on ------------------------------------------------------------------------------
 

@@ -35,9 +35,10 @@ class AgentType(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> int:
-        return hash((self.kind, self.client, self.is_child, self.owner))
+        """Among the types of its owner; the same in every process."""
+        return hash((self.kind, self.client, self.is_child))
 
     @property
-    def family(self) -> int:
-        """All types of the same client software."""
-        return hash((self.client, self.is_child, self.owner))
+    def family(self) -> tuple[TenantId, int, bool]:
+        """All of the owner's types of the same client software."""
+        return self.owner, self.client, self.is_child

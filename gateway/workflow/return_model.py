@@ -170,7 +170,7 @@ class ReturnModel:
     def __init__(self, config: ReturnModelConfig) -> None:
         self._config = config
         self._types: TenantLru[TenantId, int, _Type] = TenantLru(config.max_types)
-        self._families: WeakValueDictionary[int, _Class] = WeakValueDictionary()
+        self._families: WeakValueDictionary[tuple[TenantId, int, bool], _Class] = WeakValueDictionary()
         """Each of its types keeps one alive."""
 
     def __len__(self) -> int:

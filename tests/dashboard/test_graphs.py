@@ -1,6 +1,10 @@
+import os
+import subprocess
+import sys
+
 import msgspec
 
-from gateway.dashboard.graphs import view_graphs
+from gateway.dashboard.graphs import name_of, view_graphs
 from gateway.workflow.agent_types import AgentType
 from gateway.workflow.conversations import Conversations, ConversationsConfig
 from gateway.workflow.return_model import ReturnModelConfig
@@ -58,7 +62,7 @@ def test_the_newest_types_come_first_and_not_all_of_them():
     for agent in agents:
         live_through(known, agent, "bash")
     views = view_graphs(known)
-    assert [view.id for view in views] == [f"{agent.key & 0xFFFFFFFF:08x}" for agent in agents[:-13:-1]]
+    assert [view.id for view in views] == [name_of(agent) for agent in agents[:-13:-1]]
     assert not any(view.is_known for view in views)
 
 
@@ -71,3 +75,23 @@ def test_a_graph_of_many_steps_is_told_by_its_commonest_edges():
     labels = {node.id: node.label for node in view.nodes}
     commonest = {(labels[edge.from_], labels[edge.to]) for edge in view.edges[:2]}
     assert commonest == {("START", "common"), ("common", "END")}
+
+
+def test_types_have_the_same_name_in_every_process():
+    program = (
+        "from gateway.dashboard.graphs import name_of\n"
+        "from gateway.workflow.agent_types import AgentType\n"
+        "agents = [AgentType(2**64 - 1, 2, True, 'acme'), AgentType(2**64 - 1, 2, True, 'beta')]\n"
+        "print([(each.key, name_of(each)) for each in agents])"
+    )
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(said) == 1

@@ -76,6 +76,6 @@ def test_tools_are_named_once_in_order_and_within_bounds():
 
 def test_types_are_told_apart_by_prompt_client_place_and_owner():
     others = (AgentType(1, 3), AgentType(2, 2), AgentType(1, 2, True), AgentType(1, 2, False, TenantId("t")))
-    assert len({AGENT.key, *(each.key for each in others)}) == 5
+    assert len({(each.owner, each.key) for each in (AGENT, *others)}) == 5
     assert AGENT.family == AgentType(9, 2).family
     assert AGENT.family not in (AgentType(9, 2, True).family, others[-1].family)

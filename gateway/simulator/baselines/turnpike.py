@@ -64,11 +64,15 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
         routing = msgspec.structs.replace(config.routing, stealing=stealing)
         config = msgspec.structs.replace(config, admission=checked, routing=routing)
 
+        count = int(values["gateways"])
+        are_taught = count > 1 and bool(values["shares"]) and bool(values["lessons"])
+
         def gateway(prefix: str) -> Coordinator:
             placement = None if where == _OURS else PLACEMENTS[where]()
-            return assemble(config, session_ids=numbered_ids(prefix), placement=placement)
+            ids = numbered_ids(prefix)
+            return assemble(config, session_ids=ids, placement=placement, publishes=are_taught)
 
-        if (count := int(values["gateways"])) > 1:
+        if count > 1:
             period_s = 0.1 if values["shares"] else math.inf
             return SeveralGateways(count, lambda number: gateway(f"g{number}-"), period_s=period_s)
         found = gateway("")
@@ -128,6 +132,7 @@ TURNPIKE = Recipe(
             name="gateways", default=1, sweep=(1,), meaning="so many share the fleet, each with its sessions"
         ),
         Knob(name="shares", default=1, sweep=(1,), meaning="0: they know nothing of one another"),
+        Knob(name="lessons", default=1, sweep=(1,), meaning="0: what one learns is not told to the others"),
         Knob(name="n", default=12, sweep=(12,), meaning="of `session-cap`, all replicas together"),
         Knob(name="f", default=0.9, sweep=(0.9,), meaning="share of the KV cache, of `footprint`"),
     ),
