@@ -91,7 +91,12 @@ class Gateway:
             send_hint=self._send_hint if config.hints.turnpike else None,
         )
         self._members = Members(
-            config, environ, tls=_upstream_tls(config), clock=self._clock, local_faults=local_faults
+            config,
+            environ,
+            tls=_upstream_tls(config),
+            clock=self._clock,
+            local_faults=local_faults,
+            send=self.driver.send,
         )
         self._replicas = self._members.replicas
         self._health = HealthChecks(
@@ -162,7 +167,18 @@ class Gateway:
         if secret is None:
             return None
         is_worker = self._seat is not None
-        return Peers(self._config, environ, self.driver, secret, is_worker=is_worker, now=self._now)
+        peers = Peers(
+            self._config,
+            environ,
+            self.driver,
+            secret,
+            drains=self._members.drains,
+            check_now=self._health.check_now,
+            is_worker=is_worker,
+            now=self._now,
+        )
+        self._members.tell_of_drains = peers.tell
+        return peers
 
     async def start(self) -> None:
         """Raises OSError if an address cannot be bound."""
@@ -210,7 +226,7 @@ class Gateway:
             self._replica_joined(replica)
         for name, work in self.observation.loops():
             supervise(name, work)
-        for name, work in self._members.loops(self._replica_joined, self.driver.send):
+        for name, work in self._members.loops(self._replica_joined):
             supervise(name, work)
         if self._state_file is not None:
             supervise("state file", self._state_file.run)
@@ -344,7 +360,14 @@ class Gateway:
 
 def check_references(config: Config, environ: Mapping[str, str]) -> None:
     """Raises what `Gateway` would for files, variables and addresses that the settings name in vain."""
-    Members(config, environ, tls=_upstream_tls(config), clock=SteadyClock(), local_faults=LocalFaults())
+    Members(
+        config,
+        environ,
+        tls=_upstream_tls(config),
+        clock=SteadyClock(),
+        local_faults=LocalFaults(),
+        send=lambda _: None,
+    )
     _server_tls(config.server.tls_certificate, config.server.tls_key)
     TrustedProxies(config.server.trusted_proxies)
 

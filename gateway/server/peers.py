@@ -8,6 +8,10 @@ A gateway that could not say that it lives may have been taken for gone. It asks
 gives back what was passed on to it and is another's by now. A store that was away has forgotten who lives:
 until all had the time to say so again, those who lived before are taken to live.
 
+What operators said of replicas stands beside, as if it was another gateway's word (`drains.py`). Replicas
+that a gateway finds dead it names; the others then ask these at once, and judge themselves: its own network
+may be what is broken.
+
 Invariants: a request is passed on at most once; a client cannot claim to be a peer; where no peer answers or
 takes it, the request is decided here; gateways that do not know the same secret pass nothing on.
 """
@@ -28,13 +32,16 @@ from gateway.config import Config
 from gateway.config.server import split_listen
 from gateway.core import events as ev
 from gateway.core import refusals
+from gateway.core.fleet import Fleet
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import PoolId, ReplicaId, TenantId
 from gateway.domain.request import RequestFacts
 from gateway.domain.shares import Share
 from gateway.domain.turn_trace import TurnTrace
+from gateway.fleet.circuit_breaker import BreakerState
 from gateway.server.connection import ClientConnection
 from gateway.server.door import Door, Visitor
+from gateway.server.drains import Drain, Drains
 from gateway.server.driver import Driver
 from gateway.server.listener import Listener
 from gateway.server.listening import listening_sockets
@@ -61,6 +68,10 @@ _BUSY_FROM: Final = 0.5
 serves all, above it the others must help."""
 _BUSY_OVER_S: Final = 1.0
 _CONNECT_WITHIN_S: Final = 0.5
+_DRAIN: Final = "drain "
+"""With the name of a replica: under which name the store has what operators said of it."""
+_DRAIN_TTL_S: Final = 30 * 86_400.0
+_NO_TIME_S: Final = 0.001
 _KEEPS_SECRET_EVERY: Final = 10
 """Periods."""
 _PASSED: Final = b"x-turnpike-passed"
@@ -78,6 +89,8 @@ class _Told(msgspec.Struct, frozen=True, array_like=True):
     share: Share
     fleet: int
     """The same at all that know the same secret."""
+    dead: tuple[ReplicaId, ...] = ()
+    """Replicas that do not answer it, or fail or delay what it sends."""
 
 
 class Peers:
@@ -93,11 +106,13 @@ class Peers:
         driver: Driver,
         secret: bytes,
         *,
+        drains: Drains,
+        check_now: Callable[[ReplicaId], None],
         is_worker: bool,
         now: Callable[[], float],
     ) -> None:
-        """`secret`: the fleet's; `is_worker`: it is one of several on this machine, as one has not the time
-        for all."""
+        """`secret`: the fleet's; `check_now`: asks a replica how it is; `is_worker`: it is one of several on
+        this machine, as one has not the time for all."""
         self.alive: dict[str, Peer] = {}
         self.token = f"{derived(secret, 'peers'):x}"
         self.is_leaving = False
@@ -108,6 +123,8 @@ class Peers:
         self._environ = environ
         self._is_worker = is_worker
         self._driver = driver
+        self._drains = drains
+        self._check_now = check_now
         self._origin = secrets.token_hex(6)
         self._upstream = msgspec.structs.replace(
             config.upstream,
@@ -167,7 +184,10 @@ class Peers:
     async def tell(self) -> None:
         """Says how this gateway is, and learns how the others are. A store that fails changes nothing."""
         is_busy = self._is_worker or self._load.share() >= _BUSY_FROM
-        told = _Told(self._url, is_busy, self.is_leaving, self._driver.coordinator.share(), self._fleet)
+        coordinator = self._driver.coordinator
+        told = _Told(
+            self._url, is_busy, self.is_leaving, coordinator.share(), self._fleet, _dead(coordinator.fleet)
+        )
         self._doubt_if_stopped()
         self._tried_s = now = self._now()
         try:
@@ -175,7 +195,7 @@ class Peers:
         except StoreUnavailable:
             self._tried_s = self._now()  # to wait for the store is not to stand still
             return
-        others = _decoded(values)
+        others, drains = _decoded(values)
         was_away = now - self._told_s > _GONE_AFTER_S
         self._told_s = now
         if was_away:
@@ -184,6 +204,8 @@ class Peers:
             await self._keep_secret()
         if now < self._settled_s:
             others = {**self._others, **others}
+        for replica in {name for each in others.values() for name in each.dead} - self._said_dead():
+            self._check_now(replica)
         self._others = others
         self.alive.clear()
         for origin, peer in others.items():
@@ -196,6 +218,16 @@ class Peers:
         if shares or self._has_shared:
             self._driver.send(ev.SharesReceived(shares))
         self._has_shared = bool(shares)
+        await self._put_drains(self._drains.hear(drains))
+
+    def _said_dead(self) -> set[ReplicaId]:
+        return {replica for each in self._others.values() for replica in each.dead}
+
+    async def _put_drains(self, missing: Mapping[ReplicaId, Drain | None]) -> None:
+        with contextlib.suppress(StoreUnavailable):
+            for replica, drain in missing.items():
+                ttl_s = _NO_TIME_S if drain is None else _DRAIN_TTL_S
+                await self._store.exchange(f"{_DRAIN}{replica}", _ENCODER.encode(drain), ttl_s)
 
     def _doubt(self) -> None:
         self.directory.is_in_doubt = True
@@ -329,12 +361,22 @@ class Peers:
         return [b"".join(lines), request.body] if request.body else [b"".join(lines)]
 
 
-def _decoded(values: Mapping[str, bytes]) -> dict[str, _Told]:
-    others = {}
+def _dead(fleet: Fleet) -> tuple[ReplicaId, ...]:
+    ejected = BreakerState.EJECTED
+    return tuple(
+        each.facts.id for each in fleet if not each.is_up or fleet.health.state(each.facts.id) is ejected
+    )
+
+
+def _decoded(values: Mapping[str, bytes]) -> tuple[dict[str, _Told], dict[ReplicaId, Drain]]:
+    others, drains = {}, {}
     for origin, value in values.items():
         with contextlib.suppress(msgspec.MsgspecError):  # another version of us
-            others[origin] = _TOLD.decode(value)
-    return others
+            if origin.startswith(_DRAIN):
+                drains[ReplicaId(origin.removeprefix(_DRAIN))] = _SAID.decode(value)
+            else:
+                others[origin] = _TOLD.decode(value)
+    return others, drains
 
 
 class PeerDoor(Door):
@@ -375,3 +417,4 @@ class _Load:
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _TOLD: Final = msgspec.msgpack.Decoder(_Told)
+_SAID: Final = msgspec.msgpack.Decoder(Drain)

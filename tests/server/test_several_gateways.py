@@ -259,3 +259,48 @@ async def test_gateways_of_other_secrets_pass_nothing_on_and_share_the_pool(star
     assert not any(peers_of(bench).alive for bench in benches)
     for step, bench in enumerate(benches):
         await ask(bench, benches, "apart", step)
+
+
+# --- what is said of replicas --------------------------------------------------------------------------
+
+DRAIN = b"/turnpike/replicas/default-0/drain"
+
+
+def drained_at(gateways: list[Bench]) -> list[bool]:
+    return [next(iter(bench.brain.fleet)).is_draining for bench in gateways]
+
+
+async def test_a_drain_that_one_gateway_is_told_reaches_all_and_ends_at_all(several, start, store_url):
+    gateways = await several(3, replicas=2)
+    clock = asyncio.get_running_loop().time
+    for teller, is_draining in ((0, True), (1, False), (2, True)):
+        body = json.dumps({"draining": is_draining}).encode()
+        told_s = clock()
+        assert (await gateways[teller].control(post(body, DRAIN))).status == 200
+        await eventually(lambda is_draining=is_draining: drained_at(gateways) == [is_draining] * 3)
+        assert clock() - told_s < 1.0, "some 0.1 s where nothing else runs"
+    shared = {"url": store_url, "deadline_ms": 1000}
+    late = await start(fleet_secret=SECRET, shared=shared, replicas=2)
+    assert drained_at([late]) == [True]
+    assert (await late.ask(post())).all(b"x-turnpike-replica") == [b"default-1"]
+
+
+async def test_a_drain_outlives_all_gateways_while_the_store_does(several, start, store_url, monkeypatch):
+    (alone,) = await several(1, replicas=2)
+    await alone.control(post(b"", DRAIN))
+    await kill(alone, monkeypatch)
+    shared = {"url": store_url, "deadline_ms": 1000}
+    assert drained_at([await start(fleet_secret=SECRET, shared=shared, replicas=2)]) == [True]
+
+
+async def test_a_replica_that_one_gateway_finds_dead_is_asked_at_once_by_the_others(several):
+    gateways = await several(3, replicas=2)
+    finder, other, apart = gateways  # each has replicas of its own under the same names
+    for bench in (finder, other):
+        await bench.backends[0].close()
+    for _ in range(3):
+        await finder.ask(post())
+    await eventually(lambda: [s.is_up for s in finder.brain.fleet] == [False, True])
+    await eventually(lambda: [s.is_up for s in other.brain.fleet] == [False, True])
+    await asyncio.sleep(0.3)
+    assert [s.is_up for s in apart.brain.fleet] == [True, True], "it answers there"
