@@ -212,7 +212,7 @@ class Coordinator:
                 self.gate.adopt(event.trace, now=now)
             case ev.DrainStarted():
                 self.is_draining = True
-            case ev.TimerFired():
+            case ev.TimerFired() | ev.HashesSeeded():  # what is unknown by another seed lapses
                 self._timer_fired(now=now)
             case _:
                 assert_never(event)

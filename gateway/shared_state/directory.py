@@ -13,8 +13,10 @@ receives a turn of it passes the request on. Three rules, the first that applies
 All of a client's new sessions begin at one gateway, so what relates them to one another (a sub-agent's task,
 a summary, a title) is seen by who has all of it, and never needs to be shared.
 
-Invariants: rule 1 does no I/O; every look-up is bounded by the store's deadline; a store that is down means
-*here*; evidence of one tenant never leads to a session of another.
+While the store is down the third rule takes the place of the second, and finds what began by it.
+
+Invariants: rule 1 does no I/O; every look-up is bounded by the store's deadline; evidence of one tenant never
+leads to a session of another.
 """
 
 import asyncio
@@ -104,7 +106,8 @@ class Directory:
                     return Place(owner)
                 return await self._adopt(tenant, found)
         except StoreUnavailable:
-            return HERE
+            if self._knows(tenant, facts):
+                return HERE
         return self._home(tenant, client, facts)
 
     async def left_behind(self, tenant: TenantId, facts: RequestFacts) -> tuple[TurnTrace, ...]:

@@ -31,10 +31,12 @@ async def test_traffic_goes_on_without_redis_and_gateways_meet_again_when_it_is_
             await asyncio.sleep(1.0)
             fleet.redis.kill()
             killed_s = now()
-            await asyncio.sleep(3.0)
+            await asyncio.sleep(2.0)
+            await runs_are_one_session(fleet.agent("without-0"), fleet.agent("without-1", streams=True))
             fleet.redis.start()  # empty
             await fleet.know_one_another(fleet.gateways, within_s=5.0)
         assert not failures_of(workers)
+        assert [len(agent.sessions) for agent in workers] == [1] * 6
         assert await adopted(fleet) == 0, "nobody was gone"
         assert slowest_s(workers, since_s=killed_s - 1.0) < DEADLINE_S + BUSY_S
         newcomer = await fleet.another()
@@ -72,6 +74,32 @@ async def adopted(fleet: Fleet) -> float:
 async def runs_are_one_session(*agents: Agent) -> None:
     await asyncio.gather(*(agent.run(turns=6) for agent in agents))
     assert [len(agent.sessions) for agent in agents] == [1] * len(agents)
+
+
+async def test_gateways_that_start_without_redis_join_when_it_is_back(tmp_path):
+    """The first of them while another one has the secret, then all of them anew."""
+    async with running_fleet(tmp_path) as fleet:
+        stays, starts = fleet.gateways
+        fleet.redis.kill()
+        for restarted in ([starts], [stays, starts]):
+            for each in restarted:
+                each.kill()
+            await fleet.start(*restarted)
+            assert all("serving alone until it does" in each.log.read_text() for each in restarted)
+            alone = fleet.agent(f"alone-{len(restarted)}", asks=[1])
+            await alone.turn()
+            fleet.redis.start()
+            await fleet.know_one_another(fleet.gateways, within_s=10.0)
+            late = [f"late-{len(restarted)}-{number}" for number in range(8)]
+            # Each has a home of its own, by a hash that is another with another secret.
+            await runs_are_one_session(
+                *(fleet.agent(name, headers=b"x-turnpike-session: %s\r\n" % name.encode()) for name in late)
+            )
+            assert sum([await each.metric("requests_passed_on_total") for each in fleet.gateways]) > 0
+            await alone.turn()
+            assert not alone.failures
+            fleet.redis.kill()
+        fleet.redis.start()
 
 
 async def test_a_redis_that_hangs_costs_a_deadline_at_most(tmp_path):

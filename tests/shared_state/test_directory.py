@@ -208,10 +208,19 @@ async def test_another_tenants_evidence_leads_nowhere():
     assert not (await gateways.directories["b"].find(other, CLIENT, facts)).adopted
 
 
-async def test_with_the_store_down_everything_is_decided_where_it_comes_in():
+async def test_with_the_store_down_a_run_is_decided_at_its_home():
+    gateways = Gateways("a", "b", "c", store=Down(lambda: 0.0))
+    (home,) = {await gateways.goes_to(at, facts_of(*OPENING)) for at in "abc"}
+    assert {await gateways.goes_to(at, facts_of(*SECOND)) for at in "abc"} == {home}
+
+
+async def test_with_the_store_down_what_a_gateway_in_doubt_knows_is_decided_there():
     gateways = Gateways("a", "b", store=Down(lambda: 0.0))
-    for facts in (facts_of(*OPENING), facts_of(*SECOND)):
-        assert [await gateways.goes_to(at, facts) for at in "ab"] == ["a", "b"]
+    home = await gateways.goes_to("a", facts_of(*OPENING))
+    other = "ab".replace(home, "")
+    gateways.turn(other, facts_of(*OPENING), MADE)
+    gateways.directories[other].is_in_doubt = True
+    assert await gateways.goes_to(other, facts_of(*SECOND)) == other
 
 
 async def test_a_session_goes_on_under_its_name_when_its_gateway_is_gone():
