@@ -57,6 +57,7 @@ from gateway.server.listening import listening_sockets
 from gateway.server.relay import framing_of
 from gateway.server.request_parser import HttpRequest
 from gateway.server.tenants import Tenant
+from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.directory import HERE, Directory, Peer
 from gateway.shared_state.fleet_secret import SETTLES_S, derived, keep, standing
 from gateway.shared_state.opening import open_shared
@@ -171,6 +172,7 @@ class Peers:
             knows,
             idle_s=self._idle_s,
             with_quotas=self._with_quotas,
+            allowances=Allowances(self._config.max_tenant_mb * 1e6, stays_s=self._idle_s, now=self._now),
         )
         self._driver.on_publish = self.directory.publish
         door = PeerDoor(clients.door, lambda: self.token)
@@ -297,6 +299,10 @@ class Peers:
         """The process may have stood still; what waits at its sockets then comes before `tell`."""
         if self._now() - self._tried_s > _GONE_AFTER_S:
             self._doubt()
+
+    @property
+    def withheld(self) -> int:
+        return self.directory.withheld
 
     async def leave(self) -> None:
         """The others stop passing requests on to this gateway, and go on with its sessions."""

@@ -11,6 +11,7 @@ from gateway.core.commands import Dispatch, Publish
 from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall
 from gateway.evaluation.replay import recorded_brain
+from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.directory import Directory, Peer
 from gateway.shared_state.memory import MemoryStore
 from gateway.shared_state.protocol import Entry, StoreUnavailable
@@ -299,3 +300,21 @@ async def test_in_doubt_what_the_store_has_lost_stays_where_it_is_known():
     for client in map(str, range(8)):
         second = facts_of(user(client), MADE, result("call_aaaaaaaaaaaaaaaa"))
         assert await gateways.goes_to("a", second, client=client) == "a"
+
+
+async def test_of_a_tenant_that_has_enough_in_the_store_nothing_more_is_published():
+    other = TenantId("other")
+    now = [0.0]
+    allowances = Allowances(2_000.0, stays_s=3600.0, now=lambda: now[0])
+    gateways = Gateways("a", "b", allowances=allowances)
+    for _ in range(20):
+        gateways.turn("a", facts_of(*OPENING), MADE)
+    withheld, stand = gateways.directories["a"].withheld, len(gateways.store.tables)
+    assert withheld > 0 < stand
+    gateways.turn("a", facts_of(*OPENING), MADE)
+    assert gateways.directories["a"].withheld > withheld and len(gateways.store.tables) == stand
+    gateways.turn("a", facts_of(*OPENING), MADE, tenant=other)
+    assert await gateways.goes_to("b", facts_of(*SECOND), tenant=other) == "a"
+    now[0] = 3600.0
+    gateways.turn("a", facts_of(*OPENING), MADE)
+    assert len(gateways.store.tables) > stand
