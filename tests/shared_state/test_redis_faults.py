@@ -5,6 +5,7 @@ import contextlib
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -260,3 +261,39 @@ async def test_a_password_may_stand_in_the_url_and_the_other_goes_before_it(redi
         await store.open()
         assert store.is_up
         await store.aclose()
+
+
+async def test_of_a_cluster_that_lost_a_node_the_others_are_asked(redis_cluster):
+    cluster = redis_cluster()
+    store = RedisStore(cluster.url, deadline_s=PATIENCE_S)
+    await store.open()
+    keys = [b"%d" % number for number in range(30)]
+    store.publish([Entry(key, b"1", 60.0) for key in keys])
+    await store.flush()
+    assert store.counters.dropped_writes == 0
+    with cluster.admin() as admin:
+        nodes = {key: admin.get_node_from_key((PREFIX + b"e:" + key).decode()).port for key in keys}
+    assert len(set(nodes.values())) == 3
+    gone = cluster.nodes[2]
+    gone.kill()
+    for key in keys:
+        if nodes[key] == gone.port:
+            await failed_in_s(partial(store.find, [key]))
+        else:
+            await until_up(store)
+            assert await store.find([key]) == [b"1"]
+    gone.start()
+    async with asyncio.timeout(20):
+        while (await found_by(store, keys)).count(b"1") < sum(port != gone.port for port in nodes.values()):
+            await asyncio.sleep(0.1)
+    store.publish([Entry(key, b"2", 60.0) for key in keys])
+    await store.flush()
+    assert await store.find(keys) == [b"2"] * len(keys)
+    await store.aclose()
+
+
+async def found_by(store: Store, keys: list[bytes]) -> list[bytes | None]:
+    try:
+        return await store.find(keys)
+    except StoreUnavailable:
+        return []
