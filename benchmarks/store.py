@@ -136,8 +136,8 @@ async def serve(path: str) -> None:
 
 
 def added_ms(store_url: str, directory: str, requests: int) -> dict[str, float]:
-    """What the store adds to a request that begins something. Both gateways have the same upstream, which takes
-    no time."""
+    """What the store adds to a request that begins something. Both gateways have one upstream, which takes no
+    time."""
     with ExitStack() as stack:
         (port,) = stack.enter_context(upstream(Pinning.of_this_machine()))
         started = {

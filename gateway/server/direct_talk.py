@@ -1,4 +1,5 @@
-"""What gateways tell one another without the store, over their own listeners.
+"""What gateways tell one another without the store, over their own listeners; and what each heard lately,
+whichever way.
 
 Invariants: what was heard counts for a second; a gateway that does not answer holds nobody up for longer than
 half of one.
@@ -17,6 +18,7 @@ from gateway.upstream.replica import open_session
 
 PATH: Final = "/turnpike/peer"
 LASTS_S: Final = 1.0
+_KEPT_S: Final = 10.0
 _EVERY_S: Final = 0.25
 """A gateway asks all others, so this is less often than the store is asked."""
 _WITHIN_S: Final = 0.5
@@ -28,22 +30,26 @@ class DirectTalk:
         self._now = now
         self._told_s = float("-inf")
         self._heard: dict[str, tuple[float, bytes]] = {}
-        """What others said last, and when."""
+        """What others said last, and when; older than `LASTS_S` it is kept to be known again."""
         self._session: aiohttp.ClientSession | None = None
 
     def say(self, told: bytes) -> bytes:
         return _encode((self._origin, told))
 
     def hear(self, body: bytes) -> None:
-        """What another one says."""
+        """What another one says directly."""
         with contextlib.suppress(msgspec.MsgspecError):  # another version of us
-            origin, told = _DECODER.decode(body)
+            self.hear_of(*_DECODER.decode(body))
+
+    def hear_of(self, origin: str, told: bytes) -> None:
+        """What was heard before is no news."""
+        if origin not in self._heard or self._heard[origin][1] != told:
             self._heard[origin] = (self._now(), told)
 
     def lately_heard(self) -> dict[str, bytes]:
         now = self._now()
-        self._heard = {name: each for name, each in self._heard.items() if now - each[0] < LASTS_S}
-        return {name: told for name, (_, told) in self._heard.items()}
+        self._heard = {name: each for name, each in self._heard.items() if now - each[0] < _KEPT_S}
+        return {name: told for name, (at_s, told) in self._heard.items() if now - at_s < LASTS_S}
 
     async def tell(self, urls: Iterable[str], told: bytes, headers: dict[str, str]) -> None:
         """Tells those who listen there, and hears what they answer; not more often than it should."""

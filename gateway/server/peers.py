@@ -32,6 +32,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from http import HTTPStatus
+from itertools import count
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -103,6 +104,8 @@ class _Told(msgspec.Struct, frozen=True, array_like=True):
     """The same at all that know the same secret."""
     dead: tuple[ReplicaId, ...] = ()
     """Replicas that do not answer it, or fail or delay what it sends."""
+    number: int = 0
+    """Of what it said; so what is new differs from what only stands there still."""
 
 
 class Peers:
@@ -152,10 +155,9 @@ class Peers:
         self._doubted_s = now()
         self._settled_s = now() + (SETTLES_S if on_secret is not None else 0.0)
         self._others: dict[str, _Told] = {}
-        self._stored: dict[str, bytes] = {}
-        """What the store said last."""
         self._direct = DirectTalk(self._origin, now)
         self._has_shared = self._has_warned = False
+        self._numbers = count(1)
         self._load = _Load(now)
         self._loop = asyncio.get_running_loop()
         self._idle_s = config.sessions.idle_s
@@ -220,7 +222,13 @@ class Peers:
         is_busy = self._is_worker or self._load.share() >= _BUSY_FROM
         coordinator = self._driver.coordinator
         told = _Told(
-            self._url, is_busy, self.is_leaving, coordinator.share(), self._fleet, _dead(coordinator.fleet)
+            self._url,
+            is_busy,
+            self.is_leaving,
+            coordinator.share(),
+            self._fleet,
+            _dead(coordinator.fleet),
+            next(self._numbers),
         )
         return _ENCODER.encode(told)
 
@@ -236,11 +244,14 @@ class Peers:
             return
         was_away = now - self._told_s > _GONE_AFTER_S
         self._told_s = now
-        self._stored = values
+        for origin, said in values.items():
+            if not origin.startswith(_DRAIN):
+                self._direct.hear_of(origin, said)
         if was_away:
             self._doubt()
             self._settled_s = now + SETTLES_S
             await self._keep_secret()
+        # Of a store that is another one by now, a stale replica, those are missing who spoke a moment ago.
         others, drains = _decoded({**self._direct.lately_heard(), **values})
         if now < self._settled_s:
             others = {**self._others, **others}
@@ -276,8 +287,7 @@ class Peers:
         """While the store is away. Those who know another secret stay as they were last."""
         urls = [each.url for each in self._others.values() if each.fleet == self._fleet]
         await self._direct.tell(urls, self._says(), {_PASSED.decode(): f"{self.token} -"})
-        stored = self._stored if self._now() - self._told_s < _GONE_AFTER_S else {}
-        heard, _ = _decoded({**stored, **self._direct.lately_heard()})
+        heard, _ = _decoded(self._direct.lately_heard())
         apart = {origin: each for origin, each in self._others.items() if each.fleet != self._fleet}
         self._take_in({**apart, **heard})
 

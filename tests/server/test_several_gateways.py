@@ -296,6 +296,20 @@ async def test_who_lived_before_the_store_was_away_is_taken_to_live(several, mon
     await eventually(lambda: not peers.alive)
 
 
+async def test_who_is_missing_in_another_store_lives_for_a_moment(several, monkeypatch):
+    gateways = await several()
+    peers = peers_of(gateways[0])
+
+    async def is_empty(*_: Any) -> dict[str, bytes]:
+        return {}
+
+    monkeypatch.setattr(peers._store, "exchange", is_empty)
+    for _ in range(5):
+        await peers.tell()
+        assert len(peers.alive) == 1
+    await eventually(lambda: not peers.alive)
+
+
 async def test_gateways_of_other_secrets_pass_nothing_on_and_share_the_pool(start, store_url):
     shared = {"url": store_url, "deadline_ms": 1000}
     benches = [await start(fleet_secret=secret * 32, shared=shared) for secret in (b"s", b"t")]
