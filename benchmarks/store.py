@@ -2,8 +2,10 @@
 
 Starts a redis-server (from PATH or `.cache/programs`) and a local server, each a process of its own, and asks
 them from this one: for 4 keys at a time, one call after the other and 50 at once, and to write behind. Then
-it fills them: what does an entry of a 16-byte key and a 24-byte value take? Of recordings (FILE) it says how
-much one gateway tells the others of what it learned, and how long others take to learn it.
+it fills them: what does an entry of a 16-byte key and a 24-byte value take? Then it asks two gateways, one of
+which has the store, in turns to begin a conversation: what do its one look-up and what it publishes add?
+Of recordings (FILE) it says how much one gateway tells the others of what it learned, and how long others take
+to learn it.
 """
 
 import argparse
@@ -18,12 +20,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 
 import redis
 import uvloop
 
+from benchmarks.conversations import MODEL
+from benchmarks.gateway import gateway_process
+from benchmarks.processes import Pinning, cpu_seconds, upstream
 from gateway.core import events as ev
 from gateway.core.commands import Command
 from gateway.domain.ids import TenantId
@@ -38,6 +44,7 @@ from turnpike_vllm.scripted.guardian import guard
 
 FINDS, KEYS = 5_000, 4
 ROUNDS = 100
+WARM_UP = 200
 FETCHED = Path(__file__).resolve().parents[1] / ".cache/programs/bin"
 
 
@@ -203,6 +210,51 @@ async def serve(path: str) -> None:
     await asyncio.Event().wait()
 
 
+def added_ms(store_url: str, directory: str, requests: int) -> dict[str, float]:
+    """What the store adds to a request that begins something. Both gateways have one upstream, which takes no
+    time."""
+    with ExitStack() as stack:
+        (port,) = stack.enter_context(upstream(Pinning.of_this_machine()))
+        started = {
+            name: stack.enter_context(
+                gateway_process([f"http://127.0.0.1:{port}"], Path(directory) / name, settings)
+            )
+            for name, settings in (("alone", ""), ("shared", f'[shared]\nurl = "{store_url}"\n'))
+        }
+        clients = {
+            name: stack.enter_context(closing(HTTPConnection("127.0.0.1", int(url.rpartition(":")[2]))))
+            for name, (url, _) in started.items()
+        }
+        took: dict[str, list[float]] = {name: [] for name in clients}
+        used_s: dict[str, float] = {}
+        for number in range(WARM_UP + requests):
+            if number == WARM_UP:
+                used_s = {name: cpu_seconds(pid) for name, (_, pid) in started.items()}
+            for name, client in clients.items():
+                took[name].append(begin_conversation(client, number))
+        used_s = {name: cpu_seconds(pid) - used_s[name] for name, (_, pid) in started.items()}
+    times = {name: statistics.quantiles(each[WARM_UP:], n=20) for name, each in took.items()}
+    return {
+        "alone_median_ms": times["alone"][9],
+        "added_median_ms": times["shared"][9] - times["alone"][9],
+        "added_p5_ms": times["shared"][0] - times["alone"][0],
+        "added_cpu_us": (used_s["shared"] - used_s["alone"]) / requests * 1e6,
+    }
+
+
+def begin_conversation(client: HTTPConnection, number: int) -> float:
+    """Milliseconds."""
+    messages = [{"role": "user", "content": f"Task {number}: say what is wrong with this module. " * 20}]
+    body = json.dumps({"model": MODEL, "messages": messages}).encode()
+    began = time.perf_counter()
+    client.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+    response = client.getresponse()
+    response.read()
+    if response.status != 200:
+        raise SystemExit(f"status {response.status}")
+    return (time.perf_counter() - began) * 1e3
+
+
 def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
@@ -212,6 +264,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--entries", type=int, default=1_000_000, help="to fill a store with")
     parser.add_argument("recordings", nargs="*", type=Path, metavar="FILE")
+    parser.add_argument("--requests", type=int, default=3_000, help="to each of two gateways")
     parser.add_argument("--serve", metavar="PATH", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
@@ -228,6 +281,8 @@ def main() -> None:
             uvloop.run(fill_at(url, 0, arguments.entries))
             taken = admin.info("memory")["used_memory"] - before
             figures["redis"]["bytes_per_entry"] = taken / arguments.entries
+            admin.flushall()
+            figures["request"] = added_ms(url, directory, arguments.requests)
         with local_server(directory) as (url, pid):
             figures["local"] = uvloop.run(measure(url))
             before = resident_bytes(pid)
@@ -238,7 +293,7 @@ def main() -> None:
         return
     for store, values in figures.items():
         for name, value in values.items():
-            print(f"{store:6} {name:30} {value:9.1f}")
+            print(f"{store:7} {name:30} {value:9.2f}")
 
 
 if __name__ == "__main__":

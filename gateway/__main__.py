@@ -28,7 +28,7 @@ from gateway.server.tenants import hash_key
 from gateway.server.workers.gateways import add_control
 from gateway.server.workers.seat import Seat
 from gateway.server.workers.supervisor import Supervisor
-from gateway.shared_state.fleet_secret import derived, fleet_secret
+from gateway.shared_state.fleet_secret import derived, draw, fleet_secret
 from gateway.shared_state.protocol import StoreUnavailable
 from gateway.simulator.cli import add_simulate
 from gateway.simulator.live.cli import add_play
@@ -161,13 +161,15 @@ def _usable_cores() -> int:
 def _run_gateway(config: Config, seat: Seat | None) -> int:
     _allow_open_files(2 * config.server.limits.max_connections + 1024)
 
-    secret = _joined(config)
+    secret, is_its_own = _joined(config)
     seed_hashes(derived(secret, "hashes") if secret is not None else secrets.randbits(64))
     set_up_memory()
 
     async def run() -> None:
         try:
-            gateway = Gateway(config, os.environ, seat=seat, fleet_secret=secret)
+            gateway = Gateway(
+                config, os.environ, seat=seat, fleet_secret=secret, is_secret_its_own=is_its_own
+            )
         except ValueError as error:
             raise ConfigError(str(error)) from error  # what the settings name is not there, or is none
         try:
@@ -179,16 +181,16 @@ def _run_gateway(config: Config, seat: Seat | None) -> int:
     return 0
 
 
-def _joined(config: Config) -> bytes | None:
-    """The secret of the gateways that share a store; None if there is no store, or none that answers: serving
-    alone is better than not at all."""
+def _joined(config: Config) -> tuple[bytes | None, bool]:
+    """The secret of the gateways that share a store, and whether it is this one's own, as the store does not
+    answer: serving alone is better than not at all. None if there is no store."""
     if config.shared.url is None:
-        return None
+        return None, False
     try:
-        return uvloop.run(fleet_secret(config.shared, os.environ, SteadyClock()))
+        return uvloop.run(fleet_secret(config.shared, os.environ, SteadyClock())), False
     except StoreUnavailable as error:
-        _log.warning("the shared store does not answer (%s): serving alone until the next start", error)
-        return None
+        _log.warning("the shared store does not answer (%s): serving alone until it does", error)
+        return draw(), True
 
 
 def _allow_open_files(wanted: int) -> None:

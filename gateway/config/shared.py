@@ -19,6 +19,9 @@ class SharedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The environment variable that holds the password of Redis; it goes before one in the URL."""
     deadline_ms: Annotated[int, Meta(ge=1, le=1000)] = 20
     """No call to the store takes longer; one that would has failed."""
+    max_tenant_mb: Annotated[int, Meta(ge=1, le=10_000_000)] = 1024
+    """What the store may hold of one tenant, from each gateway; for a while up to twice as much. Turns of one
+    that has more are not shared: they are recognised only by the gateway that had them."""
     peer_listen: Listen = "127.0.0.1:0"
     """Where the other gateways pass requests on to this one, HOST:PORT; port 0 takes a free one. Only
     gateways of the same store are let in, but nothing is encrypted there."""

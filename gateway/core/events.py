@@ -185,6 +185,12 @@ class SessionAdopted(msgspec.Struct, frozen=True, tag=True):
     trace: TurnTrace
 
 
+class HashesSeeded(msgspec.Struct, frozen=True, tag=True):
+    """From now on texts are hashed with this seed; what was recognised by the one before is unknown."""
+
+    seed: int
+
+
 class DrainStarted(msgspec.Struct, frozen=True, tag=True):
     """No new request is taken from now on; what runs or waits is finished."""
 
@@ -217,6 +223,7 @@ Event = (
     | SessionFinished
     | LessonsReceived
     | SessionAdopted
+    | HashesSeeded
     | DrainStarted
     | TimerFired
 )

@@ -101,6 +101,7 @@ class Fleet:
 
     def left(self, replica: ReplicaId) -> None:
         """It is no member any more; it is down already."""
+        self._to_be_drained.discard(replica)
         state = self._replicas.get(replica)
         if state is not None and not state.is_up:
             state.is_leaving = True

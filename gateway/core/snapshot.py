@@ -29,6 +29,8 @@ class ReplicaView(msgspec.Struct, frozen=True, kw_only=True):
     id: ReplicaId
     pool: PoolId
     is_up: bool
+    is_draining: bool = False
+    """As an operator said."""
     running: int
     engine_running: int | None = None
     engine_waiting: int | None = None
@@ -233,6 +235,7 @@ def _view_replica(
         id=facts.id,
         pool=facts.pool,
         is_up=state.is_up,
+        is_draining=state.is_draining,
         running=state.running,
         engine_running=said.running,
         engine_waiting=said.waiting,

@@ -38,11 +38,13 @@ from gateway.server.tasks import TaskGroup
 from gateway.server.tenants import Tenants
 from gateway.server.tool_spans import ToolSpans
 from gateway.server.workers.seat import Order, Seat, own_path, paths_of_all
+from gateway.shared_state.fleet_secret import derived
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.engine_watch import EngineWatch
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.replica import Replica
+from gateway.wire.hashing import seed_hashes
 
 _log = logging.getLogger(__name__)
 _SWEEP_PERIOD_S = 1.0
@@ -58,9 +60,11 @@ class Gateway:
         *,
         seat: Seat | None = None,
         fleet_secret: bytes | None = None,
+        is_secret_its_own: bool = False,
     ) -> None:
         """Needs a running event loop. `seat`: this process is a worker's; `fleet_secret`: what all gateways
-        of the shared store know, None for the only one. Raises ConfigError or OSError for what the settings
+        of the shared store know, None for the only one; `is_secret_its_own`: they may know another one, since
+        the store did not answer. Raises ConfigError or OSError for what the settings
         point to."""
         self._config = config
         self._seat = seat
@@ -91,7 +95,12 @@ class Gateway:
             send_hint=self._send_hint if config.hints.turnpike else None,
         )
         self._members = Members(
-            config, environ, tls=_upstream_tls(config), clock=self._clock, local_faults=local_faults
+            config,
+            environ,
+            tls=_upstream_tls(config),
+            clock=self._clock,
+            local_faults=local_faults,
+            send=self.driver.send,
         )
         self._replicas = self._members.replicas
         self._health = HealthChecks(
@@ -111,7 +120,9 @@ class Gateway:
             is_looked_at=lambda: self.observation.views.is_looked_at,
         )
         self._tenants = tenants = Tenants(config.tenants, salt=fleet_secret)
-        self._peers = self.observation.peers = self._open_peers(environ, fleet_secret)
+        self._peers = self.observation.peers = self._open_peers(
+            environ, fleet_secret, is_its_own=is_secret_its_own
+        )
         outbound = Outbound(config.hints, are_keys_required=tenants.are_keys_required)
         stealing = config.routing.stealing
         self._prefills: Prefills | None = None
@@ -158,11 +169,33 @@ class Gateway:
         self._control: web.AppRunner | None = None
         self.control_port = 0
 
-    def _open_peers(self, environ: Mapping[str, str], secret: bytes | None) -> Peers | None:
+    def _open_peers(
+        self, environ: Mapping[str, str], secret: bytes | None, *, is_its_own: bool
+    ) -> Peers | None:
         if secret is None:
             return None
         is_worker = self._seat is not None
-        return Peers(self._config, environ, self.driver, secret, is_worker=is_worker, now=self._now)
+        peers = Peers(
+            self._config,
+            environ,
+            self.driver,
+            secret,
+            on_secret=self._learn_secret if is_its_own else None,
+            drains=self._members.drains,
+            check_now=self._health.check_now,
+            is_worker=is_worker,
+            now=self._now,
+        )
+        self._members.tell_of_drains = peers.tell
+        return peers
+
+    def _learn_secret(self, secret: bytes) -> None:
+        """Of the gateways of the shared store."""
+        seed = derived(secret, "hashes")
+        seed_hashes(seed)
+        self.driver.send(ev.HashesSeeded(seed))
+        self._tenants.salt_with(secret)
+        self.listener.forget_visitors()
 
     async def start(self) -> None:
         """Raises OSError if an address cannot be bound."""
@@ -211,7 +244,7 @@ class Gateway:
             self._replica_joined(replica)
         for name, work in self.observation.loops():
             supervise(name, work)
-        for name, work in self._members.loops(self._replica_joined, self.driver.send):
+        for name, work in self._members.loops(self._replica_joined):
             supervise(name, work)
         if self._state_file is not None:
             supervise("state file", self._state_file.run)
@@ -345,7 +378,14 @@ class Gateway:
 
 def check_references(config: Config, environ: Mapping[str, str]) -> None:
     """Raises what `Gateway` would for files, variables and addresses that the settings name in vain."""
-    Members(config, environ, tls=_upstream_tls(config), clock=SteadyClock(), local_faults=LocalFaults())
+    Members(
+        config,
+        environ,
+        tls=_upstream_tls(config),
+        clock=SteadyClock(),
+        local_faults=LocalFaults(),
+        send=lambda _: None,
+    )
     _server_tls(config.server.tls_certificate, config.server.tls_key)
     TrustedProxies(config.server.trusted_proxies)
 

@@ -218,6 +218,10 @@ class ClientConnection(ResponseWriter):
     def is_idle(self) -> bool:
         return self.state is State.IDLE and not self._parser.is_mid_request
 
+    def forget_visitor(self) -> None:
+        """The door is asked again, also for a head that it knows."""
+        self._parser.forget_head()
+
     def drain(self) -> None:
         """No further request is taken; an idle connection closes now."""
         if self.is_idle:

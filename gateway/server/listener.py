@@ -121,6 +121,11 @@ class Listener:
         for preface in tuple(self._prefaces):
             preface.abort()
 
+    def forget_visitors(self) -> None:
+        """Who comes on a connection that is open is looked at anew."""
+        for connection in self._connections:
+            connection.forget_visitor()
+
     # --- for connections -------------------------------------------------------------------------
 
     def connected(self, connection: ClientConnection) -> bool:

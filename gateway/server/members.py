@@ -9,7 +9,7 @@ On the control listener, for whoever may act there:
 
 import asyncio
 import ssl
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -21,6 +21,7 @@ from gateway.config.upstream import DiscoveryConfig, ReplicaName
 from gateway.core import events as ev
 from gateway.domain.ids import PoolId, ReplicaId, SessionId
 from gateway.fleet.membership import SET, Changes, Member, Membership, MembershipError
+from gateway.server.drains import Drains
 from gateway.server.tasks import Work, check_each
 from gateway.upstream.discovery import Discovery
 from gateway.upstream.local_faults import LocalFaults
@@ -51,6 +52,7 @@ class Members:
         tls: ssl.SSLContext | None,
         clock: Callable[[], float],
         local_faults: LocalFaults,
+        send: Callable[[ev.Event], None],
     ) -> None:
         """Raises ConfigError or ValueError for what the settings point to."""
         self._config = config
@@ -73,14 +75,15 @@ class Members:
                 members.append(member)
         self._membership = Membership(members)
         self._on_join: Callable[[Replica], None] = lambda _: None
-        self._send: Callable[[ev.Event], None] = lambda _: None
+        self._send = send
+        self.drains = Drains(self.replicas, send)
+        self.tell_of_drains: Callable[[], Awaitable[None]] | None = None
+        """To be set if there may be other gateways."""
 
-    def loops(
-        self, on_join: Callable[[Replica], None], send: Callable[[ev.Event], None]
-    ) -> list[tuple[str, Work]]:
+    def loops(self, on_join: Callable[[Replica], None]) -> list[tuple[str, Work]]:
         """Endless, with their names, for the caller to run as tasks. `on_join` is told of everybody who comes
         later."""
-        self._on_join, self._send = on_join, send
+        self._on_join = on_join
         pools = {pool.name: pool for pool in self._config.pools}
         listed = [
             ("discovery", Discovery(pools[name], each, self._list_says).run)
@@ -137,11 +140,13 @@ class Members:
     def _join(self, member: Member) -> None:
         replica = self.replicas[member.name] = self._replica(member, self._keys.get(member.pool))
         self._on_join(replica)
+        self.drains.joined(member.name)
 
     def _leave(self, member: Member, why: str) -> None:
         replica = self.replicas.pop(member.name)
         self._leaving.append(replica)
         self._send(ev.ReplicaLeft(member.name, why))
+        self.drains.left(member.name)
 
     def _replica(self, member: Member, key: str | None) -> Replica:
         address = Address.parse(member.url)
@@ -206,5 +211,7 @@ class Members:
             asked = msgspec.json.decode(await request.read() or b"{}", type=Draining)
         except msgspec.MsgspecError as error:
             return web.json_response({"error": str(error)}, status=400)
-        self._send(ev.ReplicaDrained(name, asked.draining))
+        self.drains.say(name, is_draining=asked.draining)
+        if self.tell_of_drains is not None:
+            await self.tell_of_drains()
         return web.json_response({"name": name, "draining": asked.draining})

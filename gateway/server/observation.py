@@ -108,6 +108,10 @@ class Observation:
                     "Two seconds' worth of another gateway's observations that lapsed before they were read",
                     lambda: _count(self._lessons(), "missed"),
                 ),
+                "shared_entries_withheld": (
+                    "Entries not put into the shared store: their tenant has enough there",
+                    lambda: _count(self.peers, "withheld"),
+                ),
                 "event_gaps": ("Gaps told to readers of events", lambda: _count(self._frames, "gaps")),
                 "spans_sent": ("Spans that a collector took", lambda: _count(self._export, "sent")),
                 "spans_dropped": ("Spans that no collector took", lambda: _count(self._export, "dropped")),

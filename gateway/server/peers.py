@@ -4,9 +4,20 @@ Each gateway says every `_PERIOD_S` that it lives, in the shared store; who has 
 `_GONE_AFTER_S` is gone, and its sessions go on elsewhere. A request goes to a peer as it came, over a
 listener of the peers' own, with the address that it came from and a secret that only the fleet knows.
 
+While the store is away, gateways tell one another directly, over the same listeners, and requests go to the
+homes of what they name. Who lost it alone is heard of directly, too.
+
 A gateway that could not say that it lives may have been taken for gone. It asks who has its sessions, and
 gives back what was passed on to it and is another's by now. A store that was away has forgotten who lives:
 until all had the time to say so again, those who lived before are taken to live.
+
+A gateway that starts while the store is away draws a secret of its own, with which it is alone. When the
+store is there it waits, as any that starts, for those that have one to put it back, and takes theirs; what it
+knew by its own hashes is of no use from then on.
+
+What operators said of replicas stands beside, as if it was another gateway's word (`drains.py`). Replicas
+that a gateway finds dead it names; the others then ask these at once, and judge themselves: its own network
+may be what is broken.
 
 Invariants: a request is passed on at most once; a client cannot claim to be a peer; where no peer answers or
 takes it, the request is decided here; gateways that do not know the same secret pass nothing on.
@@ -19,7 +30,9 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from http import HTTPStatus
+from itertools import count
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -28,26 +41,33 @@ from gateway.config import Config
 from gateway.config.server import split_listen
 from gateway.core import events as ev
 from gateway.core import refusals
+from gateway.core.fleet import Fleet
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import PoolId, ReplicaId, TenantId
 from gateway.domain.lessons import PERIOD_S as LESSONS_PERIOD_S
 from gateway.domain.request import RequestFacts
 from gateway.domain.shares import Share
 from gateway.domain.turn_trace import TurnTrace
-from gateway.server.connection import ClientConnection
+from gateway.fleet.circuit_breaker import BreakerState
+from gateway.server.connection import ClientConnection, Handler
+from gateway.server.direct_talk import PATH, DirectTalk
 from gateway.server.door import Door, Visitor
+from gateway.server.drains import Drain, Drains
 from gateway.server.driver import Driver
 from gateway.server.listener import Listener
 from gateway.server.listening import listening_sockets
 from gateway.server.relay import framing_of
 from gateway.server.request_parser import HttpRequest
+from gateway.server.tenants import Tenant
+from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.directory import HERE, Directory, Peer
-from gateway.shared_state.fleet_secret import SETTLES_S, derived, keep
+from gateway.shared_state.fleet_secret import SETTLES_S, derived, keep, standing
 from gateway.shared_state.lessons import Lessons
 from gateway.shared_state.opening import open_shared
 from gateway.shared_state.protocol import Store, StoreUnavailable
 from gateway.upstream.errors import AnswerCut, AnswerMissing, UpstreamError
 from gateway.upstream.replica import Address, Replica
+from gateway.wire.endpoints import classify
 from gateway.wire.headers import RawHeaders
 from gateway.wire.hop_by_hop import end_to_end
 from gateway.wire.splice import Chunk
@@ -65,6 +85,10 @@ _BUSY_OVER_S: Final = 1.0
 _CONNECT_WITHIN_S: Final = 0.5
 _LESSONS_AT_ONCE: Final = 4
 """In one go: one of an engine takes 0.2 ms, all others some microseconds."""
+_DRAIN: Final = "drain "
+"""With the name of a replica: under which name the store has what operators said of it."""
+_DRAIN_TTL_S: Final = 30 * 86_400.0
+_NO_TIME_S: Final = 0.001
 _KEEPS_SECRET_EVERY: Final = 10
 """Periods."""
 _PASSED: Final = b"x-turnpike-passed"
@@ -82,6 +106,10 @@ class _Told(msgspec.Struct, frozen=True, array_like=True):
     share: Share
     fleet: int
     """The same at all that know the same secret."""
+    dead: tuple[ReplicaId, ...] = ()
+    """Replicas that do not answer it, or fail or delay what it sends."""
+    number: int = 0
+    """Of what it said; so what is new differs from what only stands there still."""
 
 
 class Peers:
@@ -97,23 +125,28 @@ class Peers:
         driver: Driver,
         secret: bytes,
         *,
+        on_secret: Callable[[bytes], None] | None,
+        drains: Drains,
+        check_now: Callable[[ReplicaId], None],
         is_worker: bool,
         now: Callable[[], float],
     ) -> None:
-        """`secret`: the fleet's; `is_worker`: it is one of several on this machine, as one has not the time
-        for all."""
+        """`secret`: the fleet's, or where `on_secret` is given, its own until the store has the fleet's, of
+        which that is told; `check_now`: asks a replica how it is; `is_worker`: it is one of several on
+        this machine, as one has not the time for all."""
         self.alive: dict[str, Peer] = {}
         self.lessons: Lessons | None = None
         """There after `open`."""
-        self.token = f"{derived(secret, 'peers'):x}"
         self.is_leaving = False
         self.passed_on = self.adopted = self.unreached = 0
-        self._secret = secret
-        self._fleet = derived(secret, "fleet")
+        self._on_secret = on_secret
+        self._know(secret)
         self._config = config.shared
         self._environ = environ
         self._is_worker = is_worker
         self._driver = driver
+        self._drains = drains
+        self._check_now = check_now
         self._origin = secrets.token_hex(6)
         self._upstream = msgspec.structs.replace(
             config.upstream,
@@ -125,9 +158,12 @@ class Peers:
         self._links: dict[str, Replica] = {}
         self._told_s = self._tried_s = now()
         """When it said last, and when it last tried to say, that it lives."""
-        self._doubted_s = self._settled_s = now()
+        self._doubted_s = now()
+        self._settled_s = now() + (SETTLES_S if on_secret is not None else 0.0)
         self._others: dict[str, _Told] = {}
+        self._direct = DirectTalk(self._origin, now)
         self._has_shared = self._has_warned = False
+        self._numbers = count(1)
         self._load = _Load(now)
         self._loop = asyncio.get_running_loop()
         self._idle_s = config.sessions.idle_s
@@ -144,11 +180,13 @@ class Peers:
             knows,
             idle_s=self._idle_s,
             with_quotas=self._with_quotas,
+            allowances=Allowances(self._config.max_tenant_mb * 1e6, stays_s=self._idle_s, now=self._now),
         )
         self._driver.on_publish = self.directory.publish
         self.lessons = Lessons(self._store, self._origin, self.alive)
-        door = PeerDoor(clients.door, self.token)
-        self.listener = Listener(clients.handler, door, clients.limits, now=self._now)
+        door = PeerDoor(clients.door, lambda: self.token)
+        handler = partial(self._handle, clients.handler)
+        self.listener = Listener(handler, door, clients.limits, now=self._now)
         host, port = split_listen(self._config.peer_listen)
         await self.listener.open(await listening_sockets(host, port), None)
         self._url = self._config.peer_url or f"http://{host}:{self.listener.port}"
@@ -164,33 +202,72 @@ class Peers:
                 await asyncio.sleep(_PERIOD_S)
             await self._keep_secret()
 
+    def _know(self, secret: bytes) -> None:
+        self._secret = secret
+        self._fleet = derived(secret, "fleet")
+        self.token = f"{derived(secret, 'peers'):x}"
+
     async def _keep_secret(self) -> None:
         """A store that lost it would give who starts another one."""
+        must_wait = self._on_secret is not None and self._now() < self._settled_s
         with contextlib.suppress(StoreUnavailable):
-            if not await keep(self._store, self._secret) and not self._has_warned:
+            there = await (standing(self._store) if must_wait else keep(self._store, self._secret))
+            if there is None:
+                return
+            if there == self._secret:
+                self._on_secret = None
+            elif self._on_secret is not None:
+                self._know(there)
+                self._on_secret(there)
+                self._on_secret = None
+                _log.warning("the shared store is there: going on with the secret of its gateways")
+            elif not self._has_warned:
                 self._has_warned = True
                 _log.warning("the shared store has another secret: sessions are shared after a restart")
 
-    async def tell(self) -> None:
-        """Says how this gateway is, and learns how the others are. A store that fails changes nothing."""
+    def _says(self) -> bytes:
         is_busy = self._is_worker or self._load.share() >= _BUSY_FROM
-        told = _Told(self._url, is_busy, self.is_leaving, self._driver.coordinator.share(), self._fleet)
+        coordinator = self._driver.coordinator
+        told = _Told(
+            self._url,
+            is_busy,
+            self.is_leaving,
+            coordinator.share(),
+            self._fleet,
+            _dead(coordinator.fleet),
+            next(self._numbers),
+        )
+        return _ENCODER.encode(told)
+
+    async def tell(self) -> None:
+        """Says how this gateway is, and learns how the others are."""
         self._doubt_if_stopped()
         self._tried_s = now = self._now()
         try:
-            values = await self._store.exchange(self._origin, _ENCODER.encode(told), _GONE_AFTER_S)
+            values = await self._store.exchange(self._origin, self._says(), _GONE_AFTER_S)
         except StoreUnavailable:
             self._tried_s = self._now()  # to wait for the store is not to stand still
+            await self._tell_directly()
             return
-        others = _decoded(values)
         was_away = now - self._told_s > _GONE_AFTER_S
         self._told_s = now
+        for origin, said in values.items():
+            if not origin.startswith(_DRAIN):
+                self._direct.hear_of(origin, said)
         if was_away:
             self._doubt()
             self._settled_s = now + SETTLES_S
             await self._keep_secret()
+        # Of a store that is another one by now, a stale replica, those are missing who spoke a moment ago.
+        others, drains = _decoded({**self._direct.lately_heard(), **values})
         if now < self._settled_s:
             others = {**self._others, **others}
+        self._take_in(others)
+        await self._put_drains(self._drains.hear(drains))
+
+    def _take_in(self, others: dict[str, _Told]) -> None:
+        for replica in {name for each in others.values() for name in each.dead} - self._said_dead():
+            self._check_now(replica)
         self._others = others
         self.alive.clear()
         for origin, peer in others.items():
@@ -204,6 +281,33 @@ class Peers:
             self._driver.send(ev.SharesReceived(shares))
         self._has_shared = bool(shares)
 
+    def _said_dead(self) -> set[ReplicaId]:
+        return {replica for each in self._others.values() for replica in each.dead}
+
+    async def _put_drains(self, missing: Mapping[ReplicaId, Drain | None]) -> None:
+        with contextlib.suppress(StoreUnavailable):
+            for replica, drain in missing.items():
+                ttl_s = _NO_TIME_S if drain is None else _DRAIN_TTL_S
+                await self._store.exchange(f"{_DRAIN}{replica}", _ENCODER.encode(drain), ttl_s)
+
+    async def _tell_directly(self) -> None:
+        """While the store is away. Those who know another secret stay as they were last."""
+        urls = [each.url for each in self._others.values() if each.fleet == self._fleet]
+        await self._direct.tell(urls, self._says(), {_PASSED.decode(): f"{self.token} -"})
+        heard, _ = _decoded(self._direct.lately_heard())
+        apart = {origin: each for origin, each in self._others.items() if each.fleet != self._fleet}
+        self._take_in({**apart, **heard})
+
+    async def _handle(self, handler: Handler, client: ClientConnection, request: HttpRequest) -> None:
+        """What comes in at the listener of the peers."""
+        if request.head.visitor.path == PATH:
+            self._direct.hear(request.body)
+            client.respond(HTTPStatus.OK, b"", self._direct.say(self._says()))
+        else:
+            await handler(client, request)
+
+    # --- who may have been taken for gone ----------------------------------------------------------
+
     def _doubt(self) -> None:
         self.directory.is_in_doubt = True
         self._doubted_s = self._now()
@@ -212,6 +316,10 @@ class Peers:
         """The process may have stood still; what waits at its sockets then comes before `tell`."""
         if self._now() - self._tried_s > _GONE_AFTER_S:
             self._doubt()
+
+    @property
+    def withheld(self) -> int:
+        return self.directory.withheld
 
     async def leave(self) -> None:
         """The others stop passing requests on to this gateway, and go on with its sessions."""
@@ -242,6 +350,7 @@ class Peers:
     async def close(self) -> None:
         for link in self._links.values():
             link.close()
+        await self._direct.close()
         if self._url:
             self.listener.close()
             await self._store.aclose()
@@ -353,27 +462,39 @@ class Peers:
         return [b"".join(lines), request.body] if request.body else [b"".join(lines)]
 
 
-def _decoded(values: Mapping[str, bytes]) -> dict[str, _Told]:
-    others = {}
+def _dead(fleet: Fleet) -> tuple[ReplicaId, ...]:
+    ejected = BreakerState.EJECTED
+    return tuple(
+        each.facts.id for each in fleet if not each.is_up or fleet.health.state(each.facts.id) is ejected
+    )
+
+
+def _decoded(values: Mapping[str, bytes]) -> tuple[dict[str, _Told], dict[ReplicaId, Drain]]:
+    others, drains = {}, {}
     for origin, value in values.items():
         with contextlib.suppress(msgspec.MsgspecError):  # another version of us
-            others[origin] = _TOLD.decode(value)
-    return others
+            if origin.startswith(_DRAIN):
+                drains[ReplicaId(origin.removeprefix(_DRAIN))] = _SAID.decode(value)
+            else:
+                others[origin] = _TOLD.decode(value)
+    return others, drains
 
 
 class PeerDoor(Door):
     """The door for what peers pass on: they say whose request it is, and the tenant's key says the rest."""
 
-    def __init__(self, door: Door, secret: str) -> None:
+    def __init__(self, door: Door, token: Callable[[], str]) -> None:
         self._door = door
-        self._secret = secret.encode("ascii")
+        self._token = token
 
     def judge(self, method: str, target: bytes, headers: RawHeaders, peer: str) -> Visitor | Refusal:
         told = next((value for name, value in headers if name.lower() == _PASSED), b"")
         secret, _, client = told.partition(b" ")
-        if not client or not hmac.compare_digest(secret, self._secret):
+        if not client or not hmac.compare_digest(secret, self._token().encode("ascii")):
             message = "This port is for the gateways alone."
             return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
+        if target == PATH.encode("ascii"):
+            return Visitor(_A_PEER, PATH, classify(method, PATH), was_passed_on=True)
         found = self._door.judge_client(method, target, headers, client.decode("ascii", "replace"))
         if isinstance(found, Visitor):
             return msgspec.structs.replace(found, was_passed_on=True)
@@ -399,3 +520,5 @@ class _Load:
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _TOLD: Final = msgspec.msgpack.Decoder(_Told)
+_A_PEER: Final = Tenant(TenantId("a peer"), may_control_engines=False)
+_SAID: Final = msgspec.msgpack.Decoder(Drain)

@@ -114,6 +114,9 @@ class RequestParser:
                 self._read(self._cut())
         return self._requests.popleft()
 
+    def forget_head(self) -> None:
+        self._last = None
+
     def _known(self, data: bytes) -> HttpRequest | None:
         """All of it, if it is a request with the last one's head for whose body there is room. Where there is
         none, llhttp's callbacks say why."""

@@ -41,6 +41,11 @@ class Tenants:
         self._anonymous: dict[str, Tenant] = {}
         self._salt = salt or secrets.token_bytes(16)
 
+    def salt_with(self, salt: bytes) -> None:
+        """Names clients without keys by this one from now on."""
+        self._salt = salt
+        self._anonymous.clear()
+
     @property
     def are_keys_required(self) -> bool:
         return bool(self._by_hash)

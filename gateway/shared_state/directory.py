@@ -13,8 +13,10 @@ receives a turn of it passes the request on. Three rules, the first that applies
 All of a client's new sessions begin at one gateway, so what relates them to one another (a sub-agent's task,
 a summary, a title) is seen by who has all of it, and never needs to be shared.
 
-Invariants: rule 1 does no I/O; every look-up is bounded by the store's deadline; a store that is down means
-*here*; evidence of one tenant never leads to a session of another.
+While the store is down the third rule takes the place of the second, and finds what began by it.
+
+Invariants: rule 1 does no I/O; every look-up is bounded by the store's deadline; evidence of one tenant never
+leads to a session of another.
 """
 
 import asyncio
@@ -27,6 +29,7 @@ from gateway.core.commands import Publish
 from gateway.domain.ids import SessionId, TenantId
 from gateway.domain.request import RequestFacts, Work
 from gateway.domain.turn_trace import TurnTrace
+from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.protocol import Entry, Store, StoreUnavailable
 from gateway.wire.hashing import hash_text
 from gateway.workflow import evidence
@@ -37,6 +40,8 @@ _SECOND_LOOK_S: Final = 0.01
 """Longer than it takes until what a gateway published can be read. A conversation that goes on and that
 nobody knows is looked up once more after that."""
 _MAX_ADOPTED: Final = 8
+_ENTRY_BYTES: Final = 120
+"""That an entry takes in Redis besides its key and value."""
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -68,15 +73,20 @@ class Directory:
         *,
         idle_s: float,
         with_quotas: Collection[TenantId] = (),
+        allowances: Allowances | None = None,
     ) -> None:
         """`origin`: this gateway's name; `peers`: those of the others that live; `knows`: whether the brain
-        has evidence of a request; `idle_s`: for how long sessions are remembered."""
+        has evidence of a request; `idle_s`: for how long sessions are remembered; `allowances`: none if
+        tenants may publish as much as they cause."""
         self.origin = origin
         self._store = store
         self._peers = peers
         self._knows = knows
         self._idle_s = idle_s
         self._with_quotas = frozenset(with_quotas)
+        self._allowances = allowances
+        self.withheld = 0
+        """Entries that were over their tenant's allowance."""
         self.is_in_doubt = False
         """The others may have taken this gateway for gone, and its sessions over: it asks for these, too."""
 
@@ -104,7 +114,8 @@ class Directory:
                     return Place(owner)
                 return await self._adopt(tenant, found)
         except StoreUnavailable:
-            return HERE
+            if self._knows(tenant, facts):
+                return HERE
         return self._home(tenant, client, facts)
 
     async def left_behind(self, tenant: TenantId, facts: RequestFacts) -> tuple[TurnTrace, ...]:
@@ -160,7 +171,10 @@ class Directory:
         return Place(home)
 
     def publish(self, command: Publish) -> None:
-        """Takes effect for the others within milliseconds; nobody waits for it."""
+        """Takes effect for the others within milliseconds; nobody waits for it.
+
+        What is too much for its tenant is withheld: another gateway takes the next turn for a new session's.
+        """
         turn = command.request.encode("ascii")
         trace = command.trace
         ttl_s = _STATE_TTL_S if trace is not None and trace.states else self._idle_s
@@ -168,6 +182,11 @@ class Directory:
         entries = [Entry(_name_key(name), value, ttl_s) for name in command.names]
         if trace is not None:
             entries.append(Entry(_turn_key(command.tenant, turn), _ENCODER.encode(trace), ttl_s))
+        if self._allowances is not None:
+            size = sum(_ENTRY_BYTES + len(each.key) + len(each.value or b"") for each in entries)
+            if not self._allowances.take(command.tenant, size * ttl_s):
+                self.withheld += len(entries)
+                return
         self._store.publish(entries)
 
 

@@ -34,12 +34,11 @@ async def fleet_secret(config: SharedConfig, environ: Mapping[str, str], clock: 
     try:
         while True:
             try:
-                (there,) = await store.find([_KEY])
-                if there is not None:
+                if (there := await standing(store)) is not None:
                     return there
                 empty_s = min(empty_s, clock())
                 if clock() >= empty_s + settles_s:
-                    return await store.claim(_KEY, secrets.token_bytes(_BYTES), _TTL_S)
+                    return await keep(store, draw())
             except StoreUnavailable:
                 if clock() >= gives_up_s:
                     raise
@@ -48,9 +47,18 @@ async def fleet_secret(config: SharedConfig, environ: Mapping[str, str], clock: 
         await store.aclose()
 
 
-async def keep(store: Store, secret: bytes) -> bool:
-    """Puts the secret there where it is missing, and renews it; False if another one is there."""
-    return await store.claim(_KEY, secret, _TTL_S) == secret
+def draw() -> bytes:
+    return secrets.token_bytes(_BYTES)
+
+
+async def standing(store: Store) -> bytes | None:
+    (there,) = await store.find([_KEY])
+    return there
+
+
+async def keep(store: Store, secret: bytes) -> bytes:
+    """Puts the secret there where it is missing, and renews it; returns the one that is there."""
+    return await store.claim(_KEY, secret, _TTL_S)
 
 
 def derived(secret: bytes, purpose: str) -> int:

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.shared_state.writes import Write
+from gateway.shared_state.protocol import Entry
 
 HELLO: Final = b"turnpike-store 1\n"
 MAX_FRAME_BYTES: Final = 32 << 20
@@ -25,44 +25,21 @@ class Claim(msgspec.Struct, frozen=True, array_like=True, tag=2):
     ttl_s: float
 
 
-class Reserve(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    key: bytes
-    amount: float
-    limit: float
-    per_s: float
-
-
 class Exchange(msgspec.Struct, frozen=True, array_like=True, tag=4):
     origin: str
     gauges: bytes
     ttl_s: float
 
 
-class Lease(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    name: str
-    holder: str
-    ttl_s: float
-
-
-class Release(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    name: str
-    holder: str
-
-
-class Read(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    stream: str
-    after: str
-
-
 class WriteAll(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    writes: list[Write]
+    entries: list[Entry]
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag=9):
     pass
 
 
-Request = Find | Claim | Reserve | Exchange | Lease | Release | Read | WriteAll | Ping
+Request = Find | Claim | Exchange | WriteAll | Ping
 
 OK: Final = 0
 REFUSED: Final = 1

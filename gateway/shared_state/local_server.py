@@ -154,19 +154,11 @@ class _Connection(asyncio.Protocol):
                 return tables.find(keys)
             case frames.Claim(key, value, ttl_s):
                 return tables.claim(key, value, ttl_s)
-            case frames.Reserve(key, amount, limit, per_s):
-                return tables.reserve(key, amount, limit, per_s)
             case frames.Exchange(origin, gauges, ttl_s):
                 return tables.exchange(origin, gauges, ttl_s)
-            case frames.Lease(name, holder, ttl_s):
-                return tables.lease(name, holder, ttl_s)
-            case frames.Release(name, holder):
-                return tables.release(name, holder)
-            case frames.Read(stream, after):
-                return tables.read(stream, after)
-            case frames.WriteAll(writes):
-                for write in writes:
-                    tables.write(write)
+            case frames.WriteAll(entries):
+                for entry in entries:
+                    tables.write(entry)
             case frames.Ping():
                 pass
         return None

@@ -9,8 +9,8 @@ import msgspec
 
 from gateway.shared_state import frames
 from gateway.shared_state.frames import HELLO, FrameError
+from gateway.shared_state.protocol import Entry
 from gateway.shared_state.remote import DEADLINE_S, RefusedError, RemoteStore
-from gateway.shared_state.writes import Write
 
 T = TypeVar("T")
 
@@ -31,22 +31,10 @@ class LocalStore(RemoteStore):
     async def _claim(self, key: bytes, value: bytes, ttl_s: float) -> bytes:
         return await self._ask(frames.Claim(key, value, ttl_s), _value)
 
-    async def _reserve(self, key: bytes, amount: float, limit: float, per_s: float) -> float:
-        return await self._ask(frames.Reserve(key, amount, limit, per_s), _seconds)
-
     async def _exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
         return await self._ask(frames.Exchange(origin, gauges, ttl_s), _gauges)
 
-    async def _lease(self, name: str, holder: str, ttl_s: float) -> int | None:
-        return await self._ask(frames.Lease(name, holder, ttl_s), _number)
-
-    async def _release(self, name: str, holder: str) -> None:
-        await self._ask(frames.Release(name, holder), _nothing)
-
-    async def _read(self, stream: str, after: str) -> list[tuple[str, bytes]]:
-        return await self._ask(frames.Read(stream, after), _payloads)
-
-    async def _write(self, batch: Sequence[Write]) -> int:
+    async def _write(self, batch: Sequence[Entry]) -> int:
         await self._ask(frames.WriteAll(list(batch)), _nothing)
         return 0
 
@@ -123,11 +111,6 @@ class _Connection(asyncio.Protocol):
 _encode = msgspec.msgpack.encode
 _found: "msgspec.msgpack.Decoder[list[bytes | None]]" = msgspec.msgpack.Decoder(list[bytes | None])
 _value: "msgspec.msgpack.Decoder[bytes]" = msgspec.msgpack.Decoder(bytes)
-_seconds: "msgspec.msgpack.Decoder[float]" = msgspec.msgpack.Decoder(float)
 _gauges: "msgspec.msgpack.Decoder[dict[str, bytes]]" = msgspec.msgpack.Decoder(dict[str, bytes])
-_number: "msgspec.msgpack.Decoder[int | None]" = msgspec.msgpack.Decoder(int | None)
-_payloads: "msgspec.msgpack.Decoder[list[tuple[str, bytes]]]" = msgspec.msgpack.Decoder(
-    list[tuple[str, bytes]]
-)
 _nothing: "msgspec.msgpack.Decoder[None]" = msgspec.msgpack.Decoder(type(None))
 _text: "msgspec.msgpack.Decoder[str]" = msgspec.msgpack.Decoder(str)

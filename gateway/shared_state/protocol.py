@@ -5,21 +5,13 @@ a store stays bounded without any gateway; each step is atomic and touches one k
 store's own clock.
 """
 
-import math
-import re
 from collections.abc import Sequence
 from typing import Final, Protocol
 
 import msgspec
 
 MAX_VALUE_BYTES: Final = 1 << 18
-"""Of one value, gauges or payload; also of one key."""
-STREAM_LENGTH: Final = 10_000
-"""Payloads that a stream holds; the oldest go first."""
-STREAM_TTL_S: Final = 300.0
-"""After its last payload a stream lapses."""
-READ_LENGTH: Final = 1_000
-"""Payloads that one `read` returns at most."""
+"""Of one value, or gauges; also of one key."""
 
 
 class StoreUnavailable(Exception):  # noqa: N818 - what the store is
@@ -35,6 +27,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     key: bytes
     value: bytes | None
     ttl_s: float
+
+    @property
+    def size(self) -> int:
+        """Bytes of key and value."""
+        return len(self.key) + len(self.value or b"")
 
 
 class Counters(msgspec.Struct):
@@ -79,37 +76,8 @@ class Store(Protocol):
     def publish(self, entries: Sequence[Entry]) -> None:
         """Writes behind: soon, in order, in batches. What does not fit is dropped and counted."""
 
-    async def reserve(self, key: bytes, amount: float, limit: float, per_s: float) -> float:
-        """Takes `amount` from a bucket that holds at most `limit` and is refilled by `per_s` a second, and
-        returns 0.0; or takes nothing and returns how many seconds until it would.
-
-        A bucket begins full. An amount above `limit` is taken from a full bucket, and paid back over time.
-        """
-
-    def settle(self, key: bytes, amount: float, limit: float, per_s: float) -> None:
-        """Gives back to the bucket, or with a negative amount takes more, below zero too. Written behind."""
-
     async def exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
         """Puts this origin's gauges, and returns those of all others that have not lapsed."""
-
-    async def lease(self, name: str, holder: str, ttl_s: float) -> int | None:
-        """The fencing number of the holder; None if another one holds it.
-
-        It is the same for a holder that renews, and greater than any before for a new one, also where the
-        store lost everything, provided that its clock did not go back.
-        """
-
-    async def release(self, name: str, holder: str) -> None:
-        """Ends the holder's lease; nothing happens if it is another's."""
-
-    def append(self, stream: str, payload: bytes) -> None:
-        """Adds to the end of a stream, which holds `STREAM_LENGTH` and lapses `STREAM_TTL_S` after its last.
-        Written behind."""
-
-    async def read(self, stream: str, after: str) -> list[tuple[str, bytes]]:
-        """At most `READ_LENGTH` payloads with their ids, in order, from the one that follows `after`;
-        from the first one if that is empty. What was pushed out before it was read is missing,
-        without notice."""
 
     async def flush(self) -> None:
         """Returns once nothing waits to be written behind; at once while the store is down."""
@@ -133,14 +101,3 @@ def check_size(text: bytes) -> None:
 def check_ttl(ttl_s: float) -> None:
     if not 0.001 <= ttl_s <= 366 * 86400:
         raise ValueError(f"a TTL of {ttl_s} s: it is from a millisecond to a year")
-
-
-def check_position(after: str) -> None:
-    """In a stream."""
-    if after and not re.fullmatch(r"\d{1,19}-\d{1,19}", after, re.ASCII):
-        raise ValueError(f"no id of a payload: {after[:64]!r}")
-
-
-def check_bucket(amount: float, limit: float, per_s: float) -> None:
-    if not (math.isfinite(amount) and 0 < limit < math.inf and 0 < per_s < math.inf):
-        raise ValueError(f"no bucket: {amount} of {limit}, refilled by {per_s} a second")

@@ -1,8 +1,8 @@
 """The store in Redis (or Valkey), alone or as a cluster.
 
 Every key begins with `turnpike:1:`, where 1 is the version of the format, then its kind, then the caller's:
-`e:` entries, `b:` buckets, `g` the gauges of all origins, `l:` leases, `s:` streams. Each step touches one
-key, and so one slot of a cluster. Values begin with the byte 1; with another one they read as absent.
+`e:` entries, `g` the gauges of all origins. Each step touches one key, and so one slot of a cluster. Values
+begin with the byte 1; with another one they read as absent.
 """
 
 import asyncio
@@ -19,17 +19,15 @@ from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from gateway.shared_state import protocol
 from gateway.shared_state.protocol import Entry
 from gateway.shared_state.remote import CONNECT_S, DEADLINE_S, RefusedError, RemoteStore
-from gateway.shared_state.writes import Settlement, Write
 
 PREFIX: Final = b"turnpike:1:"
 VERSION: Final = b"\x01"
 CONNECTIONS: Final = 8
 """To each node. They are made by the probe, so that no call's deadline has to pay for a TLS handshake."""
 
-_ENTRY, _BUCKET, _LEASE, _STREAM = (PREFIX + kind for kind in (b"e:", b"b:", b"l:", b"s:"))
+_ENTRY = PREFIX + b"e:"
 _GAUGES = PREFIX + b"g"
 
 
@@ -42,9 +40,7 @@ class _Script:
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-_CLAIM, _RESERVE, _SETTLE, _EXCHANGE, _LEASE_SCRIPT, _RELEASE, _APPEND = map(
-    _Script, ["claim", "reserve", "settle", "exchange", "lease", "release", "append"]
-)
+_CLAIM, _EXCHANGE = map(_Script, ["claim", "exchange"])
 
 _Command = tuple[Any, ...]
 _Execute = Callable[..., Awaitable[Any]]
@@ -101,43 +97,12 @@ class RedisStore(RemoteStore):
         there: bytes = await self._run(_CLAIM, _ENTRY + key, VERSION + value, _ms(ttl_s))
         return there[1:]
 
-    async def _reserve(self, key: bytes, amount: float, limit: float, per_s: float) -> float:
-        return float(await self._run(_RESERVE, _BUCKET + key, amount, limit, per_s))
-
     async def _exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
         others = await self._run(_EXCHANGE, _GAUGES, origin, gauges, _ms(ttl_s))
         return {name.decode(): theirs for name, theirs in zip(others[::2], others[1::2], strict=True)}
 
-    async def _lease(self, name: str, holder: str, ttl_s: float) -> int | None:
-        number: int | None = await self._run(_LEASE_SCRIPT, _LEASE + name.encode(), holder, _ms(ttl_s))
-        return number
-
-    async def _release(self, name: str, holder: str) -> None:
-        await self._run(_RELEASE, _LEASE + name.encode(), holder)
-
-    async def _read(self, stream: str, after: str) -> list[tuple[str, bytes]]:
-        key = _STREAM + stream.encode()
-        while True:
-            start = f"({after}" if after else "-"
-            found = await self._do("XRANGE", key, start, "+", "COUNT", protocol.READ_LENGTH)
-            payloads = [(number.decode(), fields.get(b"p", b"")) for number, fields in found]
-            readable = [(number, payload[1:]) for number, payload in payloads if payload[:1] == VERSION]
-            if readable or not payloads:
-                return readable
-            after = payloads[-1][0]
-
-    async def _write(self, batch: Sequence[Write]) -> int:
-        results = await self._do_all([_command(write, by_hash=True) for write in batch])
-        unknown = [
-            write
-            for write, result in zip(batch, results, strict=True)
-            if isinstance(result, exceptions.NoScriptError)
-        ]
-        if unknown:
-            again = await self._do_all([_command(write, by_hash=False) for write in unknown])
-            results = again + [
-                result for result in results if not isinstance(result, exceptions.NoScriptError)
-            ]
+    async def _write(self, batch: Sequence[Entry]) -> int:
+        results = await self._do_all([_command(entry) for entry in batch])
         refusals = [result for result in results if isinstance(result, exceptions.ResponseError)]
         for result in results:
             if isinstance(result, Exception) and not isinstance(result, exceptions.ResponseError):
@@ -211,20 +176,10 @@ class RedisStore(RemoteStore):
             await self._redis.connection_pool.disconnect(inuse_connections=False)
 
 
-def _command(write: Write, *, by_hash: bool) -> _Command:
-    if isinstance(write, Entry):
-        if write.value is None:
-            return ("DEL", _ENTRY + write.key)
-        return ("SET", _ENTRY + write.key, VERSION + write.value, "PX", _ms(write.ttl_s))
-    arguments: _Command
-    if isinstance(write, Settlement):
-        script, key = _SETTLE, _BUCKET + write.key
-        arguments = (write.amount, write.limit, write.per_s)
-    else:
-        script, key = _APPEND, _STREAM + write.stream.encode()
-        arguments = (VERSION + write.payload, protocol.STREAM_LENGTH, _ms(protocol.STREAM_TTL_S))
-    start = ("EVALSHA", script.sha) if by_hash else ("EVAL", script.text)
-    return (*start, 1, key, *arguments)
+def _command(entry: Entry) -> _Command:
+    if entry.value is None:
+        return ("DEL", _ENTRY + entry.key)
+    return ("SET", _ENTRY + entry.key, VERSION + entry.value, "PX", _ms(entry.ttl_s))
 
 
 def _ms(seconds: float) -> int:

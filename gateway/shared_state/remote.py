@@ -13,17 +13,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from gateway.shared_state import protocol, writes
 from gateway.shared_state.breaker import Breaker
-from gateway.shared_state.protocol import (
-    Counters,
-    Entry,
-    StoreUnavailable,
-    check_bucket,
-    check_ttl,
-    check_value,
-)
-from gateway.shared_state.writes import Addition, Settlement, Write
+from gateway.shared_state.protocol import Counters, Entry, StoreUnavailable, check_value
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +48,7 @@ class RemoteStore(ABC):
         self._loop = asyncio.get_running_loop()
         self._breaker = Breaker()
         self._is_closed = False
-        self._waiting: deque[tuple[float, Write]] = deque()
+        self._waiting: deque[tuple[float, Entry]] = deque()
         """What is to be written, and since when."""
         self._waiting_bytes = 0
         self._writer: asyncio.Task[None] | None = None
@@ -91,36 +82,11 @@ class RemoteStore(ABC):
             check_value(entry.key, entry.value, entry.ttl_s)
             self._write_behind(entry)
 
-    async def reserve(self, key: bytes, amount: float, limit: float, per_s: float) -> float:
-        check_bucket(amount, limit, per_s)
-        return await self._bounded(self._reserve(key, amount, limit, per_s), len(key))
-
-    def settle(self, key: bytes, amount: float, limit: float, per_s: float) -> None:
-        check_bucket(amount, limit, per_s)
-        self._write_behind(Settlement(key, amount, limit, per_s))
-
     async def exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
         check_value(b"", gauges, ttl_s)
         others = await self._bounded(self._exchange(origin, gauges, ttl_s), len(gauges))
         self.counters.bytes_received += sum(map(len, others.values()))
         return others
-
-    async def lease(self, name: str, holder: str, ttl_s: float) -> int | None:
-        check_ttl(ttl_s)
-        return await self._bounded(self._lease(name, holder, ttl_s), 0)
-
-    async def release(self, name: str, holder: str) -> None:
-        await self._bounded(self._release(name, holder), 0)
-
-    def append(self, stream: str, payload: bytes) -> None:
-        protocol.check_size(payload)
-        self._write_behind(Addition(stream, payload))
-
-    async def read(self, stream: str, after: str) -> list[tuple[str, bytes]]:
-        protocol.check_position(after)
-        payloads = await self._bounded(self._read(stream, after), 0)
-        self.counters.bytes_received += sum(len(payload) for _, payload in payloads)
-        return payloads
 
     async def flush(self) -> None:
         while (self._waiting or self._writer is not None) and self.is_up:
@@ -151,22 +117,10 @@ class RemoteStore(ABC):
     async def _claim(self, key: bytes, value: bytes, ttl_s: float) -> bytes: ...
 
     @abstractmethod
-    async def _reserve(self, key: bytes, amount: float, limit: float, per_s: float) -> float: ...
-
-    @abstractmethod
     async def _exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]: ...
 
     @abstractmethod
-    async def _lease(self, name: str, holder: str, ttl_s: float) -> int | None: ...
-
-    @abstractmethod
-    async def _release(self, name: str, holder: str) -> None: ...
-
-    @abstractmethod
-    async def _read(self, stream: str, after: str) -> list[tuple[str, bytes]]: ...
-
-    @abstractmethod
-    async def _write(self, batch: Sequence[Write]) -> int:
+    async def _write(self, batch: Sequence[Entry]) -> int:
         """In order; returns how many the store refused."""
 
     @abstractmethod
@@ -250,8 +204,8 @@ class RemoteStore(ABC):
 
     # ── writing behind ───────────────────────────────────────────────────────────────────────────────
 
-    def _write_behind(self, write: Write) -> None:
-        size = writes.size(write)
+    def _write_behind(self, entry: Entry) -> None:
+        size = entry.size
         if (
             self._is_closed
             or len(self._waiting) >= MAX_WAITING
@@ -260,7 +214,7 @@ class RemoteStore(ABC):
             self.counters.dropped_writes += 1
             return
         self.counters.writes += 1
-        self._waiting.append((self._loop.time(), write))
+        self._waiting.append((self._loop.time(), entry))
         self._waiting_bytes += size
         if self._writer is None:
             self._write_soon()
@@ -286,19 +240,19 @@ class RemoteStore(ABC):
         finally:
             self._writer = None
 
-    def _take_batch(self) -> tuple[list[Write], int]:
+    def _take_batch(self) -> tuple[list[Entry], int]:
         now = self._loop.time()
-        batch: list[Write] = []
+        batch: list[Entry] = []
         size = 0
         while self._waiting and len(batch) < BATCH:
-            since, write = self._waiting.popleft()
-            size += writes.size(write)
+            since, entry = self._waiting.popleft()
+            size += entry.size
             age_s = now - since
-            if age_s > AGES_S and isinstance(write, Entry) and write.value is not None:
-                if write.ttl_s - age_s < 0.001:
+            if age_s > AGES_S and entry.value is not None:
+                if entry.ttl_s - age_s < 0.001:
                     self.counters.dropped_writes += 1
                     continue
-                write = msgspec.structs.replace(write, ttl_s=write.ttl_s - age_s)
-            batch.append(write)
+                entry = msgspec.structs.replace(entry, ttl_s=entry.ttl_s - age_s)
+            batch.append(entry)
         self._waiting_bytes -= size
         return batch, size

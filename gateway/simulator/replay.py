@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.assembly import assemble
+from gateway.core.events import HashesSeeded
 from gateway.domain.printable import printable
 from gateway.telemetry.event_log import Beginning, RecordedIds, decode_beginning, decode_entry, encode_answer
 from gateway.wire.hashing import hash_seed, seed_hashes
@@ -49,6 +50,8 @@ def _compare(beginning: Beginning, lines: Iterator[bytes]) -> Replayed:
         except msgspec.DecodeError as error:
             raise ValueError(f"line {number}: {error}") from None
         ids.read(entry)
+        if isinstance(entry.event, HashesSeeded):
+            seed_hashes(entry.event.seed)
         commands = brain.handle(entry.event, now=entry.at_s)
         for then, now in zip(
             map(bytes, (entry.commands, entry.records)), encode_answer(commands), strict=True

@@ -2,9 +2,10 @@
 
 Invariants: equal bytes have equal hashes within a process; with a seed that nobody outside knows, nobody can
 make two texts, or two conversations, of the same hash. `seed_hashes` is called before anything is hashed, or
-not at all (simulations, evaluations and tests run with seed 0, and so are repeatable). A recording carries
-its seed, so that its replay hashes alike. Names that must outlive a process (`agent_skeleton.py`) are not
-made with this hash.
+not at all (simulations, evaluations and tests run with seed 0, and so are repeatable); once more where a
+gateway that started alone joins others, which makes strangers of all that it hashed before. A recording
+carries its seeds, so that its replay hashes alike. Names that must outlive a process (`agent_skeleton.py`)
+are not made with this hash.
 """
 
 from collections.abc import Iterable

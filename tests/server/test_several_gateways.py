@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import pytest
 
 from gateway.server.peers import Peers
+from gateway.server.tenants import hash_key
 from gateway.shared_state.protocol import StoreUnavailable
+from gateway.wire.hashing import hash_seed, seed_hashes
 from tests.server.bench import DELTA, DONE, STREAM_HEAD, Bench, answer, chunk, eventually, post, sends
 from tests.workflow.world import call, result, said, user
 
@@ -154,6 +157,47 @@ async def kill(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         raise StoreUnavailable
 
     monkeypatch.setattr(peers._store, "exchange", exchange)
+    monkeypatch.setattr(peers._direct, "tell", says_nothing)
+
+
+async def says_nothing(*_: Any) -> None:
+    pass
+
+
+def lose_the_store(gateways: list[Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: Any) -> Any:
+        raise StoreUnavailable
+
+    for bench in gateways:
+        for step in ("exchange", "find", "claim"):
+            monkeypatch.setattr(peers_of(bench)._store, step, fails)
+
+
+async def test_without_the_store_runs_are_one_session_and_a_death_is_noticed(several, monkeypatch):
+    gateways = await several(3)
+    began = session_of(await ask(gateways[0], gateways, "before", 0))
+    lose_the_store(gateways, monkeypatch)
+    await asyncio.sleep(1.5)  # longer than what the store said last counts
+    assert {len(peers_of(bench).alive) for bench in gateways} == {2}
+    names = {session_of(await ask(gateways[step % 3], gateways, "before", step)) for step in range(1, 7)}
+    assert names == {began}
+    names = {session_of(await ask(gateways[step % 3], gateways, "after", step)) for step in range(6)}
+    assert len(names) == 1
+    home = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
+    others = [bench for bench in gateways if bench is not home]
+    await kill(home, monkeypatch)
+    await eventually(lambda: all(len(peers_of(bench).alive) == 1 for bench in others))
+    names = {session_of(await ask(others[step % 2], others, "late", step)) for step in range(6)}
+    assert len(names) == 1
+
+
+async def test_who_alone_lost_the_store_lives(several, monkeypatch):
+    gateways = await several(2)
+    lose_the_store(gateways[:1], monkeypatch)
+    await asyncio.sleep(1.5)
+    assert [len(peers_of(bench).alive) for bench in gateways] == [1, 1]
+    names = {session_of(await ask(gateways[step % 2], gateways, "alone", step)) for step in range(4)}
+    assert len(names) == 1
 
 
 async def test_a_gateway_that_leaves_hands_its_sessions_on(several):
@@ -169,9 +213,10 @@ async def test_a_gateway_that_leaves_hands_its_sessions_on(several):
 async def test_nobody_but_a_gateway_gets_in_at_the_peers_port(several):
     bench, _ = await several()
     port = peers_of(bench).listener.port
-    for claim in (b"", b"X-Turnpike-Passed: wrong 10.0.0.1\r\n"):
+    wrong = b"X-Turnpike-Passed: wrong 10.0.0.1\r\n"
+    for request in (post(), post(headers=wrong), post(path=b"/turnpike/peer", headers=wrong)):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(post(headers=claim))
+        writer.write(request)
         assert b" 403 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE_S)
         writer.close()
 
@@ -251,6 +296,20 @@ async def test_who_lived_before_the_store_was_away_is_taken_to_live(several, mon
     await eventually(lambda: not peers.alive)
 
 
+async def test_who_is_missing_in_another_store_lives_for_a_moment(several, monkeypatch):
+    gateways = await several()
+    peers = peers_of(gateways[0])
+
+    async def is_empty(*_: Any) -> dict[str, bytes]:
+        return {}
+
+    monkeypatch.setattr(peers._store, "exchange", is_empty)
+    for _ in range(5):
+        await peers.tell()
+        assert len(peers.alive) == 1
+    await eventually(lambda: not peers.alive)
+
+
 async def test_gateways_of_other_secrets_pass_nothing_on_and_share_the_pool(start, store_url):
     shared = {"url": store_url, "deadline_ms": 1000}
     benches = [await start(fleet_secret=secret * 32, shared=shared) for secret in (b"s", b"t")]
@@ -259,3 +318,75 @@ async def test_gateways_of_other_secrets_pass_nothing_on_and_share_the_pool(star
     assert not any(peers_of(bench).alive for bench in benches)
     for step, bench in enumerate(benches):
         await ask(bench, benches, "apart", step)
+
+
+# --- what is said of replicas --------------------------------------------------------------------------
+
+DRAIN = b"/turnpike/replicas/default-0/drain"
+
+
+def are_drained(gateways: list[Bench], *, is_draining: bool) -> bool:
+    return drained_at(gateways) == [is_draining] * len(gateways)
+
+
+def drained_at(gateways: list[Bench]) -> list[bool]:
+    return [bench.brain.fleet.get("default-0").is_draining for bench in gateways]
+
+
+def are_up(bench: Bench) -> list[bool]:
+    return [bench.brain.fleet.get(name).is_up for name in ("default-0", "default-1")]
+
+
+async def test_a_drain_that_one_gateway_is_told_reaches_all_and_ends_at_all(several, start, store_url):
+    gateways = await several(3, replicas=2)
+    clock = asyncio.get_running_loop().time
+    for teller, is_draining in ((0, True), (1, False), (2, True)):
+        body = json.dumps({"draining": is_draining}).encode()
+        told_s = clock()
+        assert (await gateways[teller].control(post(body, DRAIN))).status == 200
+        await eventually(partial(are_drained, gateways, is_draining=is_draining))
+        assert clock() - told_s < 1.0, "some 0.1 s where nothing else runs"
+    shared = {"url": store_url, "deadline_ms": 1000}
+    late = await start(fleet_secret=SECRET, shared=shared, replicas=2)
+    assert drained_at([late]) == [True]
+    assert (await late.ask(post())).all(b"x-turnpike-replica") == [b"default-1"]
+
+
+async def test_a_drain_outlives_all_gateways_while_the_store_does(several, start, store_url, monkeypatch):
+    (alone,) = await several(1, replicas=2)
+    await alone.control(post(b"", DRAIN))
+    await kill(alone, monkeypatch)
+    shared = {"url": store_url, "deadline_ms": 1000}
+    assert drained_at([await start(fleet_secret=SECRET, shared=shared, replicas=2)]) == [True]
+
+
+async def test_a_replica_that_one_gateway_finds_dead_is_asked_at_once_by_the_others(several):
+    gateways = await several(3, replicas=2)
+    await ask(gateways[0], gateways, "dead", 0)
+    finder = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
+    other, apart = (bench for bench in gateways if bench is not finder)  # each has replicas of its own
+    for bench in (finder, other):
+        await bench.backends[0].close()
+    for _ in range(3):
+        await finder.ask(post())
+    await eventually(lambda: are_up(finder) == [False, True])
+    await eventually(lambda: are_up(other) == [False, True])
+    await asyncio.sleep(0.3)
+    assert are_up(apart) == [True, True], "it answers there"
+
+
+async def test_what_is_recorded_around_a_new_secret_is_replayed(several):
+    """The fixture replays what was recorded."""
+    (bench,) = await several(1, tenants=[{"name": "t", "key_hashes": [hash_key("k")]}])
+    before, sessions = hash_seed(), []
+    try:
+        for step in range(4):
+            messages, reply = agent("secret", step)
+            bench.backend.script = sends(completion(reply))
+            body = json.dumps({"model": "m", "messages": messages}).encode()
+            sessions.append(session_of(await bench.ask(post(body, headers=b"X-Api-Key: k\r\n"))))
+            if step == 1:
+                bench.gateway._learn_secret(b"t" * 32)
+        assert sessions[0] == sessions[1] != sessions[2] == sessions[3], "old hashes are of no use"
+    finally:
+        seed_hashes(before)

@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.shared_state.redis_store import PREFIX, VERSION
 from tests.server.bench import DONE, STREAM_HEAD, Backend, Client, Exchange, Message, answer, chunk, get, post
-from tests.shared_state.servers import RedisServer
+from tests.shared_state.servers import RedisCluster, RedisServer
 
 READY_WITHIN_S = 60.0
 ATTEMPTS = 3
@@ -174,6 +174,8 @@ class GatewayProcess:
 
     def __init__(self, directory: Path, name: str, settings: str) -> None:
         self.name = name
+        self.prelude = ""
+        """Python that the process runs before anything else: another clock, another version."""
         self.port = free_port()
         self.control_port = 0
         self._directory = directory / name
@@ -194,7 +196,8 @@ class GatewayProcess:
         path.write_text(self._settings)
         self._starts += 1
         with self.log.open("wb") as log:
-            command = [sys.executable, "-m", "gateway", "serve", os.fspath(path)]
+            begin = f"import sys\n{self.prelude}\nfrom gateway.__main__ import main\nsys.exit(main())"
+            command = [sys.executable, "-c", begin, "serve", os.fspath(path)]
             self._process = subprocess.Popen(command, stderr=log)
 
     async def ready(self) -> None:
@@ -236,17 +239,32 @@ class GatewayProcess:
         samples = (each for family in families for each in family.samples)
         return sum(each.value for each in samples if each.name == f"turnpike_{name}")
 
+    async def drain(self, replica: str, *, is_draining: bool) -> None:
+        body = json.dumps({"draining": is_draining}).encode()
+        answered = await self._ask(post(body, f"/turnpike/replicas/{replica}/drain".encode()))
+        assert answered.status == 200, answered.body
+
+    async def snapshot(self) -> Any:
+        return (await self._control(b"/turnpike/snapshot")).json()
+
+    async def is_draining(self, replica: str) -> bool:
+        states = {each["id"]: each for each in (await self.snapshot())["replicas"]}
+        return bool(states[replica]["is_draining"])
+
     async def _control(self, path: bytes) -> Message:
+        return await self._ask(get(path))
+
+    async def _ask(self, request: bytes) -> Message:
         client = Client(*await asyncio.open_connection("127.0.0.1", self.control_port, limit=1 << 22))
         try:
-            return await client.ask(get(path))
+            return await client.ask(request)
         finally:
             client.close()
 
 
 @dataclass
 class Fleet:
-    redis: RedisServer
+    redis: Any
     engines: Engines
     gateways: list[GatewayProcess]
     directory: Path
@@ -295,9 +313,15 @@ async def running_fleet(
     settings: str = "",
     server: str = "lame_duck_s = 0\n",
     deadline_ms: int = 500,
+    preludes: Sequence[str] = (),
+    are_alike: bool = True,
+    store: RedisCluster | None = None,
 ) -> AsyncIterator[Fleet]:
-    """A fleet of which the store has heard before: it holds the secret. `settings`: further sections."""
-    redis = RedisServer(directory).start()
+    """A fleet of which the store has heard before: it holds the secret. `settings`: further sections;
+    `preludes`: for each gateway; `are_alike`: all may know one another; `store`: instead of a Redis of one
+    node."""
+    redis = store or RedisServer(directory)
+    redis.start()
     engines = Engines()
     await engines.open()
     with redis.admin() as admin:
@@ -308,10 +332,13 @@ async def running_fleet(
         f"[[pools]]\nreplicas = [{replicas}]\n{settings}"
     )
     processes = [GatewayProcess(directory, f"gateway-{number}", whole) for number in range(gateways)]
+    for process, prelude in zip(processes, preludes, strict=False):
+        process.prelude = prelude
     fleet = Fleet(redis, engines, processes, directory, whole)
     try:
         await fleet.start(*processes)
-        await fleet.know_one_another(processes, within_s=10.0)
+        if are_alike:
+            await fleet.know_one_another(processes, within_s=10.0)
         yield fleet
         for agent in fleet.agents:
             agent.close()

@@ -2,8 +2,10 @@
 
 import asyncio
 import signal
+from functools import partial
 
 import pytest
+import redis
 
 from tests.several.fleet import (
     Agent,
@@ -17,6 +19,7 @@ from tests.several.fleet import (
     slowest_s,
     turns_since,
 )
+from tests.shared_state.servers import RedisServer
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
@@ -27,15 +30,17 @@ BUSY_S = 0.25
 
 async def test_traffic_goes_on_without_redis_and_gateways_meet_again_when_it_is_back(tmp_path):
     async with running_fleet(tmp_path) as fleet:
-        workers = [fleet.agent(f"agent-{number}", streams=number % 2 == 0) for number in range(6)]
+        workers = [stated(fleet, f"agent-{number}", streams=number % 2 == 0) for number in range(6)]
         async with at_work(*workers):
             await asyncio.sleep(1.0)
             fleet.redis.kill()
             killed_s = now()
-            await asyncio.sleep(3.0)
+            await asyncio.sleep(2.0)
+            await runs_are_one_session(*(stated(fleet, f"without-{number}") for number in range(4)))
             fleet.redis.start()  # empty
             await fleet.know_one_another(fleet.gateways, within_s=5.0)
         assert not failures_of(workers)
+        assert [len(agent.sessions) for agent in workers] == [1] * 6
         assert await adopted(fleet) == 0, "nobody was gone"
         assert slowest_s(workers, since_s=killed_s - 1.0) < DEADLINE_S + BUSY_S
         newcomer = await fleet.another()
@@ -70,9 +75,78 @@ async def adopted(fleet: Fleet) -> float:
     return sum([await each.metric("sessions_adopted_total") for each in fleet.gateways])
 
 
+def stated(fleet: Fleet, name: str, *, streams: bool = False) -> Agent:
+    """It names its session, which has a home also where that is busy."""
+    return fleet.agent(name, streams=streams, headers=b"x-turnpike-session: %s\r\n" % name.encode())
+
+
 async def runs_are_one_session(*agents: Agent) -> None:
     await asyncio.gather(*(agent.run(turns=6) for agent in agents))
     assert [len(agent.sessions) for agent in agents] == [1] * len(agents)
+
+
+async def test_gateways_that_start_without_redis_join_when_it_is_back(tmp_path):
+    """The first of them while another one has the secret, then all of them anew."""
+    async with running_fleet(tmp_path) as fleet:
+        stays, starts = fleet.gateways
+        fleet.redis.kill()
+        for restarted in ([starts], [stays, starts]):
+            for each in restarted:
+                each.kill()
+            await fleet.start(*restarted)
+            assert all("serving alone until it does" in each.log.read_text() for each in restarted)
+            alone = fleet.agent(f"alone-{len(restarted)}", asks=[1])
+            await alone.turn()
+            fleet.redis.start()
+            await fleet.know_one_another(fleet.gateways, within_s=10.0)
+            # Each has a home of its own, by a hash that is another with another secret.
+            await runs_are_one_session(
+                *(stated(fleet, f"late-{len(restarted)}-{number}") for number in range(8))
+            )
+            assert sum([await each.metric("requests_passed_on_total") for each in fleet.gateways]) > 0
+            await alone.turn()
+            assert not alone.failures
+            fleet.redis.kill()
+        fleet.redis.start()
+
+
+async def test_a_stale_replica_takes_over(tmp_path):
+    """It stopped following a second and a half before the primary died, and is found at its address."""
+    replica = RedisServer(tmp_path / "replica")
+    replica.directory.mkdir()
+    async with running_fleet(tmp_path) as fleet:
+        port = fleet.redis.port
+        replica.start()
+        try:
+            with replica.admin() as admin:
+                admin.replicaof("127.0.0.1", str(port))
+                await comes_true(partial(follows, admin), 10.0)
+                workers = [stated(fleet, f"agent-{number}", streams=number % 2 == 0) for number in range(6)]
+                async with at_work(*workers):
+                    await fleet.gateways[0].drain("default-0", is_draining=True)
+                    await asyncio.sleep(1.0)
+                    admin.replicaof("NO", "ONE")
+                    await fleet.gateways[1].drain("default-0", is_draining=False)
+                    late = stated(fleet, "late")
+                    async with at_work(late):
+                        await asyncio.sleep(1.5)
+                        fleet.redis.kill()
+                        admin.config_set("port", port)
+                        await fleet.know_one_another(fleet.gateways, within_s=5.0)
+                        await asyncio.sleep(2.0)
+                assert not failures_of(fleet.agents)
+                assert [len(agent.sessions) for agent in fleet.agents] == [1] * 7
+                assert await adopted(fleet) == 0, "nobody was gone"
+                assert not any([await each.is_draining("default-0") for each in fleet.gateways])
+            newcomer = await fleet.another()
+            await fleet.know_one_another(fleet.gateways, within_s=5.0)
+            assert not await newcomer.is_draining("default-0"), "the store has what was said last"
+        finally:
+            replica.kill()
+
+
+async def follows(admin: redis.Redis) -> bool:
+    return bool(admin.info("replication").get("master_link_status") == "up")
 
 
 async def test_a_redis_that_hangs_costs_a_deadline_at_most(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from gateway.server.tenants import hash_key
 from tests.server.bench import Client, post
 from tests.several.fleet import failures_of, running_fleet
+from tests.shared_state.servers import RedisCluster
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
@@ -62,3 +63,17 @@ async def test_a_stored_response_is_gone_on_with_at_any_gateway(tmp_path):
                 before = response.json()["id"]
             assert len(sessions) == 1
             assert (await ask(run, before, "blue")).status == 404, "it is another tenant's"
+
+
+async def test_a_store_of_three_nodes_is_as_good(tmp_path):
+    async with running_fleet(tmp_path, store=RedisCluster(tmp_path)) as fleet:
+        for number in range(6):
+            headers = b"x-turnpike-session: stated-%d\r\n" % number if number < 3 else b""
+            fleet.agent(f"agent-{number}", headers=headers)
+        await asyncio.gather(*(agent.run(turns=6) for agent in fleet.agents))
+        assert not failures_of(fleet.agents)
+        assert [len(agent.sessions) for agent in fleet.agents] == [1] * 6
+        assert sum([await each.metric("requests_passed_on_total") for each in fleet.gateways]) == 6 * 3
+        for node in fleet.redis.nodes:
+            with node.admin() as admin:
+                assert admin.dbsize() > 0

@@ -9,7 +9,7 @@ from gateway.shared_state.local_server import LocalServer
 from gateway.shared_state.memory import MemoryStore
 from gateway.shared_state.opening import open_store
 from gateway.shared_state.protocol import Store
-from tests.shared_state.servers import RedisServer
+from tests.shared_state.servers import RedisCluster, RedisServer
 
 PATIENCE_S = 5.0
 """A deadline where the test is not about it: the machine may be busy."""
@@ -32,16 +32,30 @@ def redis_servers(tmp_path_factory) -> Iterator[Callable[[str], RedisServer]]:
         each.kill()
 
 
+@pytest.fixture(scope="session")
+def redis_cluster(tmp_path_factory) -> Iterator[Callable[[], RedisCluster]]:
+    started: list[RedisCluster] = []
+
+    def cluster() -> RedisCluster:
+        if not started:
+            started.append(RedisCluster(tmp_path_factory.mktemp("three")).start())
+        return started[0]
+
+    yield cluster
+    for each in started:
+        each.kill()
+
+
 @pytest.fixture(
     params=[
         "memory",
         "local",
         pytest.param("plain", marks=pytest.mark.slow),
-        pytest.param("cluster", marks=pytest.mark.slow),
+        pytest.param("three", marks=pytest.mark.slow),
         pytest.param("secure", marks=pytest.mark.slow),
     ]
 )
-async def open_another(request, tmp_path, redis_servers) -> AsyncIterator[OpenStore]:
+async def open_another(request, tmp_path, redis_servers, redis_cluster) -> AsyncIterator[OpenStore]:
     """Opens stores that share what they know."""
     opened: list[Store] = []
     local = LocalServer(str(tmp_path / "own/store.sock"), time.monotonic)
@@ -51,7 +65,7 @@ async def open_another(request, tmp_path, redis_servers) -> AsyncIterator[OpenSt
         await local.start()
         url = f"unix://{tmp_path}/own/store.sock"
     elif request.param != "memory":
-        server = redis_servers(request.param)
+        server = redis_cluster() if request.param == "three" else redis_servers(request.param)
         with server.admin() as admin:
             admin.flushall()
         url, password = server.url, server.password

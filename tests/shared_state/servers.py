@@ -20,14 +20,16 @@ RIGHTS = "~turnpike:1:* +@read +@write +@scripting +@connection +time".split()
 
 class RedisServer:
     def __init__(self, directory: Path, *settings: str, kind: str = "plain") -> None:
-        """`kind`: plain, cluster (this one node has all slots), or secure (TLS, and an ACL user)."""
+        """`kind`: plain, cluster (this one node has all slots), node (of a cluster, without slots), or secure
+        (TLS, and an ACL user)."""
         self.kind = kind
         self.port = _free_port()
         self.directory = directory
         self._settings = list(settings)
         self._process: subprocess.Popen[bytes] | None = None
-        if kind == "cluster":
-            self._settings += ["--cluster-enabled", "yes", "--cluster-port", str(_free_port())]
+        if kind in ("cluster", "node"):
+            self.cluster_port = _free_port()
+            self._settings += ["--cluster-enabled", "yes", "--cluster-port", str(self.cluster_port)]
         if kind == "secure":
             authority = trustme.CA()
             own = authority.issue_cert("127.0.0.1")
@@ -91,6 +93,51 @@ class RedisServer:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+
+class RedisCluster:
+    """Of three nodes, each with a third of the slots."""
+
+    kind = "three"
+    password = None
+
+    def __init__(self, directory: Path) -> None:
+        self.nodes = []
+        for number in range(3):
+            (directory / f"node-{number}").mkdir()
+            node = RedisServer(
+                directory / f"node-{number}", "--cluster-require-full-coverage", "no", kind="node"
+            )
+            self.nodes.append(node)
+
+    @property
+    def url(self) -> str:
+        return f"redis+cluster://127.0.0.1:{self.nodes[0].port}"
+
+    def start(self) -> "RedisCluster":
+        until = time.monotonic() + 30
+        for number, node in enumerate(self.nodes):
+            node.start()
+            with node.admin() as admin:
+                slots = (number * 5462, min(16383, number * 5462 + 5461))
+                admin.execute_command("CLUSTER", "ADDSLOTSRANGE", *slots)
+                first = self.nodes[0]
+                admin.execute_command("CLUSTER", "MEET", "127.0.0.1", first.port, first.cluster_port)
+        for node in self.nodes:
+            with node.admin() as admin:
+                while not {b"cluster_state:ok", b"cluster_slots_ok:16384"} <= set(
+                    admin.execute_command("CLUSTER", "INFO").split()
+                ):
+                    assert time.monotonic() < until
+                    time.sleep(0.01)
+        return self
+
+    def admin(self) -> redis.RedisCluster:
+        return redis.RedisCluster("127.0.0.1", self.nodes[0].port)
+
+    def kill(self) -> None:
+        for node in self.nodes:
+            node.kill()
 
 
 def _free_port() -> int:

@@ -11,6 +11,7 @@ from gateway.core.commands import Dispatch, Publish
 from gateway.domain.ids import RequestId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall
 from gateway.evaluation.replay import recorded_brain
+from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.directory import Directory, Peer
 from gateway.shared_state.memory import MemoryStore
 from gateway.shared_state.protocol import Entry, StoreUnavailable
@@ -208,10 +209,19 @@ async def test_another_tenants_evidence_leads_nowhere():
     assert not (await gateways.directories["b"].find(other, CLIENT, facts)).adopted
 
 
-async def test_with_the_store_down_everything_is_decided_where_it_comes_in():
+async def test_with_the_store_down_a_run_is_decided_at_its_home():
+    gateways = Gateways("a", "b", "c", store=Down(lambda: 0.0))
+    (home,) = {await gateways.goes_to(at, facts_of(*OPENING)) for at in "abc"}
+    assert {await gateways.goes_to(at, facts_of(*SECOND)) for at in "abc"} == {home}
+
+
+async def test_with_the_store_down_what_a_gateway_in_doubt_knows_is_decided_there():
     gateways = Gateways("a", "b", store=Down(lambda: 0.0))
-    for facts in (facts_of(*OPENING), facts_of(*SECOND)):
-        assert [await gateways.goes_to(at, facts) for at in "ab"] == ["a", "b"]
+    home = await gateways.goes_to("a", facts_of(*OPENING))
+    other = "ab".replace(home, "")
+    gateways.turn(other, facts_of(*OPENING), MADE)
+    gateways.directories[other].is_in_doubt = True
+    assert await gateways.goes_to(other, facts_of(*SECOND)) == other
 
 
 async def test_a_session_goes_on_under_its_name_when_its_gateway_is_gone():
@@ -290,3 +300,21 @@ async def test_in_doubt_what_the_store_has_lost_stays_where_it_is_known():
     for client in map(str, range(8)):
         second = facts_of(user(client), MADE, result("call_aaaaaaaaaaaaaaaa"))
         assert await gateways.goes_to("a", second, client=client) == "a"
+
+
+async def test_of_a_tenant_that_has_enough_in_the_store_nothing_more_is_published():
+    other = TenantId("other")
+    now = [0.0]
+    allowances = Allowances(2_000.0, stays_s=3600.0, now=lambda: now[0])
+    gateways = Gateways("a", "b", allowances=allowances)
+    for _ in range(20):
+        gateways.turn("a", facts_of(*OPENING), MADE)
+    withheld, stand = gateways.directories["a"].withheld, len(gateways.store.tables)
+    assert withheld > 0 < stand
+    gateways.turn("a", facts_of(*OPENING), MADE)
+    assert gateways.directories["a"].withheld > withheld and len(gateways.store.tables) == stand
+    gateways.turn("a", facts_of(*OPENING), MADE, tenant=other)
+    assert await gateways.goes_to("b", facts_of(*SECOND), tenant=other) == "a"
+    now[0] = 3600.0
+    gateways.turn("a", facts_of(*OPENING), MADE)
+    assert len(gateways.store.tables) > stand

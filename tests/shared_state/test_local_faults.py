@@ -86,13 +86,11 @@ async def test_a_hung_server_costs_a_deadline_then_nothing(server, path):
     server.process.send_signal(signal.SIGCONT)
     await until_up(store)
     assert await store.find([b"a"]) == [b"1"]  # and not the answer to a question from before
-    assert await store.read("s", "") == []
     await store.aclose()
 
 
 async def test_a_server_that_was_killed_comes_back_empty(server, path):
     store = await opened(path)
-    number = await store.lease("sweep", "a", 60.0)
     asked = asyncio.gather(*[store.find([b"a"]) for _ in range(10)], return_exceptions=True)
     server.kill()
     await asked
@@ -104,8 +102,6 @@ async def test_a_server_that_was_killed_comes_back_empty(server, path):
     await until_up(store)
     await store.flush()
     assert await store.find([b"a"]) == [b"1"]
-    again = await store.lease("sweep", "b", 60.0)
-    assert again is not None and number is not None and again > number
     await store.aclose()
 
 

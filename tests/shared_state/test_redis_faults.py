@@ -5,10 +5,11 @@ import contextlib
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 
 import pytest
 
-from gateway.shared_state import protocol, remote
+from gateway.shared_state import remote
 from gateway.shared_state.protocol import Entry, Store, StoreUnavailable
 from gateway.shared_state.redis_store import PREFIX, RedisStore
 from tests.shared_state.conftest import PATIENCE_S
@@ -52,11 +53,7 @@ def every_call(store: Store) -> list[Call]:
     return [
         lambda: store.find([b"a", b"b"]),
         lambda: store.claim(b"a", b"1", 60.0),
-        lambda: store.reserve(b"a", 1.0, 10.0, 1.0),
         lambda: store.exchange("a", b"1", 60.0),
-        lambda: store.lease("a", "b", 60.0),
-        lambda: store.release("a", "b"),
-        lambda: store.read("a", ""),
     ]
 
 
@@ -135,7 +132,6 @@ async def test_writes_for_a_hung_server_are_bounded_and_those_that_wait_are_writ
 
 @ALONE_AND_CLUSTER
 async def test_a_server_that_was_killed_comes_back_empty(server, store):
-    number = await store.lease("sweep", "a", 60.0)
     await store.claim(b"a", b"1", 60.0)
     server.kill()
     for call in every_call(store):
@@ -144,8 +140,6 @@ async def test_a_server_that_was_killed_comes_back_empty(server, store):
     server.start()
     await until_up(store)
     assert await store.find([b"a"]) == [None]
-    again = await store.lease("sweep", "b", 60.0)
-    assert again is not None and number is not None and again > number
     for call in every_call(store):
         await call()
 
@@ -171,12 +165,11 @@ async def test_a_full_server_refuses_writes_and_is_still_read(server, store):
     await store.claim(b"a", b"1", 60.0)
     with server.admin() as admin:
         admin.config_set("maxmemory", "1")
-    for call in every_call(store)[1:5]:
+    for call in every_call(store)[1:]:
         assert await failed_in_s(call) < 1.0
     store.publish([Entry(b"b", b"1", 60.0), Entry(b"c", b"1", 60.0)])
-    store.append("s", b"1")
     await store.flush()
-    assert store.counters.dropped_writes == 3
+    assert store.counters.dropped_writes == 2
     assert store.is_up
     assert await store.find([b"a", b"b"]) == [b"1", None]
     with server.admin() as admin:
@@ -209,69 +202,46 @@ async def test_scripts_that_are_gone_are_sent_again(server, store):
             admin.script_flush()
             await call()
         admin.script_flush()
-        for number in range(5):
-            store.append("s", b"%d" % number)
-        store.settle(b"full", -10.0, 10.0, 1e-6)
-        await store.flush()
-        assert [payload for _, payload in await store.read("s", "")] == [
-            b"%d" % number for number in range(5)
-        ]
-        assert await store.reserve(b"full", 1.0, 10.0, 1e-6) > 0
+        await store.claim(b"b", b"1", 60.0)
         sent_whole = admin.info("commandstats")["cmdstat_eval"]["calls"]
-        assert await store.reserve(b"full", 1.0, 10.0, 1e-6) > 0
+        await store.claim(b"b", b"1", 60.0)
         assert admin.info("commandstats")["cmdstat_eval"]["calls"] == sent_whole
     assert store.counters.failures == store.counters.dropped_writes == 0
 
 
 async def test_no_clock_of_a_client_matters(server, store, monkeypatch):
     """Both clients' clocks are wrong by hours; the server's counts."""
-    assert await store.reserve(b"t", 10.0, 10.0, 1e-3) == 0.0
     await store.exchange("a", b"1", 60.0)
-    number = await store.lease("sweep", "a", 60.0)
+    await store.claim(b"a", b"1", 60.0)
     for shift_s in (-7200.0, 7200.0):
         right = time.time
         monkeypatch.setattr(time, "time", lambda right=right, shift_s=shift_s: right() + shift_s)
         other = RedisStore(server.url, deadline_s=PATIENCE_S)
         await other.open()
-        assert await other.reserve(b"t", 10.0, 10.0, 1e-3) == pytest.approx(10_000.0, abs=100)
         assert (await other.exchange("b", b"2", 60.0))["a"] == b"1"
-        assert await other.lease("sweep", "b", 60.0) is None
-        await other.release("sweep", "a")
-        again = await other.lease("sweep", "a", 60.0)
-        assert again is not None and number is not None and again > number
-        number = again
+        assert await other.claim(b"a", b"2", 60.0) == b"1"
+        assert (await store.exchange("a", b"1", 60.0))["b"] == b"2"
         await other.aclose()
         monkeypatch.undo()
 
 
-async def test_values_of_another_version_are_absent(server, store, monkeypatch):
-    monkeypatch.setattr(protocol, "READ_LENGTH", 1)
+async def test_values_of_another_version_are_absent(server, store):
     with server.admin() as admin:
-        for key in (b"e:a", b"b:a", b"l:a"):
-            admin.set(PREFIX + key, b"\x02" + b"x" * 30, px=60_000)
+        admin.set(PREFIX + b"e:a", b"\x02" + b"x" * 30, px=60_000)
         admin.hset((PREFIX + b"g").decode(), "old", b"\x02" + b"\0\0\0\0\0\0\xf0\x7f" + b"gauges")
-        admin.xadd(PREFIX + b"s:a", {b"p": b"\x02payload"})
     assert await store.find([b"a", b"b"]) == [None, None]
     assert await store.claim(b"a", b"1", 60.0) == b"1"
-    assert await store.reserve(b"a", 10.0, 10.0, 1.0) == 0.0
-    assert await store.lease("a", "b", 60.0) is not None
     assert await store.exchange("a", b"1", 60.0) == {}
-    assert await store.read("a", "") == []
-    store.append("a", b"1")
-    await store.flush()
-    assert [payload for _, payload in await store.read("a", "")] == [b"1"]
 
 
 async def test_every_key_lapses(server, store):
     for call in every_call(store):
         await call()
     store.publish([Entry(b"p", b"1", 60.0)])
-    store.settle(b"s", -5.0, 10.0, 1.0)
-    store.append("a", b"1")
     await store.flush()
     with server.admin() as admin:
         keys = admin.keys("*")
-        assert {key.split(b":")[2] for key in keys} == {b"e", b"b", b"g", b"l", b"s"}
+        assert {key.split(b":")[2] for key in keys} == {b"e", b"g"}
         assert all(key.startswith(PREFIX) and admin.pttl(key) > 0 for key in keys)
 
 
@@ -291,3 +261,39 @@ async def test_a_password_may_stand_in_the_url_and_the_other_goes_before_it(redi
         await store.open()
         assert store.is_up
         await store.aclose()
+
+
+async def test_of_a_cluster_that_lost_a_node_the_others_are_asked(redis_cluster):
+    cluster = redis_cluster()
+    store = RedisStore(cluster.url, deadline_s=PATIENCE_S)
+    await store.open()
+    keys = [b"%d" % number for number in range(30)]
+    store.publish([Entry(key, b"1", 60.0) for key in keys])
+    await store.flush()
+    assert store.counters.dropped_writes == 0
+    with cluster.admin() as admin:
+        nodes = {key: admin.get_node_from_key((PREFIX + b"e:" + key).decode()).port for key in keys}
+    assert len(set(nodes.values())) == 3
+    gone = cluster.nodes[2]
+    gone.kill()
+    for key in keys:
+        if nodes[key] == gone.port:
+            await failed_in_s(partial(store.find, [key]))
+        else:
+            await until_up(store)
+            assert await store.find([key]) == [b"1"]
+    gone.start()
+    async with asyncio.timeout(20):
+        while (await found_by(store, keys)).count(b"1") < sum(port != gone.port for port in nodes.values()):
+            await asyncio.sleep(0.1)
+    store.publish([Entry(key, b"2", 60.0) for key in keys])
+    await store.flush()
+    assert await store.find(keys) == [b"2"] * len(keys)
+    await store.aclose()
+
+
+async def found_by(store: Store, keys: list[bytes]) -> list[bytes | None]:
+    try:
+        return await store.find(keys)
+    except StoreUnavailable:
+        return []

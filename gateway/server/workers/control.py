@@ -67,7 +67,7 @@ _ROUTES: Final = (
     ("POST", TRACES_PATH, How.ALL),
 )
 _TOLD_TO_LATER_ONES: Final = ("/turnpike/replicas", "/turnpike/hosts/")
-"""Of what is said of the fleet, workers that come later must hear too."""
+"""Of what is said of the fleet, workers that come later must hear too; of drains the store tells."""
 _MAX_TOLD: Final = 4096
 
 
@@ -257,15 +257,13 @@ class MergedControl:
 
     def _remember(self, request: web.Request, body: bytes, answer: Answer) -> None:
         path = about = request.path_qs
-        if not path.startswith(_TOLD_TO_LATER_ONES):
+        if not path.startswith(_TOLD_TO_LATER_ONES) or path.endswith("/drain"):
             return
         if request.method == "DELETE":
-            for key in (path, f"{path}/drain"):
-                self._told.pop(key, None)
+            self._told.pop(path, None)
             return
         if path == "/turnpike/replicas":
             about = f"{path}/{msgspec.json.decode(answer.body)['name']}"
-        # Who was told of before keeps its place: a replica before its drain.
         self._told[about] = Told(request.method, path, dict(request.headers), body)
         while len(self._told) > _MAX_TOLD:
             self._told.pop(next(iter(self._told)))
