@@ -15,6 +15,7 @@ from gateway.core.session_book import SessionBook
 from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId
 from gateway.fleet.health import FleetHealth
 from gateway.fleet.trickle import Trickle
+from gateway.routing.models import named_models
 from gateway.routing.placement import PlacementPolicy
 from gateway.routing.predicted import PredictedPlacement
 from gateway.routing.state_residence import StateResidence
@@ -56,6 +57,7 @@ def assemble(
         ),
         forecasts=forecasts,
         trickle=Trickle(config.trickle),
+        named_models=named_models(config.models),
     )
 
 

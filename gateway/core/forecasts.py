@@ -218,7 +218,7 @@ class Forecasts:
             each.lessons.per_s = min(LESSONS_PER_S, LESSONS_PER_S_IN_ALL / len(self._replicas))
 
     def _of_model(self, live: LiveRequest) -> TokensPerByte:
-        owner, model = live.owner, live.facts.model
+        owner, model = live.owner, live.runs_on
         known = self._models.get(owner, model)
         if known is None:
             known = TokensPerByte()

@@ -205,6 +205,23 @@ class Gate:
             self._trickle.over(live.request)
         return stranded
 
+    def misplaced(self, pool: PoolId, *, now: float) -> list[LiveRequest]:
+        """Takes those out of the waiting room who wait in a lane that was theirs while the pool's replicas
+        listed other models."""
+        waiting = [self._live[each.request] for each in self.waiting_room if each.lane.pool == pool]
+        found = [live for live in waiting if self._fleet.served_by_some(pool, live.runs_on) != live.model]
+        for live in found:
+            self.leave_waiting_room(live, now=now)
+            self._trickle.over(live.request)
+        return found
+
+    def withdraw(self, live: LiveRequest, *, now: float) -> None:
+        """It does not run in this pool after all."""
+        if live.request in self.waiting_room:
+            self.leave_waiting_room(live, now=now)
+        self._trickle.over(live.request)
+        self._admission.turn_over(live.request, None, now=now)
+
     def tell_of_health(self, *, now: float) -> None:
         for changed in self._fleet.health.said:
             self._stream.replica_changed(changed.replica, changed.state.value, changed.why, now=now)
@@ -278,7 +295,10 @@ class Gate:
             turn=live.request,
             agent=live.facts.transcript.agent,
             pauses=bool(answer.tool_calls),
-            is_movable=live.facts.is_replayable and not answer.state_ids and live.home is None,
+            is_movable=live.facts.is_replayable
+            and not answer.state_ids
+            and live.home is None
+            and live.model is None,
             now=now,
         )
         if self.placement.looks_around and len(self._fleet) > 1:
@@ -343,19 +363,26 @@ class Gate:
         live.step(Step.WAIT)
         live.parked_s = now
         live.waits_for = wait.reason
-        most_s = self._max_held_s if live.facts.takes_keep_alives else self._max_wait_s
-        longest_s = self._max_outage_s if wait.reason is WaitReason.NO_REPLICA else most_s
+        deadline_s = self.deadline_s(live)
+        if live.route is not None and (patience_s := live.route.patience_s) is not None:
+            deadline_s = min(deadline_s, now + max(0.0, patience_s - live.waited_s))
         self.waiting_room.enter(
             Waiting(
                 request=live.request,
                 lane=live.lane,
                 body_bytes=live.facts.body_bytes,
                 arrived_s=live.arrived_s,
-                deadline_s=now + max(0.0, min(longest_s, most_s - live.waited_s)),
+                deadline_s=deadline_s,
                 is_held=wait.reason not in (WaitReason.CONCURRENCY_FULL, WaitReason.NO_REPLICA),
             )
         )
         self._stream.waited(live, wait, len(self.waiting_room), now=now)
+
+    def deadline_s(self, live: LiveRequest) -> float:
+        """Until when it may wait, as it waits now."""
+        most_s = self._max_held_s if live.facts.takes_keep_alives else self._max_wait_s
+        longest_s = self._max_outage_s if live.waits_for is WaitReason.NO_REPLICA else most_s
+        return live.parked_s + max(0.0, min(longest_s, most_s - live.waited_s))
 
     def _submit(self, live: LiveRequest, candidates: list[ReplicaLoad], *, now: float) -> None:
         asked = NOTHING_KNOWN
@@ -396,6 +423,10 @@ class Gate:
         )
         told = self._to_engines.with_request(live, placement.replica, now=now)
         self._stream.submitted(live, placement, expected, told.service_class, now=now)
+        route = live.route
+        if route is not None:
+            route.choice.begun += 1
+            self._stream.model_chosen(live, route, now=now)
         live.step(Step.SUBMIT)
         self._out.append(
             Dispatch(
@@ -407,6 +438,8 @@ class Gate:
                 hint=told.hint,
                 priority=told.priority,
                 rank=self.ranks.of(live.session.session, placement.replica) if live.session else None,
+                model=live.runs_on if route is not None else None,
+                fallback=route.fallback if route is not None else None,
             )
         )
 
