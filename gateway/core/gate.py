@@ -155,6 +155,7 @@ class Gate:
         """Its place on a replica, if it was never sent there."""
         if live.replica is not None:
             self._fleet.ended(live.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
+            self._fleet.adapters.ended(live.request)
             live.replica = None
 
     def candidates(self, lane: Lane) -> list[ReplicaLoad]:
@@ -325,6 +326,7 @@ class Gate:
         assert live.replica is not None and live.pool is not None
         replica, live.replica = live.replica, None
         self._fleet.ended(replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
+        self._fleet.adapters.ended(live.request)
         self.pools_with_room[live.pool] = None
         self._fleet.health.ended(
             live.request,
@@ -389,7 +391,9 @@ class Gate:
         if live.session is not None:
             facts = live.facts
             tokens = partial(self._forecasts.expected_tokens, live)
-            asked = Asked(now, AgentKey(live.owner, facts.transcript.agent), facts.body_bytes, tokens)
+            agent = AgentKey(live.owner, facts.transcript.agent)
+            waits_at = self._fleet.without_slot(live.runs_on, candidates)
+            asked = Asked(now, agent, facts.body_bytes, tokens, waits_at)
         placement = self.placement.place(candidates, live.session, asked)
         if self.migrations and live.session is not None:
             self.migrations.goes_on(live.session.session, live.session.thread)
@@ -404,6 +408,8 @@ class Gate:
         live.tried.append(placement.replica)
         live.attempts += 1
         self._fleet.submitted(placement.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
+        if self._fleet.adapters:
+            self._fleet.adapters.began(live.request, placement.replica, live.runs_on)
         expected = self._forecasts.sent(live, placement.replica, now=now)
         first_s, end_s, worst_s, output_tokens = None, float("inf"), 0.0, None
         if expected is not None and self._forecasts.is_experienced(placement.replica):

@@ -131,5 +131,6 @@ class Replicas:
             self._admission.engine_reported(replica.facts.pool, event.replica, event.signals, now=now)
             self._predictor.engine_reported(event.replica, event.signals.kv_used)
             self._gate.placement.engine_reported(event.replica, event.signals)
+            self._fleet.adapters.told(event.replica, event.signals.most_adapters, event.signals.adapters)
             if event.signals.ranks is not None:
                 self._gate.ranks.replica_has(event.replica, event.signals.ranks)

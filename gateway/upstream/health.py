@@ -149,7 +149,10 @@ class HealthChecks:
         models = [m for m in data if _is_model(m)] if isinstance(data, list) else []
         self._models[replica.id] = models
         names = tuple(model["id"] for model in models)
-        return ReplicaFacts(id=replica.id, pool=replica.pool, abilities=abilities, models=names)
+        adapters = tuple(model["id"] for model in models if isinstance(model.get("parent"), str))
+        return ReplicaFacts(
+            id=replica.id, pool=replica.pool, abilities=abilities, models=names, adapters=adapters
+        )
 
     async def _learn_abilities(self, replica: Replica) -> Abilities:
         status, answer = await self._get(replica, "/version")

@@ -12,6 +12,9 @@ from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Publish
 from gateway.domain import records as rec
 from gateway.domain.decision import RefusalReason
+from gateway.domain.engine import EngineSignals
+from gateway.domain.fleet import ReplicaFacts
+from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.model_choice import Fallback
 from gateway.domain.request import Work
 from gateway.domain.turn_trace import TurnTrace
@@ -219,6 +222,16 @@ def test_who_waited_for_long_falls_back_to_where_there_is_room():
     play.later(48) << refuse("r4", RefusalReason.QUEUE_TIMEOUT)
 
 
+def test_who_would_be_refused_falls_back_at_last():
+    play = play_with(SAFE, max_running_per_replica=1)
+    play >> arrived("r1", model="B")
+    play.take()
+    play >> arrived("r2", model="safe") << nothing
+    play.later(49) << nothing
+    play.later(1)
+    assert sent(play) == ("r2", "s", "S", Fallback.OVERLOAD)
+
+
 def test_a_run_that_has_begun_is_patient():
     play = play_with({**SAFE, "fallback_after_s": 2}, max_running_per_replica=1)
     play >> arrived("r1", model="safe", explicit=stated("one"))
@@ -348,6 +361,24 @@ def test_random_adapters_are_never_asked_for_where_they_are_not():
             play >> at_once(running.pop(rng.randrange(len(running))))
         look()
     assert len(asked) > 400
+
+
+def test_an_adapter_goes_where_it_has_a_place():
+    play = Playbook(replicas="", have_homes=True)
+    facts = [
+        ReplicaFacts(id=ReplicaId(name), pool=PoolId("pool"), models=("x", "y"), adapters=("x", "y"))
+        for name in "ab"
+    ]
+    for each in facts:
+        play >> ev.ReplicaCameUp(each) >> ev.EngineReported(each.id, EngineSignals(most_adapters=1))
+    places = []
+    for number, model in enumerate("xyxyxyxy"):
+        play >> arrived(f"r{number}", model=model, body_bytes=4000)
+        places.append(on(play))
+    assert places == [places[0], places[1]] * 4 and places[0] != places[1]
+    for number in range(8):
+        play >> at_once(f"r{number}")
+    assert not play.brain.fleet.adapters._running
 
 
 def test_a_session_of_an_adapter_is_not_moved_where_that_may_be_missing():

@@ -135,7 +135,12 @@ async def test_a_fallback_is_told_in_headers_records_and_metrics(start, tmp_path
         assert f"turnpike_models_total{{{labels}}} {count}.0" in metrics
     await bench.gateway.observation.close()
     chosen = [json.loads(line) for line in (tmp_path / "stream").read_text().splitlines()]
-    assert [each["fallback"] for each in chosen if each["type"] == "model"] == [None, "outage", "earlier", None]
+    assert [each["fallback"] for each in chosen if each["type"] == "model"] == [
+        None,
+        "outage",
+        "earlier",
+        None,
+    ]
 
 
 async def test_an_answer_that_has_begun_is_cut_and_not_given_by_another_model(start):
