@@ -6,7 +6,6 @@ that is drained only for what can run nowhere else.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Final
 
 import msgspec
 
@@ -15,8 +14,6 @@ from gateway.domain.ids import PoolId, ReplicaId
 from gateway.fleet.adapters import AdapterSlots
 from gateway.fleet.circuit_breaker import BreakerState, HealthConfig
 from gateway.fleet.health import FleetHealth
-
-_NOWHERE: Final[frozenset[ReplicaId]] = frozenset()
 
 
 class PoolFacts(msgspec.Struct, frozen=True):
@@ -177,8 +174,6 @@ class Fleet:
 
     def without_slot(self, model: str | None, candidates: Sequence[ReplicaLoad]) -> frozenset[ReplicaId]:
         """Where an adapter would wait for others to end."""
-        if not self.adapters:
-            return _NOWHERE
         return frozenset(
             load.replica
             for load in candidates

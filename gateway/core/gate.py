@@ -326,7 +326,8 @@ class Gate:
         assert live.replica is not None and live.pool is not None
         replica, live.replica = live.replica, None
         self._fleet.ended(replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
-        self._fleet.adapters.ended(live.request)
+        if self._fleet.adapters.running:
+            self._fleet.adapters.ended(live.request)
         self.pools_with_room[live.pool] = None
         self._fleet.health.ended(
             live.request,
@@ -392,7 +393,9 @@ class Gate:
             facts = live.facts
             tokens = partial(self._forecasts.expected_tokens, live)
             agent = AgentKey(live.owner, facts.transcript.agent)
-            waits_at = self._fleet.without_slot(live.runs_on, candidates)
+            waits_at = (
+                self._fleet.without_slot(live.runs_on, candidates) if self._fleet.adapters.are_told else ()
+            )
             asked = Asked(now, agent, facts.body_bytes, tokens, waits_at)
         placement = self.placement.place(candidates, live.session, asked)
         if self.migrations and live.session is not None:
@@ -408,7 +411,7 @@ class Gate:
         live.tried.append(placement.replica)
         live.attempts += 1
         self._fleet.submitted(placement.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
-        if self._fleet.adapters:
+        if self._fleet.adapters.are_told:
             self._fleet.adapters.began(live.request, placement.replica, live.runs_on)
         expected = self._forecasts.sent(live, placement.replica, now=now)
         first_s, end_s, worst_s, output_tokens = None, float("inf"), 0.0, None

@@ -19,11 +19,10 @@ class AdapterSlots:
         self._told: dict[ReplicaId, tuple[str, ...]] = {}
         """What ran there when the engine was asked last."""
         self._ours: dict[ReplicaId, Counter[str]] = {}
-        self._running: dict[RequestId, tuple[ReplicaId, str]] = {}
-
-    def __bool__(self) -> bool:
-        """Whether any replica has adapters, and says how many may run at a time."""
-        return bool(self._listed and self._most)
+        self.running: dict[RequestId, tuple[ReplicaId, str]] = {}
+        """To be read only."""
+        self.are_told = False
+        """Some replica has adapters, and some says how many may run at a time: else nothing need be asked."""
 
     def listed(self, replica: ReplicaId, adapters: Iterable[str]) -> None:
         found = frozenset(adapters)
@@ -31,22 +30,29 @@ class AdapterSlots:
             self._listed[replica] = found
         else:
             self._listed.pop(replica, None)
+        self._look()
 
     def told(self, replica: ReplicaId, most: int | None, running: tuple[str, ...]) -> None:
         if most is not None:
             self._most[replica], self._told[replica] = most, running
+            self._look()
+
+    def _look(self) -> None:
+        self.are_told = bool(self._listed and self._most)
 
     def left(self, replica: ReplicaId) -> None:
         for known in (self._listed, self._most, self._told, self._ours):
             known.pop(replica, None)
+        self._look()
 
     def began(self, request: RequestId, replica: ReplicaId, model: str | None) -> None:
         if model is not None and model in self._listed.get(replica, ()):
-            self._running[request] = replica, model
+            self.running[request] = replica, model
             self._ours.setdefault(replica, Counter())[model] += 1
 
     def ended(self, request: RequestId) -> None:
-        if not self._running or (known := self._running.pop(request, None)) is None:
+        known = self.running.pop(request, None)
+        if known is None:
             return
         replica, model = known
         ours = self._ours[replica]

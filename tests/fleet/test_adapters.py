@@ -53,11 +53,11 @@ def test_what_others_run_counts_where_they_do():
 
 def test_nobody_waits_where_nothing_is_said_of_places():
     known = AdapterSlots()
-    assert not known
     known.listed(A, ("sql", "law"))
     known.told(A, None, ())
     known.began(R1, A, "sql")
-    assert not known and full(known, "law") == []
+    assert not known.are_told
+    assert full(known, "law") == []
 
 
 def test_nothing_is_kept_of_who_left():

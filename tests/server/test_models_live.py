@@ -135,7 +135,7 @@ def test_a_name_leads_to_its_model_in_every_protocol(bench: Bench, protocol: str
 
 
 def test_a_run_stays_on_the_model_that_it_drew(bench: Bench) -> None:
-    drawn = []
+    drawn: list[str] = []
     for run in range(12):
         models = {bench.ask("smart", f"run-{run}", turn=turn).body["model"] for turn in range(3)}
         assert len(models) == 1
