@@ -59,11 +59,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _refuse_repeats("pools.replicas: the url", urls)
         _refuse_repeats("pools.replicas: the name", [name for pool in self.pools for name in pool.names()])
         _refuse_repeats("models: the name", [model.name for model in self.models])
-        pools = {pool.name for pool in self.pools}
-        for model in self.models:
-            for target in model.targets:
-                if target.pool is not None and target.pool not in pools:
-                    raise ValueError(f"models: {model.name}: there is no pool {target.pool!r}")
         if self.server.allow_public_without_keys:
             return
         has_control_keys = bool(self.server.control_key_hashes or self.server.control_read_key_hashes)

@@ -54,11 +54,15 @@ class ModelChoices:
     def route(self, live: LiveRequest, named: NamedModel) -> None:
         """For a request that has arrived, and whose session is known if it has one."""
         session = self._session(live)
-        choice = session.runs_on.get(named.name) if session is not None else None
-        if choice is None or not named.leads_to(choice.target):
-            choice = Choice(named.draw(live.session_id))
-            if session is not None:
-                session.runs_on[named.name] = choice
+        known = session.runs_on.get(named.name) if session is not None else None
+        if known is not None and not named.leads_to(known.target):
+            known = None
+        choice = known or Choice(named.draw(live.session_id))
+        if not self._is_for_home(choice.target, live):
+            at_home = [each for each in named.all_targets() if self._is_for_home(each, live)]
+            choice = Choice(at_home[0]) if at_home else choice
+        if session is not None and known is None:
+            session.runs_on[named.name] = choice
         live.route = Route(named=named, choice=choice)
 
     def falls_back_at_once(self, live: LiveRequest, *, now: float) -> bool:
@@ -66,7 +70,7 @@ class ModelChoices:
         it; then it is decided."""
         route, session = live.route, self._session(live)
         assert route is not None
-        if session is not None:
+        if session is not None and live.home is None:
             route.choice = session.runs_on.get(route.named.name, route.choice)
         live.pool = self._pool(route.choice.target, live)
         live.model = self._fleet.served_by_some(live.pool, live.runs_on)
@@ -146,6 +150,14 @@ class ModelChoices:
         if home is not None:
             return home.facts.pool
         return target.pool or self._fleet.pool_for(target.model)
+
+    def _is_for_home(self, target: Target, live: LiveRequest) -> bool:
+        """Whether the replica that has what it builds on, if there is one, may be asked for this."""
+        home = self._fleet.get(live.home) if live.home is not None else None
+        if home is None:
+            return True
+        facts = home.facts
+        return target.pool in (None, facts.pool) and (not facts.models or target.model in facts.models)
 
     def _session(self, live: LiveRequest) -> Session | None:
         session: SessionId | None = live.session_id

@@ -90,8 +90,12 @@ class NamedModel:
         """What its turns may run on, in the order in which that is tried; each once."""
         return list(dict.fromkeys(each.draw(session) for each in (self, *self.fallbacks)))
 
+    def all_targets(self) -> list[Target]:
+        """Whatever anybody draws, or falls back to."""
+        return [target for each in (self, *self.fallbacks) for target in each.targets]
+
     def leads_to(self, target: Target) -> bool:
-        return any(target in each.targets for each in (self, *self.fallbacks))
+        return target in self.all_targets()
 
 
 def named_models(configs: Sequence[ModelConfig]) -> Mapping[str, NamedModel]:

@@ -204,6 +204,32 @@ def test_stored_state_stays_where_it_is():
     assert play.session.runs_on["safe"].target.model == "B"
 
 
+def test_who_builds_on_stored_state_asks_for_what_its_replica_has():
+    """Also where the session is forgotten and draws anew, or went on elsewhere."""
+    half = {"name": "half", "targets": [{"model": "B"}, {"model": "S"}]}
+    play = play_with(half)
+    for number in range(20):
+        play >> arrived(f"r{number}", model="half")
+        _, replica, model, _ = sent(play)
+        play >> at_once(f"r{number}", state_ids=(f"resp_{number}",)) >> session_finished(play.session.id)
+        play >> arrived(f"r{number}-b", model="half", state_ids=(f"resp_{number}",))
+        assert sent(play)[1:3] == (replica, model)
+        play >> at_once(f"r{number}-b") >> session_finished(play.session.id)
+
+
+def test_an_old_response_is_built_on_where_it_is_though_the_run_went_elsewhere():
+    play = play_with({**SAFE, "fallback_mid_run": True}, core={"max_outage_s": 0})
+    for request, replica in (("r1", "b"), ("r2", "s")):
+        play >> arrived(request, model="safe", explicit=stated("one"))
+        assert sent(play)[1] == replica
+        play >> at_once(request, state_ids=(f"resp_{request}",)) >> down("b")
+    play >> up("b", pool="big", models=("B",))
+    for old, place in (("r1", ("b", "B")), ("r2", ("s", "S"))):
+        play >> arrived(f"{old}-b", model="safe", explicit=stated("one"), state_ids=(f"resp_{old}",))
+        assert sent(play)[1:3] == place
+        play >> at_once(f"{old}-b")
+
+
 def test_who_waited_for_long_falls_back_to_where_there_is_room():
     play = play_with({**SAFE, "fallback_after_s": 2}, max_running_per_replica=1)
     play >> arrived("r1", model="B")
