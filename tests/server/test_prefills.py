@@ -138,8 +138,8 @@ async def test_its_prompt_goes_ahead_and_it_follows(start):
 async def test_its_prompt_asks_for_the_model_that_its_name_leads_to(start):
     play = await stolen(start, models=({"name": "m", "targets": [{"model": "Qwen/Qwen3-32B"}]},))
     await eventually(lambda: play.moves == ["ready"])
-    assert {json.loads(each.body)["model"] for each in play.prefills} == {"Qwen/Qwen3-32B"}
     await play.went_on()
+    assert {json.loads(each.body)["model"] for each in play.prefills} == {"Qwen/Qwen3-32B"}
 
 
 async def test_who_goes_on_sooner_stays_and_the_replica_need_not_go_on(start):
