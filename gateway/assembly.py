@@ -16,6 +16,7 @@ from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId
 from gateway.domain.lessons import Notes
 from gateway.fleet.health import FleetHealth
 from gateway.fleet.trickle import Trickle
+from gateway.routing.models import named_models
 from gateway.routing.placement import PlacementPolicy
 from gateway.routing.predicted import PredictedPlacement
 from gateway.routing.state_residence import StateResidence
@@ -59,6 +60,7 @@ def assemble(
         forecasts=forecasts,
         trickle=Trickle(config.trickle),
         notes=notes,
+        named_models=named_models(config.models),
     )
 
 

@@ -128,6 +128,14 @@ class WaitingRoom:
             return None
         return self._by_deadline[0][2].request
 
+    def prolong_first(self, deadline_s: float) -> None:
+        """The turn whose deadline comes first gets a later one."""
+        waiting = self._by_deadline[0][2]
+        waiting.deadline_s = deadline_s
+        self._entries += 1
+        heapq.heapreplace(self._by_deadline, (deadline_s, self._entries, waiting))
+        self._drop_left()
+
     def next_deadline_s(self) -> float | None:
         return self._by_deadline[0][0] if self._by_deadline else None
 

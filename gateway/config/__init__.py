@@ -18,6 +18,7 @@ from gateway.config.upstream import PoolConfig, UpstreamConfig
 from gateway.core.coordinator import CoordinatorConfig
 from gateway.fleet.circuit_breaker import HealthConfig
 from gateway.fleet.trickle import TrickleConfig
+from gateway.routing.models import ModelConfig
 from gateway.routing.predicted import RoutingConfig
 from gateway.routing.state_residence import StateResidenceConfig
 from gateway.tool_probe.boundaries import ToolBoundariesConfig
@@ -29,6 +30,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Everything that can be set. Field names are the sections of the TOML file."""
 
     pools: tuple[PoolConfig, ...]
+    models: tuple[ModelConfig, ...] = ()
     tenants: tuple[TenantConfig, ...] = ()
     server: ServerConfig = ServerConfig()
     upstream: UpstreamConfig = UpstreamConfig()
@@ -56,6 +58,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         urls = [replica.url.rstrip("/") for pool in self.pools for replica in pool.replicas]
         _refuse_repeats("pools.replicas: the url", urls)
         _refuse_repeats("pools.replicas: the name", [name for pool in self.pools for name in pool.names()])
+        _refuse_repeats("models: the name", [model.name for model in self.models])
         if self.server.allow_public_without_keys:
             return
         has_control_keys = bool(self.server.control_key_hashes or self.server.control_read_key_hashes)

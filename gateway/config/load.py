@@ -47,6 +47,7 @@ def load_config(path: str | None, environ: Mapping[str, str], flags: Mapping[str
     except UnicodeEncodeError:
         raise ConfigError(f"{', '.join(origins.values()) or source}: not valid UTF-8") from None
     _check_profiles(config, source)
+    _check_targets(config, source)
     return config
 
 
@@ -58,6 +59,14 @@ def _check_profiles(config: Config, source: str) -> None:
                     load_profile(profile)
             except ProfileError as error:
                 raise ConfigError(f"{source}: pools: profile: {error}") from None
+
+
+def _check_targets(config: Config, source: str) -> None:
+    pools = {pool.name for pool in config.pools}
+    for model in config.models:
+        for target in model.targets:
+            if target.pool is not None and target.pool not in pools:
+                raise ConfigError(f"{source}: models: {model.name}: there is no pool {target.pool!r}")
 
 
 def read_api_key(env: str | None, file: str | None, environ: Mapping[str, str]) -> str | None:

@@ -6,6 +6,7 @@ import msgspec
 
 from gateway.domain.decision import Placement, Refusal, SessionRef
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.model_choice import Fallback
 from gateway.domain.records import Record
 from gateway.domain.turn_trace import TurnTrace
 
@@ -26,6 +27,10 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """For engines that order by it: the lowest goes first (`gateway/workflow/engine_order.py`)."""
     rank: int | None = None
     """Of a server's engines (`gateway/routing/ranks.py`); None if which one is its own matter."""
+    model: str | None = None
+    """What the replica is to be asked for; None: what the client asks for."""
+    fallback: Fallback | None = None
+    """Why that is not what its name leads to."""
 
 
 @final

@@ -5,6 +5,7 @@ request along its lifecycle, keeps the books of sessions and replicas, and write
 """
 
 import contextlib
+from collections.abc import Mapping
 from typing import Annotated, assert_never
 
 import msgspec
@@ -19,6 +20,7 @@ from gateway.core.forecasts import Forecasts
 from gateway.core.gate import Gate
 from gateway.core.lifecycle import FINAL_STATES, LifecycleError, State, Step
 from gateway.core.live import LiveRequest
+from gateway.core.model_choices import ModelChoices
 from gateway.core.replicas import Replicas
 from gateway.core.session_book import SessionBook
 from gateway.core.stream import Stream
@@ -32,6 +34,7 @@ from gateway.domain.request import Answer, Work
 from gateway.domain.shares import Share
 from gateway.errors import http_status
 from gateway.fleet.trickle import Trickle
+from gateway.routing.models import NamedModel
 from gateway.routing.placement import PlacementPolicy
 
 _OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"}
@@ -62,6 +65,7 @@ class Coordinator:
         sessions: SessionBook,
         forecasts: Forecasts,
         trickle: Trickle,
+        named_models: Mapping[str, NamedModel],
         notes: Notes | None = None,
     ) -> None:
         """`notes`: of what is learned, for other gateways; None if there are none."""
@@ -89,6 +93,7 @@ class Coordinator:
             to_engines=self._to_engines,
         )
         self.waiting_room = self.gate.waiting_room
+        self.models = ModelChoices(named_models, fleet, self.gate, sessions.sessions, self.live, self._admit)
         self._replicas = Replicas(fleet, self.gate, admission, sessions.predictor, forecasts, self._stream)
         self.taught = Taught(notes, fleet, sessions.predictor, admission, forecasts)
         self.is_draining, self._timeouts = False, 0
@@ -251,9 +256,10 @@ class Coordinator:
         self.live[event.request] = live  # first of all: nobody hangs whose home cannot be found
         home = self.sessions.find_home(event.tenant, facts) if facts.state_ids else None
         live.home = home.replica if home else None
-        live.pool = self.fleet.pool_for(facts.model, live.home)
-        live.model = self.fleet.served_by_some(live.pool, facts.model)
-        refusal = self._refusal_at_the_door(live)
+        named = self.models.named.get(facts.model or "") if self.models.named else None
+        if named is None:
+            live.pool = self.fleet.pool_for(facts.model, live.home)
+        refusal = self._refusal_at_the_door(live, named)
         if refusal is not None:
             self._refuse(live, refusal, now=now)
             return
@@ -267,21 +273,27 @@ class Coordinator:
             self._tell(found, now=now)
             if self.sessions.are_too_many:
                 self._tell(self.sessions.expire(now=now), now=now)
+        if named is not None:
+            self.models.route(live, named)
         self._admit(live, now=now)
 
-    def _refusal_at_the_door(self, live: LiveRequest) -> Refusal | None:
+    def _refusal_at_the_door(self, live: LiveRequest, named: NamedModel | None) -> Refusal | None:
         if self.is_draining:
             return refusals.draining()
         if self._config.is_unknown_state_refused:
             unknown = self.sessions.first_unknown_state(live.tenant, live.facts)
             if unknown is not None:
                 return refusals.unknown_state(unknown)
-        return refusals.unknown_model(live.facts.model) if live.pool is None else None
+        return refusals.unknown_model(live.facts.model) if live.pool is None and named is None else None
 
     def _admit(self, live: LiveRequest, *, now: float) -> None:
         """Submits, parks or refuses a request that is new, whose attempt failed, or whose replicas left."""
-        refusal = self.gate.ask(live, now=now)
-        if refusal is not None:
+        if live.route is None:
+            live.model = self.fleet.served_by_some(live.pool, live.facts.model)
+        elif self.models.falls_back_at_once(live, now=now):
+            return
+        refusal = self.gate.ask(live, now=now) if live.pool else refusals.unknown_model(live.facts.model)
+        if refusal is not None and not self.models.spares(live, refusal, now=now):
             self._refuse(live, refusal, now=now)
 
     def _refuse(self, live: LiveRequest, refusal: Refusal, *, now: float) -> None:
@@ -369,15 +381,21 @@ class Coordinator:
         live.step(Step.FAIL)
         self.gate.leave_replica(live, "failed", None, blames_replica=not event.is_local, now=now)
         live.attempts += event.resends
+        if live.route is not None:
+            live.route.choice.begun -= 1
         if event.is_local:
             live.tried.pop()  # nothing speaks against this replica, and it may be the session's home
         may_repeat = not event.timed_out and (not event.was_sent or live.facts.is_replayable)
         if may_repeat and live.attempts < self._config.max_attempts:
             is_elsewhere = bool(self.gate.candidates(live.lane))
+            if not is_elsewhere and self.models.falls_back(live, now=now):
+                return
             if not is_elsewhere and self._config.max_outage_s:
                 live.tried.clear()  # then wherever somebody is there again
             if is_elsewhere or not live.tried:
                 self._admit(live, now=now)
+                return
+            if self.models.falls_back(live, is_refused=True, now=now):
                 return
         self._refuse(live, refusals.attempt_failed(event), now=now)
 
@@ -386,6 +404,8 @@ class Coordinator:
     def _timer_fired(self, *, now: float) -> None:
         while (request := self.waiting_room.first_expired(now=now)) is not None:
             live = self.live[request]
+            if live.route is not None and self.models.deadline_came(live, now=now):
+                continue
             self.gate.leave_waiting_room(live, now=now)
             self._timeouts += 1
             self._refuse(live, refusals.waited_too_long(self._timeouts, live.waits_for), now=now)

@@ -11,6 +11,7 @@ import msgspec
 
 from gateway.domain.fleet import Abilities, ReplicaFacts, ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId
+from gateway.fleet.adapters import AdapterSlots
 from gateway.fleet.circuit_breaker import BreakerState, HealthConfig
 from gateway.fleet.health import FleetHealth
 
@@ -49,6 +50,7 @@ class Fleet:
         """Models that not all replicas of a pool serve."""
         self._to_be_drained: set[ReplicaId] = set()
         """An operator drained them before they were known: members that have not come up."""
+        self.adapters = AdapterSlots()
         self.forgotten: list[ReplicaId] = []
         """Lately; whoever tells others of them clears it."""
 
@@ -67,6 +69,7 @@ class Fleet:
         if facts.pool not in self._pools or (state is not None and state.facts.pool != facts.pool):
             raise ValueError(f"replica {facts.id} cannot be in pool {facts.pool}")
         self.health.came_up(facts.id, facts.pool, now=now)
+        self.adapters.listed(facts.id, facts.adapters)
         if state is None:
             is_draining = facts.id in self._to_be_drained
             self._to_be_drained.discard(facts.id)
@@ -111,6 +114,7 @@ class Fleet:
         if state.is_leaving and not state.running and not state.light:
             del self._replicas[state.facts.id]
             self.health.forget(state.facts.id)
+            self.adapters.left(state.facts.id)
             self.forgotten.append(state.facts.id)
             self._look_at_models(state.facts.pool)
 
@@ -168,6 +172,16 @@ class Fleet:
             )
             for load in found
         ]
+
+    def without_slot(self, model: str | None, candidates: Sequence[ReplicaLoad]) -> frozenset[ReplicaId]:
+        """Where an adapter would wait for others to end."""
+        return frozenset(
+            load.replica
+            for load in candidates
+            if self.adapters.is_full(
+                load.replica, model, have_others=self._replicas[load.replica].elsewhere > 0
+            )
+        )
 
     def served_by_some(self, pool: PoolId | None, model: str | None) -> str | None:
         """The model, if some replicas of the pool say that they serve it, and others that they serve others

@@ -245,7 +245,7 @@ class Forecasts:
             each.lessons.per_s = each.told.per_s = share
 
     def _of_model(self, live: LiveRequest) -> TokensPerByte:
-        owner, model = live.owner, live.facts.model
+        owner, model = live.owner, live.runs_on
         known = self._models.get(owner, model)
         if known is None:
             known = TokensPerByte()

@@ -155,6 +155,7 @@ class Gate:
         """Its place on a replica, if it was never sent there."""
         if live.replica is not None:
             self._fleet.ended(live.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
+            self._fleet.adapters.ended(live.request)
             live.replica = None
 
     def candidates(self, lane: Lane) -> list[ReplicaLoad]:
@@ -204,6 +205,23 @@ class Gate:
             self.leave_waiting_room(live, now=now)
             self._trickle.over(live.request)
         return stranded
+
+    def misplaced(self, pool: PoolId, *, now: float) -> list[LiveRequest]:
+        """Takes those out of the waiting room who wait in a lane that was theirs while the pool's replicas
+        listed other models."""
+        waiting = [self._live[each.request] for each in self.waiting_room if each.lane.pool == pool]
+        found = [live for live in waiting if self._fleet.served_by_some(pool, live.runs_on) != live.model]
+        for live in found:
+            self.leave_waiting_room(live, now=now)
+            self._trickle.over(live.request)
+        return found
+
+    def withdraw(self, live: LiveRequest, *, now: float) -> None:
+        """It does not run in this pool after all."""
+        if live.request in self.waiting_room:
+            self.leave_waiting_room(live, now=now)
+        self._trickle.over(live.request)
+        self._admission.turn_over(live.request, None, now=now)
 
     def tell_of_health(self, *, now: float) -> None:
         for changed in self._fleet.health.said:
@@ -278,7 +296,10 @@ class Gate:
             turn=live.request,
             agent=live.facts.transcript.agent,
             pauses=bool(answer.tool_calls),
-            is_movable=live.facts.is_replayable and not answer.state_ids and live.home is None,
+            is_movable=live.facts.is_replayable
+            and not answer.state_ids
+            and live.home is None
+            and live.model is None,
             now=now,
         )
         if self.placement.looks_around and len(self._fleet) > 1:
@@ -305,6 +326,8 @@ class Gate:
         assert live.replica is not None and live.pool is not None
         replica, live.replica = live.replica, None
         self._fleet.ended(replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
+        if self._fleet.adapters.running:
+            self._fleet.adapters.ended(live.request)
         self.pools_with_room[live.pool] = None
         self._fleet.health.ended(
             live.request,
@@ -343,26 +366,37 @@ class Gate:
         live.step(Step.WAIT)
         live.parked_s = now
         live.waits_for = wait.reason
-        most_s = self._max_held_s if live.facts.takes_keep_alives else self._max_wait_s
-        longest_s = self._max_outage_s if wait.reason is WaitReason.NO_REPLICA else most_s
+        deadline_s = self.deadline_s(live)
+        if live.route is not None and (patience_s := live.route.patience_s) is not None:
+            deadline_s = min(deadline_s, now + max(0.0, patience_s - live.waited_s))
         self.waiting_room.enter(
             Waiting(
                 request=live.request,
                 lane=live.lane,
                 body_bytes=live.facts.body_bytes,
                 arrived_s=live.arrived_s,
-                deadline_s=now + max(0.0, min(longest_s, most_s - live.waited_s)),
+                deadline_s=deadline_s,
                 is_held=wait.reason not in (WaitReason.CONCURRENCY_FULL, WaitReason.NO_REPLICA),
             )
         )
         self._stream.waited(live, wait, len(self.waiting_room), now=now)
+
+    def deadline_s(self, live: LiveRequest) -> float:
+        """Until when it may wait, as it waits now."""
+        most_s = self._max_held_s if live.facts.takes_keep_alives else self._max_wait_s
+        longest_s = self._max_outage_s if live.waits_for is WaitReason.NO_REPLICA else most_s
+        return live.parked_s + max(0.0, min(longest_s, most_s - live.waited_s))
 
     def _submit(self, live: LiveRequest, candidates: list[ReplicaLoad], *, now: float) -> None:
         asked = NOTHING_KNOWN
         if live.session is not None:
             facts = live.facts
             tokens = partial(self._forecasts.expected_tokens, live)
-            asked = Asked(now, AgentKey(live.owner, facts.transcript.agent), facts.body_bytes, tokens)
+            agent = AgentKey(live.owner, facts.transcript.agent)
+            waits_at = (
+                self._fleet.without_slot(live.runs_on, candidates) if self._fleet.adapters.are_told else ()
+            )
+            asked = Asked(now, agent, facts.body_bytes, tokens, waits_at)
         placement = self.placement.place(candidates, live.session, asked)
         if self.migrations and live.session is not None:
             self.migrations.goes_on(live.session.session, live.session.thread)
@@ -377,6 +411,8 @@ class Gate:
         live.tried.append(placement.replica)
         live.attempts += 1
         self._fleet.submitted(placement.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
+        if self._fleet.adapters.are_told:
+            self._fleet.adapters.began(live.request, placement.replica, live.runs_on)
         expected = self._forecasts.sent(live, placement.replica, now=now)
         first_s, end_s, worst_s, output_tokens = None, float("inf"), 0.0, None
         if expected is not None and self._forecasts.is_experienced(placement.replica):
@@ -396,6 +432,10 @@ class Gate:
         )
         told = self._to_engines.with_request(live, placement.replica, now=now)
         self._stream.submitted(live, placement, expected, told.service_class, now=now)
+        route = live.route
+        if route is not None:
+            route.choice.begun += 1
+            self._stream.model_chosen(live, route, now=now)
         live.step(Step.SUBMIT)
         self._out.append(
             Dispatch(
@@ -407,6 +447,8 @@ class Gate:
                 hint=told.hint,
                 priority=told.priority,
                 rank=self.ranks.of(live.session.session, placement.replica) if live.session else None,
+                model=live.runs_on if route is not None else None,
+                fallback=route.fallback if route is not None else None,
             )
         )
 

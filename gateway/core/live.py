@@ -8,7 +8,30 @@ from gateway.core.lifecycle import TRANSITIONS, LifecycleError, State, Step, adv
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Edge, SessionRef, WaitReason
 from gateway.domain.ids import NOBODYS, PoolId, ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.model_choice import Choice, Fallback, Target
 from gateway.domain.request import RequestFacts
+from gateway.routing.models import NamedModel
+
+
+class Route(msgspec.Struct, kw_only=True, eq=False):
+    """Of a request for a name of the operator's: which model runs it."""
+
+    named: NamedModel
+    choice: Choice
+    """Of its session, if it has one."""
+    tried: list[Target] = []
+    """What it is not sent to again."""
+    why: Fallback | None = None
+    """If it fell back itself."""
+
+    @property
+    def fallback(self) -> Fallback | None:
+        return self.why or (Fallback.EARLIER if self.choice.is_fallback else None)
+
+    @property
+    def patience_s(self) -> float | None:
+        """How long it waits before it falls back; None: until it would be refused."""
+        return None if self.choice.begun else self.named.fallback_after_s
 
 
 class LiveRequest(msgspec.Struct, kw_only=True):
@@ -25,6 +48,8 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     """The only replica that may run it, because the state it builds on lives there."""
     model: str | None = None
     """What a replica has to serve to run it, if some of its pool do not."""
+    route: Route | None = None
+    """None where it names its model itself."""
     arrived_s: float
     state: State = State.UNDECIDED
     story: list[Step] = []
@@ -56,6 +81,11 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     @property
     def session_id(self) -> SessionId | None:
         return self.session.session if self.session else None
+
+    @property
+    def runs_on(self) -> str | None:
+        """The model, as its replicas know it."""
+        return self.route.choice.target.model if self.route is not None else self.facts.model
 
     @property
     def lane(self) -> Lane:

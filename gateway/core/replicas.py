@@ -42,7 +42,7 @@ class Replicas:
         """Returns those that have to be decided anew, since where they were to run is gone."""
         match event:
             case ev.ReplicaCameUp():
-                self._came_up(event, now=now)
+                return self._came_up(event, now=now)
             case ev.ReplicaWentDown():
                 return self._went_down(event.replica, event.why, now=now)
             case ev.ReplicaDrained():
@@ -88,11 +88,18 @@ class Replicas:
             self._predictor.replica_left(replica)
         self._fleet.forgotten.clear()
 
-    def _came_up(self, event: ev.ReplicaCameUp, *, now: float) -> None:
+    def _came_up(self, event: ev.ReplicaCameUp, *, now: float) -> list[LiveRequest]:
+        pool = event.facts.pool
+        before = self._fleet.get(event.facts.id)
+        had = before.facts.models if before is not None else ()
         if self._fleet.came_up(event.facts, now=now):
             self._stream.replica_changed(event.facts.id, "up", "is healthy", now=now)
-            self._gate.room_may_be(event.facts.pool)
-            self._tell_admission(event.facts.pool, now=now)
+            self._gate.room_may_be(pool)
+            self._tell_admission(pool, now=now)
+        if event.facts.models == had:
+            return []
+        self._gate.room_may_be(pool)
+        return self._gate.misplaced(pool, now=now) + self._gate.strand(pool, now=now)
 
     def _went_down(self, replica: ReplicaId, why: str, *, now: float) -> list[LiveRequest]:
         gone = self._fleet.get(replica)
@@ -124,5 +131,6 @@ class Replicas:
             self._admission.engine_reported(replica.facts.pool, event.replica, event.signals, now=now)
             self._predictor.engine_reported(event.replica, event.signals.kv_used)
             self._gate.placement.engine_reported(event.replica, event.signals)
+            self._fleet.adapters.told(event.replica, event.signals.most_adapters, event.signals.adapters)
             if event.signals.ranks is not None:
                 self._gate.ranks.replica_has(event.replica, event.signals.ranks)

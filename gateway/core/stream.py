@@ -4,7 +4,7 @@ The coordinator says what happened; this says it in the words of `domain/records
 """
 
 from gateway.core.commands import Command
-from gateway.core.live import LiveRequest
+from gateway.core.live import LiveRequest, Route
 from gateway.domain import records as rec
 from gateway.domain.decision import Placement, Refusal, Wait, WaitReason
 from gateway.domain.ids import ReplicaId
@@ -81,6 +81,18 @@ class Stream:
                 attempt=live.attempts,
                 expected=expected,
                 engine_class=engine_class,
+            )
+        )
+
+    def model_chosen(self, live: LiveRequest, route: Route, *, now: float) -> None:
+        self.append(
+            rec.ModelChosen(
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
+                asked=route.named.name,
+                model=route.choice.target.model,
+                fallback=route.fallback,
             )
         )
 

@@ -27,6 +27,10 @@ class EngineSignals(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens looked up in the prefix cache; a counter."""
     prefix_hit: int | None = None
     """Of these, tokens found; a counter."""
+    most_adapters: int | None = None
+    """Different LoRA adapters that may run at a time."""
+    adapters: tuple[str, ...] = ()
+    """Those that run."""
 
 
 class SessionKv(msgspec.Struct, frozen=True, kw_only=True):

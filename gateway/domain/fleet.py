@@ -28,6 +28,8 @@ class ReplicaFacts(msgspec.Struct, frozen=True, kw_only=True):
     abilities: Abilities = Abilities()
     models: tuple[str, ...] = ()
     """Served model names, as the backend lists them; empty while unknown."""
+    adapters: tuple[str, ...] = ()
+    """Of these, LoRA adapters of another one."""
 
 
 class ReplicaLoad(msgspec.Struct, frozen=True, gc=False):

@@ -18,6 +18,7 @@ import msgspec
 
 from gateway.domain.decision import Edge, Guess, PlacementReason, RefusalReason, SessionSource, WaitReason
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.model_choice import Fallback
 from gateway.domain.request import Claims, Protocol, Usage
 
 
@@ -156,6 +157,18 @@ class Routed(_Record, frozen=True, kw_only=True, tag="routing"):
     replica: ReplicaId
     reason: PlacementReason
     waited_ms: float
+
+
+class ModelChosen(_Record, frozen=True, kw_only=True, tag="model"):
+    """A turn for a name of the operator's was sent; `routing` says where."""
+
+    turn: RequestId
+    session: SessionId | None
+    asked: str
+    model: str
+    """What its replica is asked for instead."""
+    fallback: Fallback | None
+    """Why that is not what the name leads to."""
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -313,6 +326,7 @@ Record = (
     | TurnWouldWait
     | WindowUpdated
     | Routed
+    | ModelChosen
     | GpuSubmit
     | GpuFirstToken
     | GpuEnd

@@ -3,6 +3,7 @@
 import msgspec
 
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.model_choice import Target
 
 
 class TurnTrace(msgspec.Struct, kw_only=True, array_like=True, gc=False):
@@ -47,3 +48,5 @@ class TurnTrace(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     output_tokens: int | None = None
     states: tuple[tuple[bytes, ReplicaId], ...] = ()
     """Keys of what it stored at a replica, and which one that is."""
+    runs_on: tuple[tuple[str, Target, bool], ...] = ()
+    """What the operator's names of models mean for its session, and whether it fell back to that."""

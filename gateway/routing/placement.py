@@ -6,7 +6,7 @@ Invariants: the chosen replica is one of the candidates; among equally loaded on
 chosen wins, so equal replicas take turns.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
@@ -29,6 +29,8 @@ class Asked(msgspec.Struct, frozen=True):
     body_bytes: int = 0
     tokens: Callable[[], float] = float
     """Of its prompt, as expected. Asking takes some µs."""
+    waits_at: Collection[ReplicaId] = ()
+    """Where it would wait for a place for its adapter."""
 
 
 NOTHING_KNOWN = Asked()

@@ -7,8 +7,10 @@ Theory of operation. Replicas are compared by one cost, in seconds. It is the pr
 turn there, its prompt computed as far as it is not held there; the time by which that prefill holds up those
 that run there; and, as a session will make many more turns, one more turn of each session that lives there
 then, with what has to be computed again because the KV cache cannot hold all of them when they are grown as
-sessions of their agent are in the end. A turn that has a home stays, without anything being predicted (which
-takes some µs), unless others run far fewer, its home is slow, or those that live there do not fit any more.
+sessions of their agent are in the end. Where a turn's LoRA adapter would wait for a place, another adapter's
+turns have to end first, which is taken to last one usual turn. A turn that has a home stays, without anything
+being predicted (which takes some µs), unless others run far fewer, its home is slow, or those that live there
+do not fit any more.
 
 Invariants: the chosen replica is one of the candidates; those of `KvLedger`; a home is compared with at most
 `_LOOKED_AT` others.
@@ -162,6 +164,8 @@ class PredictedPlacement(PlacementPolicy):
             again_s = self._alone_s(fastest, min(self._context_tokens, max(0.0, lacks) / there), 0.0, 1)
             pace = max(1.0, alone_s[load.replica] / alone_s[fastest] / _ALIKE)
             cost_s = self._turn_s(load, session, tokens, asked)
+            if load.replica in asked.waits_at:
+                cost_s += alone_s[load.replica] * load.slower
             cost_s += there * pace * (alone_s[fastest] * load.slower + again_s)
             found.append((cost_s, load.replica))
         return found

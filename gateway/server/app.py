@@ -110,6 +110,7 @@ class Gateway:
             on_down=self._replica_went_down,
             has_several_pools=len(config.pools) > 1,
             are_ordered=config.hints.priority,
+            named_models=[model.name for model in config.models],
         )
         self.hints = self.observation.hints = HintSender(self._replicas, self._tasks)
         self._engines = EngineWatch(

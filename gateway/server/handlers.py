@@ -7,7 +7,7 @@ it is left.
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from functools import partial
 from http import HTTPStatus
 from urllib.parse import unquote
@@ -40,6 +40,7 @@ from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.facts import read_body_facts, reading_body_facts, unread_facts
+from gateway.wire.inflate import INFLATABLE, inflating
 from gateway.wire.observer import observe
 
 _log = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class Handlers:
         began_s = 0.0 if self._served & _OVERHEAD_OF_ONE_IN else self._driver.clock()
         visitor = request.head.visitor
         endpoint, path = visitor.endpoint, visitor.path
-        if self._health.has_several_pools and self._is_listing(request.head):
+        if self._health.lists_models and self._is_listing(request.head):
             client.respond(200, b"", msgspec.json.encode(self._health.merged_models()))
             return
         if len(request.body) < _READ_AT_ONCE and not request.head.facts.coding:
@@ -136,7 +137,12 @@ class Handlers:
         if not facts.is_readable and self._unread is not None:
             self._unread["oversized" if facts.is_oversized else "malformed"] += 1
         if path.startswith(_MODELS):
-            facts = msgspec.structs.replace(facts, model=unquote(path.removeprefix(_MODELS)))
+            name = unquote(path.removeprefix(_MODELS))
+            card = self._health.card_of(name) if request.head.method in ("GET", "HEAD") else None
+            if card is not None:
+                client.respond(200, b"", msgspec.json.encode(card))
+                return
+            facts = msgspec.structs.replace(facts, model=name)
         if self._are_keys_required and not facts.is_readable and facts.protocol is Protocol.RESPONSES:
             # Backends read more than we do (NaN, UTF-16): it may name another tenant's response.
             message = "The body could not be read."
@@ -148,6 +154,8 @@ class Handlers:
                 return
             for trace in left:
                 self._driver.send(ev.SessionAdopted(trace))
+        if request.head.facts.coding in INFLATABLE and facts.model in self._driver.coordinator.models.named:
+            request = await self._driver.in_slices(_inflating(request))
         with self._driver.open_ticket(visitor.tenant.id, facts) as ticket:
             ticket.began_s = began_s
             if self._traces is not None and (traceparent := request.head.facts.traceparent):
@@ -203,8 +211,10 @@ class Handlers:
                     continue
                 upstream = await self._attempt(ticket, decision, replica, request, facts)
                 if upstream is not None:
+                    if upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND:
+                        self._health.check_now(replica.id)  # it may have unloaded an adapter
                     if self._prefills is not None and decision.session is not None:
-                        self._prefills.keep(decision.session, request)
+                        self._prefills.keep(decision.session, request, _other_model(decision, facts))
                     if upstream.has_sent_all:  # else the transport holds the body, and it still counts
                         client.let_go_of_body()
                     return _Attempt(replica, upstream, told, held)
@@ -266,6 +276,7 @@ class Handlers:
             rank=decision.rank,
             is_readable=facts.is_readable,
             trace=self._traces.header(ticket.request, session_id) if self._traces is not None else None,
+            model=_other_model(decision, facts),
         )
         exchange = partial(
             replica.exchange,
@@ -310,3 +321,20 @@ class Handlers:
             return await relay.run()
         finally:
             del self._relays[relay]
+
+
+def _other_model(decision: Dispatch, facts: RequestFacts) -> str | None:
+    """What to ask the replica for, if that is not what the client asks for."""
+    return decision.model if decision.model != facts.model else None
+
+
+def _inflating(request: HttpRequest) -> Generator[None, None, HttpRequest]:
+    """The same request with a body that can be spliced into, in slices."""
+    head = request.head
+    plain = msgspec.structs.replace(
+        head,
+        headers=[field for field in head.headers if field[0].lower() != b"content-encoding"],
+        facts=msgspec.structs.replace(head.facts, coding=""),
+        passed_on={},
+    )
+    return HttpRequest(plain, (yield from inflating(request.body, head.facts.coding)))

@@ -24,6 +24,7 @@ from gateway.server.tenants import CREDENTIAL_HEADERS
 from gateway.upstream.replica import Replica
 from gateway.wire.body import ABSENT, read_as
 from gateway.wire.hop_by_hop import end_to_end
+from gateway.wire.model_name import with_model, with_model_in_form
 from gateway.wire.splice import Chunk, splice_fields
 from gateway.workflow.hints import signed
 
@@ -52,13 +53,16 @@ class Outbound:
         priority: int | None = None,
         rank: int | None = None,
         trace: bytes | None = None,
+        model: str | None = None,
     ) -> list[Chunk]:
         """Head and body, to be written in order; `hint`: what to tell the engine; `priority`: as `priority`
         says; `rank`: which engine of a server with several, unless the client says so; `trace`: a header line
-        instead of the client's own."""
+        instead of the client's own; `model`: what to ask for instead of what the client does."""
         head = request.head
         if hint is not None and replica.hint_key is not None:
             hint = signed(hint, replica.hint_key)
+        if model is not None:
+            request = _asking_for(model, request)
         body = self._body(request, abilities, hint, is_readable=is_readable)
         start = head.passed_on.get(replica)
         if start is None:
@@ -120,6 +124,17 @@ class Outbound:
         if fields:
             return splice_fields(request.body, fields)
         return [request.body] if request.body else []
+
+
+def _asking_for(model: str, request: HttpRequest) -> HttpRequest:
+    """The same request, for another model. Where a path names it, there is nothing to replace."""
+    facts, body = request.head.facts, request.body
+    if facts.is_form:
+        return HttpRequest(request.head, with_model_in_form(facts.content_type, body, model))
+    try:
+        return HttpRequest(request.head, with_model(body, model))
+    except ValueError:
+        return request
 
 
 def with_hint(body: bytes, hint: str) -> dict[str, Any]:

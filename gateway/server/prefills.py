@@ -24,6 +24,7 @@ from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import UpstreamError
 from gateway.upstream.moments import Run
 from gateway.upstream.replica import Replica
+from gateway.wire.model_name import with_model
 from gateway.wire.observer import observe
 from gateway.wire.prefill import may_be_prefilled, prefill_body
 from gateway.workflow.engine_order import BEHIND
@@ -49,15 +50,17 @@ class Prefills:
         self._answers: dict[UpstreamConnection, Replica] = {}
         """That have begun."""
 
-    def keep(self, session: SessionRef, request: HttpRequest) -> None:
-        """It is being answered; its client may go on with what the answer asks for."""
+    def keep(self, session: SessionRef, request: HttpRequest, model: str | None = None) -> None:
+        """It is being answered; its client may go on with what the answer asks for. `model`: what it was sent
+        to instead of the one that it names."""
         conversation = (session.session, session.thread)
         before = self._kept.pop(conversation, None)
         if before is not None:
             self._bytes -= _size(before)
         if not may_be_prefilled(request.head.visitor.endpoint.protocol):
             return
-        self._kept[conversation] = HttpRequest(request.head, request.body)  # theirs is emptied
+        body = request.body if model is None else with_model(request.body, model)
+        request = self._kept[conversation] = HttpRequest(request.head, body)  # theirs is emptied
         self._bytes += _size(request)
         while self._bytes > self._max_bytes:
             _, oldest = self._kept.popitem(last=False)

@@ -16,6 +16,10 @@ def receipts(decision: Dispatch | Refuse) -> bytes:
         source = session.source._value_  # `value` is a call of four functions
     if type(decision) is Dispatch:
         where = f"x-turnpike-replica: {decision.placement.replica}\r\n"
+        if decision.model is not None:
+            where += f"x-turnpike-model: {decision.model}\r\n"
+            if decision.fallback is not None:
+                where += f"x-turnpike-fallback: {decision.fallback._value_}\r\n"
         reason = decision.placement.reason._value_
     else:
         where, reason = "", decision.refusal.reason._value_

@@ -62,6 +62,7 @@ class Counts:
         self._waits: Counter[WaitReason] = Counter()
         self._would_wait: Counter[WaitReason] = Counter()
         self._placements: Counter[tuple[ReplicaId, PlacementReason]] = Counter()
+        self._models: Counter[tuple[str, str, str]] = Counter()
         self._ends: Counter[tuple[ReplicaId, str]] = Counter()
         self._refusals: Counter[RefusalReason] = Counter()
         self._malformed: Counter[str] = Counter()
@@ -85,6 +86,7 @@ class Counts:
             rec.TurnWaited: lambda each: self._waits.update([record.reason for record in each]),
             rec.TurnWouldWait: lambda each: self._would_wait.update([record.reason for record in each]),
             rec.Routed: self._count_placements,
+            rec.ModelChosen: self._count_models,
             rec.GpuFirstToken: self._count_first_tokens,
             rec.GpuEnd: self._count_ends,
             rec.ToolStart: lambda each: self._ready.add_ms([ms for record in each for ms in record.ready_ms]),
@@ -111,6 +113,12 @@ class Counts:
             "would_wait", "Turns that would have waited, in shadow mode", ["reason"], self._would_wait
         )
         yield _counter("placements", "Turns that were sent", ["replica", "reason"], self._placements)
+        yield _counter(
+            "models",
+            "Turns that were sent under a name of the operator's, by why they fell back, if they did",
+            ["asked", "model", "fallback"],
+            self._models,
+        )
         yield _counter(
             "attempts", "Requests sent to a replica, by how they ended", ["replica", "outcome"], self._ends
         )
@@ -193,6 +201,9 @@ class Counts:
     def _count_placements(self, records: list[rec.Routed]) -> None:
         self._queue.add_ms([record.waited_ms for record in records])
         self._placements.update([(record.replica, record.reason) for record in records])
+
+    def _count_models(self, records: list[rec.ModelChosen]) -> None:
+        self._models.update([(r.asked, r.model, r.fallback.value if r.fallback else "") for r in records])
 
     def _count_first_tokens(self, records: list[rec.GpuFirstToken]) -> None:
         for record in records:

@@ -5,12 +5,14 @@ are added up. What is missing or unreadable is None; a server that is no vLLM ha
 
 Names as in vLLM 0.32: `vllm:cache_config_info` (a gauge whose labels are the configuration),
 `vllm:kv_cache_usage_perc`, `vllm:num_requests_running` and `…_waiting`, `vllm:num_preemptions_total`,
-`vllm:prefix_cache_queries_total` and `…_hits_total`, and the same of the external cache behind it. With
+`vllm:prefix_cache_queries_total` and `…_hits_total`, and the same of the external cache behind it,
+`vllm:lora_requests_info` (whose value is when its labels were true). With
 `turnpike-vllm`: `turnpike_engine_blocks`, by what they are used for.
 """
 
 import re
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Final
 
 from gateway.domain.engine import EngineSignals
@@ -26,11 +28,14 @@ def read_vllm_metrics(text: str) -> EngineSignals:
     kv_tokens = 0
     blocks: dict[str, float] = {}
     ranks: set[str] = set()
+    loras = ("", 0.0)
     for name, labels, value in _samples(text[:_MAX_BYTES]):
         if name == "cache_config_info":
             kv_tokens += _kv_tokens(labels)
         elif name in ("kv_cache_usage_perc", "gpu_cache_usage_perc"):
             most_used = max(most_used or 0.0, value)
+        elif name == _LORAS:
+            loras = max(loras, (labels, value), key=itemgetter(1))
         elif name == _BLOCKS:
             state = dict(_LABEL.findall(labels)).get("state", "")
             blocks[state] = blocks.get(state, 0.0) + value
@@ -48,6 +53,10 @@ def read_vllm_metrics(text: str) -> EngineSignals:
         waiting=_whole(sums, "num_requests_waiting"),
         preemptions=_whole(sums, "num_preemptions_total"),
         ranks=_ranks(ranks),
+        most_adapters=_most_adapters(loras[0]),
+        adapters=tuple(
+            filter(None, dict(_LABEL.findall(loras[0])).get("running_lora_adapters", "").split(","))
+        ),
         kv_retained=retained,
         prefix_queried=_whole(sums, "prefix_cache_queries_total"),
         prefix_hit=_whole(sums, "prefix_cache_hits_total", "external_prefix_cache_hits_total"),
@@ -65,10 +74,12 @@ _WANTED: Final = frozenset(
         "prefix_cache_queries_total",
         "prefix_cache_hits_total",
         "external_prefix_cache_hits_total",
+        "lora_requests_info",
     )
 )
 
 
+_LORAS: Final = "lora_requests_info"
 _BLOCKS: Final = "turnpike_engine_blocks"
 _SAMPLE: Final = re.compile(rf"^(vllm:(?:{'|'.join(sorted(_WANTED))})|{_BLOCKS})([{{ ].*)$", re.MULTILINE)
 
@@ -111,6 +122,11 @@ def _ranks(labels: set[str]) -> int | None:
     if not count:
         return None
     return count if count <= _MOST_RANKS and labels == set(map(str, range(count))) else 1
+
+
+def _most_adapters(labels: str) -> int | None:
+    most = dict(_LABEL.findall(labels)).get("max_lora", "")
+    return int(most) if most.isdecimal() and 0 < len(most) < 7 else None
 
 
 def _whole(sums: dict[str, float], *names: str) -> int | None:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import aiohttp
@@ -45,11 +45,15 @@ class HealthChecks:
         on_down: Callable[[ReplicaId, str], None],
         has_several_pools: bool,
         are_ordered: bool = False,
+        named_models: Collection[str] = (),
     ) -> None:
         """`replicas` may change: those that are added are for the caller to `watch`. `are_ordered`: tell
-        engines which requests go first, if they understand it."""
+        engines which requests go first, if they understand it; `named_models`: names of the operator's, to be
+        listed with theirs."""
         self._are_ordered = are_ordered
-        self.has_several_pools = has_several_pools
+        self._named = tuple(named_models)
+        self.lists_models = has_several_pools or bool(named_models)
+        """Else what its only pool says is passed on."""
         self._replicas = replicas
         self._config = config
         self._on_up = on_up
@@ -82,9 +86,19 @@ class HealthChecks:
 
     def merged_models(self) -> dict[str, Any]:
         """The models of all pools as one OpenAI list; each model once."""
+        return {"object": "list", "data": list(self._cards().values())}
+
+    def card_of(self, model: str) -> dict[str, Any] | None:
+        """Of a name of the operator's."""
+        return self._cards().get(model) if model in self._named else None
+
+    def _cards(self) -> dict[str, dict[str, Any]]:
         found = [self._models.get(replica, []) for replica in self._replicas]
-        models = {model["id"]: model for listing in found for model in listing}
-        return {"object": "list", "data": list(models.values())}
+        cards = {
+            name: {"id": name, "object": "model", "created": 0, "owned_by": "turnpike"}
+            for name in self._named
+        }
+        return cards | {model["id"]: model for listing in found for model in listing}
 
     async def watch(self, replica: Replica) -> None:
         """Checks it for as long as it is a member."""
@@ -135,7 +149,10 @@ class HealthChecks:
         models = [m for m in data if _is_model(m)] if isinstance(data, list) else []
         self._models[replica.id] = models
         names = tuple(model["id"] for model in models)
-        return ReplicaFacts(id=replica.id, pool=replica.pool, abilities=abilities, models=names)
+        adapters = tuple(model["id"] for model in models if isinstance(model.get("parent"), str))
+        return ReplicaFacts(
+            id=replica.id, pool=replica.pool, abilities=abilities, models=names, adapters=adapters
+        )
 
     async def _learn_abilities(self, replica: Replica) -> Abilities:
         status, answer = await self._get(replica, "/version")

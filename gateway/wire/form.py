@@ -10,6 +10,12 @@ _MAX_PARTS = 64
 
 def read_form_field(content_type: str, body: bytes, name: str) -> str | None:
     """The text of the first part of that name; None if there is none, or it is not a short text."""
+    span = find_form_field(content_type, body, name)
+    return _decode_text(body[slice(*span)]) if span is not None else None
+
+
+def find_form_field(content_type: str, body: bytes, name: str) -> tuple[int, int] | None:
+    """Where the first part of that name begins and ends, with the line end behind it."""
     match = _BOUNDARY.search(content_type)
     if match is None:
         return None
@@ -23,7 +29,7 @@ def read_form_field(content_type: str, body: bytes, name: str) -> str | None:
         head_end = body.find(b"\r\n\r\n", at, at + _MAX_HEAD_BYTES)
         following = body.find(delimiter, at)
         if 0 <= head_end < following and wanted.search(body[at:head_end]) is not None:
-            return _decode_text(body[head_end + 4 : following])
+            return head_end + 4, following
         at = following
     return None
 

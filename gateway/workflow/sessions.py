@@ -25,6 +25,7 @@ from typing import Final
 
 from gateway.domain.decision import Edge, Guess, SessionRef, SessionSource
 from gateway.domain.ids import RequestId, SessionId, TenantId
+from gateway.domain.model_choice import Choice
 from gateway.domain.request import NO_WORDS, Answer, RequestFacts, Utterance
 from gateway.domain.turn_trace import TurnTrace
 from gateway.wire.hashing import hash_text
@@ -205,6 +206,7 @@ class Sessions(Shelf):
             is_twin=turn.is_twin or traces.has_twin(turn),
             has_secrets=turn.has_secrets,
             told_secrets=turn.told_secrets,
+            runs_on=tuple((name, each.target, each.is_fallback) for name, each in session.runs_on.items()),
         )
 
     def adopt(self, trace: TurnTrace, *, now: float) -> Session | None:
@@ -212,6 +214,8 @@ class Sessions(Shelf):
         that is new here."""
         known = self.get(trace.session)
         session = known or self.restore(trace, now=now)
+        for name, target, is_fallback in trace.runs_on:
+            session.runs_on[name] = Choice(target, is_fallback, begun=1)
         thread = self.thread_of(session, trace)
         if any(turn.request == trace.request for turn in session.log):
             return None

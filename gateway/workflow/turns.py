@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.domain.decision import SessionSource
 from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.model_choice import Choice
 from gateway.domain.request import RequestFacts
 
 ExplicitKey = tuple[TenantId, str, str]
@@ -159,6 +160,8 @@ class Session(msgspec.Struct, kw_only=True, eq=False):
     """The newest of those that may be parts of one run with it, if it is the first."""
     turns: int = 0
     live_turns: int = 0
+    runs_on: dict[str, Choice] = {}
+    """What the operator's names of models mean for it, of those that it asked for."""
     is_final: bool = False
     """Somebody said that the session is over; it ends with the last of its live turns."""
     explicit_keys: list[ExplicitKey] = []

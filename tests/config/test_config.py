@@ -42,6 +42,7 @@ def test_one_backend_is_enough():
         ),
         ({"tenants": [tenant("a", KEY), tenant("a", OTHER_KEY)]}, "tenants: the name 'a'"),
         ({"tenants": [tenant("a", KEY), tenant("b", KEY)]}, "tenants: the key"),
+        ({"models": [{"name": "a", "fallbacks": ["b"]}] * 2}, "models: the name 'a'"),
     ],
 )
 def test_nothing_is_there_twice(sections, complaint):

@@ -180,3 +180,11 @@ def test_a_file_that_python_cannot_hold_is_a_complaint(write, text):
 def test_a_variable_that_cannot_be_read_is_a_complaint(write, text):
     assert "TURNPIKE_SERVER__DRAIN_S" in complaint(write(""), {"TURNPIKE_SERVER__DRAIN_S": text})
     assert "TURNPIKE_SERVER__LISTEN" in complaint(write(""), {"TURNPIKE_SERVER__LISTEN": text})
+
+
+def test_a_pool_that_is_not_there_is_no_target():
+    models = [{"name": "smart", "targets": [{"model": "m", "pool": "big"}]}]
+    pools = [{"name": "big", "replicas": [{"url": "http://a:8000"}]}]
+    assert load_config(None, {}, {"pools": pools, "models": models}).models[0].targets[0].pool == "big"
+    said = complaint(flags={"pools": [{**pools[0], "name": "small"}], "models": models})
+    assert said == "settings: models: smart: there is no pool 'big'"

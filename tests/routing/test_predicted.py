@@ -44,8 +44,18 @@ class Fleet:
         self.policy = PredictedPlacement(config, self.oracle, random.Random(0))
         self.now = 0.0
 
-    def place(self, session, tokens=1000.0, edge=Edge.OPENS, agent=7, thread="1", owner=OWNER, **running):
-        asked = Asked(self.now, AgentKey(owner, agent), 4 * int(tokens), lambda: tokens)
+    def place(
+        self,
+        session,
+        tokens=1000.0,
+        edge=Edge.OPENS,
+        agent=7,
+        thread="1",
+        owner=OWNER,
+        waits_at=(),
+        **running,
+    ):
+        asked = Asked(self.now, AgentKey(owner, agent), 4 * int(tokens), lambda: tokens, waits_at)
         loads = [ReplicaLoad(ReplicaId(name), count) for name, count in running.items()]
         return self.policy.place(loads, turn(session, thread, edge), asked)
 
@@ -70,6 +80,13 @@ def turn(session, thread="1", edge=Edge.OPENS):
 def test_what_is_no_turn_goes_where_the_fewest_run():
     fleet = Fleet()
     assert fleet.policy.place([ReplicaLoad(A, 2), ReplicaLoad(B, 1)], None).replica == "b"
+
+
+def test_newcomers_go_where_their_adapter_has_a_place_unless_that_takes_longer():
+    fleet = Fleet()
+    assert fleet.place("s1", waits_at={A}, a=0, b=1).replica == "b"
+    fleet.oracle.queued = {B: 30.0}
+    assert fleet.place("s2", waits_at={A}, a=0, b=9).replica == "a"
 
 
 def test_newcomers_spread_though_tools_run():

@@ -103,9 +103,15 @@ class Stolen:
 
 
 async def stolen(
-    start: Any, prefill: Script | None = None, *, upstream: dict[str, Any] | None = None, **settings: Any
+    start: Any,
+    prefill: Script | None = None,
+    *,
+    upstream: dict[str, Any] | None = None,
+    models: tuple[dict[str, Any], ...] = (),
+    **settings: Any,
 ) -> Stolen:
-    bench = await start(replicas=2, routing={"stealing": STEALS | settings}, upstream=upstream or {})
+    stealing = STEALS | settings
+    bench = await start(replicas=2, routing={"stealing": stealing}, upstream=upstream or {}, models=models)
     play = Stolen(bench, prefill or sends(answer()))
     try:
         await play.happens()
@@ -127,6 +133,13 @@ async def test_its_prompt_goes_ahead_and_it_follows(start):
     response = await play.went_on()
     assert response.get(b"x-turnpike-replica") == b"default-1"
     assert response.get(b"x-turnpike-reason") == b"stolen"
+
+
+async def test_its_prompt_asks_for_the_model_that_its_name_leads_to(start):
+    play = await stolen(start, models=({"name": "m", "targets": [{"model": "Qwen/Qwen3-32B"}]},))
+    await eventually(lambda: play.moves == ["ready"])
+    await play.went_on()
+    assert {json.loads(each.body)["model"] for each in play.prefills} == {"Qwen/Qwen3-32B"}
 
 
 async def test_who_goes_on_sooner_stays_and_the_replica_need_not_go_on(start):

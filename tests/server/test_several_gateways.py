@@ -61,12 +61,12 @@ def agent(task: str, step: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return messages, said(f"Step {step}.", call(f"call_{task}_{step}_aaaaaa"))
 
 
-async def ask(bench: Bench, among: list[Bench], task: str, step: int) -> Any:
+async def ask(bench: Bench, among: list[Bench], task: str, step: int, **fields: Any) -> Any:
     messages, reply = agent(task, step)
     for each in among:
         for backend in each.backends:
             backend.script = sends(completion(reply))
-    response = await bench.ask(chat(*messages))
+    response = await bench.ask(chat(*messages, **fields))
     assert response.status == 200 and response.json()["choices"][0]["message"] == reply
     return response
 
@@ -208,6 +208,27 @@ async def test_a_gateway_that_leaves_hands_its_sessions_on(several):
     await peers_of(home).leave()
     await eventually(lambda: not peers_of(other).alive)
     assert session_of(await ask(other, gateways, "hand", 1)) == before
+
+
+async def test_a_session_keeps_its_model_when_another_gateway_goes_on_with_it(several):
+    targets = [{"model": "m", "weight": 50}, {"model": "n", "weight": 50}]
+    gateways = await several(models=[{"name": "smart", "targets": targets}])
+    tasks = [f"task-{number}" for number in range(12)]
+
+    async def models(bench: Bench, step: int) -> list[bytes]:
+        said = [await ask(bench, gateways, task, step, model="smart") for task in tasks]
+        return [response.get(b"x-turnpike-model") for response in said]
+
+    drawn = await models(gateways[0], 0)
+    assert set(drawn) == {b"m", b"n"}
+    assert await models(gateways[1], 1) == drawn
+    home = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
+    other = next(bench for bench in gateways if bench is not home)
+    await peers_of(home).leave()
+    await eventually(lambda: not peers_of(other).alive)
+    other.brain.models.named["smart"]._until = [100.0, 100.0]  # new sessions would all get the first
+    assert await models(other, 2) == drawn
+    assert peers_of(other).adopted == len(tasks)
 
 
 async def test_nobody_but_a_gateway_gets_in_at_the_peers_port(several):

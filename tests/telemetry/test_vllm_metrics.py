@@ -36,6 +36,15 @@ def test_a_vllm_says_how_it_is():
     )
 
 
+def test_of_adapters_the_newest_word_counts():
+    line = 'vllm:lora_requests_info{max_lora="2",running_lora_adapters="%s",waiting_lora_adapters="x"} %s\n'
+    said = line % ("sql", 1.5e9) + line % ("sql,law", 1.7e9) + line % ("", 1.6e9)
+    told = read_vllm_metrics(SAID + said)
+    assert (told.most_adapters, told.adapters) == (2, ("sql", "law"))
+    assert read_vllm_metrics(SAID + said + line % ("", 1.8e9)).adapters == ()
+    assert read_vllm_metrics(said.replace('"2"', '"many"')).most_adapters is None
+
+
 def test_what_is_retained_is_not_in_use():
     blocks = {"total": 160.0, "free": 100.0, "used": 20.0, "retained": 40.0}
     said = "".join(f'turnpike_engine_blocks{{state="{state}"}} {n}\n' for state, n in blocks.items())
