@@ -95,6 +95,7 @@ class Books(RuleBasedStateMachine):
         self.known: dict[str, Known] = {}
         self.up: set[str] = set()
         self.drained: set[str] = set()
+        self.to_be_drained: set[str] = set()
         self.homes: dict[tuple[str, str], str] = {}
         self.tenants: dict[str, str] = {}
         self.entered = 0
@@ -251,6 +252,10 @@ class Books(RuleBasedStateMachine):
     @rule(replica=st.sampled_from(sorted(REPLICAS)))
     def replica_comes_up(self, replica):
         self.up.add(replica)
+        if self.brain.fleet.get(replica) is None:  # new, or forgotten once
+            self.drained.discard(replica)
+            self.drained |= self.to_be_drained & {replica}
+            self.to_be_drained.discard(replica)
         pool = REPLICAS[replica]
         self.send(up(replica, pool=pool, models=("m2",) if pool == "two" else ()))
 
@@ -264,8 +269,8 @@ class Books(RuleBasedStateMachine):
     @rule(data=st.data(), is_draining=st.booleans())
     def replica_is_drained(self, data, is_draining):
         replica = data.draw(st.sampled_from(sorted(REPLICAS)))
-        if self.brain.fleet.get(replica) is not None:
-            (self.drained.add if is_draining else self.drained.discard)(replica)
+        books = self.drained if self.brain.fleet.get(replica) is not None else self.to_be_drained
+        (books.add if is_draining else books.discard)(replica)
         self.send(ev.ReplicaDrained(replica, is_draining))
 
     @precondition(lambda self: len(self.up) > 1)
@@ -273,9 +278,8 @@ class Books(RuleBasedStateMachine):
     def replica_leaves(self, data):
         replica = data.draw(st.sampled_from(sorted(self.up)))
         self.up.discard(replica)
+        self.to_be_drained.discard(replica)
         self.send(ev.ReplicaLeft(replica, "was told to"))
-        if self.brain.fleet.get(replica) is None:
-            self.drained.discard(replica)
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 1.0, 3.0, 45.0]))
     def time_passes(self, seconds):
