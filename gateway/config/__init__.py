@@ -8,6 +8,7 @@ import msgspec
 
 from gateway.admission.settings import AdmissionConfig
 from gateway.config.hints import HintsConfig
+from gateway.config.mcp import McpServerConfig
 from gateway.config.otel import OtelConfig
 from gateway.config.recording import RecordingConfig
 from gateway.config.server import ServerConfig, is_loopback
@@ -30,6 +31,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     pools: tuple[PoolConfig, ...]
     tenants: tuple[TenantConfig, ...] = ()
+    mcp: tuple[McpServerConfig, ...] = ()
     server: ServerConfig = ServerConfig()
     upstream: UpstreamConfig = UpstreamConfig()
     hints: HintsConfig = HintsConfig()
@@ -56,6 +58,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         urls = [replica.url.rstrip("/") for pool in self.pools for replica in pool.replicas]
         _refuse_repeats("pools.replicas: the url", urls)
         _refuse_repeats("pools.replicas: the name", [name for pool in self.pools for name in pool.names()])
+        _refuse_repeats("mcp: the name", [each.name for each in self.mcp])
         if self.server.allow_public_without_keys:
             return
         has_control_keys = bool(self.server.control_key_hashes or self.server.control_read_key_hashes)

@@ -28,6 +28,7 @@ from gateway.server.hint_sender import HintSender
 from gateway.server.hosts import Hosts
 from gateway.server.listener import Listener
 from gateway.server.listening import listening_sockets
+from gateway.server.mcp_proxy import McpProxy, open_servers
 from gateway.server.members import Members
 from gateway.server.observation import Observation
 from gateway.server.outbound import Outbound
@@ -132,10 +133,11 @@ class Gateway:
             prefills=self._prefills,
             peers=self._peers,
         )
+        self._mcp = self._open_mcp(environ, local_faults)
         proxies = TrustedProxies(config.server.trusted_proxies)
         self.listener = Listener(
-            self._handlers,
-            Door(tenants, proxies),
+            self._mcp or self._handlers,
+            Door(tenants, proxies, mcp=[each.name for each in config.mcp]),
             config.server.limits,
             proxies=proxies if config.server.proxy_protocol else None,
             now=self._now,
@@ -150,11 +152,10 @@ class Gateway:
             )
         elif config.tenants:
             _log.info("server.state_path is not set: stored responses will be unknown after a restart")
-        self._is_retiring = False
+        self._is_retiring = self._is_handing_over = False
         self._hurry = asyncio.Event()
         """Set by a signal that ends the lame-duck phase."""
         self._stopping, self._ending = asyncio.Event(), asyncio.Event()
-        self._is_handing_over = False
         self._control: web.AppRunner | None = None
         self.control_port = 0
 
@@ -163,6 +164,14 @@ class Gateway:
             return None
         is_worker = self._seat is not None
         return Peers(self._config, environ, self.driver, secret, is_worker=is_worker, now=self._now)
+
+    def _open_mcp(self, environ: Mapping[str, str], local_faults: LocalFaults) -> McpProxy | None:
+        if not self._config.mcp:
+            return None
+        tls = _upstream_tls(self._config)
+        servers = open_servers(self._config, environ, tls=tls, local_faults=local_faults)
+        are_keys_required = self._tenants.are_keys_required
+        return McpProxy(servers, self._handlers, are_keys_required=are_keys_required)
 
     async def start(self) -> None:
         """Raises OSError if an address cannot be bound."""
@@ -248,6 +257,8 @@ class Gateway:
         await self._drain_connections()
 
     async def _drain_connections(self) -> None:
+        if self._mcp is not None:
+            self._mcp.drain()
         listeners = [self.listener, *([self._peers.listener] if self._peers is not None else [])]
         await asyncio.gather(*(each.drain(self._config.server.drain_s) for each in listeners))
         if left := sum(each.connection_count for each in listeners):
@@ -266,6 +277,8 @@ class Gateway:
         if self._control is not None:
             await self._control.cleanup()
         self._members.close()
+        if self._mcp is not None:
+            self._mcp.close()
         self.driver.close()
         if self._state_file is not None:
             await self._state_file.close()
@@ -337,6 +350,8 @@ class Gateway:
             self._handlers.sweep(now)
             if self._prefills is not None:
                 self._prefills.sweep(now)
+            if self._mcp is not None:
+                self._mcp.sweep(now)
             self._members.sweep(now=now)
             if self._peers is not None:
                 self._peers.sweep(now=now)
@@ -344,7 +359,9 @@ class Gateway:
 
 def check_references(config: Config, environ: Mapping[str, str]) -> None:
     """Raises what `Gateway` would for files, variables and addresses that the settings name in vain."""
-    Members(config, environ, tls=_upstream_tls(config), clock=SteadyClock(), local_faults=LocalFaults())
+    tls, local_faults = _upstream_tls(config), LocalFaults()
+    Members(config, environ, tls=tls, clock=SteadyClock(), local_faults=local_faults)
+    open_servers(config, environ, tls=tls, local_faults=local_faults)
     _server_tls(config.server.tls_certificate, config.server.tls_key)
     TrustedProxies(config.server.trusted_proxies)
 
@@ -362,6 +379,7 @@ async def _wait(event: asyncio.Event) -> None:
 def _upstream_tls(config: Config) -> ssl.SSLContext | None:
     is_needed = any(r.url.startswith("https://") for pool in config.pools for r in pool.replicas)
     is_needed = is_needed or any(pool.discovery is not None for pool in config.pools)
+    is_needed = is_needed or any(each.url.startswith("https://") for each in config.mcp)
     return ssl.create_default_context(cafile=config.upstream.ca_file) if is_needed else None
 
 

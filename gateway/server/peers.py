@@ -30,7 +30,7 @@ from gateway.core import events as ev
 from gateway.core import refusals
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import PoolId, ReplicaId, TenantId
-from gateway.domain.request import RequestFacts
+from gateway.domain.request import Protocol, RequestFacts
 from gateway.domain.shares import Share
 from gateway.domain.turn_trace import TurnTrace
 from gateway.server.connection import ClientConnection
@@ -354,6 +354,9 @@ class PeerDoor(Door):
         if isinstance(found, Visitor):
             return msgspec.structs.replace(found, was_passed_on=True)
         return found
+
+    def protocol_of(self, path: str) -> Protocol:
+        return self._door.protocol_of(path)
 
 
 class _Load:
