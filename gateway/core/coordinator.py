@@ -176,10 +176,8 @@ class Coordinator:
                 self._known(event.request).step(Step.START)
             case ev.FirstTokenSeen():
                 self._first_token(self._answering(event.request), now=now)
-            case ev.ToolCallSeen():
-                self.sessions.call_minted(self._answering(event.request), event.call)
-            case ev.StateMinted():
-                self.sessions.state_minted(self._answering(event.request), event.state_id)
+            case ev.ToolCallSeen() | ev.ToolCallClosed() | ev.StateMinted():
+                self._seen_on_the_way(event, now=now)
             case ev.ResponseFinished():
                 self._answer_ended(self._known(event.request), Step.FINISH, event.answer, now=now)
             case ev.ResponseCut():
@@ -323,6 +321,18 @@ class Coordinator:
         self.forecasts.first_token(live, live.replica, now=now)
         self.gate.first_token(live, now=now)
         self._stream.first_token(live, live.replica, now=now)
+
+    def _seen_on_the_way(
+        self, event: ev.ToolCallSeen | ev.ToolCallClosed | ev.StateMinted, *, now: float
+    ) -> None:
+        live = self._answering(event.request)
+        match event:
+            case ev.ToolCallSeen():
+                self.sessions.call_minted(live, event.call)
+            case ev.ToolCallClosed():
+                self.sessions.call_closed(live, event.call, now=now)
+            case ev.StateMinted():
+                self.sessions.state_minted(live, event.state_id)
 
     def _answered_at_once(self, event: ev.AnsweredAtOnce, *, now: float) -> None:
         live = self._known(event.request)

@@ -38,6 +38,14 @@ class ToolCallSeen(msgspec.Struct, frozen=True, tag=True):
     call: ToolCall
 
 
+class ToolCallClosed(msgspec.Struct, frozen=True, tag=True):
+    """A tool call's arguments are complete: its tool may start, while the response goes on. It is not told of
+    a response that came together, and of some calls it is not seen."""
+
+    request: RequestId
+    call: ToolCall
+
+
 class StateMinted(msgspec.Struct, frozen=True, tag=True):
     """The replica named something it stores, possibly long before the response ends."""
 
@@ -183,6 +191,7 @@ RequestEvent = (
     | ResponseStarted
     | FirstTokenSeen
     | ToolCallSeen
+    | ToolCallClosed
     | StateMinted
     | AnsweredAtOnce
     | ResponseFinished

@@ -72,6 +72,8 @@ def _check_sessions(brain: Coordinator) -> None:
         assert here or not session.is_final, f"{session.id} is over and was not ended"
         is_open.update(calls := book.tools.open_calls(session.id))
         active += bool(calls)
+        is_open.update(ready := book.tools.ready_calls(session.id))
+        assert all(call.turn in brain.live for call in ready), "a call is ready in an answer that is over"
     assert active == book.tools.active_sessions, "tools run for a session that is gone"
     forgotten = [call for call in book.tools.traced if call.phase is None and call not in is_open]
     assert not forgotten, "a span is awaited for a call that is gone"

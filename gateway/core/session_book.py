@@ -187,6 +187,11 @@ class SessionBook:
         if self._publishes and minted is not None and not is_counter_like(call.id):
             self._publish(live.request, live.tenant, evidence.of_minted(live.tenant, minted))
 
+    def call_closed(self, live: LiveRequest, call: ToolCall, *, now: float) -> None:
+        """Its tool may start, while the turn's answer goes on."""
+        if live.session is not None and self.sessions.get(live.session.session) is not None:
+            self.tools.ready(live.session.session, live.request, call, asking=_asking(live), now=now)
+
     def state_minted(self, live: LiveRequest, state_id: str) -> None:
         assert live.replica is not None
         self.residence.learn(live.tenant, state_id, Residence(live.replica, live.session_id))
@@ -235,7 +240,15 @@ class SessionBook:
                 if not names:
                     self.predictor.doubted(live.session, live.request, live.facts, answer, now=now)
             if names:
-                out.append(rec.ToolStart(at_s=now, session=session.id, turn=live.request, names=names))
+                out.append(
+                    rec.ToolStart(
+                        at_s=now,
+                        session=session.id,
+                        turn=live.request,
+                        names=names,
+                        ready_ms=self._ready_ms(live, now=now),
+                    )
+                )
                 out.append(self._tool_num(now=now))
         if self.are_too_many:  # the last live turn of one of them may just have ended
             out += self.expire(now=now)
@@ -347,6 +360,14 @@ class SessionBook:
             rec.SessionEnded(at_s=now, session=session.id, turns=session.turns, reason=reason)
         ]
         return [*out, self._tool_num(now=now)] if was_active else out
+
+    def _ready_ms(self, live: LiveRequest, *, now: float) -> tuple[float, ...]:
+        """For how long the turn's calls have been ready, if its answer ended just now, and whole."""
+        if live.state is not State.FINISHED:
+            return ()
+        calls = self.tools.open_calls(live.session.session) if live.session is not None else ()
+        mine = [call.ready_s for call in calls if call.turn == live.request]
+        return tuple((now - ready_s) * 1e3 for ready_s in mine if ready_s is not None)
 
     def _tool_num(self, *, now: float) -> rec.ToolNum:
         return rec.ToolNum(at_s=now, active=self.tools.active_sessions)

@@ -218,6 +218,8 @@ class ToolStart(_Record, frozen=True, kw_only=True, tag="tool_start"):
     turn: RequestId
     """The turn whose response asked for the tools."""
     names: tuple[str, ...]
+    ready_ms: tuple[float, ...] = ()
+    """Of each call whose arguments were seen to end before its response did: how long before."""
     late_s: float = 0.0
     """How long ago that was, where it was recognised as a call by what came back."""
 

@@ -27,6 +27,7 @@ from gateway.upstream.moments import Moment
 T = TypeVar("T")
 
 _log: Final = logging.getLogger(__name__)
+MAX_ARGUMENTS_BYTES: Final = 2**16
 _ACTIONS: Final = frozenset(get_args(Action))
 """Types of the commands that are no records."""
 
@@ -56,6 +57,9 @@ class Driver:
         """To be set before the first request, if sessions may be stolen."""
         self.on_publish: Callable[[Publish], None] | None = None
         """To be set before the first request, if there are other gateways."""
+        self.on_call: Callable[[RequestId, ToolCall, bytes], None] | None = None
+        """To be set before the first request, by who wants each tool call of a turn, with its arguments as
+        they came, when they are complete. Not told of calls with more than `MAX_ARGUMENTS_BYTES` of them."""
         self.tickets: dict[RequestId, Ticket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
@@ -203,6 +207,26 @@ class Ticket:
 
     def tool_call_seen(self, call: ToolCall) -> None:
         self._driver.send(ev.ToolCallSeen(self.request, call))
+
+    def tool_call_closed(self, call: ToolCall) -> None:
+        self._driver.send(ev.ToolCallClosed(self.request, call))
+
+    @property
+    def is_asked_for_calls(self) -> bool:
+        """`hand_over` is worth its argument."""
+        return self._driver.on_call is not None
+
+    def hand_over(self, call: ToolCall, arguments: bytes | None) -> None:
+        """The arguments of a call are complete: tells who asked for that."""
+        live, on_call = self._driver.coordinator.live.get(self.request), self._driver.on_call
+        if (
+            on_call is not None
+            and live is not None
+            and live.session is not None
+            and arguments is not None
+            and len(arguments) <= MAX_ARGUMENTS_BYTES
+        ):
+            on_call(self.request, call, arguments)
 
     def state_minted(self, state_id: str) -> None:
         self._driver.send(ev.StateMinted(self.request, state_id))

@@ -46,6 +46,7 @@ class Relay:
         self._write = write
         self._saw_first_token = False
         self._told_calls = 0
+        self._told_closed = 0
         self._told_states = 0
 
     @property
@@ -102,6 +103,12 @@ class Relay:
         while self._told_calls < len(observer.tool_calls):
             self._ticket.tool_call_seen(observer.tool_calls[self._told_calls])
             self._told_calls += 1
+        while self._told_closed < len(observer.closed_calls):
+            call = observer.closed_calls[self._told_closed]
+            self._ticket.tool_call_closed(call)
+            if self._ticket.is_asked_for_calls:
+                self._ticket.hand_over(call, observer.arguments_of(self._told_closed))
+            self._told_closed += 1
         while self._told_states < len(observer.state_ids):
             self._ticket.state_minted(observer.state_ids[self._told_states])
             self._told_states += 1
@@ -126,6 +133,9 @@ def pass_whole(
     write(parts, True)
     observer.feed(parts[0] if len(parts) == 1 else b"".join(parts))
     answer = answer_of(observer, head)
+    if ticket.is_asked_for_calls and head.status < 400:
+        for number, call in enumerate(observer.closed_calls):
+            ticket.hand_over(call, observer.arguments_of(number))
     ticket.answered_at_once(answer, has_first_token=observer.has_first_token and head.status < 400)
 
 

@@ -70,7 +70,8 @@ class Counts:
         self._window_updates: Counter[tuple[PoolId, str]] = Counter()
         self._replica_changes: Counter[tuple[ReplicaId, str]] = Counter()
         self._moves: Counter[str] = Counter()
-        self._queue, self._tools, self._calls, self._confidence = (
+        self._queue, self._tools, self._calls, self._ready, self._confidence = (
+            Spread(),
             Spread(),
             Spread(),
             Spread(),
@@ -86,6 +87,7 @@ class Counts:
             rec.Routed: self._count_placements,
             rec.GpuFirstToken: self._count_first_tokens,
             rec.GpuEnd: self._count_ends,
+            rec.ToolStart: lambda each: self._ready.add_ms([ms for record in each for ms in record.ready_ms]),
             rec.ToolEnd: lambda each: self._tools.add_ms([record.duration_ms for record in each]),
             rec.ToolTimed: lambda each: self._calls.add_ms([record.duration_ms for record in each]),
             rec.PrefixMoved: lambda each: self._moves.update([record.outcome for record in each]),
@@ -140,6 +142,11 @@ class Counts:
         yield histogram("tool_phase_seconds", "Duration of tool phases", {(): self._tools})
         yield histogram(
             "tool_call_seconds", "Duration of tool calls, as agents' own spans tell", {(): self._calls}
+        )
+        yield histogram(
+            "decode_after_call_seconds",
+            "From where a tool call's arguments ended in a stream to the end of the answer",
+            {(): self._ready},
         )
         yield histogram(
             "session_confidence", "How sure it is that a turn belongs to its session", {(): self._confidence}

@@ -1,17 +1,21 @@
 """Tool boundaries: which tool calls of a session are open, and since when.
 
-Source: MARS (§4.1): tool start and end are state changes of the unified information stream.
+Source: MARS (§4.1): tool start and end are state changes of the unified information stream. Sutradhara
+(§4.2): a tool may start when its call is decoded.
 
 Symbols: *active tools* → `active_sessions`.
 
-Deviations: MARS instruments the agent; we infer. A call opens when the response that carries it ends
-(its client may start the tool earlier, while decoding goes on) and closes when a request brings its
-result. A call in an answer's text has no id; it closes when its conversation goes on. So does, without having
-ended, a call that the conversation goes on without; one that nobody ever answers (a final `finish` tool, a
-killed agent) stays open until its session ends. Tools that the engine runs itself are no boundaries.
+Deviations: MARS instruments the agent; we infer. A call is *ready* when its arguments end in the stream.
+Nearly all agents start their tools when the response has ended, and none says when it does: so a call is
+open, counted and timed, from then on. Who starts sooner may tell what its tools took (`traced.py`), of a
+ready call too. A call closes when a request brings its result. A call in an answer's text has no id; it
+closes when its conversation goes on. So does, without having ended, a call that the conversation goes on
+without; one that nobody ever answers (a final `finish` tool, a killed agent) stays open until its session
+ends. Tools that the engine runs itself are no boundaries.
 
-Invariants: a call is open at most once; at most `max_open_calls` per session are kept, newest first;
-`active_sessions` counts exactly the sessions that have an open call.
+Invariants: a call is ready or open at most once; at most `max_open_calls` of either per session are kept,
+newest first; a call is ready only while the turn that asks for it lives; `active_sessions` counts exactly
+the sessions that have an open call.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,6 +41,7 @@ class ToolBoundaries:
     def __init__(self, config: ToolBoundariesConfig) -> None:
         self._config = config
         self._open: dict[SessionId, dict[str, OpenCall]] = {}
+        self._ready: dict[SessionId, dict[str, OpenCall]] = {}
         self.traced = TracedCalls(config.spans)
 
     @property
@@ -45,6 +50,22 @@ class ToolBoundaries:
 
     def open_calls(self, session: SessionId) -> tuple[OpenCall, ...]:
         return tuple(self._open.get(session, {}).values())
+
+    def ready_calls(self, session: SessionId) -> tuple[OpenCall, ...]:
+        return tuple(self._ready.get(session, {}).values())
+
+    def ready(
+        self, session: SessionId, turn: RequestId, call: ToolCall, *, asking: Asking = NOBODY, now: float
+    ) -> None:
+        """A call's arguments are complete, and its response goes on."""
+        ready = self._ready.setdefault(session, {})
+        if call.id in ready or call.id in self._open.get(session, {}):
+            return
+        ready[call.id] = opened = OpenCall(call.id, call.name, session, turn, now, asking, ready_s=now)
+        if self.traced.is_on:
+            self.traced.opened(opened)
+        if len(ready) > self._config.max_open_calls:
+            self.traced.forget(ready.pop(next(iter(ready))))
 
     def opened(
         self,
@@ -56,23 +77,40 @@ class ToolBoundaries:
         now: float,
     ) -> tuple[str, ...]:
         """A response ended with these calls. Returns the names of those that are newly open."""
-        if not calls:
+        ready = self._no_longer_ready(session, turn) if self._ready else {}
+        if not calls and not ready:
             return ()
         most = self._config.max_open_calls
         open_calls = self._open.get(session, {})
         names = []
         for call in calls[-most:]:
             if call.id not in open_calls and not call.is_at_engine:
-                opened = OpenCall(call.id, call.name, session, turn, now, asking)
+                opened = ready.pop(call.id, None)
+                if opened is not None:
+                    opened.started_s = now
+                else:
+                    opened = OpenCall(call.id, call.name, session, turn, now, asking)
+                    if self.traced.is_on:
+                        self.traced.opened(opened)
                 open_calls[call.id] = opened
                 names.append(call.name)
-                if self.traced.is_on:
-                    self.traced.opened(opened)
         while len(open_calls) > most:
             self.traced.forget(open_calls.pop(next(iter(open_calls))))
         if open_calls:
             self._open[session] = open_calls
+        for left_out in ready.values():
+            self.traced.forget(left_out)
         return tuple(names)
+
+    def _no_longer_ready(self, session: SessionId, turn: RequestId) -> dict[str, OpenCall]:
+        """The turn's calls that were ready, by id."""
+        of_session = self._ready.get(session, {})
+        found = {call_id: call for call_id, call in of_session.items() if call.turn == turn}
+        for call_id in found:
+            del of_session[call_id]
+        if found and not of_session:
+            del self._ready[session]
+        return found
 
     def text_called(
         self,
@@ -113,8 +151,9 @@ class ToolBoundaries:
 
     def forget(self, session: SessionId) -> None:
         """The session ended, or moved on without answering its calls."""
-        for call in self._open.pop(session, {}).values():
-            self.traced.forget(call)
+        for calls in (self._open.pop(session, {}), self._ready.pop(session, {})):
+            for call in calls.values():
+                self.traced.forget(call)
 
     def told(
         self, spans: Iterable[ToolSpan], tenant: TenantId | None, *, now: float
@@ -122,7 +161,7 @@ class ToolBoundaries:
         """Agents' own spans came, as `TracedCalls.told`."""
         if not self.traced.is_on:
             self.traced.is_on = True
-            for calls in self._open.values():
+            for calls in (*self._open.values(), *self._ready.values()):
                 for call in calls.values():
                     self.traced.opened(call)
         return self.traced.told(spans, tenant, now=now)

@@ -25,7 +25,10 @@ class OpenCall(msgspec.Struct, eq=False):
     turn: RequestId
     """Whose answer asks for it."""
     started_s: float
+    """When its answer ended: most agents start a tool then. While that goes on, since when it is ready."""
     asking: Asking = NOBODY
+    ready_s: float | None = None
+    """When its arguments were complete, if that was seen before its answer ended; no tool starts sooner."""
     phase: "Phase | None" = None
     """None while it is open."""
     took_s: float | None = None

@@ -20,6 +20,8 @@ _DATA = b"data: "
 _DONE = b"[DONE]"
 _MAX_TRIES = 8
 """To find the gap in an answer's events; some engines' events have no such gap."""
+_WHOLE = frozenset({"tool_calls", "stop", "function_call"})
+"""Finish reasons of answers that are not cut short."""
 _NOTHING: tuple[object, ...] = (None, "", [], {})
 
 
@@ -158,6 +160,8 @@ class ChatReader:
                     read_call(choice.index or 0, call, sighting)
             if choice.finish_reason is not None:
                 sighting.finish_reason = choice.finish_reason
+                if self._open_calls and choice.finish_reason in _WHOLE:
+                    self._close_calls(choice.index or 0, sighting)
         if completion.usage is not None:
             _read_usage(completion.usage, sighting)
         if completion.error not in _NOTHING:
@@ -172,8 +176,15 @@ class ChatReader:
         name = function.name or (old_name if is_same else None)
         if len(self._open_calls) < MAX_CALLS or place in self._open_calls:
             self._open_calls[place] = (call_id, name)
-        sighting.add_call(call_id, name)
-        _read_arguments((place, call_id), function, sighting)
+        key = (place, call_id)
+        sighting.add_call(call_id, name, key=key, is_json=call.custom is None)
+        _read_arguments(key, function, sighting)
+
+    def _close_calls(self, choice: int, sighting: Sighting) -> None:
+        """Those of this choice without arguments, or with such as are no object."""
+        for place, (call_id, _) in self._open_calls.items():
+            if place[0] == choice:
+                sighting.close_call((place, call_id))
 
 
 def _text_of(events: bytes) -> str:
@@ -204,8 +215,10 @@ def _read_call(choice: int, call: _Call, sighting: Sighting) -> None:
     """A call that is whole."""
     function = call.function or call.custom
     if function is not None:
-        sighting.add_call(call.id, function.name)
-        _read_arguments(call.id or call.index, function, sighting)
+        key = call.id or call.index
+        sighting.add_call(call.id, function.name, key=key, is_json=call.custom is None)
+        _read_arguments(key, function, sighting)
+        sighting.close_call(key)
 
 
 def _read_arguments(call: object, function: _Function, sighting: Sighting) -> None:

@@ -73,7 +73,9 @@ class MessagesReader:
                     sighting.add_text(event.delta.text)
                     sighting.add_arguments(event.index, event.delta.partial_json)
             case "content_block_start" if event.content_block is not None:
-                self._read_block(event.content_block, sighting)
+                self._read_block(event.content_block, sighting, key=event.index)
+            case "content_block_stop":
+                sighting.close_call(event.index)
             case "message_start" if event.message is not None:
                 self._read_usage(event.message.usage, sighting)
             case "message_delta":
@@ -85,21 +87,26 @@ class MessagesReader:
                 sighting.finish_reason = ERROR_FINISH
                 sighting.has_terminal = True
             case _:
-                pass  # pings, block ends, and what is not known yet
+                pass  # pings, and what is not known yet
 
     def read_body(self, data: bytes, sighting: Sighting) -> None:
         message = _MESSAGE.decode(data)
         for block in message.content or ():
             self._read_block(block, sighting)
+            sighting.close_call(block.id)
         self._read_stop(ERROR_FINISH if message.type == "error" else message.stop_reason, sighting)
         self._read_usage(message.usage, sighting)
         sighting.has_first_token = sighting.has_terminal = True
 
-    def _read_block(self, block: _Block, sighting: Sighting) -> None:
+    def _read_block(self, block: _Block, sighting: Sighting, key: int | None = None) -> None:
+        """`key`: of what is streamed of it."""
         if block.type is not None and block.type.endswith("tool_use"):
             sighting.has_first_token = True
-            sighting.add_call(block.id, block.name, is_at_engine=block.type != "tool_use")
-            if bytes(block.input) not in _NO_INPUT:  # streamed, it begins empty and grows
+            is_whole = bytes(block.input) not in _NO_INPUT  # streamed, it begins empty and grows
+            is_at_engine = block.type != "tool_use"
+            place = block.id if is_whole or key is None else key
+            sighting.add_call(block.id, block.name, key=place, is_at_engine=is_at_engine)
+            if is_whole:
                 sighting.add_arguments(block.id, bytes(block.input).decode())
         elif block.type == "text":
             if block.text:

@@ -44,6 +44,14 @@ class ResponseObserver(Interface):
         """The calls seen so far, in order; each appears once its id and name are known."""
 
     @property
+    def closed_calls(self) -> list[ToolCall]:
+        """Those whose arguments are complete, in the order in which they became so."""
+
+    def arguments_of(self, number: int) -> bytes | None:
+        """The arguments of a closed call, by its place among them, as they came; None if they, or what was
+        said before, were too much to be kept."""
+
+    @property
     def state_ids(self) -> list[str]:
         """Ids of what the replica stores for later requests, seen so far, in order."""
 
@@ -109,6 +117,13 @@ class _Observer:
     @property
     def tool_calls(self) -> list[ToolCall]:
         return self._sighting.tool_calls
+
+    @property
+    def closed_calls(self) -> list[ToolCall]:
+        return self._sighting.closed_calls
+
+    def arguments_of(self, number: int) -> bytes | None:
+        return self._sighting.arguments_of(number)
 
     @property
     def state_ids(self) -> list[str]:
@@ -243,6 +258,13 @@ class InflatingObserver:
     @property
     def tool_calls(self) -> list[ToolCall]:
         return self._inner.tool_calls
+
+    @property
+    def closed_calls(self) -> list[ToolCall]:
+        return self._inner.closed_calls
+
+    def arguments_of(self, number: int) -> bytes | None:
+        return self._inner.arguments_of(number)
 
     @property
     def state_ids(self) -> list[str]:

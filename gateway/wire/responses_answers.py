@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from gateway.wire.body import ABSENT, read_text, read_text_or_id
 from gateway.wire.chat_answers import read_said
-from gateway.wire.sighting import ERROR_FINISH, Sighting
+from gateway.wire.sighting import ERROR_FINISH, MAX_CALLS, Sighting
 
 _TERMINALS = frozenset({"response.completed", "response.failed", "response.incomplete", "response.cancelled"})
 _UNFINISHED = frozenset({"queued", "in_progress"})
@@ -58,14 +58,29 @@ class _Event(msgspec.Struct):
     type: str | None = None
     response: _Stored | None = None
     item: _Item | None = None
+    output_index: int | None = None
 
 
+class _Piece(msgspec.Struct):
+    """Of a call's arguments."""
+
+    output_index: int | None = None
+    delta: str | None = None
+
+
+_PIECE = msgspec.json.Decoder(_Piece)
 _EVENT = msgspec.json.Decoder(_Event)
 _STORED = msgspec.json.Decoder(_Stored)
 
 
 class ResponsesReader:
     """Reads responses, and what is stored beside them."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, str] = {}
+        """The ids of calls whose arguments come in pieces, by their places in the output."""
+        self._was_said = False
+        """Items came whole, before the response that repeats them."""
 
     def is_dull(self, block: bytes) -> bool:
         return False
@@ -78,30 +93,44 @@ class ResponsesReader:
         kind = event.type or ""
         if kind.endswith(".delta"):
             sighting.has_first_token = True
+            if kind == "response.function_call_arguments.delta" and self._calls:
+                self._read_piece(data, sighting)
             return
         if event.item is not None and kind.startswith("response.output_item."):
             _read_item(event.item, sighting)
             if kind == "response.output_item.done":
                 _read_content(event.item, sighting)
+                self._was_said = self._was_said or sighting.has_said
+            elif event.item.type == "function_call" and event.output_index is not None:
+                self._open_call(event.output_index, event.item.call_id)
         if event.response is not None:
-            _read_stored(event.response, sighting)
+            _read_stored(event.response, sighting, was_said=self._was_said)
         if kind in _TERMINALS:
             sighting.has_terminal = True
         elif kind == "error":
             sighting.has_terminal = True
             sighting.finish_reason = ERROR_FINISH
 
+    def _open_call(self, place: int, call_id: str | None) -> None:
+        if call_id is not None and len(self._calls) < MAX_CALLS:
+            self._calls[place] = call_id
+
+    def _read_piece(self, data: bytes, sighting: Sighting) -> None:
+        piece = _PIECE.decode(data)
+        call_id = self._calls.get(piece.output_index) if piece.output_index is not None else None
+        if call_id is not None:
+            sighting.add_arguments(call_id, piece.delta)
+
     def read_body(self, data: bytes, sighting: Sighting) -> None:
-        _read_stored(_STORED.decode(data), sighting)
+        _read_stored(_STORED.decode(data), sighting, was_said=False)
         sighting.has_first_token = sighting.has_terminal = True
 
 
-def _read_stored(stored: _Stored, sighting: Sighting) -> None:
+def _read_stored(stored: _Stored, sighting: Sighting, *, was_said: bool) -> None:
     if stored.deleted:
         return
     sighting.add_state_id(stored.id)
     sighting.add_state_id(read_text_or_id(stored.conversation))
-    was_said = sighting.has_said  # streamed before
     for item in stored.output or ():
         _read_item(item, sighting)
         if not was_said:
@@ -122,15 +151,17 @@ def _read_item(item: _Item, sighting: Sighting) -> None:
     if item.call_id is not None and item.type is not None and item.type.endswith("_call"):
         sighting.has_first_token = True
         # Calls of built-in tools (local_shell_call, computer_call) are named by their type alone.
-        sighting.add_call(item.call_id, item.name or item.type.removesuffix("_call"))
+        name = item.name or item.type.removesuffix("_call")
+        sighting.add_call(item.call_id, name, key=item.call_id, is_json=item.type == "function_call")
 
 
 def _read_content(item: _Item, sighting: Sighting) -> None:
     if item.type == "message":
         sighting.add_text(read_said(item.content))
     elif item.call_id is not None:
-        for piece in (item.arguments, item.input):
-            sighting.add_arguments(item.call_id, read_text(piece))
+        if arguments := read_text(item.arguments) or read_text(item.input):
+            sighting.set_arguments(item.call_id, arguments)
+        sighting.close_call(item.call_id)
 
 
 def _read_usage(usage: _Usage, sighting: Sighting) -> None:

@@ -2,6 +2,9 @@
 
 from typing import Protocol as Interface
 
+import msgspec
+
+from gateway.client.ready_calls import ObjectEnd
 from gateway.domain.ids import clean_name, is_well_formed_id
 from gateway.domain.request import Answer, ToolCall, Usage, Utterance
 from gateway.wire.hashing import text_hash
@@ -17,6 +20,14 @@ ERROR_FINISH = "error"
 """The finish reason of an answer that began well and then reported an error in its body."""
 
 
+class _OpenCall(msgspec.Struct, eq=False):
+    """A call whose arguments are still coming."""
+
+    call: ToolCall
+    end: ObjectEnd | None
+    """Of its arguments; None if they are any text."""
+
+
 class Sighting:
     """Grows as an answer is read. Ids that no request could bring back are not kept."""
 
@@ -28,6 +39,10 @@ class Sighting:
     def __init__(self) -> None:
         self.tool_calls: list[ToolCall] = []
         self._call_ids: set[str] = set()
+        self.closed_calls: list[ToolCall] = []
+        """Those whose arguments are complete, in the order in which they became so."""
+        self._open_calls: dict[object, _OpenCall] = {}
+        self._closed_keys: list[object] = []
         self.state_ids: list[str] = []
         self._known_state_ids: set[str] = set()
         # Not lists of pieces: a stream has one for each token, and a small string takes 60 bytes.
@@ -35,13 +50,29 @@ class Sighting:
         self._arguments: dict[object, bytearray] = {}
         self._bytes_left = MAX_SAID_BYTES
 
-    def add_call(self, call_id: str | None, name: str | None, *, is_at_engine: bool = False) -> None:
-        """A tool call, as soon as both are known; told again, it is not counted again."""
+    def add_call(
+        self,
+        call_id: str | None,
+        name: str | None,
+        *,
+        key: object = None,
+        is_json: bool = True,
+        is_at_engine: bool = False,
+    ) -> None:
+        """A tool call, as soon as both are known; told again, it is not counted again.
+
+        `key`: what `add_arguments` is told for it; `is_json`: its arguments are an object, as mostly.
+        """
         if not call_id or not name or call_id in self._call_ids or len(self.tool_calls) >= MAX_CALLS:
             return
         if is_well_formed_id(call_id):
             self._call_ids.add(call_id)
-            self.tool_calls.append(ToolCall(call_id, clean_name(name), is_at_engine))
+            call = ToolCall(call_id, clean_name(name), is_at_engine)
+            self.tool_calls.append(call)
+            if key is not None and not is_at_engine and self._bytes_left >= 0:
+                self._open_calls[key] = _OpenCall(call, ObjectEnd() if is_json else None)
+                if key in self._arguments:  # its name came late
+                    self._scan(key, self._arguments[key].decode("utf-8", "surrogatepass"))
 
     def add_state_id(self, state_id: str | None) -> None:
         if not state_id or state_id in self._known_state_ids or len(self.state_ids) >= MAX_STATE_IDS:
@@ -69,10 +100,43 @@ class Sighting:
         self._bytes_left -= len(encoded)
         if self._bytes_left < 0:
             self._forget_said()
-        elif known is None:
+            return
+        if known is None:
             self._arguments[call] = bytearray(encoded)
         else:
             known += encoded
+        if self._open_calls:
+            self._scan(call, piece)
+
+    def set_arguments(self, call: object, whole: str) -> None:
+        """The arguments of a call, which may have come in pieces before."""
+        known = self._arguments.get(call)
+        if known is not None:
+            self._bytes_left += len(known)
+            known.clear()
+        if (opened := self._open_calls.get(call)) is not None:
+            opened.end = opened.end and ObjectEnd()
+        self.add_arguments(call, whole)
+
+    def _scan(self, key: object, piece: str) -> None:
+        opened = self._open_calls.get(key)
+        if opened is not None and opened.end is not None and opened.end.feed(piece):
+            self._close(key, opened)
+
+    def close_call(self, key: object) -> None:
+        """Nothing more comes of this call's arguments. An object that has not ended is not complete."""
+        opened = self._open_calls.get(key)
+        if opened is not None and (opened.end is None or not opened.end.is_inside):
+            self._close(key, opened)
+
+    def _close(self, key: object, opened: _OpenCall) -> None:
+        del self._open_calls[key]
+        self.closed_calls.append(opened.call)
+        self._closed_keys.append(key)
+
+    def arguments_of(self, number: int) -> bytes | None:
+        """Of a closed call, by its place among them: as they came. None if they were too much to be kept."""
+        return bytes(self._arguments.get(self._closed_keys[number], b"")) if self._bytes_left >= 0 else None
 
     @property
     def has_said(self) -> bool:
@@ -103,6 +167,7 @@ class Sighting:
         """It is too much, and so is all that follows."""
         self._said.clear()
         self._arguments.clear()
+        self._open_calls.clear()
 
     def _utterance(self) -> Utterance:
         if self._bytes_left < 0:

@@ -166,6 +166,10 @@ def call_seen(request: str, call_id: str, name: str = "bash") -> ev.ToolCallSeen
     return ev.ToolCallSeen(RequestId(request), ToolCall(given(call_id), name))
 
 
+def call_closed(request: str, call_id: str, name: str = "bash") -> ev.ToolCallClosed:
+    return ev.ToolCallClosed(RequestId(request), ToolCall(given(call_id), name))
+
+
 def state_minted(request: str, state_id: str) -> ev.StateMinted:
     return ev.StateMinted(RequestId(request), state_id)
 

@@ -28,6 +28,7 @@ from tests.core.playbook import (
     Playbook,
     answer,
     arrived,
+    call_closed,
     call_seen,
     cut,
     down,
@@ -215,6 +216,8 @@ class Books(RuleBasedStateMachine):
         self.send(first_token(request))
         if call is not None:
             self.send(call_seen(request, call))
+            if data.draw(st.booleans()):
+                self.send(call_closed(request, call))
         if state is not None:
             self.homes[known.event.tenant, state] = known.replica
             self.send(state_minted(request, state))

@@ -16,7 +16,7 @@ from tests.workflow.world import GuessingWorld as World
 from tests.workflow.world import call, result, said, user
 
 GREETING = "Hello! How can I help you today?"
-LOOKS = ("open_calls",)
+LOOKS = ("open_calls", "ready_calls")
 """By which the playbook checks the books."""
 ACTIONS = ("admission", "placement", "predictor", "tools")
 

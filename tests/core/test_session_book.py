@@ -16,6 +16,7 @@ from tests.core.playbook import (
     Playbook,
     answer,
     arrived,
+    call_closed,
     call_seen,
     facts,
     finished,
@@ -64,6 +65,45 @@ def test_a_call_that_was_passed_on_counts_though_the_client_left():
     play.take()
     play >> started("r1") >> left("r1", answer("c1"))
     assert play.seen(rec.ToolStart)[0].names == ("bash",)
+
+
+def test_a_ready_call_is_timed_from_its_answers_end_and_its_wait_is_told():
+    play = Playbook()
+    play >> arrived("r1")
+    play.take()
+    play >> started("r1") >> call_seen("r1", "c1") >> call_closed("r1", "c1")
+    assert not play.seen(rec.ToolStart) and not play.seen(rec.ToolNum)
+    play.now += 1.5
+    play >> call_seen("r1", "c2") >> call_closed("r1", "c2")
+    play.now += 0.5
+    play >> finished("r1", "c1", "c2")
+    play.now += 2
+    run(play, "r2", echoed_ids=("c2", "c1"), tool_result_ids=("c1", "c2"))
+    (start,), (end,) = play.seen(rec.ToolStart), play.seen(rec.ToolEnd)
+    assert (start.names, start.ready_ms, end.duration_ms) == (("bash", "bash"), (2000, 500), 2000)
+
+
+def test_how_long_a_call_was_ready_is_unknown_where_the_client_left():
+    play = Playbook()
+    play >> arrived("r1")
+    play.take()
+    play >> started("r1") >> call_closed("r1", "c1")
+    play.now += 1
+    play >> left("r1", answer("c1"))
+    (start,) = play.seen(rec.ToolStart)
+    assert (start.names, start.ready_ms) == (("bash",), ())
+
+
+def test_a_span_may_tell_of_a_call_before_its_answer_ends():
+    play = Playbook()
+    play >> ToolsTold(())  # spans are awaited from the first one on
+    play >> arrived("r1")
+    play.take()
+    play >> started("r1") >> call_closed("r1", "c1")
+    play.now += 1
+    play >> ToolsTold((ToolSpan(name="bash", duration_s=0.5, call=given("c1")),))
+    play >> finished("r1", "c1")
+    assert [told.duration_ms for told in play.seen(rec.ToolTimed)] == [500]
 
 
 def test_a_turn_is_told_with_what_its_client_claims():

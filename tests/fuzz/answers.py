@@ -20,9 +20,17 @@ _DELTAS: tuple[Any, ...] = (
             }
         ]
     },
+    {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"arguments": '"x}\\"": 1}'}}]}}]},
     {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 3}},
     {"type": "response.created", "response": {"id": "resp_1", "status": "in_progress"}},
     {"type": "response.output_item.added", "item": {"type": "function_call", "call_id": "c", "name": "f"}},
+    {
+        "type": "response.output_item.added",
+        "output_index": 0,
+        "item": {"type": "function_call", "call_id": "c", "name": "f"},
+    },
+    {"type": "response.function_call_arguments.delta", "output_index": 0, "delta": '{"x": {}'},
+    {"type": "response.function_call_arguments.delta", "output_index": 0, "delta": "}"},
     {"type": "response.completed", "response": {"id": "resp_1", "status": "completed", "output": []}},
     {"type": "message_start", "message": {"id": "m", "usage": {"input_tokens": 3}}},
     {
@@ -30,6 +38,8 @@ _DELTAS: tuple[Any, ...] = (
         "index": 0,
         "content_block": {"type": "tool_use", "id": "t", "name": "f"},
     },
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": "{}"}},
+    {"type": "content_block_stop", "index": 0},
     {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "<think>a</think>b"}},
     {"type": "message_stop"},
 )
@@ -59,7 +69,9 @@ def _observed(protocol: Protocol, kind: str, fed: list[bytes]) -> tuple[Any, ...
     for piece in fed:
         observer.feed(piece)
     answer = observer.answer(200)
-    return answer, observer.has_first_token, observer.has_terminal, observer.tool_calls, observer.state_ids
+    closed = [(call, observer.arguments_of(at)) for at, call in enumerate(observer.closed_calls)]
+    milestones = observer.has_first_token, observer.has_terminal
+    return answer, *milestones, observer.tool_calls, closed, observer.state_ids
 
 
 def check(given: tuple[Protocol, str, list[bytes]]) -> None:

