@@ -28,6 +28,7 @@ from gateway.server.hint_sender import HintSender
 from gateway.server.hosts import Hosts
 from gateway.server.listener import Listener
 from gateway.server.listening import listening_sockets
+from gateway.server.mcp_calls import McpCalls
 from gateway.server.mcp_proxy import McpProxy, open_servers
 from gateway.server.members import Members
 from gateway.server.observation import Observation
@@ -39,6 +40,7 @@ from gateway.server.tasks import TaskGroup
 from gateway.server.tenants import Tenants
 from gateway.server.tool_spans import ToolSpans
 from gateway.server.workers.seat import Order, Seat, own_path, paths_of_all
+from gateway.telemetry.mcp_counts import McpCounts
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.engine_watch import EngineWatch
 from gateway.upstream.health import HealthChecks
@@ -170,8 +172,10 @@ class Gateway:
             return None
         tls = _upstream_tls(self._config)
         servers = open_servers(self._config, environ, tls=tls, local_faults=local_faults)
+        counts = self.observation.metrics.mcp = McpCounts()
+        calls = McpCalls(self.driver, counts)
         are_keys_required = self._tenants.are_keys_required
-        return McpProxy(servers, self._handlers, are_keys_required=are_keys_required)
+        return McpProxy(servers, self._handlers, calls, are_keys_required=are_keys_required)
 
     async def start(self) -> None:
         """Raises OSError if an address cannot be bound."""

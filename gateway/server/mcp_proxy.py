@@ -6,7 +6,8 @@ off at the client, too, which may then resume it; a client that leaves closes th
 
 import logging
 import ssl
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -19,8 +20,11 @@ from gateway.core import refusals
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Protocol
+from gateway.mcp.answers import AnswerWatch
+from gateway.mcp.calls import Call, Outcome
 from gateway.mcp.messages import UNREAD, Kind, Message, read_message
 from gateway.server.connection import ClientConnection, Handler
+from gateway.server.mcp_calls import McpCalls
 from gateway.server.outbound import head_lines
 from gateway.server.relay import framing_of
 from gateway.server.request_head import RequestHead
@@ -31,6 +35,7 @@ from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerCut, AnswerTimedOut, ConnectFailed, LocalFault, UpstreamError
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.replica import Address, Replica
+from gateway.wire.headers import get_header
 from gateway.wire.splice import Chunk
 
 _log: Final = logging.getLogger(__name__)
@@ -80,10 +85,20 @@ class McpServer:
 class Passage:
     """One answer on its way from a server to a client."""
 
-    def __init__(self, client: ClientConnection, upstream: UpstreamConnection, *, listens: bool) -> None:
+    def __init__(
+        self,
+        client: ClientConnection,
+        upstream: UpstreamConnection,
+        watch: AnswerWatch,
+        on_message: Callable[[Message], None],
+        *,
+        listens: bool,
+    ) -> None:
         """`listens`: the client waits for nothing in particular, so the server may be silent."""
         self._client = client
         self.upstream = upstream
+        self._watch = watch
+        self._on_message = on_message
         self.listens = listens
         self._is_ended = False
 
@@ -96,7 +111,7 @@ class Passage:
         client, upstream = self._client, self.upstream
         client.follow(upstream)
         try:
-            upstream.set_sink(client.write)
+            upstream.set_sink(self._pump)
             client.flush_head()
             await upstream.done
         except AnswerCut:
@@ -109,6 +124,11 @@ class Passage:
             client.follow(None)
         return True
 
+    def _pump(self, parts: list[bytes], is_last: bool) -> None:
+        self._client.write(parts, is_last)
+        for message in self._watch.feed(b"".join(parts), is_last=is_last):
+            self._on_message(message)
+
     def end(self) -> None:
         """The stream ends here, as servers may end it; the client will open another one."""
         self._is_ended = True
@@ -118,7 +138,10 @@ class Passage:
 class McpProxy:
     """Called with every request; those that are not for a tool server go to `others`."""
 
-    def __init__(self, servers: Iterable[McpServer], others: Handler, *, are_keys_required: bool) -> None:
+    def __init__(
+        self, servers: Iterable[McpServer], others: Handler, calls: McpCalls, *, are_keys_required: bool
+    ) -> None:
+        self.calls = calls
         self.servers: Mapping[str, McpServer] = {server.name: server for server in servers}
         self._others = others
         self._dropped: frozenset[bytes] = CREDENTIAL_HEADERS if are_keys_required else frozenset()
@@ -143,6 +166,7 @@ class McpProxy:
         check_each("MCP stream", self._passages.items(), check, cut)
         for server in self.servers.values():
             server.link.sweep(now=now)
+        self.calls.sweep()
 
     def drain(self) -> None:
         """Ends the streams that clients only listen to: they would never end."""
@@ -170,32 +194,70 @@ class McpProxy:
                 client.refuse(Protocol.MCP, refusals.internal())
 
     async def _serve(self, client: ClientConnection, request: HttpRequest) -> None:
-        head = request.head
-        name = head.visitor.endpoint.state_id
+        head, calls = request.head, self.calls
+        name, tenant = head.visitor.endpoint.state_id, head.visitor.tenant.id
         assert name is not None
         server = self.servers[name]
+        mcp_session = get_header(head.headers, b"mcp-session-id") or ""
         message = _NOTHING
         if request.body:
             message = read_message(request.body) if not head.facts.coding else UNREAD
+        call: Call | None = None
+        if message.may_call:
+            call = calls.came(name, tenant, mcp_session, message)
+        else:
+            calls.told(name, tenant, mcp_session, message)
         try:
-            upstream = await server.link.exchange(
+            upstream = await self._exchange(server, request, message, call)
+            if isinstance(upstream, Refusal):
+                client.refuse(Protocol.MCP, upstream, request_id=message.id)
+            else:
+                await self._answer(server, client, request, upstream, mcp_session, call)
+        finally:
+            if call is not None and not calls.is_suspended(call):
+                calls.over(call, Outcome.LOST)
+
+    async def _exchange(
+        self, server: McpServer, request: HttpRequest, message: Message, call: Call | None
+    ) -> UpstreamConnection | Refusal:
+        head = request.head
+        if call is not None:
+            self.calls.sent(call)
+        try:
+            return await server.link.exchange(
                 self._chunks(server, request),
                 is_head_request=head.method == "HEAD",
                 may_repeat=head.method in ("GET", "HEAD") or message.may_repeat,
             )
         except UpstreamError as error:
-            client.refuse(Protocol.MCP, _refusal(error), request_id=message.id)
-            return
-        is_reusable = False
+            if call is not None:
+                self.calls.over(call, Outcome.UNREACHED)
+            return _refusal(error)
+
+    async def _answer(
+        self,
+        server: McpServer,
+        client: ClientConnection,
+        request: HttpRequest,
+        upstream: UpstreamConnection,
+        mcp_session: str,
+        call: Call | None,
+    ) -> None:
+        request_head, head = request.head, upstream.head
+        assert head is not None
+        watch = AnswerWatch(head.content_type, head.content_encoding)
+        tenant, is_whole = request_head.visitor.tenant.id, False
         try:
             if upstream.has_sent_all:  # else the transport holds the body, and it still counts
                 client.let_go_of_body()
-            assert upstream.head is not None
-            client.start_response(upstream.head.start, framing_of(upstream.head, head))
-            passage = Passage(client, upstream, listens=head.method == "GET")
-            is_reusable = await self._pass(passage, server)
+            client.start_response(head.start, framing_of(head, request_head))
+            heard = partial(self.calls.heard, server.name, tenant, mcp_session, call=call)
+            passage = Passage(client, upstream, watch, heard, listens=request_head.method == "GET")
+            is_whole = await self._pass(passage, server)
         finally:
-            server.link.release(upstream, reuse=is_reusable)
+            server.link.release(upstream, reuse=is_whole)
+            if call is not None:
+                self.calls.stream_ended(call, watch, status=head.status, is_whole=is_whole)
 
     async def _pass(self, passage: Passage, server: McpServer) -> bool:
         self._passages[passage] = server

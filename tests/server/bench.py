@@ -405,6 +405,7 @@ class Bench:
             "relays": len(gateway._handlers._relays),
             "busy upstream connections": sum(r.busy_count for r in gateway._replicas.values()),
             "MCP answers": gateway._mcp.passing if gateway._mcp is not None else 0,
+            "MCP calls": gateway._mcp.calls.running if gateway._mcp is not None else 0,
             "buffered bytes": gateway.listener.budget.used,
             "client connections": gateway.listener.connection_count,
         }

@@ -1,0 +1,88 @@
+"""One tool call, told in two ways: by the model's answer that asks for it, and by the agent that makes it.
+
+The agent parses the model's arguments and writes them anew, so they are compared as values. It shows a tool
+to its model under a longer name (`mcp__SERVER__tool`, `SERVER__tool`), in which only letters that model APIs
+allow are left.
+"""
+
+import hashlib
+import re
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+_UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+_NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9_-]")
+_MAX_DEPTH: Final = 64
+
+
+class ToolUse(msgspec.Struct, frozen=True, gc=False):
+    """The params of a `tools/call`."""
+
+    name: str
+    arguments: bytes
+    """As they stand there."""
+    meta: bytes = b""
+    has_more: bool = False
+    """It says more than that, such as that it is to run as a task."""
+
+
+class _Params(msgspec.Struct):
+    name: str
+    arguments: Raw = Raw(b"{}")
+    meta: Raw = msgspec.field(name="_meta", default=Raw())
+
+
+_PARAMS: Final = msgspec.json.Decoder(_Params)
+_KEYS: Final = msgspec.json.Decoder(dict[str, Raw])
+_KNOWN: Final = frozenset(("name", "arguments", "_meta"))
+
+
+def read_tool_use(params: bytes) -> ToolUse | None:
+    """None if it is none."""
+    try:
+        read, keys = _PARAMS.decode(params), _KEYS.decode(params)
+    except _UNREADABLE:
+        return None
+    return ToolUse(read.name, bytes(read.arguments), bytes(read.meta), not _KNOWN.issuperset(keys))
+
+
+def arguments_key(arguments: bytes) -> bytes | None:
+    """Equal for arguments that are equal as values; None if they are no JSON object."""
+    try:
+        values = msgspec.json.decode(arguments.strip() or b"{}")
+        values = {} if values is None else values
+        if not isinstance(values, dict):
+            return None
+        canonical = msgspec.json.encode(_canonical(values, _MAX_DEPTH), order="deterministic")
+    except _UNREADABLE:
+        return None
+    return hashlib.blake2b(canonical, digest_size=16).digest()
+
+
+def _canonical(value: Any, depth: int) -> Any:
+    """JavaScript writes 1.0 as 1."""
+    if not depth:
+        raise ValueError("too deep")
+    if isinstance(value, dict):
+        return {name: _canonical(each, depth - 1) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_canonical(each, depth - 1) for each in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def prefix_of(shown: str, tool: str) -> str | None:
+    """What stands before the tool's own name in the one that its agent shows to the model; None if that is
+    another tool's."""
+    shown, tool = _allowed(shown), _allowed(tool)
+    if not tool or not shown.endswith(tool):
+        return None
+    prefix = shown[: len(shown) - len(tool)]
+    return prefix if not prefix or prefix[-1] in "_-" else None
+
+
+def _allowed(name: str) -> str:
+    return _NOT_ALLOWED.sub("_", name)

@@ -1,0 +1,197 @@
+"""Tool calls that pass: joined to those that models ask for, counted, and told to the brain.
+
+What a call took is told as agents' own spans are (`gateway/tool_probe/traced.py`).
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+import msgspec
+
+from gateway.core import events as ev
+from gateway.domain.ids import RequestId as TurnId
+from gateway.domain.ids import SessionId, TenantId
+from gateway.domain.request import ToolCall
+from gateway.domain.tenant_lru import TenantLru
+from gateway.mcp.answers import AnswerWatch
+from gateway.mcp.calls import Asked, AskedCalls, Call, Outcome, outcome_of
+from gateway.mcp.messages import CANCELLED, Kind, Message, RequestId
+from gateway.mcp.tools import arguments_key, read_tool_use
+from gateway.server.driver import Driver
+from gateway.telemetry.mcp_counts import McpCounts
+
+_RESUMED_WITHIN_S: Final = 60.0
+"""A call whose stream broke off is lost if its client does not come back for the rest within this."""
+_MAX_SUSPENDED: Final = 4096
+_MAX_CLIENTS: Final = 4096
+_MAX_AGENTS: Final = 64
+"""That use one MCP session."""
+
+_Place = tuple[str, TenantId, str, RequestId]
+"""Server, tenant, MCP session, and the request's id."""
+
+
+class _Cancelled(msgspec.Struct):
+    request_id: RequestId = msgspec.field(name="requestId")
+
+
+_CANCELLED: Final = msgspec.json.Decoder(_Cancelled)
+
+
+class McpCalls:
+    def __init__(self, driver: Driver, counts: McpCounts) -> None:
+        """Asks the driver for the calls of all turns."""
+        self._driver = driver
+        self._counts = counts
+        self._asked = AskedCalls(self._is_open)
+        self._running: dict[_Place, Call] = {}
+        self._suspended: OrderedDict[_Place, float] = OrderedDict()
+        """Those of the running ones whose stream broke off, and when."""
+        self._agents: TenantLru[TenantId, tuple[str, str], OrderedDict[SessionId, str]] = TenantLru(
+            _MAX_CLIENTS
+        )
+        """By server and MCP session: agents that use it, and how they prefix its tools' names."""
+        driver.on_call = self._was_asked_for
+
+    @property
+    def running(self) -> int:
+        """Calls whose clients wait."""
+        return len(self._running) - len(self._suspended)
+
+    # --- what models ask for ---------------------------------------------------------------------
+
+    def _was_asked_for(self, turn: TurnId, call: ToolCall, arguments: bytes) -> None:
+        live = self._driver.coordinator.live[turn]
+        key = None if call.is_at_engine else arguments_key(arguments)
+        if key is not None and live.session is not None:
+            self._asked.add(
+                Asked(live.tenant, live.session.session, turn, call.id, call.name, key, live.pool)
+            )
+
+    def _is_open(self, asked: Asked) -> bool:
+        tools = self._driver.coordinator.sessions.tools
+        calls = (*tools.ready_calls(asked.session), *tools.open_calls(asked.session))
+        return any(call.id == asked.id and call.turn == asked.turn for call in calls)
+
+    # --- what agents call ------------------------------------------------------------------------
+
+    def came(self, server: str, tenant: TenantId, mcp_session: str, message: Message) -> Call:
+        """A message that may be a call. `over` must follow, in one way or another."""
+        call = Call(server, tenant, mcp_session, message.id, self._driver.clock())
+        use = read_tool_use(message.params) if message.kind is Kind.REQUEST else None
+        if use is not None:
+            call.tool, call.key = use.name, arguments_key(use.arguments)
+        if call.key is not None:
+            self._join(call, call.key)
+        if (place := _place_of(call)) is not None:
+            self._running.setdefault(place, call)
+        return call
+
+    def _join(self, call: Call, key: bytes) -> None:
+        where = (call.server, call.mcp_session)
+        known = self._agents.get(call.tenant, where) if call.mcp_session else None
+        call.asked = asked = self._asked.join(call.tenant, call.tool, key, known or ())
+        if asked is None:
+            return
+        self._counts.joined[call.server] += 1
+        if not call.mcp_session:
+            return
+        if known is None:
+            known = OrderedDict()
+            self._agents.put(call.tenant, where, known)
+        known[asked.session] = asked.name[: len(asked.name) - len(call.tool)]
+        known.move_to_end(asked.session)
+        if len(known) > _MAX_AGENTS:
+            known.popitem(last=False)
+
+    def sent(self, call: Call) -> None:
+        """It goes to the server."""
+        call.began_s = self._driver.clock()
+        call.was_sent = True
+        self._counts.running[call.server] += 1
+
+    def over(self, call: Call, outcome: Outcome, *, result_bytes: int = 0) -> None:
+        """The first word counts."""
+        if call.outcome is not None:
+            return
+        call.outcome = outcome
+        place = _place_of(call)
+        if place is not None and self._running.get(place) is call:
+            del self._running[place]
+            self._suspended.pop(place, None)
+        self._counts.calls[call.server, outcome.value] += 1
+        if not call.was_sent:
+            return
+        self._counts.running[call.server] -= 1
+        now = self._driver.clock()
+        span = call.span(outcome, result_bytes=result_bytes, now=now)
+        if outcome in (Outcome.OK, Outcome.TOOL_ERROR, Outcome.ERROR):
+            self._counts.durations[call.server].add(now - call.began_s)
+        if span is not None:
+            self._driver.send(ev.ToolsTold((span,), call.tenant))
+
+    # --- what passes -----------------------------------------------------------------------------
+
+    def told(self, server: str, tenant: TenantId, mcp_session: str, message: Message) -> None:
+        """A client says something that is no call."""
+        if message.kind is not Kind.NOTIFICATION or message.method != CANCELLED:
+            return
+        try:
+            request_id = _CANCELLED.decode(message.params).request_id
+        except (msgspec.MsgspecError, RecursionError):
+            return
+        call = self._running.get((server, tenant, mcp_session, request_id))
+        if call is not None:
+            self.over(call, Outcome.CANCELLED)
+
+    def heard(
+        self, server: str, tenant: TenantId, mcp_session: str, message: Message, call: Call | None
+    ) -> None:
+        """A server says something; `call`: what its client asked for on this stream."""
+        if message.kind is not Kind.ANSWER or message.id is None:
+            return
+        if call is None or call.request_id != message.id:
+            place = (server, tenant, mcp_session, message.id)
+            call = self._running.get(place) if place in self._suspended else None
+        if call is not None:
+            self.over(call, outcome_of(message), result_bytes=len(message.result))
+
+    def stream_ended(self, call: Call, watch: AnswerWatch, *, status: int, is_whole: bool) -> None:
+        """Of a call, whether its result was there or not."""
+        if call.outcome is not None:
+            return
+        place = _place_of(call)
+        if status >= 400:
+            self.over(call, Outcome.ERROR)
+        elif is_whole and watch.is_blind:
+            self.over(call, Outcome.OK)
+        elif watch.may_resume and call.mcp_session and place is not None and self._running[place] is call:
+            self._suspended[place] = self._driver.clock()
+            if len(self._suspended) > _MAX_SUSPENDED:
+                self._lose(next(iter(self._suspended)))
+        else:
+            self.over(call, Outcome.LOST)
+
+    def is_suspended(self, call: Call) -> bool:
+        """Its stream broke off, and its client may come back for the rest."""
+        place = _place_of(call)
+        return place is not None and place in self._suspended and self._running[place] is call
+
+    def sweep(self) -> None:
+        """Called about once a second."""
+        oldest_s = self._driver.clock() - _RESUMED_WITHIN_S
+        while self._suspended:
+            place, since_s = next(iter(self._suspended.items()))
+            if since_s > oldest_s:
+                break
+            self._lose(place)
+
+    def _lose(self, place: _Place) -> None:
+        self._suspended.pop(place)
+        self.over(self._running[place], Outcome.LOST)
+
+
+def _place_of(call: Call) -> _Place | None:
+    if call.request_id is None:
+        return None
+    return (call.server, call.tenant, call.mcp_session, call.request_id)
