@@ -21,6 +21,13 @@ class McpServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The environment variable that holds the key to send to it, instead of what the client sends."""
     api_key_file: Annotated[str, PRIVATE] | None = None
     """The file that holds it."""
+    max_concurrent_calls: Annotated[int, Meta(ge=0)] = 0
+    """Tool calls that it gets at a time, from each of the gateway's workers; more wait, and those of sessions
+    that somebody waits for go first. 0: as many as come."""
+    max_waiting_calls: Annotated[int, Meta(ge=0)] = 256
+    """Tool calls that wait for that; more are refused."""
+    max_wait_s: Annotated[float, Meta(gt=0)] = 240.0
+    """How long one may wait before it is refused. Most agents give up sooner."""
     silence_s: Annotated[float, Meta(gt=0)] = 1800.0
     """How long it may send nothing while a client waits for its answer. A stream that a client only listens
     to may be silent for ever."""

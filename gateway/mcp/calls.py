@@ -18,6 +18,7 @@ from gateway.domain.ids import RequestId as TurnId
 from gateway.domain.tenant_lru import TenantLru
 from gateway.domain.tool_span import ToolSpan
 from gateway.domain.words import Word
+from gateway.mcp.call_limit import Place
 from gateway.mcp.messages import Message, RequestId
 from gateway.mcp.tools import prefix_of
 
@@ -38,6 +39,8 @@ class Asked(msgspec.Struct, eq=False):
     key: bytes
     """Of its arguments."""
     pool: PoolId | None = None
+    runs_for: SessionId | None = None
+    """The session on whose behalf its own runs."""
 
 
 class Outcome(Word):
@@ -68,6 +71,8 @@ class Call(msgspec.Struct, eq=False):
     """Empty if it could not be read."""
     key: bytes | None = None
     asked: Asked | None = None
+    place: Place | None = None
+    """Where calls are limited."""
     was_sent: bool = False
     outcome: Outcome | None = None
 

@@ -90,3 +90,12 @@ def read_message(data: bytes) -> Message:
     if wire.id is None and not wire.error:
         return UNREAD
     return Message(Kind.ANSWER, "", wire.id, result=bytes(wire.result))
+
+
+def cancelled_answer(request_id: RequestId | None) -> bytes:
+    """To a call that its client cancelled before the server got it. Clients ignore it."""
+    error = {"code": _CANCELLED_CODE, "message": "The call was cancelled."}
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "error": error})
+
+
+_CANCELLED_CODE: Final = -32000

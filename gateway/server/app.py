@@ -173,7 +173,7 @@ class Gateway:
         tls = _upstream_tls(self._config)
         servers = open_servers(self._config, environ, tls=tls, local_faults=local_faults)
         counts = self.observation.metrics.mcp = McpCounts()
-        calls = McpCalls(self.driver, counts)
+        calls = McpCalls(self.driver, counts, self._config)
         are_keys_required = self._tenants.are_keys_required
         return McpProxy(servers, self._handlers, calls, are_keys_required=are_keys_required)
 

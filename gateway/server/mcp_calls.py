@@ -8,17 +8,22 @@ from typing import Final
 
 import msgspec
 
+from gateway.admission.classes import ServiceClass
+from gateway.config import Config
 from gateway.core import events as ev
+from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import RequestId as TurnId
 from gateway.domain.ids import SessionId, TenantId
 from gateway.domain.request import ToolCall
 from gateway.domain.tenant_lru import TenantLru
 from gateway.mcp.answers import AnswerWatch
+from gateway.mcp.call_limit import CallLimit, Place
 from gateway.mcp.calls import Asked, AskedCalls, Call, Outcome, outcome_of
 from gateway.mcp.messages import CANCELLED, Kind, Message, RequestId
 from gateway.mcp.tools import arguments_key, read_tool_use
 from gateway.server.driver import Driver
 from gateway.telemetry.mcp_counts import McpCounts
+from gateway.upstream.moments import Moment
 
 _RESUMED_WITHIN_S: Final = 60.0
 """A call whose stream broke off is lost if its client does not come back for the rest within this."""
@@ -38,11 +43,30 @@ class _Cancelled(msgspec.Struct):
 _CANCELLED: Final = msgspec.json.Decoder(_Cancelled)
 
 
+class NotAdmitted(Exception):  # noqa: N818 - an outcome
+    def __init__(self, refusal: Refusal | None) -> None:
+        """`refusal`: None if its client cancelled it."""
+        super().__init__()
+        self.refusal = refusal
+
+
 class McpCalls:
-    def __init__(self, driver: Driver, counts: McpCounts) -> None:
+    def __init__(self, driver: Driver, counts: McpCounts, config: Config) -> None:
         """Asks the driver for the calls of all turns."""
         self._driver = driver
         self._counts = counts
+        age_s = config.admission.classes.age_s
+        self._limits = {
+            each.name: CallLimit(each.max_concurrent_calls, most_waiting=each.max_waiting_calls, age_s=age_s)
+            for each in config.mcp
+            if each.max_concurrent_calls
+        }
+        self._max_wait_s = {each.name: each.max_wait_s for each in config.mcp}
+        self._background = {
+            TenantId(each.name) for each in config.tenants if each.quota.service_class == "proactive"
+        }
+        self._waits: dict[Place, tuple[Call, Moment]] = {}
+        """Those who wait until they may be sent."""
         self._asked = AskedCalls(self._is_open)
         self._running: dict[_Place, Call] = {}
         self._suspended: OrderedDict[_Place, float] = OrderedDict()
@@ -64,9 +88,9 @@ class McpCalls:
         live = self._driver.coordinator.live[turn]
         key = None if call.is_at_engine else arguments_key(arguments)
         if key is not None and live.session is not None:
-            self._asked.add(
-                Asked(live.tenant, live.session.session, turn, call.id, call.name, key, live.pool)
-            )
+            asked = Asked(live.tenant, live.session.session, turn, call.id, call.name, key)
+            asked.pool, asked.runs_for = live.pool, live.runs_for
+            self._asked.add(asked)
 
     def _is_open(self, asked: Asked) -> bool:
         tools = self._driver.coordinator.sessions.tools
@@ -104,6 +128,49 @@ class McpCalls:
         if len(known) > _MAX_AGENTS:
             known.popitem(last=False)
 
+    async def admitted(self, call: Call) -> None:
+        """Waits until it may be sent. Raises `NotAdmitted` if it may not; it is over then."""
+        limit = self._limits.get(call.server)
+        if limit is None:
+            return
+        came_s = self._driver.clock()
+        call.place = place = limit.enter(is_proactive=self._is_proactive(call), now=came_s)
+        if place is None:
+            self.over(call, Outcome.REFUSED)
+            raise NotAdmitted(_full())
+        if place.may_run:
+            return
+        moment = Moment()
+        self._waits[place] = (call, moment)
+        self._counts.waiting[call.server] += 1
+        try:
+            await moment
+        finally:
+            self._counts.waiting[call.server] -= 1
+            self._counts.waits[call.server].add(self._driver.clock() - came_s)
+            del self._waits[place]
+        if call.outcome is not None:
+            raise NotAdmitted(None if call.outcome is Outcome.CANCELLED else _waited_too_long())
+
+    def _is_proactive(self, call: Call) -> bool:
+        """Nobody waits for its session, as far as is known."""
+        asked = call.asked
+        if asked is not None and asked.pool is not None:
+            known = self._driver.coordinator.admission.class_of(asked.runs_for or asked.session, asked.pool)
+            if known is not None:
+                return known is ServiceClass.PROACTIVE
+        return call.tenant in self._background
+
+    def _leave(self, call: Call) -> None:
+        place = call.place
+        if place is None:
+            return
+        following = self._limits[call.server].leave(place, now=self._driver.clock())
+        for each in (place, following):
+            if each is not None and each in self._waits:
+                # Not on the spot: whoever leaves has more to do.
+                self._driver.call_soon(self._waits[each][1].come)
+
     def sent(self, call: Call) -> None:
         """It goes to the server."""
         call.began_s = self._driver.clock()
@@ -120,6 +187,7 @@ class McpCalls:
             del self._running[place]
             self._suspended.pop(place, None)
         self._counts.calls[call.server, outcome.value] += 1
+        self._leave(call)
         if not call.was_sent:
             return
         self._counts.running[call.server] -= 1
@@ -185,6 +253,13 @@ class McpCalls:
             if since_s > oldest_s:
                 break
             self._lose(place)
+        self._refuse_overdue()
+
+    def _refuse_overdue(self) -> None:
+        now = self._driver.clock()
+        for name, limit in self._limits.items():
+            for place in tuple(limit.overdue(before_s=now - self._max_wait_s[name])):
+                self.over(self._waits[place][0], Outcome.REFUSED)
 
     def _lose(self, place: _Place) -> None:
         self._suspended.pop(place)
@@ -195,3 +270,13 @@ def _place_of(call: Call) -> _Place | None:
     if call.request_id is None:
         return None
     return (call.server, call.tenant, call.mcp_session, call.request_id)
+
+
+def _full() -> Refusal:
+    message = "As many calls wait for this MCP server as may."
+    return Refusal(reason=RefusalReason.QUEUE_FULL, message=message, retry_after_s=5)
+
+
+def _waited_too_long() -> Refusal:
+    message = "The MCP server was busy for too long."
+    return Refusal(reason=RefusalReason.QUEUE_TIMEOUT, message=message, retry_after_s=5)

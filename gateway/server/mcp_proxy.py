@@ -22,9 +22,9 @@ from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Protocol
 from gateway.mcp.answers import AnswerWatch
 from gateway.mcp.calls import Call, Outcome
-from gateway.mcp.messages import UNREAD, Kind, Message, read_message
+from gateway.mcp.messages import UNREAD, Kind, Message, cancelled_answer, read_message
 from gateway.server.connection import ClientConnection, Handler
-from gateway.server.mcp_calls import McpCalls
+from gateway.server.mcp_calls import McpCalls, NotAdmitted
 from gateway.server.outbound import head_lines
 from gateway.server.relay import framing_of
 from gateway.server.request_head import RequestHead
@@ -208,11 +208,18 @@ class McpProxy:
         else:
             calls.told(name, tenant, mcp_session, message)
         try:
+            if call is not None:
+                await calls.admitted(call)
             upstream = await self._exchange(server, request, message, call)
             if isinstance(upstream, Refusal):
                 client.refuse(Protocol.MCP, upstream, request_id=message.id)
             else:
                 await self._answer(server, client, request, upstream, mcp_session, call)
+        except NotAdmitted as error:
+            if error.refusal is None:
+                client.respond(200, b"", cancelled_answer(message.id))
+            else:
+                client.refuse(Protocol.MCP, error.refusal, request_id=message.id)
         finally:
             if call is not None and not calls.is_suspended(call):
                 calls.over(call, Outcome.LOST)

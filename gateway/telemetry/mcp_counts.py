@@ -14,6 +14,9 @@ class McpCounts:
         """By server and outcome."""
         self.running: Counter[str] = Counter()
         """By server: sent to it, and not over."""
+        self.waiting: Counter[str] = Counter()
+        """By server: those that may not be sent to it yet."""
+        self.waits: dict[str, Spread] = defaultdict(Spread)
         self.joined: Counter[str] = Counter()
         self.durations: dict[str, Spread] = defaultdict(Spread)
         """From its being sent to its result, of calls that have one."""
@@ -33,12 +36,17 @@ class McpCounts:
         for server, count in self.joined.items():
             joined.add_metric([server], count)
         yield joined
-        running = GaugeMetricFamily(
-            "turnpike_mcp_calls_running", "Tool calls that an MCP server works on", labels=["server"]
-        )
-        for server, count in self.running.items():
-            running.add_metric([server], count)
-        yield running
-        spreads: dict[tuple[str, ...], Spread] = {(name,): each for name, each in self.durations.items()}
-        about = "From a tool call's being sent to its result"
-        yield histogram("mcp_call_duration_seconds", about, spreads, ["server"])
+        for name, what, counts in (
+            ("running", "Tool calls that an MCP server works on", self.running),
+            ("waiting", "Tool calls that wait until an MCP server may get them", self.waiting),
+        ):
+            gauge = GaugeMetricFamily(f"turnpike_mcp_calls_{name}", what, labels=["server"])
+            for server, count in counts.items():
+                gauge.add_metric([server], count)
+            yield gauge
+        for name, what, spreads in (
+            ("duration", "From a tool call's being sent to its result", self.durations),
+            ("wait", "What tool calls waited until they were sent, of those that had to", self.waits),
+        ):
+            by: dict[tuple[str, ...], Spread] = {(server,): spread for server, spread in spreads.items()}
+            yield histogram(f"mcp_call_{name}_seconds", what, by, ["server"])

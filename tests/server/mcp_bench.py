@@ -71,8 +71,18 @@ def passing(bench: Bench) -> int:
 class Agent:
     """It asks its model, makes the calls that it is asked for, and brings the results."""
 
-    def __init__(self, bench: Bench, prompt: str = "go", key: str = "", mcp_session: str = "s1") -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        prompt: str = "go",
+        key: str = "",
+        mcp_session: str = "s1",
+        *,
+        headers: bytes = b"",
+    ) -> None:
+        """`headers`: that it sends with what it asks its model."""
         self.bench, self.key, self.mcp_session = bench, key, mcp_session
+        self._headers = headers
         self.messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
 
     @property
@@ -82,7 +92,7 @@ class Agent:
     def request(self, *, stream: bool = False) -> bytes:
         tools = [{"type": "function", "function": {"name": "bash", "parameters": {}}}]
         body = {"model": "m", "messages": self.messages, "tools": tools, "stream": stream}
-        return post(json.dumps(body).encode(), headers=self._key_line)
+        return post(json.dumps(body).encode(), headers=self._key_line + self._headers)
 
     async def ask(self, **calls: str) -> None:
         """One turn. `c1="read {…}"`: its answer asks for that call, by that id."""
