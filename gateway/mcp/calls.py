@@ -75,19 +75,26 @@ class Call(msgspec.Struct, eq=False):
     """Where calls are limited."""
     was_sent: bool = False
     outcome: Outcome | None = None
+    ended_s: float = 0.0
+    result_bytes: int = 0
 
-    def span(self, outcome: Outcome, *, result_bytes: int, now: float) -> ToolSpan | None:
-        """What is to be told of it, now that it is over; None if that is nothing."""
+    @property
+    def has_result(self) -> bool:
+        """It is known when the tool ended, and how."""
+        return self.outcome in _TELLING
+
+    def span(self) -> ToolSpan | None:
+        """What is to be told of it, if anything."""
         asked = self.asked
-        if asked is None or outcome not in _TELLING:
+        if asked is None or not self.has_result:
             return None
         return ToolSpan(
             name=asked.name,
-            duration_s=max(0.0, now - self.began_s),
+            duration_s=max(0.0, self.ended_s - self.began_s),
             call=asked.id,
             session=asked.session,
-            result_bytes=result_bytes,
-            has_failed=outcome is not Outcome.OK,
+            result_bytes=self.result_bytes,
+            has_failed=self.outcome is not Outcome.OK,
         )
 
 

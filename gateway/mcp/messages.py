@@ -48,6 +48,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 TOOLS_CALL: Final = "tools/call"
 TOOLS_LIST: Final = "tools/list"
 INITIALIZE: Final = "initialize"
+TOOLS_CHANGED: Final = "notifications/tools/list_changed"
 CANCELLED: Final = "notifications/cancelled"
 _REPEATABLE: Final = frozenset(
     (
@@ -90,6 +91,23 @@ def read_message(data: bytes) -> Message:
     if wire.id is None and not wire.error:
         return UNREAD
     return Message(Kind.ANSWER, "", wire.id, result=bytes(wire.result))
+
+
+class _Cancelled(msgspec.Struct):
+    request_id: RequestId = msgspec.field(name="requestId")
+
+
+_CANCELLED: Final = msgspec.json.Decoder(_Cancelled)
+
+
+def cancelled_request(message: Message) -> RequestId | None:
+    """Which request a client cancels with this; None if none."""
+    if message.kind is not Kind.NOTIFICATION or message.method != CANCELLED:
+        return None
+    try:
+        return _CANCELLED.decode(message.params).request_id
+    except _UNREADABLE:
+        return None
 
 
 def cancelled_answer(request_id: RequestId | None) -> bytes:

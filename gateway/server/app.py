@@ -29,7 +29,9 @@ from gateway.server.hosts import Hosts
 from gateway.server.listener import Listener
 from gateway.server.listening import listening_sockets
 from gateway.server.mcp_calls import McpCalls
-from gateway.server.mcp_proxy import McpProxy, open_servers
+from gateway.server.mcp_early import McpEarly
+from gateway.server.mcp_proxy import McpProxy
+from gateway.server.mcp_servers import open_servers
 from gateway.server.members import Members
 from gateway.server.observation import Observation
 from gateway.server.outbound import Outbound
@@ -37,7 +39,7 @@ from gateway.server.peers import Peers
 from gateway.server.prefills import Prefills
 from gateway.server.state_file import StateFile
 from gateway.server.tasks import TaskGroup
-from gateway.server.tenants import Tenants
+from gateway.server.tenants import CREDENTIAL_HEADERS, Tenants
 from gateway.server.tool_spans import ToolSpans
 from gateway.server.workers.seat import Order, Seat, own_path, paths_of_all
 from gateway.telemetry.mcp_counts import McpCounts
@@ -174,8 +176,11 @@ class Gateway:
         servers = open_servers(self._config, environ, tls=tls, local_faults=local_faults)
         counts = self.observation.metrics.mcp = McpCounts()
         calls = McpCalls(self.driver, counts, self._config)
-        are_keys_required = self._tenants.are_keys_required
-        return McpProxy(servers, self._handlers, calls, are_keys_required=are_keys_required)
+        dropped = CREDENTIAL_HEADERS if self._tenants.are_keys_required else frozenset()
+        early: McpEarly | None = None
+        if any(each.early_tools for each in self._config.mcp):
+            early = McpEarly(self.driver, calls, servers, counts, dropped=dropped)
+        return McpProxy(servers, self._handlers, calls, early, dropped=dropped)
 
     async def start(self) -> None:
         """Raises OSError if an address cannot be bound."""

@@ -4,22 +4,21 @@ What a call took is told as agents' own spans are (`gateway/tool_probe/traced.py
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final
-
-import msgspec
 
 from gateway.admission.classes import ServiceClass
 from gateway.config import Config
 from gateway.core import events as ev
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import RequestId as TurnId
-from gateway.domain.ids import SessionId, TenantId
+from gateway.domain.ids import TenantId
 from gateway.domain.request import ToolCall
-from gateway.domain.tenant_lru import TenantLru
 from gateway.mcp.answers import AnswerWatch
 from gateway.mcp.call_limit import CallLimit, Place
 from gateway.mcp.calls import Asked, AskedCalls, Call, Outcome, outcome_of
-from gateway.mcp.messages import CANCELLED, Kind, Message, RequestId
+from gateway.mcp.messages import TOOLS_CHANGED, TOOLS_LIST, Kind, Message, RequestId
+from gateway.mcp.sessions import McpSession, McpSessions
 from gateway.mcp.tools import arguments_key, read_tool_use
 from gateway.server.driver import Driver
 from gateway.telemetry.mcp_counts import McpCounts
@@ -28,19 +27,9 @@ from gateway.upstream.moments import Moment
 _RESUMED_WITHIN_S: Final = 60.0
 """A call whose stream broke off is lost if its client does not come back for the rest within this."""
 _MAX_SUSPENDED: Final = 4096
-_MAX_CLIENTS: Final = 4096
-_MAX_AGENTS: Final = 64
-"""That use one MCP session."""
 
 _Place = tuple[str, TenantId, str, RequestId]
 """Server, tenant, MCP session, and the request's id."""
-
-
-class _Cancelled(msgspec.Struct):
-    request_id: RequestId = msgspec.field(name="requestId")
-
-
-_CANCELLED: Final = msgspec.json.Decoder(_Cancelled)
 
 
 class NotAdmitted(Exception):  # noqa: N818 - an outcome
@@ -71,10 +60,10 @@ class McpCalls:
         self._running: dict[_Place, Call] = {}
         self._suspended: OrderedDict[_Place, float] = OrderedDict()
         """Those of the running ones whose stream broke off, and when."""
-        self._agents: TenantLru[TenantId, tuple[str, str], OrderedDict[SessionId, str]] = TenantLru(
-            _MAX_CLIENTS
-        )
-        """By server and MCP session: agents that use it, and how they prefix its tools' names."""
+        self.sessions = McpSessions()
+        self.on_asked: Callable[[Asked, bytes, int], None] | None = None
+        """To be set by who calls tools early: told of the calls that streamed answers ask for, with their
+        arguments, and how many other calls their answer began before."""
         driver.on_call = self._was_asked_for
 
     @property
@@ -84,13 +73,16 @@ class McpCalls:
 
     # --- what models ask for ---------------------------------------------------------------------
 
-    def _was_asked_for(self, turn: TurnId, call: ToolCall, arguments: bytes) -> None:
+    def _was_asked_for(self, turn: TurnId, call: ToolCall, arguments: bytes, before: int) -> None:
         live = self._driver.coordinator.live[turn]
         key = None if call.is_at_engine else arguments_key(arguments)
-        if key is not None and live.session is not None:
-            asked = Asked(live.tenant, live.session.session, turn, call.id, call.name, key)
-            asked.pool, asked.runs_for = live.pool, live.runs_for
-            self._asked.add(asked)
+        if key is None or live.session is None:
+            return
+        asked = Asked(live.tenant, live.session.session, turn, call.id, call.name, key)
+        asked.pool, asked.runs_for = live.pool, live.runs_for
+        self._asked.add(asked)
+        if self.on_asked is not None and live.facts.stream:
+            self.on_asked(asked, arguments, before)
 
     def _is_open(self, asked: Asked) -> bool:
         tools = self._driver.coordinator.sessions.tools
@@ -112,21 +104,16 @@ class McpCalls:
         return call
 
     def _join(self, call: Call, key: bytes) -> None:
-        where = (call.server, call.mcp_session)
-        known = self._agents.get(call.tenant, where) if call.mcp_session else None
-        call.asked = asked = self._asked.join(call.tenant, call.tool, key, known or ())
+        mcp = self.sessions.get(call.server, call.tenant, call.mcp_session)
+        known = mcp.agents if mcp is not None else ()
+        call.asked = asked = self._asked.join(call.tenant, call.tool, key, known)
         if asked is None:
             return
         self._counts.joined[call.server] += 1
-        if not call.mcp_session:
-            return
-        if known is None:
-            known = OrderedDict()
-            self._agents.put(call.tenant, where, known)
-        known[asked.session] = asked.name[: len(asked.name) - len(call.tool)]
-        known.move_to_end(asked.session)
-        if len(known) > _MAX_AGENTS:
-            known.popitem(last=False)
+        mcp = self.sessions.known(call.server, call.tenant, call.mcp_session)
+        if mcp is not None:
+            prefix = asked.name[: len(asked.name) - len(call.tool)]
+            self.sessions.used_by(mcp, asked.session, prefix)
 
     async def admitted(self, call: Call) -> None:
         """Waits until it may be sent. Raises `NotAdmitted` if it may not; it is over then."""
@@ -181,41 +168,72 @@ class McpCalls:
         """The first word counts."""
         if call.outcome is not None:
             return
-        call.outcome = outcome
+        call.outcome, call.result_bytes, call.ended_s = outcome, result_bytes, self._driver.clock()
         place = _place_of(call)
         if place is not None and self._running.get(place) is call:
             del self._running[place]
             self._suspended.pop(place, None)
         self._counts.calls[call.server, outcome.value] += 1
         self._leave(call)
-        if not call.was_sent:
-            return
-        self._counts.running[call.server] -= 1
-        now = self._driver.clock()
-        span = call.span(outcome, result_bytes=result_bytes, now=now)
-        if outcome in (Outcome.OK, Outcome.TOOL_ERROR, Outcome.ERROR):
-            self._counts.durations[call.server].add(now - call.began_s)
+        if call.was_sent:
+            self._counts.running[call.server] -= 1
+            if call.has_result:
+                self._counts.durations[call.server].add(call.ended_s - call.began_s)
+            self._tell(call)
+
+    def _tell(self, call: Call) -> None:
+        span = call.span()
         if span is not None:
             self._driver.send(ev.ToolsTold((span,), call.tenant))
 
+    # --- what the gateway calls itself -----------------------------------------------------------
+
+    def early(self, asked: Asked, mcp: McpSession, tool: str, request_id: str) -> Call | None:
+        """A call that the gateway makes for a model's; None if the server has as many as it may."""
+        call = Call(mcp.server, mcp.tenant, mcp.id, request_id, self._driver.clock(), tool, asked.key)
+        limit = self._limits.get(mcp.server)
+        if limit is not None:
+            if not limit.has_room:
+                return None
+            call.place = limit.enter(is_proactive=False, now=call.began_s)
+        self.sent(call)
+        return call
+
+    def claimed(self, call: Call, asked: Asked) -> None:
+        """An early call is what its agent asks for."""
+        self._asked.drop(asked)
+        self._counts.joined[call.server] += 1
+        call.asked = asked
+        if call.outcome is not None:
+            self._tell(call)
+
     # --- what passes -----------------------------------------------------------------------------
 
-    def told(self, server: str, tenant: TenantId, mcp_session: str, message: Message) -> None:
-        """A client says something that is no call."""
-        if message.kind is not Kind.NOTIFICATION or message.method != CANCELLED:
-            return
-        try:
-            request_id = _CANCELLED.decode(message.params).request_id
-        except (msgspec.MsgspecError, RecursionError):
-            return
+    def cancelled(self, server: str, tenant: TenantId, mcp_session: str, request_id: RequestId) -> None:
+        """A client wants no answer to this any more."""
         call = self._running.get((server, tenant, mcp_session, request_id))
         if call is not None:
             self.over(call, Outcome.CANCELLED)
 
     def heard(
-        self, server: str, tenant: TenantId, mcp_session: str, message: Message, call: Call | None
+        self,
+        server: str,
+        tenant: TenantId,
+        mcp_session: str,
+        message: Message,
+        asked: Message,
+        call: Call | None,
     ) -> None:
-        """A server says something; `call`: what its client asked for on this stream."""
+        """A server says something; `asked`: what its client said to open this stream, and `call`, if that is
+        one."""
+        if asked.method == TOOLS_LIST and message.kind is Kind.ANSWER and message.id == asked.id:
+            if (mcp := self.sessions.known(server, tenant, mcp_session)) is not None:
+                mcp.listed(asked.params, message.result)
+            return
+        if message.method == TOOLS_CHANGED:
+            if (mcp := self.sessions.get(server, tenant, mcp_session)) is not None:
+                mcp.tools.clear()
+            return
         if message.kind is not Kind.ANSWER or message.id is None:
             return
         if call is None or call.request_id != message.id:

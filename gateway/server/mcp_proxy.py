@@ -5,36 +5,30 @@ off at the client, too, which may then resume it; a client that leaves closes th
 """
 
 import logging
-import ssl
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
+from http import HTTPStatus
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-import msgspec
-
-from gateway.config import Config
-from gateway.config.load import read_api_key
-from gateway.config.mcp import McpServerConfig
 from gateway.core import refusals
-from gateway.domain.decision import Refusal, RefusalReason
-from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.decision import Refusal
+from gateway.domain.ids import TenantId
 from gateway.domain.request import Protocol
 from gateway.mcp.answers import AnswerWatch
 from gateway.mcp.calls import Call, Outcome
-from gateway.mcp.messages import UNREAD, Kind, Message, cancelled_answer, read_message
+from gateway.mcp.messages import UNREAD, Kind, Message, cancelled_answer, cancelled_request, read_message
+from gateway.mcp.tools import read_tool_use
 from gateway.server.connection import ClientConnection, Handler
 from gateway.server.mcp_calls import McpCalls, NotAdmitted
+from gateway.server.mcp_early import McpEarly
+from gateway.server.mcp_servers import McpServer, refusal_for
 from gateway.server.outbound import head_lines
 from gateway.server.relay import framing_of
 from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
 from gateway.server.tasks import check_each
-from gateway.server.tenants import CREDENTIAL_HEADERS
 from gateway.upstream.connection import UpstreamConnection
-from gateway.upstream.errors import AnswerCut, AnswerTimedOut, ConnectFailed, LocalFault, UpstreamError
-from gateway.upstream.local_faults import LocalFaults
-from gateway.upstream.replica import Address, Replica
+from gateway.upstream.errors import AnswerCut, UpstreamError
 from gateway.wire.headers import get_header
 from gateway.wire.splice import Chunk
 
@@ -42,44 +36,6 @@ _log: Final = logging.getLogger(__name__)
 _BODY: Final = frozenset(("POST", "PUT", "PATCH"))
 _NOTHING: Final = Message(Kind.NOTIFICATION)
 """Of a request without a body."""
-
-
-class McpServer:
-    """A tool server: its address, and connections to it."""
-
-    def __init__(
-        self,
-        config: McpServerConfig,
-        gateway: Config,
-        *,
-        api_key: str | None,
-        tls: ssl.SSLContext | None,
-        local_faults: LocalFaults,
-    ) -> None:
-        """Raises ValueError if its URL is none."""
-        self.name = config.name
-        self.config = config
-        address = Address.parse(config.url)
-        # As it is written: servers tell `/mcp` and `/mcp/` apart.
-        self.path = (urlsplit(config.url).path or "/").encode("ascii")
-        patience = msgspec.structs.replace(
-            gateway.upstream, head_timeout_s=config.silence_s, stall_timeout_s=config.silence_s
-        )
-        self.link = Replica(
-            ReplicaId(f"mcp:{config.name}"),
-            PoolId("mcp"),
-            address,
-            config=patience,
-            api_key=api_key,
-            tls=tls if address.is_tls else None,
-            local_faults=local_faults,
-            keepalive_s=gateway.server.limits.tcp_keepalive_s,
-        )
-
-    def target(self, head: RequestHead) -> bytes:
-        """What to ask it for: its own path, with the client's query."""
-        _, mark, query = head.target.partition(b"?")
-        return self.path + mark + query
 
 
 class Passage:
@@ -139,12 +95,20 @@ class McpProxy:
     """Called with every request; those that are not for a tool server go to `others`."""
 
     def __init__(
-        self, servers: Iterable[McpServer], others: Handler, calls: McpCalls, *, are_keys_required: bool
+        self,
+        servers: Mapping[str, McpServer],
+        others: Handler,
+        calls: McpCalls,
+        early: McpEarly | None,
+        *,
+        dropped: frozenset[bytes],
     ) -> None:
+        """`early`: None if no call is ever made early; `dropped`: header fields that no server gets."""
         self.calls = calls
-        self.servers: Mapping[str, McpServer] = {server.name: server for server in servers}
+        self._early = early
+        self.servers = servers
         self._others = others
-        self._dropped: frozenset[bytes] = CREDENTIAL_HEADERS if are_keys_required else frozenset()
+        self._dropped = dropped
         self._passages: dict[Passage, McpServer] = {}
 
     def __call__(self, client: ClientConnection, request: HttpRequest) -> Coroutine[Any, Any, None]:
@@ -167,6 +131,8 @@ class McpProxy:
         for server in self.servers.values():
             server.link.sweep(now=now)
         self.calls.sweep()
+        if self._early is not None:
+            self._early.sweep(now)
 
     def drain(self) -> None:
         """Ends the streams that clients only listen to: they would never end."""
@@ -175,6 +141,8 @@ class McpProxy:
                 passage.end()
 
     def close(self) -> None:
+        if self._early is not None:
+            self._early.close()
         for server in self.servers.values():
             server.link.close()
 
@@ -182,6 +150,11 @@ class McpProxy:
     def passing(self) -> int:
         """Answers that are on their way."""
         return len(self._passages)
+
+    @property
+    def early_calls(self) -> int:
+        """Made, and not claimed."""
+        return self._early.unclaimed if self._early is not None else 0
 
     async def _guarded(self, client: ClientConnection, request: HttpRequest) -> None:
         try:
@@ -199,22 +172,27 @@ class McpProxy:
         assert name is not None
         server = self.servers[name]
         mcp_session = get_header(head.headers, b"mcp-session-id") or ""
-        message = _NOTHING
-        if request.body:
-            message = read_message(request.body) if not head.facts.coding else UNREAD
+        message, body = _NOTHING, request.body
+        if body:
+            message = read_message(body) if not head.facts.coding else UNREAD
         call: Call | None = None
         if message.may_call:
+            if self._early is not None and await self._is_answered_early(client, head, mcp_session, message):
+                return
             call = calls.came(name, tenant, mcp_session, message)
-        else:
-            calls.told(name, tenant, mcp_session, message)
+        elif (cancelled := cancelled_request(message)) is not None:
+            calls.cancelled(name, tenant, mcp_session, cancelled)
+            mcp = calls.sessions.get(name, tenant, mcp_session)
+            if self._early is not None and mcp is not None:
+                body = self._early.cancelled(mcp, body, cancelled)
         try:
             if call is not None:
                 await calls.admitted(call)
-            upstream = await self._exchange(server, request, message, call)
+            upstream = await self._exchange(server, request, body, message, call)
             if isinstance(upstream, Refusal):
                 client.refuse(Protocol.MCP, upstream, request_id=message.id)
             else:
-                await self._answer(server, client, request, upstream, mcp_session, call)
+                await self._answer(server, client, request, upstream, message, mcp_session, call)
         except NotAdmitted as error:
             if error.refusal is None:
                 client.respond(200, b"", cancelled_answer(message.id))
@@ -224,22 +202,35 @@ class McpProxy:
             if call is not None and not calls.is_suspended(call):
                 calls.over(call, Outcome.LOST)
 
+    async def _is_answered_early(
+        self, client: ClientConnection, head: RequestHead, mcp_session: str, message: Message
+    ) -> bool:
+        """Whether the gateway made this call already, and the client has its answer."""
+        server, tenant = head.visitor.endpoint.state_id, head.visitor.tenant.id
+        assert self._early is not None and server is not None
+        mcp = self.calls.sessions.get(server, tenant, mcp_session)
+        use = read_tool_use(message.params) if mcp is not None and message.kind is Kind.REQUEST else None
+        if mcp is None or use is None or head.method != "POST":
+            return False
+        self._early.called(mcp, head, use)
+        return await self._early.answers(client, head, mcp, message, use)
+
     async def _exchange(
-        self, server: McpServer, request: HttpRequest, message: Message, call: Call | None
+        self, server: McpServer, request: HttpRequest, body: bytes, message: Message, call: Call | None
     ) -> UpstreamConnection | Refusal:
         head = request.head
         if call is not None:
             self.calls.sent(call)
         try:
             return await server.link.exchange(
-                self._chunks(server, request),
+                self._chunks(server, request.head, body),
                 is_head_request=head.method == "HEAD",
                 may_repeat=head.method in ("GET", "HEAD") or message.may_repeat,
             )
         except UpstreamError as error:
             if call is not None:
                 self.calls.over(call, Outcome.UNREACHED)
-            return _refusal(error)
+            return refusal_for(error)
 
     async def _answer(
         self,
@@ -247,6 +238,7 @@ class McpProxy:
         client: ClientConnection,
         request: HttpRequest,
         upstream: UpstreamConnection,
+        message: Message,
         mcp_session: str,
         call: Call | None,
     ) -> None:
@@ -258,13 +250,22 @@ class McpProxy:
             if upstream.has_sent_all:  # else the transport holds the body, and it still counts
                 client.let_go_of_body()
             client.start_response(head.start, framing_of(head, request_head))
-            heard = partial(self.calls.heard, server.name, tenant, mcp_session, call=call)
+            heard = partial(self.calls.heard, server.name, tenant, mcp_session, asked=message, call=call)
             passage = Passage(client, upstream, watch, heard, listens=request_head.method == "GET")
+            if head.status == HTTPStatus.NOT_FOUND or request_head.method == "DELETE":
+                self._session_over(server, tenant, mcp_session)
             is_whole = await self._pass(passage, server)
         finally:
             server.link.release(upstream, reuse=is_whole)
             if call is not None:
                 self.calls.stream_ended(call, watch, status=head.status, is_whole=is_whole)
+
+    def _session_over(self, server: McpServer, tenant: TenantId, mcp_session: str) -> None:
+        mcp = self.calls.sessions.get(server.name, tenant, mcp_session)
+        if mcp is not None:
+            if self._early is not None:
+                self._early.session_over(mcp)
+            self.calls.sessions.forget(server.name, tenant, mcp_session)
 
     async def _pass(self, passage: Passage, server: McpServer) -> bool:
         self._passages[passage] = server
@@ -273,8 +274,7 @@ class McpProxy:
         finally:
             del self._passages[passage]
 
-    def _chunks(self, server: McpServer, request: HttpRequest) -> list[Chunk]:
-        head, body = request.head, request.body
+    def _chunks(self, server: McpServer, head: RequestHead, body: bytes) -> list[Chunk]:
         start = head.passed_on.get(server.link)
         if start is None:
             start = head_lines(head, server.target(head), server.link, self._dropped)
@@ -282,36 +282,3 @@ class McpProxy:
         if body or head.method in _BODY:
             start += b"Content-Length: %d\r\n" % len(body)
         return [start + b"\r\n", body] if body else [start + b"\r\n"]
-
-
-def open_servers(
-    config: Config,
-    environ: Mapping[str, str],
-    *,
-    tls: ssl.SSLContext | None,
-    local_faults: LocalFaults,
-) -> list[McpServer]:
-    """Raises ConfigError or ValueError for what the settings point to."""
-    return [
-        McpServer(
-            each,
-            config,
-            api_key=read_api_key(each.api_key_env, each.api_key_file, environ),
-            tls=tls,
-            local_faults=local_faults,
-        )
-        for each in config.mcp
-    ]
-
-
-def _refusal(error: UpstreamError) -> Refusal:
-    if isinstance(error, LocalFault):
-        message = "The gateway cannot open connections at the moment; the request may be sent again."
-        return Refusal(reason=RefusalReason.LOCAL_FAULT, message=message, retry_after_s=2)
-    if isinstance(error, ConnectFailed):
-        reason, what = RefusalReason.UPSTREAM_UNREACHABLE, "could not be reached"
-    elif isinstance(error, AnswerTimedOut):
-        reason, what = RefusalReason.UPSTREAM_TIMEOUT, "did not answer in time"
-    else:
-        reason, what = RefusalReason.UPSTREAM_BROKEN, "failed before it answered"
-    return Refusal(reason=reason, message=f"The MCP server {what}.")

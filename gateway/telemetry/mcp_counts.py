@@ -17,6 +17,8 @@ class McpCounts:
         self.waiting: Counter[str] = Counter()
         """By server: those that may not be sent to it yet."""
         self.waits: dict[str, Spread] = defaultdict(Spread)
+        self.early: Counter[tuple[str, str]] = Counter()
+        """Calls that the gateway made before their agent did, by server and outcome."""
         self.joined: Counter[str] = Counter()
         self.durations: dict[str, Spread] = defaultdict(Spread)
         """From its being sent to its result, of calls that have one."""
@@ -28,6 +30,14 @@ class McpCounts:
         for labels, count in self.calls.items():
             calls.add_metric(labels, count)
         yield calls
+        early = CounterMetricFamily(
+            "turnpike_mcp_early",
+            "Tool calls made before their agent did, by what became of them",
+            labels=["server", "outcome"],
+        )
+        for labels, count in self.early.items():
+            early.add_metric(labels, count)
+        yield early
         joined = CounterMetricFamily(
             "turnpike_mcp_calls_joined",
             "Tool calls through the gateway that are known to be what a model's answer asks for",

@@ -95,11 +95,14 @@ def test_an_answer_says_what_became_of_the_call(answer, outcome):
 
 def test_a_span_is_told_of_a_call_that_ended_and_is_known():
     asked = Asked(T, SessionId("s"), RequestId("r"), "c1", "x__read", KEY)
-    call = Call("tools", T, "m", 1, 10.0, asked=asked)
-    span = call.span(Outcome.TOOL_ERROR, result_bytes=5, now=12.5)
+    call = Call("tools", T, "m", 1, 10.0, asked=asked, ended_s=12.5, result_bytes=5)
+    assert call.span() is None
+    call.outcome = Outcome.TOOL_ERROR
+    span = call.span()
     assert span is not None
     told = (span.name, span.call, span.session, span.duration_s, span.result_bytes, span.has_failed)
     assert told == ("x__read", "c1", "s", 2.5, 5, True)
-    assert call.span(Outcome.LOST, result_bytes=0, now=12.5) is None
-    call.asked = None
-    assert call.span(Outcome.OK, result_bytes=5, now=12.5) is None
+    call.outcome = Outcome.LOST
+    assert call.span() is None
+    call.outcome, call.asked = Outcome.OK, None
+    assert call.span() is None

@@ -1,6 +1,15 @@
+import msgspec
 import pytest
 
-from gateway.mcp.messages import MAX_READ_BYTES, UNREAD, Kind, Message, read_message
+from gateway.mcp.messages import (
+    MAX_READ_BYTES,
+    UNREAD,
+    Kind,
+    Message,
+    cancelled_answer,
+    cancelled_request,
+    read_message,
+)
 
 
 @pytest.mark.parametrize(
@@ -54,3 +63,15 @@ def test_a_call_is_a_request_of_that_method():
     assert read_message(b'{"method":"tools/call","id":1}').may_call
     assert not read_message(b'{"method":"tools/call"}').may_call
     assert not read_message(b'{"method":"tools/list","id":1}').may_call
+
+
+def test_a_client_says_which_request_it_cancels():
+    def cancelled(params, more=""):
+        body = '{"method":"notifications/cancelled"%s,"params":%s}' % (more, params)
+        return cancelled_request(read_message(body.encode()))
+
+    assert cancelled('{"requestId":"a"}') == "a" and cancelled('{"requestId":7,"reason":"x"}') == 7
+    assert cancelled("{}") is None and cancelled("[]") is None
+    assert cancelled('{"requestId":7}', ',"id":1') is None, "a request is no notification"
+    assert cancelled_request(read_message(b'{"method":"x","params":{"requestId":7}}')) is None
+    assert msgspec.json.decode(cancelled_answer("a"))["id"] == "a"

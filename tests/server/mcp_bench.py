@@ -63,6 +63,12 @@ def settings(server: Backend, **more: Any) -> list[dict[str, Any]]:
     return [{"name": "tools", "url": f"{server.url}/mcp", **more}]
 
 
+def early_calls(bench: Bench) -> int:
+    """Made, and not claimed."""
+    assert bench.gateway._mcp is not None
+    return bench.gateway._mcp.early_calls
+
+
 def passing(bench: Bench) -> int:
     assert bench.gateway._mcp is not None
     return bench.gateway._mcp.passing

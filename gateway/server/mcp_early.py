@@ -1,0 +1,405 @@
+"""Early calls on the wire: made beside what clients send, held, and handed to the client that asks for one.
+
+What is decided, and what is never done, stands in `gateway/mcp/early.py`.
+"""
+
+import itertools
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from gateway.domain.decision import Refusal
+from gateway.domain.ids import RequestId as TurnId
+from gateway.domain.ids import TenantId
+from gateway.domain.request import Protocol
+from gateway.domain.words import Word
+from gateway.mcp.calls import Asked, Call, Outcome, outcome_of
+from gateway.mcp.early import EarlyCall, EarlyCalls, EarlyOutcome
+from gateway.mcp.early_answer import (
+    UNREADABLE,
+    EarlyAnswer,
+    cancellation,
+    early_request,
+    progress_token,
+    with_request_id,
+)
+from gateway.mcp.messages import MAX_READ_BYTES, Kind, Message, RequestId, read_message
+from gateway.mcp.sessions import McpSession
+from gateway.mcp.tools import ToolUse, arguments_key
+from gateway.server.connection import ClientConnection
+from gateway.server.driver import Driver
+from gateway.server.mcp_calls import McpCalls
+from gateway.server.mcp_servers import McpServer, refusal_for
+from gateway.server.outbound import head_lines
+from gateway.server.request_head import RequestHead
+from gateway.server.response_writer import Framing
+from gateway.telemetry.mcp_counts import McpCounts
+from gateway.upstream.connection import UpstreamConnection
+from gateway.upstream.errors import AnswerCut, AnswerMissing, UpstreamError
+from gateway.upstream.moments import Moment, Run
+from gateway.wire.sse import event_data
+
+_log: Final = logging.getLogger(__name__)
+_MAX_LINES_BYTES: Final = 16 << 10
+_NOT_REPEATED: Final = frozenset(
+    (b"accept-encoding", b"last-event-id", b"traceparent", b"tracestate", b"baggage", b"x-request-id")
+)
+"""Of a client's request, what an early call does not say again."""
+_OF_NEWER_REVISIONS: Final = (b"mcp-name", b"mcp-method")
+"""There a request's head repeats its body, and there are no sessions."""
+
+
+class Fate(Word):
+    """Of an early call that a client has claimed."""
+
+    ANSWERED = "answered"
+    NOT_MADE = "not_made"
+    """The server did not take it: the client's own call goes its way."""
+    BROKEN = "broken"
+
+
+class _Claimant(msgspec.Struct, eq=False):
+    client: ClientConnection
+    head: RequestHead
+    request_id: RequestId | None
+    token: Raw | None
+    fate_came: Moment
+    has_begun: bool = False
+
+
+class EarlyRun:
+    """One early call on its way."""
+
+    def __init__(
+        self,
+        early: EarlyCall,
+        call: Call,
+        server: McpServer,
+        calls: McpCalls,
+        call_soon: Callable[..., object],
+        on_oversized: Callable[[EarlyCall], None],
+    ) -> None:
+        self.early = early
+        self.call = call
+        self.server = server
+        self.upstream: UpstreamConnection | None = None
+        self.fate: Fate | None = None
+        self._refusal: Refusal | None = None
+        self._calls = calls
+        self._call_soon = call_soon
+        self._on_oversized = on_oversized
+        self._answer: EarlyAnswer | None = None
+        self._start = b""
+        self._held: list[bytes] = []
+        self._claimant: _Claimant | None = None
+
+    # --- the server's side -----------------------------------------------------------------------
+
+    async def run(self, chunks: list[bytes], max_bytes: int) -> None:
+        try:
+            self.fate = await self._exchange(chunks, max_bytes)
+        except Exception:  # noqa: BLE001 - a bug of ours costs one early call
+            _log.exception("an early call failed inside the gateway")
+            self.fate = Fate.BROKEN
+        finally:
+            if self.fate is None:
+                self.fate = Fate.BROKEN
+            self._calls.over(self.call, Outcome.UNREACHED if self._answer is None else Outcome.LOST)
+            self._deliver()
+
+    async def _exchange(self, chunks: list[bytes], max_bytes: int) -> Fate:
+        try:
+            upstream = await self.server.link.exchange(list(chunks), is_head_request=False, may_repeat=False)
+        except UpstreamError as error:
+            self._refusal = refusal_for(error)
+            return Fate.BROKEN if isinstance(error, AnswerMissing) else Fate.NOT_MADE
+        is_whole = False
+        try:
+            head = upstream.head
+            assert head is not None
+            if 400 <= head.status < 500:
+                self._calls.over(self.call, Outcome.ERROR)
+                return Fate.NOT_MADE
+            answer = EarlyAnswer(self.early.request_id, head.content_type)
+            if head.status != 200 or head.content_encoding is not None or not answer.is_readable:
+                self._calls.over(self.call, Outcome.ERROR)
+                return Fate.BROKEN
+            self.upstream, self._answer, self._start = upstream, answer, _without_length(head.start)
+            if self._claimant is not None:
+                self._claimant.client.follow(upstream)
+            self._deliver()
+
+            def take(parts: list[bytes], is_last: bool) -> None:
+                self._take(b"".join(parts), is_last=is_last, max_bytes=max_bytes)
+
+            upstream.set_sink(take)
+            await upstream.done
+            is_whole = True
+        except AnswerCut:
+            pass
+        finally:
+            self.upstream = None
+            if self._claimant is not None:
+                self._claimant.client.follow(None)
+            self.server.link.release(upstream, reuse=is_whole)
+        is_over = self.call.has_result or (is_whole and self.call.outcome is Outcome.CANCELLED)
+        return Fate.ANSWERED if is_over else Fate.BROKEN
+
+    def _take(self, chunk: bytes, *, is_last: bool, max_bytes: int) -> None:
+        answer = self._answer
+        assert answer is not None
+        for part in answer.feed(chunk, is_last=is_last):
+            self._held.append(part)
+            message = read_message(event_data(part) if answer.is_stream else part)
+            if message.kind is Kind.ANSWER and message.id == self.early.request_id:
+                self._calls.over(self.call, outcome_of(message), result_bytes=len(message.result))
+        is_too_much = answer.held_bytes > max_bytes and self._claimant is None
+        if is_too_much or answer.is_stopped or (not answer.is_stream and answer.held_bytes > MAX_READ_BYTES):
+            self._call_soon(self._on_oversized, self.early)
+        self._deliver()
+
+    # --- the client's side -----------------------------------------------------------------------
+
+    async def give(
+        self, client: ClientConnection, head: RequestHead, request_id: RequestId | None, token: Raw | None
+    ) -> Fate:
+        """Answers the client's own call with this. After `NOT_MADE` nothing was answered."""
+        self._claimant = claimant = _Claimant(client, head, request_id, token, Moment())
+        if self.upstream is not None:
+            client.follow(self.upstream)
+        self._deliver()
+        try:
+            await claimant.fate_came
+        finally:
+            client.follow(None)
+            self._claimant = None
+        assert self.fate is not None
+        if self.fate is Fate.BROKEN:
+            if claimant.has_begun:
+                client.abort()
+            else:
+                refusal = self._refusal or refusal_for(AnswerMissing("it broke off"))
+                client.refuse(Protocol.MCP, refusal, request_id=request_id)
+        return self.fate
+
+    def _deliver(self) -> None:
+        """What has come, to the client that waits for it, if there is one."""
+        claimant, answer = self._claimant, self._answer
+        if claimant is None:
+            return
+        if answer is not None and (answer.is_stream or self.fate is Fate.ANSWERED):
+            try:
+                self._write(claimant, answer)
+            except UNREADABLE:
+                self.fate = Fate.BROKEN
+        if self.fate is not None:
+            self._call_soon(claimant.fate_came.come)
+
+    def _write(self, claimant: _Claimant, answer: EarlyAnswer) -> None:
+        client, is_last = claimant.client, self.fate is Fate.ANSWERED
+        parts = [answer.for_client(part, claimant.request_id, claimant.token) for part in self._held]
+        self._held.clear()
+        body = [part for part in parts if part]
+        if not claimant.has_begun:
+            head, claimant.has_begun = self._start, True
+            if answer.is_stream:
+                client.start_response(head, Framing.CLOSE if claimant.head.is_http_1_0 else Framing.CHUNKED)
+            else:
+                length = b"Content-Length: %d\r\n" % sum(map(len, body))
+                client.start_response(head + length, Framing.LENGTH)
+        client.write(body, is_last)
+        client.flush_head()
+
+
+def _without_length(start: bytes) -> bytes:
+    lines = start.split(b"\r\n")
+    return b"\r\n".join(line for line in lines if not line.lower().startswith(b"content-length:"))
+
+
+class McpEarly:
+    def __init__(
+        self,
+        driver: Driver,
+        calls: McpCalls,
+        servers: Mapping[str, McpServer],
+        counts: McpCounts,
+        *,
+        dropped: frozenset[bytes],
+    ) -> None:
+        """`dropped`: header fields that no server gets."""
+        self._driver = driver
+        self._calls = calls
+        self._servers = servers
+        self._counts = counts
+        self._dropped = dropped | _NOT_REPEATED
+        self._early = EarlyCalls()
+        self._runs: dict[EarlyCall, EarlyRun] = {}
+        """Those that nobody has claimed."""
+        self._under_way: dict[EarlyCall, Run] = {}
+        self._claimed: dict[tuple[str, TenantId, str, RequestId | None], EarlyRun] = {}
+        """By who claimed them, with which id."""
+        self._telling: set[Run] = set()
+        self._prefix = f"turnpike-{secrets.token_hex(8)}"
+        self._numbers = itertools.count(1)
+        calls.on_asked = self._was_asked_for
+        driver.on_turn_over = self._turn_over
+
+    @property
+    def unclaimed(self) -> int:
+        return len(self._runs)
+
+    # --- what models ask for ---------------------------------------------------------------------
+
+    def _was_asked_for(self, asked: Asked, arguments: bytes, before: int) -> None:
+        found: list[tuple[McpSession, str]] = []
+        for mcp in self._calls.sessions.of_agent(asked.tenant, asked.session):
+            tool = self._early.tool_for(asked, mcp, self._servers[mcp.server].config.early_tools)
+            if tool is not None:
+                found.append((mcp, tool))
+        if not self._early.is_next(asked.turn, before, only_reads=len(found) == 1):
+            return
+        mcp, tool = found[0]
+        if mcp.lines and self._early.has_room(asked, mcp, tool):
+            self._make(asked, arguments, mcp, tool)
+
+    def _make(self, asked: Asked, arguments: bytes, mcp: McpSession, tool: str) -> None:
+        request_id = f"{self._prefix}-{next(self._numbers)}"
+        call = self._calls.early(asked, mcp, tool, request_id)
+        if call is None:
+            self._count(mcp.server, EarlyOutcome.NO_ROOM)
+            return
+        server = self._servers[mcp.server]
+        body = early_request(request_id, tool, arguments.strip() or b"{}", wants_progress=mcp.wants_progress)
+        early = EarlyCall(asked, mcp, tool, request_id)
+        run = EarlyRun(early, call, server, self._calls, self._driver.call_soon, self._is_too_much)
+        self._early.made(early)
+        self._runs[early] = run
+        going = run.run(_chunks(mcp, body), server.config.early_result_bytes)
+        self._under_way[early] = runner = Run(going, lambda: self._ended(early))
+        runner.go_on()
+
+    def _ended(self, early: EarlyCall) -> None:
+        self._under_way.pop(early, None)
+        run = self._runs.get(early)
+        if run is not None and run.fate is not Fate.ANSWERED:
+            self._drop(early, EarlyOutcome.FAILED)
+
+    def _turn_over(self, turn: TurnId, is_whole: bool) -> None:
+        for early in self._early.turn_over(turn, now=self._driver.clock()):
+            if not is_whole:
+                self._drop(early, EarlyOutcome.CANCELLED)
+
+    def _is_too_much(self, early: EarlyCall) -> None:
+        if early in self._runs:
+            self._drop(early, EarlyOutcome.OVERSIZED)
+        elif early in self._under_way:
+            self._under_way[early].cancel()
+
+    def _drop(self, early: EarlyCall, outcome: EarlyOutcome) -> None:
+        """Nobody will get it: a server that works on it is told so."""
+        if not self._early.drop(early, is_waste=outcome is EarlyOutcome.UNCLAIMED):
+            return
+        run, runner = self._runs.pop(early), self._under_way.get(early)
+        self._count(early.mcp.server, outcome)
+        if runner is None:
+            return
+        self._calls.over(run.call, Outcome.CANCELLED)
+        runner.cancel()
+        telling = self._tell(run.server, _chunks(early.mcp, cancellation(early.request_id)))
+        told = Run(telling, lambda: self._telling.discard(told))
+        self._telling.add(told)
+        told.go_on()
+
+    async def _tell(self, server: McpServer, chunks: list[bytes]) -> None:
+        try:
+            upstream = await server.link.exchange(list(chunks), is_head_request=False, may_repeat=False)
+        except UpstreamError:
+            return  # it is not there, and works on nothing
+        server.link.release(upstream, reuse=upstream.take_whole() is not None)
+
+    # --- what agents ask for ---------------------------------------------------------------------
+
+    async def answers(
+        self, client: ClientConnection, head: RequestHead, mcp: McpSession, message: Message, use: ToolUse
+    ) -> bool:
+        """Whether an early call answered this one; else nothing has happened."""
+        key = arguments_key(use.arguments)
+        can_be, token = progress_token(use)
+        if key is None or not can_be or use.has_more:
+            return False
+        early = self._early.claim(mcp, use.name, key)
+        if early is None:
+            return False
+        run = self._runs.pop(early)
+        place = (mcp.server, mcp.tenant, mcp.id, message.id)
+        self._claimed[place] = run
+        try:
+            fate = await run.give(client, head, message.id, token)
+        except BaseException:
+            if early in self._under_way:
+                self._under_way[early].cancel()
+            raise
+        finally:
+            del self._claimed[place]
+        if fate is Fate.NOT_MADE:
+            self._count(mcp.server, EarlyOutcome.FAILED)
+            return False
+        self._count(mcp.server, EarlyOutcome.CLAIMED if fate is Fate.ANSWERED else EarlyOutcome.FAILED)
+        self._calls.claimed(run.call, early.asked)
+        return True
+
+    def cancelled(self, mcp: McpSession, body: bytes, request_id: RequestId) -> bytes:
+        """A client's cancellation, as the server is to get it."""
+        run = self._claimed.get((mcp.server, mcp.tenant, mcp.id, request_id))
+        if run is None:
+            return body
+        self._calls.over(run.call, Outcome.CANCELLED)
+        try:
+            return with_request_id(body, run.early.request_id)
+        except (*UNREADABLE, KeyError):
+            return body
+
+    def called(self, mcp: McpSession, head: RequestHead, use: ToolUse) -> None:
+        """A client calls a tool: early calls in its session begin as this one does."""
+        server = self._servers[mcp.server]
+        if not server.config.early_tools:
+            return
+        if any(name.lower() in _OF_NEWER_REVISIONS for name, _ in head.headers):
+            mcp.lines = b""
+            return
+        lines = head_lines(head, server.target(head), server.link, self._dropped)
+        mcp.lines = lines + b"Accept-Encoding: identity\r\n" if len(lines) <= _MAX_LINES_BYTES else b""
+        mcp.wants_progress = progress_token(use)[1] is not None
+
+    def session_over(self, mcp: McpSession) -> None:
+        for early in self._early.of_session(mcp):
+            self._drop(early, EarlyOutcome.CANCELLED)
+
+    # --- the time --------------------------------------------------------------------------------
+
+    def sweep(self, now: float) -> None:
+        """`now`: of the event loop. Called about once a second."""
+        for run in (*self._runs.values(), *self._claimed.values()):
+            upstream = run.upstream
+            if upstream is not None and run.server.link.is_stalled(upstream, now=now):
+                upstream.give_up_on_rest()
+        clock_s = self._driver.clock()
+        for early in list(self._early):
+            keep_s = self._servers[early.mcp.server].config.early_keep_s
+            if early.turn_over_s is not None and clock_s - early.turn_over_s > keep_s:
+                self._drop(early, EarlyOutcome.UNCLAIMED)
+
+    def close(self) -> None:
+        for runner in (*self._under_way.values(), *self._telling):
+            runner.cancel()
+
+    def _count(self, server: str, outcome: EarlyOutcome) -> None:
+        self._counts.early[server, outcome.value] += 1
+
+
+def _chunks(mcp: McpSession, body: bytes) -> list[bytes]:
+    return [b"%sContent-Length: %d\r\n\r\n%s" % (mcp.lines, len(body), body)]
