@@ -1,8 +1,9 @@
 """Calls of tools: which call of an agent's model is it that passes, and what becomes of it.
 
 A call that passes is joined to one that a model's answer asks for, of the same tenant, by the tool's name
-and its arguments. Where several could be meant, that of an agent which is known to use this MCP session is;
-of one agent's, one of its newest turn, the first that was asked for. Where two agents' could be meant, none.
+and its arguments. Where several could be meant, the one that its agent names is, if it names any; else one of
+an agent that is known to use this MCP session; of one agent's, one of its newest turn, the first that was
+asked for. Where two agents' could be meant, none is.
 
 Invariants: a call that was asked for is joined at most once; none is joined that is not open; of a tenant's
 calls none keep another tenant's from being joined; at most `_MAX_ASKED` are remembered.
@@ -144,16 +145,25 @@ class AskedCalls:
         if self._all.pop(asked.tenant, asked) is not None:
             self._unindex(asked)
 
-    def join(self, tenant: TenantId, tool: str, key: bytes, known: Container[SessionId]) -> Asked | None:
-        """The call that this is, which is no more there then. `known`: agents that use the MCP session."""
+    def join(
+        self,
+        tenant: TenantId,
+        tool: str,
+        key: bytes,
+        known: Container[SessionId],
+        *,
+        call_id: str | None = None,
+    ) -> Asked | None:
+        """The call that this is, which is no more there then. `known`: agents that use the MCP session;
+        `call_id`: which call its agent says that it is."""
         fits: list[Asked] = []
         for asked in tuple(self._by.get((tenant, key), ())):
             if not self._is_open(asked):
                 self.drop(asked)
             elif prefix_of(asked.name, tool) is not None:
                 fits.append(asked)
-        of_known = [asked for asked in fits if asked.session in known]
-        fits = of_known or fits
+        fits = [asked for asked in fits if asked.id == call_id] or fits
+        fits = [asked for asked in fits if asked.session in known] or fits
         if not fits or any(asked.session != fits[0].session for asked in fits):
             return None
         newest = fits[-1].turn

@@ -91,12 +91,12 @@ class EarlyCalls:
         self._of_turn.setdefault(early.asked.turn, []).append(early)
         self._of_tenant[early.mcp.tenant] += 1
 
-    def claim(self, mcp: McpSession, tool: str, key: bytes) -> EarlyCall | None:
-        """The first that was made of these, which is nobody else's then."""
+    def claim(self, mcp: McpSession, tool: str, key: bytes, call_id: str | None = None) -> EarlyCall | None:
+        """The first that was made of these, or the one for this call; it is nobody else's then."""
         alike = self._by.get((mcp, tool, key))
         if not alike:
             return None
-        early = alike[0]
+        early = next((each for each in alike if each.asked.id == call_id), alike[0])
         self._remove(early)
         mcp.wasted.pop(tool, None)
         return early

@@ -10,25 +10,34 @@ import msgspec
 from msgspec import Raw
 
 from gateway.mcp.messages import Kind, RequestId, read_message
-from gateway.mcp.tools import ToolUse
+from gateway.mcp.sessions import McpSession
+from gateway.mcp.tools import CALL_ID_FIELDS, ToolUse
 from gateway.wire.sse import EventSplitter, event_data
 
 _PROGRESS: Final = "notifications/progress"
 _FIELDS: Final = msgspec.json.Decoder(dict[str, Raw])
 _PROGRESS_FIELD: Final = "progressToken"
 _OF_ONE_CALL: Final = frozenset(
-    (_PROGRESS_FIELD, "claudecode/toolUseId", "traceparent", "tracestate", "baggage", "x-codex-turn-metadata")
+    (
+        _PROGRESS_FIELD,
+        *CALL_ID_FIELDS,
+        *("traceparent", "tracestate", "baggage"),
+        *("sessionId", "threadId", "windowId", "itemId", "x-codex-turn-metadata"),  # Codex's
+    )
 )
 """What a call's `_meta` may say and yet be answered by a call that did not say so."""
 _NOT_PASSED: Final = (b"id:", b"data:", b"retry:")
 UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
-def early_request(request_id: str, tool: str, arguments: bytes, *, wants_progress: bool) -> bytes:
-    """The body of a call; `arguments`: a JSON object."""
+def early_request(request_id: str, tool: str, arguments: bytes, call_id: str, mcp: McpSession) -> bytes:
+    """The body of a call; `arguments`: a JSON object; `call_id`: of the model's."""
     params: dict[str, object] = {"name": tool, "arguments": Raw(arguments)}
-    if wants_progress:
-        params["_meta"] = {_PROGRESS_FIELD: request_id}
+    meta = {_PROGRESS_FIELD: request_id} if mcp.wants_progress else {}
+    if mcp.call_id_field:
+        meta[mcp.call_id_field] = call_id
+    if meta:
+        params["_meta"] = meta
     return msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params})
 
 

@@ -36,6 +36,8 @@ class McpSession(msgspec.Struct, eq=False):
     """How its client's requests begin, up to what says how long the body is; empty if that is not known."""
     wants_progress: bool = False
     """Its client asked to be told of its last call's progress."""
+    call_id_field: str = ""
+    """In which field of `_meta` it says which call of its model a call is."""
     wasted: dict[str, int] = {}
     """Early calls of each tool that nobody wanted, since one was wanted."""
 

@@ -26,6 +26,10 @@ class ToolUse(msgspec.Struct, frozen=True, gc=False):
     meta: bytes = b""
     has_more: bool = False
     """It says more than that, such as that it is to run as a task."""
+    call_id: str | None = None
+    """Of the call in the model's answer, where the agent says so."""
+    call_id_field: str = ""
+    """In which field of `meta` it says so."""
 
 
 class _Params(msgspec.Struct):
@@ -37,6 +41,16 @@ class _Params(msgspec.Struct):
 _PARAMS: Final = msgspec.json.Decoder(_Params)
 _KEYS: Final = msgspec.json.Decoder(dict[str, Raw])
 _KNOWN: Final = frozenset(("name", "arguments", "_meta"))
+CALL_ID_FIELDS: Final = ("claudecode/toolUseId", "callId")
+"""Claude Code's; Codex's."""
+
+
+class _Meta(msgspec.Struct):
+    of_claude_code: str | None = msgspec.field(name=CALL_ID_FIELDS[0], default=None)
+    of_codex: str | None = msgspec.field(name=CALL_ID_FIELDS[1], default=None)
+
+
+_META: Final = msgspec.json.Decoder(_Meta)
 
 
 def read_tool_use(params: bytes) -> ToolUse | None:
@@ -45,7 +59,21 @@ def read_tool_use(params: bytes) -> ToolUse | None:
         read, keys = _PARAMS.decode(params), _KEYS.decode(params)
     except _UNREADABLE:
         return None
-    return ToolUse(read.name, bytes(read.arguments), bytes(read.meta), not _KNOWN.issuperset(keys))
+    has_more = not _KNOWN.issuperset(keys)
+    meta = bytes(read.meta)
+    return ToolUse(read.name, bytes(read.arguments), meta, has_more, *_call_id(meta))
+
+
+def _call_id(meta: bytes) -> tuple[str | None, str]:
+    if meta:
+        try:
+            said = _META.decode(meta)
+        except _UNREADABLE:
+            return None, ""
+        for value, field in zip((said.of_claude_code, said.of_codex), CALL_ID_FIELDS, strict=True):
+            if value is not None:
+                return value, field
+    return None, ""
 
 
 def arguments_key(arguments: bytes) -> bytes | None:

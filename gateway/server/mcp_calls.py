@@ -97,16 +97,16 @@ class McpCalls:
         use = read_tool_use(message.params) if message.kind is Kind.REQUEST else None
         if use is not None:
             call.tool, call.key = use.name, arguments_key(use.arguments)
-        if call.key is not None:
-            self._join(call, call.key)
+        if use is not None and call.key is not None:
+            self._join(call, call.key, use.call_id)
         if (place := _place_of(call)) is not None:
             self._running.setdefault(place, call)
         return call
 
-    def _join(self, call: Call, key: bytes) -> None:
+    def _join(self, call: Call, key: bytes, call_id: str | None) -> None:
         mcp = self.sessions.get(call.server, call.tenant, call.mcp_session)
         known = mcp.agents if mcp is not None else ()
-        call.asked = asked = self._asked.join(call.tenant, call.tool, key, known)
+        call.asked = asked = self._asked.join(call.tenant, call.tool, key, known, call_id=call_id)
         if asked is None:
             return
         self._counts.joined[call.server] += 1

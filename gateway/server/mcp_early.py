@@ -273,7 +273,7 @@ class McpEarly:
             self._count(mcp.server, EarlyOutcome.NO_ROOM)
             return
         server = self._servers[mcp.server]
-        body = early_request(request_id, tool, arguments.strip() or b"{}", wants_progress=mcp.wants_progress)
+        body = early_request(request_id, tool, arguments.strip() or b"{}", asked.id, mcp)
         early = EarlyCall(asked, mcp, tool, request_id)
         run = EarlyRun(early, call, server, self._calls, self._driver.call_soon, self._is_too_much)
         self._early.made(early)
@@ -331,7 +331,7 @@ class McpEarly:
         can_be, token = progress_token(use)
         if key is None or not can_be or use.has_more:
             return False
-        early = self._early.claim(mcp, use.name, key)
+        early = self._early.claim(mcp, use.name, key, use.call_id)
         if early is None:
             return False
         run = self._runs.pop(early)
@@ -339,7 +339,8 @@ class McpEarly:
         self._claimed[place] = run
         try:
             fate = await run.give(client, head, message.id, token)
-        except BaseException:
+        except BaseException:  # it left, with or without the result
+            self._count(mcp.server, EarlyOutcome.CLAIMED)
             if early in self._under_way:
                 self._under_way[early].cancel()
             raise
@@ -373,7 +374,7 @@ class McpEarly:
             return
         lines = head_lines(head, server.target(head), server.link, self._dropped)
         mcp.lines = lines + b"Accept-Encoding: identity\r\n" if len(lines) <= _MAX_LINES_BYTES else b""
-        mcp.wants_progress = progress_token(use)[1] is not None
+        mcp.wants_progress, mcp.call_id_field = progress_token(use)[1] is not None, use.call_id_field
 
     def session_over(self, mcp: McpSession) -> None:
         for early in self._early.of_session(mcp):

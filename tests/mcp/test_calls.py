@@ -19,8 +19,9 @@ class Book:
     ) -> None:
         self.asked.add(Asked(tenant, SessionId(session), RequestId(turn), call_id, name, key))
 
-    def join(self, tool: str, *known: str, tenant=T, key=KEY) -> str | None:
-        found = self.asked.join(tenant, tool, key, {SessionId(each) for each in known})
+    def join(self, tool: str, *known: str, tenant=T, key=KEY, call_id=None) -> str | None:
+        agents = {SessionId(each) for each in known}
+        found = self.asked.join(tenant, tool, key, agents, call_id=call_id)
         return found.id if found is not None else None
 
 
@@ -62,6 +63,16 @@ def test_of_two_agents_calls_that_of_the_known_one_is_meant():
     assert book.join("read", "s", "z") is None
     assert book.join("read", "z") == "c2"
     assert book.join("read", "z") == "c1", "the only one that is left"
+
+
+def test_the_call_that_the_agent_names_is_meant_if_it_is_there():
+    book = Book()
+    for call_id, session in (("c1", "s"), ("c2", "s"), ("c3", "z")):
+        book.add("read", call_id, session=session)
+    assert book.join("read", "s", call_id="c3") == "c3"
+    assert book.join("read", call_id="c2") == "c2"
+    assert book.join("write", call_id="c1") is None, "it is another tool's"
+    assert book.join("read", call_id="else") == "c1"
 
 
 def test_what_is_kept_is_bounded_and_a_tenant_pushes_out_its_own(monkeypatch):

@@ -56,6 +56,13 @@ def test_one_is_claimed_once_and_the_first_comes_first():
     assert not calls.drop(first, is_waste=True) and not mcp.wasted
 
 
+def test_the_one_for_a_call_is_claimed_by_that_call():
+    calls, mcp = EarlyCalls(), session()
+    first, second = made(calls, mcp), made(calls, mcp)
+    second.asked.id = "d"
+    assert calls.claim(mcp, "read", b"k", "d") is second and calls.claim(mcp, "read", b"k", "d") is first
+
+
 def test_what_is_dropped_is_nobody_s():
     calls, mcp = EarlyCalls(), session()
     early = made(calls, mcp)

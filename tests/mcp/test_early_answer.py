@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from gateway.domain.ids import TenantId
 from gateway.mcp.early_answer import (
     UNREADABLE,
     EarlyAnswer,
@@ -12,6 +13,7 @@ from gateway.mcp.early_answer import (
     progress_token,
     with_request_id,
 )
+from gateway.mcp.sessions import McpSession
 from gateway.mcp.tools import ToolUse
 
 OURS, STREAM = "turnpike-1", "text/event-stream"
@@ -26,11 +28,13 @@ def told(stream: bytes, token: bytes | None = None, request_id: Any = 7, size: i
 
 
 def test_a_call_s_own_body():
-    plain = json.loads(early_request(OURS, "read", b'{"a": 1}', wants_progress=False))
+    mcp = McpSession("x", TenantId("t"), "s")
+    plain = json.loads(early_request(OURS, "read", b'{"a": 1}', "c1", mcp))
     params = {"name": "read", "arguments": {"a": 1}}
     assert plain == {"jsonrpc": "2.0", "id": OURS, "method": "tools/call", "params": params}
-    told = json.loads(early_request(OURS, "read", b"{}", wants_progress=True))
-    assert told["params"]["_meta"] == {"progressToken": OURS}
+    mcp.wants_progress, mcp.call_id_field = True, "callId"
+    told = json.loads(early_request(OURS, "read", b"{}", "c1", mcp))
+    assert told["params"]["_meta"] == {"progressToken": OURS, "callId": "c1"}
     assert json.loads(cancellation(OURS))["params"]["requestId"] == OURS
 
 

@@ -67,7 +67,7 @@ def test_a_call_is_a_request_of_that_method():
 
 def test_a_client_says_which_request_it_cancels():
     def cancelled(params, more=""):
-        body = '{"method":"notifications/cancelled"%s,"params":%s}' % (more, params)
+        body = f'{{"method":"notifications/cancelled"{more},"params":{params}}}'
         return cancelled_request(read_message(body.encode()))
 
     assert cancelled('{"requestId":"a"}') == "a" and cancelled('{"requestId":7,"reason":"x"}') == 7

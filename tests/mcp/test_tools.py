@@ -79,6 +79,11 @@ def test_the_params_of_a_call_are_read():
     assert read_tool_use(b'{"name":"x"}') == ToolUse("x", b"{}")
     use = read_tool_use(b'{"name":"x","arguments":{"a": 1},"_meta":{"progressToken":1}}')
     assert use == ToolUse("x", b'{"a": 1}', b'{"progressToken":1}')
+    for field in (b"claudecode/toolUseId", b"callId"):
+        use = read_tool_use(b'{"name":"x","_meta":{"%s":"c1"}}' % field)
+        assert use is not None and (use.call_id, use.call_id_field) == ("c1", field.decode())
+    use = read_tool_use(b'{"name":"x","_meta":{"callId":1}}')
+    assert use is not None and use.call_id is None
     more = read_tool_use(b'{"name":"x","task":{}}')
     assert more is not None and more.has_more
     assert read_tool_use(b"[]") is None and read_tool_use(b"") is None
