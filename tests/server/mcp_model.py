@@ -127,11 +127,8 @@ class ScriptedModel:
         }
         events: list[dict[str, Any]] = [{"type": "response.created", "response": response}]
         for index, item in enumerate(output):
-            begun = (
-                item
-                | {"status": "in_progress"}
-                | ({"arguments": ""} if "arguments" in item else {"content": []})
-            )
+            empty: dict[str, Any] = {"arguments": ""} if "arguments" in item else {"content": []}
+            begun = {**item, "status": "in_progress", **empty}
             events.append({"type": "response.output_item.added", "output_index": index, "item": begun})
             if "arguments" in item:
                 delta = {"output_index": index, "item_id": item["id"], "delta": item["arguments"]}
