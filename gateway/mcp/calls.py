@@ -22,6 +22,7 @@ from gateway.domain.words import Word
 from gateway.mcp.call_limit import Place
 from gateway.mcp.messages import Message, RequestId
 from gateway.mcp.tools import prefix_of
+from gateway.wire.body import UNREADABLE
 
 _MAX_ASKED: Final = 16_384
 _MAX_ALIKE: Final = 256
@@ -116,7 +117,7 @@ def outcome_of(answer: Message) -> Outcome:
         return Outcome.ERROR
     try:
         is_error = bytes(_RESULT.decode(answer.result).is_error) == b"true"
-    except (msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         is_error = False
     return Outcome.TOOL_ERROR if is_error else Outcome.OK
 

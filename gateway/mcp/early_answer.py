@@ -12,6 +12,7 @@ from msgspec import Raw
 from gateway.mcp.messages import Kind, RequestId, read_message
 from gateway.mcp.sessions import McpSession
 from gateway.mcp.tools import CALL_ID_FIELDS, ToolUse
+from gateway.wire.body import UNREADABLE
 from gateway.wire.sse import EventSplitter, event_data
 
 _PROGRESS: Final = "notifications/progress"
@@ -27,7 +28,6 @@ _OF_ONE_CALL: Final = frozenset(
 )
 """What a call's `_meta` may say and yet be answered by a call that did not say so."""
 _NOT_PASSED: Final = (b"id:", b"data:", b"retry:")
-UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def early_request(request_id: str, tool: str, arguments: bytes, call_id: str, mcp: McpSession) -> bytes:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.words import Word
+from gateway.wire.body import UNREADABLE
 
 MAX_READ_BYTES: Final = 4 << 20
 """Of a larger message nothing is read."""
@@ -74,7 +75,6 @@ class _Wire(msgspec.Struct):
 
 
 _DECODER: Final = msgspec.json.Decoder(_Wire)
-_UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def read_message(data: bytes) -> Message:
@@ -83,7 +83,7 @@ def read_message(data: bytes) -> Message:
         return UNREAD
     try:
         wire = _DECODER.decode(data)
-    except _UNREADABLE:
+    except UNREADABLE:
         return UNREAD
     if wire.method is not None:
         kind = Kind.REQUEST if wire.id is not None else Kind.NOTIFICATION
@@ -106,7 +106,7 @@ def cancelled_request(message: Message) -> RequestId | None:
         return None
     try:
         return _CANCELLED.decode(message.params).request_id
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
 
 

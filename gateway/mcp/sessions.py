@@ -17,6 +17,7 @@ from msgspec import Raw
 from gateway.domain.ids import SessionId, TenantId
 from gateway.domain.tenant_lru import TenantLru
 from gateway.mcp.tools import prefix_of
+from gateway.wire.body import UNREADABLE
 
 _MAX_SESSIONS: Final = 4096
 _MAX_AGENTS: Final = 64
@@ -45,7 +46,7 @@ class McpSession(msgspec.Struct, eq=False):
         """A `tools/list` was answered. Without a cursor it is the first page of a new listing."""
         try:
             asked, page = _CURSOR.decode(params or b"{}"), _PAGE.decode(result)
-        except (msgspec.MsgspecError, RecursionError):
+        except UNREADABLE:
             self.tools.clear()
             return
         if asked.cursor is None:
@@ -53,7 +54,7 @@ class McpSession(msgspec.Struct, eq=False):
         for raw in page.tools:
             try:
                 tool = _TOOL.decode(raw)
-            except (msgspec.MsgspecError, RecursionError):
+            except UNREADABLE:
                 continue
             if len(self.tools) < _MAX_TOOLS or tool.name in self.tools:
                 self.tools[tool.name] = tool.only_reads

@@ -12,9 +12,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-_UNREADABLE: Final = (msgspec.MsgspecError, ValueError, RecursionError)
+from gateway.wire.body import UNREADABLE
+
 _NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_DEPTH: Final = 64
+_MAX_BYTES: Final = 1 << 17
+"""Larger arguments are not compared: it would take milliseconds."""
 
 
 class ToolUse(msgspec.Struct, frozen=True, gc=False):
@@ -57,7 +60,7 @@ def read_tool_use(params: bytes) -> ToolUse | None:
     """None if it is none."""
     try:
         read, keys = _PARAMS.decode(params), _KEYS.decode(params)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     has_more = not _KNOWN.issuperset(keys)
     meta = bytes(read.meta)
@@ -68,7 +71,7 @@ def _call_id(meta: bytes) -> tuple[str | None, str]:
     if meta:
         try:
             said = _META.decode(meta)
-        except _UNREADABLE:
+        except UNREADABLE:
             return None, ""
         for value, field in zip((said.of_claude_code, said.of_codex), CALL_ID_FIELDS, strict=True):
             if value is not None:
@@ -77,14 +80,16 @@ def _call_id(meta: bytes) -> tuple[str | None, str]:
 
 
 def arguments_key(arguments: bytes) -> bytes | None:
-    """Equal for arguments that are equal as values; None if they are no JSON object."""
+    """Equal for arguments that are equal as values; None if they are no JSON object, or too large."""
+    if len(arguments) > _MAX_BYTES:
+        return None
     try:
         values = msgspec.json.decode(arguments.strip() or b"{}")
         values = {} if values is None else values
         if not isinstance(values, dict):
             return None
         canonical = msgspec.json.encode(_canonical(values, _MAX_DEPTH), order="deterministic")
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     return hashlib.blake2b(canonical, digest_size=16).digest()
 

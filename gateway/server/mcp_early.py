@@ -20,7 +20,6 @@ from gateway.domain.words import Word
 from gateway.mcp.calls import Asked, Call, Outcome, outcome_of
 from gateway.mcp.early import EarlyCall, EarlyCalls, EarlyOutcome
 from gateway.mcp.early_answer import (
-    UNREADABLE,
     EarlyAnswer,
     cancellation,
     early_request,
@@ -41,6 +40,7 @@ from gateway.telemetry.mcp_counts import McpCounts
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerCut, AnswerMissing, UpstreamError
 from gateway.upstream.moments import Moment, Run
+from gateway.wire.body import UNREADABLE
 from gateway.wire.sse import event_data
 
 _log: Final = logging.getLogger(__name__)

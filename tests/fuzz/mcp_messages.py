@@ -7,10 +7,11 @@ from typing import Any
 from gateway.domain.ids import SessionId, TenantId
 from gateway.mcp.answers import AnswerWatch
 from gateway.mcp.calls import outcome_of
-from gateway.mcp.early_answer import UNREADABLE, EarlyAnswer, progress_token, with_request_id
+from gateway.mcp.early_answer import EarlyAnswer, progress_token, with_request_id
 from gateway.mcp.messages import Kind, cancelled_request, read_message
 from gateway.mcp.sessions import McpSession
 from gateway.mcp.tools import arguments_key, prefix_of, read_tool_use
+from gateway.wire.body import UNREADABLE
 from tests.fuzz.mutation import WORDS, mutate, value
 
 _METHODS = ("tools/call", "tools/list", "notifications/cancelled", "notifications/progress", "ping", "x")
@@ -42,7 +43,7 @@ def make(rng: random.Random) -> tuple[bytes, str, int, str]:
     kind = rng.choice(("text/event-stream", "application/json"))
     if kind == "text/event-stream":
         data = rng.choice((b"data: ", b"id: 1\ndata:", b"")) + data + rng.choice((b"\n\n", b"\r\n\r\n", b""))
-    return data, kind, rng.randrange(1, 1 + len(data)), rng.choice(WORDS)
+    return data, kind, rng.randrange(1 + len(data)), rng.choice(WORDS)
 
 
 def check(made: tuple[bytes, str, int, str]) -> None:

@@ -6,7 +6,6 @@ from msgspec import Raw
 
 from gateway.domain.ids import TenantId
 from gateway.mcp.early_answer import (
-    UNREADABLE,
     EarlyAnswer,
     cancellation,
     early_request,
@@ -15,6 +14,7 @@ from gateway.mcp.early_answer import (
 )
 from gateway.mcp.sessions import McpSession
 from gateway.mcp.tools import ToolUse
+from gateway.wire.body import UNREADABLE
 
 OURS, STREAM = "turnpike-1", "text/event-stream"
 RESULT = b'{"jsonrpc":"2.0","id":"turnpike-1","result":{"a" : [1,\n2]}}'

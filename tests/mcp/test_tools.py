@@ -52,8 +52,11 @@ def test_other_values_have_another(one, other):
     assert arguments_key(one) != arguments_key(other)
 
 
-@pytest.mark.parametrize("text", [b"{", b"[]", b"1", b'"{}"', b'{"a":' + b"[" * 70 + b"]" * 70 + b"}"])
-def test_what_is_no_object_has_none(text):
+@pytest.mark.parametrize(
+    "text",
+    [b'{"a":"%s"}' % (b"x" * 2**17), b"{", b"[]", b"1", b'"{}"', b'{"a":' + b"[" * 70 + b"]" * 70 + b"}"],
+)
+def test_what_is_no_object_or_too_large_has_none(text):
     assert arguments_key(text) is None
 
 

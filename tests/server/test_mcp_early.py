@@ -257,7 +257,8 @@ async def test_progress_goes_to_the_token_of_who_asked(start):
         for number, meta in enumerate(({"progressToken": "mine"}, None), 1):
             model = it.model
             await model.asks(**{f"c{number}f7a9x3": f'mcp__t__read {{"n": {number}}}'})
-            assert tools.calls[-1]["_meta"] == {"progressToken": tools.calls[-1]["id"]}
+            call_id = {"claudecode/toolUseId": "c1f7a9x3"} if meta else {}
+            assert tools.calls[-1]["_meta"] == {"progressToken": tools.calls[-1]["id"], **call_id}
             await model.ends()
             told = messages(await it.own(meta=meta, n=number))
             progress = [
