@@ -42,6 +42,10 @@ class McpSession(msgspec.Struct, eq=False):
     wasted: dict[str, int] = {}
     """Early calls of each tool that nobody wanted, since one was wanted."""
 
+    def __repr__(self) -> str:
+        """Without what may be a secret: it may be logged."""
+        return f"McpSession({self.server!r}, {self.tenant!r})"
+
     def listed(self, params: bytes, result: bytes) -> None:
         """A `tools/list` was answered. Without a cursor it is the first page of a new listing."""
         try:

@@ -3,6 +3,7 @@
 What a call took is told as agents' own spans are (`gateway/tool_probe/traced.py`).
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
@@ -24,6 +25,7 @@ from gateway.server.driver import Driver
 from gateway.telemetry.mcp_counts import McpCounts
 from gateway.upstream.moments import Moment
 
+_log: Final = logging.getLogger(__name__)
 _RESUMED_WITHIN_S: Final = 60.0
 """A call whose stream broke off is lost if its client does not come back for the rest within this."""
 _MAX_SUSPENDED: Final = 4096
@@ -74,6 +76,12 @@ class McpCalls:
     # --- what models ask for ---------------------------------------------------------------------
 
     def _was_asked_for(self, turn: TurnId, call: ToolCall, arguments: bytes, before: int) -> None:
+        try:
+            self._ask(turn, call, arguments, before)
+        except Exception:  # noqa: BLE001 - a bug of ours costs what we know of a call, not the answer
+            _log.exception("a call that a model asks for was not understood")
+
+    def _ask(self, turn: TurnId, call: ToolCall, arguments: bytes, before: int) -> None:
         live = self._driver.coordinator.live[turn]
         key = None if call.is_at_engine else arguments_key(arguments)
         if key is None or live.session is None:

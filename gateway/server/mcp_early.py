@@ -289,9 +289,12 @@ class McpEarly:
             self._drop(early, EarlyOutcome.FAILED)
 
     def _turn_over(self, turn: TurnId, is_whole: bool) -> None:
-        for early in self._early.turn_over(turn, now=self._driver.clock()):
-            if not is_whole:
-                self._drop(early, EarlyOutcome.CANCELLED)
+        try:
+            for early in self._early.turn_over(turn, now=self._driver.clock()):
+                if not is_whole:
+                    self._drop(early, EarlyOutcome.CANCELLED)
+        except Exception:  # noqa: BLE001 - a bug of ours costs early calls, not the turn
+            _log.exception("early calls were not ended with their answer")
 
     def _is_too_much(self, early: EarlyCall) -> None:
         if early in self._runs:

@@ -82,8 +82,11 @@ class Passage:
 
     def _pump(self, parts: list[bytes], is_last: bool) -> None:
         self._client.write(parts, is_last)
-        for message in self._watch.feed(b"".join(parts), is_last=is_last):
-            self._on_message(message)
+        try:
+            for message in self._watch.feed(b"".join(parts), is_last=is_last):
+                self._on_message(message)
+        except Exception:  # noqa: BLE001 - a bug of ours costs what we know of an answer, not the answer
+            _log.exception("an MCP server's answer was not understood")
 
     def end(self) -> None:
         """The stream ends here, as servers may end it; the client will open another one."""

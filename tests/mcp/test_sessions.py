@@ -109,3 +109,9 @@ def test_what_is_remembered_is_bounded(monkeypatch):
     all_.known("x", T, "2")
     all_.known("x", T, "3")
     assert all_.get("x", T, "1") is None and all_.of_agent(T, B) == []
+
+
+def test_it_may_be_logged():
+    mcp = session()
+    mcp.lines = b"Authorization: Bearer secret"
+    assert "secret" not in repr(mcp) and "tools" in repr(mcp)

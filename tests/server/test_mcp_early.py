@@ -605,3 +605,22 @@ async def test_a_gateway_that_stops_leaves_nothing_behind(start):
         await model.ends()
         await it.bench.gateway.stop()
         await eventually(lambda: tools.left == 1)
+
+
+async def test_a_bug_of_ours_costs_neither_the_answer_nor_the_call(start, monkeypatch):
+    tools = Tools()
+    async with tool_server(tools.script) as server:
+        it = await scene(start, tools, server)
+        it.bench.may_log_errors = True
+
+        def fails(*_: Any, **__: Any) -> Any:
+            raise AssertionError("a bug")
+
+        for broken in ("gateway.server.mcp_calls.arguments_key", "gateway.server.mcp_proxy.AnswerWatch.feed"):
+            monkeypatch.setattr(broken, fails)
+        model = it.model
+        await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
+        await model.ends()
+        monkeypatch.undo()
+        monkeypatch.setattr("gateway.server.mcp_proxy.AnswerWatch.feed", fails)
+        assert text_of((await it.own(n=1)).json()) == 'read {"n": 1}' and len(tools.calls) == 1
