@@ -344,6 +344,7 @@ class McpEarly:
             fate = await run.give(client, head, message.id, token)
         except BaseException:  # it left, with or without the result
             self._count(mcp.server, EarlyOutcome.CLAIMED)
+            self._calls.claimed(run.call, early.asked)
             if early in self._under_way:
                 self._under_way[early].cancel()
             raise

@@ -542,6 +542,32 @@ async def test_a_client_that_cancels_or_leaves_ends_the_call_that_it_was_given(s
         await model.ends()
 
 
+async def test_a_client_that_leaves_with_the_result_in_hand_was_given_it(start):
+    """Some close a stream when they have what they came for."""
+    tools = Tools()
+
+    async def script(exchange: Exchange) -> None:
+        if b"tools/call" in exchange.request.body and b'"turnpike-' in exchange.request.body:
+            made = json.loads(exchange.request.body)
+            await exchange.send(STREAM + chunk(event(result(made["id"]))))
+            await exchange.until_left()
+        else:
+            await tools.script(exchange)
+
+    async with tool_server(script) as server:
+        it = await scene(start, tools, server)
+        model = it.model
+        await model.asks(c1f7a9x3='mcp__t__read {"n": 1}')
+        await model.ends()
+        before = len(timed(it.bench))
+        client = await it.bench.connect()
+        client.send(it.agent.tell(call("read", 77, n=1)))
+        await client.reader.readuntil(b'"done"')
+        client.close()
+        await eventually(lambda: len(timed(it.bench)) == before + 1)
+        assert await it.outcomes() == CALLED and not tools.calls
+
+
 @pytest.mark.parametrize(
     "more",
     [{"meta": {"x": 1}}, {"params": {"task": {"ttl": 1}}}, {"arguments": {"n": 2}}, {"tool": "seek"}],
@@ -624,3 +650,4 @@ async def test_a_bug_of_ours_costs_neither_the_answer_nor_the_call(start, monkey
         monkeypatch.undo()
         monkeypatch.setattr("gateway.server.mcp_proxy.AnswerWatch.feed", fails)
         assert text_of((await it.own(n=1)).json()) == 'read {"n": 1}' and len(tools.calls) == 1
+        assert (await it.own(n=2)).status == 200
