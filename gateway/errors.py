@@ -3,7 +3,7 @@
 A refusal is what the *gateway* answers. What a backend answers, errors included, is passed on as it is.
 """
 
-from typing import assert_never
+from typing import Final, assert_never
 
 import msgspec
 
@@ -68,9 +68,11 @@ _ERROR_TYPES: dict[int, tuple[str, str]] = {
 }
 
 
-def error_body(protocol: Protocol, refusal: Refusal) -> bytes:
-    """The JSON body an SDK of this protocol turns into its own exception."""
+def error_body(protocol: Protocol, refusal: Refusal, *, request_id: str | int | None = None) -> bytes:
+    """The JSON body an SDK of this protocol turns into its own exception; `request_id`: of JSON-RPC."""
     status = http_status(refusal.reason)
+    if protocol is Protocol.MCP:
+        return msgspec.json.encode(_json_rpc_error(refusal, request_id))
     if refusal.reason is RefusalReason.STATE_NOT_FOUND:
         return msgspec.json.encode({"error": _vllm_not_found(refusal)})
     openai_type, anthropic_type = _ERROR_TYPES[status]
@@ -87,6 +89,18 @@ def error_body(protocol: Protocol, refusal: Refusal) -> bytes:
             }
         }
     return msgspec.json.encode(body)
+
+
+_JSON_RPC_SERVER_ERROR: Final = -32000
+"""The first of those that JSON-RPC leaves to servers."""
+
+
+def _json_rpc_error(refusal: Refusal, request_id: str | int | None) -> dict[str, object]:
+    data: dict[str, object] = {"reason": refusal.reason.value}
+    if refusal.retry_after_s is not None:
+        data["retryAfterSeconds"] = refusal.retry_after_s
+    error = {"code": _JSON_RPC_SERVER_ERROR, "message": refusal.message, "data": data}
+    return {"jsonrpc": "2.0", "id": request_id, "error": error}
 
 
 def _vllm_not_found(refusal: Refusal) -> dict[str, object]:

@@ -40,7 +40,8 @@ def test_status(reason, status):
 def test_every_reason_has_a_body_in_every_protocol():
     for reason, protocol in itertools.product(RefusalReason, Protocol):
         body = msgspec.json.decode(error_body(protocol, Refusal(reason=reason, message="why")))
-        assert body["error"]["message"] == "why" and body["error"]["type"]
+        assert body["error"]["message"] == "why"
+        assert body["error"]["code" if protocol is Protocol.MCP else "type"]
 
 
 def test_the_shape_that_openai_clients_read():
@@ -53,6 +54,20 @@ def test_the_shape_that_openai_clients_read():
             "code": "unknown_model",
         }
     }
+
+
+def test_the_shape_that_mcp_clients_read():
+    refusal = Refusal(reason=RefusalReason.QUEUE_FULL, message="busy", retry_after_s=3)
+    assert msgspec.json.decode(error_body(Protocol.MCP, refusal, request_id="7")) == {
+        "jsonrpc": "2.0",
+        "id": "7",
+        "error": {
+            "code": -32000,
+            "message": "busy",
+            "data": {"reason": "queue_full", "retryAfterSeconds": 3},
+        },
+    }
+    assert msgspec.json.decode(error_body(Protocol.MCP, refusal))["id"] is None
 
 
 def test_the_shape_that_anthropic_clients_read():

@@ -8,6 +8,7 @@ import msgspec
 
 from gateway.admission.settings import AdmissionConfig
 from gateway.config.hints import HintsConfig
+from gateway.config.mcp import McpServerConfig
 from gateway.config.otel import OtelConfig
 from gateway.config.recording import RecordingConfig
 from gateway.config.server import ServerConfig, is_loopback
@@ -32,6 +33,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     pools: tuple[PoolConfig, ...]
     models: tuple[ModelConfig, ...] = ()
     tenants: tuple[TenantConfig, ...] = ()
+    mcp: tuple[McpServerConfig, ...] = ()
     server: ServerConfig = ServerConfig()
     upstream: UpstreamConfig = UpstreamConfig()
     hints: HintsConfig = HintsConfig()
@@ -59,6 +61,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _refuse_repeats("pools.replicas: the url", urls)
         _refuse_repeats("pools.replicas: the name", [name for pool in self.pools for name in pool.names()])
         _refuse_repeats("models: the name", [model.name for model in self.models])
+        _refuse_repeats("mcp: the name", [each.name for each in self.mcp])
         if self.server.allow_public_without_keys:
             return
         has_control_keys = bool(self.server.control_key_hashes or self.server.control_read_key_hashes)

@@ -16,6 +16,8 @@ class Protocol(Word):
     COMPLETIONS = "completions"
     RESPONSES = "responses"
     MESSAGES = "messages"
+    MCP = "mcp"
+    """Tools, not models: a request for a tool server."""
     OTHER = "other"
 
 

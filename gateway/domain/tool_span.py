@@ -1,6 +1,9 @@
-"""What an agent's own telemetry tells of a tool call that is over, in the words of decisions."""
+"""What is told of a tool call that is over, by its agent's telemetry or by who saw it pass, in the words of
+decisions."""
 
 import msgspec
+
+from gateway.domain.ids import SessionId
 
 
 class ToolSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -16,3 +19,7 @@ class ToolSpan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     span: str = ""
     """Its own id, within its trace: exporters send twice what they are not sure of."""
     has_failed: bool = False
+    session: SessionId | None = None
+    """Whose call it is, where that is known: the gateway saw it itself."""
+    result_bytes: int = 0
+    """Of what came back; 0 if that is not told."""

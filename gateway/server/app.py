@@ -28,6 +28,10 @@ from gateway.server.hint_sender import HintSender
 from gateway.server.hosts import Hosts
 from gateway.server.listener import Listener
 from gateway.server.listening import listening_sockets
+from gateway.server.mcp_calls import McpCalls
+from gateway.server.mcp_early import McpEarly
+from gateway.server.mcp_proxy import McpProxy
+from gateway.server.mcp_servers import open_servers
 from gateway.server.members import Members
 from gateway.server.observation import Observation
 from gateway.server.outbound import Outbound
@@ -35,10 +39,11 @@ from gateway.server.peers import Peers
 from gateway.server.prefills import Prefills
 from gateway.server.state_file import StateFile
 from gateway.server.tasks import TaskGroup
-from gateway.server.tenants import Tenants
+from gateway.server.tenants import CREDENTIAL_HEADERS, Tenants
 from gateway.server.tool_spans import ToolSpans
 from gateway.server.workers.seat import Order, Seat, own_path, paths_of_all
 from gateway.shared_state.fleet_secret import derived
+from gateway.telemetry.mcp_counts import McpCounts
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.engine_watch import EngineWatch
 from gateway.upstream.health import HealthChecks
@@ -144,10 +149,11 @@ class Gateway:
             prefills=self._prefills,
             peers=self._peers,
         )
+        self._mcp = self._open_mcp(environ, local_faults)
         proxies = TrustedProxies(config.server.trusted_proxies)
         self.listener = Listener(
-            self._handlers,
-            Door(tenants, proxies),
+            self._mcp or self._handlers,
+            Door(tenants, proxies, mcp=[each.name for each in config.mcp]),
             config.server.limits,
             proxies=proxies if config.server.proxy_protocol else None,
             now=self._now,
@@ -162,11 +168,10 @@ class Gateway:
             )
         elif config.tenants:
             _log.info("server.state_path is not set: stored responses will be unknown after a restart")
-        self._is_retiring = False
+        self._is_retiring = self._is_handing_over = False
         self._hurry = asyncio.Event()
         """Set by a signal that ends the lame-duck phase."""
         self._stopping, self._ending = asyncio.Event(), asyncio.Event()
-        self._is_handing_over = False
         self._control: web.AppRunner | None = None
         self.control_port = 0
 
@@ -197,6 +202,19 @@ class Gateway:
         self.driver.send(ev.HashesSeeded(seed))
         self._tenants.salt_with(secret)
         self.listener.forget_visitors()
+
+    def _open_mcp(self, environ: Mapping[str, str], local_faults: LocalFaults) -> McpProxy | None:
+        if not self._config.mcp:
+            return None
+        tls = _upstream_tls(self._config)
+        servers = open_servers(self._config, environ, tls=tls, local_faults=local_faults)
+        counts = self.observation.metrics.mcp = McpCounts()
+        calls = McpCalls(self.driver, counts, self._config)
+        dropped = CREDENTIAL_HEADERS if self._tenants.are_keys_required else frozenset()
+        early: McpEarly | None = None
+        if any(each.early_tools for each in self._config.mcp):
+            early = McpEarly(self.driver, calls, servers, counts, dropped=dropped)
+        return McpProxy(servers, self._handlers, calls, early, dropped=dropped)
 
     async def start(self) -> None:
         """Raises OSError if an address cannot be bound."""
@@ -283,6 +301,8 @@ class Gateway:
         await self._drain_connections()
 
     async def _drain_connections(self) -> None:
+        if self._mcp is not None:
+            self._mcp.drain()
         listeners = [self.listener, *([self._peers.listener] if self._peers is not None else [])]
         await asyncio.gather(*(each.drain(self._config.server.drain_s) for each in listeners))
         if left := sum(each.connection_count for each in listeners):
@@ -301,6 +321,8 @@ class Gateway:
         if self._control is not None:
             await self._control.cleanup()
         self._members.close()
+        if self._mcp is not None:
+            self._mcp.close()
         self.driver.close()
         if self._state_file is not None:
             await self._state_file.close()
@@ -372,6 +394,8 @@ class Gateway:
             self._handlers.sweep(now)
             if self._prefills is not None:
                 self._prefills.sweep(now)
+            if self._mcp is not None:
+                self._mcp.sweep(now)
             self._members.sweep(now=now)
             if self._peers is not None:
                 self._peers.sweep(now=now)
@@ -379,14 +403,9 @@ class Gateway:
 
 def check_references(config: Config, environ: Mapping[str, str]) -> None:
     """Raises what `Gateway` would for files, variables and addresses that the settings name in vain."""
-    Members(
-        config,
-        environ,
-        tls=_upstream_tls(config),
-        clock=SteadyClock(),
-        local_faults=LocalFaults(),
-        send=lambda _: None,
-    )
+    tls, local_faults = _upstream_tls(config), LocalFaults()
+    Members(config, environ, tls=tls, clock=SteadyClock(), local_faults=local_faults, send=lambda _: None)
+    open_servers(config, environ, tls=tls, local_faults=local_faults)
     _server_tls(config.server.tls_certificate, config.server.tls_key)
     TrustedProxies(config.server.trusted_proxies)
 
@@ -404,6 +423,7 @@ async def _wait(event: asyncio.Event) -> None:
 def _upstream_tls(config: Config) -> ssl.SSLContext | None:
     is_needed = any(r.url.startswith("https://") for pool in config.pools for r in pool.replicas)
     is_needed = is_needed or any(pool.discovery is not None for pool in config.pools)
+    is_needed = is_needed or any(each.url.startswith("https://") for each in config.mcp)
     return ssl.create_default_context(cafile=config.upstream.ca_file) if is_needed else None
 
 

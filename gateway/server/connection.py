@@ -21,7 +21,6 @@ from gateway.server.request_parser import HttpRequest, RequestParser
 from gateway.server.response_writer import ResponseWriter
 from gateway.upstream.keepalive import keep_alive
 from gateway.upstream.moments import Run
-from gateway.wire.endpoints import classify
 from gateway.wire.headers import RawHeaders
 
 if TYPE_CHECKING:
@@ -202,7 +201,7 @@ class ClientConnection(ResponseWriter):
         self._resume_reading()
         self._refused_method = self._parser.refused_method
         path = self._parser.refused_target.partition(b"?")[0].decode("latin-1")
-        self.refuse(classify("POST", path).protocol, refusal)
+        self.refuse(self._listener.door.protocol_of(path), refusal)
         if self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()
 

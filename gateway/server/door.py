@@ -3,11 +3,13 @@
 It is asked before a byte of the body is held, so nobody without a key can make the gateway hold any.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from gateway.domain.decision import Refusal, RefusalReason
+from gateway.domain.request import Protocol, Work
 from gateway.server.forwarded import TrustedProxies
 from gateway.server.tenants import Tenant, Tenants
 from gateway.wire.endpoints import Endpoint, classify, is_ambiguous_path
@@ -25,6 +27,10 @@ _NAMES_AN_UPSTREAM: Final = frozenset(
 """Headers by which other gateways let a client pick the backend. Nothing a client sends does so here."""
 
 
+MCP_PREFIX: Final = "/mcp/"
+"""Before the name of a tool server."""
+
+
 class Visitor(msgspec.Struct, frozen=True):
     """Who came in, and what for."""
 
@@ -39,9 +45,20 @@ class Visitor(msgspec.Struct, frozen=True):
 
 
 class Door:
-    def __init__(self, tenants: Tenants, proxies: TrustedProxies) -> None:
+    def __init__(self, tenants: Tenants, proxies: TrustedProxies, *, mcp: Iterable[str] = ()) -> None:
+        """`mcp`: the names of the tool servers that may be asked for."""
         self._tenants = tenants
         self._proxies = proxies
+        self._mcp = {MCP_PREFIX + name: _mcp_endpoint(name) for name in mcp}
+
+    def protocol_of(self, path: str) -> Protocol:
+        """In whose shape a request for this path is refused."""
+        return self._endpoint("POST", path).protocol
+
+    def _endpoint(self, method: str, path: str) -> Endpoint:
+        if self._mcp and (endpoint := self._mcp.get(path)) is not None:
+            return endpoint
+        return classify(method, path)
 
     def judge(self, method: str, target: bytes, headers: RawHeaders, peer: str) -> Visitor | Refusal:
         """`peer`: the address of who is connected."""
@@ -57,7 +74,7 @@ class Door:
         if tenant is None:
             message = "A valid API key is required: Authorization: Bearer KEY, or x-api-key."
             return Refusal(reason=RefusalReason.UNAUTHENTICATED, message=message)
-        endpoint = classify(method, path)
+        endpoint = self._endpoint(method, path)
         if endpoint.is_control and not tenant.may_control_engines:
             message = "This path controls the engine; your key may not."
             return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
@@ -67,3 +84,9 @@ class Door:
                 message = f"The header {text} is not accepted: the gateway chooses the backend."
                 return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
         return Visitor(tenant, path, endpoint, client)
+
+
+def _mcp_endpoint(name: str) -> Endpoint:
+    return Endpoint(
+        protocol=Protocol.MCP, work=Work.LIGHT, is_replayable=False, state_id=name, name=MCP_PREFIX + "{name}"
+    )

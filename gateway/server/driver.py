@@ -57,10 +57,14 @@ class Driver:
         """To be set before the first request, if sessions may be stolen."""
         self.on_publish: Callable[[Publish], None] | None = None
         """To be set before the first request, if there are other gateways."""
-        self.on_call: Callable[[RequestId, ToolCall, bytes], None] | None = None
+        self.on_call: Callable[[RequestId, ToolCall, bytes, int], None] | None = None
         """To be set before the first request, by who wants each tool call of a turn, with its arguments as
-        they came, when they are complete; not of calls with more than `MAX_ARGUMENTS_BYTES`. It must not
+        they came, when they are complete, and how many other calls its answer began before it. Not told of
+        calls with more than `MAX_ARGUMENTS_BYTES` of them. It must not
         raise."""
+        self.on_turn_over: Callable[[RequestId, bool], None] | None = None
+        """To be set before the first request, by who wants to know when the answer of a turn of which it was
+        told a call has ended, and whether its client got all of it."""
         self.tickets: dict[RequestId, Ticket] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
@@ -217,8 +221,8 @@ class Ticket:
         """`hand_over` is worth its argument."""
         return self._driver.on_call is not None
 
-    def hand_over(self, call: ToolCall, arguments: bytes | None) -> None:
-        """The arguments of a call are complete: tells who asked for that."""
+    def hand_over(self, call: ToolCall, arguments: bytes | None, before: int) -> None:
+        """The arguments of a call are complete: tells who asked for that. `before`: how many began sooner."""
         live, on_call = self._driver.coordinator.live.get(self.request), self._driver.on_call
         if (
             on_call is not None
@@ -227,7 +231,7 @@ class Ticket:
             and arguments is not None
             and len(arguments) <= MAX_ARGUMENTS_BYTES
         ):
-            on_call(self.request, call, arguments)
+            on_call(self.request, call, arguments, before)
 
     def state_minted(self, state_id: str) -> None:
         self._driver.send(ev.StateMinted(self.request, state_id))
@@ -235,6 +239,8 @@ class Ticket:
     def answered_at_once(self, answer: Answer, *, has_first_token: bool) -> None:
         self.is_over = True
         self._driver.send(ev.AnsweredAtOnce(self.request, answer, has_first_token))
+        if self._driver.on_turn_over is not None:
+            self._driver.on_turn_over(self.request, answer.has_terminal)
 
     def finished(self, answer: Answer) -> None:
         self._end(ev.ResponseFinished(self.request, answer))
@@ -245,3 +251,6 @@ class Ticket:
     def _end(self, event: ev.ResponseFinished | ev.ResponseCut | ev.ClientLeft) -> None:
         self.is_over = True
         self._driver.send(event)
+        if self._driver.on_turn_over is not None:
+            is_whole = type(event) is ev.ResponseFinished and event.answer.has_terminal
+            self._driver.on_turn_over(self.request, is_whole)

@@ -93,22 +93,15 @@ class Outbound:
 
     def _start(self, head: RequestHead, replica: Replica, *, is_traced: bool) -> bytes:
         """The request line and the fields that every such request has."""
-        key, address = replica.api_key, replica.address
-        drop = _REFRAMED
-        if self._are_keys_required or key is not None:
+        address = replica.address
+        drop: frozenset[bytes] = frozenset()
+        if self._are_keys_required:
             drop |= CREDENTIAL_HEADERS
         if is_traced:
             drop |= _TRACE
         if self._hints.priority and not head.visitor.tenant.is_believed:
             drop |= {_PRIORITY}
-        lines = [b"%s %s%s HTTP/1.1\r\n" % (head.method.encode("ascii"), address.prefix, head.target)]
-        lines.append(b"Host: %s\r\n" % address.authority)
-        for name, value in end_to_end(head.headers, drop):
-            if not name.lower().startswith(_FOR_US_ALONE):
-                lines.append(b"%s: %s\r\n" % (name, value))
-        if key is not None:
-            lines.append(b"Authorization: Bearer %s\r\n" % key.encode("latin-1"))
-        return b"".join(lines)
+        return head_lines(head, address.prefix + head.target, replica, drop)
 
     def _body(
         self, request: HttpRequest, abilities: Abilities, hint: str | None, *, is_readable: bool
@@ -135,6 +128,23 @@ def _asking_for(model: str, request: HttpRequest) -> HttpRequest:
         return HttpRequest(request.head, with_model(body, model))
     except ValueError:
         return request
+
+
+def head_lines(
+    head: RequestHead, target: bytes, replica: Replica, drop: frozenset[bytes] = frozenset()
+) -> bytes:
+    """The request line and the client's fields, without those of one hop, those that are for us, the
+    credentials where `replica` has its own, and `drop`; without what frames the body."""
+    key = replica.api_key
+    drop |= _REFRAMED if key is None else _REFRAMED | CREDENTIAL_HEADERS
+    lines = [b"%s %s HTTP/1.1\r\n" % (head.method.encode("ascii"), target)]
+    lines.append(b"Host: %s\r\n" % replica.address.authority)
+    for name, value in end_to_end(head.headers, drop):
+        if not name.lower().startswith(_FOR_US_ALONE):
+            lines.append(b"%s: %s\r\n" % (name, value))
+    if key is not None:
+        lines.append(b"Authorization: Bearer %s\r\n" % key.encode("latin-1"))
+    return b"".join(lines)
 
 
 def with_hint(body: bytes, hint: str) -> dict[str, Any]:

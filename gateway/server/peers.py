@@ -45,7 +45,7 @@ from gateway.core.fleet import Fleet
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import PoolId, ReplicaId, TenantId
 from gateway.domain.lessons import PERIOD_S as LESSONS_PERIOD_S
-from gateway.domain.request import RequestFacts
+from gateway.domain.request import Protocol, RequestFacts
 from gateway.domain.shares import Share
 from gateway.domain.turn_trace import TurnTrace
 from gateway.fleet.circuit_breaker import BreakerState
@@ -499,6 +499,9 @@ class PeerDoor(Door):
         if isinstance(found, Visitor):
             return msgspec.structs.replace(found, was_passed_on=True)
         return found
+
+    def protocol_of(self, path: str) -> Protocol:
+        return self._door.protocol_of(path)
 
 
 class _Load:

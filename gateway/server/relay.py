@@ -108,7 +108,8 @@ class Relay:
             if observer.is_stream:
                 self._ticket.tool_call_closed(call)
             if self._ticket.is_asked_for_calls:
-                self._ticket.hand_over(call, observer.arguments_of(self._told_closed))
+                before = observer.tool_calls.index(call)
+                self._ticket.hand_over(call, observer.arguments_of(self._told_closed), before)
             self._told_closed += 1
         while self._told_states < len(observer.state_ids):
             self._ticket.state_minted(observer.state_ids[self._told_states])
@@ -136,7 +137,7 @@ def pass_whole(
     answer = answer_of(observer, head)
     if ticket.is_asked_for_calls and head.status < 400:
         for number, call in enumerate(observer.closed_calls):
-            ticket.hand_over(call, observer.arguments_of(number))
+            ticket.hand_over(call, observer.arguments_of(number), observer.tool_calls.index(call))
     ticket.answered_at_once(answer, has_first_token=observer.has_first_token and head.status < 400)
 
 

@@ -115,8 +115,16 @@ class ResponseWriter(asyncio.Protocol):
         self.start_response(lines, Framing.NONE if is_head else Framing.LENGTH)
         self.write([body], is_last=True)
 
-    def refuse(self, protocol: Protocol, refusal: Refusal, lines: bytes = b"") -> None:
-        """Answers with a refusal in the protocol's own shape; `lines`: header lines to go with it."""
+    def refuse(
+        self,
+        protocol: Protocol,
+        refusal: Refusal,
+        lines: bytes = b"",
+        *,
+        request_id: str | int | None = None,
+    ) -> None:
+        """Answers with a refusal in the protocol's own shape; `lines`: header lines to go with it;
+        `request_id`: of JSON-RPC, if the request is one."""
         if refusal.retry_after_s is not None:
             lines += b"Retry-After: %d\r\n" % refusal.retry_after_s
         status = http_status(refusal.reason)
@@ -124,7 +132,7 @@ class ResponseWriter(asyncio.Protocol):
             lines += b"WWW-Authenticate: Bearer\r\n"
         elif status == 426:  # it must say what is spoken (RFC 9110 §15.5.22)
             lines += b"Upgrade: HTTP/1.1\r\nConnection: Upgrade\r\n"
-        self.respond(status, lines, error_body(protocol, refusal))
+        self.respond(status, lines, error_body(protocol, refusal, request_id=request_id))
 
     def abort(self) -> None:
         """Resets the connection, so that no client can take what it got for the whole."""

@@ -14,6 +14,7 @@ from gateway import __version__
 from gateway.core.snapshot import Gauges
 from gateway.telemetry.counts import Counts, histogram, short_spread
 from gateway.telemetry.gauges import gauge_families
+from gateway.telemetry.mcp_counts import McpCounts
 
 Odometers = Mapping[str, tuple[str, Callable[[], int]]]
 """Counters that somebody else keeps: name → what it is, and its value."""
@@ -47,6 +48,8 @@ class Metrics(Collector):
         """How late the event loop is, in seconds."""
         self.unread: Counter[str] = Counter()
         """Requests whose body was not understood, by why."""
+        self.mcp: McpCounts | None = None
+        """To be set if there are MCP servers."""
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
@@ -104,3 +107,5 @@ class Metrics(Collector):
             {(): self.overhead},
         )
         yield histogram("loop_lag_seconds", "How late the event loop is", {(): self.loop_lag})
+        if self.mcp is not None:
+            yield from self.mcp.families()

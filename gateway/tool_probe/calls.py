@@ -35,6 +35,10 @@ class OpenCall(msgspec.Struct, eq=False):
     """As its agent's own span tells; None while none has come."""
     has_failed: bool = False
     """The same span says so."""
+    result_bytes: int = 0
+    """As it says; 0 if it does not."""
+    is_seen: bool = False
+    """It was the gateway that saw it run: no span of the agent's own has to come."""
 
     @property
     def is_in_text(self) -> bool:
@@ -88,7 +92,7 @@ class Phase(msgspec.Struct, eq=False):
             run.agent,
             (call.name,),
             call.took_s,
-            run.observation_bytes // count,
+            call.result_bytes or run.observation_bytes // count,
             call.has_failed or (run.has_failed and count == 1),
             run.tenant,
         )

@@ -12,6 +12,9 @@ type that lately sent spans, a phase teaches `wait_s` later, by its spans, or as
 none came. A phase of which a span came teaches what its spans say and no more: who was slow in it is known
 then.
 
+What the MCP proxy saw pass is told in the same way, and at once: a span that names its session is the
+gateway's own, and its agent is not waited for.
+
 Invariants: a call is explained at most once; no span makes a call longer than the time since the request that
 asked for it; a tenant's span explains that tenant's calls, an operator's never one of two sessions' that
 cannot be told apart; calls and spans are kept tenant by tenant, so that none's keep another's from being
@@ -112,7 +115,8 @@ class TracedCalls:
             call.phase = phase
         told = [call for call in calls if call.took_s is not None]
         if told:
-            self._reports(run.agent, now=now)
+            if not all(call.is_seen for call in told):
+                self._reports(run.agent, now=now)
             runs += [phase.run_of(call) for call in told]
         elif not self._is_reporting(run.agent, now=now):
             phase.is_learned = True
@@ -158,10 +162,12 @@ class TracedCalls:
                 self._spans.put(tenant, (span.trace, span.span), True)
             self.forget(call)
             call.took_s, call.has_failed = span.duration_s, span.has_failed
+            call.result_bytes, call.is_seen = span.result_bytes, span.session is not None
             found.append(call)
             phase = call.phase
             if phase is not None:
-                self._reports(phase.run.agent, now=now)
+                if not call.is_seen:
+                    self._reports(phase.run.agent, now=now)
                 if not phase.is_learned:
                     runs.append(phase.run_of(call))
         return found, runs
@@ -174,7 +180,9 @@ class TracedCalls:
             known = self._alike((span.trace, span.name), tenant)
             if span.call is not None:  # of a call with another id it is not; of one in a text it may be
                 known = [call for call in known if call.is_in_text]
-        if _are_of_several(known):
+        if span.session is not None:
+            known = [call for call in known if call.session == span.session]
+        elif _are_of_several(known):
             known = [call for call in known if span.trace and call.asking.trace == span.trace]
             if not known or _are_of_several(known):
                 return Verdict.AMBIGUOUS

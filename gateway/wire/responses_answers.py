@@ -22,6 +22,8 @@ class _Item(msgspec.Struct):
     id: str | None = None
     call_id: str | None = None
     name: str | None = None
+    namespace: str | None = None
+    """Of tools that a client offers together, such as those of one MCP server."""
     content: Any = None
     arguments: Raw = ABSENT
     input: Raw = ABSENT
@@ -152,6 +154,8 @@ def _read_item(item: _Item, sighting: Sighting) -> None:
         sighting.has_first_token = True
         # Calls of built-in tools (local_shell_call, computer_call) are named by their type alone.
         name = item.name or item.type.removesuffix("_call")
+        if item.namespace:
+            name = f"{item.namespace}__{name}"
         sighting.add_call(item.call_id, name, key=item.call_id, is_json=item.type == "function_call")
 
 

@@ -26,6 +26,8 @@ FRAMEWORKS_KIT = Kit(
         "openai==3.54.0",
     ),
 )
+MCP_KIT = Kit(directory=AGENTS_DIR / "mcp", python=("mcp==2.3.0",))
+MCP_NODE_KIT = Kit(directory=AGENTS_DIR / "mcp-node", npm=("@modelcontextprotocol/sdk@1.32.2",))
 APPS = Path(__file__).parent / "apps"
 
 _COMMANDS = (f"cat {PROGRAM} {TEST}", f"sed -i.orig 's/{BUG}/{REPAIR}/' {PROGRAM}", f"python3 -B {TEST}")

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.fuzz import answers, bodies, configs, heads, hint_texts, neighbours, proxies, spans
+from tests.fuzz import answers, bodies, configs, heads, hint_texts, mcp_messages, neighbours, proxies, spans
 
 
 class Target(NamedTuple):
@@ -22,6 +22,7 @@ TARGETS = (
     Target("bodies", bodies.make, bodies.check),
     Target("answers", answers.make, answers.check),
     Target("hints", hint_texts.make, hint_texts.check),
+    Target("mcp", mcp_messages.make, mcp_messages.check),
     Target("spans", spans.make, spans.check),
     Target("neighbours", neighbours.make, neighbours.check, share=0.1),
     Target("proxies", proxies.make, proxies.check),

@@ -404,6 +404,9 @@ class Bench:
             "live turns": sum(s.live_turns for s in brain.sessions.sessions.newest_first()),
             "relays": len(gateway._handlers._relays),
             "busy upstream connections": sum(r.busy_count for r in gateway._replicas.values()),
+            "MCP answers": gateway._mcp.passing if gateway._mcp is not None else 0,
+            "MCP calls": gateway._mcp.calls.running if gateway._mcp is not None else 0,
+            "early calls": gateway._mcp.early_calls if gateway._mcp is not None else 0,
             "buffered bytes": gateway.listener.budget.used,
             "client connections": gateway.listener.connection_count,
         }

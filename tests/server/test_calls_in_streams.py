@@ -30,7 +30,8 @@ class Handed:
         self._brain = bench.brain
         bench.gateway.driver.on_call = self._take
 
-    def _take(self, request: Any, call: Any, arguments: bytes) -> None:
+    def _take(self, request: Any, call: Any, arguments: bytes, before: int) -> None:
+        assert before == len(self.calls)
         assert self._brain.live[request].session is not None
         self.calls.append((call.id, call.name, arguments))
 

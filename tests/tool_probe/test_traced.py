@@ -325,3 +325,23 @@ def test_a_tenants_spans_make_no_others_repeated():
     world.calls("c:bash", at=4.0, session="other", tenant=U)
     assert world.told(span("c", 0.5, trace=TRACE, span="1"), at=6.0, tenant=U) == []
     assert world.verdicts()[Verdict.REPEATED] == 1
+
+
+def test_what_the_gateway_saw_itself_is_one_session_s_and_makes_nobody_wait():
+    world = World()
+    world.calls("c0:read", at=0.0, session="s")
+    world.calls("c0:read", at=0.0, session="z")
+    assert world.told(span("c0", 0.5), at=1.0, tenant=T) == [], "it could be either's"
+    assert world.told(seen("c0", 0.5, "z"), seen("c0", 0.5, "q"), at=1.0, tenant=T) == ["c0"]
+    world.results("c0", at=5.0, session="z", size=10)
+    assert world.ran == [(("read",), 0.5)] and world.runs[0].observation_bytes == 77
+    world.calls("c1:bash", at=6.0, session="z")
+    world.results("c1", at=8.0, session="z")
+    assert world.ran[1:] == [(("bash",), 2.0)], "no span is waited for"
+    world.results("c0", at=9.0, session="s")
+    assert world.ran[2:] == [(("read",), 9.0)]
+    assert world.tools.traced.verdicts[Verdict.UNKNOWN] == 1
+
+
+def seen(call: str, took_s: float, session: str) -> ToolSpan:
+    return span(call, took_s, session=SessionId(session), result_bytes=77)

@@ -1,0 +1,287 @@
+"""MCP servers behind the gateway: `/mcp/NAME` is passed on to the server of that name, byte for byte.
+
+What the gateway itself answers has the shape of a JSON-RPC error. A server's stream that breaks off breaks
+off at the client, too, which may then resume it; a client that leaves closes the server's stream.
+"""
+
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+
+from gateway.core import refusals
+from gateway.domain.decision import Refusal
+from gateway.domain.ids import TenantId
+from gateway.domain.request import Protocol
+from gateway.mcp.answers import AnswerWatch
+from gateway.mcp.calls import Call, Outcome
+from gateway.mcp.messages import UNREAD, Kind, Message, cancelled_answer, cancelled_request, read_message
+from gateway.mcp.tools import read_tool_use
+from gateway.server.connection import ClientConnection, Handler
+from gateway.server.mcp_calls import McpCalls, NotAdmitted
+from gateway.server.mcp_early import McpEarly
+from gateway.server.mcp_servers import McpServer, refusal_for
+from gateway.server.outbound import head_lines
+from gateway.server.relay import framing_of
+from gateway.server.request_head import RequestHead
+from gateway.server.request_parser import HttpRequest
+from gateway.server.tasks import check_each
+from gateway.upstream.connection import UpstreamConnection
+from gateway.upstream.errors import AnswerCut, UpstreamError
+from gateway.wire.headers import get_header
+from gateway.wire.splice import Chunk
+
+_log: Final = logging.getLogger(__name__)
+_BODY: Final = frozenset(("POST", "PUT", "PATCH"))
+_NOTHING: Final = Message(Kind.NOTIFICATION)
+"""Of a request without a body."""
+
+
+class Passage:
+    """One answer on its way from a server to a client."""
+
+    def __init__(
+        self,
+        client: ClientConnection,
+        upstream: UpstreamConnection,
+        watch: AnswerWatch,
+        on_message: Callable[[Message], None],
+        *,
+        listens: bool,
+    ) -> None:
+        """`listens`: the client waits for nothing in particular, so the server may be silent."""
+        self._client = client
+        self.upstream = upstream
+        self._watch = watch
+        self._on_message = on_message
+        self.listens = listens
+        self._is_ended = False
+
+    @property
+    def is_waiting_for_server(self) -> bool:
+        return not self.listens and not self._client.is_paused and not self.upstream.done.has_come
+
+    async def run(self) -> bool:
+        """Whether the server's connection is fit for reuse."""
+        client, upstream = self._client, self.upstream
+        client.follow(upstream)
+        try:
+            upstream.set_sink(self._pump)
+            client.flush_head()
+            await upstream.done
+        except AnswerCut:
+            if self._is_ended:
+                client.write([], is_last=True)
+            else:
+                client.abort()
+            return False
+        finally:
+            client.follow(None)
+        return True
+
+    def _pump(self, parts: list[bytes], is_last: bool) -> None:
+        self._client.write(parts, is_last)
+        try:
+            for message in self._watch.feed(b"".join(parts), is_last=is_last):
+                self._on_message(message)
+        except Exception:  # noqa: BLE001 - a bug of ours costs what we know of an answer, not the answer
+            _log.exception("an MCP server's answer was not understood")
+
+    def end(self) -> None:
+        """The stream ends here, as servers may end it; the client will open another one."""
+        self._is_ended = True
+        self.upstream.give_up_on_rest()
+
+
+class McpProxy:
+    """Called with every request; those that are not for a tool server go to `others`."""
+
+    def __init__(
+        self,
+        servers: Mapping[str, McpServer],
+        others: Handler,
+        calls: McpCalls,
+        early: McpEarly | None,
+        *,
+        dropped: frozenset[bytes],
+    ) -> None:
+        """`early`: None if no call is ever made early; `dropped`: header fields that no server gets."""
+        self.calls = calls
+        self._early = early
+        self.servers = servers
+        self._others = others
+        self._dropped = dropped
+        self._passages: dict[Passage, McpServer] = {}
+
+    def __call__(self, client: ClientConnection, request: HttpRequest) -> Coroutine[Any, Any, None]:
+        if request.head.visitor.endpoint.protocol is not Protocol.MCP:
+            return self._others(client, request)
+        return self._guarded(client, request)
+
+    def sweep(self, now: float) -> None:
+        """Gives up on servers that have fallen silent; called about once a second."""
+
+        def check(item: tuple[Passage, McpServer]) -> None:
+            passage, server = item
+            if passage.is_waiting_for_server and server.link.is_stalled(passage.upstream, now=now):
+                passage.upstream.give_up_on_rest()
+
+        def cut(item: tuple[Passage, McpServer]) -> None:
+            item[0].upstream.give_up_on_rest()
+
+        check_each("MCP stream", self._passages.items(), check, cut)
+        for server in self.servers.values():
+            server.link.sweep(now=now)
+        self.calls.sweep()
+        if self._early is not None:
+            self._early.sweep(now)
+
+    def drain(self) -> None:
+        """Ends the streams that clients only listen to: they would never end."""
+        for passage in tuple(self._passages):
+            if passage.listens:
+                passage.end()
+
+    def close(self) -> None:
+        if self._early is not None:
+            self._early.close()
+        for server in self.servers.values():
+            server.link.close()
+
+    @property
+    def passing(self) -> int:
+        """Answers that are on their way."""
+        return len(self._passages)
+
+    @property
+    def early_calls(self) -> int:
+        """Made, and not claimed."""
+        return self._early.unclaimed if self._early is not None else 0
+
+    async def _guarded(self, client: ClientConnection, request: HttpRequest) -> None:
+        try:
+            await self._serve(client, request)
+        except Exception:  # noqa: BLE001 - a bug of ours costs one request, never the process
+            _log.exception("a request for an MCP server failed inside the gateway")
+            if client.is_answering:
+                client.abort()
+            else:
+                client.refuse(Protocol.MCP, refusals.internal())
+
+    async def _serve(self, client: ClientConnection, request: HttpRequest) -> None:
+        head, calls = request.head, self.calls
+        name, tenant = head.visitor.endpoint.state_id, head.visitor.tenant.id
+        assert name is not None
+        server = self.servers[name]
+        mcp_session = get_header(head.headers, b"mcp-session-id") or ""
+        message, body = _NOTHING, request.body
+        if body:
+            message = read_message(body) if not head.facts.coding else UNREAD
+        call: Call | None = None
+        if message.may_call:
+            if self._early is not None and await self._is_answered_early(client, head, mcp_session, message):
+                return
+            call = calls.came(name, tenant, mcp_session, message)
+        elif (cancelled := cancelled_request(message)) is not None:
+            calls.cancelled(name, tenant, mcp_session, cancelled)
+            mcp = calls.sessions.get(name, tenant, mcp_session)
+            if self._early is not None and mcp is not None:
+                body = self._early.cancelled(mcp, body, cancelled)
+        try:
+            if call is not None:
+                await calls.admitted(call)
+            upstream = await self._exchange(server, request, body, message, call)
+            if isinstance(upstream, Refusal):
+                client.refuse(Protocol.MCP, upstream, request_id=message.id)
+            else:
+                await self._answer(server, client, request, upstream, message, mcp_session, call)
+        except NotAdmitted as error:
+            if error.refusal is None:
+                client.respond(200, b"", cancelled_answer(message.id))
+            else:
+                client.refuse(Protocol.MCP, error.refusal, request_id=message.id)
+        finally:
+            if call is not None and not calls.is_suspended(call):
+                calls.over(call, Outcome.LOST)
+
+    async def _is_answered_early(
+        self, client: ClientConnection, head: RequestHead, mcp_session: str, message: Message
+    ) -> bool:
+        """Whether the gateway made this call already, and the client has its answer."""
+        server, tenant = head.visitor.endpoint.state_id, head.visitor.tenant.id
+        assert self._early is not None and server is not None
+        mcp = self.calls.sessions.get(server, tenant, mcp_session)
+        use = read_tool_use(message.params) if mcp is not None and message.kind is Kind.REQUEST else None
+        if mcp is None or use is None or head.method != "POST":
+            return False
+        self._early.called(mcp, head, use)
+        return await self._early.answers(client, head, mcp, message, use)
+
+    async def _exchange(
+        self, server: McpServer, request: HttpRequest, body: bytes, message: Message, call: Call | None
+    ) -> UpstreamConnection | Refusal:
+        head = request.head
+        if call is not None:
+            self.calls.sent(call)
+        try:
+            return await server.link.exchange(
+                self._chunks(server, request.head, body),
+                is_head_request=head.method == "HEAD",
+                may_repeat=head.method in ("GET", "HEAD") or message.may_repeat,
+            )
+        except UpstreamError as error:
+            if call is not None:
+                self.calls.over(call, Outcome.UNREACHED)
+            return refusal_for(error)
+
+    async def _answer(
+        self,
+        server: McpServer,
+        client: ClientConnection,
+        request: HttpRequest,
+        upstream: UpstreamConnection,
+        message: Message,
+        mcp_session: str,
+        call: Call | None,
+    ) -> None:
+        request_head, head = request.head, upstream.head
+        assert head is not None
+        watch = AnswerWatch(head.content_type, head.content_encoding)
+        tenant, is_whole = request_head.visitor.tenant.id, False
+        try:
+            if upstream.has_sent_all:  # else the transport holds the body, and it still counts
+                client.let_go_of_body()
+            client.start_response(head.start, framing_of(head, request_head))
+            heard = partial(self.calls.heard, server.name, tenant, mcp_session, asked=message, call=call)
+            passage = Passage(client, upstream, watch, heard, listens=request_head.method == "GET")
+            if head.status == HTTPStatus.NOT_FOUND or request_head.method == "DELETE":
+                self._session_over(server, tenant, mcp_session)
+            is_whole = await self._pass(passage, server)
+        finally:
+            server.link.release(upstream, reuse=is_whole)
+            if call is not None:
+                self.calls.stream_ended(call, watch, status=head.status, is_whole=is_whole)
+
+    def _session_over(self, server: McpServer, tenant: TenantId, mcp_session: str) -> None:
+        mcp = self.calls.sessions.get(server.name, tenant, mcp_session)
+        if mcp is not None:
+            if self._early is not None:
+                self._early.session_over(mcp)
+            self.calls.sessions.forget(server.name, tenant, mcp_session)
+
+    async def _pass(self, passage: Passage, server: McpServer) -> bool:
+        self._passages[passage] = server
+        try:
+            return await passage.run()
+        finally:
+            del self._passages[passage]
+
+    def _chunks(self, server: McpServer, head: RequestHead, body: bytes) -> list[Chunk]:
+        start = head.passed_on.get(server.link)
+        if start is None:
+            start = head_lines(head, server.target(head), server.link, self._dropped)
+            head.passed_on[server.link] = start
+        if body or head.method in _BODY:
+            start += b"Content-Length: %d\r\n" % len(body)
+        return [start + b"\r\n", body] if body else [start + b"\r\n"]

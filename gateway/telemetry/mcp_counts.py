@@ -1,0 +1,62 @@
+"""What is counted of MCP servers' calls, for Prometheus (pure). Labels are the settings' own names."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from gateway.telemetry.counts import Spread, histogram
+
+
+class McpCounts:
+    def __init__(self) -> None:
+        self.calls: Counter[tuple[str, str]] = Counter()
+        """By server and outcome."""
+        self.running: Counter[str] = Counter()
+        """By server: sent to it, and not over."""
+        self.waiting: Counter[str] = Counter()
+        """By server: those that may not be sent to it yet."""
+        self.waits: dict[str, Spread] = defaultdict(Spread)
+        self.early: Counter[tuple[str, str]] = Counter()
+        """Calls that the gateway made before their agent did, by server and outcome."""
+        self.joined: Counter[str] = Counter()
+        self.durations: dict[str, Spread] = defaultdict(Spread)
+        """From its being sent to its result, of calls that have one."""
+
+    def families(self) -> Iterator[Metric]:
+        calls = CounterMetricFamily(
+            "turnpike_mcp_calls", "Tool calls through the gateway that are over", labels=["server", "outcome"]
+        )
+        for labels, count in self.calls.items():
+            calls.add_metric(labels, count)
+        yield calls
+        early = CounterMetricFamily(
+            "turnpike_mcp_early",
+            "Tool calls made before their agent did, by what became of them",
+            labels=["server", "outcome"],
+        )
+        for labels, count in self.early.items():
+            early.add_metric(labels, count)
+        yield early
+        joined = CounterMetricFamily(
+            "turnpike_mcp_calls_joined",
+            "Tool calls through the gateway that are known to be what a model's answer asks for",
+            labels=["server"],
+        )
+        for server, count in self.joined.items():
+            joined.add_metric([server], count)
+        yield joined
+        for name, what, counts in (
+            ("running", "Tool calls that an MCP server works on", self.running),
+            ("waiting", "Tool calls that wait until an MCP server may get them", self.waiting),
+        ):
+            gauge = GaugeMetricFamily(f"turnpike_mcp_calls_{name}", what, labels=["server"])
+            for server, count in counts.items():
+                gauge.add_metric([server], count)
+            yield gauge
+        for name, what, spreads in (
+            ("duration", "From a tool call's being sent to its result", self.durations),
+            ("wait", "What tool calls waited until they were sent, of those that had to", self.waits),
+        ):
+            by: dict[tuple[str, ...], Spread] = {(server,): spread for server, spread in spreads.items()}
+            yield histogram(f"mcp_call_{name}_seconds", what, by, ["server"])

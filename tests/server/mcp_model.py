@@ -1,0 +1,206 @@
+"""A model behind a replica's address that asks real agents for calls of an MCP server's tools.
+
+First for one call, then for several at once, and it ends. Behind the calls its answer goes on for a while, in
+words, before it is over.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+from tests.server.bench import Exchange, answer, chunk
+
+_STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+Calls = list[dict[str, Any]]
+"""Arguments of each."""
+
+
+class ScriptedModel:
+    """`steps`: what each answer asks of the tool whose name ends so; behind the last one it says `done`."""
+
+    def __init__(
+        self, tool: str, steps: list[Calls], *, goes_on_s: float = 0.0, now: Callable[[], float]
+    ) -> None:
+        self._tool = tool
+        self._steps = steps
+        self._goes_on_s = goes_on_s
+        self._now = now
+        self.ended_s: list[float] = []
+        """When each of its answers with calls ended."""
+        self.came_s: list[float] = []
+        """When each request with results came."""
+        self.results: list[str] = []
+        """What agents brought, as JSON."""
+
+    async def script(self, exchange: Exchange) -> None:
+        request = exchange.request
+        asked = json.loads(request.body) if request.body else {}
+        path = request.target.partition(b"?")[0]
+        if path.endswith(b"/count_tokens"):
+            await exchange.send(answer(b'{"input_tokens":5}'))
+        elif path.endswith(b"/messages"):
+            await self._messages(exchange, asked)
+        elif path.endswith(b"/responses"):
+            await self._responses(exchange, asked)
+        else:
+            await exchange.send(answer(b"{}"))
+
+    def _step(self, results: list[Any], tools: list[str]) -> tuple[str | None, Calls]:
+        """The tool's name and its calls; none if there is nothing to ask."""
+        if results:
+            self.came_s.append(self._now())
+            self.results += [json.dumps(each) for each in results]
+        found = [name for name in tools if name.endswith(self._tool)]
+        step = len(self.came_s)
+        return (found[0], self._steps[step]) if found and step < len(self._steps) else (None, [])
+
+    # --- Anthropic's messages --------------------------------------------------------------------
+
+    async def _messages(self, exchange: Exchange, asked: dict[str, Any]) -> None:
+        content = asked["messages"][-1]["content"]
+        results = [b for b in content if b["type"] == "tool_result"] if isinstance(content, list) else []
+        name, calls = self._step(results, [tool["name"] for tool in asked.get("tools") or ()])
+        if not asked.get("stream"):
+            text = {"type": "text", "text": "done"}
+            body = _message([text], "end_turn")
+            await exchange.send(answer(json.dumps(body).encode()))
+            return
+        events: list[dict[str, Any]] = [{"type": "message_start", "message": _message([], None)}]
+        for index, arguments in enumerate(calls):
+            block: dict[str, Any] = {
+                "type": "tool_use",
+                "id": f"toolu_{len(self.came_s)}x7f3{index}a",
+                "name": name,
+                "input": {},
+            }
+            delta = {"type": "input_json_delta", "partial_json": json.dumps(arguments)}
+            events += _block(index, block, delta)
+        if not calls:
+            events += _block(0, {"type": "text", "text": ""}, {"type": "text_delta", "text": "done"})
+        reason = "tool_use" if calls else "end_turn"
+        usage = {"input_tokens": 5, "output_tokens": 5}
+        last: list[dict[str, Any]] = [
+            {
+                "type": "message_delta",
+                "delta": {"stop_reason": reason, "stop_sequence": None},
+                "usage": usage,
+            },
+            {"type": "message_stop"},
+        ]
+        await self._stream(exchange, events, last, {"type": "ping"}, has_calls=bool(calls))
+
+    # --- OpenAI's responses ----------------------------------------------------------------------
+
+    async def _responses(self, exchange: Exchange, asked: dict[str, Any]) -> None:
+        items = asked["input"] if isinstance(asked["input"], list) else []
+        results = items[len(items) - _trailing(items) :]
+        name, calls = self._step(results, list(_tool_names(asked.get("tools") or [])))
+        output: list[dict[str, Any]] = []
+        space, _, short = (name or "").rpartition("\x00")
+        for index, arguments in enumerate(calls):
+            call = {
+                "type": "function_call",
+                "id": f"fc_{index}",
+                "call_id": f"call_{len(self.came_s)}x7f3{index}a",
+            }
+            call |= {"name": short, "arguments": json.dumps(arguments), "status": "completed"}
+            output.append(call | ({"namespace": space} if space else {}))
+        if not calls:
+            text = {"type": "output_text", "text": "done", "annotations": []}
+            output.append(
+                {
+                    "type": "message",
+                    "id": "msg_1",
+                    "role": "assistant",
+                    "status": "completed",
+                    "content": [text],
+                }
+            )
+        usage = {"input_tokens": 5, "output_tokens": 5, "total_tokens": 10}
+        response = {
+            "id": f"resp_{len(self.came_s)}",
+            "object": "response",
+            "status": "in_progress",
+            "output": [],
+        }
+        events: list[dict[str, Any]] = [{"type": "response.created", "response": response}]
+        for index, item in enumerate(output):
+            empty: dict[str, Any] = {"arguments": ""} if "arguments" in item else {"content": []}
+            begun = {**item, "status": "in_progress", **empty}
+            events.append({"type": "response.output_item.added", "output_index": index, "item": begun})
+            if "arguments" in item:
+                delta = {"output_index": index, "item_id": item["id"], "delta": item["arguments"]}
+                events.append({"type": "response.function_call_arguments.delta", **delta})
+            events.append({"type": "response.output_item.done", "output_index": index, "item": item})
+        whole = response | {"status": "completed", "output": output, "usage": usage}
+        last: list[dict[str, Any]] = [{"type": "response.completed", "response": whole}]
+        await self._stream(
+            exchange,
+            events,
+            last,
+            {"type": "response.in_progress", "response": response},
+            has_calls=bool(calls),
+        )
+
+    async def _stream(
+        self,
+        exchange: Exchange,
+        events: list[dict[str, Any]],
+        last: list[dict[str, Any]],
+        meanwhile: dict[str, Any],
+        *,
+        has_calls: bool,
+    ) -> None:
+        await exchange.send(_STREAM)
+        for each in events:
+            await exchange.send(_event(each))
+        until_s = self._now() + (self._goes_on_s if has_calls else 0.0)
+        while self._now() < until_s:
+            await asyncio.sleep(min(0.05, max(0.0, until_s - self._now())))
+            await exchange.send(_event(meanwhile))
+        for each in last:
+            await exchange.send(_event(each))
+        if has_calls:
+            self.ended_s.append(self._now())
+        await exchange.send(chunk(b""))
+
+
+def _trailing(items: list[dict[str, Any]]) -> int:
+    """How many results stand at the end."""
+    count = 0
+    for item in reversed(items):
+        if item.get("type") != "function_call_output":
+            break
+        count += 1
+    return count
+
+
+def _tool_names(tools: list[dict[str, Any]]) -> list[str]:
+    """Codex puts the tools of a server into a namespace: its name comes first then, and a NUL."""
+    names = []
+    for tool in tools:
+        if tool.get("type") == "namespace":
+            names += [f"{tool['name']}\x00{each['name']}" for each in tool["tools"]]
+        elif "name" in tool:
+            names.append(tool["name"])
+    return names
+
+
+def _message(content: list[Any], reason: str | None) -> dict[str, Any]:
+    usage = {"input_tokens": 5, "output_tokens": 1}
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": content}
+    return message | {"stop_reason": reason, "stop_sequence": None, "usage": usage}
+
+
+def _block(index: int, block: dict[str, Any], delta: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"type": "content_block_start", "index": index, "content_block": block},
+        {"type": "content_block_delta", "index": index, "delta": delta},
+        {"type": "content_block_stop", "index": index},
+    ]
+
+
+def _event(data: dict[str, Any]) -> bytes:
+    return chunk(b"event: %s\ndata: %s\n\n" % (data["type"].encode(), json.dumps(data).encode()))

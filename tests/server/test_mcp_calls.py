@@ -1,0 +1,243 @@
+"""Calls that pass are those that models ask for: what they took is known exactly, of the right session."""
+
+import asyncio
+
+import pytest
+
+from gateway.domain import records as rec
+from gateway.server import mcp_calls
+from gateway.server.tenants import hash_key
+from tests.server.bench import Bench, Exchange, chunk, eventually, get, sends
+from tests.server.mcp_bench import (
+    PATH,
+    STREAM,
+    Agent,
+    answers,
+    call,
+    counted,
+    event,
+    result,
+    rpc,
+    settings,
+    timed,
+    tool_server,
+)
+
+TENANTS = [{"name": name, "key_hashes": [hash_key(f"{name}-key")]} for name in ("alice", "bob")]
+
+
+def answers_after(seconds: float, **more):
+    async def script(exchange: Exchange) -> None:
+        await asyncio.sleep(seconds)
+        await exchange.send(answers(result(**more)))
+
+    return script
+
+
+def learned(bench: Bench, name: str) -> tuple[int, float, float]:
+    """How many calls of a tool taught something, how long it takes, and how much it says."""
+    tools = bench.brain.sessions.predictor.conversations.learned._tools.items()
+    found = [tool for _, key, tool in tools if key == (0, name)]
+    if not found:
+        return 0, 0.0, 0.0
+    return found[0].calls, found[0].lately_s, found[0].observation_bytes.quantile(0.5)
+
+
+async def outcomes(bench: Bench) -> dict[str, float]:
+    found = await counted(bench, "turnpike_mcp_calls_total")
+    return {labels.partition('outcome="')[2].partition('"')[0]: count for labels, count in found.items()}
+
+
+async def test_a_call_teaches_what_it_took_and_not_what_its_phase_took(start):
+    async with tool_server(answers_after(0.1, text="x" * 1000)) as server:
+        bench = await start(mcp=settings(server))
+        agent = Agent(bench)
+        await agent.ask(c1f7a9x3='mcp__t__read {"path": "a", "n": 1.0}')
+        assert (await bench.ask(agent.tell(call("read", n=1, path="a")))).status == 200
+        [(name, took_s, has_failed)] = timed(bench)
+        assert name == "mcp__t__read" and 0.1 <= took_s < 0.5 and not has_failed
+        await asyncio.sleep(0.5)
+        agent.results("c1f7a9x3")
+        await agent.ask()
+        calls, lately_s, size = learned(bench, "mcp__t__read")
+        assert calls == 1 and lately_s == took_s and 900 < size < 1300
+        assert await outcomes(bench) == {"ok": 1.0}
+        assert await counted(bench, "turnpike_mcp_call_duration_seconds_count") == {'server="tools"': 1.0}
+        assert await counted(bench, "turnpike_mcp_calls_running") == {'server="tools"': 0.0}
+        assert await counted(bench, "turnpike_mcp_calls_joined_total") == {'server="tools"': 1.0}
+
+
+@pytest.mark.parametrize(
+    ("reply", "outcome"),
+    [
+        (answers(result(isError=True)), "tool_error"),
+        (answers(b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no"}}'), "error"),
+        (b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\nno", "error"),
+    ],
+)
+async def test_a_failure_is_told_as_one(start, reply, outcome):
+    async with tool_server(sends(reply)) as server:
+        bench = await start(mcp=settings(server))
+        agent = Agent(bench)
+        await agent.ask(c1f7a9x3="read {}")
+        await bench.ask(agent.tell(call("read")))
+        assert [has_failed for _, _, has_failed in timed(bench)] == [True]
+        assert await outcomes(bench) == {outcome: 1.0}
+
+
+async def test_a_result_in_a_stream_ends_the_call_when_it_comes(start):
+    async def script(exchange: Exchange) -> None:
+        await exchange.send(STREAM + chunk(event(rpc("notifications/message", None))))
+        await exchange.send(chunk(event(result())))
+        await asyncio.sleep(0.5)
+        await exchange.send(chunk(b""))
+
+    async with tool_server(script) as server:
+        bench = await start(mcp=settings(server))
+        agent = Agent(bench)
+        await agent.ask(c1f7a9x3="read {}")
+        await bench.ask(agent.tell(call("read")))
+        assert timed(bench)[0][1] < 0.4
+
+
+async def test_parallel_calls_are_told_apart(start):
+    async def script(exchange: Exchange) -> None:
+        is_slow = b"slow" in exchange.request.body
+        await asyncio.sleep(0.3 if is_slow else 0.0)
+        await exchange.send(answers(result(1 if is_slow else 2)))
+
+    async with tool_server(script) as server:
+        bench = await start(mcp=settings(server))
+        agent = Agent(bench)
+        await agent.ask(c1f7a9x3='read {"p": "slow"}', c2f7a9x3='read {"p": "fast"}', c3f7a9x3="bash {}")
+        slow, fast = call("read", 1, p="slow"), call("read", 2, p="fast")
+        await asyncio.gather(*(bench.ask(agent.tell(each)) for each in (slow, fast)))
+        took = sorted(took_s for _, took_s, _ in timed(bench))
+        assert len(took) == 2 and took[0] < 0.2 < took[1]
+
+
+async def test_a_call_is_its_own_tenant_s_and_nobody_s_if_two_agents_may_mean_it(start):
+    async with tool_server(sends(answers(result()))) as server:
+        bench = await start(mcp=settings(server), tenants=TENANTS)
+        alice, bob = Agent(bench, "a", "alice-key"), Agent(bench, "b", "bob-key")
+        await alice.ask(call_0="read {}")
+        await bench.ask(bob.tell(call("read")))
+        assert timed(bench) == []
+        other = Agent(bench, "another agent of hers", "alice-key", "s2")
+        await other.ask(call_0="read {}", call_1='read {"p": 1}')
+        await bench.ask(alice.tell(call("read")))
+        assert timed(bench) == []
+        await bench.ask(other.tell(call("read", p=1)))
+        assert len(timed(bench)) == 1
+        await bench.ask(other.tell(call("read")))  # this MCP session is known to be the other's
+        assert len(timed(bench)) == 2
+        await bench.ask(alice.tell(call("read")))  # only hers is left
+        assert len(timed(bench)) == 3
+        ring = bench.gateway.observation._ring
+        records = ring.behind(0, 10_000) if ring is not None else ()
+        assert len({record.session for record in records if isinstance(record, rec.ToolTimed)}) == 2
+
+
+async def test_calls_that_no_model_asked_for_are_counted_and_tell_nothing(start):
+    async with tool_server(sends(answers(result()))) as server:
+        bench = await start(mcp=settings(server))
+        agent = Agent(bench)
+        await bench.ask(agent.tell(call("read")))
+        await bench.ask(agent.tell(b"[1, 2"))
+        await bench.ask(agent.tell(rpc("tools/list")))
+        assert timed(bench) == [] and await outcomes(bench) == {"ok": 1.0, "lost": 1.0}
+
+
+async def test_a_call_whose_stream_breaks_off_ends_where_it_is_resumed(start):
+    async def script(exchange: Exchange) -> None:
+        if exchange.request.first_line.startswith(b"GET"):
+            await asyncio.sleep(0.2)
+            await exchange.send(STREAM + chunk(event(result(9), "e2")) + chunk(b""))
+        else:
+            await exchange.send(STREAM + chunk(event(b"", "e1")) + chunk(b""))
+
+    async with tool_server(script) as server:
+        bench = await start(mcp=settings(server))
+        agent = Agent(bench)
+        await agent.ask(c1f7a9x3="read {}")
+        await bench.ask(agent.tell(call("read", 9)))
+        assert timed(bench) == [] and await outcomes(bench) == {}
+        assert await counted(bench, "turnpike_mcp_calls_running") == {'server="tools"': 1.0}
+        await bench.ask(get(PATH, b"Mcp-Session-Id: s1\r\nLast-Event-ID: e1\r\n"))
+        assert timed(bench)[0][1] >= 0.2 and await outcomes(bench) == {"ok": 1.0}
+
+
+@pytest.mark.parametrize("event_id", ["", "e1"], ids=["at once", "if it is not resumed"])
+async def test_a_call_whose_result_nobody_saw_is_lost(start, monkeypatch, event_id):
+    monkeypatch.setattr(mcp_calls, "_RESUMED_WITHIN_S", 0.1)
+    async with tool_server(sends(STREAM + chunk(event(b"{}", event_id)), then="hang")) as server:
+        bench = await start(mcp=settings(server))
+        agent = Agent(bench)
+        await agent.ask(c1f7a9x3="read {}")
+        client = await bench.connect()
+        client.send(agent.tell(call("read")))
+        await client.reader.readuntil(b"{}")
+        client.close()
+        await eventually(lambda: bench.gateway._mcp.calls._counts.calls["tools", "lost"])
+        assert timed(bench) == [] and not bench.gateway._mcp.calls._running
+
+
+async def test_a_call_that_its_client_cancels_is_over(start):
+    async def script(exchange: Exchange) -> None:
+        if b"cancelled" in exchange.request.body:
+            await exchange.send(b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n")
+        else:
+            await exchange.send(STREAM)
+            await exchange.until_left()
+
+    async with tool_server(script) as server:
+        bench = await start(mcp=settings(server))
+        agent = Agent(bench)
+        client = await bench.connect()
+        client.send(agent.tell(call("read", "c")))
+        await client.reader.readuntil(b"\r\n\r\n")
+        other = Agent(bench, mcp_session="s2")
+        cancel = rpc("notifications/cancelled", None, requestId="c")
+        await bench.ask(other.tell(cancel))
+        assert await outcomes(bench) == {}
+        assert (await bench.ask(agent.tell(cancel))).status == 202
+        assert await outcomes(bench) == {"cancelled": 1.0} and len(server.seen) == 3
+        client.close()
+
+
+async def test_a_server_that_is_not_there_is_told_apart(start):
+    async with tool_server() as server:
+        bench = await start(mcp=settings(server))
+        await server.close()
+        assert (await bench.ask(Agent(bench).tell(call("read")))).status == 502
+        assert await outcomes(bench) == {"unreached": 1.0}
+
+
+async def test_a_call_that_is_over_before_the_answer_that_asks_for_it(start):
+    """The agent starts it as soon as its arguments are there."""
+    go_on = asyncio.Event()
+
+    async def model(exchange: Exchange) -> None:
+        call_ = b'{"index":0,"id":"c1f7a9x3","type":"function","function":{"name":"read","arguments":"{}"}}'
+        delta = b'data: {"choices":[{"index":0,"delta":{"tool_calls":[%s]}}]}\n\n' % call_
+        end = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}\n\ndata: [DONE]\n\n'
+        await exchange.send(STREAM + chunk(delta))
+        await go_on.wait()
+        await exchange.send(chunk(end) + chunk(b""))
+
+    async with tool_server(sends(answers(result()))) as server:
+        bench = await start(mcp=settings(server))
+        agent = Agent(bench)
+        bench.backend.script = model
+        client = await bench.connect()
+        client.send(agent.request(stream=True))
+        await client.reader.readuntil(b"c1f7a9x3")
+        await bench.ask(agent.tell(call("read")))
+        assert len(timed(bench)) == 1
+        go_on.set()
+        await client.reader.readuntil(b"[DONE]")
+        asked = {"id": "c1f7a9x3", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+        agent.messages.append({"role": "assistant", "content": None, "tool_calls": [asked]})
+        agent.results("c1f7a9x3")
+        await agent.ask()
+        assert learned(bench, "read")[0] == 1
