@@ -56,6 +56,7 @@ def assemble(
         ),
         forecasts=forecasts,
         trickle=Trickle(config.trickle),
+        ahead=config.prefill_ahead,
     )
 
 

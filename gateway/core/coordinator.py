@@ -31,6 +31,7 @@ from gateway.domain.shares import Share
 from gateway.errors import http_status
 from gateway.fleet.trickle import Trickle
 from gateway.routing.placement import PlacementPolicy
+from gateway.routing.prefill_ahead import PrefillAheadConfig
 
 _OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"}
 
@@ -60,6 +61,7 @@ class Coordinator:
         sessions: SessionBook,
         forecasts: Forecasts,
         trickle: Trickle,
+        ahead: PrefillAheadConfig,
     ) -> None:
         self._config = config
         self.fleet = fleet
@@ -81,11 +83,13 @@ class Coordinator:
             max_held_s=config.max_held_s,
             max_outage_s=config.max_outage_s,
             trickle=trickle,
+            ahead=ahead,
             refuse=lambda live, refusal, now: self._refuse(live, refusal, now=now),
             to_engines=self._to_engines,
         )
         self.waiting_room = self.gate.waiting_room
         self._replicas = Replicas(fleet, self.gate, admission, sessions.predictor, forecasts, self._stream)
+        self._looks_ahead = ahead.enabled
         self.is_draining, self._timeouts = False, 0
         self.faults = 0
         """Of ours, that it recovered from."""
@@ -295,6 +299,10 @@ class Coordinator:
             self.gate.turn_over(live, answer, now=now)
         finally:
             self._tell(self.sessions.turn_ended(live, answer, now=now), now=now)
+        if self._looks_ahead and live.session is not None and answer is not None and answer.status < 400:
+            behind = self.sessions.predictor.behind(live.session)
+            if behind is not None and behind.tools:
+                self.gate.paused(live, answer.usage, behind, now=now)
 
     def _tell(self, records: list[rec.Record], *, now: float) -> None:
         """Records of sessions go to the stream, and what policies act on, to them."""
@@ -303,7 +311,7 @@ class Coordinator:
                 self.admission.session_over(record.session, now=now)
                 self.gate.placement.session_ended(record.session)
                 self.gate.ranks.session_ended(record.session)
-                self.gate.migrations.goes_on(record.session)
+                self.gate.ahead.session_over(record.session, now=now)
         self.admission.tools_run(self.sessions.tools.active_sessions)
         for run in self.sessions.ran:
             self.admission.tools_ran(run.session, run.names, run.duration_s)
