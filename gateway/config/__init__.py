@@ -9,7 +9,6 @@ import msgspec
 from gateway.admission.settings import AdmissionConfig
 from gateway.config.hints import HintsConfig
 from gateway.config.otel import OtelConfig
-from gateway.config.prefill_ahead import PrefillAheadConfig
 from gateway.config.recording import RecordingConfig
 from gateway.config.server import ServerConfig, is_loopback
 from gateway.config.shared import SharedConfig
@@ -39,7 +38,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     otel: OtelConfig = OtelConfig()
     recording: RecordingConfig = RecordingConfig()
     shared: SharedConfig = SharedConfig()
-    prefill_ahead: PrefillAheadConfig = PrefillAheadConfig()
     core: CoordinatorConfig = CoordinatorConfig()
     admission: AdmissionConfig = AdmissionConfig()
     sessions: SessionsConfig = SessionsConfig()

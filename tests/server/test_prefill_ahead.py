@@ -10,6 +10,7 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.core.commands import Prefill, StopPrefill
+from gateway.domain import records as rec
 from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.request import Usage
 from gateway.server.kept import Kept
@@ -361,6 +362,36 @@ async def test_a_body_never_gets_into_a_log(start, monkeypatch):
     await ahead.pauses(turn(ASKS))
     await eventually(lambda: seen)
     assert "ZeroDivisionError" in seen[0] and "You look" not in seen[0]
+
+
+async def test_the_brain_has_the_prompt_of_the_next_agent_computed(start):
+    """Who plans under one system prompt, and reads what tools found under another one."""
+    bench = await start(prefill_ahead=ON | {"least_s": 0.0})
+    plans, reads, asked, moments = chat_stream(), chat_stream(), [], []
+
+    async def script(exchange: Exchange) -> None:
+        body = json.loads(exchange.request.body)
+        if body.get("max_tokens") == 1:
+            asked.append(body)
+            await exchange.send(answer())
+            return
+        for piece in plans if body["messages"][0]["content"] == "You plan." else reads:
+            await exchange.send(piece)
+
+    bench.backend.script = script
+    take = bench.gateway.driver._on_records
+    bench.gateway.driver._on_records = lambda records: (moments.extend(records), take(records))
+    for number in range(6):
+        of = f"s-{number}"
+        assert (await bench.ask(turn(ASKS, system="You plan.", session=of))).status == 200
+        if number > 4:
+            await eventually(lambda: asked and not bench.gateway._prefills._under_way)
+        last = turn(ASKS, said_plainly(), RESULT, system="You read.", session=of)
+        assert (await bench.ask(last)).status == 200
+    *known, said, _ = asked[-1]["messages"]
+    assert known == [{"role": "system", "content": "You read."}, ASKS] and said == said_plainly()
+    told = [each for each in moments if isinstance(each, rec.PrefilledAhead)]
+    assert [(each.usage.prompt_tokens, each.outcome) for each in told][:1] == [(3, "lost")]
 
 
 async def test_without_it_nothing_is_kept(start):
