@@ -39,7 +39,9 @@ class _Asked(msgspec.Struct):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="benchmarks.next_prompts", description=(__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.next_prompts", description=(__doc__ or "").split("\n")[0]
+    )
     parser.add_argument("recordings", type=Path, nargs="+")
     parser.add_argument("--json", action="store_true", help="print the last line alone")
     options = parser.parse_args()
