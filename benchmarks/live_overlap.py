@@ -102,13 +102,13 @@ class Seen:
         turns: dict[str, list[dict[str, Any]]] = {}
         for each in records:
             if each["type"] == "gpu_end":
-                turns.setdefault(each["thread"], []).append(each)
+                turns.setdefault(each["session"], []).append(each)
         for each in records:
             if each["type"] != "prefill_ahead":
                 continue
             self.outcomes[each["outcome"]] += 1
-            names = [turn["turn"] for turn in turns[each["thread"]]]
-            later = turns[each["thread"]][names.index(each["turn"]) + 1 :]
+            names = [turn["turn"] for turn in turns[each["session"]]]
+            later = turns[each["session"]][names.index(each["turn"]) + 1 :]
             if (computed := each["usage"]["prompt_tokens"]) and later:
                 self.found.append((later[0]["usage"]["cached_tokens"] or 0) / computed)
 

@@ -57,7 +57,6 @@ class Prefills:
         self.kept = KeptRequests(max_bytes)
         self.heads = Heads(max_bytes)
         self._echoing = Echoing()
-        self._is_closed = False
         self._under_way: dict[RequestId, Run] = {}
         self._answers: dict[UpstreamConnection, Replica] = {}
         """That have begun."""
@@ -105,7 +104,6 @@ class Prefills:
         check_each("prefill", self._answers.items(), check, lambda item: item[0].give_up_on_rest())
 
     def close(self) -> None:
-        self._is_closed = True
         for run in tuple(self._under_way.values()):
             run.cancel()
 
@@ -123,9 +121,6 @@ class Prefills:
 
     def _begin(self, command: Prefill) -> None:
         found: list[Usage] = []
-        if self._is_closed:
-            self._driver.send(ev.PrefillEnded(command.turn, None))
-            return
 
         def over() -> None:
             del self._under_way[command.turn]

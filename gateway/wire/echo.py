@@ -20,6 +20,8 @@ from gateway.wire.body import UNREADABLE
 from gateway.wire.items import canonical_arguments
 from gateway.wire.said import Kind, Part, Said
 
+_JSON: Final = msgspec.json.Decoder()
+"""Strict: what an engine would not read is not sent."""
 _CALLS_AS_TEXT: Final = "Calling tools:\n"
 _THOUGHTS: Final = ("reasoning", "reasoning_content")
 _MOVES: Final = "cache_control"
@@ -134,7 +136,7 @@ def _blocks(parts: list[Part], manner: EchoManner) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     for part in parts:
         if part.kind is Kind.CALL:
-            given = json.loads(part.text) if part.data else {}
+            given = _JSON.decode(part.text) if part.data else {}
             blocks.append({"type": "tool_use", "id": part.id, "name": part.name, "input": given})
         elif part.kind is Kind.TEXT:
             text = part.text.strip() if manner.is_stripped else part.text
@@ -147,7 +149,7 @@ def _blocks(parts: list[Part], manner: EchoManner) -> list[dict[str, Any]]:
 def _call(part: Part, manner: EchoManner) -> dict[str, Any]:
     arguments = part.text
     if manner.arguments is not Arguments.AS_SAID and arguments:
-        arguments = _WRITTEN[manner.arguments](json.loads(arguments))
+        arguments = _WRITTEN[manner.arguments](_JSON.decode(arguments))
     return {"id": part.id, "type": "function", "function": {"name": part.name, "arguments": arguments}}
 
 

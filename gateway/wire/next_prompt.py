@@ -9,6 +9,7 @@ begins, and what stands behind that is less than a block or two.
 Invariants: items of the conversation go as they came, byte for byte; nothing here raises.
 """
 
+import json
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -163,4 +164,5 @@ def _say_same(protocol: Protocol, before: Sequence[Raw], now: Sequence[Raw]) -> 
 
 
 def _written(message: dict[str, Any]) -> Raw:
-    return Raw(msgspec.json.encode(message))
+    # In ASCII: a lone surrogate, which arguments may spell, would not be UTF-8.
+    return Raw(json.dumps(message).encode())

@@ -92,6 +92,7 @@ class TestWhatWasSaid:
         at = body.index(b"}")
         observer.feed(body[: at + 1])
         observer.feed(body[at + 1 :])
+        observer.feed(b"\n")
         observer.answer(200)
         assert [part.text for part in said.parts] == ["a}"]
 
