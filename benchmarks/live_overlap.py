@@ -166,7 +166,7 @@ def judge(verdict: Verdict, kind: str, without: Seen, ahead: Seen) -> None:
     verdict.at_least(f"{kind}used", ahead.used, 0.9)
     verdict.tell(f"{kind}prefills_ended", len(ahead.found))
     for outcome in ("used", "partly_used", "lost", "wrong", "late", "gave_way", "failed", "cancelled"):
-        verdict.tell(f"{kind}{outcome}", ahead.outcomes[outcome])
+        verdict.tell(f"{kind}told_{outcome}", ahead.outcomes[outcome])
     computed = statistics.mean(ahead.computed) / statistics.mean(without.computed)
     verdict.at_most(f"{kind}computed", computed, 0.5)
     verdict.tell(f"{kind}computed_tokens_without", statistics.mean(without.computed))

@@ -16,7 +16,7 @@ from typing import Final
 
 from gateway.core import events as ev
 from gateway.core.commands import Prefill, StopPrefill
-from gateway.domain.decision import SessionRef
+from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.request import RequestFacts, Usage
 from gateway.server.driver import Driver
@@ -66,6 +66,8 @@ class Prefills:
     ) -> Kept | None:
         """It is being answered; its client may go on with what the answer asks for. If something comes back
         here, `answered` is to be called once that is over."""
+        if session.edge is Edge.SERVES:
+            return None  # the conversation goes on from the request before
         if not may_be_prefilled(facts.protocol) or not facts.is_readable or request.head.facts.coding:
             self.kept.drop((session.session, session.thread))
             return None
@@ -73,8 +75,9 @@ class Prefills:
         if not self._foresees or not may_be_foreseen(facts.protocol) or len(request.body) > _MAX_BYTES:
             return None
         kept.said, body = Said(), kept.request.body
+        goes_on_from = before if session.edge is Edge.CONTINUES else None
         # No argument of the callback: the loop would write it into the log, should this fail.
-        self._driver.call_soon(lambda: self._learn(before, body, kept, facts.model))
+        self._driver.call_soon(lambda: self._learn(goes_on_from, body, kept, facts.model))
         return kept
 
     def answered(self, kept: Kept, *, is_whole: bool) -> None:

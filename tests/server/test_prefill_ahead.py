@@ -241,6 +241,14 @@ async def test_what_has_gone_on_is_not_sent(start):
     assert await ahead.ends(stale) is None and not ahead.asked
 
 
+async def test_a_side_request_takes_nothing_away(start):
+    ahead = await started(start)
+    kept = await ahead.pauses(turn(ASKS))
+    title = {"model": "m", "messages": [{"role": "user", "content": "Write a title."}], "stream": True}
+    await ahead.pauses(post(json.dumps(title).encode(), headers=b"x-turnpike-session: s\r\n"))
+    assert await ahead.ends(kept) is not None
+
+
 @pytest.mark.parametrize("pieces", [4, len(chat_stream()) - 2], ids=["in the middle", "before its end"])
 async def test_an_answer_that_breaks_off_is_not_extended(start, pieces):
     ahead = await started(start)
