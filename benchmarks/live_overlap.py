@@ -13,9 +13,11 @@ tokens of a switched turn that were not cached, with and without; `others`: of t
 first token, and how long a turn took.
 """
 
+import json
 import statistics
 import sys
 import tempfile
+import urllib.request
 from collections import Counter
 from contextlib import ExitStack
 from functools import partial
@@ -53,6 +55,7 @@ SYSTEM_TOKENS: Final = 400
 KV_BLOCKS: Final = 20_000
 AHEAD: Final = "[prefill_ahead]\nenabled = true\n"
 PLUGIN: Final = ("--scheduler-cls", "turnpike_vllm.scheduler.TurnpikeScheduler")
+PLUGIN_ENV: Final = {"VLLM_PLUGINS": "turnpike"}
 _USED: Final = 0.9
 _SKIPPED: Final = 0.4
 """The part of the sessions, from the first on, by which the gateway learns."""
@@ -135,10 +138,12 @@ def measure(count: int, rounds: int, verdict: Verdict) -> None:
                 call["name"] = tool
     systems = {part: " ".join(f"{part} {word}" for word in words[: SYSTEM_TOKENS // 2]) for part in SYSTEMS}
     skipped = frozenset(each.id for each in sessions[: int(_SKIPPED * len(sessions))])
-    for kind, flags in (("", ()), ("plugin_", PLUGIN)):
+    for kind, flags, env in (("", (), {}), ("plugin_", PLUGIN, PLUGIN_ENV)):
         with ExitStack() as stack:
             at = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="live-overlap-")))
-            engines = Engines(stack, at, replicas=2, kv_blocks=KV_BLOCKS, scripts=scripts(talks), flags=flags)
+            engines = Engines(
+                stack, at, replicas=2, kv_blocks=KV_BLOCKS, scripts=scripts(talks), flags=flags, env=env
+            )
             without, ahead = Seen(skipped), Seen(skipped)
             order = [ahead, without, without, ahead][: 2 * rounds]
             for number, seen in enumerate([without, *order]):
@@ -152,6 +157,8 @@ def measure(count: int, rounds: int, verdict: Verdict) -> None:
                     seen.add(run, [msgspec.json.decode(line) for line in records.read_bytes().splitlines()])
                     seen.add_turns(made[0])
                 print(f"{kind}{number}: {run.mean:.1f} s {dict(seen.outcomes)}", file=sys.stderr, flush=True)
+            if env:
+                verdict.at_least(f"{kind}hints_followed", sum(map(followed, engines.urls)), 1)
         judge(verdict, kind, without, ahead)
 
 
@@ -160,6 +167,12 @@ def make(
 ) -> Agents:
     made.append(Agents(client, url, talks, systems))
     return made[-1]
+
+
+def followed(engine: str) -> float:
+    """Hints that it followed."""
+    with urllib.request.urlopen(f"{engine}/turnpike/kv", timeout=60) as answer:
+        return float(json.load(answer)["counters"]["hints"].get("followed", 0))
 
 
 def judge(verdict: Verdict, kind: str, without: Seen, ahead: Seen) -> None:
