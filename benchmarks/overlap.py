@@ -3,7 +3,7 @@
     python -m benchmarks.overlap [--quick] [--json] [--seeds N] [--sessions N] [--jobs N]
         [--part NAME ...] [--workload FILE] [--knee PER_H]
 
-Simulated, in three parts.
+Simulated, in four parts.
 
 `paper`: Sutradhara's own set-up (arXiv 2601.12967, §5.1): Qwen3-14B on one A100-80GB, prompts in chunks of
 256 tokens, sessions of many calls whose system prompt changes with the tools that were called (`AGENT_KINDS`'
@@ -15,6 +15,9 @@ these came to once before; and, where that is said (`at_first`), of one that has
 
 `short`: the same, at the lowest load, with tools scaled so that they take 12.9 % of the baseline's FTR, as
 §5.3 says of the evaluation; §3.3 says 32 % of the trace.
+
+`coin`: the same at the lowest and the highest load, but that the next system prompt is one of two, by chance:
+half of all guesses are wrong, and nobody is to pay more than 1 % for that.
 
 `recorded`: agents that only append, from `--workload` (docs/workloads.md), on an H200: below, at and above
 the knee, with and without vLLM's own CPU offload; prefill ahead is never to cost anybody more than 1 %.
@@ -44,7 +47,7 @@ from gateway.workload.trace.agent_kinds import ORCHESTRATOR
 from gateway.workload.trace.agents import session_of
 from gateway.workload.trace.format import Session
 
-PARTS: Final = ("paper", "short", "recorded")
+PARTS: Final = ("paper", "short", "coin", "recorded")
 BASELINE: Final = "oldest-first"
 OURS: Final = "turnpike:ahead=on+dispatch"
 LEARNED: Final = "learned "
@@ -104,6 +107,20 @@ def _with_tools(session: Session, times: float) -> Session:
         for thread in session.threads
     ]
     return replace(session, threads=tuple(threads))
+
+
+def tossed(sessions: Sequence[Session]) -> list[Session]:
+    """Each system prompt that was put before a conversation is one of two, by chance."""
+    dice, replace = Random("coin"), msgspec.structs.replace
+    found = []
+    for session in sessions:
+        (thread,) = session.threads
+        turns = tuple(
+            replace(turn, shared_key=f"{turn.shared_key}/{dice.randrange(2)}") if turn.shared_key else turn
+            for turn in thread.turns
+        )
+        found.append(replace(session, threads=(replace(thread, turns=turns),)))
+    return found
 
 
 class Runs:
@@ -194,7 +211,8 @@ def judge_curves(curves: dict[str, dict[float, list[Figures]]], verdict: Verdict
                 verdict.tell(f"paper_{name}_ftr_p50_less_at_{qps:g}", 1 - less.mean)
 
 
-def judge_recorded(name: str, on: Sequence[Figures], off: Sequence[Figures], verdict: Verdict) -> None:
+def judge_harm(name: str, on: Sequence[Figures], off: Sequence[Figures], verdict: Verdict) -> None:
+    """`on` and `off`: with and without prefill ahead."""
     for metric in ("ttft_mean_s", "ttft_p90_s", "completion_mean_s", "completion_p90_s"):
         verdict.at_most(f"{name}_{metric}", ratio(on, off, metric).mean, WORSE)
 
@@ -232,7 +250,7 @@ def recorded(
             off, on = f"turnpike{ending}", f"turnpike:ahead=on{ending}"
             found = runs([off, on], relative * knee)
             name = f"recorded_at_{relative:g}{ending.replace('+', '_')}"
-            judge_recorded(name, found[on], found[off], verdict)
+            judge_harm(name, found[on], found[off], verdict)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -264,6 +282,14 @@ def main(argv: list[str] | None = None) -> int:
             runs = Runs(setting, seeds, asked.jobs, tell)
             few = [BASELINE, *(VARIANTS[name] for name in ("dispatch", "ahead", "both", "sutradhara"))]
             judge_ablation("short", runs(few, QPS[0] * 3600), verdict)
+        if "coin" in parts:
+            workload = tossed(orchestrated(POOL))
+            setting = Setting(workload=workload, fleet=A100, sessions=count, shown=0)
+            runs = Runs(setting, seeds, asked.jobs, tell)
+            off, on = "turnpike", f"{LEARNED}turnpike:ahead=on"
+            for qps in (QPS[0], QPS[-1]):
+                found = runs([off, on], qps * 3600)
+                judge_harm(f"coin_at_{qps:g}", found[on], found[off], verdict)
         if "recorded" in parts:
             recorded(asked.workload, asked.knee, asked, verdict, tell)
 

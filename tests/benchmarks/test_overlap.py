@@ -10,9 +10,10 @@ from benchmarks.overlap import (
     Figures,
     judge_ablation,
     judge_curves,
-    judge_recorded,
+    judge_harm,
     load_at,
     orchestrated,
+    tossed,
 )
 from benchmarks.verdict import Verdict
 from gateway.workload.trace.format import Session
@@ -60,7 +61,7 @@ def test_less_load_than_the_papers_at_the_same_time_is_missed(times, missed):
 def test_who_pays_more_than_one_per_cent_is_told(on, missed):
     names = ("ttft_mean_s", "ttft_p90_s", "completion_mean_s", "completion_p90_s")
     verdict = Verdict()
-    judge_recorded("r", [dict.fromkeys(names, on)], [dict.fromkeys(names, 1.0)], verdict)
+    judge_harm("r", [dict.fromkeys(names, on)], [dict.fromkeys(names, 1.0)], verdict)
     assert len(verdict.missed) == missed
 
 
@@ -76,3 +77,13 @@ def test_short_tools_are_the_same_sessions():
         assert [turn.input_tokens for turn in one.threads[0].turns] == [
             turn.input_tokens for turn in other.threads[0].turns
         ]
+
+
+def test_a_coin_says_which_system_prompt_comes_next():
+    keys = {
+        turn.shared_key
+        for session in tossed(orchestrated(60))
+        for turn in session.threads[0].turns
+        if turn.shared_key
+    }
+    assert {"agent/orchestrator/chat/0", "agent/orchestrator/chat/1"} <= keys

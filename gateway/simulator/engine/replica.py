@@ -311,8 +311,8 @@ class ReplicaEngine:
         self._carry_out(len(self._ends))
         self._ends = []
         if self._are_marked:
-            for work in tuple(self._work.values()):
-                self._tell_marks(work)
+            for request in tuple(self.scheduler.running):
+                self._tell_marks(self._work[request.request_id])
         self._begin()
 
     def _cut(self) -> None:
