@@ -301,8 +301,8 @@ class Coordinator:
             self._tell(self.sessions.turn_ended(live, answer, now=now), now=now)
         if self._looks_ahead and live.session is not None and answer is not None and answer.status < 400:
             behind = self.sessions.predictor.behind(live.session)
-            if behind is not None and behind.tools:
-                self.gate.paused(live, answer.usage, behind, now=now)
+            if behind is not None and behind[1].tools:
+                self.gate.paused(live, answer.usage, *behind, now=now)
 
     def _tell(self, records: list[rec.Record], *, now: float) -> None:
         """Records of sessions go to the stream, and what policies act on, to them."""

@@ -333,23 +333,29 @@ class Gate:
             self.room_may_be(state.facts.pool)
             self._begin_again(state.facts.id, now=now)
 
-    def paused(self, live: LiveRequest, usage: Usage, behind: StepPrediction, *, now: float) -> None:
+    def paused(
+        self, live: LiveRequest, usage: Usage, agent_type: int, behind: StepPrediction, *, now: float
+    ) -> None:
         """A turn was answered, and its tools run. What is known of the next prompt may be computed meanwhile,
-        if that will stand under another system prompt. `behind`: what is expected behind it."""
+        if that will stand under another system prompt. `agent_type`: of its
+        conversation; `behind`: what is expected behind it."""
         assert live.session is not None
-        agent = live.facts.transcript.agent
         pause = Pause(
             conversation=(live.session.session, live.session.thread),
             turn=live.request,
             replica=live.tried[-1],
             owner=live.owner,
-            agent=agent,
+            agent_type=agent_type,
             tools=behind.tools,
         )
         self.ahead.paused(pause, now=now)
-        expected = self.ahead.next_agents.expected(live.owner, agent, behind.tools)
+        expected = self.ahead.next_agents.expected(live.owner, agent_type, behind.tools)
         config = self.ahead.config
-        if expected is None or expected.agent in (0, agent) or expected.seen < config.min_seen:
+        if (
+            expected is None
+            or expected.agent in (0, live.facts.transcript.agent)
+            or expected.seen < config.min_seen
+        ):
             return
         if expected.share < config.least_share or usage.prompt_tokens is None:
             return

@@ -52,7 +52,8 @@ class Pause(msgspec.Struct, eq=False, kw_only=True):
     """Its last one."""
     replica: ReplicaId
     owner: TenantId
-    agent: int
+    agent_type: int
+    """Of the conversation, as `AgentType.key`."""
     tools: ToolSet
     tokens: float = 0.0
     """Of that turn, and of its answer."""
@@ -204,7 +205,7 @@ class PrefillsAhead:
         agent = live.facts.transcript.agent
         goes_on = live.session.edge is Edge.CONTINUES
         if goes_on:
-            self.next_agents.learn(pause.owner, pause.agent, pause.tools, agent)
+            self.next_agents.learn(pause.owner, pause.agent_type, pause.tools, agent)
         ahead = pause.ahead
         if ahead is not None:
             ahead.is_right = goes_on and agent == pause.guess

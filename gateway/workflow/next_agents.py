@@ -5,8 +5,8 @@ from the tools that were called.
 
 Symbols: a system prompt with its tools → `Transcript.agent`, its hash.
 
-Deviations: the orchestrator knows its rules; here they are counted, behind each agent and step. A share is
-the count over all that went on, and one more: what was seen a few times is not certain.
+Deviations: the orchestrator knows its rules; here they are counted, behind each type of agent
+and step. A share is the count over all that went on, and one more: what was seen a few times is not certain.
 
 Invariants: nothing that one owner teaches is read for another one; at most `max_steps` steps are remembered,
 and `_MOST` agents behind each; the agents that a step tells apart are counted against all that followed it.
@@ -45,12 +45,12 @@ class NextAgents:
     def __len__(self) -> int:
         return len(self._steps)
 
-    def learn(self, owner: TenantId, agent: int, tools: ToolSet, followed_by: int) -> None:
-        """Behind a step of this agent, which called these tools, that one spoke."""
-        known = self._steps.get(owner, (agent, tools))
+    def learn(self, owner: TenantId, agent_type: int, tools: ToolSet, followed_by: int) -> None:
+        """Behind a step of such a conversation, which called these tools, that agent spoke."""
+        known = self._steps.get(owner, (agent_type, tools))
         if known is None:
             known = _Followed()
-            self._steps.put(owner, (agent, tools), known)
+            self._steps.put(owner, (agent_type, tools), known)
         known.seen += 1.0
         if followed_by in known.counts or len(known.counts) < _MOST:
             known.counts[followed_by] = known.counts.get(followed_by, 0.0) + 1.0
@@ -58,9 +58,9 @@ class NextAgents:
             known.seen /= 2
             known.counts = {each: count / 2 for each, count in known.counts.items() if count > 1.0}
 
-    def expected(self, owner: TenantId, agent: int, tools: ToolSet) -> Expected | None:
+    def expected(self, owner: TenantId, agent_type: int, tools: ToolSet) -> Expected | None:
         """The likeliest; None if nothing was seen."""
-        known = self._steps.get(owner, (agent, tools))
+        known = self._steps.get(owner, (agent_type, tools))
         if known is None or not known.counts:
             return None
         likeliest = max(known.counts, key=known.counts.__getitem__)

@@ -1,4 +1,4 @@
-"""Prefill ahead: what is known of a next prompt is computed while tools run, where it is foreseen and pays."""
+"""Prefill ahead: what is known of a next prompt is computed while tools run, if it is foreseen and pays."""
 
 import random
 from typing import Any
@@ -8,6 +8,7 @@ import pytest
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch
 from gateway.domain import records as rec
+from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Transcript, Usage
@@ -23,7 +24,7 @@ AHEAD = Usage(prompt_tokens=19_000, cached_tokens=1_000, output_tokens=1)
 class Fleet(Playbook):
     """An orchestrator's sessions: it asks under one system prompt, and reads under another."""
 
-    def __init__(self, *, follows_hints: bool = False, learns: int = 4, **settings: Any) -> None:
+    def __init__(self, *, follows_hints: bool = False, learns: int = 2, **settings: Any) -> None:
         ahead = {"enabled": True, **settings.pop("ahead", {})}
         super().__init__(replicas="", have_homes=True, prefill_ahead=ahead, **settings)
         facts = ReplicaFacts(
@@ -95,8 +96,8 @@ def test_what_the_next_turn_finds_of_it_is_told(cached, outcome):
 
 
 def test_nothing_is_guessed_before_enough_was_seen():
-    assert not Fleet(learns=3).asks("s").calls("s").prefills
-    assert Fleet(learns=4).asks("s").calls("s").prefills
+    assert not Fleet(learns=1).asks("s").calls("s").prefills
+    assert Fleet(learns=2).asks("s").calls("s").prefills
 
 
 def test_nothing_is_computed_where_the_system_prompt_stays():
@@ -175,6 +176,13 @@ def test_it_takes_no_place():
     fleet = Fleet(max_running_per_replica=1).asks("s").calls("s")
     assert fleet.prefills
     fleet.sends("other-1", "other", 44)
+
+
+@pytest.mark.parametrize(("kv_tokens", "is_sent"), [(60_000, True), (40_000, False)])
+def test_it_costs_nobody_the_state_that_a_session_there_needs_again(kv_tokens, is_sent):
+    fleet = Fleet()
+    _ = fleet >> ev.EngineReported(ReplicaId("a"), EngineSignals(kv_tokens=kv_tokens))
+    assert bool(fleet.asks("s").calls("s").prefills) == is_sent  # beside 20,200 tokens that it holds
 
 
 def test_nothing_is_computed_ahead_while_somebody_waits():
