@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mar
 SIZE = 64
 KNOWN = 6_000
 """Tokens of the next prompt that are known."""
-WAITS = {"service": ServiceClass.REACTIVE}
+WAITS = ServiceClass.REACTIVE
 
 
 def prompt(seed: int, tokens: int) -> list[int]:
@@ -31,7 +31,7 @@ def ahead(engine: SimulatedEngine, tokens: int = KNOWN, **more: Any) -> str:
 
 
 def next_turn(engine: SimulatedEngine) -> str:
-    hint = Hint(session="a", seq=2, **WAITS)
+    hint = Hint(session="a", seq=2, service=WAITS)
     return engine.submit(prompt(1, KNOWN) + prompt(9, 500), hint=hint)
 
 
@@ -79,7 +79,7 @@ def test_those_that_somebody_waits_for_hardly_notice(is_told):
     latest = []
     for with_ahead in (False, True):
         engine = build(blocks=2_000)
-        engine.submit(prompt(500, 2_000), max_tokens=600, hint=Hint(session="d", seq=1, **WAITS))
+        engine.submit(prompt(500, 2_000), max_tokens=600, hint=Hint(session="d", seq=1, service=WAITS))
         engine.run(until=0.3)
         if with_ahead and is_told:
             ahead(engine, 60_000)
@@ -88,7 +88,7 @@ def test_those_that_somebody_waits_for_hardly_notice(is_told):
         names = []
         for number in range(8):
             engine.run(until=engine.now + 0.1)
-            hint = Hint(session=f"r{number}", seq=1, **WAITS)
+            hint = Hint(session=f"r{number}", seq=1, service=WAITS)
             names.append(engine.submit(prompt(number + 10, 1_500), hint=hint))
         engine.run()
         latest.append(max(engine.done[name].ttft_s for name in names))

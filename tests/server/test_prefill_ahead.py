@@ -376,7 +376,12 @@ async def test_the_brain_has_the_prompt_of_the_next_agent_computed(start):
 
     bench.backend.script = script
     take = bench.gateway.driver._on_records
-    bench.gateway.driver._on_records = lambda records: (moments.extend(records), take(records))
+
+    def watch(records: list[Any]) -> None:
+        moments.extend(records)
+        take(records)
+
+    bench.gateway.driver._on_records = watch
     for number in range(6):
         of = f"s-{number}"
         assert (await bench.ask(turn(ASKS, system="You plan.", session=of))).status == 200
