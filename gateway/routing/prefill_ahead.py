@@ -28,7 +28,9 @@ from gateway.domain.request import Usage
 _HOLDS_UP: Final = 0.5
 """Of a prefill, what those that run meanwhile lose, as in `predicted.py`."""
 _ALL_OF_IT: Final = 0.9
-"""A next turn that found so much of what was computed for it used it."""
+"""A next turn that found so much of what was computed for it used it; or all but"""
+_LAST_BLOCK: Final = 128
+"""tokens: engines find whole blocks, and these have up to so many."""
 
 
 class PrefillAheadConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -93,6 +95,6 @@ def outcome_of(computed: Usage | None, found: Usage | None, *, is_right: bool) -
     before = computed.cached_tokens or 0
     most = max(0, computed.prompt_tokens - before)
     used = max(0, min(found.cached_tokens or 0, computed.prompt_tokens) - before)
-    if used >= _ALL_OF_IT * most:
+    if used >= _ALL_OF_IT * most or most - used < _LAST_BLOCK:
         return Outcome.USED, used
     return (Outcome.PARTLY_USED if used else Outcome.LOST), used
