@@ -39,7 +39,7 @@ class PrefillAheadConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     prompt than the last one (docs/overlap.md)."""
     least_share: Annotated[float, Meta(gt=0, le=1)] = 0.5
     """How likely the next system prompt must be."""
-    min_seen: Annotated[int, Meta(ge=1)] = 2
+    min_seen: Annotated[int, Meta(ge=1)] = 1
     """Conversations that must have gone on behind such a step, before one is guessed."""
     least_s: Annotated[float, Meta(ge=0)] = 0.05
     """What takes less to compute is not worth a request."""
