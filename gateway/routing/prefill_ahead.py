@@ -28,7 +28,9 @@ from gateway.domain.request import Usage
 _HOLDS_UP: Final = 0.5
 """Of a prefill, what those that run meanwhile lose, as in `predicted.py`."""
 _ALL_OF_IT: Final = 0.9
-"""A next turn that found so much of what was computed for it used it."""
+"""A next turn that found so much of what was computed for it used it; or all but"""
+_LAST_BLOCK: Final = 128
+"""tokens: engines find whole blocks, and these have up to so many."""
 
 
 class PrefillAheadConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,7 +39,7 @@ class PrefillAheadConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     prompt than the last one (docs/overlap.md)."""
     least_share: Annotated[float, Meta(gt=0, le=1)] = 0.5
     """How likely the next system prompt must be."""
-    min_seen: Annotated[int, Meta(ge=1)] = 2
+    min_seen: Annotated[int, Meta(ge=1)] = 1
     """Conversations that must have gone on behind such a step, before one is guessed."""
     least_s: Annotated[float, Meta(ge=0)] = 0.05
     """What takes less to compute is not worth a request."""
@@ -96,6 +98,6 @@ def outcome_of(computed: Usage | None, found: Usage | None, *, is_right: bool) -
     before = computed.cached_tokens or 0
     most = max(0, computed.prompt_tokens - before)
     used = max(0, min(found.cached_tokens or 0, computed.prompt_tokens) - before)
-    if used >= _ALL_OF_IT * most:
+    if used >= _ALL_OF_IT * most or most - used < _LAST_BLOCK:
         return Outcome.USED, used
     return (Outcome.PARTLY_USED if used else Outcome.LOST), used

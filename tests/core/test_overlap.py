@@ -24,7 +24,7 @@ AHEAD = Usage(prompt_tokens=19_000, cached_tokens=1_000, output_tokens=1)
 class Fleet(Playbook):
     """An orchestrator's sessions: it asks under one system prompt, and reads under another."""
 
-    def __init__(self, *, follows_hints: bool = False, learns: int = 2, **settings: Any) -> None:
+    def __init__(self, *, follows_hints: bool = False, learns: int = 4, **settings: Any) -> None:
         ahead = {"enabled": True, **settings.pop("ahead", {})}
         super().__init__(replicas="", have_homes=True, prefill_ahead=ahead, **settings)
         facts = ReplicaFacts(
@@ -34,6 +34,10 @@ class Fleet(Playbook):
         for number in range(learns):
             self.asks(f"old-{number}").calls(f"old-{number}").reads(f"old-{number}")
             self.answers(f"old-{number}-2").over(f"old-{number}")
+        for prefill in self.prefills:
+            _ = self >> ev.PrefillEnded(prefill.turn, None)
+        for heard in (self.prefills, self.stopped, self.records):
+            heard.clear()
 
     def sends(self, turn: str, session: str, agent: int, *results: str, **fields: Any) -> "Fleet":
         _ = self >> arrived(
@@ -96,8 +100,8 @@ def test_what_the_next_turn_finds_of_it_is_told(cached, outcome):
 
 
 def test_nothing_is_guessed_before_enough_was_seen():
-    assert not Fleet(learns=1).asks("s").calls("s").prefills
-    assert Fleet(learns=2).asks("s").calls("s").prefills
+    assert not Fleet(learns=0).asks("s").calls("s").prefills
+    assert Fleet(learns=1).asks("s").calls("s").prefills
 
 
 def test_nothing_is_computed_where_the_system_prompt_stays():

@@ -37,6 +37,7 @@ def usage(prompt: int, cached: int | None) -> Usage:
         (usage(1000, 100), usage(1500, 500), True, (Outcome.PARTLY_USED, 400)),
         (usage(1000, 100), usage(1500, 100), True, (Outcome.LOST, 0)),
         (usage(1000, 100), usage(1500, None), True, (Outcome.LOST, 0)),
+        (usage(1000, 990), usage(1500, 990), True, (Outcome.USED, 0)),  # there was only its last block to do
         (usage(1000, 1000), usage(1500, 1000), True, (Outcome.USED, 0)),
         (usage(1000, 100), usage(1500, 1000), False, (Outcome.WRONG, 0)),
         (usage(1000, 100), None, True, (Outcome.CANCELLED, 0)),
