@@ -111,11 +111,14 @@ class Engines:
         kv_blocks: int,
         scripts: Mapping[str, Any] = SCRIPT,
         flags: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
         are_pinned: bool = True,
     ) -> None:
         cores = sorted(os.sched_getaffinity(0))
         self._logs = [at / f"steps-{number}" for number in range(replicas)]
-        engines = [scripted.ScriptedEngine(scripts, _options(log, kv_blocks, flags)) for log in self._logs]
+        engines = [
+            scripted.ScriptedEngine(scripts, _options(log, kv_blocks, flags, env or {})) for log in self._logs
+        ]
         for number, engine in enumerate(engines):
             stack.callback(engine.stop)
             with on_cpus(frozenset({cores[number % len(cores)]} if are_pinned else cores)):
@@ -129,7 +132,9 @@ class Engines:
         return [step for log in self._logs for step in read(log) if step.began_s >= since_s]
 
 
-def _options(log: Path, kv_blocks: int, flags: Sequence[str]) -> scripted.EngineOptions:
+def _options(
+    log: Path, kv_blocks: int, flags: Sequence[str], env: Mapping[str, str]
+) -> scripted.EngineOptions:
     return scripted.EngineOptions(
         served_model_names=(MODEL,),
         max_model_len=LONGEST,
@@ -145,6 +150,7 @@ def _options(log: Path, kv_blocks: int, flags: Sequence[str]) -> scripted.Engine
             "VLLM_SERVER_DEV_MODE": "1",  # for `/reset_prefix_cache`
             "PYTHONPATH": str(ROOT),
             VARIABLE: str(log),
+            **env,
         },
     )
 

@@ -1,232 +1,219 @@
-"""What calls that begin while the answer goes on save: from an answer's last token to the next request.
+"""Prompts that are computed while tools run: are they used, and does anybody else notice?
 
     python -m benchmarks.live_overlap [--quick] [--json]
 
-A gateway as a user starts it, a model that streams, an MCP server whose tools take their time, and an agent
-that makes three calls that only read, side by side. The model's answer asks for them and then goes on for a
-while. The agent waits for its end, as most frameworks do (`waits`), or begins each call when it has seen it,
-as Claude Code and Codex do (`begins`); the gateway calls early, or not.
+Two real vLLM servers on the CPU with a tiny model, without the plugin and with it (`plugin_...`), and agents
+that chat and call tools (`chat_agents.py`). Half of them *switch*: what they say to the model next stands
+under the system prompt of the tool that was called, another one at each turn, so that of a prompt nothing is
+cached but what was computed ahead. The others *append*. Tools take longer than a prompt. The same sessions
+behind the gateway as it is by default, and with `prefill_ahead.enabled`, in turns.
+
+`used`: of the prefills that came to their end, those of which the next turn found nine tenths; `computed`:
+tokens of a switched turn that were not cached, with and without; `others`: of the agents that append, the
+first token, and how long a turn took.
 """
 
-import asyncio
 import json
 import statistics
 import sys
 import tempfile
-import time
+import urllib.request
+from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-from aiohttp import web
+import msgspec
 
+from benchmarks.chat_agents import ChatAgents, Talk, scripts, talk, vocabulary
 from benchmarks.command import judged
 from benchmarks.gateway import gateway
-from benchmarks.verdict import Verdict
+from benchmarks.live import MODEL, Completions, Engines, Kind, drawn, played
+from benchmarks.verdict import Verdict, percentile
+from gateway.simulator.live.endpoint import Question, Reply
+from gateway.workload.trace.format import Session
 
-MODEL: Final = "m"
-TOOL_S: Final = 1.0
-CALLS: Final = 3
-GOES_ON_S: Final = (0.0, 0.4, 1.5)
-"""Behind its calls."""
-_TOKEN_S: Final = 0.02
-_SLACK_S: Final = 0.15
-_HEADERS: Final = {"Accept": "application/json, text/event-stream"}
-
-
-class World:
-    """The model and the MCP server."""
-
-    def __init__(self) -> None:
-        self.goes_on_s = 0.0
-        self.calls = 0
-        """That the MCP server got."""
-        self.came_s = 0.0
-        """When the last request for the model came."""
-
-    def app(self) -> web.Application:
-        app = web.Application()
-        app.router.add_get("/health", _ok)
-        app.router.add_get("/version", _version)
-        app.router.add_get("/v1/models", _models)
-        app.router.add_post("/v1/chat/completions", self._complete)
-        app.router.add_post("/mcp", self._mcp)
-        return app
-
-    async def _complete(self, request: web.Request) -> web.StreamResponse:
-        self.came_s = time.monotonic()
-        asked = await request.json()
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        calls = asked["messages"][-1].get("wants", [])
-        for index, call in enumerate(calls):
-            await _say(response, {"tool_calls": [{"index": index, **call}]})
-            await asyncio.sleep(_TOKEN_S)
-        until_s = time.monotonic() + (self.goes_on_s if calls else 0.0)
-        while time.monotonic() < until_s:
-            await _say(response, {"content": "word "})
-            await asyncio.sleep(min(_TOKEN_S, max(0.0, until_s - time.monotonic())))
-        await _say(response, {}, "tool_calls" if calls else "stop")
-        await response.write(b"data: [DONE]\n\n")
-        return response
-
-    async def _mcp(self, request: web.Request) -> web.Response:
-        message = await request.json()
-        result: dict[str, Any] = {}
-        match message["method"]:
-            case "initialize":
-                result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}}
-                result["serverInfo"] = {"name": "slow", "version": "1"}
-            case "tools/list":
-                hints = {"readOnlyHint": True}
-                result = {
-                    "tools": [{"name": "look", "inputSchema": {"type": "object"}, "annotations": hints}]
-                }
-            case "tools/call":
-                self.calls += 1
-                await asyncio.sleep(TOOL_S)
-                result = {"content": [{"type": "text", "text": json.dumps(message["params"]["arguments"])}]}
-            case _:
-                return web.Response(status=202)
-        answer = {"jsonrpc": "2.0", "id": message["id"], "result": result}
-        return web.json_response(answer, headers={"Mcp-Session-Id": "the-only-one"})
+SWITCHING: Final = Kind(
+    name="switching",
+    seed=41,
+    turns=(5, 6),
+    first_tokens=(1_500, 2_500),
+    grows_by=(50, 200),
+    output_tokens=(30, 60),
+    tool_s=1.0,
+    apart_s=4.0,
+)
+APPENDING: Final = msgspec.structs.replace(
+    SWITCHING, name="appending", seed=42, turns=(5, 8), first_tokens=(600, 1_200)
+)
+TOOL_S: Final = 2.5
+TOOLS: Final = ("search", "fetch", "read", "edit", "check")
+SYSTEMS: Final = ("plan", *TOOLS)
+SYSTEM_TOKENS: Final = 400
+KV_BLOCKS: Final = 20_000
+AHEAD: Final = "[prefill_ahead]\nenabled = true\n"
+PLUGIN: Final = ("--scheduler-cls", "turnpike_vllm.scheduler.TurnpikeScheduler")
+PLUGIN_ENV: Final = {"VLLM_PLUGINS": "turnpike"}
+_USED: Final = 0.9
+_SKIPPED: Final = 0.4
+"""The part of the sessions, from the first on, by which the gateway learns."""
 
 
-async def _ok(request: web.Request) -> web.Response:
-    return web.Response()
+class Agents(ChatAgents):
+    """Those that switch say what they say under the system prompt of the tool that was called."""
+
+    def __init__(self, client: aiohttp.ClientSession, url: str, talks: dict[str, Talk], systems: Any) -> None:
+        super().__init__(client, url, MODEL, talks)
+        self._systems: dict[str, str] = systems
+
+    async def ask(self, question: Question) -> Reply:
+        name = question.session
+        said = self._said.setdefault(name, list(self._talks[name].opening))
+        if name.startswith(SWITCHING.name):
+            made = sum(message["role"] == "assistant" for message in said)
+            said[0] = {"role": "system", "content": self._systems[SYSTEMS[made]]}
+        return await super().ask(question)
 
 
-async def _version(request: web.Request) -> web.Response:
-    return web.json_response({"version": "0.32.0"})
+class Seen:
+    """Of runs of one kind."""
+
+    def __init__(self, skipped: frozenset[str]) -> None:
+        self._skipped = skipped
+        self.others_s: list[float] = []
+        self.others_whole_s: list[float] = []
+        self.switched_s: list[float] = []
+        self.computed: list[int] = []
+        self.found: list[float] = []
+        """Of each prefill that came to its end, the part that the next turn found."""
+        self.outcomes: Counter[str] = Counter()
+        self.failed = 0
+
+    def add(self, run: Completions, records: list[dict[str, Any]]) -> None:
+        self.failed += run.failed
+        for turn in run.turns:
+            if turn.session in self._skipped:
+                continue
+            first_s = turn.first_token_s - turn.arrival_s
+            if turn.session.startswith(APPENDING.name):
+                self.others_s.append(first_s)
+                self.others_whole_s.append(turn.end_s - turn.arrival_s)
+            elif turn.turn:
+                self.switched_s.append(first_s)
+        turns: dict[str, list[dict[str, Any]]] = {}
+        for each in records:
+            if each["type"] == "gpu_end":
+                turns.setdefault(each["session"], []).append(each)
+        for each in records:
+            if each["type"] != "prefill_ahead":
+                continue
+            self.outcomes[each["outcome"]] += 1
+            names = [turn["turn"] for turn in turns[each["session"]]]
+            later = turns[each["session"]][names.index(each["turn"]) + 1 :]
+            if (computed := each["usage"]["prompt_tokens"]) and later:
+                self.found.append((later[0]["usage"]["cached_tokens"] or 0) / computed)
+
+    def add_turns(self, agents: ChatAgents) -> None:
+        for turn in agents.turns:
+            if turn.turn and turn.session.startswith(SWITCHING.name) and turn.session not in self._skipped:
+                self.computed.append(turn.prompt_tokens - turn.cached_tokens)
+
+    @property
+    def used(self) -> float | None:
+        return sum(each >= _USED for each in self.found) / len(self.found) if self.found else None
 
 
-async def _models(request: web.Request) -> web.Response:
-    return web.json_response({"object": "list", "data": [{"id": MODEL, "object": "model"}]})
+def measure(count: int, rounds: int, verdict: Verdict) -> None:
+    words = vocabulary()
+    sessions = sorted(
+        (with_tools(each) for kind in (SWITCHING, APPENDING) for each in drawn(kind, count)),
+        key=lambda each: each.arrival_s,
+    )
+    talks = {each.id: talk(each, words) for each in sessions}
+    for name, said in talks.items():
+        for turn, tool in zip(said.turns, TOOLS, strict=False) if name.startswith(SWITCHING.name) else ():
+            for call in turn.get("tool_calls", ()):
+                call["name"] = tool
+    systems = {part: " ".join(f"{part} {word}" for word in words[: SYSTEM_TOKENS // 2]) for part in SYSTEMS}
+    skipped = frozenset(each.id for each in sessions[: int(_SKIPPED * len(sessions))])
+    for kind, flags, env in (("", (), {}), ("plugin_", PLUGIN, PLUGIN_ENV)):
+        with ExitStack() as stack:
+            at = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="live-overlap-")))
+            engines = Engines(
+                stack, at, replicas=2, kv_blocks=KV_BLOCKS, scripts=scripts(talks), flags=flags, env=env
+            )
+            without, ahead = Seen(skipped), Seen(skipped)
+            order = [ahead, without, without, ahead][: 2 * rounds]
+            for number, seen in enumerate([without, *order]):
+                settings = AHEAD if seen is ahead else ""
+                records = at / f"stream-{number}.jsonl"
+                settings += f'[stream]\npath = "{records}"\n'
+                with gateway(engines.urls, at / f"gateway-{number}", settings) as url:
+                    made: list[Agents] = []
+                    run = played(sessions, engines.urls, partial(make, made, url, talks, systems))
+                if number:  # the first one warms the engines up
+                    seen.add(run, [msgspec.json.decode(line) for line in records.read_bytes().splitlines()])
+                    seen.add_turns(made[0])
+                print(f"{kind}{number}: {run.mean:.1f} s {dict(seen.outcomes)}", file=sys.stderr, flush=True)
+            if env:
+                verdict.at_least(f"{kind}hints_followed", sum(map(followed, engines.urls)), 1)
+        judge(verdict, kind, without, ahead)
 
 
-async def _say(response: web.StreamResponse, delta: dict[str, Any], finish: str | None = None) -> None:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    await response.write(b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n")
+def make(
+    made: list[Agents], url: str, talks: dict[str, Talk], systems: Any, client: aiohttp.ClientSession
+) -> Agents:
+    made.append(Agents(client, url, talks, systems))
+    return made[-1]
 
 
-class ScriptedAgent:
-    def __init__(self, url: str, world: World, http: aiohttp.ClientSession, *, begins: bool) -> None:
-        """`begins`: it begins a call when it has seen it, and does not wait for the answer's end."""
-        self._url = url
-        self._world = world
-        self._http = http
-        self._begins = begins
-        self._messages: list[dict[str, Any]] = [{"role": "user", "content": f"look {id(self)}"}]
-        self._numbers = 0
-
-    async def connect(self) -> None:
-        version = {
-            "protocolVersion": "2025-11-25",
-            "capabilities": {},
-            "clientInfo": {"name": "a", "version": "1"},
-        }
-        await self._tell("initialize", version)
-        await self._tell("tools/list", {})
-        await self.step(1)  # by which its MCP session is known
-
-    async def step(self, count: int) -> float:
-        """Seconds from the last token of an answer that asks for so many calls to the next request."""
-        wants = []
-        for _ in range(count):
-            self._numbers += 1
-            function = {"name": "mcp__slow__look", "arguments": json.dumps({"n": self._numbers})}
-            wants.append({"id": f"call_{id(self)}x{self._numbers}", "type": "function", "function": function})
-        self._messages.append({"role": "user", "content": "go on", "wants": wants})
-        begun: list[asyncio.Future[str]] = []
-        seen = 0
-        async for delta in self._answer():
-            seen += len(delta.get("tool_calls", ()))
-            while self._begins and len(begun) < seen:
-                begun.append(asyncio.ensure_future(self._call(wants[len(begun)])))
-        ended_s = time.monotonic()
-        begun += [asyncio.ensure_future(self._call(want)) for want in wants[len(begun) :]]
-        results = await asyncio.gather(*begun)
-        self._messages.append({"role": "assistant", "content": None, "tool_calls": wants})
-        for want, text in zip(wants, results, strict=True):
-            self._messages.append({"role": "tool", "tool_call_id": want["id"], "content": text})
-        async for _ in self._answer():
-            pass
-        self._messages.append({"role": "assistant", "content": ""})
-        return self._world.came_s - ended_s
-
-    async def _answer(self) -> Any:
-        body = {"model": MODEL, "messages": self._messages, "stream": True}
-        async with self._http.post(f"{self._url}/v1/chat/completions", json=body) as response:
-            async for line in response.content:
-                if line.startswith(b"data: {"):
-                    yield json.loads(line[6:])["choices"][0]["delta"]
-
-    async def _call(self, want: dict[str, Any]) -> str:
-        arguments = json.loads(want["function"]["arguments"])
-        told = await self._tell("tools/call", {"name": "look", "arguments": arguments})
-        text: str = told["result"]["content"][0]["text"]
-        return text
-
-    async def _tell(self, method: str, params: dict[str, Any]) -> Any:
-        self._numbers += 1
-        body = {"jsonrpc": "2.0", "id": self._numbers, "method": method, "params": params}
-        headers = _HEADERS if method == "initialize" else {**_HEADERS, "Mcp-Session-Id": "the-only-one"}
-        async with self._http.post(f"{self._url}/mcp/slow", json=body, headers=headers) as response:
-            return await response.json()
+def followed(engine: str) -> float:
+    """Hints that it followed."""
+    with urllib.request.urlopen(f"{engine}/turnpike/kv", timeout=60) as answer:
+        return float(json.load(answer)["counters"]["hints"].get("followed", 0))
 
 
-async def gaps(world: World, url: str, rounds: int, goes_on_s: float, *, begins: bool) -> list[float]:
-    """Of so many answers."""
-    async with aiohttp.ClientSession() as http:
-        agent = ScriptedAgent(url, world, http, begins=begins)
-        world.goes_on_s = 0.0
-        await agent.connect()
-        world.goes_on_s = goes_on_s
-        return [await agent.step(CALLS) for _ in range(rounds)]
+def judge(verdict: Verdict, kind: str, without: Seen, ahead: Seen) -> None:
+    verdict.at_least(f"{kind}used", ahead.used, 0.9)
+    verdict.tell(f"{kind}prefills_ended", len(ahead.found))
+    for outcome in ("used", "partly_used", "lost", "wrong", "late", "gave_way", "failed", "cancelled"):
+        verdict.tell(f"{kind}told_{outcome}", ahead.outcomes[outcome])
+    computed = statistics.mean(ahead.computed) / statistics.mean(without.computed)
+    verdict.at_most(f"{kind}computed", computed, 0.5)
+    verdict.tell(f"{kind}computed_tokens_without", statistics.mean(without.computed))
+    for name, q in (("p50", 50), ("p99", 99)):
+        switched = percentile(ahead.switched_s, q) / percentile(without.switched_s, q)
+        verdict.tell(f"{kind}switched_first_token_{name}", switched)
+    verdict.at_most(
+        f"{kind}others_p99", percentile(ahead.others_s, 99) / percentile(without.others_s, 99), 1.05
+    )
+    verdict.tell(f"{kind}others_p50", percentile(ahead.others_s, 50) / percentile(without.others_s, 50))
+    whole = statistics.mean(ahead.others_whole_s) / statistics.mean(without.others_whole_s)
+    verdict.tell(f"{kind}others_turn_mean", whole)
+    verdict.at_most(f"{kind}failed_sessions", without.failed + ahead.failed, 0)
 
 
-def measure(rounds: int, verdict: Verdict, tell: Any) -> None:
-    asyncio.run(_measure(rounds, verdict, tell))
-
-
-async def _measure(rounds: int, verdict: Verdict, tell: Any) -> None:
-    world = World()
-    runner = web.AppRunner(world.app(), access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    servers = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
-        try:
-            for name, early in (("off", "[]"), ("on", '["look"]')):
-                settings = f'[[mcp]]\nname = "slow"\nurl = "{servers}/mcp"\nearly_tools = {early}\n'
-                starting = gateway([servers], Path(directory) / name, settings)
-                url = await asyncio.to_thread(stack.enter_context, starting)
-                for begins in (False, True):
-                    for goes_on_s in GOES_ON_S:
-                        before = world.calls
-                        found = await gaps(world, url, rounds, goes_on_s, begins=begins)
-                        made = (world.calls - before - 1) / (rounds * CALLS)
-                        agent = "begins" if begins else "waits"
-                        key = f"{agent}.{goes_on_s:g}s.{name}"
-                        gap_s = statistics.median(found)
-                        tell(
-                            f"{key}: {gap_s:.3f} s ({min(found):.3f} to {max(found):.3f}), calls: {made:.2f}"
-                        )
-                        least_s = max(0.0, TOOL_S - goes_on_s) if begins or name == "on" else TOOL_S
-                        verdict.at_most(f"{key}.gap_s", gap_s, least_s + _SLACK_S)
-                        verdict.at_most(f"{key}.calls_made_for_each", made, 1.0)
-        finally:
-            await asyncio.to_thread(stack.close)
-            await runner.cleanup()
+def with_tools(session: Session) -> Session:
+    """All of one length: longer than a prompt takes."""
+    thread = session.threads[0]
+    turns = tuple(
+        msgspec.structs.replace(
+            turn,
+            tools=tuple(msgspec.structs.replace(tool, duration_s=TOOL_S) for tool in turn.tools),
+        )
+        for turn in thread.turns
+    )
+    return msgspec.structs.replace(session, threads=(msgspec.structs.replace(thread, turns=turns),))
 
 
 def main(argv: list[str] | None = None) -> int:
     return judged(
         __file__,
         __doc__,
-        lambda is_quick, verdict, tell: measure(3 if is_quick else 12, verdict, tell),
-        quick="3 answers instead of 12",
+        lambda is_quick, verdict, _: measure(12 if is_quick else 24, 1 if is_quick else 2, verdict),
+        quick="12 sessions of each kind instead of 24, and half of the runs",
         argv=argv,
     )
 

@@ -61,6 +61,7 @@ def assemble(
         trickle=Trickle(config.trickle),
         notes=notes,
         named_models=named_models(config.models),
+        ahead=config.prefill_ahead,
     )
 
 

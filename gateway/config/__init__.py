@@ -21,6 +21,7 @@ from gateway.fleet.circuit_breaker import HealthConfig
 from gateway.fleet.trickle import TrickleConfig
 from gateway.routing.models import ModelConfig
 from gateway.routing.predicted import RoutingConfig
+from gateway.routing.prefill_ahead import PrefillAheadConfig
 from gateway.routing.state_residence import StateResidenceConfig
 from gateway.tool_probe.boundaries import ToolBoundariesConfig
 from gateway.workflow.predictor import WorkflowConfig
@@ -47,6 +48,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     workflow: WorkflowConfig = WorkflowConfig()
     tools: ToolBoundariesConfig = ToolBoundariesConfig()
     routing: RoutingConfig = RoutingConfig()
+    prefill_ahead: PrefillAheadConfig = PrefillAheadConfig()
     health: HealthConfig = HealthConfig()
     trickle: TrickleConfig = TrickleConfig()
     state: StateResidenceConfig = StateResidenceConfig()

@@ -36,6 +36,7 @@ from gateway.errors import http_status
 from gateway.fleet.trickle import Trickle
 from gateway.routing.models import NamedModel
 from gateway.routing.placement import PlacementPolicy
+from gateway.routing.prefill_ahead import PrefillAheadConfig
 
 _OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"}
 
@@ -66,6 +67,7 @@ class Coordinator:
         forecasts: Forecasts,
         trickle: Trickle,
         named_models: Mapping[str, NamedModel],
+        ahead: PrefillAheadConfig,
         notes: Notes | None = None,
     ) -> None:
         """`notes`: of what is learned, for other gateways; None if there are none."""
@@ -89,6 +91,7 @@ class Coordinator:
             max_held_s=config.max_held_s,
             max_outage_s=config.max_outage_s,
             trickle=trickle,
+            ahead=ahead,
             refuse=lambda live, refusal, now: self._refuse(live, refusal, now=now),
             to_engines=self._to_engines,
         )
@@ -96,6 +99,7 @@ class Coordinator:
         self.models = ModelChoices(named_models, fleet, self.gate, sessions.sessions, self.live, self._admit)
         self._replicas = Replicas(fleet, self.gate, admission, sessions.predictor, forecasts, self._stream)
         self.taught = Taught(notes, fleet, sessions.predictor, admission, forecasts)
+        self._looks_ahead = ahead.enabled
         self.is_draining, self._timeouts = False, 0
         self.faults = 0
         """Of ours, that it recovered from."""
@@ -312,6 +316,10 @@ class Coordinator:
             self.gate.turn_over(live, answer, now=now)
         finally:
             self._tell(self.sessions.turn_ended(live, answer, now=now), now=now)
+        if self._looks_ahead and live.session is not None and answer is not None and answer.status < 400:
+            behind = self.sessions.predictor.behind(live.session)
+            if behind is not None and behind[1].tools:
+                self.gate.paused(live, answer.usage, *behind, now=now)
 
     def _tell(self, records: list[rec.Record], *, now: float) -> None:
         """Records of sessions go to the stream, and what policies act on, to them."""
@@ -320,7 +328,7 @@ class Coordinator:
                 self.admission.session_over(record.session, now=now)
                 self.gate.placement.session_ended(record.session)
                 self.gate.ranks.session_ended(record.session)
-                self.gate.migrations.goes_on(record.session)
+                self.gate.ahead.session_over(record.session, now=now)
         self.admission.tools_run(self.sessions.tools.active_sessions)
         for run in self.sessions.ran:
             self.admission.tools_ran(run.session, run.names, run.duration_s)

@@ -35,9 +35,10 @@ def _check_requests(brain: Coordinator) -> None:
             (light if live.facts.work in CAPACITY_FREE_WORK else running)[live.replica] += 1
             assert live.tried[-1] == live.replica
     for state in brain.fleet:
-        here = running[state.facts.id] + brain.gate.migrations.at(state.facts.id)
+        here = running[state.facts.id] + brain.gate.ahead.at(state.facts.id)
         assert state.running == here, f"{state.facts.id} runs {here}, its book says {state.running}"
-        assert state.light == light[state.facts.id], f"{state.facts.id}: light requests"
+        is_light = light[state.facts.id] + brain.gate.ahead.light_at(state.facts.id)
+        assert state.light == is_light, f"{state.facts.id}: light requests"
 
 
 def _check_waiting_room(brain: Coordinator) -> None:

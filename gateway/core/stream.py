@@ -7,8 +7,9 @@ from gateway.core.commands import Command
 from gateway.core.live import LiveRequest, Route
 from gateway.domain import records as rec
 from gateway.domain.decision import Placement, Refusal, Wait, WaitReason
-from gateway.domain.ids import ReplicaId
+from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.request import Answer, Usage, Work
+from gateway.routing.kv_ledger import Conversation
 from gateway.routing.stealing import Steal
 
 GPU_WORK = (Work.GENERATE, Work.POOL)
@@ -42,6 +43,33 @@ class Stream:
                 replica=steal.thief,
                 outcome=outcome,
                 usage=usage,
+                duration_ms=took_s * 1e3,
+            )
+        )
+
+    def prefilled_ahead(
+        self,
+        conversation: Conversation,
+        turn: RequestId,
+        replica: ReplicaId,
+        outcome: str,
+        usage: Usage,
+        *,
+        used_tokens: int,
+        took_s: float,
+        now: float,
+    ) -> None:
+        session, thread = conversation
+        self.append(
+            rec.PrefilledAhead(
+                at_s=now,
+                session=session,
+                thread=thread,
+                turn=turn,
+                replica=replica,
+                outcome=outcome,
+                usage=usage,
+                used_tokens=used_tokens,
                 duration_ms=took_s * 1e3,
             )
         )

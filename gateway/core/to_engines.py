@@ -9,7 +9,7 @@ from gateway.core.fleet import Fleet
 from gateway.core.live import LiveRequest
 from gateway.core.session_book import SessionBook
 from gateway.domain.ids import ReplicaId, RequestId
-from gateway.routing.stealing import Steal
+from gateway.routing.kv_ledger import Conversation
 from gateway.workflow.engine_order import EngineOrder
 
 
@@ -56,10 +56,14 @@ class ToEngines:
         """It has its first token, or is over."""
         self._order.runs(request)
 
-    def with_prefill(self, steal: Steal) -> str | None:
-        if not self._fleet.abilities(steal.thief).turnpike_hints:
+    def with_prefill(self, conversation: Conversation, replica: ReplicaId) -> str | None:
+        if not self._fleet.abilities(replica).turnpike_hints:
             return None
-        return self._sessions.predictor.hint_with_prefill(*steal.conversation, steal.thief)
+        return self._sessions.predictor.hint_with_prefill(*conversation, replica)
+
+    def displaces(self, replica: ReplicaId) -> bool:
+        """Whether its engine runs whatever somebody waits for before a prefill that nobody waits for."""
+        return self._fleet.abilities(replica).turnpike_hints
 
     def say_hints(self) -> None:
         """Those that belong to no request."""

@@ -299,6 +299,23 @@ class PrefixMoved(_Record, frozen=True, kw_only=True, tag="prefix_move"):
     duration_ms: float
 
 
+class PrefilledAhead(_Record, frozen=True, kw_only=True, tag="prefill_ahead"):
+    """What was known of a next prompt was to be computed while tools ran; this became of it."""
+
+    session: SessionId
+    thread: ThreadId
+    turn: RequestId
+    """The one before."""
+    replica: ReplicaId
+    outcome: str
+    """As `gateway/routing/prefill_ahead.py` names them."""
+    usage: Usage
+    """Of the prefill; empty if it did not come to its end."""
+    used_tokens: int
+    """Of what was computed, as the next turn found them."""
+    duration_ms: float
+
+
 class Refused(_Record, frozen=True, kw_only=True, tag="refusal"):
     turn: RequestId
     session: SessionId | None
@@ -336,6 +353,7 @@ Record = (
     | ToolTimed
     | StepPredicted
     | PrefixMoved
+    | PrefilledAhead
     | Refused
     | ReplicaChanged
 )

@@ -20,6 +20,7 @@ from gateway.wire.endpoints import Endpoint, classify
 from gateway.wire.explicit_ids import IDENTITY_BODY_FIELDS, IDENTITY_HEADERS
 from gateway.wire.headers import RawHeaders
 from gateway.wire.observer import observe
+from gateway.wire.said import Said
 
 
 class Truth(msgspec.Struct):
@@ -90,12 +91,12 @@ class Exchange(msgspec.Struct):
             body = {name: value for name, value in body.items() if name not in IDENTITY_BODY_FIELDS}
         return msgspec.json.encode(body) if body is not None else b""
 
-    def answer(self) -> Answer:
-        """What the gateway would have seen of the recorded answer."""
+    def answer(self, said: Said | None = None) -> Answer:
+        """What the gateway would have seen of the recorded answer. `said`: told what that says."""
         endpoint = self.endpoint
         if self.status >= 400 or (self.response is None and self.response_id is None):
             return Answer(status=self.status or 502, retry_after_s=self.retry_after_s)
-        observer = observe(endpoint.protocol, endpoint.work, "application/json", None)
+        observer = observe(endpoint.protocol, endpoint.work, "application/json", None, said=said)
         observer.feed(msgspec.json.encode(_ANSWERS[endpoint.protocol](self)))
         answer = observer.answer(self.status or 200)
         return msgspec.structs.replace(answer, has_terminal=not self.is_broken)

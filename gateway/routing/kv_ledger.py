@@ -231,6 +231,11 @@ class KvLedger:
         known = self._replicas.get(replica)
         return known.fits if known is not None else float("inf")
 
+    def horizon(self, replica: ReplicaId) -> float:
+        """Tokens that are written there until what was used the longest time ago is gone."""
+        known = self._replicas.get(replica)
+        return known.horizon if known is not None else _UNKNOWN_HORIZON
+
     def grows_to(self, agent: AgentKey) -> float:
         """Tokens that its sessions hold in the end; as long as few ended, like the tenant's others."""
         own, overall = self._recent.known(agent)

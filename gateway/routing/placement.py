@@ -17,6 +17,7 @@ from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.request import Usage
 from gateway.domain.shares import ReplicaShare
+from gateway.routing.kv_ledger import Conversation
 from gateway.routing.stealing import Steal
 
 
@@ -84,6 +85,13 @@ class PlacementPolicy:
 
     def moved(self, steal: Steal, usage: Usage | None) -> None:
         """What its last turn left is there now; None: it will not be."""
+
+    def prefilled(self, conversation: Conversation, replica: ReplicaId, usage: Usage) -> None:
+        """What is known of its next prompt was computed there."""
+
+    def spare(self, replica: ReplicaId) -> float:
+        """Tokens that may be written there before anything is lost that a session needs again."""
+        return 0.0
 
     def session_ended(self, session: SessionId) -> None:
         """No further turn will come."""

@@ -33,7 +33,7 @@ from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.request import Usage
 from gateway.domain.shares import ReplicaShare
-from gateway.routing.kv_ledger import KvLedger
+from gateway.routing.kv_ledger import Conversation, KvLedger
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 from gateway.routing.stealing import Steal, Stealing, StealingConfig
 
@@ -252,6 +252,12 @@ class PredictedPlacement(PlacementPolicy):
         if usage is not None:
             self.ledger.turn_over(steal.conversation, steal.thief, usage)
         self.stealing.moved(steal, is_there=usage is not None)
+
+    def prefilled(self, conversation: Conversation, replica: ReplicaId, usage: Usage) -> None:
+        self.ledger.turn_over(conversation, replica, usage)
+
+    def spare(self, replica: ReplicaId) -> float:
+        return self.ledger.horizon(replica) - self.ledger.sums(replica).held
 
     def share(self, replica: ReplicaId, running: int) -> ReplicaShare:
         own = self.ledger.own_sums(replica)

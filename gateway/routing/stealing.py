@@ -48,8 +48,6 @@ class StealingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Times that a session may be stolen."""
     valid_s: _Seconds = 300.0
     """A steal that was not claimed for so long is void."""
-    kept_bytes: Annotated[int, Meta(ge=0)] = 256 << 20
-    """Of requests whose answers may ask for tools, kept in memory to send to a thief; the oldest go first."""
 
 
 class Steal(msgspec.Struct, eq=False):

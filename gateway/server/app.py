@@ -130,10 +130,12 @@ class Gateway:
             environ, fleet_secret, is_its_own=is_secret_its_own
         )
         outbound = Outbound(config.hints, are_keys_required=tenants.are_keys_required)
-        stealing = config.routing.stealing
+        ahead = config.prefill_ahead
         self._prefills: Prefills | None = None
-        if stealing.enabled:
-            self._prefills = Prefills(self.driver, self._replicas, outbound, max_bytes=stealing.kept_bytes)
+        if ahead.enabled or config.routing.stealing.enabled:
+            self._prefills = Prefills(
+                self.driver, self._replicas, outbound, max_bytes=ahead.kept_bytes, foresees=ahead.enabled
+            )
             self.driver.on_prefill = self._prefills.take
         self._handlers = Handlers(
             self.driver,

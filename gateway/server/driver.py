@@ -54,7 +54,7 @@ class Driver:
         self._recorder = recorder
         self._send_hint = send_hint
         self.on_prefill: Callable[[Prefill | StopPrefill], None] | None = None
-        """To be set before the first request, if sessions may be stolen."""
+        """To be set before the first request, if prompts may be computed ahead."""
         self.on_publish: Callable[[Publish], None] | None = None
         """To be set before the first request, if there are other gateways."""
         self.on_call: Callable[[RequestId, ToolCall, bytes, int], None] | None = None

@@ -24,6 +24,7 @@ from gateway.domain.request import Protocol, RequestFacts
 from gateway.server.connection import ClientConnection
 from gateway.server.driver import Driver, Ticket
 from gateway.server.holding import Held, is_event_stream
+from gateway.server.kept import Kept
 from gateway.server.outbound import Outbound
 from gateway.server.peers import Peers
 from gateway.server.prefills import Prefills
@@ -61,6 +62,8 @@ class _Attempt(msgspec.Struct):
     """Receipts, as header lines."""
     held: Held | None
     """If the request had to wait."""
+    kept: Kept | None
+    """If what the answer says is to be kept."""
 
 
 class Handlers:
@@ -83,8 +86,8 @@ class Handlers:
         peers: Peers | None = None,
     ) -> None:
         """`traces`: None if nobody traces; `overhead`: what a request takes until it is sent on, of some;
-        `unread`: counts requests whose body was not understood, by why; `prefills`: None if no session is
-        ever stolen; `peers`: None if this is the only gateway."""
+        `unread`: counts requests whose body was not understood, by why; `prefills`: None if no
+        prompt is ever computed ahead; `peers`: None if this is the only gateway."""
         self._driver = driver
         self._replicas = replicas
         self._health = health
@@ -213,11 +216,13 @@ class Handlers:
                 if upstream is not None:
                     if upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND:
                         self._health.check_now(replica.id)  # it may have unloaded an adapter
+                    kept = None
                     if self._prefills is not None and decision.session is not None:
-                        self._prefills.keep(decision.session, request, _other_model(decision, facts))
+                        model = _other_model(decision, facts)
+                        kept = self._prefills.keep(ticket.request, decision.session, request, facts, model)
                     if upstream.has_sent_all:  # else the transport holds the body, and it still counts
                         client.let_go_of_body()
-                    return _Attempt(replica, upstream, told, held)
+                    return _Attempt(replica, upstream, told, held, kept)
         finally:
             if held is not None:
                 held.end()
@@ -230,8 +235,12 @@ class Handlers:
         assert head is not None
         is_reusable = False
         write: Write = client.write
+        kept = attempt.kept
+        said = kept.said if kept is not None else None
+        observer = observe(
+            endpoint.protocol, endpoint.work, head.content_type, head.content_encoding, said=said
+        )
         try:
-            observer = observe(endpoint.protocol, endpoint.work, head.content_type, head.content_encoding)
             if held is None or not held.has_begun:
                 client.start_response(head.start + told, framing_of(head, request.head))
             elif not is_event_stream(head):
@@ -245,6 +254,8 @@ class Handlers:
                 is_reusable = await self._relay(relay, replica)
         finally:
             replica.release(upstream, reuse=is_reusable)
+            if kept is not None and self._prefills is not None:
+                self._prefills.answered(kept, is_whole=head.status < 400 and observer.has_terminal)
 
     def _hold(self, client: ClientConnection, request: HttpRequest, facts: RequestFacts) -> Held | None:
         """The client is about to wait; None if it cannot be told anything meanwhile."""

@@ -1,22 +1,26 @@
 """Prompts that are computed where their sessions are to go on, while tools run: the driver's side of it.
 
 A request whose answer may ask for tools is kept, until the conversation's next one comes or there is no room.
-If the brain says so, it is sent once more, to another replica, for one token that nobody reads.
+If the brain says so, it is sent once more, for one token that nobody reads: as it was, to the replica where
+its session is to go on; or with its answer behind it, as its client will send that back. How clients send
+answers back is learned whenever a next request comes.
 
-Invariants: at most `max_bytes` of requests are kept, heads and bodies, one of each conversation, the oldest
-go first; every prefill that the brain asks for ends in one `PrefillEnded`; nothing here raises into the
-brain's driver.
+Invariants: every prefill that the brain asks for ends in one `PrefillEnded`; nothing here raises into the
+brain's driver; nothing is read on the way of a request or an answer that somebody waits for; what is sent for
+a tenant was said by its own requests and by answers to them.
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Final
 
 from gateway.core import events as ev
 from gateway.core.commands import Prefill, StopPrefill
-from gateway.domain.decision import SessionRef
-from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
-from gateway.domain.request import Usage
+from gateway.domain.decision import Edge, SessionRef
+from gateway.domain.ids import ReplicaId, RequestId
+from gateway.domain.request import RequestFacts, Usage
 from gateway.server.driver import Driver
+from gateway.server.kept import Heads, Kept, KeptRequests
 from gateway.server.outbound import Outbound
 from gateway.server.request_parser import HttpRequest
 from gateway.server.tasks import check_each
@@ -24,10 +28,15 @@ from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import UpstreamError
 from gateway.upstream.moments import Run
 from gateway.upstream.replica import Replica
-from gateway.wire.model_name import with_model
+from gateway.wire.echoing import Echoing
+from gateway.wire.next_prompt import compare, may_be_foreseen, next_prompt
 from gateway.wire.observer import observe
 from gateway.wire.prefill import may_be_prefilled, prefill_body
+from gateway.wire.said import Said
 from gateway.workflow.engine_order import BEHIND
+
+_MAX_BYTES: Final = 1 << 20
+"""Of a request whose next one is foreseen: to take a larger one apart holds others up for too long."""
 
 
 class Prefills:
@@ -38,33 +47,54 @@ class Prefills:
         outbound: Outbound,
         *,
         max_bytes: int,
+        foresees: bool,
     ) -> None:
-        """`replicas` may change."""
+        """`replicas` may change; `foresees`: answers are kept, too."""
         self._driver = driver
         self._replicas = replicas
         self._outbound = outbound
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._kept: OrderedDict[tuple[SessionId, ThreadId], HttpRequest] = OrderedDict()
+        self._foresees = foresees
+        self.kept = KeptRequests(max_bytes)
+        self.heads = Heads(max_bytes)
+        self._echoing = Echoing()
         self._under_way: dict[RequestId, Run] = {}
         self._answers: dict[UpstreamConnection, Replica] = {}
         """That have begun."""
 
-    def keep(self, session: SessionRef, request: HttpRequest, model: str | None = None) -> None:
+    def keep(
+        self,
+        turn: RequestId,
+        session: SessionRef,
+        request: HttpRequest,
+        facts: RequestFacts,
+        model: str | None = None,
+    ) -> Kept | None:
         """It is being answered; its client may go on with what the answer asks for. `model`: what it was sent
-        to instead of the one that it names."""
-        conversation = (session.session, session.thread)
-        before = self._kept.pop(conversation, None)
-        if before is not None:
-            self._bytes -= _size(before)
-        if not may_be_prefilled(request.head.visitor.endpoint.protocol):
-            return
-        body = request.body if model is None else with_model(request.body, model)
-        request = self._kept[conversation] = HttpRequest(request.head, body)  # theirs is emptied
-        self._bytes += _size(request)
-        while self._bytes > self._max_bytes:
-            _, oldest = self._kept.popitem(last=False)
-            self._bytes -= _size(oldest)
+        to instead of the one that it names. If something comes back here, `answered` is to be called once
+        that is over."""
+        if session.edge is Edge.SERVES:
+            return None  # the conversation goes on from the request before
+        if not may_be_prefilled(facts.protocol) or not facts.is_readable or request.head.facts.coding:
+            self.kept.drop((session.session, session.thread))
+            return None
+        kept, before = self.kept.replace(turn, session, request, facts)
+        kept.model = model
+        if not self._foresees or not may_be_foreseen(facts.protocol) or len(request.body) > _MAX_BYTES:
+            return None
+        kept.said, body = Said(), kept.request.body
+        goes_on_from = before if session.edge is Edge.CONTINUES else None
+        # No argument of the callback: the loop would write it into the log, should this fail.
+        self._driver.call_soon(lambda: self._learn(goes_on_from, body, kept, facts.model))
+        return kept
+
+    def answered(self, kept: Kept, *, is_whole: bool) -> None:
+        said = kept.said
+        assert said is not None
+        kept.is_answered = is_whole and said.is_whole
+        if kept.is_answered:
+            self.kept.grow(kept, said.size)
+        else:
+            kept.said = None
 
     def take(self, command: Prefill | StopPrefill) -> None:
         # Neither on the spot: the brain is in the midst of an event.
@@ -87,6 +117,18 @@ class Prefills:
         for run in tuple(self._under_way.values()):
             run.cancel()
 
+    def _learn(self, before: Kept | None, body: bytes, kept: Kept, model: str | None) -> None:
+        """`before`: the request that this body goes on from."""
+        if kept.agent:
+            self.heads.saw(kept.client, kept.agent, model, body)
+        if before is None or before.said is None or not before.is_answered:
+            return
+        client = before.client
+        manner = self._echoing.manner(client)
+        found = compare(client.protocol, before.request.body, before.said, manner, body)
+        if found is not None:
+            self._echoing.learn(client, found)
+
     def _begin(self, command: Prefill) -> None:
         found: list[Usage] = []
 
@@ -103,15 +145,15 @@ class Prefills:
 
     async def _compute(self, command: Prefill, found: list[Usage]) -> None:
         """Finds nothing if it was refused, or broke off, or nobody said how long it was."""
-        kept = self._kept.get((command.session, command.thread))
+        kept = self.kept.get(command.session, command.thread)
         replica = self._replicas.get(command.replica)
-        body = prefill_body(kept.body) if kept is not None else None
-        if kept is None or replica is None or body is None:
+        if kept is None or kept.turn != command.turn or replica is None:
+            return  # it has gone on, or there was no room for it
+        body = self._foreseen(kept, command.agent) if command.extends else prefill_body(kept.request.body)
+        if body is None:
             return
-        request, abilities = (
-            HttpRequest(kept.head, body),
-            self._driver.coordinator.fleet.abilities(replica.id),
-        )
+        request = HttpRequest(kept.request.head, body)
+        abilities = self._driver.coordinator.fleet.abilities(replica.id)
         chunks = self._outbound.chunks(
             request,
             replica,
@@ -120,6 +162,7 @@ class Prefills:
             is_readable=True,
             hint=command.hint,
             priority=self._outbound.priority(request, replica, abilities, BEHIND),
+            model=kept.model,
         )
         try:
             upstream = await replica.exchange(chunks, is_head_request=False, may_repeat=True)
@@ -128,8 +171,11 @@ class Prefills:
         is_whole = False
         self._answers[upstream] = replica
         try:
-            usage = await _read_usage(upstream, kept)
+            usage = await _read_usage(upstream, request)
             is_whole = True
+            assert upstream.head is not None
+            if command.extends and upstream.head.status == HTTPStatus.BAD_REQUEST:
+                self._echoing.refused(kept.client)
         except UpstreamError:
             return
         finally:
@@ -138,10 +184,17 @@ class Prefills:
         if usage is not None:
             found.append(usage)
 
-
-def _size(request: HttpRequest) -> int:
-    """Bytes; heads are shared within a connection, and counted all the same."""
-    return len(request.body) + sum(len(name) + len(value) for name, value in request.head.headers)
+    def _foreseen(self, kept: Kept, agent: int) -> bytes | None:
+        """What is known of the next request; None if that is too little, or was mostly wrong lately."""
+        client = kept.client
+        if not kept.is_answered or kept.said is None or not self._echoing.is_worth_it(client):
+            return None
+        head = None
+        if agent not in (0, kept.agent):
+            head = self.heads.get(client, agent)
+            if head is None:
+                return None
+        return next_prompt(client.protocol, kept.request.body, kept.said, self._echoing.manner(client), head)
 
 
 async def _read_usage(upstream: UpstreamConnection, request: HttpRequest) -> Usage | None:

@@ -6,6 +6,7 @@ its own. The calls of a conversation's last answer are made, but nobody waits fo
 those that start a sub-agent are played.
 """
 
+import math
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -16,12 +17,12 @@ import msgspec
 from gateway.domain.ids import SessionId, TenantId
 from gateway.domain.request import Claims, ExplicitId, RequestFacts, ToolCall, Transcript, Work
 from gateway.domain.request import Protocol as Wire
-from gateway.simulator.driver import Call
+from gateway.simulator.driver import Call, NextPrompt
 from gateway.simulator.hosts import ToolHost
 from gateway.simulator.kernel import Kernel
 from gateway.wire.explicit_ids import TURNPIKE_SCHEMA
 from gateway.workload.trace.content import ContentChain
-from gateway.workload.trace.format import ServiceClass, Session, Tool, TurnRef
+from gateway.workload.trace.format import ServiceClass, Session, Tool, Turn, TurnRef
 
 _BYTES_PER_TOKEN: Final = 4
 _MAIN: Final = "0"
@@ -53,6 +54,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
     content: ContentChain
     audience: Audience
     says_when_over: bool = True
+    dispatches_early: bool = False
+    """Tools start when their calls are complete, not when the answer is."""
 
 
 class Agent:
@@ -69,9 +72,6 @@ class Agent:
         self.final_first_token_s = 0.0
         self.end_s = 0.0
         self.known_as: SessionId | None = None
-        kind = zlib.crc32(session.agent_type.encode())
-        self.transcript = Transcript(agent=kind, agent_type=kind)
-        """Its system prompt says what kind of agent it is, and its client all else."""
         self._live_threads = 0
         self._was_ended_by_id = False
 
@@ -89,6 +89,11 @@ class Agent:
         if deadline_s is not None:
             left_s = max(_SOON_S, self.started_s + deadline_s - self.stage.kernel.now)
         return Claims(service_class=session.service_class.value if is_proactive else None, deadline_s=left_s)
+
+    def transcript(self, ref: TurnRef) -> Transcript:
+        """Its system prompt says what kind of agent it is, and its client all else."""
+        speaks = agent_of(self.session, ref)
+        return Transcript(agent=speaks, agent_type=speaks)
 
     def run_thread(self, number: int, ended: Callable[[], None] | None) -> None:
         self._live_threads += 1
@@ -133,6 +138,14 @@ class Agent:
         return not is_said and self.known_as is not None
 
 
+def agent_of(session: Session, ref: TurnRef) -> int:
+    """As `Transcript.agent`: of its kind, or of the system prompt that an orchestrator put there."""
+    thread = session.threads[ref.thread]
+    if any(turn.shared_key is not None for turn in thread.turns):
+        return zlib.crc32(f"{session.agent_type} {session.spoken_under(ref)[0]}".encode())
+    return zlib.crc32(session.agent_type.encode())
+
+
 class _Conversation:
     """One thread of a session: one call at a time."""
 
@@ -146,6 +159,8 @@ class _Conversation:
         self._open_tools = 0
         self._calls: tuple[ToolCall, ...] = ()
         """Of the last answer."""
+        self._begun: set[int] = set()
+        """Which of the answer's calls were made before it was complete."""
 
     def start(self) -> None:
         self._kernel.after(self._thread.turns[0].pause_s, self._ask)
@@ -157,8 +172,9 @@ class _Conversation:
         is_last = self._at == len(self._thread.turns) - 1
         self._at += 1
         self._calls = call.tool_calls
-        self._open_tools = 1  # this moment: no tool may be the last before all have begun
-        for tool in turn.tools:
+        for number, tool in enumerate(turn.tools):
+            if number in self._begun:
+                continue
             if not is_last:
                 self._open_tools += 1
                 self._begin(tool, self._tool_ended)
@@ -168,6 +184,15 @@ class _Conversation:
             self._agent.thread_ended(self._ended)
         else:
             self._tool_ended()
+
+    def reached(self, call: Call, tokens: int) -> None:
+        """As `Caller`: so much of the answer is there."""
+        turn = self._thread.turns[self._at]
+        for number, tool in enumerate(turn.tools):
+            if number not in self._begun and _mark(turn, tool) <= tokens:
+                self._begun.add(number)
+                self._open_tools += 1
+                self._begin(tool, self._tool_ended)
 
     def gave_up(self, call: Call) -> None:
         """As `Caller`."""
@@ -198,6 +223,8 @@ class _Conversation:
             return
         ref = TurnRef(self._number, self._at)
         turn = self._thread.turns[self._at]
+        self._open_tools = 1  # the answer: no tool may be the last before all have begun
+        self._begun.clear()
         results = tuple(call.id for call in self._calls)
         facts = RequestFacts(
             protocol=Wire.CHAT,
@@ -214,7 +241,7 @@ class _Conversation:
                 final=agent.is_final(ref),
             ),
             claims=agent.claims(),
-            transcript=agent.transcript,
+            transcript=agent.transcript(ref),
             echoed_ids=results,
             tool_result_ids=results,
             is_background=session.service_class is ServiceClass.PROACTIVE,
@@ -233,10 +260,35 @@ class _Conversation:
                 keys=partial(self._keys, ref),
                 tool_calls=calls,
                 caller=self,
+                marks=self._marks(turn),
+                next_prompt=self._next_prompt(ref),
+                nobodys_keys=partial(agent.stage.content.keys_of_nobody, f"{session.id} {ref}"),
             )
+        )
+
+    def _marks(self, turn: Turn) -> tuple[int, ...]:
+        if not self._agent.stage.dispatches_early or self._at == len(self._thread.turns) - 1:
+            return ()
+        marks = {_mark(turn, tool) for tool in turn.tools}
+        return tuple(sorted(mark for mark in marks if mark < turn.output_tokens))
+
+    def _next_prompt(self, ref: TurnRef) -> NextPrompt | None:
+        if self._at == len(self._thread.turns) - 1:
+            return None
+        session, following = self._agent.session, TurnRef(ref.thread, ref.turn + 1)
+        return NextPrompt(
+            ref=following,
+            tokens=max(1, self._thread.turns[following.turn].known_tokens),
+            agent=agent_of(session, following),
+            keys=partial(self._agent.stage.content.prompt_keys, session, following),
         )
 
     def _keys(self, ref: TurnRef) -> list[bytes]:
         content = self._agent.stage.content.begin(self._agent.session, ref)
         content.extend(self._thread.turns[ref.turn].output_tokens)
         return content.keys
+
+
+def _mark(turn: Turn, tool: Tool) -> int:
+    """Tokens of the answer behind which the call is complete."""
+    return math.ceil(tool.called_at * turn.output_tokens)

@@ -53,6 +53,8 @@ def _check_brain(brain: Brain) -> None:
     _require(not brain.live, f"the brain still knows {len(brain.live)} requests")
     if not isinstance(brain, Coordinator):
         return
+    for state in brain.fleet:
+        _require(not state.running + state.light, f"{state.facts.id} runs something, as the brain has it")
     try:
         check_books(brain)
     except AssertionError as error:

@@ -5,7 +5,7 @@ simulated engine; where that one answers with a refusal, this one plays the clie
 again when it was told to, as SDKs do, and gives up after so many times.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Protocol
 
 import msgspec
@@ -20,6 +20,7 @@ from gateway.simulator.brain import Brain
 from gateway.simulator.engine.turn import EngineTurn
 from gateway.simulator.kernel import Alarm, Kernel
 from gateway.simulator.patience import retry_after_s
+from gateway.workflow.engine_order import BEHIND
 from gateway.workload.trace.format import Session, TurnRef
 
 
@@ -28,6 +29,19 @@ class ClientConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Times a refused turn is asked again. SDKs stop at 2 unless told otherwise, coding agents at 10."""
     says_when_over: bool = True
     """Whether the gateway is told that a session is over; few real clients do."""
+    dispatches_early: bool = False
+    """A tool starts when its call is complete, not when the answer is."""
+
+
+class NextPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """What will be sent when a call's tools have ended, as far as it is known while they run."""
+
+    ref: TurnRef
+    tokens: int
+    agent: int
+    """As `Transcript.agent`."""
+    keys: Callable[[], Sequence[bytes]]
+    """Of the full blocks of the whole prompt."""
 
 
 class Call(msgspec.Struct, kw_only=True, eq=False):
@@ -42,6 +56,12 @@ class Call(msgspec.Struct, kw_only=True, eq=False):
     tool_calls: tuple[ToolCall, ...]
     """That its answer will carry."""
     caller: "Caller"
+    marks: tuple[int, ...] = ()
+    """Output tokens behind which calls are complete that are made at once."""
+    next_prompt: NextPrompt | None = None
+    """None if nothing follows."""
+    nobodys_keys: Callable[[int], Sequence[bytes]] | None = None
+    """Of so many tokens that stand nowhere."""
     arrived_s: float = 0.0
     dispatched_s: float = 0.0
     began_s: float = 0.0
@@ -60,6 +80,10 @@ class Caller(Protocol):
     """Who made a call."""
 
     def answered(self, call: Call) -> None: ...
+
+    def reached(self, call: Call, tokens: int) -> None:
+        """One of the call's marks."""
+        ...
 
     def gave_up(self, call: Call) -> None: ...
 
@@ -95,7 +119,7 @@ class Driver:
         self._running: dict[int, RequestId] = {}
         """By the number of the engine's turn."""
         self._turns = 0
-        self._paused: dict[SessionId, dict[ThreadId, EngineTurn]] = {}
+        self._paused: dict[SessionId, dict[ThreadId, tuple[EngineTurn, Call]]] = {}
         """The last turns of conversations whose tools run."""
         self._prefills: dict[int, tuple[RequestId, ReplicaId]] = {}
         """Of whose prompt and where, by the number of the engine's turn."""
@@ -147,9 +171,13 @@ class Driver:
         self.send(ev.ResponseStarted(request, 200))
         self.send(ev.FirstTokenSeen(request))
 
+    def reached(self, turn: EngineTurn, tokens: int) -> None:
+        call = self._calls[self._running[turn.number]]
+        call.caller.reached(call, tokens)
+
     def finished(self, turn: EngineTurn, *, cached_tokens: int, preemptions: int) -> None:
         if turn.number in self._prefills:
-            usage = Usage(prompt_tokens=turn.turn.input_tokens, cached_tokens=cached_tokens, output_tokens=1)
+            usage = Usage(prompt_tokens=turn.input_tokens, cached_tokens=cached_tokens, output_tokens=1)
             of, _ = self._prefills.pop(turn.number)
             self.send(ev.PrefillEnded(of, usage))
             return
@@ -170,7 +198,7 @@ class Driver:
             has_terminal=True,
         )
         if call.tool_calls and call.known_as is not None and call.thread is not None:
-            self._paused.setdefault(call.known_as, {})[call.thread] = turn
+            self._paused.setdefault(call.known_as, {})[call.thread] = turn, call
         self.send(ev.ResponseFinished(request, answer))
         call.caller.answered(call)
 
@@ -208,20 +236,30 @@ class Driver:
             submitted_s=self._kernel.now,
             hint=command.hint,
             priority=command.priority,
+            marks=call.marks,
         )
         self.engines[call.replica].submit(turn)
 
     def _prefill(self, command: Prefill) -> None:
-        last = self._paused.get(command.session, {}).get(command.thread)
-        if last is None:  # it is over, and did not say so
+        paused = self._paused.get(command.session, {}).get(command.thread)
+        if paused is None:  # it is over, and did not say so
             self._kernel.after(0.0, self.send, ev.PrefillEnded(command.turn, None))
             return
+        last, call = paused
         self._turns += 1
         self._prefills[self._turns] = (command.turn, command.replica)
         turn = msgspec.structs.replace(
-            last, number=self._turns, submitted_s=self._kernel.now, hint=command.hint, is_prefill=True
+            last,
+            number=self._turns,
+            submitted_s=self._kernel.now,
+            hint=command.hint,
+            priority=BEHIND,
+            is_prefill=True,
+            marks=(),
         )
         turn.began_s, turn.cached_tokens = None, 0
+        if command.extends:
+            _look_ahead(turn, call, command.agent or call.facts.transcript.agent)
         self.engines[command.replica].submit(turn)
 
     def _stop_prefill(self, of: RequestId) -> None:
@@ -256,3 +294,17 @@ class Driver:
     def _timer_fired(self) -> None:
         self._timer = None
         self.send(ev.TimerFired())
+
+
+def _look_ahead(turn: EngineTurn, call: Call, agent: int) -> None:
+    """Makes it one of the next turn's prompt, under that system prompt.
+
+    It is as much of it as is known, if the next turn will have that one; else a text as long that nobody will
+    send."""
+    following = call.next_prompt
+    if following is not None and following.agent == agent:
+        turn.ref, turn.known_tokens, turn.keys = following.ref, following.tokens, following.keys()
+    else:
+        assert call.nobodys_keys is not None
+        turn.known_tokens = turn.turn.input_tokens + turn.turn.output_tokens
+        turn.keys = call.nobodys_keys(turn.known_tokens)

@@ -100,6 +100,9 @@ class _Alone:
     def first_token(self, turn: EngineTurn) -> None:
         """As `TurnListener`."""
 
+    def reached(self, turn: EngineTurn, tokens: int) -> None:
+        """As `TurnListener`."""
+
     def finished(self, turn: EngineTurn, *, cached_tokens: int, preemptions: int) -> None:
         """As `TurnListener`."""
         call = self._calls.pop(turn.number)

@@ -152,6 +152,7 @@ class _Run:
             content=ContentChain(options.block_size),
             audience=self,
             says_when_over=client.says_when_over,
+            dispatches_early=client.dispatches_early,
         )
         self._arrivals: dict[int, float] = {}
         self._sampled = [_Sampled() for _ in self._engines]

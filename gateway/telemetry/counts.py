@@ -71,6 +71,8 @@ class Counts:
         self._window_updates: Counter[tuple[PoolId, str]] = Counter()
         self._replica_changes: Counter[tuple[ReplicaId, str]] = Counter()
         self._moves: Counter[str] = Counter()
+        self._ahead: Counter[str] = Counter()
+        self._ahead_tokens: Counter[str] = Counter()
         self._queue, self._tools, self._calls, self._ready, self._confidence = (
             Spread(),
             Spread(),
@@ -93,6 +95,7 @@ class Counts:
             rec.ToolEnd: lambda each: self._tools.add_ms([record.duration_ms for record in each]),
             rec.ToolTimed: lambda each: self._calls.add_ms([record.duration_ms for record in each]),
             rec.PrefixMoved: lambda each: self._moves.update([record.outcome for record in each]),
+            rec.PrefilledAhead: self._count_ahead,
             rec.Refused: lambda each: self._refusals.update([record.reason for record in each]),
             rec.WindowUpdated: lambda each: self._window_updates.update([(r.pool, r.reason) for r in each]),
             rec.ReplicaChanged: self._count_replica_changes,
@@ -140,6 +143,15 @@ class Counts:
         yield _counter(
             "prefix_moves", "Prefixes computed where their sessions were to go on", ["outcome"], self._moves
         )
+        yield _counter(
+            "prefill_ahead",
+            "Next prompts, as far as known, computed while tools ran",
+            ["outcome"],
+            self._ahead,
+        )
+        yield _counter(
+            "prefill_ahead_tokens", "Tokens of them, computed and found", ["what"], self._ahead_tokens
+        )
         yield histogram("queue_seconds", "Time in the waiting room", {(): self._queue})
         yield histogram(
             "launch_delay_seconds", "From submission to the first token", _by(self._first_token), ["replica"]
@@ -186,6 +198,13 @@ class Counts:
                 del table[key]
         self._first_token.pop(replica, None)
         self._durations.pop(replica, None)
+
+    def _count_ahead(self, records: list[rec.PrefilledAhead]) -> None:
+        self._ahead.update([record.outcome for record in records])
+        for record in records:
+            usage = record.usage
+            self._ahead_tokens["computed"] += (usage.prompt_tokens or 0) - (usage.cached_tokens or 0)
+            self._ahead_tokens["used"] += record.used_tokens
 
     def _count_replica_changes(self, records: list[rec.ReplicaChanged]) -> None:
         self._replica_changes.update([(record.replica, record.state) for record in records])

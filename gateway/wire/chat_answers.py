@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from gateway.wire.body import UNREADABLE
+from gateway.wire.said import Kind, Said
 from gateway.wire.sighting import ERROR_FINISH, MAX_CALLS, Sighting
 from gateway.wire.text_gap import TextGap, find_gap
 
@@ -23,6 +24,7 @@ _MAX_TRIES = 8
 _WHOLE = frozenset({"tool_calls", "stop", "function_call"})
 """Finish reasons of answers that are not cut short."""
 _NOTHING: tuple[object, ...] = (None, "", [], {})
+_THOUGHTS = ("reasoning", "reasoning_content")
 
 
 class _Function(msgspec.Struct):
@@ -43,15 +45,11 @@ class _Delta(msgspec.Struct):
 
     tool_calls: list[_Call] | None = None
     content: Any = None
-
-
-class _FirstDelta(_Delta):
-    """The same, as long as we look for the first token."""
-
     reasoning: Any = None
     reasoning_content: Any = None
     refusal: Any = None
     function_call: Any = None
+    audio: Any = None
 
 
 class _Choice(msgspec.Struct):
@@ -63,7 +61,7 @@ class _Choice(msgspec.Struct):
 
 
 class _FirstChoice(msgspec.Struct):
-    delta: _FirstDelta | None = None
+    delta: _Delta | None = None
     text: Any = None
 
 
@@ -104,6 +102,7 @@ class _FirstCompletion(msgspec.Struct):
 _COMPLETION = msgspec.json.Decoder(_Completion)
 _FIRST = msgspec.json.Decoder(_FirstCompletion)
 _TEXTS = msgspec.json.Decoder(list[_TextCompletion])
+_COMPLETIONS = msgspec.json.Decoder(list[_Completion])
 
 
 class ChatReader:
@@ -134,7 +133,18 @@ class ChatReader:
         return is_dull
 
     def read_dull(self, block: bytes, sighting: Sighting) -> None:
-        sighting.add_text(_text_of(block) if self._text is None else self._text)
+        said = sighting.said
+        if self._text is not None:
+            sighting.add_text(self._text)
+            if said is not None:
+                said.add(Kind.TEXT, Kind.TEXT, self._text)
+            return
+        text = _text_of(block)
+        completions = _COMPLETIONS.decode(_listed(block)) if said is not None else ()
+        sighting.add_text(text)  # what cannot be read is read again, event by event
+        for completion in completions:
+            for choice in completion.choices or ():
+                _keep(choice, said)
 
     def read_event(self, data: bytes, sighting: Sighting) -> None:
         if data.strip() == _DONE:
@@ -154,6 +164,7 @@ class ChatReader:
             if not choice.index:  # of several answers to one question, a client goes on with the first
                 said = choice.text if message is None else message.content
                 sighting.add_text(said if type(said) is str else read_said(said))
+                _keep(choice, sighting.said)
             if message is not None and message.tool_calls:
                 read_call = self._read_piece if choice.delta is not None else _read_call
                 for call in message.tool_calls:
@@ -179,6 +190,8 @@ class ChatReader:
         key = (place, call_id)
         sighting.add_call(call_id, name, key=key, is_json=call.custom is None)
         _read_arguments(key, function, sighting)
+        if sighting.said is not None and not choice:
+            _keep_call(key, call, call_id, sighting.said)
 
     def _close_calls(self, choice: int, sighting: Sighting) -> None:
         """Those of this choice without arguments, or with such as are no object."""
@@ -189,10 +202,38 @@ class ChatReader:
 
 def _text_of(events: bytes) -> str:
     """What dull events say. Raises one of `body.UNREADABLE`."""
-    # No line end stands inside JSON that is on one line: what this replaces is between two events.
-    listed = b"[%s]" % events.removeprefix(_DATA).removesuffix(b"\n\n").replace(b"\n\n" + _DATA, b",")
-    choices = [choice for each in _TEXTS.decode(listed) for choice in each.choices or () if not choice.index]
+    completions = _TEXTS.decode(_listed(events))
+    choices = [choice for each in completions for choice in each.choices or () if not choice.index]
     return "".join([(choice.delta.content if choice.delta else choice.text) or "" for choice in choices])
+
+
+def _listed(events: bytes) -> bytes:
+    # No line end stands inside JSON that is on one line: what this replaces is between two events.
+    return b"[%s]" % events.removeprefix(_DATA).removesuffix(b"\n\n").replace(b"\n\n" + _DATA, b",")
+
+
+def _keep(choice: _Choice, said: Said | None) -> None:
+    """What a choice says beside its calls."""
+    message = choice.delta or choice.message
+    if said is None or choice.index or message is None:
+        return
+    if any(each not in _NOTHING for each in (message.refusal, message.function_call, message.audio)):
+        said.give_up()
+    for field in _THOUGHTS:
+        thought = getattr(message, field)
+        if type(thought) is str and thought:
+            said.add(field, Kind.THOUGHT, thought, field=field)
+    if message.content not in _NOTHING:
+        said.add(Kind.TEXT, Kind.TEXT, read_said(message.content))
+
+
+def _keep_call(place: object, call: _Call, call_id: str | None, said: Said) -> None:
+    function = call.function
+    name, piece = (function.name, function.arguments) if function is not None else (None, None)
+    if call.custom is not None or not isinstance(piece, str | None):
+        said.give_up()
+    else:
+        said.add(place, Kind.CALL, piece, id=call_id, name=name)
 
 
 def _find_gap(events: bytes) -> TextGap | None:
@@ -219,6 +260,8 @@ def _read_call(choice: int, call: _Call, sighting: Sighting) -> None:
         sighting.add_call(call.id, function.name, key=key, is_json=call.custom is None)
         _read_arguments(key, function, sighting)
         sighting.close_call(key)
+        if sighting.said is not None and not choice:
+            _keep_call(call.id, call, call.id, sighting.said)
 
 
 def _read_arguments(call: object, function: _Function, sighting: Sighting) -> None:
@@ -241,7 +284,7 @@ def read_said(content: object) -> str | None:
 
 
 def _has_content(choice: _FirstChoice) -> bool:
-    delta = choice.delta or _FirstDelta()
+    delta = choice.delta or _Delta()
     if delta.tool_calls:
         return True
     parts = (

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.wire.body import ABSENT
+from gateway.wire.said import Kind, Said
 from gateway.wire.sighting import ERROR_FINISH, Sighting
 
 
@@ -22,6 +23,8 @@ class _Block(msgspec.Struct):
     id: str | None = None
     name: str | None = None
     text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
     input: Raw = ABSENT
 
 
@@ -34,8 +37,11 @@ class _Message(msgspec.Struct):
 
 class _Delta(msgspec.Struct):
     stop_reason: str | None = None
+    type: str | None = None
     text: str | None = None
     partial_json: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
 
 
 class _Event(msgspec.Struct):
@@ -72,8 +78,12 @@ class MessagesReader:
                 if event.delta is not None:
                     sighting.add_text(event.delta.text)
                     sighting.add_arguments(event.index, event.delta.partial_json)
+                    if sighting.said is not None:
+                        _keep_piece(event.index, event.delta, sighting.said)
             case "content_block_start" if event.content_block is not None:
                 self._read_block(event.content_block, sighting, key=event.index)
+                if sighting.said is not None:
+                    _keep_block(event.index, event.content_block, sighting.said)
             case "content_block_stop":
                 sighting.close_call(event.index)
             case "message_start" if event.message is not None:
@@ -91,9 +101,11 @@ class MessagesReader:
 
     def read_body(self, data: bytes, sighting: Sighting) -> None:
         message = _MESSAGE.decode(data)
-        for block in message.content or ():
+        for place, block in enumerate(message.content or ()):
             self._read_block(block, sighting)
             sighting.close_call(block.id)
+            if sighting.said is not None:
+                _keep_block(place, block, sighting.said)
         self._read_stop(ERROR_FINISH if message.type == "error" else message.stop_reason, sighting)
         self._read_usage(message.usage, sighting)
         sighting.has_first_token = sighting.has_terminal = True
@@ -125,3 +137,30 @@ class MessagesReader:
         if prompt_tokens is not None:
             prompt_tokens += (merged.cache_read_input_tokens or 0) + (merged.cache_creation_input_tokens or 0)
         sighting.merge_usage(prompt_tokens, merged.cache_read_input_tokens, merged.output_tokens)
+
+
+def _keep_block(place: int | None, block: _Block, said: Said) -> None:
+    match block.type:
+        case "text":
+            said.add(place, Kind.TEXT, block.text)
+        case "thinking":
+            said.add(place, Kind.THOUGHT, block.thinking, signature=block.signature)
+        case "tool_use":
+            arguments = bytes(block.input).decode() if bytes(block.input) not in _NO_INPUT else None
+            said.add(place, Kind.CALL, arguments, id=block.id, name=block.name)
+        case _:
+            said.give_up()
+
+
+def _keep_piece(place: int | None, delta: _Delta, said: Said) -> None:
+    match delta.type:
+        case "text_delta":
+            said.add(place, Kind.TEXT, delta.text)
+        case "thinking_delta":
+            said.add(place, Kind.THOUGHT, delta.thinking)
+        case "signature_delta":
+            said.add(place, Kind.THOUGHT, signature=delta.signature)
+        case "input_json_delta":
+            said.add(place, Kind.CALL, delta.partial_json)
+        case _:
+            said.give_up()

@@ -15,6 +15,7 @@ from gateway.wire.chat_answers import ChatReader
 from gateway.wire.inflate import INFLATABLE, Inflater, InflationError
 from gateway.wire.messages_answers import MessagesReader
 from gateway.wire.responses_answers import ResponsesReader
+from gateway.wire.said import Said
 from gateway.wire.sighting import AnswerReader, Sighting
 from gateway.wire.sse import EventSplitter, event_data
 
@@ -59,6 +60,9 @@ class ResponseObserver(Interface):
     def is_stream(self) -> bool:
         """It sees an answer grow, so that what it sees first came first."""
 
+    def tell(self, said: Said) -> None:
+        """What the answer says goes there, too; to be called before the first chunk."""
+
     def feed(self, chunk: bytes) -> bool:
         """The next bytes of the body. False if they plainly brought no milestone."""
 
@@ -67,10 +71,19 @@ class ResponseObserver(Interface):
 
 
 def observe(
-    protocol: Protocol, work: Work, content_type: str, content_encoding: str | None
+    protocol: Protocol,
+    work: Work,
+    content_type: str,
+    content_encoding: str | None,
+    *,
+    said: Said | None = None,
 ) -> ResponseObserver:
-    """An observer for an answer with these header fields; one that sees nothing if we cannot read it."""
-    return _choose(protocol, work, content_type, content_encoding)()
+    """An observer for an answer with these header fields; one that sees nothing if we cannot read it. `said`:
+    told what the answer says."""
+    observer = _choose(protocol, work, content_type, content_encoding)()
+    if said is not None:
+        observer.tell(said)
+    return observer
 
 
 @lru_cache(256)
@@ -134,6 +147,17 @@ class _Observer:
     @property
     def state_ids(self) -> list[str]:
         return self._sighting.state_ids
+
+    def tell(self, said: Said) -> None:
+        self._sighting.said = said
+
+    def _begin(self) -> None:
+        """Nothing was seen, after all."""
+        said = self._sighting.said
+        self._sighting = Sighting()
+        if said is not None:
+            said.begin()
+            self._sighting.said = said
 
     def _answer(self, status: int) -> Answer:
         # An error says nothing about the session: what it mentions was not made.
@@ -213,7 +237,7 @@ class BodyObserver(_Observer):
         self._seen_bytes += len(chunk)
         if self._seen_bytes > MAX_BODY_BYTES:
             self._pieces.clear()
-            self._sighting = Sighting()
+            self._begin()
             return False
         self._pieces.append(chunk)
         # It may be complete. If it hardly ever is, it is read at the end alone.
@@ -231,7 +255,7 @@ class BodyObserver(_Observer):
 
     def _read(self) -> None:
         if self._read_bytes:
-            self._sighting = Sighting()
+            self._begin()
         self._read_bytes = self._seen_bytes
         if len(self._pieces) > 1:
             self._pieces = [b"".join(self._pieces)]
@@ -241,7 +265,7 @@ class BodyObserver(_Observer):
         try:
             self._make_reader().read_body(data, self._sighting)
         except UNREADABLE:
-            self._sighting = Sighting()
+            self._begin()
 
 
 def _is_dense(data: bytes) -> bool:
@@ -281,6 +305,9 @@ class InflatingObserver:
     @property
     def state_ids(self) -> list[str]:
         return self._inner.state_ids
+
+    def tell(self, said: Said) -> None:
+        self._inner.tell(said)
 
     def feed(self, chunk: bytes) -> bool:
         if self._inflater is None:

@@ -4,6 +4,7 @@ Whatever shapes the prompt stays as its client wrote it; what shapes the answer 
 token an error.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -32,5 +33,10 @@ def prefill_body(body: bytes) -> bytes | None:
         fields = _body.decode(body)
     except UNREADABLE:
         return None
+    return msgspec.json.encode(for_one_token(fields))
+
+
+def for_one_token(fields: Mapping[str, Raw]) -> dict[str, Raw]:
+    """The fields of a body, of a request for its prompt."""
     kept = {name: value for name, value in fields.items() if name not in _NOT_FOR_ONE_TOKEN}
-    return msgspec.json.encode({**kept, "max_tokens": _ONE, "stream": _FALSE})
+    return {**kept, "max_tokens": _ONE, "stream": _FALSE}

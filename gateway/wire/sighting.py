@@ -9,6 +9,7 @@ from gateway.domain.ids import clean_name, is_well_formed_id
 from gateway.domain.request import Answer, ToolCall, Usage, Utterance
 from gateway.wire.hashing import text_hash
 from gateway.wire.items import as_run, without_thought
+from gateway.wire.said import Said
 from gateway.wire.spoken import SpokenWords
 
 MAX_CALLS = 1024
@@ -35,6 +36,8 @@ class Sighting:
     has_terminal = False
     usage = Usage()
     finish_reason: str | None = None
+    said: Said | None = None
+    """Told all that the answer says, if somebody wants to know."""
 
     def __init__(self) -> None:
         self.tool_calls: list[ToolCall] = []

@@ -85,6 +85,15 @@ class Predictor:
             self._service.add(ref.session, computed, now=now)
         return self.conversations.answered(ref, facts, answer, now=now)
 
+    def behind(self, ref: SessionRef) -> tuple[int, StepPrediction] | None:
+        """The type of its conversation, and what is expected behind the last step.
+
+        None while another one is on its way."""
+        known = self.conversations.thread(ref.thread) if ref.edge is not Edge.SERVES else None
+        if known is None or known.step is None or known.is_live or known.has_gone_on:
+            return None
+        return known.agent.key, self.conversations.predict(known, known.step)
+
     def doubted(
         self, ref: SessionRef, turn: RequestId, facts: RequestFacts, answer: Answer, *, now: float
     ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from gateway.domain.request import Protocol, Work
 from gateway.wire.observer import observe
+from gateway.wire.said import Said
 from tests.fuzz.mutation import mutate, pieces, value
 
 _DELTAS: tuple[Any, ...] = (
@@ -65,13 +66,15 @@ def make(rng: random.Random) -> tuple[Protocol, str, list[bytes]]:
 
 
 def _observed(protocol: Protocol, kind: str, fed: list[bytes]) -> tuple[Any, ...]:
-    observer = observe(protocol, Work.GENERATE, kind, None)
+    said = Said()
+    observer = observe(protocol, Work.GENERATE, kind, None, said=said)
     for piece in fed:
         observer.feed(piece)
     answer = observer.answer(200)
     closed = [(call, observer.arguments_of(at)) for at, call in enumerate(observer.closed_calls)]
-    milestones = observer.has_first_token, observer.has_terminal
-    return answer, *milestones, observer.tool_calls, closed, observer.state_ids
+    parts = [(each.kind, each.data, each.id, each.name, each.field, each.signature) for each in said.parts]
+    seen = (observer.has_first_token, observer.has_terminal, observer.tool_calls, closed, observer.state_ids)
+    return (answer, *seen, parts, said.is_known)
 
 
 def check(given: tuple[Protocol, str, list[bytes]]) -> None:

@@ -68,7 +68,7 @@ def _forged(rng: random.Random) -> str:
     )
 
 
-def _turn(rng: random.Random) -> dict[str, Any]:
+def turn(rng: random.Random) -> dict[str, Any]:
     call = {
         "id": rng.choice(WORDS),
         "type": "function",
@@ -92,7 +92,7 @@ def _turn(rng: random.Random) -> dict[str, Any]:
 def _member(rng: random.Random) -> tuple[str, Any]:
     field = rng.choice(_TOP)
     if field in ("messages", "input") and rng.randrange(6):
-        return field, [_turn(rng) for _ in range(rng.randrange(5))]
+        return field, [turn(rng) for _ in range(rng.randrange(5))]
     if field == "vllm_xargs" and rng.randrange(6):
         return field, spelt(
             rng, [("turnpike", _forged(rng)), ("mine", 1), ("turnpike", _forged(rng))][rng.randrange(3) :]

@@ -4,7 +4,18 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.fuzz import answers, bodies, configs, heads, hint_texts, mcp_messages, neighbours, proxies, spans
+from tests.fuzz import (
+    answers,
+    bodies,
+    configs,
+    echoes,
+    heads,
+    hint_texts,
+    mcp_messages,
+    neighbours,
+    proxies,
+    spans,
+)
 
 
 class Target(NamedTuple):
@@ -21,6 +32,7 @@ TARGETS = (
     Target("heads", heads.make, heads.check),
     Target("bodies", bodies.make, bodies.check),
     Target("answers", answers.make, answers.check),
+    Target("echoes", echoes.make, echoes.check),
     Target("hints", hint_texts.make, hint_texts.check),
     Target("mcp", mcp_messages.make, mcp_messages.check),
     Target("spans", spans.make, spans.check),

@@ -108,10 +108,15 @@ async def stolen(
     *,
     upstream: dict[str, Any] | None = None,
     models: tuple[dict[str, Any], ...] = (),
-    **settings: Any,
+    **kept: Any,
 ) -> Stolen:
-    stealing = STEALS | settings
-    bench = await start(replicas=2, routing={"stealing": stealing}, upstream=upstream or {}, models=models)
+    bench = await start(
+        replicas=2,
+        routing={"stealing": STEALS},
+        prefill_ahead=kept,
+        upstream=upstream or {},
+        models=models,
+    )
     play = Stolen(bench, prefill or sends(answer()))
     try:
         await play.happens()
@@ -199,10 +204,10 @@ async def test_an_answer_in_pieces_is_read_to_its_end(start):
 async def test_what_is_kept_is_bounded(start):
     play = await stolen(start, kept_bytes=300)
     assert play.moves == ["failed"] and not play.prefills
-    kept = play.bench.gateway._prefills
-    assert kept is not None
-    bodies = sum(len(each.body) for each in kept._kept.values())
-    assert bodies < kept._bytes <= 300, "heads count, too"
+    prefills = play.bench.gateway._prefills
+    assert prefills is not None
+    bodies = sum(len(each.request.body) for each in prefills.kept)
+    assert bodies < prefills.kept.bytes <= 300, "heads count, too"
     assert (await play.went_on()).get(b"x-turnpike-replica") == b"default-0"
 
 

@@ -22,6 +22,9 @@ class Log:
     def first_token(self, turn: EngineTurn) -> None:
         self.events.append((self._kernel.now, "first token", turn.number))
 
+    def reached(self, turn: EngineTurn, tokens: int) -> None:
+        self.events.append((self._kernel.now, "reached", turn.number, tokens))
+
     def finished(self, turn: EngineTurn, *, cached_tokens: int, preemptions: int) -> None:
         self.events.append((self._kernel.now, "finished", turn.number, cached_tokens, preemptions))
 

@@ -165,6 +165,23 @@ def test_the_lowest_rank_is_overwritten_first() -> None:
             assert (bench.play()[4][1] == 40) == (text == kept)
 
 
+def test_what_prompts_of_several_sessions_open_with_may_be_kept_for_last() -> None:
+    class KeepNew(EnginePolicy):
+        def eviction_rank(self, turn: EngineTurn, *, now: float) -> float:
+            return turn.submitted_s
+
+    class KeepOpenings(KeepNew):
+        keeps_openings = True
+
+    for policy, found in ((KeepNew(), 0), (KeepOpenings(), 40)):
+        bench = Bench(100, policy)
+        bench.ask(1, 0, 40, text="a")  # all of it is an opening
+        bench.ask(2, 5, 40)
+        bench.ask(3, 10, 57)
+        bench.ask(4, 20, 40, text="a")
+        assert bench.play()[4][1] == found
+
+
 def test_priorities_and_the_order_of_those_that_wait() -> None:
     class NewestFirst(EnginePolicy):
         def priority(self, turn: EngineTurn, *, now: float) -> int:

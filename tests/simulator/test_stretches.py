@@ -45,6 +45,7 @@ def run(turns: list[tuple[float, int, int, int]], blocks: int, looks: list[float
     (engine,) = build_engines([spec], engine_options, kernel=kernel, listener=log, seed=1)
     for number, (when_s, prompt, output, shared) in enumerate(turns):
         turn = make_turn(number, prompt, output, shared, block_size=BLOCK, now=when_s)
+        turn.marks = (output // 3 + 1, output // 2 + 1) if number % 2 and output > 6 else ()
         kernel.at(when_s, engine.submit, turn)
     for when_s in looks:
         kernel.at(when_s, engine.settle)
@@ -75,6 +76,17 @@ def test_the_same_as_single_steps(
     assert jumped == stepped
     assert passes <= single_passes
     assert busy_s == pytest.approx(single_busy_s)
+
+
+def test_marks_are_told_with_the_token_that_reaches_them() -> None:
+    turns = [(0.0, 100, 3, 0), (0.0, 100, 120, 0)]
+    events, *_ = run(turns, 100, [])
+    [first] = [event[0] for event in events if event[1:] == ("first token", 1)]
+    [end] = [event[0] for event in events if event[1:3] == ("finished", 1)]
+    reached = [(event[0], event[3]) for event in events if event[1] == "reached"]
+    assert [tokens for _, tokens in reached] == [41, 61]
+    for at_s, tokens in reached:
+        assert (at_s - first) / (end - first) == pytest.approx((tokens - 1) / 119, rel=0.1)
 
 
 def test_there_are_preemptions_in_such_runs() -> None:

@@ -58,6 +58,9 @@ def test_records_are_counted():
         rec.PrefixMoved(
             **THERE, thread=ThreadId("1"), origin=REPLICA, outcome="late", usage=USAGE, duration_ms=1.0
         ),
+        rec.PrefilledAhead(
+            **THERE, thread=ThreadId("1"), outcome="used", usage=USAGE, used_tokens=5, duration_ms=1.0
+        ),
         strange,
     ])  # fmt: skip
     told = text(counts)
@@ -75,6 +78,9 @@ def test_records_are_counted():
         'turnpike_records_total{type="gpu_1st_token"} 2.0',
         'turnpike_records_total{type="strange"} 1.0',
         'turnpike_prefix_moves_total{outcome="late"} 1.0',
+        'turnpike_prefill_ahead_total{outcome="used"} 1.0',
+        'turnpike_prefill_ahead_tokens_total{what="computed"} 6.0',
+        'turnpike_prefill_ahead_tokens_total{what="used"} 5.0',
         "turnpike_queue_seconds_sum 1.5",
         'turnpike_queue_seconds_bucket{le="1.0"} 0.0',
         'turnpike_queue_seconds_bucket{le="3.0"} 1.0',

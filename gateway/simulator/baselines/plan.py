@@ -59,6 +59,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """In which order sessions that wait enter, by name; None for that of their arrival."""
     foresee: Callable[[Session], None] | None = None
     """Told of every session before it arrives, if the policy is clairvoyant."""
+    dispatches_early: bool = False
+    """Clients start tools while the answer that calls them is decoded."""
 
     @classmethod
     def of(cls, fleet: FleetSpec, options: EngineOptions | None = None) -> Self:
@@ -86,9 +88,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             tokens[str(name)] = (blocks - 1) * block_size  # vLLM keeps one for itself
         return tokens
 
-    def with_brain(self, brain: Callable[[FleetSpec], Brain]) -> Self:
+    def with_brain(
+        self, brain: Callable[[FleetSpec], Brain], foresee: Callable[[Session], None] | None = None
+    ) -> Self:
         _refuse(self.brain or self.placement or self.window, "gateway")
-        return msgspec.structs.replace(self, brain=brain)
+        return msgspec.structs.replace(self, brain=brain, foresee=foresee)
 
     def with_placement(self, placement: Callable[[], Placement]) -> Self:
         _refuse(self.brain or self.placement or self.window, "gateway")

@@ -5,6 +5,7 @@ from typing import Final
 from gateway.simulator.baselines.belady import BELADY
 from gateway.simulator.baselines.by_order import OLDEST_FIRST, SMALLEST_FIRST
 from gateway.simulator.baselines.continuum import CONTINUUM, CONTINUUM_DYNAMIC
+from gateway.simulator.baselines.dispatch import DISPATCH
 from gateway.simulator.baselines.edf import EDF
 from gateway.simulator.baselines.infercept import INFERCEPT
 from gateway.simulator.baselines.infinite_kv import INFINITE_KV
@@ -27,6 +28,7 @@ RECIPES: Final = {
         STOCK,
         AFFINITY,
         OFFLOAD,
+        DISPATCH,
         PLUGIN,
         PLAS,
         INFERCEPT,

@@ -62,7 +62,8 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
             raise SimulatorError(f"turnpike: {error}") from None
         stealing = msgspec.structs.replace(config.routing.stealing, enabled=values["stealing"] == "on")
         routing = msgspec.structs.replace(config.routing, stealing=stealing)
-        config = msgspec.structs.replace(config, admission=checked, routing=routing)
+        ahead = msgspec.structs.replace(config.prefill_ahead, enabled=values["ahead"] == "on")
+        config = msgspec.structs.replace(config, admission=checked, routing=routing, prefill_ahead=ahead)
 
         count = int(values["gateways"])
         are_taught = count > 1 and bool(values["shares"]) and bool(values["lessons"])
@@ -121,6 +122,12 @@ TURNPIKE = Recipe(
             default="off",
             sweep=("off",),
             meaning="`on`: replicas that idle take sessions over",
+        ),
+        Knob(
+            name="ahead",
+            default="off",
+            sweep=("off",),
+            meaning="`on`: the next prompt is computed while tools run, if its system prompt is foreseen",
         ),
         Knob(
             name="engines",

@@ -33,9 +33,10 @@ class _Left(msgspec.Struct, eq=False):
 
 
 class Eviction:
-    def __init__(self, scheduler: Any, policy: EnginePolicy, kernel: Kernel) -> None:
+    def __init__(self, scheduler: Any, policy: EnginePolicy, kernel: Kernel, block_size: int) -> None:
         self._policy = policy
         self._kernel = kernel
+        self._block_size = block_size
         self._pool = scheduler.kv_cache_manager.block_pool
         self._left: dict[tuple[str, int], _Left] = {}
         self._shares: Counter[_Share] = Counter()
@@ -49,6 +50,9 @@ class Eviction:
 
     def ended(self, turn: EngineTurn, blocks: list[Any]) -> None:
         """A turn ended; its blocks are about to be freed."""
+        if self._policy.keeps_openings:
+            _, opening_tokens = turn.session.spoken_under(turn.ref)
+            blocks = blocks[opening_tokens // self._block_size :]
         hashed = [(block, block.block_hash) for block in blocks if block.block_hash is not None]
         for block, _ in hashed:
             self._chosen.pop(block.block_id, None)

@@ -38,7 +38,7 @@ class Front:
         """Turns that the engine does not have yet."""
 
     def submit(self, turn: EngineTurn) -> None:
-        cost_s = self._costs.request_s + self._costs.prompt_token_s * turn.turn.input_tokens
+        cost_s = self._costs.request_s + self._costs.prompt_token_s * turn.input_tokens
         self._free_s = max(self._kernel.now, self._free_s) + cost_s
         self._here[turn.number] = self._kernel.at(self._free_s, self._hand_on, turn)
 

@@ -27,6 +27,8 @@ class EnginePolicy:
 
     waiting_grace_s: float = 1.0
     """So long do retained blocks keep a waiting request out, if others run."""
+    keeps_openings: bool = False
+    """With `eviction_rank`: texts that prompts of several sessions open with are overwritten last."""
     kv_used: Callable[[], float] = staticmethod(lambda: 0.0)
     """Share of the engine's blocks that are held; the engine sets it."""
 

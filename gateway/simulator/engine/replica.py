@@ -53,6 +53,8 @@ class ReplicaEngine:
         self._policy = options.policy() if options.policy is not None else None
         self._has_priorities = overridden(self._policy, "priority")
         self._work: dict[int, Work] = {}
+        self._are_marked = False
+        """Some turn had marks."""
         self._alarm: Alarm | None = None
         """At the end of the step or stretch that is going on, or where one begins; None while idle."""
         self._ends: list[float] = []
@@ -84,6 +86,7 @@ class ReplicaEngine:
             priority = self._policy.priority(turn, now=now)
         request = build_request(turn, block_size=self._block_size, priority=priority)
         self._work[turn.number] = Work(turn, request)
+        self._are_marked = self._are_marked or bool(turn.marks)
         self.scheduler.add_request(request)
         if self._alarm is None or self._is_resting:
             self._begin_now()
@@ -235,10 +238,18 @@ class ReplicaEngine:
             if not each.has_token:
                 each.has_token = True
                 self._listener.first_token(each.turn)
+            if each.turn.marks:
+                self._tell_marks(each)
             if each.request.is_finished():
                 self._is_head_refused = False
                 self._finished(each)
         self._begin()
+
+    def _tell_marks(self, work: Work) -> None:
+        while (missing := work.to_mark()) is not None and missing <= 0:
+            tokens = work.turn.marks[work.marks]
+            work.marks += 1
+            self._listener.reached(work.turn, tokens)
 
     def _finished(self, work: Work) -> None:
         del self._work[work.turn.number]
@@ -275,6 +286,9 @@ class ReplicaEngine:
         steps = limit(running, self._pool.get_num_free_blocks(), self._block_size)
         if self._tier is not None:
             steps = min(steps, within_blocks(running, self._block_size))  # what is full is stored at once
+        if self._are_marked:
+            missing = [each.to_mark() for each in self._work.values() if each.has_token]
+            steps = min([steps, *(tokens for tokens in missing if tokens is not None)])
         if steps < 1:
             return False
         context = sum(request.num_computed_tokens for request in running)
@@ -296,6 +310,9 @@ class ReplicaEngine:
     def _end_stretch(self) -> None:
         self._carry_out(len(self._ends))
         self._ends = []
+        if self._are_marked:
+            for request in tuple(self.scheduler.running):
+                self._tell_marks(self._work[request.request_id])
         self._begin()
 
     def _cut(self) -> None:
@@ -376,7 +393,7 @@ class ReplicaEngine:
                 after_release=self._blocks_were_released,
             )
         if overridden(policy, "eviction_rank"):
-            self._eviction = Eviction(scheduler, policy, self._kernel)
+            self._eviction = Eviction(scheduler, policy, self._kernel, self._block_size)
         if self._retention is not None or self._eviction is not None:
             self._free_blocks = scheduler._free_blocks  # noqa: SLF001 - the seam, in vLLM 0.29 to 0.33
             scheduler._free_blocks = self._turn_ended  # noqa: SLF001

@@ -118,7 +118,7 @@ def build_request(turn: EngineTurn, *, block_size: int, priority: int) -> Any:
     """A request of the turn's length, with its number for an id: numbers hash the same in every process."""
     request = Request(
         turn.number,
-        bytearray(turn.turn.input_tokens),  # as a list of token ids, in an eighth of the memory
+        bytearray(turn.input_tokens),  # as a list of token ids, in an eighth of the memory
         _SAMPLING if turn.hint is None else _with_hint(turn.hint),
         None,
         arrival_time=turn.submitted_s,

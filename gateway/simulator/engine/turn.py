@@ -24,10 +24,18 @@ class EngineTurn(msgspec.Struct, kw_only=True, eq=False):
     """For engines with `SchedulingPolicy.PRIORITY`; the lowest runs first."""
     is_prefill: bool = False
     """Only its prompt is to be computed."""
+    known_tokens: int | None = None
+    """Of the prompt, if only so much of it is known."""
+    marks: tuple[int, ...] = ()
+    """Rising numbers of output tokens; whoever sent it is told when there are so many."""
     began_s: float | None = None
     """When it first ran; set by the engine."""
     cached_tokens: int = 0
     """Of its prompt, when it first ran; set by the engine."""
+
+    @property
+    def input_tokens(self) -> int:
+        return self.turn.input_tokens if self.known_tokens is None else self.known_tokens
 
     @property
     def output_tokens(self) -> int:
@@ -47,5 +55,8 @@ class TurnListener(Protocol):
     """Who sent a turn to an engine. Called at the time when it happens."""
 
     def first_token(self, turn: EngineTurn) -> None: ...
+
+    def reached(self, turn: EngineTurn, tokens: int) -> None:
+        """One of its marks."""
 
     def finished(self, turn: EngineTurn, *, cached_tokens: int, preemptions: int) -> None: ...

@@ -15,6 +15,14 @@ class Work(msgspec.Struct, eq=False):
     cached_tokens: int | None = None
     """None until it runs."""
     has_token: bool = False
+    marks: int = 0
+    """Of the turn's: how many were told."""
+
+    def to_mark(self) -> int | None:
+        """Output tokens until the next one; None if there is none."""
+        if self.marks == len(self.turn.marks):
+            return None
+        return int(self.turn.marks[self.marks] - self.request.num_output_tokens)
 
 
 class EngineCounts(msgspec.Struct):

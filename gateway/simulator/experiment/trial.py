@@ -85,7 +85,11 @@ class Trials:
             plan.fleet,
             plan.make_brain,
             options=plan.options,
-            client=ClientConfig(max_retries=setting.max_retries, says_when_over=setting.says_when_over),
+            client=ClientConfig(
+                max_retries=setting.max_retries,
+                says_when_over=setting.says_when_over,
+                dispatches_early=plan.dispatches_early,
+            ),
             seed=trial.seed,
             sink=measures,
             sample_every_s=max(1.0, sessions[-1].arrival_s / _LOOKS),

@@ -24,13 +24,13 @@ class Prompts:
         """By session and turn: its prompt with its answer behind it."""
 
     def prompt(self, session: Session, ref: TurnRef) -> list[int]:
-        thread = session.threads[ref.thread]
-        turn = thread.turns[ref.turn]
+        turn = session.threads[ref.thread].turns[ref.turn]
         tokens: list[int] = []
         if turn.prefix_of is not None:
             tokens += self._said[session.id][turn.prefix_of][: turn.prefix_tokens]
-        elif ref.turn == 0 and thread.shared_tokens:
-            tokens += self._text(f"shared {thread.shared_key}", thread.shared_tokens)
+        key, shared_tokens = session.opening(ref)
+        if shared_tokens:
+            tokens += self._text(f"shared {key}", shared_tokens)
         tokens += self._text(f"in {session.id} {ref.thread} {ref.turn}", turn.input_tokens - len(tokens))
         return tokens
 

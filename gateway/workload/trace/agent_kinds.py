@@ -56,6 +56,42 @@ SEARCH: Final = AgentKind(
     ),
 )
 
+# Sutradhara (§3.2, §3.3, §5): an orchestrator whose next system prompt tells how to read what the tools
+# brought, the same for all sessions that called the same ones. Printed: prompts of 20K at the median, three
+# times that in the tail; up to 7 iterations and 21 calls; a final answer five times the length of the others;
+# 50–80 % of a next prompt known while tools run; of six tools 75 % take no longer than 1.23–1.52 times their
+# median, and 90 % than 1.6–3.28 times; tools take 32 % of the time to the final answer at the median.
+# Assumed: that the evaluated sessions, chosen for many calls, have 3 iterations and 6 calls at the median, so
+# that vLLM takes about as long for them as is printed; which tools there are; what a prompt and a response
+# consist of.
+_TAKES: Final = {
+    "chat": (0.7, 0.5),
+    "wiki": (1.0, 0.9),
+    "web_search": (1.7, 0.4),
+    "mail": (2.5, 0.6),
+    "file_search": (4.2, 0.5),
+    "run_code": (8.5, 0.7),
+}
+"""Seconds at the median, and σ."""
+ORCHESTRATOR: Final = AgentKind(
+    name="orchestrator",
+    turns=Spread(median=3, sigma=0.35, least=2, most=7),
+    opening_tokens=12000,
+    reading_tokens=12000,
+    task_tokens=Spread(median=1500, sigma=0.6, least=50, most=20000),
+    output_tokens=Spread(median=40, sigma=0.5, least=20, most=500),
+    call_tokens=30,
+    calls_behind=0.2,
+    final_tokens=Spread(median=1000, sigma=0.4, least=200, most=4000),
+    calls=Spread(median=6, sigma=0.7, least=2, most=21),
+    same_tool=0.8,
+    result_share=Spread(median=0.23, sigma=0.3, least=0.2, most=0.5),
+    tools=tuple(
+        ToolKind(name=name, lasts_s=Spread(median=median, sigma=sigma, most=60))
+        for name, (median, sigma) in _TAKES.items()
+    ),
+)
+
 RESEARCHER: Final = AgentKind(
     name="researcher",
     turns=Spread(median=6, sigma=0.5, least=2, most=20),
@@ -101,4 +137,4 @@ BACKGROUND: Final = AgentKind(
     final_tokens=Spread(median=80, sigma=0.5, least=10, most=400),
 )
 
-AGENT_KINDS: Final = {kind.name: kind for kind in (CODING, WEB, SEARCH, TEAM, CHAT, BACKGROUND)}
+AGENT_KINDS: Final = {kind.name: kind for kind in (CODING, WEB, SEARCH, ORCHESTRATOR, TEAM, CHAT, BACKGROUND)}

@@ -69,6 +69,10 @@ class ContentChain:
         """Of the full blocks of the turn's prompt."""
         return TurnContent(session, ref, self.block_size, self._known(session, ref)).keys
 
+    def keys_of_nobody(self, name: str, tokens: int) -> Sequence[bytes]:
+        """Of the full blocks of a text that no workload has."""
+        return list(_Text(f"nobody's {name}").keys(0, tokens // self.block_size))
+
     def forget(self, session_id: str) -> None:
         """The session is over, or runs elsewhere."""
         self._latest.pop(session_id, None)
@@ -114,16 +118,15 @@ def _spans(session: Session, ref: TurnRef, tokens: int, *, known: int) -> Iterat
     here: TurnRef | None = ref
     end = tokens
     while here is not None and end > known:
-        thread = session.threads[here.thread]
-        turn = thread.turns[here.turn]
+        turn = session.threads[here.thread].turns[here.turn]
         if end > turn.input_tokens:
             yield turn.input_tokens, end, _Text(_name(session.id, here, "out"))
             end = turn.input_tokens
-        opening = thread.shared_tokens if here.turn == 0 and turn.prefix_of is None else 0
+        key, opening = session.opening(here)
         start = max(turn.prefix_tokens, opening)
         if end > start:
             yield start, end, _Text(_name(session.id, here, "in"))
             end = start
         if opening and end > known:
-            yield 0, end, _Text(f"shared {thread.shared_key}")
+            yield 0, end, _Text(f"shared {key}")
         here = turn.prefix_of

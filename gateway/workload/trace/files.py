@@ -12,7 +12,7 @@ import msgspec
 
 from gateway.workload.files import members, write_whole
 from gateway.workload.records import Member
-from gateway.workload.trace.format import VERSION, Header, Session, check
+from gateway.workload.trace.format import READ, Header, Session, check
 
 _HEADER: Final = msgspec.json.Decoder(Header)
 _SESSION: Final = msgspec.json.Decoder(Session)
@@ -35,8 +35,8 @@ def read_workload(source: str) -> tuple[Header, Iterator[Session]]:
     number, line = next(lines, (1, b""))
     try:
         version = _VERSION.decode(line).turnpike_workload
-        if version != VERSION:
-            raise ValueError(f"a workload of version {version}; this program reads {VERSION}")
+        if version not in READ:
+            raise ValueError(f"a workload of version {version}; this program reads {READ[0]} to {READ[-1]}")
         header = _HEADER.decode(line)
     except msgspec.MsgspecError as error:
         raise ValueError(f"{source}, line {number}: not the header of a workload: {error}") from error

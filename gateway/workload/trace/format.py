@@ -5,8 +5,9 @@ in time but `arrival_s`: what happens after that follows from how long each turn
 workload is run.
 
 Prompts are described by what they share. A turn's first `prefix_tokens` are the first tokens of another
-turn's prompt with that turn's output behind it; or, where a thread opens and refers to no turn, of a text
-that others open with, too. All the rest is content that stands nowhere else.
+turn's prompt with that turn's output behind it; or, where it refers to no turn, of a text that others open
+with, too: where a thread opens, or where an orchestrator puts another system prompt before the same
+conversation. All the rest is content that stands nowhere else.
 
 Invariants (`check`): a turn refers only to turns of threads before its own, or before it in its own; a prefix
 is no longer than what it is a prefix of, nor than the prompt; a thread opens with a shared text or with a
@@ -19,7 +20,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-VERSION = 1
+VERSION = 2
+READ = (1, 2)
+"""Version 1 lacks `Turn.shared_key`, `shared_tokens` and `result_tokens`, and `Tool.called_at`."""
 
 Tokens = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0)]
@@ -43,6 +46,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     """What it asks of its host while it runs; 0 for waiting on others (a network, a person)."""
     starts_thread: int | None = None
     """Index of the sub-agent's thread that this call runs."""
+    called_at: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """The part of its response behind which the call is complete, and could be made."""
     is_detached: bool = False
     """The parent goes on without waiting for that thread."""
 
@@ -60,12 +65,26 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     prefix_of: TurnRef | None = None
     """The turn that this prompt shares its beginning with; None if it shares none within its session."""
     prefix_tokens: Tokens = 0
+    shared_key: str | None = None
+    """Names a text that this prompt opens with, as all with the same key do: another system prompt than the
+    thread's. What the thread said before stands behind it, and so it is content of this turn."""
+    shared_tokens: Tokens = 0
+    result_tokens: Tokens | None = None
+    """At the prompt's end, what the tools before it brought: all else is known while they run. None: what it
+    shares with an earlier turn is known."""
     tools: tuple[Tool, ...] = ()
     """What its response asks for; the next turn of the thread starts when all of them have ended."""
     pause_s: Seconds = 0.0
     """Before this turn, after the tools of the one before (for a thread's first: after its start)."""
     is_pause_human: bool = False
     """The pause is a person's, not the agent's."""
+
+    @property
+    def known_tokens(self) -> int:
+        """Of the prompt, before the tools before it have ended."""
+        if self.result_tokens is not None:
+            return self.input_tokens - self.result_tokens
+        return self.prefix_tokens
 
 
 class Thread(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -100,6 +119,28 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
         """The longest context that it reaches: prompt and output."""
         return max(t.input_tokens + t.output_tokens for thread in self.threads for t in thread.turns)
 
+    def opening(self, ref: TurnRef) -> tuple[str | None, int]:
+        """The text that this turn's prompt opens with, and how much of it; without a name, if that is another
+        turn's, or its own."""
+        thread = self.threads[ref.thread]
+        turn = thread.turns[ref.turn]
+        if turn.prefix_of is not None:
+            return None, 0
+        if ref.turn == 0:
+            return thread.shared_key, thread.shared_tokens
+        return turn.shared_key, turn.shared_tokens
+
+    def spoken_under(self, ref: TurnRef) -> tuple[str | None, int]:
+        """The same through whichever turns its prompt begins with."""
+        most = self.peak_tokens
+        turn = self.threads[ref.thread].turns[ref.turn]
+        while turn.prefix_of is not None:
+            most = min(most, turn.prefix_tokens)
+            ref = turn.prefix_of
+            turn = self.threads[ref.thread].turns[ref.turn]
+        key, tokens = self.opening(ref)
+        return key, min(most, tokens)
+
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Where something in a workload comes from."""
@@ -129,6 +170,7 @@ def check(session: Session) -> None:
         for at, turn in enumerate(thread.turns):
             where = f"session {session.id!r}, thread {number}, turn {at}"
             _check_prefix(session, number, at, where)
+            _check_parts(turn, at, where)
             for tool in turn.tools:
                 if tool.starts_thread is not None:
                     if not number < tool.starts_thread < len(session.threads):
@@ -142,6 +184,15 @@ def check(session: Session) -> None:
             raise ValueError(f"session {session.id!r}, thread {number}: opens with two texts")
     if started[0] or any(count != 1 for count in started[1:]):
         raise ValueError(f"session {session.id!r}: every thread but the first is started by one tool")
+
+
+def _check_parts(turn: Turn, at: int, where: str) -> None:
+    if at == 0 and turn.shared_key is not None:
+        raise ValueError(f"{where}: what a first prompt opens with is its thread's")
+    if turn.shared_tokens and (turn.prefix_of is not None or turn.shared_key is None):
+        raise ValueError(f"{where}: shares a text without a key, or opens with two texts")
+    if turn.shared_tokens + (turn.result_tokens or 0) > turn.input_tokens:
+        raise ValueError(f"{where}: its parts are longer than its prompt")
 
 
 def _check_prefix(session: Session, number: int, at: int, where: str) -> None:

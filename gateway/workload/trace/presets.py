@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from gateway.workload.sessions import rng_of
-from gateway.workload.trace.agent_kinds import BACKGROUND, CHAT, CODING, SEARCH
+from gateway.workload.trace.agent_kinds import BACKGROUND, CHAT, CODING, ORCHESTRATOR, SEARCH
 from gateway.workload.trace.agents import session_of
 from gateway.workload.trace.composition import Flow
 from gateway.workload.trace.format import ServiceClass, Session
@@ -88,6 +88,12 @@ def _sutradhara(sessions: Sequence[Session] | None, seed: int) -> list[Flow]:
     return [Flow(tenant="default", population=Recorded(wide, replace=True))]
 
 
+def _orchestrated(sessions: Sequence[Session] | None, seed: int) -> list[Flow]:
+    if sessions is not None:
+        raise ValueError("of recorded sessions nobody knows how an orchestrator made their prompts")
+    return [Flow(tenant="default", population=MadeUp(ORCHESTRATOR))]
+
+
 # Agent.xpu (Efficient Scheduling of Agentic LLM Workloads on Heterogeneous SoC) §6.1, §6.4: Poisson,
 # 3 reactive and 6 proactive requests a minute in the breakdowns.
 _REACTIVE_PER_MINUTE: Final = 3
@@ -135,6 +141,13 @@ PRESETS: Final[dict[str, Preset]] = {
         per_hour=0.01 * 3600,
         told="Sutradhara §3.2, §5.3: 2 iterations and 2 calls each at the median, up to 7 and 21, prompts of"
         " 20K tokens; 0.01 sessions a second for one GPU; the paper's trace is not public",
+    ),
+    "sutradhara-prompts": Preset(
+        flows=_orchestrated,
+        per_hour=0.0075 * 3600,
+        told="Sutradhara §3.2, §3.3, §5.2: sessions of many calls, whose system prompt changes with the tools"
+        " that were called, and whose calls are complete before their response; 0.0075 sessions a second for"
+        " one GPU; lengths assumed where they are not printed",
     ),
     "agent-xpu": Preset(
         flows=_agent_xpu,

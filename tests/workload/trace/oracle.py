@@ -17,6 +17,8 @@ def tokens_of(session: Session, ref: TurnRef, *, output: int = 0) -> list[Token]
         tokens = tokens_of(session, turn.prefix_of, output=base.output_tokens)[: turn.prefix_tokens]
     elif ref.turn == 0:
         tokens = [("shared", thread.shared_key, at) for at in range(thread.shared_tokens)]
+    else:
+        tokens = [("shared", turn.shared_key, at) for at in range(turn.shared_tokens)]
     tokens += [(session.id, ref, "in", at) for at in range(turn.input_tokens - len(tokens))]
     return tokens + [(session.id, ref, "out", at) for at in range(output)]
 
@@ -38,7 +40,9 @@ def sessions(draw: st.DrawFn, id_: str = "s") -> Session:
         for at in range(draw(st.integers(1, 4))):
             base, longest = draw(st.sampled_from([(None, 0), *before]))
             prefix = draw(st.integers(0, longest))
-            least = max(1, prefix, shared if at == 0 else 0)
+            own = draw(st.integers(0, 20)) if at and base is None else 0
+            results = draw(st.none() | st.integers(0, 5))
+            least = max(1, prefix, shared if at == 0 else 0) + own + (results or 0)
             tools = tuple(
                 Tool(name="agent", starts_thread=child)
                 for child, starter in enumerate(starters, start=1)
@@ -49,6 +53,9 @@ def sessions(draw: st.DrawFn, id_: str = "s") -> Session:
                 output_tokens=draw(st.integers(1, 20)),
                 prefix_of=base,
                 prefix_tokens=prefix,
+                shared_key=draw(st.sampled_from("ab")) if own else None,
+                shared_tokens=own,
+                result_tokens=results,
                 tools=tools,
             )
             if at == 0 and base is not None:

@@ -105,3 +105,58 @@ def test_nothing_is_ever_empty():
 def test_chance_is_an_argument():
     spread = _other(output_tokens=Spread(median=20, sigma=1))
     assert _made(spread, 1) == _made(spread, 1) != _made(spread, 2)
+
+
+READER = _other(
+    name="reader",
+    reading_tokens=80,
+    tools=(
+        ToolKind(name="find", lasts_s=Spread(median=2)),
+        ToolKind(name="open", lasts_s=Spread(median=2)),
+    ),
+    call_tokens=10,
+    calls_behind=0.5,
+)
+
+
+def test_an_orchestrators_next_prompt_stands_under_a_text_for_the_tools_that_were_called():
+    keys: dict[tuple[str, ...], set[str | None]] = {}
+    for seed in range(40):
+        session = _made(READER, seed)
+        turns = session.threads[0].turns
+        for at, (turn, later) in enumerate(pairwise(turns), start=1):
+            called = tuple(sorted({tool.name for tool in turn.tools}))
+            key, tokens = session.spoken_under(TurnRef(0, at))
+            keys.setdefault(called, set()).add(key)
+            assert tokens == 80
+            assert later.result_tokens == 60 and later.known_tokens == later.input_tokens - 60
+    assert keys == {
+        ("find",): {"agent/reader/find"},
+        ("open",): {"agent/reader/open"},
+        ("find", "open"): {"agent/reader/find+open"},
+    }
+
+
+def test_under_a_text_that_it_had_before_it_goes_on():
+    kind = _other(name="reader", reading_tokens=80)
+    turns = _made(kind).threads[0].turns
+    assert [t.input_tokens for t in turns] == [150, 210, 290, 370]  # 80 for 100, then answers and results
+    assert [(t.prefix_of, t.prefix_tokens) for t in turns] == [
+        (None, 0),
+        (None, 0),
+        (TurnRef(0, 1), 230),
+        (TurnRef(0, 2), 310),
+    ]
+
+
+def test_calls_are_complete_one_after_the_other():
+    turn = _made(READER).threads[0].turns[0]
+    assert turn.output_tokens == 20 + 2 * 10
+    assert [tool.called_at for tool in turn.tools] == [0.75, 1.0]
+    assert [tool.called_at for tool in _made(PLAIN).threads[0].turns[0].tools] == [1.0, 1.0]
+
+
+def test_so_much_of_a_next_prompt_is_what_tools_brought():
+    kind = _other(result_share=Spread(median=0.5))
+    turns = _made(kind).threads[0].turns
+    assert [t.input_tokens for t in turns] == [150, 340, 720, 1480]

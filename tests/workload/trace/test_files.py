@@ -27,7 +27,7 @@ def test_a_short_header_and_empty_lines_will_do(tmp_path):
     file = tmp_path / "w.jsonl"
     file.write_bytes(b"\n" + HEAD + b"\n" + ONE)
     header, sessions = read_workload(str(file))
-    assert header == Header(name="made")
+    assert header == Header(name="made", turnpike_workload=1)
     assert [s.id for s in sessions] == ["a"]
 
 
@@ -38,8 +38,8 @@ def test_a_short_header_and_empty_lines_will_do(tmp_path):
         (ONE, "line 1: not the header of a workload: .*turnpike_workload"),
         (b"\nnonsense\n", "line 2: not the header of a workload: "),
         (
-            b'{"turnpike_workload":2,"name":"m","new":1}',
-            "line 1: a workload of version 2; this program reads 1",
+            b'{"turnpike_workload":3,"name":"m","new":1}',
+            "line 1: a workload of version 3; this program reads 1 to 2",
         ),
         (b'{"turnpike_workload":1,"name":"m","odd":1}', "line 1: not the header .*odd"),
         (HEAD + b"{}", "line 2: .*missing required field `id`"),

@@ -36,6 +36,27 @@ def test_what_is_valid_passes_and_survives_writing(session):
 @pytest.mark.parametrize(
     ("session", "complaint"),
     [
+        (
+            _session(_thread(FIRST, msgspec.structs.replace(_next(15), shared_key="a", shared_tokens=1))),
+            "turn 1: shares a text without a key, or opens with two texts",
+        ),
+        (
+            _session(_thread(FIRST, Turn(input_tokens=9, output_tokens=1, shared_tokens=1))),
+            "turn 1: shares a text without a key, or opens with two texts",
+        ),
+        (
+            _session(
+                _thread(
+                    FIRST,
+                    Turn(input_tokens=9, output_tokens=1, shared_key="a", shared_tokens=5, result_tokens=5),
+                )
+            ),
+            "turn 1: its parts are longer than its prompt",
+        ),
+        (
+            _session(_thread(Turn(input_tokens=9, output_tokens=1, shared_key="a"))),
+            "turn 0: what a first prompt opens with is its thread's",
+        ),
         (_session(_thread(FIRST, _next(16))), "turn 1: its prefix is longer than"),
         (_session(_thread(FIRST, _next(15, size=14))), "turn 1: its prefix is longer than"),
         (_session(_thread(FIRST, _next(1, ref=(0, 1)))), "turn 1: refers to a turn that is not before it"),
@@ -67,6 +88,24 @@ def test_what_is_valid_passes_and_survives_writing(session):
 def test_what_is_not_is_refused(session, complaint):
     with pytest.raises(ValueError, match=complaint):
         check(session)
+
+
+ASKS = Turn(input_tokens=10, output_tokens=5)
+READS = Turn(input_tokens=30, output_tokens=5, shared_key="reads", shared_tokens=8, result_tokens=7)
+
+
+def test_a_turn_tells_what_is_known_of_it_while_tools_run():
+    assert (READS.known_tokens, _next(12).known_tokens) == (23, 12)
+
+
+def test_a_session_tells_under_which_text_each_turn_speaks():
+    session = _session(
+        _thread(ASKS, READS, _next(6, (0, 1)), _next(15, (0, 0)), shared_key="asks", shared_tokens=4)
+    )
+    check(session)
+    told = [session.spoken_under(TurnRef(0, at)) for at in range(4)]
+    assert told == [("asks", 4), ("reads", 8), ("reads", 6), ("asks", 4)]
+    assert [session.opening(TurnRef(0, at))[0] for at in range(4)] == ["asks", "reads", None, None]
 
 
 def test_a_session_tells_its_size():

@@ -139,7 +139,7 @@ def test_of_whom_is_over_nothing_is_computed():
     _ = fleet >> ev.SessionFinished(session)
     assert fleet.stopped == ["s5"]
     fleet.ended(None)
-    assert not fleet.brain.gate.migrations
+    assert not fleet.brain.gate.ahead
 
 
 def test_a_thief_that_dies_and_leaves_is_forgotten_when_its_prefill_has_ended():

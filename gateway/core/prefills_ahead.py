@@ -1,0 +1,287 @@
+"""Prompts that are computed ahead of their turns, while tools run: the books of them (U1, S7, S10).
+
+Two reasons to do so: a session is stolen, and what its last turn left is computed where it goes
+(`gateway/routing/stealing.py`); or its next turn is expected under another system prompt, and what is known
+of it is computed where it will run (`gateway/routing/prefill_ahead.py`).
+
+Source: SAGA (§5.2): a stolen session's KV cache is moved before the session is; Sutradhara (§4.1).
+
+Symbols: —
+
+Deviations: SAGA's workers send each other KV blocks. A stock server has no such door, but it has a prefix
+cache: it is sent the prompt for one token that nobody reads. Engines that share a KV store through a
+connector load a prompt that they know instead of computing it. Sutradhara's engine goes on with a part that
+it was sent; here the next turn finds it in the prefix cache. So it is no harm to stop one when its turn has
+come: what was computed by then is found.
+
+Invariants: a prefill is in its replica's books from its command until its end is told, however it ends; of a
+turn there is at most one at a time. One for a session that is stolen takes a place there; one ahead takes
+none, so that nobody waits for it. Of each that was begun ahead it is told once what became of it; at most
+`max_sessions` sessions that pause are remembered.
+"""
+
+from collections import OrderedDict
+
+import msgspec
+
+from gateway.core.commands import Command, Prefill, StopPrefill
+from gateway.core.fleet import Fleet
+from gateway.core.lifecycle import LifecycleError
+from gateway.core.live import LiveRequest
+from gateway.core.stream import Stream
+from gateway.domain.decision import Edge
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.request import Usage
+from gateway.routing.kv_ledger import Conversation
+from gateway.routing.placement import PlacementPolicy
+from gateway.routing.prefill_ahead import Outcome, PrefillAheadConfig, outcome_of
+from gateway.routing.stealing import Steal
+from gateway.workflow.next_agents import NextAgents
+from gateway.workflow.steps import ToolSet
+
+_STEPS = 20_000
+_OF_SESSION = 64
+"""Conversations of one session that are remembered, as in `workflow/conversations.py`."""
+
+
+class Pause(msgspec.Struct, eq=False, kw_only=True):
+    """A conversation whose tools run."""
+
+    conversation: Conversation
+    turn: RequestId
+    """Its last one."""
+    replica: ReplicaId
+    owner: TenantId
+    agent_type: int
+    """Of the conversation, as `AgentType.key`."""
+    tools: ToolSet
+    tokens: float = 0.0
+    """Of that turn, and of its answer."""
+    guess: int = 0
+    """The agent of its next turn; 0: none is made."""
+    probability: float = 0.0
+    """That it comes, and under that one."""
+    gap_s: float = 0.0
+    """Until then, as expected."""
+    ahead: "_Ahead | None" = None
+    """What is computed for it, or was."""
+    gave_way: bool = False
+    """To others; it may be begun again."""
+
+
+class _Ahead(msgspec.Struct, eq=False):
+    pause: Pause
+    began_s: float
+    ended_s: float | None = None
+    usage: Usage | None = None
+    """None unless it came to its end."""
+    is_off: bool = False
+    """It was told to stop."""
+    is_right: bool | None = None
+    """As the next turn shows."""
+
+
+class _Move(msgspec.Struct, eq=False):
+    steal: Steal
+    began_s: float
+    is_off: bool = False
+    """The session goes on where it is, or not at all."""
+
+
+class PrefillsAhead:
+    def __init__(
+        self, config: PrefillAheadConfig, fleet: Fleet, placement: PlacementPolicy, out: list[Command]
+    ) -> None:
+        self.config = config
+        self._fleet = fleet
+        self._placement = placement
+        self._out = out
+        self._stream = Stream(out)
+        self._moves: dict[RequestId, _Move] = {}
+        self._under_way: dict[RequestId, _Ahead] = {}
+        self._pauses: OrderedDict[SessionId, dict[ThreadId, Pause]] = OrderedDict()
+        """The longest silent session first."""
+        self._gave_way: dict[ReplicaId, list[Pause]] = {}
+        self._awaited: dict[RequestId, _Ahead] = {}
+        """By the turn that was to find it, and is not over."""
+        self.next_agents = NextAgents(_STEPS)
+
+    def __bool__(self) -> bool:
+        """Whether it wants to hear of turns."""
+        return self.config.enabled or bool(self._moves)
+
+    def at(self, replica: ReplicaId) -> int:
+        """Prefills that have a place there."""
+        return sum(move.steal.thief == replica for move in self._moves.values())
+
+    def light_at(self, replica: ReplicaId) -> int:
+        """And those that have none."""
+        return sum(ahead.pause.replica == replica for ahead in self._under_way.values())
+
+    # --- sessions that are stolen ------------------------------------------------------------------
+
+    def steal(self, steal: Steal, hint: str | None, *, now: float) -> None:
+        if steal.turn in self._under_way:  # it is computed where it is
+            self._placement.moved(steal, None)
+            return
+        session, thread = steal.conversation
+        prefill = Prefill(turn=steal.turn, session=session, thread=thread, replica=steal.thief, hint=hint)
+        self._fleet.submitted(steal.thief)
+        self._moves[steal.turn] = _Move(steal, now)
+        self._out.append(prefill)
+
+    # --- conversations that pause ------------------------------------------------------------------
+
+    def paused(self, pause: Pause, *, now: float) -> None:
+        session, thread = pause.conversation
+        threads = self._pauses.setdefault(session, {})
+        if thread in threads:
+            self._give_up(threads.pop(thread), now=now)
+        threads[thread] = pause
+        self._pauses.move_to_end(session)
+        if len(threads) > _OF_SESSION:
+            self._give_up(threads.pop(next(iter(threads))), now=now)
+        if len(self._pauses) > self.config.max_sessions:
+            _, forgotten = self._pauses.popitem(last=False)
+            for each in forgotten.values():
+                self._give_up(each, now=now)
+
+    def may_begin(self, pause: Pause) -> bool:
+        """None is under way for it, and not too many where it would be."""
+        is_under_way = pause.turn in self._under_way or pause.turn in self._moves
+        return not is_under_way and self.light_at(pause.replica) < self.config.most
+
+    def begin(self, pause: Pause, hint: str | None, *, now: float) -> None:
+        session, thread = pause.conversation
+        pause.gave_way = False
+        self._under_way[pause.turn] = pause.ahead = _Ahead(pause, now)
+        self._fleet.submitted(pause.replica, is_light=True)
+        self._out.append(
+            Prefill(
+                turn=pause.turn,
+                session=session,
+                thread=thread,
+                replica=pause.replica,
+                hint=hint,
+                extends=True,
+                agent=pause.guess,
+            )
+        )
+
+    def make_way(self, replica: ReplicaId) -> None:
+        """A turn goes there, and the engine would let it wait."""
+        for ahead in self._under_way.values():
+            if ahead.pause.replica == replica and not ahead.is_off:
+                self._stop(ahead)
+                ahead.pause.gave_way = True
+                self._gave_way.setdefault(replica, []).append(ahead.pause)
+
+    def gave_way(self, replica: ReplicaId) -> Pause | None:
+        """One that did there, and is still wanted, if it may be begun again."""
+        waiting = self._gave_way.get(replica, [])
+        while waiting and not waiting[0].gave_way:
+            del waiting[0]
+        if not waiting:
+            self._gave_way.pop(replica, None)
+            return None
+        return waiting[0] if self.may_begin(waiting[0]) else None
+
+    # --- turns -------------------------------------------------------------------------------------
+
+    def goes_on(self, live: LiveRequest) -> None:
+        """A turn of the conversation is sent: no prefill of it is awaited."""
+        assert live.session is not None
+        session, thread = live.session.session, live.session.thread
+        self._stop_moves(session, thread)
+        threads = self._pauses.get(session)
+        if threads is None or live.session.edge is Edge.SERVES:
+            return
+        pause = threads.pop(thread, None)
+        if pause is None:
+            return
+        if not threads:
+            del self._pauses[session]
+        pause.gave_way = False
+        agent = live.facts.transcript.agent
+        goes_on = live.session.edge is Edge.CONTINUES
+        if goes_on:
+            self.next_agents.learn(pause.owner, pause.agent_type, pause.tools, agent)
+        ahead = pause.ahead
+        if ahead is not None:
+            ahead.is_right = goes_on and agent == pause.guess
+            self._awaited[live.request] = ahead
+            self._stop(ahead)
+
+    def turn_over(self, request: RequestId, usage: Usage | None, *, now: float) -> None:
+        """Any turn is over. `usage`: None if it got no answer."""
+        ahead = self._awaited.pop(request, None)
+        if ahead is not None:
+            outcome, used = outcome_of(ahead.usage, usage, is_right=bool(ahead.is_right))
+            self._tell(ahead, outcome, used, now=now)
+
+    def session_over(self, session: SessionId, *, now: float) -> None:
+        self._stop_moves(session, None)
+        for pause in self._pauses.pop(session, {}).values():
+            self._give_up(pause, now=now)
+
+    def _give_up(self, pause: Pause, *, now: float) -> None:
+        """Its next turn is not waited for any more."""
+        pause.gave_way = False
+        if pause.ahead is not None:
+            self._stop(pause.ahead)
+            self._tell(pause.ahead, Outcome.CANCELLED, 0, now=now)
+
+    # --- prefills ----------------------------------------------------------------------------------
+
+    def ended(self, turn: RequestId, usage: Usage | None, *, now: float) -> ReplicaId:
+        """Where it was. `usage`: None if it did not come to its end."""
+        move = self._moves.pop(turn, None)
+        if move is not None:
+            self._fleet.ended(move.steal.thief)
+            self._placement.moved(move.steal, None if move.is_off else usage)
+            outcome = "late" if move.is_off else "ready" if usage is not None else "failed"
+            self._stream.moved(move.steal, outcome, usage or Usage(), took_s=now - move.began_s, now=now)
+            return move.steal.thief
+        ahead = self._under_way.pop(turn, None)
+        if ahead is None:
+            raise LifecycleError(f"no prefill of {turn} is under way")
+        self._fleet.ended(ahead.pause.replica, is_light=True)
+        self._ahead_ended(ahead, usage, now=now)
+        return ahead.pause.replica
+
+    def _ahead_ended(self, ahead: _Ahead, usage: Usage | None, *, now: float) -> None:
+        pause = ahead.pause
+        ahead.ended_s, ahead.usage = now, usage
+        if usage is not None:
+            self._placement.prefilled(pause.conversation, pause.replica, usage)
+            pause.gave_way = False
+        elif pause.gave_way or not ahead.is_off:
+            # Its next turn has yet to come; what was computed by then is found, if it gave way.
+            pause.ahead = None
+            self._tell(ahead, Outcome.GAVE_WAY if pause.gave_way else Outcome.FAILED, 0, now=now)
+
+    def _stop(self, ahead: _Ahead) -> None:
+        if ahead.ended_s is None and not ahead.is_off:
+            ahead.is_off = True
+            self._out.append(StopPrefill(turn=ahead.pause.turn))
+
+    def _stop_moves(self, session: SessionId, thread: ThreadId | None) -> None:
+        """`thread`: None for all of them."""
+        for turn, move in self._moves.items():
+            moving, its_thread = move.steal.conversation
+            if moving == session and thread in (None, its_thread) and not move.is_off:
+                move.is_off = True
+                self._out.append(StopPrefill(turn=turn))
+
+    def _tell(self, ahead: _Ahead, outcome: Outcome, used: int, *, now: float) -> None:
+        took_s = (ahead.ended_s if ahead.ended_s is not None else now) - ahead.began_s
+        self._stream.prefilled_ahead(
+            ahead.pause.conversation,
+            ahead.pause.turn,
+            ahead.pause.replica,
+            outcome.value,
+            ahead.usage or Usage(),
+            used_tokens=used,
+            took_s=took_s,
+            now=now,
+        )

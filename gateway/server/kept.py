@@ -1,0 +1,123 @@
+"""The last request of each conversation, and its answer, in memory, until the next one comes.
+
+Invariants: at most `max_bytes` are kept, of one request and one answer of each conversation, heads included,
+the oldest go first; at most an eighth of that, besides, of system prompts and tools, those used last; what a
+tenant's request held is found for that tenant alone.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from gateway.domain.decision import SessionRef
+from gateway.domain.ids import RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.request import Protocol, RequestFacts
+from gateway.server.request_parser import HttpRequest
+from gateway.wire.echoing import Client
+from gateway.wire.next_prompt import Head, read_head
+from gateway.wire.said import Said
+
+_OF_HEADS: Final = 8
+"""The part of all bytes that heads may take besides."""
+
+
+class Kept(msgspec.Struct, eq=False, kw_only=True):
+    turn: RequestId
+    conversation: tuple[SessionId, ThreadId]
+    request: HttpRequest
+    client: Client
+    agent: int
+    model: str | None = None
+    """What it was sent to instead of the model that it names."""
+    said: Said | None = None
+    """What its answer says; None if nobody wants to know."""
+    is_answered: bool = False
+    """To its end, and all that it says is known."""
+    size: int = 0
+
+
+class KeptRequests:
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.bytes = 0
+        self._kept: OrderedDict[tuple[SessionId, ThreadId], Kept] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[Kept]:
+        return iter(self._kept.values())
+
+    def get(self, session: SessionId, thread: ThreadId) -> Kept | None:
+        return self._kept.get((session, thread))
+
+    def replace(
+        self, turn: RequestId, session: SessionRef, request: HttpRequest, facts: RequestFacts
+    ) -> tuple[Kept, Kept | None]:
+        """The conversation's newest request, and the one before, which is let go of."""
+        conversation = (session.session, session.thread)
+        before = self.drop(conversation)
+        visitor, transcript = request.head.visitor, facts.transcript
+        kept = Kept(
+            turn=turn,
+            conversation=conversation,
+            request=HttpRequest(request.head, request.body),  # theirs is emptied
+            client=Client(visitor.tenant.id, facts.protocol, facts.client, transcript.agent_type),
+            agent=transcript.agent,
+        )
+        self._kept[conversation] = kept
+        self.grow(kept, _size(request))
+        return kept, before
+
+    def grow(self, kept: Kept, by: int) -> None:
+        if self._kept.get(kept.conversation) is not kept:
+            return
+        kept.size += by
+        self.bytes += by
+        while self.bytes > self._max_bytes:
+            self.drop(next(iter(self._kept)))
+
+    def drop(self, conversation: tuple[SessionId, ThreadId]) -> Kept | None:
+        kept = self._kept.pop(conversation, None)
+        if kept is not None:
+            self.bytes -= kept.size
+        return kept
+
+
+class Heads:
+    """System prompts and tools by the agent that has them."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes // _OF_HEADS
+        self.bytes = 0
+        self._heads: OrderedDict[tuple[TenantId, Protocol, int], tuple[str | None, Head]] = OrderedDict()
+
+    def get(self, client: Client, agent: int) -> Head | None:
+        found = self._heads.get((client.tenant, client.protocol, agent))
+        return None if found is None else found[1]
+
+    def saw(self, client: Client, agent: int, model: str | None, body: bytes) -> None:
+        """The agent's hash says which system prompt and tools these are, so they are read once."""
+        key = (client.tenant, client.protocol, agent)
+        known = self._heads.get(key)
+        if known is not None and known[0] == model:
+            self._heads.move_to_end(key)
+            return
+        head = read_head(body)
+        if head is None:
+            return
+        if known is not None:
+            del self._heads[key]
+            self.bytes -= known[1].size
+        self._heads[key] = (model, head)
+        self.bytes += head.size
+        while self.bytes > self._max_bytes:
+            _, (_, oldest) = self._heads.popitem(last=False)
+            self.bytes -= oldest.size
+
+
+def _size(request: HttpRequest) -> int:
+    """Bytes; heads are shared within a connection, and counted all the same."""
+    return len(request.body) + sum(len(name) + len(value) for name, value in request.head.headers)

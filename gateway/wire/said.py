@@ -1,0 +1,97 @@
+"""What an answer says, piece by piece, as its client can send it back.
+
+Readers of answers tell a `Said` every piece that they read, if there is one; there is none unless somebody
+wants to know what the next request will hold. What no client sends back in a way that is known here (audio,
+calls of the server's own, calls that are no functions) makes the answer unknown.
+
+Invariants: holds at most `MAX_BYTES`; an answer that says more, or something unknown, is not whole.
+"""
+
+from enum import Enum
+from typing import Final
+
+MAX_BYTES: Final = 2**18
+_MAX_PARTS: Final = 1024
+
+
+class Kind(Enum):
+    TEXT = 1
+    THOUGHT = 2
+    CALL = 3
+
+
+class Part:
+    """A text, a thought or a call. `data`: what it says; a call's arguments, as JSON."""
+
+    __slots__ = ("data", "field", "id", "kind", "name", "signature")
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.data = bytearray()
+        self.id = ""
+        self.name = ""
+        self.field = ""
+        """The name under which a thought came."""
+        self.signature = ""
+
+    @property
+    def text(self) -> str:
+        return self.data.decode("utf-8", "surrogatepass")
+
+
+class Said:
+    def __init__(self) -> None:
+        self._parts: dict[object, Part] = {}
+        self.size = 0
+        """Bytes."""
+        self.is_known = True
+
+    def begin(self) -> None:
+        """Nothing was said yet, after all: the answer is read anew."""
+        self.__init__()  # type: ignore[misc]
+
+    def add(
+        self,
+        place: object,
+        kind: Kind,
+        piece: str | None = None,
+        *,
+        id: str | None = None,  # noqa: A002 - as it is called there
+        name: str | None = None,
+        field: str = "",
+        signature: str | None = None,
+    ) -> None:
+        """A piece of the part at this place, whatever the protocol tells parts apart by."""
+        if not self.is_known:
+            return
+        part = self._parts.get(place)
+        if part is None:
+            if len(self._parts) > _MAX_PARTS:
+                self.give_up()
+                return
+            part = self._parts[place] = Part(kind)
+        part.id, part.name, part.field = id or part.id, name or part.name, part.field or field
+        part.signature += signature or ""
+        if piece:
+            encoded = piece.encode("utf-8", "surrogatepass")
+            part.data += encoded
+            self.size += len(encoded)
+        if self.size + len(part.signature) > MAX_BYTES:
+            self.give_up()
+
+    def give_up(self) -> None:
+        """It says something that is not known here, or too much."""
+        self.is_known = False
+        self._parts.clear()
+        self.size = 0
+
+    @property
+    def parts(self) -> list[Part]:
+        """In order; those that say nothing are left out."""
+        return [part for part in self._parts.values() if part.kind is Kind.CALL or part.data]
+
+    @property
+    def is_whole(self) -> bool:
+        """It says something, and all of it is known; every call has an id and a name."""
+        parts = self.parts
+        return bool(parts) and all(part.id and part.name for part in parts if part.kind is Kind.CALL)
