@@ -215,7 +215,9 @@ class Handlers:
                 upstream = await self._attempt(ticket, decision, replica, request, facts)
                 if upstream is not None:
                     if upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND:
-                        self._health.check_now(replica.id)  # it may have unloaded an adapter
+                        state = self._driver.coordinator.fleet.get(replica.id)
+                        if state is not None and (decision.model or facts.model) in state.facts.adapters:
+                            self._health.check_now(replica.id)  # it may have unloaded an adapter
                     kept = None
                     if self._prefills is not None and decision.session is not None:
                         model = _other_model(decision, facts)

@@ -21,8 +21,12 @@ SMART = {"name": "smart", "targets": [{"model": BIG, "pool": "big"}]}
 SAFE = {"name": "safe", "targets": [{"model": BIG}], "fallbacks": [SMALL]}
 
 
-def listing(*names: str) -> bytes:
-    cards = [{"id": name, "object": "model", "owned_by": "vllm", "max_model_len": 9} for name in names]
+def listing(*names: str, adapters: tuple[str, ...] = ()) -> bytes:
+    cards = [
+        {"id": name, "object": "model", "owned_by": "vllm", "max_model_len": 9}
+        | ({"parent": names[0]} if name in adapters else {})
+        for name in (*names, *adapters)
+    ]
     return json.dumps({"object": "list", "data": cards}).encode()
 
 
@@ -152,7 +156,7 @@ async def test_an_answer_that_has_begun_is_cut_and_not_given_by_another_model(st
 
 async def test_a_replica_that_does_not_know_its_model_is_asked_what_it_serves(start):
     """Between two health checks, which are a minute apart here, an adapter was unloaded."""
-    pools = [{"name": "p", "backends": 2, "listing": listing("base", "lora")}]
+    pools = [{"name": "p", "backends": 2, "listing": listing("base", adapters=("lora",))}]
     bench = await start(pools=pools)
     for number, backend in enumerate(bench.backends):
         if number == 0:

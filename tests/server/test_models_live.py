@@ -58,6 +58,11 @@ class Bench:
             body = {"model": model, "max_output_tokens": 40, "input": said, "store": False}
         return post(self._url + protocol, body, **({"x-turnpike-session": session} if session else {}))
 
+    def listed(self) -> list[str]:
+        """By the gateway."""
+        with urllib.request.urlopen(self._url + "models", timeout=120) as answer:
+            return [card["id"] for card in json.load(answer)["data"]]
+
 
 def post(url: str, body: Any, **headers: str) -> Said:
     told = {"content-type": "application/json", **headers}
@@ -149,12 +154,13 @@ def test_adapters_are_asked_for_where_they_are_while_they_come_and_go(bench: Ben
     for engine, place in zip(bench.engines, places, strict=True):
         assert bench.ask("sql").status == 404, "the engines' own answer"
         tell(engine, "load", lora_name="sql", lora_path=at)
-        eventually(lambda: bench.ask("sql").status == 200)
+        eventually(lambda: "sql" in bench.listed())
         asked = [bench.ask("sql", f"sql-{place}-{number}") for number in range(6)]
         assert {(said.status, said.headers["x-turnpike-replica"]) for said in asked} == {(200, place)}
         assert {said.body["model"] for said in asked} == {"sql"}
         tell(engine, "unload", lora_name="sql")
-        eventually(lambda: bench.ask("sql").status == 404)
+        eventually(lambda: "sql" not in bench.listed())
+        assert bench.ask("sql").status == 404
 
 
 def test_a_run_falls_back_when_its_engine_is_gone(bench: Bench) -> None:
