@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 from tests.server.bench import Exchange, answer, chunk
 
@@ -44,6 +45,8 @@ class ScriptedModel:
             await self._messages(exchange, asked)
         elif path.endswith(b"/responses"):
             await self._responses(exchange, asked)
+        elif path.endswith(b"/chat/completions"):
+            await self._chat(exchange, asked)
         else:
             await exchange.send(answer(b"{}"))
 
@@ -71,7 +74,7 @@ class ScriptedModel:
         for index, arguments in enumerate(calls):
             block: dict[str, Any] = {
                 "type": "tool_use",
-                "id": f"toolu_{len(self.came_s)}x7f3{index}a",
+                "id": f"toolu_{uuid4().hex}",
                 "name": name,
                 "input": {},
             }
@@ -95,7 +98,7 @@ class ScriptedModel:
 
     async def _responses(self, exchange: Exchange, asked: dict[str, Any]) -> None:
         items = asked["input"] if isinstance(asked["input"], list) else []
-        results = items[len(items) - _trailing(items) :]
+        results = _trailing(items, "type", "function_call_output")
         name, calls = self._step(results, list(_tool_names(asked.get("tools") or [])))
         output: list[dict[str, Any]] = []
         space, _, short = (name or "").rpartition("\x00")
@@ -103,7 +106,7 @@ class ScriptedModel:
             call = {
                 "type": "function_call",
                 "id": f"fc_{index}",
-                "call_id": f"call_{len(self.came_s)}x7f3{index}a",
+                "call_id": f"call_{uuid4().hex}",
             }
             call |= {"name": short, "arguments": json.dumps(arguments), "status": "completed"}
             output.append(call | ({"namespace": space} if space else {}))
@@ -133,6 +136,12 @@ class ScriptedModel:
             if "arguments" in item:
                 delta = {"output_index": index, "item_id": item["id"], "delta": item["arguments"]}
                 events.append({"type": "response.function_call_arguments.delta", **delta})
+            else:
+                at = {"output_index": index, "content_index": 0, "item_id": item["id"]}
+                [part] = item["content"]
+                opened = {"type": "response.content_part.added", **at, "part": {**part, "text": ""}}
+                delta = {"type": "response.output_text.delta", **at, "delta": part["text"], "logprobs": []}
+                events += [opened, delta]
             events.append({"type": "response.output_item.done", "output_index": index, "item": item})
         whole = response | {"status": "completed", "output": output, "usage": usage}
         last: list[dict[str, Any]] = [{"type": "response.completed", "response": whole}]
@@ -143,6 +152,19 @@ class ScriptedModel:
             {"type": "response.in_progress", "response": response},
             has_calls=bool(calls),
         )
+
+    # --- OpenAI's chat completions ---------------------------------------------------------------
+
+    async def _chat(self, exchange: Exchange, asked: dict[str, Any]) -> None:
+        tools = [tool["function"]["name"] for tool in asked.get("tools") or ()]
+        name, calls = self._step(_trailing(asked["messages"], "role", "tool"), tools)
+        events = [_delta({"role": "assistant", "content": None if calls else "done"})]
+        for index, arguments in enumerate(calls):
+            function = {"name": name, "arguments": json.dumps(arguments)}
+            call = {"index": index, "id": f"call_{uuid4().hex}", "type": "function"}
+            events.append(_delta({"tool_calls": [{**call, "function": function}]}))
+        last = [_delta({}, "tool_calls" if calls else "stop"), {}]
+        await self._stream(exchange, events, last, _delta({"content": " hm"}), has_calls=bool(calls))
 
     async def _stream(
         self,
@@ -167,14 +189,10 @@ class ScriptedModel:
         await exchange.send(chunk(b""))
 
 
-def _trailing(items: list[dict[str, Any]]) -> int:
-    """How many results stand at the end."""
-    count = 0
-    for item in reversed(items):
-        if item.get("type") != "function_call_output":
-            break
-        count += 1
-    return count
+def _trailing(items: list[dict[str, Any]], field: str, value: str) -> list[dict[str, Any]]:
+    """The results, which stand at the end."""
+    behind = next((n for n, item in enumerate(reversed(items)) if item.get(field) != value), len(items))
+    return items[len(items) - behind :]
 
 
 def _tool_names(tools: list[dict[str, Any]]) -> list[str]:
@@ -202,5 +220,12 @@ def _block(index: int, block: dict[str, Any], delta: dict[str, Any]) -> list[dic
     ]
 
 
+def _delta(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return {"id": "c_1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+
+
 def _event(data: dict[str, Any]) -> bytes:
-    return chunk(b"event: %s\ndata: %s\n\n" % (data["type"].encode(), json.dumps(data).encode()))
+    """Empty: that a stream of chat completions is over."""
+    name = b"event: %s\n" % data["type"].encode() if "type" in data else b""
+    return chunk(b"%sdata: %s\n\n" % (name, json.dumps(data).encode() if data else b"[DONE]"))

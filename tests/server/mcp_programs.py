@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from tests.clients.programs import APPS, MCP_KIT, MCP_NODE_KIT
 from tests.prerequisites import require_command
 
 _WITHIN_S = 60.0
+_AGENT_WITHIN_S = 120.0
 
 
 async def installed(kit: Kit, logs: Path) -> None:
@@ -41,13 +42,15 @@ class SdkServer:
 
 
 @asynccontextmanager
-async def sdk_server(directory: Path, *options: str) -> AsyncIterator[SdkServer]:
-    await installed(MCP_KIT, directory)
+async def sdk_server(
+    directory: Path, *options: str, app: str = "mcp_server.py", kit: Kit = MCP_KIT
+) -> AsyncIterator[SdkServer]:
+    await installed(kit, directory)
     log = directory / f"calls{'-'.join(options)}"
     log.touch()
     process = await asyncio.create_subprocess_exec(
-        MCP_KIT.venv / "bin/python",
-        APPS / "mcp_server.py",
+        kit.venv / "bin/python",
+        APPS / app,
         log,
         *options,
         stdout=asyncio.subprocess.PIPE,
@@ -60,6 +63,27 @@ async def sdk_server(directory: Path, *options: str) -> AsyncIterator[SdkServer]
     finally:
         process.kill()
         await process.wait()
+
+
+async def ran(argv: Sequence[str | Path], env: dict[str, str], home: Path) -> str:
+    """What an agent said that did its work."""
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        cwd=home,
+        env=env,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(_AGENT_WITHIN_S):
+            said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, said.decode()
+    return said.decode()
 
 
 async def python_client(url: str, mode: str, key: str = "k", *options: str) -> dict[str, Any]:

@@ -12,11 +12,10 @@ from demo.install import KIT
 from tests.server.bench import eventually
 from tests.server.mcp_bench import counted, early_calls
 from tests.server.mcp_model import Calls, ScriptedModel
-from tests.server.mcp_programs import installed, sdk_server
+from tests.server.mcp_programs import installed, ran, sdk_server
 
 pytestmark = [pytest.mark.nightly, pytest.mark.agents, pytest.mark.timeout(400)]
 
-_WITHIN_S = 120.0
 READS = [{"path": name, "takes_s": 0.4} for name in ("a", "b", "c")]
 
 
@@ -34,23 +33,8 @@ async def run(agent: Agent, gateway_url: str, directory: Path) -> str:
     home = directory / f"home-{agent.name}"
     home.mkdir()
     launch = Launch(base_url=gateway_url, model="m", prompt="Read the files.", home=home)
-    process = await asyncio.create_subprocess_exec(
-        *command(agent, launch, f"{gateway_url}/mcp/tools"),
-        cwd=home,
-        env=environment(agent, launch),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    try:
-        async with asyncio.timeout(_WITHIN_S):
-            said, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode == 0, said.decode()
-    return said.decode()
+    argv = command(agent, launch, f"{gateway_url}/mcp/tools")
+    return await ran(argv, environment(agent, launch), home)
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["as it was", "early"])
