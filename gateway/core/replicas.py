@@ -109,6 +109,7 @@ class Replicas:
         self._gate.placement.replica_lost(replica)
         self._gate.ranks.replica_lost(replica)
         self._tell_admission(gone.facts.pool, now=now)
+        self._gate.room_may_be(gone.facts.pool)  # on a replica that is for prompts, once no other is there
         return self._gate.strand(gone.facts.pool, now=now)
 
     def _drained(self, event: ev.ReplicaDrained, *, now: float) -> list[LiveRequest]:
@@ -122,8 +123,7 @@ class Replicas:
         return self._gate.strand(state.facts.pool, now=now)
 
     def _tell_admission(self, pool: PoolId, *, now: float) -> None:
-        up = [each.facts.id for each in self._fleet if each.is_up and each.facts.pool == pool]
-        self._admission.fleet_changed(pool, up, now=now)
+        self._admission.fleet_changed(pool, self._fleet.up(pool), now=now)
 
     def _reported(self, event: ev.EngineReported, *, now: float) -> None:
         replica = self._fleet.get(event.replica)

@@ -316,6 +316,18 @@ class PrefilledAhead(_Record, frozen=True, kw_only=True, tag="prefill_ahead"):
     duration_ms: float
 
 
+class PrefillLegEnded(_Record, frozen=True, kw_only=True, tag="prefill_leg"):
+    """A turn's prompt was to be computed on another replica than the one that decodes; that has ended."""
+
+    turn: RequestId
+    session: SessionId | None
+    replica: ReplicaId
+    outcome: str
+    """`ready`, `failed` (the turn is computed where it is decoded) or `client_left`."""
+    usage: Usage
+    duration_ms: float
+
+
 class Refused(_Record, frozen=True, kw_only=True, tag="refusal"):
     turn: RequestId
     session: SessionId | None
@@ -354,6 +366,7 @@ Record = (
     | StepPredicted
     | PrefixMoved
     | PrefilledAhead
+    | PrefillLegEnded
     | Refused
     | ReplicaChanged
 )
