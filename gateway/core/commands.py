@@ -63,6 +63,7 @@ class PrefillLeg(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     Answered by `PrefillLegEnded`, however it ends, unless the client leaves."""
 
     request: RequestId
+    session: SessionId
     replica: ReplicaId
     limit_s: float
     """It is given up after so long."""

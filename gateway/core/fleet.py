@@ -6,6 +6,7 @@ that is drained only for what can run nowhere else; one that is for prompts only
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -14,6 +15,9 @@ from gateway.domain.ids import PoolId, ReplicaId
 from gateway.fleet.adapters import AdapterSlots
 from gateway.fleet.circuit_breaker import BreakerState, HealthConfig
 from gateway.fleet.health import FleetHealth
+
+_USUAL_LEGS: Final = 1.0
+"""Prompts that a replica computes for others at once, as far as one goes that comes back."""
 
 
 class PoolFacts(msgspec.Struct, frozen=True):
@@ -183,8 +187,11 @@ class Fleet:
             for load in found
         ]
 
-    def may_prefill(self, pool: PoolId, *, without: ReplicaId, model: str | None) -> list[ReplicaLoad]:
+    def may_prefill(
+        self, pool: PoolId, *, without: ReplicaId, model: str | None, now: float
+    ) -> list[ReplicaLoad]:
         """Replicas that may compute a prompt for another one, `without`; as `candidates`."""
+        may_take, is_sound = self.health.may_take, self.health.all_up
         return [
             ReplicaLoad(state.facts.id, state.running + state.elsewhere)
             for state in self._replicas.values()
@@ -194,7 +201,7 @@ class Fleet:
             and state.facts.id != without
             and state.facts.id not in self._for_decoding
             and (model is None or not state.facts.models or model in state.facts.models)
-            and (self.health.all_up or self.health.state(state.facts.id) is BreakerState.UP)
+            and (is_sound or may_take(state.facts.id, state.running, _USUAL_LEGS, now=now))
         ]
 
     def up(self, pool: PoolId) -> list[ReplicaId]:

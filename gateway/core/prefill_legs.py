@@ -116,7 +116,9 @@ class PrefillLegs:
         assert live.session is not None and live.pool is not None
         tokens = self._forecasts.expected_tokens(live)
         home, held = self._placement.likely(candidates, live.session, tokens)
-        others = with_room(self._fleet.may_prefill(live.pool, without=home.replica, model=live.model))
+        others = with_room(
+            self._fleet.may_prefill(live.pool, without=home.replica, model=live.model, now=now)
+        )
         if not others:
             return None
         found = []
@@ -142,6 +144,7 @@ class PrefillLegs:
 
     def begin(self, live: LiveRequest, elsewhere: Elsewhere, *, now: float) -> None:
         """The caller moves the request along its life."""
+        assert live.session is not None
         replica = elsewhere.replica
         prediction = self._forecasts.leg_sent(live.request, replica, elsewhere.work, now=now)
         self._under_way[live.request] = _Leg(replica, now, prediction)
@@ -152,6 +155,7 @@ class PrefillLegs:
         self._out.append(
             PrefillLeg(
                 request=live.request,
+                session=live.session.session,
                 replica=replica,
                 limit_s=max(self._config.patience_s, _PATIENCE * expected_s),
                 model=live.runs_on if live.route is not None else None,

@@ -20,7 +20,7 @@ from gateway.core import events as ev
 from gateway.core import refusals
 from gateway.core.commands import Dispatch, PrefillLeg, Refuse
 from gateway.domain.decision import Refusal, RefusalReason
-from gateway.domain.ids import ReplicaId
+from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Protocol, RequestFacts
 from gateway.server.connection import ClientConnection
 from gateway.server.driver import Driver, Ticket
@@ -211,7 +211,8 @@ class Handlers:
                 if type(decision) is PrefillLeg:
                     assert self._legs is not None
                     ticket.began_s = 0.0  # what the leg takes is no overhead
-                    handed_over = await self._legs.run(ticket, decision, request)
+                    trace = self._trace(ticket, decision.session)
+                    handed_over = await self._legs.run(ticket, decision, request, trace)
                     continue
                 told = receipts(decision) if self._with_receipts else b""
                 if type(decision) is Refuse:
@@ -300,7 +301,7 @@ class Handlers:
             hint=decision.hint,
             rank=decision.rank,
             is_readable=facts.is_readable,
-            trace=self._traces.header(ticket.request, session_id) if self._traces is not None else None,
+            trace=self._trace(ticket, session_id),
             model=_other_model(decision, facts),
         )
         exchange = partial(
@@ -342,6 +343,10 @@ class Handlers:
             self._health.check_now(replica.id)
             ticket.attempt_failed(error, was_sent=True)
         return None
+
+    def _trace(self, ticket: Ticket, session: SessionId | None) -> bytes | None:
+        """For whoever is asked on behalf of this request."""
+        return self._traces.header(ticket.request, session) if self._traces is not None else None
 
     async def _relay(self, relay: Relay, replica: Replica) -> bool:
         """To its end. Whether the replica's connection is fit for reuse."""

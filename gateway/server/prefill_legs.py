@@ -90,12 +90,14 @@ class PrefillLegs:
         }
         return cls(driver, replicas, health, outbound, connectors) if connectors else None
 
-    async def run(self, ticket: Ticket, command: PrefillLeg, request: HttpRequest) -> HandedOver | None:
-        """Until it has ended, and the brain knows. None if nothing was handed over."""
+    async def run(
+        self, ticket: Ticket, command: PrefillLeg, request: HttpRequest, trace: bytes | None
+    ) -> HandedOver | None:
+        """Until it has ended, and the brain knows. None if nothing was handed over. `trace`: a header."""
         leg = _Leg()
         replica = self._replicas.get(command.replica)
         if replica is not None:  # else it left after the brain had decided
-            await self._run(self._compute(command, replica, request, leg), leg, command.limit_s)
+            await self._run(self._compute(command, replica, request, trace, leg), leg, command.limit_s)
         connector = self._connectors[replica.pool] if replica is not None else None
         ticket.leg_ended(leg.usage if leg.fields is not None else None, is_fault=leg.is_fault)
         if connector is None or leg.fields is None:
@@ -121,9 +123,11 @@ class PrefillLegs:
             if not ended.has_come:
                 run.cancel()
 
-    async def _compute(self, command: PrefillLeg, replica: Replica, request: HttpRequest, leg: _Leg) -> None:
+    async def _compute(
+        self, command: PrefillLeg, replica: Replica, request: HttpRequest, trace: bytes | None, leg: _Leg
+    ) -> None:
         try:
-            chunks = self._chunks(command, replica, request)
+            chunks = self._chunks(command, replica, request, trace)
             if chunks is not None:
                 await self._ask(replica, request, chunks, leg)
         except LocalFault:
@@ -137,7 +141,9 @@ class PrefillLegs:
         except Exception:  # noqa: BLE001 - a bug of ours costs the leg, and its turn goes on
             _log.exception("a prefill leg failed inside the gateway")
 
-    def _chunks(self, command: PrefillLeg, replica: Replica, request: HttpRequest) -> list[Chunk] | None:
+    def _chunks(
+        self, command: PrefillLeg, replica: Replica, request: HttpRequest, trace: bytes | None
+    ) -> list[Chunk] | None:
         """None if the request cannot be asked for its prompt alone."""
         if request.head.facts.coding:
             return None
@@ -153,6 +159,7 @@ class PrefillLegs:
             None,
             is_readable=True,
             priority=self._outbound.priority(asked, replica, abilities, FIRST),
+            trace=trace,
             model=command.model,
         )
 

@@ -152,6 +152,13 @@ def test_a_replica_whose_legs_fail_is_left_alone():
         fleet.asks(f"r{number}").ended(f"r{number}", None, is_fault=True).runs(f"r{number}")
     fleet.asks("r3").runs("r3")
     assert len(fleet.legs) == 3
+    fleet.now += 6.0
+    fleet.asks("r4").asks("r5").runs("r5")
+    assert len(fleet.legs) == 4, "one is tried after a rest"
+    fleet.ended("r4", is_fault=False).runs("r4")
+    fleet.now += 60.0
+    fleet.asks("r6").asks("r7")
+    assert len(fleet.legs) == 6
 
 
 def test_a_client_that_leaves_ends_its_leg():
@@ -322,6 +329,17 @@ def test_what_a_transfer_takes_is_no_lesson_about_a_replica():
 
 
 # --- faults, and chance ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broken", ["leg_sent", "completion_s"])
+def test_a_fault_when_a_leg_is_to_begin_costs_nobody_an_answer(monkeypatch, broken):
+    fleet = Fleet()
+    monkeypatch.setattr(fleet.brain.forecasts, broken, lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        fleet.asks("r1", protocol=Protocol.CHAT)
+    commands = fleet.brain.recover(now=fleet.now)
+    assert [each.request for each in commands if isinstance(each, Dispatch)] == ["r1"]
+    check_books(fleet.brain)
 
 
 @pytest.mark.parametrize("broken", ["_admit", "gate.leave_leg", "gate.legs.ended"])

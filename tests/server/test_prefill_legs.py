@@ -235,7 +235,6 @@ async def test_a_backend_that_dies_before_its_first_byte_is_replaced_and_blocks_
     play = await two("nixl", backends=3)
     dying = sends(b"", then=then)
     [other] = play.others
-    play.decode.script = other.script = dying
 
     async def second(exchange: Exchange) -> None:
         seen = len(play.decode.seen) + len(other.seen)
@@ -249,11 +248,9 @@ async def test_a_backend_that_dies_before_its_first_byte_is_replaced_and_blocks_
     assert len(play.legs) == 1 and play.outcomes == ["ready"]
 
 
-async def test_a_kept_connection_that_was_closed_is_not_told_twice(two):
+async def test_where_the_blocks_are_is_told_on_a_fresh_connection_as_it_must_not_be_told_twice(two):
     play = await two("nixl")
-    play.decode.script = sends(answer(), then="close")
     assert (await play.bench.ask(post(SHORT))).status == 200
-    play.decode.script = sends(answer())
     assert (await play.bench.ask(post(LONG))).status == 200
     assert play.decode.connections == 2 and len(play.decoded) == 2
 
