@@ -66,7 +66,7 @@ class Fleet(Playbook):
         return self
 
     def sent_on(self) -> Dispatch:
-        """The next decision."""
+        """The next decision, which is to send one."""
         sent = self.take()
         assert isinstance(sent, Dispatch)
         return sent
@@ -135,7 +135,8 @@ def test_a_warm_prompt_goes_straight_to_its_home():
 )
 def test_what_may_not_be_asked_for_one_token_has_no_leg(fields):
     fleet = Fleet().asks("r1", **fields)
-    assert fleet.sent_on() and not fleet.legs
+    fleet.sent_on()
+    assert not fleet.legs
 
 
 @pytest.mark.parametrize("is_fault", [True, None])
@@ -201,7 +202,7 @@ def test_who_is_for_prompts_gets_a_turn_only_where_nobody_else_is_left():
 
 def test_who_waits_goes_to_a_replica_for_prompts_when_the_last_other_one_dies():
     fleet = Fleet("p d", max_running_per_replica=1).asks("r1", size=SHORT)
-    assert fleet.sent_on()
+    fleet.sent_on()
     fleet.asks("r2", size=SHORT)
     assert not fleet.decisions
     _ = fleet >> down("d")
@@ -235,7 +236,7 @@ def test_whoever_comes_from_its_leg_waits_for_a_place_like_others():
 
 def test_who_waits_for_a_place_has_its_prompt_computed_when_it_has_one():
     fleet = Fleet("p d", max_running_per_replica=1).asks("r1", size=SHORT)
-    assert fleet.sent_on()
+    fleet.sent_on()
     fleet.asks("r2")
     assert not fleet.legs
     _ = fleet >> at_once("r1")
@@ -255,14 +256,15 @@ def test_a_replica_that_leaves_is_forgotten_when_its_leg_has_ended():
     _ = fleet >> down("p") >> ev.ReplicaLeft(ReplicaId("p"), "is no member")
     assert fleet.brain.fleet.get(ReplicaId("p")) is not None
     fleet.ended("r1", None)
-    assert fleet.sent_on() and fleet.brain.fleet.get(ReplicaId("p")) is None
+    fleet.sent_on()
+    assert fleet.brain.fleet.get(ReplicaId("p")) is None
 
 
 def test_it_is_known_what_the_prefill_replica_holds():
     fleet = Fleet().asks("r1", session="s").ended("r1")
     placement = fleet.brain.gate.placement
     assert isinstance(placement, PredictedPlacement)
-    assert fleet.sent_on()
+    fleet.sent_on()
     session = fleet.brain.live[RequestId("r1")].session
     assert session is not None and placement.held(session, ReplicaId("p")) == 5_001
 
@@ -272,14 +274,15 @@ def test_it_is_known_what_the_prefill_replica_holds():
 
 def test_where_nothing_is_gained_nothing_is_computed_elsewhere():
     fleet = Fleet(disaggregation={}).asks("r1", size=400_000)
-    assert fleet.sent_on() and not fleet.legs, "both are idle and alike"
+    fleet.sent_on()
+    assert not fleet.legs, "both are idle and alike"
 
 
 def busy_fleet(**disaggregation: Any) -> Fleet:
     fleet = Fleet("p d", roles={"p": "prefill", "d": "decode"}, disaggregation=disaggregation)
     for number in range(6):
         fleet.asks(f"runs-{number}", size=SHORT)
-        assert fleet.sent_on()
+        fleet.sent_on()
         _ = fleet >> started(f"runs-{number}") >> first_token(f"runs-{number}")
     return fleet
 
@@ -292,7 +295,8 @@ def test_what_would_hold_up_those_that_decode_is_computed_elsewhere():
 
 def test_a_slow_transfer_is_not_worth_it():
     fleet = busy_fleet(tokens_per_s=1_000.0).asks("r1", size=400_000)
-    assert fleet.sent_on() and not fleet.legs
+    fleet.sent_on()
+    assert not fleet.legs
 
 
 def test_prompts_that_wait_there_count():
@@ -308,7 +312,7 @@ def test_what_a_transfer_takes_is_seen_at_the_first_token():
     for number in range(8):
         turn = f"r{number}"
         fleet.asks(turn).ended(turn)
-        assert fleet.sent_on()
+        fleet.sent_on()
         _ = fleet >> started(turn)
         fleet.later(3.0)
         _ = fleet >> first_token(turn) >> finished(turn, usage=USAGE)
@@ -317,7 +321,7 @@ def test_what_a_transfer_takes_is_seen_at_the_first_token():
 
 def test_what_a_transfer_takes_is_no_lesson_about_a_replica():
     fleet = Fleet().asks("r1").ended("r1")
-    assert fleet.sent_on()
+    fleet.sent_on()
     _ = fleet >> started("r1")
     fleet.later(30.0)
     forecasts = fleet.brain.forecasts

@@ -249,10 +249,10 @@ async def test_a_backend_that_dies_before_its_first_byte_is_replaced_and_blocks_
 
 
 async def test_where_the_blocks_are_is_told_on_a_fresh_connection_as_it_must_not_be_told_twice(two):
-    play = await two("nixl")
+    play = await two("nixl", disaggregation={"threshold_tokens": 100})
     assert (await play.bench.ask(post(SHORT))).status == 200
     assert (await play.bench.ask(post(LONG))).status == 200
-    assert play.decode.connections == 2 and len(play.decoded) == 2
+    assert len(play.legs) == 1 and play.decode.connections == 2 and len(play.decoded) == 2
 
 
 async def test_one_that_fails_to_fetch_computes_it(two):
