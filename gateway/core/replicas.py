@@ -109,7 +109,6 @@ class Replicas:
         self._gate.placement.replica_lost(replica)
         self._gate.ranks.replica_lost(replica)
         self._tell_admission(gone.facts.pool, now=now)
-        self._gate.room_may_be(gone.facts.pool)  # on a replica that is for prompts, once no other is there
         return self._gate.strand(gone.facts.pool, now=now)
 
     def _drained(self, event: ev.ReplicaDrained, *, now: float) -> list[LiveRequest]:

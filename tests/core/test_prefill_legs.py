@@ -11,6 +11,7 @@ from gateway.core.invariants import check_books
 from gateway.core.lifecycle import LifecycleError
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason
+from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Protocol, Usage, Work
 from gateway.routing.predicted import PredictedPlacement
@@ -243,6 +244,31 @@ def test_who_waits_for_a_place_has_its_prompt_computed_when_it_has_one():
     assert [leg.request for leg in fleet.legs] == ["r2"]
 
 
+def test_a_place_that_a_leg_took_goes_to_whoever_waits():
+    fleet = Fleet("d b", roles={"d": "decode", "b": "both"}, max_running_per_replica=1)
+    fleet.asks("r1")
+    assert fleet.legs[0].replica == "b"
+    fleet.asks("r2", size=SHORT).sent_on()
+    fleet.asks("r3", size=SHORT)
+    assert not fleet.decisions
+    _ = fleet >> left("r1") << dispatch("r3", to="b")
+
+
+def test_what_was_handed_over_is_as_good_anywhere():
+    """So a session whose home is busy need not stay there for what it left."""
+    fleet = Fleet().asks("r1", session="s").ended("r1").runs("r1", prompt_tokens=100_000)
+    home = fleet.sent.placement.replica
+    [other] = SPREAD - {home}
+    _ = fleet >> ev.ReplicaDrained(ReplicaId(other), is_draining=True)
+    for number in range(8):
+        fleet.asks(f"busy-{number}", size=SHORT).sent_on()
+    _ = fleet >> ev.ReplicaDrained(ReplicaId(other), is_draining=False)
+    fleet.asks("r2", session="s", size=2 * LONG, echoed_ids=())
+    grown = Usage(prompt_tokens=110_000, cached_tokens=0, output_tokens=1)
+    sent = fleet.ended("r2", grown).sent_on()
+    assert len(fleet.legs) == 2 and sent.placement.replica == other
+
+
 def test_a_leg_may_end_when_nobody_decodes_any_more():
     fleet = Fleet("p d", core={"max_outage_s": 0}).asks("r1")
     _ = fleet >> down("d") >> down("p")
@@ -304,6 +330,21 @@ def test_prompts_that_wait_there_count():
     for number in range(12):
         fleet.asks(f"r{number}", size=400_000).decisions.clear()
     assert 1 <= len(fleet.legs) < 12
+
+
+def test_prompts_that_wait_there_hold_up_nobody():
+    fleet = busy_fleet().asks("r1", size=400_000)
+    assert len(fleet.legs) == 1 and fleet.running("p") == 1
+    work = fleet.brain.gate.legs._work(ReplicaLoad(ReplicaId("p"), 1), 5_000.0, 0.0, now=fleet.now)
+    assert work.turns == 0 and work.first_token_s > 1.5 * work.prefill_s, "but come first"
+
+
+def test_a_prompt_is_begun_when_the_one_before_it_is_over():
+    fleet = Fleet().asks("r1").asks("r2")
+    fleet.now += 30.0
+    fleet.ended("r1").sent_on()
+    queued = fleet.brain.forecasts._of(ReplicaId("p")).in_flight.load(now=fleet.now).queued_tokens
+    assert queued > 1_000
 
 
 def test_what_a_transfer_takes_is_seen_at_the_first_token():
