@@ -4,9 +4,10 @@
 
 Two real vLLM servers on the CPU with a tiny model that share a KV store (`ExampleConnector`, a debugging
 connector that writes files), and a gateway as a user starts it. Some clients read long streams; meanwhile
-prompts of some 3,000 tokens come one after the other. `alone`: each engine computes what it decodes; `apart`:
-the first one computes the long prompts, the second one decodes all. A model this small on shared processors
-says nothing of the speed of any of it: the figures that have targets say whether it works.
+long prompts come one after the other. `alone`: each engine computes what it decodes; `apart`: the first one
+computes the long prompts, the second one decodes all; `predicted`: the same engines, where the gateway finds
+out which prompts that pays for. A model this small on shared processors says nothing of the speed of any of
+it: the figures that have targets say whether it works.
 
 `apart_ready`: of the long prompts, those that came over; `apart_found`: the least share of a prompt's tokens
 that the second engine did not compute; `same`: of the answers, those that are what one engine says alone.
@@ -34,13 +35,7 @@ OUTPUT_TOKENS: Final = 12
 PROMPT_WORDS: Final = 1_000
 ROUNDS: Final = 24
 QUICK_ROUNDS: Final = 6
-SETTINGS: Final = """\
-[disaggregation]
-threshold_tokens = 500
-patience_s = 60.0
-[stream]
-path = "{path}"
-"""
+THRESHOLD: Final = "[disaggregation]\nthreshold_tokens = 500\npatience_s = 60.0\n"
 
 
 class Seen:
@@ -51,6 +46,7 @@ class Seen:
         """Between two pieces of a stream, while a long prompt is asked."""
         self.first_s: list[float] = []
         self.found: list[float] = []
+        self.prompt_tokens = 0
         self.said: list[str] = []
         self.legs: list[dict[str, Any]] = []
 
@@ -96,7 +92,8 @@ async def run(url: str, kind: str, rounds: int) -> Seen:
                 seen.first_s.append(time.monotonic() - began_s)
                 usage = answer["usage"]
                 found = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-                seen.found.append(found / usage["prompt_tokens"])
+                seen.prompt_tokens = usage["prompt_tokens"]
+                seen.found.append(found / seen.prompt_tokens)
                 seen.said.append(answer["choices"][0]["text"])
         finally:
             for stream in streams:
@@ -119,25 +116,29 @@ def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
         engines = StoreEngines(stack, at, replicas=3)
         expected = asyncio.run(alone_says(engines.urls[2], "apart", rounds))
         engines.forget()
-        for kind, pool in (("alone", None), ("apart", engines.pool(1))):
+        apart = engines.pool(1)
+        for kind, pool, more in (("alone", None, ""), ("apart", apart, THRESHOLD), ("predicted", apart, "")):
             records = at / f"{kind}.jsonl"
-            settings = SETTINGS.format(path=records)
+            settings = f'[stream]\npath = "{records}"\n{more}'
             with gateway(engines.urls[:2], at / f"gateway-{kind}", settings, pool=pool) as url:
                 seen = found[kind] = asyncio.run(run(url, kind, rounds))
             written = map(json.loads, records.read_text().splitlines())
             seen.legs = [each for each in written if each["type"] == "prefill_leg"]
             tell(f"{kind}: {statistics.mean(seen.first_s):.2f} s an answer, {len(seen.legs)} prefill legs")
-    judge(verdict, found["alone"], found["apart"], expected)
+    judge(verdict, found, expected)
 
 
-def judge(verdict: Verdict, alone: Seen, apart: Seen, expected: list[str]) -> None:
+def judge(verdict: Verdict, found: dict[str, Seen], expected: list[str]) -> None:
+    alone, apart = found["alone"], found["apart"]
     ready = [each for each in apart.legs if each["outcome"] == "ready"]
     verdict.at_least("apart_ready", len(ready) / len(expected), 1.0)
     verdict.at_least("apart_found", min(apart.found), 0.95)
     same = [said == wanted for said, wanted in zip(apart.said, expected, strict=True)]
     verdict.at_least("same", sum(same) / len(same), 1.0)
     verdict.at_most("alone_legs", len(alone.legs), 0)
-    for kind, seen in (("alone", alone), ("apart", apart)):
+    verdict.tell("prompt_tokens", apart.prompt_tokens)
+    verdict.tell("predicted_legs", len(found["predicted"].legs) / len(expected))
+    for kind, seen in found.items():
         verdict.tell(f"{kind}_answer_s", statistics.mean(seen.first_s))
         verdict.tell(f"{kind}_gap_p50_ms", 1e3 * percentile(seen.gaps_s, 50))
         verdict.tell(f"{kind}_gap_p99_ms", 1e3 * percentile(seen.gaps_s, 99))
