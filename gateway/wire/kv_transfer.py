@@ -3,8 +3,8 @@
 Two legs of one request: the *prefill leg* asks one engine for the prompt and one token, the *decode leg* is
 the client's request at another engine. What the two must be told depends on the engines' KV connector.
 
-`shared_storage`: both read and write one store, and name a prompt by its tokens (vLLM's `ExampleConnector`,
-LMCache). Nothing is told.
+`shared_storage`: both read and write one store, and name a prompt by its tokens (vLLM's `ExampleConnector`).
+Nothing is told.
 `nixl`: the prefill leg is asked to hold its blocks, and its answer says where they are; the decode leg is
 told that, and its engine pulls them (vLLM's `NixlConnector`).
 """
