@@ -388,6 +388,7 @@ class Coordinator:
             self._stream.left_waiting(live, now=now)
         elif was is State.PREFILLING:
             self.gate.leave_leg(live, None, _OUTCOMES[Step.LEAVE], is_fault=None, now=now)
+            self._stream.left_waiting(live, now=now)
         else:
             answer = self.gate.leave_replica(live, _OUTCOMES[Step.LEAVE], answer, now=now)
         self._forget(live, answer, now=now)

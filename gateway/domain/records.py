@@ -114,7 +114,7 @@ class SessionAdmitted(_Record, frozen=True, kw_only=True, tag="session_admitted"
 
 
 class TurnLeft(_Record, frozen=True, kw_only=True, tag="turn_left"):
-    """Its client went away while it waited."""
+    """Its client went away while it waited, or while its prompt was computed on another replica."""
 
     turn: RequestId
     session: SessionId | None

@@ -167,6 +167,7 @@ def test_a_client_that_leaves_ends_its_leg():
     fleet = Fleet().asks("r1")
     _ = fleet >> left("r1") << nothing
     assert fleet.running("p") == 0 and fleet.outcomes() == ["client_left"] and not fleet.brain.live
+    assert [record.turn for record in fleet.seen(rec.TurnLeft)] == ["r1"]
     with pytest.raises(LifecycleError, match="is over"):
         fleet.brain.handle(ev.PrefillLegEnded(RequestId("r1"), USAGE), now=fleet.now)
 
