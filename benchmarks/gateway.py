@@ -21,15 +21,17 @@ def gateway(
     directory: Path,
     settings: str = "",
     *,
+    pool: str | None = None,
     has_probe: bool = False,
     tree: Path = ROOT,
 ) -> Iterator[str]:
     """Yields its URL when it is ready. `settings`: more TOML; `directory` is for files, and is made.
 
-    `has_probe`: on this machine a probe tells it how busy the hosts of tools are. `tree`: the
-    checkout that it runs from.
+    `pool`: in TOML, if it is more than the backends; `has_probe`: on this machine a probe tells it how busy
+    the hosts of tools are. `tree`: the checkout that it runs from.
     """
-    with gateway_process(backends, directory, settings, has_probe=has_probe, tree=tree) as (url, _):
+    process = gateway_process(backends, directory, settings, pool=pool, has_probe=has_probe, tree=tree)
+    with process as (url, _):
         yield url
 
 
@@ -40,17 +42,17 @@ def gateway_process(
     settings: str = "",
     *,
     server: str = "",
+    pool: str | None = None,
     has_probe: bool = False,
     tree: Path = ROOT,
 ) -> Iterator[tuple[str, int]]:
     """The same; yields the id of its process as well. `server`: more of the section of that name."""
     directory.mkdir(parents=True)
-    replicas = ", ".join(f'{{ url = "{url}" }}' for url in backends)
+    if pool is None:
+        replicas = ", ".join(f'{{ url = "{url}" }}' for url in backends)
+        pool = f"[[pools]]\nreplicas = [{replicas}]\n"
     file, log = directory / "turnpike.toml", directory / "log"
-    file.write_text(
-        '[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\n'
-        f"{server}[[pools]]\nreplicas = [{replicas}]\n{settings}"
-    )
+    file.write_text(f'[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\n{server}{pool}{settings}')
     with ExitStack() as stack:
         process = stack.enter_context(_turnpike(log, tree, "serve", str(file)))
         url, control = _urls_when_ready(process, log)

@@ -12,6 +12,7 @@ from gateway.core.coordinator import Coordinator
 from gateway.core.fleet import Fleet, PoolFacts
 from gateway.core.forecasts import Forecasts
 from gateway.core.session_book import SessionBook
+from gateway.domain.fleet import Role
 from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId
 from gateway.domain.lessons import Notes
 from gateway.fleet.health import FleetHealth
@@ -45,7 +46,9 @@ def assemble(
     return Coordinator(
         core,
         fleet=Fleet(
-            [PoolFacts(PoolId(pool.name), pool.models) for pool in config.pools], FleetHealth(config.health)
+            [PoolFacts(PoolId(pool.name), pool.models) for pool in config.pools],
+            FleetHealth(config.health),
+            roles=_roles(config),
         ),
         admission=_admission(config, notes),
         placement=placement,
@@ -62,7 +65,18 @@ def assemble(
         notes=notes,
         named_models=named_models(config.models),
         ahead=config.prefill_ahead,
+        disaggregation=config.disaggregation,
+        transfers=frozenset(PoolId(pool.name) for pool in config.pools if pool.transfer is not None),
     )
+
+
+def _roles(config: Config) -> dict[ReplicaId, Role]:
+    return {
+        ReplicaId(name): Role(each.role)
+        for pool in config.pools
+        for name, each in zip(pool.names(), pool.replicas, strict=True)
+        if each.role != "both"
+    }
 
 
 def _forecasts(config: Config, notes: Notes | None) -> Forecasts:

@@ -19,6 +19,7 @@ from gateway.config.upstream import PoolConfig, UpstreamConfig
 from gateway.core.coordinator import CoordinatorConfig
 from gateway.fleet.circuit_breaker import HealthConfig
 from gateway.fleet.trickle import TrickleConfig
+from gateway.routing.disaggregation import DisaggregationConfig
 from gateway.routing.models import ModelConfig
 from gateway.routing.predicted import RoutingConfig
 from gateway.routing.prefill_ahead import PrefillAheadConfig
@@ -49,6 +50,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tools: ToolBoundariesConfig = ToolBoundariesConfig()
     routing: RoutingConfig = RoutingConfig()
     prefill_ahead: PrefillAheadConfig = PrefillAheadConfig()
+    disaggregation: DisaggregationConfig = DisaggregationConfig()
     health: HealthConfig = HealthConfig()
     trickle: TrickleConfig = TrickleConfig()
     state: StateResidenceConfig = StateResidenceConfig()

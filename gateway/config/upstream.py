@@ -1,11 +1,12 @@
 """The fleet's addresses and credentials, and how patient we are with them."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from gateway.config.privacy import PRIVATE, RECORDED
+from gateway.wire.kv_transfer import TransferName
 
 _Seconds = Annotated[float, Meta(gt=0)]
 
@@ -36,6 +37,9 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The file that holds it."""
     kv_events: KvEventsConfig | None = None
     """Without them, what it holds of each session is estimated."""
+    role: Literal["both", "prefill", "decode"] = "both"
+    """What it is for, in a pool that has a `transfer`: it computes prompts for others, and gets turns of its
+    own only where nobody else may run them (`prefill`); it computes none for others (`decode`); or both."""
     profile: Annotated[str, RECORDED] | None = None
     """What it is made of, for the first predictions: `MODEL@HARDWARE`, or the path of a file (docs/cost.md);
     by default what its pool says."""
@@ -77,6 +81,9 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Model names to route here; by default those that the replicas say they serve."""
     profile: Annotated[str, RECORDED] | None = None
     """Of its replicas; by default they are learned from nothing, which costs some tens of turns each."""
+    transfer: TransferName | None = None
+    """How a prompt that one of its replicas computed gets to another one that decodes: through a store that
+    they share, or by NIXL (docs/disaggregation.md); by default not at all."""
     replicas: tuple[ReplicaConfig, ...] = ()
     discovery: DiscoveryConfig | None = None
     """Where more of them are named."""
@@ -84,6 +91,11 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def __post_init__(self) -> None:
         if not self.replicas and self.discovery is None:
             raise ValueError(f"pool {self.name} needs replicas, or a discovery that finds some")
+        roles = [each.role for each in self.replicas]
+        if self.transfer is None and set(roles) - {"both"}:
+            raise ValueError(f"pool {self.name} has replicas with a role, and needs a transfer")
+        if roles and set(roles) == {"prefill"} and self.discovery is None:
+            raise ValueError(f"pool {self.name} needs a replica that decodes")
 
     def names(self) -> list[str]:
         """The replicas' names, in their order."""

@@ -58,6 +58,20 @@ class Prefill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 @final
+class PrefillLeg(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Have the prompt of this request computed on a replica from which another one will get its KV cache.
+    Answered by `PrefillLegEnded`, however it ends, unless the client leaves."""
+
+    request: RequestId
+    session: SessionId
+    replica: ReplicaId
+    limit_s: float
+    """It is given up after so long."""
+    model: str | None = None
+    """As in `Dispatch`."""
+
+
+@final
 class StopPrefill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Nobody needs it any more."""
 
@@ -87,6 +101,6 @@ class Publish(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Once the turn is over: what somebody else needs who has to go on with its session."""
 
 
-Action = Dispatch | Refuse | SendHint | Prefill | StopPrefill | Publish
+Action = Dispatch | Refuse | PrefillLeg | SendHint | Prefill | StopPrefill | Publish
 Command = Action | Record
 """A record is to be appended to the information stream."""

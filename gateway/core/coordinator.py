@@ -28,12 +28,13 @@ from gateway.core.taught import Taught
 from gateway.core.to_engines import ToEngines
 from gateway.domain import records as rec
 from gateway.domain.decision import Refusal
-from gateway.domain.ids import RequestId
+from gateway.domain.ids import PoolId, RequestId
 from gateway.domain.lessons import Notes
 from gateway.domain.request import Answer, Work
 from gateway.domain.shares import Share
 from gateway.errors import http_status
 from gateway.fleet.trickle import Trickle
+from gateway.routing.disaggregation import DisaggregationConfig
 from gateway.routing.models import NamedModel
 from gateway.routing.placement import PlacementPolicy
 from gateway.routing.prefill_ahead import PrefillAheadConfig
@@ -68,9 +69,12 @@ class Coordinator:
         trickle: Trickle,
         named_models: Mapping[str, NamedModel],
         ahead: PrefillAheadConfig,
+        disaggregation: DisaggregationConfig,
+        transfers: frozenset[PoolId] = frozenset(),
         notes: Notes | None = None,
     ) -> None:
-        """`notes`: of what is learned, for other gateways; None if there are none."""
+        """`transfers`: the pools whose replicas hand over prompts that they computed; `notes`: of what is
+        learned, for other gateways; None if there are none."""
         self._config = config
         self.fleet = fleet
         self.sessions = sessions
@@ -92,6 +96,8 @@ class Coordinator:
             max_outage_s=config.max_outage_s,
             trickle=trickle,
             ahead=ahead,
+            disaggregation=disaggregation,
+            transfers=transfers,
             refuse=lambda live, refusal, now: self._refuse(live, refusal, now=now),
             to_engines=self._to_engines,
         )
@@ -211,8 +217,8 @@ class Coordinator:
             ):
                 for live in self._replicas.take_in(event, now=now):
                     self._admit(live, now=now)
-            case ev.PrefillEnded():
-                self.gate.prefill_ended(event.turn, event.usage, now=now)
+            case ev.PrefillEnded() | ev.PrefillLegEnded():
+                self._prefilled(event, now=now)
             case ev.HostReported():
                 self.admission.host_reported(event.host, event.signals, now=now)
             case ev.ToolsTold():
@@ -380,9 +386,22 @@ class Coordinator:
         if was is State.WAITING:
             self.gate.leave_waiting_room(live, now=now)
             self._stream.left_waiting(live, now=now)
+        elif was is State.PREFILLING:
+            self.gate.leave_leg(live, None, _OUTCOMES[Step.LEAVE], is_fault=None, now=now)
+            self._stream.left_waiting(live, now=now)
         else:
             answer = self.gate.leave_replica(live, _OUTCOMES[Step.LEAVE], answer, now=now)
         self._forget(live, answer, now=now)
+
+    def _prefilled(self, event: ev.PrefillEnded | ev.PrefillLegEnded, *, now: float) -> None:
+        if isinstance(event, ev.PrefillEnded):
+            self.gate.prefill_ended(event.turn, event.usage, now=now)
+            return
+        live = self._known(event.request)
+        live.step(Step.HAND_OVER)
+        outcome = "ready" if event.usage is not None else "failed"
+        self.gate.leave_leg(live, event.usage, outcome, is_fault=event.is_fault, now=now)
+        self._admit(live, now=now)
 
     def _attempt_failed(self, event: ev.AttemptFailed, *, now: float) -> None:
         live = self._known(event.request)

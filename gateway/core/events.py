@@ -105,6 +105,16 @@ class PrefillEnded(msgspec.Struct, frozen=True, tag=True):
     usage: Usage | None
 
 
+class PrefillLegEnded(msgspec.Struct, frozen=True, tag=True):
+    """What `PrefillLeg` asked for was computed, or not. Answered by `Dispatch`, now or later, or `Refuse`."""
+
+    request: RequestId
+    usage: Usage | None
+    """None if it was not computed, or nothing was handed over."""
+    is_fault: bool | None = None
+    """Of the replica's; None if this says nothing of it."""
+
+
 class ReplicaCameUp(msgspec.Struct, frozen=True, tag=True):
     """A replica is healthy; also sent again when its facts changed."""
 
@@ -211,6 +221,7 @@ RequestEvent = (
     | ResponseCut
     | AttemptFailed
     | ClientLeft
+    | PrefillLegEnded
 )
 FleetEvent = ReplicaCameUp | ReplicaWentDown | ReplicaDrained | ReplicaLeft | ResidencyTold | SharesReceived
 Event = (

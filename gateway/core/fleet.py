@@ -2,18 +2,22 @@
 
 Invariants: `running` of a replica is the number of requests submitted to it that have not ended, also
 while it is down; a replica is a candidate only while it is up; one that is ejected only where all are; one
-that is drained only for what can run nowhere else.
+that is drained only for what can run nowhere else; one that is for prompts only where no other is left.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
-from gateway.domain.fleet import Abilities, ReplicaFacts, ReplicaLoad
+from gateway.domain.fleet import Abilities, ReplicaFacts, ReplicaLoad, Role
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.fleet.adapters import AdapterSlots
 from gateway.fleet.circuit_breaker import BreakerState, HealthConfig
 from gateway.fleet.health import FleetHealth
+
+_USUAL_LEGS: Final = 1.0
+"""Prompts that a replica computes for others at once, as far as one goes that comes back."""
 
 
 class PoolFacts(msgspec.Struct, frozen=True):
@@ -39,9 +43,17 @@ class ReplicaState(msgspec.Struct, kw_only=True):
 
 
 class Fleet:
-    def __init__(self, pools: Collection[PoolFacts], health: FleetHealth | None = None) -> None:
+    def __init__(
+        self,
+        pools: Collection[PoolFacts],
+        health: FleetHealth | None = None,
+        roles: Mapping[ReplicaId, Role] | None = None,
+    ) -> None:
+        """`roles`: of those replicas that are not for both."""
         if not pools:
             raise ValueError("a fleet needs a pool")
+        of_role = {role: frozenset(r for r, has in (roles or {}).items() if has is role) for role in Role}
+        self._for_prompts, self._for_decoding = of_role[Role.PREFILL], of_role[Role.DECODE]
         self.health = health or FleetHealth(HealthConfig())
         self._pools = {pool.id: pool for pool in pools}
         self._first = next(iter(self._pools))
@@ -163,6 +175,8 @@ class Fleet:
         if not self.health.all_up:
             ejected = BreakerState.EJECTED
             found = [load for load in found if self.health.state(load.replica) is not ejected] or found
+        if self._for_prompts:
+            found = [load for load in found if load.replica not in self._for_prompts] or found
         late = self.health.outliers
         if late.is_empty:
             return found
@@ -172,6 +186,28 @@ class Fleet:
             )
             for load in found
         ]
+
+    def may_prefill(
+        self, pool: PoolId, *, without: ReplicaId, model: str | None, now: float
+    ) -> list[ReplicaLoad]:
+        """Replicas that may compute a prompt for another one, `without`; as `candidates`."""
+        may_take, is_sound = self.health.may_take, self.health.all_up
+        return [
+            ReplicaLoad(state.facts.id, state.running + state.elsewhere)
+            for state in self._replicas.values()
+            if state.is_up
+            and not state.is_draining
+            and state.facts.pool == pool
+            and state.facts.id != without
+            and state.facts.id not in self._for_decoding
+            and (model is None or not state.facts.models or model in state.facts.models)
+            and (is_sound or may_take(state.facts.id, state.running, _USUAL_LEGS, now=now))
+        ]
+
+    def up(self, pool: PoolId) -> list[ReplicaId]:
+        """Those that may be given turns, as far as their role goes."""
+        up = [state.facts.id for state in self if state.is_up and state.facts.pool == pool]
+        return [each for each in up if each not in self._for_prompts] or up
 
     def without_slot(self, model: str | None, candidates: Sequence[ReplicaLoad]) -> frozenset[ReplicaId]:
         """Where an adapter would wait for others to end."""

@@ -155,14 +155,17 @@ class Forecasts:
         left = self._before(live)
         tokens = self._of_model(live).expect(facts.body_bytes, left)
         cached = 0.0
-        if left is not None and left.replica == replica:
+        if live.handed_over:
+            cached = min(live.handed_over, tokens)
+        elif left is not None and left.replica == replica:
             cached = left.cached_tokens if left.cached_tokens < tokens else tokens
         work = TurnWork(new_tokens=tokens - cached, cached_tokens=cached)
         prediction = known.estimator.predict(work, known.in_flight.load(now=now))
         known.in_flight.sent(live.request, prediction, now=now)
         if not facts.stream:
             known.in_flight.first_token(live.request, now=now)  # nobody will see it
-        if known.lessons.take(now=now):
+        # What is handed over takes its time to come, which says nothing of the replica.
+        if not live.handed_over and known.lessons.take(now=now):
             self._lessons[live.request] = prediction
         end = prediction.completion
         first = prediction.first_token if facts.stream else end
@@ -177,6 +180,32 @@ class Forecasts:
             completion_p10_ms=end.p10_s * 1e3,
             completion_p90_ms=end.p90_s * 1e3,
         )
+
+    def leg_sent(self, request: RequestId, replica: ReplicaId, work: TurnWork, *, now: float) -> Prediction:
+        """A prompt is computed there, for a turn that will be decoded elsewhere."""
+        known = self._of(replica)
+        prediction = known.estimator.predict(work, known.in_flight.load(now=now))
+        known.in_flight.sent(request, prediction, now=now)
+        return prediction
+
+    def leg_ended(
+        self,
+        request: RequestId,
+        replica: ReplicaId,
+        prediction: Prediction,
+        usage: Usage | None,
+        *,
+        took_s: float,
+        now: float,
+    ) -> None:
+        """`usage`: None if it did not come to its end."""
+        known = self._replicas[replica]
+        if usage is not None:
+            known.in_flight.first_token(request, now=now)
+        known.in_flight.ended(request)
+        actual = _actual(prediction.work, usage) if usage is not None else None
+        if actual is not None and known.lessons.take(now=now):
+            known.estimator.observe_first_token(prediction, took_s, actual)
 
     def first_token(self, live: LiveRequest, replica: ReplicaId, *, now: float) -> None:
         if live.facts.work is Work.GENERATE:

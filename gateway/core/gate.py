@@ -25,6 +25,7 @@ from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
 from gateway.core.lifecycle import Step
 from gateway.core.live import LiveRequest
+from gateway.core.prefill_legs import PrefillLegs
 from gateway.core.prefills_ahead import Pause, PrefillsAhead
 from gateway.core.stream import Stream
 from gateway.core.to_engines import ToEngines
@@ -45,6 +46,7 @@ from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Answer, Usage, Work
 from gateway.domain.turn_trace import TurnTrace
 from gateway.fleet.trickle import Trickle
+from gateway.routing.disaggregation import DisaggregationConfig
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 from gateway.routing.prefill_ahead import PrefillAheadConfig, pays
 from gateway.routing.ranks import Ranks
@@ -74,11 +76,14 @@ class Gate:
         max_outage_s: float,
         trickle: Trickle,
         ahead: PrefillAheadConfig,
+        disaggregation: DisaggregationConfig,
+        transfers: frozenset[PoolId],
         refuse: Callable[[LiveRequest, Refusal, float], None],
         to_engines: ToEngines,
     ) -> None:
-        """`live`: the requests whose ids are waiting; `out`: where commands and records are put; `refuse`:
-        turns away a request that left the waiting room for somebody else, at a time."""
+        """`live`: the requests whose ids are waiting; `out`: where commands and records are put; `transfers`:
+        the pools whose replicas hand over prompts that they computed; `refuse`: turns away a request that
+        left the waiting room for somebody else, at a time."""
         self._fleet = fleet
         self._admission = admission
         self.placement = placement
@@ -93,6 +98,7 @@ class Gate:
         self._refuse = refuse
         self._to_engines = to_engines
         self.ahead = PrefillsAhead(ahead, fleet, placement, out)
+        self.legs = PrefillLegs(disaggregation, transfers, fleet, placement, forecasts, out)
         self._now = 0.0
         self.pools_with_room: dict[PoolId, None] = {}
         """What `let_in` has to look at."""
@@ -158,6 +164,7 @@ class Gate:
 
     def unbook(self, live: LiveRequest) -> None:
         """Its place on a replica, if it was never sent there."""
+        self.legs.unbook(live.request)
         if live.replica is not None:
             self._fleet.ended(live.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
             self._fleet.adapters.ended(live.request)
@@ -237,6 +244,8 @@ class Gate:
         self._fleet.health.first_token(live.request, now=now)
         if self._trickle:
             self._trickle.over(live.request)
+        if live.handed_over:
+            self.legs.first_token(live, now=now)
         if self.ahead and live.replica is not None:
             self._begin_again(live.replica, now=now)
 
@@ -340,6 +349,8 @@ class Gate:
         if self._fleet.adapters.running:
             self._fleet.adapters.ended(live.request)
         self.pools_with_room[live.pool] = None
+        if live.handed_over:
+            self.legs.left_replica(live)
         self._fleet.health.ended(
             live.request,
             replica,
@@ -349,6 +360,14 @@ class Gate:
         )
         self._stream.left_replica(live, replica, outcome, answer, now=now)
         return self._forecasts.ended(live, replica, answer, is_whole=outcome == "finished", now=now)
+
+    def leave_leg(
+        self, live: LiveRequest, usage: Usage | None, outcome: str, *, is_fault: bool | None, now: float
+    ) -> None:
+        """Its prefill leg has ended; its place there is free. `usage`: None if nothing was handed over."""
+        assert live.pool is not None
+        self.pools_with_room[live.pool] = None
+        self.legs.ended(live, usage, outcome, is_fault=is_fault, now=now)
 
     def prefill_ended(self, turn: RequestId, usage: Usage | None, *, now: float) -> None:
         state = self._fleet.get(self.ahead.ended(turn, usage, now=now))
@@ -458,6 +477,13 @@ class Gate:
         return live.parked_s + max(0.0, min(longest_s, most_s - live.waited_s))
 
     def _submit(self, live: LiveRequest, candidates: list[ReplicaLoad], *, now: float) -> None:
+        """Sends it to one of these; or first its prompt elsewhere."""
+        if self.legs.pools and self.legs.may_have_one(live):
+            elsewhere = self.legs.choose(live, candidates, self._with_room, now=now)
+            if elsewhere is not None:
+                self.legs.begin(live, elsewhere, now=now)
+                live.step(Step.PREFILL)
+                return
         asked = NOTHING_KNOWN
         if live.session is not None:
             facts = live.facts
@@ -466,8 +492,10 @@ class Gate:
             waits_at = (
                 self._fleet.without_slot(live.runs_on, candidates) if self._fleet.adapters.are_told else ()
             )
-            asked = Asked(now, agent, facts.body_bytes, tokens, waits_at)
+            asked = Asked(now, agent, facts.body_bytes, tokens, waits_at, live.handed_over)
         placement = self.placement.place(candidates, live.session, asked)
+        if live.leg_left is not None:
+            self.legs.placed(live)
         if self.ahead:
             if live.session is not None:
                 self.ahead.goes_on(live)
@@ -488,7 +516,9 @@ class Gate:
             self._fleet.adapters.began(live.request, placement.replica, live.runs_on)
         expected = self._forecasts.sent(live, placement.replica, now=now)
         first_s, end_s, worst_s, output_tokens = None, float("inf"), 0.0, None
-        if expected is not None and self._forecasts.is_experienced(placement.replica):
+        if expected is not None and live.handed_over:  # nobody is judged by how long that takes to come
+            self.legs.went_on(live, expected.first_token_ms / 1e3)
+        elif expected is not None and self._forecasts.is_experienced(placement.replica):
             first_s, end_s = expected.first_token_p90_ms / 1e3, expected.completion_p90_ms / 1e3
             if not live.facts.stream:
                 first_s = float("inf")

@@ -12,6 +12,8 @@ from gateway.domain.decision import WaitReason
 from gateway.domain.ids import ReplicaId, SessionId
 from gateway.tool_probe.calls import OpenCall
 
+_LIVING = (State.WAITING, State.PREFILLING, State.SUBMITTED, State.ANSWERING)
+
 
 def check_books(brain: Coordinator) -> None:
     """Raises AssertionError, saying what is wrong. To be called between events."""
@@ -25,17 +27,21 @@ def _check_requests(brain: Coordinator) -> None:
     light: Counter[ReplicaId] = Counter()
     for request, live in brain.live.items():
         assert live.request == request
-        assert live.state in (State.WAITING, State.SUBMITTED, State.ANSWERING), f"{request} is {live.state}"
+        assert live.state in _LIVING, f"{request} is {live.state}"
         is_waiting = live.state is State.WAITING
         assert (request in brain.waiting_room) == is_waiting, f"{request}: the waiting room disagrees"
-        assert (live.replica is None) == is_waiting, f"{request} is {live.state} on {live.replica}"
+        is_prefilling = live.state is State.PREFILLING
+        assert (request in brain.gate.legs) == is_prefilling, f"{request} is {live.state}: its prefill leg"
+        is_nowhere = is_waiting or is_prefilling
+        assert (live.replica is None) == is_nowhere, f"{request} is {live.state} on {live.replica}"
         assert len(set(live.tried)) == len(live.tried), f"{request} was sent twice to a replica"
         assert live.home is None or live.tried in ([], [live.home]), f"{request} left its home"
         if live.replica is not None:
             (light if live.facts.work in CAPACITY_FREE_WORK else running)[live.replica] += 1
             assert live.tried[-1] == live.replica
     for state in brain.fleet:
-        here = running[state.facts.id] + brain.gate.ahead.at(state.facts.id)
+        beside = brain.gate.ahead.at(state.facts.id) + brain.gate.legs.at(state.facts.id)
+        here = running[state.facts.id] + beside
         assert state.running == here, f"{state.facts.id} runs {here}, its book says {state.running}"
         is_light = light[state.facts.id] + brain.gate.ahead.light_at(state.facts.id)
         assert state.light == is_light, f"{state.facts.id}: light requests"

@@ -1,10 +1,11 @@
 """The life of a request, as a table.
 
 Theory of operation. A request is *undecided* when it arrives; the brain decides at once, and it
-*waits*, is *submitted* to a replica, or is *refused*. A submitted request has had no response head yet:
-its attempt may fail, and then it is undecided again. Once the head came it is *answering* and can only
-finish, be cut off by the replica, or be left by its client. The last four states are final; a request
-reaches exactly one of them, exactly once, whatever happens.
+*waits*, is *submitted* to a replica, or is *refused*; or its prompt is computed on another replica first: it
+is *prefilling*, and undecided again when that has ended, in whatever way. A submitted request has had no
+response head yet: its attempt may fail, and then it is undecided again. Once the head came it is *answering*
+and can only finish, be cut off by the replica, or be left by its client. The last four states are final; a
+request reaches exactly one of them, exactly once, whatever happens.
 
 Any pair that is not in the table is a bug in a driver or in the brain, and raises `LifecycleError`.
 """
@@ -18,6 +19,7 @@ from gateway.domain.words import Word
 class State(Word):
     UNDECIDED = "undecided"
     WAITING = "waiting"
+    PREFILLING = "prefilling"
     SUBMITTED = "submitted"
     ANSWERING = "answering"
     FINISHED = "finished"
@@ -28,6 +30,8 @@ class State(Word):
 
 class Step(Word):
     WAIT = "wait"
+    PREFILL = "prefill"
+    HAND_OVER = "hand over"
     SUBMIT = "submit"
     REFUSE = "refuse"
     FAIL = "fail"
@@ -40,13 +44,19 @@ class Step(Word):
 TRANSITIONS: dict[State, dict[Step, State]] = {
     State.UNDECIDED: {
         Step.WAIT: State.WAITING,
+        Step.PREFILL: State.PREFILLING,
         Step.SUBMIT: State.SUBMITTED,
         Step.REFUSE: State.REFUSED,
     },
     State.WAITING: {
         Step.WAIT: State.WAITING,  # the last replica that it waited for left; it waits for one to come back
+        Step.PREFILL: State.PREFILLING,
         Step.SUBMIT: State.SUBMITTED,
         Step.REFUSE: State.REFUSED,
+        Step.LEAVE: State.LEFT,
+    },
+    State.PREFILLING: {
+        Step.HAND_OVER: State.UNDECIDED,  # submitted, waiting again, or refused, before the event ends
         Step.LEAVE: State.LEFT,
     },
     State.SUBMITTED: {

@@ -9,7 +9,7 @@ from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Edge, SessionRef, WaitReason
 from gateway.domain.ids import NOBODYS, PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.model_choice import Choice, Fallback, Target
-from gateway.domain.request import RequestFacts
+from gateway.domain.request import RequestFacts, Usage
 from gateway.routing.models import NamedModel
 
 
@@ -69,6 +69,12 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     decode_s: float | None = None
     """From its first token to its end, without the prompts that its replica computed meanwhile; None while
     that is not known."""
+    had_leg: bool = False
+    """A prefill leg was begun for it; there is no second one."""
+    handed_over: float = 0.0
+    """Tokens of its prompt that a prefill leg computed, for the replica that runs it next."""
+    leg_left: tuple[ReplicaId, Usage] | None = None
+    """What its leg left where, until its session has a place in the books of placement."""
     waits_for: WaitReason | None = None
     """Why it was last told to wait."""
     task_arrived_s: float = 0.0

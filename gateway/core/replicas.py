@@ -122,8 +122,7 @@ class Replicas:
         return self._gate.strand(state.facts.pool, now=now)
 
     def _tell_admission(self, pool: PoolId, *, now: float) -> None:
-        up = [each.facts.id for each in self._fleet if each.is_up and each.facts.pool == pool]
-        self._admission.fleet_changed(pool, up, now=now)
+        self._admission.fleet_changed(pool, self._fleet.up(pool), now=now)
 
     def _reported(self, event: ev.EngineReported, *, now: float) -> None:
         replica = self._fleet.get(event.replica)

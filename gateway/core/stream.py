@@ -74,6 +74,21 @@ class Stream:
             )
         )
 
+    def leg_ended(
+        self, live: LiveRequest, replica: ReplicaId, outcome: str, usage: Usage, *, took_s: float, now: float
+    ) -> None:
+        self.append(
+            rec.PrefillLegEnded(
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
+                replica=replica,
+                outcome=outcome,
+                usage=usage,
+                duration_ms=took_s * 1e3,
+            )
+        )
+
     def would_wait(self, live: LiveRequest, reason: WaitReason, *, now: float) -> None:
         self.append(rec.TurnWouldWait(at_s=now, turn=live.request, session=live.session_id, reason=reason))
 

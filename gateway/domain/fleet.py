@@ -3,6 +3,17 @@
 import msgspec
 
 from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.words import Word
+
+
+class Role(Word):
+    """What a replica is for, where prompts may be computed on another one than decodes."""
+
+    BOTH = "both"
+    PREFILL = "prefill"
+    """It computes prompts for others, and gets no turn of its own while another replica may run it."""
+    DECODE = "decode"
+    """It computes no prompt for others."""
 
 
 class Abilities(msgspec.Struct, frozen=True, kw_only=True):

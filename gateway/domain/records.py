@@ -114,7 +114,7 @@ class SessionAdmitted(_Record, frozen=True, kw_only=True, tag="session_admitted"
 
 
 class TurnLeft(_Record, frozen=True, kw_only=True, tag="turn_left"):
-    """Its client went away while it waited."""
+    """Its client went away while it waited, or while its prompt was computed on another replica."""
 
     turn: RequestId
     session: SessionId | None
@@ -316,6 +316,18 @@ class PrefilledAhead(_Record, frozen=True, kw_only=True, tag="prefill_ahead"):
     duration_ms: float
 
 
+class PrefillLegEnded(_Record, frozen=True, kw_only=True, tag="prefill_leg"):
+    """A turn's prompt was to be computed on another replica than the one that decodes; that has ended."""
+
+    turn: RequestId
+    session: SessionId | None
+    replica: ReplicaId
+    outcome: str
+    """`ready`, `failed` (the turn is computed where it is decoded) or `client_left`."""
+    usage: Usage
+    duration_ms: float
+
+
 class Refused(_Record, frozen=True, kw_only=True, tag="refusal"):
     turn: RequestId
     session: SessionId | None
@@ -354,6 +366,7 @@ Record = (
     | StepPredicted
     | PrefixMoved
     | PrefilledAhead
+    | PrefillLegEnded
     | Refused
     | ReplicaChanged
 )

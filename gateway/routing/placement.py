@@ -32,6 +32,8 @@ class Asked(msgspec.Struct, frozen=True):
     """Of its prompt, as expected. Asking takes some µs."""
     waits_at: Collection[ReplicaId] = ()
     """Where it would wait for a place for its adapter."""
+    handed_over: float = 0.0
+    """Tokens of its prompt that were computed for wherever it goes."""
 
 
 NOTHING_KNOWN = Asked()
@@ -50,6 +52,16 @@ class PlacementPolicy:
     ) -> Placement:
         """`candidates` is not empty; all of them have room. `session`: None for what is no turn."""
         raise NotImplementedError
+
+    def likely(
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef, tokens: float
+    ) -> tuple[ReplicaLoad, float]:
+        """Where a turn with so large a prompt would run, and how much is there; nothing is settled."""
+        return min(candidates, key=lambda load: load.running), 0.0
+
+    def held(self, session: SessionRef, replica: ReplicaId) -> float:
+        """Tokens of a turn's prompt that it would find there."""
+        return 0.0
 
     @property
     def sessions_at(self) -> Mapping[ReplicaId, int]:
@@ -87,7 +99,7 @@ class PlacementPolicy:
         """What its last turn left is there now; None: it will not be."""
 
     def prefilled(self, conversation: Conversation, replica: ReplicaId, usage: Usage) -> None:
-        """What is known of its next prompt was computed there."""
+        """What is known of its next prompt, or this one's for another replica, was computed there."""
 
     def spare(self, replica: ReplicaId) -> float:
         """Tokens that may be written there before anything is lost that a session needs again."""

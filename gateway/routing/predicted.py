@@ -91,6 +91,14 @@ class PredictedPlacement(PlacementPolicy):
             self.stealing.session_ended(forgotten)
         return Placement(replica=chosen, reason=reason)
 
+    def likely(
+        self, candidates: Sequence[ReplicaLoad], session: SessionRef, tokens: float
+    ) -> tuple[ReplicaLoad, float]:
+        home = self.ledger.home(session)
+        least = min(candidates, key=attrgetter("running"))
+        there = next((load for load in candidates if load.replica == home), least)
+        return there, min(self.held(session, there.replica), tokens)
+
     def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
         return self.ledger.is_adrift(candidates, session)
 
@@ -172,13 +180,13 @@ class PredictedPlacement(PlacementPolicy):
 
     def _turn_s(self, load: ReplicaLoad, session: SessionRef, tokens: float, asked: Asked) -> float:
         """Of this turn, to itself and to those that run there."""
-        held = min(self._held(session, load.replica), tokens)
+        held = min(max(self.held(session, load.replica), asked.handed_over), tokens)
         work = TurnWork(new_tokens=tokens - held, cached_tokens=held)
         completion_s = self._foresight.completion_s(load.replica, work, now=asked.now)
         prefill_s = self._alone_s(load.replica, tokens - held, held, 1)
         return completion_s * load.slower + _HOLDS_UP * prefill_s * load.running
 
-    def _held(self, session: SessionRef, replica: ReplicaId) -> float:
+    def held(self, session: SessionRef, replica: ReplicaId) -> float:
         """A fork is taken to find there what its parent left."""
         held = self.ledger.held((session.session, session.thread), replica)
         if not held and session.edge is Edge.FORKS and (first := self.ledger.first(session.session)):

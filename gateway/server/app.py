@@ -36,6 +36,7 @@ from gateway.server.members import Members
 from gateway.server.observation import Observation
 from gateway.server.outbound import Outbound
 from gateway.server.peers import Peers
+from gateway.server.prefill_legs import PrefillLegs
 from gateway.server.prefills import Prefills
 from gateway.server.state_file import StateFile
 from gateway.server.tasks import TaskGroup
@@ -149,6 +150,7 @@ class Gateway:
             overhead=self.observation.metrics.overhead,
             unread=self.observation.metrics.unread,
             prefills=self._prefills,
+            legs=PrefillLegs.of(config, self.driver, self._replicas, self._health, outbound),
             peers=self._peers,
         )
         self._mcp = self._open_mcp(environ, local_faults)

@@ -14,12 +14,21 @@ from types import TracebackType
 from typing import Final, TypeVar, get_args
 
 from gateway.core import events as ev
-from gateway.core.commands import Action, Dispatch, Prefill, Publish, Refuse, SendHint, StopPrefill
+from gateway.core.commands import (
+    Action,
+    Dispatch,
+    Prefill,
+    PrefillLeg,
+    Publish,
+    Refuse,
+    SendHint,
+    StopPrefill,
+)
 from gateway.core.coordinator import Coordinator
 from gateway.core.lifecycle import LifecycleError
 from gateway.domain.ids import ReplicaId, RequestId, TenantId
 from gateway.domain.records import Record
-from gateway.domain.request import Answer, RequestFacts, ToolCall
+from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.errors import UpstreamError
 from gateway.upstream.moments import Moment
@@ -47,7 +56,7 @@ class Driver:
         self.coordinator = coordinator
         self.clock = clock
         self._loop = asyncio.get_running_loop()
-        self.call_soon = self._loop.call_soon
+        self.call_soon, self.call_later = self._loop.call_soon, self._loop.call_later
         self._id_prefix = id_prefix
         self._numbers = itertools.count(1)
         self._on_records = on_records
@@ -107,7 +116,7 @@ class Driver:
 
     def _carry_out(self, command: Action) -> None:
         # `isinstance` takes three times as long.
-        if type(command) is Dispatch or type(command) is Refuse:
+        if type(command) is Dispatch or type(command) is Refuse or type(command) is PrefillLeg:
             self.tickets[command.request].decide(command)
         elif type(command) is Publish:
             if self.on_publish is not None:
@@ -156,7 +165,7 @@ class Ticket:
     def __init__(self, driver: Driver, request: RequestId) -> None:
         self.request = request
         self._driver = driver
-        self._decided: Dispatch | Refuse | None = None
+        self._decided: Dispatch | Refuse | PrefillLeg | None = None
         self._waits: Moment | None = None
         self.is_over = False
         self.began_s = 0.0
@@ -175,8 +184,8 @@ class Ticket:
         self.seen = None  # it refers to who refers to us
         self._driver.tickets.pop(self.request, None)
 
-    async def decision(self) -> Dispatch | Refuse:
-        """The brain's next decision. After `Refuse` the ticket is over."""
+    async def decision(self) -> Dispatch | Refuse | PrefillLeg:
+        """The brain's next decision. After `Refuse` the ticket is over; after `PrefillLeg` comes another."""
         if self._decided is None:
             self._waits = Moment()
             await self._waits
@@ -184,12 +193,12 @@ class Ticket:
         assert decided is not None
         return decided
 
-    def decided(self) -> Dispatch | Refuse | None:
+    def decided(self) -> Dispatch | Refuse | PrefillLeg | None:
         """The same, if the brain has decided already."""
         decided, self._decided = self._decided, None
         return decided
 
-    def decide(self, command: Dispatch | Refuse) -> None:
+    def decide(self, command: Dispatch | Refuse | PrefillLeg) -> None:
         """Called by the driver."""
         self._decided = command
         if isinstance(command, Refuse):
@@ -203,6 +212,9 @@ class Ticket:
     ) -> None:
         failed = ev.AttemptFailed(self.request, str(error), was_sent, timed_out, error.resends, is_local)
         self._driver.send(failed)
+
+    def leg_ended(self, usage: Usage | None, *, is_fault: bool | None) -> None:
+        self._driver.send(ev.PrefillLegEnded(self.request, usage, is_fault))
 
     def response_started(self, status: int) -> None:
         self._driver.send(ev.ResponseStarted(self.request, status))

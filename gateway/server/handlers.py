@@ -13,13 +13,14 @@ from http import HTTPStatus
 from urllib.parse import unquote
 
 import msgspec
+from msgspec import Raw
 
 from gateway.config.holding import HoldingConfig
 from gateway.core import events as ev
 from gateway.core import refusals
-from gateway.core.commands import Dispatch, Refuse
+from gateway.core.commands import Dispatch, PrefillLeg, Refuse
 from gateway.domain.decision import Refusal, RefusalReason
-from gateway.domain.ids import ReplicaId
+from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Protocol, RequestFacts
 from gateway.server.connection import ClientConnection
 from gateway.server.driver import Driver, Ticket
@@ -27,6 +28,7 @@ from gateway.server.holding import Held, is_event_stream
 from gateway.server.kept import Kept
 from gateway.server.outbound import Outbound
 from gateway.server.peers import Peers
+from gateway.server.prefill_legs import HandedOver, PrefillLegs
 from gateway.server.prefills import Prefills
 from gateway.server.receipts import receipts
 from gateway.server.relay import Relay, Write, framing_of, pass_whole
@@ -49,6 +51,7 @@ _log = logging.getLogger(__name__)
 _MODELS = "/v1/models/"
 _READ_AT_ONCE = 64 << 10
 """Bytes of a body that take a few milliseconds to read, whatever they say."""
+_SERVER_ERROR = HTTPStatus.INTERNAL_SERVER_ERROR
 _OVERHEAD_OF_ONE_IN = 15
 """A power of two, less one."""
 
@@ -83,11 +86,13 @@ class Handlers:
         overhead: Spread | None = None,
         unread: Counter[str] | None = None,
         prefills: Prefills | None = None,
+        legs: PrefillLegs | None = None,
         peers: Peers | None = None,
     ) -> None:
         """`traces`: None if nobody traces; `overhead`: what a request takes until it is sent on, of some;
         `unread`: counts requests whose body was not understood, by why; `prefills`: None if no
-        prompt is ever computed ahead; `peers`: None if this is the only gateway."""
+        prompt is ever computed ahead; `legs`: None if none is computed on one replica for another;
+        `peers`: None if this is the only gateway."""
         self._driver = driver
         self._replicas = replicas
         self._health = health
@@ -99,6 +104,7 @@ class Handlers:
         self._overhead = overhead
         self._unread = unread
         self._prefills = prefills
+        self._legs = legs
         self._peers = peers
         self._served = 0
         self._holding = holding
@@ -195,12 +201,19 @@ class Handlers:
     ) -> _Attempt | None:
         """Until a replica has begun to answer; None if the client was refused."""
         held: Held | None = None
+        handed_over: HandedOver | None = None
         try:
             while True:
                 decision = ticket.decided()
                 if decision is None:
                     held = held or self._hold(client, request, facts)
                     decision = await ticket.decision()
+                if type(decision) is PrefillLeg:
+                    assert self._legs is not None
+                    ticket.began_s = 0.0  # what the leg takes is no overhead
+                    trace = self._trace(ticket, decision.session)
+                    handed_over = await self._legs.run(ticket, decision, request, trace)
+                    continue
                 told = receipts(decision) if self._with_receipts else b""
                 if type(decision) is Refuse:
                     if held is not None and held.has_begun:
@@ -212,7 +225,8 @@ class Handlers:
                 if replica is None:  # it left after the brain had decided, and before we went on
                     ticket.attempt_failed(ConnectFailed("the replica left"), was_sent=False)
                     continue
-                upstream = await self._attempt(ticket, decision, replica, request, facts)
+                fields = handed_over.take() if handed_over is not None else None
+                upstream = await self._attempt(ticket, decision, replica, request, facts, fields)
                 if upstream is not None:
                     if upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND:
                         state = self._driver.coordinator.fleet.get(replica.id)
@@ -275,6 +289,7 @@ class Handlers:
         replica: Replica,
         request: HttpRequest,
         facts: RequestFacts,
+        handed_over: Mapping[str, Raw] | None,
     ) -> UpstreamConnection | None:
         """Sends the request to one replica. None if no response head came; the brain knows then."""
         session_id = decision.session.session if decision.session is not None else None
@@ -288,21 +303,25 @@ class Handlers:
             hint=decision.hint,
             rank=decision.rank,
             is_readable=facts.is_readable,
-            trace=self._traces.header(ticket.request, session_id) if self._traces is not None else None,
+            trace=self._trace(ticket, session_id),
             model=_other_model(decision, facts),
         )
         exchange = partial(
             replica.exchange,
             is_head_request=request.head.method == "HEAD",
-            may_repeat=facts.is_replayable and decision.attempt == 1,
+            # What was handed over can be fetched once.
+            may_repeat=facts.is_replayable and decision.attempt == 1 and not handed_over,
         )
         priority = self._outbound.priority(request, replica, abilities, decision.priority)
-        chunks = chunks_with(priority=priority)
+        chunks = chunks_with(priority=priority, handed_over=handed_over)
         if ticket.began_s and self._overhead is not None and not decision.waited_s:
             self._overhead.add(self._driver.clock() - ticket.began_s)
             ticket.began_s = 0.0
         try:
             upstream = await exchange(chunks)
+            if handed_over and upstream.head is not None and upstream.head.status >= _SERVER_ERROR:
+                replica.release(upstream, reuse=False)  # it may have failed to fetch the prompt
+                upstream = await exchange(chunks_with(priority=priority))
             if priority is None or upstream.head is None or upstream.head.status != HTTPStatus.BAD_REQUEST:
                 return upstream
             # A vLLM may refuse a priority where it runs without that policy; 0.30 to 0.32 ignore it.
@@ -326,6 +345,10 @@ class Handlers:
             self._health.check_now(replica.id)
             ticket.attempt_failed(error, was_sent=True)
         return None
+
+    def _trace(self, ticket: Ticket, session: SessionId | None) -> bytes | None:
+        """For whoever is asked on behalf of this request."""
+        return self._traces.header(ticket.request, session) if self._traces is not None else None
 
     async def _relay(self, relay: Relay, replica: Replica) -> bool:
         """To its end. Whether the replica's connection is fit for reuse."""

@@ -9,6 +9,7 @@ word counts if its tenant is trusted for scheduling.
 
 import hashlib
 import hmac
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -54,16 +55,18 @@ class Outbound:
         rank: int | None = None,
         trace: bytes | None = None,
         model: str | None = None,
+        handed_over: Mapping[str, Raw] | None = None,
     ) -> list[Chunk]:
         """Head and body, to be written in order; `hint`: what to tell the engine; `priority`: as `priority`
         says; `rank`: which engine of a server with several, unless the client says so; `trace`: a header line
-        instead of the client's own; `model`: what to ask for instead of what the client does."""
+        instead of the client's own; `model`: what to ask for instead of what the client does; `handed_over`:
+        fields that say where its prompt was computed."""
         head = request.head
         if hint is not None and replica.hint_key is not None:
             hint = signed(hint, replica.hint_key)
         if model is not None:
             request = _asking_for(model, request)
-        body = self._body(request, abilities, hint, is_readable=is_readable)
+        body = self._body(request, abilities, hint, is_readable=is_readable, handed_over=handed_over)
         start = head.passed_on.get(replica)
         if start is None:
             if len(head.passed_on) >= _MAX_REMEMBERED:
@@ -104,7 +107,13 @@ class Outbound:
         return head_lines(head, address.prefix + head.target, replica, drop)
 
     def _body(
-        self, request: HttpRequest, abilities: Abilities, hint: str | None, *, is_readable: bool
+        self,
+        request: HttpRequest,
+        abilities: Abilities,
+        hint: str | None,
+        *,
+        is_readable: bool,
+        handed_over: Mapping[str, Raw] | None,
     ) -> list[Chunk]:
         fields: dict[str, Any] = {}
         head, secret = request.head, self._hints.cache_salt_secret
@@ -114,6 +123,8 @@ class Outbound:
                 fields["cache_salt"] = hmac.digest(secret.encode(), tenant.encode(), hashlib.sha256).hex()
             if hint is not None and self._hints.turnpike:
                 fields |= with_hint(request.body, hint)
+            if handed_over is not None:
+                fields |= handed_over
         if fields:
             return splice_fields(request.body, fields)
         return [request.body] if request.body else []

@@ -12,7 +12,16 @@ import msgspec
 from msgspec import Meta
 
 from gateway.core import events as ev
-from gateway.core.commands import Command, Dispatch, Prefill, Publish, Refuse, SendHint, StopPrefill
+from gateway.core.commands import (
+    Command,
+    Dispatch,
+    Prefill,
+    PrefillLeg,
+    Publish,
+    Refuse,
+    SendHint,
+    StopPrefill,
+)
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
@@ -215,6 +224,8 @@ class Driver:
             self._prefill(command)
         elif isinstance(command, StopPrefill):
             self._kernel.after(0.0, self._stop_prefill, command.turn)
+        elif isinstance(command, PrefillLeg):  # simulated engines hand nothing over
+            self._kernel.after(0.0, self.send, ev.PrefillLegEnded(command.request, None))
         elif self._on_record is not None and not isinstance(command, Publish):
             self._on_record(command)
 

@@ -72,6 +72,7 @@ class Counts:
         self._replica_changes: Counter[tuple[ReplicaId, str]] = Counter()
         self._moves: Counter[str] = Counter()
         self._ahead: Counter[str] = Counter()
+        self._legs: Counter[tuple[ReplicaId, str]] = Counter()
         self._ahead_tokens: Counter[str] = Counter()
         self._queue, self._tools, self._calls, self._ready, self._confidence = (
             Spread(),
@@ -96,6 +97,7 @@ class Counts:
             rec.ToolTimed: lambda each: self._calls.add_ms([record.duration_ms for record in each]),
             rec.PrefixMoved: lambda each: self._moves.update([record.outcome for record in each]),
             rec.PrefilledAhead: self._count_ahead,
+            rec.PrefillLegEnded: lambda each: self._legs.update([(r.replica, r.outcome) for r in each]),
             rec.Refused: lambda each: self._refusals.update([record.reason for record in each]),
             rec.WindowUpdated: lambda each: self._window_updates.update([(r.pool, r.reason) for r in each]),
             rec.ReplicaChanged: self._count_replica_changes,
@@ -152,6 +154,12 @@ class Counts:
         yield _counter(
             "prefill_ahead_tokens", "Tokens of them, computed and found", ["what"], self._ahead_tokens
         )
+        yield _counter(
+            "prefill_legs",
+            "Prompts computed on one replica to be decoded on another",
+            ["replica", "outcome"],
+            self._legs,
+        )
         yield histogram("queue_seconds", "Time in the waiting room", {(): self._queue})
         yield histogram(
             "launch_delay_seconds", "From submission to the first token", _by(self._first_token), ["replica"]
@@ -192,6 +200,7 @@ class Counts:
             self._ends,
             self._tokens,
             self._replica_changes,
+            self._legs,
         )
         for table in tables:
             for key in [key for key in table if key[0] == replica]:

@@ -16,7 +16,7 @@ import msgspec
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core import events as ev
-from gateway.core.commands import Dispatch, Prefill, Publish, Refuse, SendHint, StopPrefill
+from gateway.core.commands import Dispatch, Prefill, PrefillLeg, Publish, Refuse, SendHint, StopPrefill
 from gateway.core.coordinator import Coordinator
 from gateway.core.invariants import check_books
 from gateway.domain.decision import Placement, PlacementReason, RefusalReason, SessionRef
@@ -75,6 +75,7 @@ class Playbook:
         self.records: list[Record] = []
         self.hints: list[SendHint] = []
         self.prefills: list[Prefill] = []
+        self.legs: list[PrefillLeg] = []
         self.stopped: list[RequestId] = []
         self.decisions: list[Dispatch | Refuse] = []
         for name in replicas.split():
@@ -89,6 +90,8 @@ class Playbook:
                 self.hints.append(command)
             elif isinstance(command, Prefill):
                 self.prefills.append(command)
+            elif isinstance(command, PrefillLeg):
+                self.legs.append(command)
             elif isinstance(command, StopPrefill):
                 self.stopped.append(command.turn)
             elif not isinstance(command, Publish):

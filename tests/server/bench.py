@@ -327,7 +327,7 @@ class Bench:
     ) -> None:
         """`settings`: sections of the configuration, as dictionaries; `limits` is `server.limits`.
 
-        `pools` may hold `backends`, a number, where the configuration has `replicas`.
+        `pools` may hold `backends`, a number, where the configuration has `replicas`, and their `roles`.
         """
         logging.getLogger().addHandler(self._logs)
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self._complaints.append(context))
@@ -363,7 +363,11 @@ class Bench:
             await backend.open(tls)
         self.backends += opened
         extra = shape.pop("replica", {})
-        return {**shape, "replicas": [{"url": backend.url, **extra} for backend in opened]}
+        roles = shape.pop("roles", ["both"] * len(opened))
+        replicas = [
+            {"url": backend.url, "role": role, **extra} for backend, role in zip(opened, roles, strict=True)
+        ]
+        return {**shape, "replicas": replicas}
 
     @property
     def brain(self) -> Any:

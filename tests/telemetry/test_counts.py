@@ -61,6 +61,7 @@ def test_records_are_counted():
         rec.PrefilledAhead(
             **THERE, thread=ThreadId("1"), outcome="used", usage=USAGE, used_tokens=5, duration_ms=1.0
         ),
+        rec.PrefillLegEnded(**THERE, outcome="ready", usage=USAGE, duration_ms=1.0),
         strange,
     ])  # fmt: skip
     told = text(counts)
@@ -81,6 +82,7 @@ def test_records_are_counted():
         'turnpike_prefill_ahead_total{outcome="used"} 1.0',
         'turnpike_prefill_ahead_tokens_total{what="computed"} 6.0',
         'turnpike_prefill_ahead_tokens_total{what="used"} 5.0',
+        'turnpike_prefill_legs_total{outcome="ready",replica="r0"} 1.0',
         "turnpike_queue_seconds_sum 1.5",
         'turnpike_queue_seconds_bucket{le="1.0"} 0.0',
         'turnpike_queue_seconds_bucket{le="3.0"} 1.0',

@@ -1,0 +1,204 @@
+"""Prompts that are computed on one replica to be decoded on another: the driver's side of the first leg (X5).
+
+A leg runs within its request's handler: whoever leaves ends it. It is the client's request for one token,
+whose answer nobody is shown; of that the connector keeps what the second leg must be told.
+
+Invariants: a leg whose client stays is told to the brain once, however it ends, and raises nothing; what it
+handed over is used at most once, and not when it may be gone.
+"""
+
+import logging
+from collections.abc import Coroutine, Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from gateway.config import Config
+from gateway.core.commands import PrefillLeg
+from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.request import Usage
+from gateway.server.driver import Driver, Ticket
+from gateway.server.outbound import Outbound
+from gateway.server.request_parser import HttpRequest
+from gateway.upstream.connection import UpstreamConnection
+from gateway.upstream.errors import ConnectFailed, ConnectTimedOut, LocalFault, UpstreamError
+from gateway.upstream.health import HealthChecks
+from gateway.upstream.moments import Moment, Run
+from gateway.upstream.replica import Replica
+from gateway.wire.kv_transfer import CONNECTORS, Connector, prefill_leg_body
+from gateway.wire.observer import observe
+from gateway.wire.splice import Chunk
+from gateway.workflow.engine_order import FIRST
+
+_log: Final = logging.getLogger(__name__)
+_MAX_ANSWER_BYTES: Final = 4 << 20
+"""One token, and where the blocks are: a block's number is a few bytes, a prompt has thousands."""
+
+
+class HandedOver:
+    """What the decode leg is to be told."""
+
+    def __init__(self, fields: Mapping[str, Raw], *, until_s: float, driver: Driver) -> None:
+        self._fields: Mapping[str, Raw] | None = fields
+        self._until_s = until_s
+        self._driver = driver
+
+    def take(self) -> Mapping[str, Raw] | None:
+        """Once; nothing when it is too late."""
+        fields, self._fields = self._fields, None
+        return fields if fields and self._driver.clock() < self._until_s else None
+
+
+class _Leg(msgspec.Struct):
+    """What became of one."""
+
+    usage: Usage | None = None
+    fields: dict[str, Raw] | None = None
+    is_fault: bool | None = None
+
+
+class PrefillLegs:
+    def __init__(
+        self,
+        driver: Driver,
+        replicas: Mapping[ReplicaId, Replica],
+        health: HealthChecks,
+        outbound: Outbound,
+        connectors: Mapping[PoolId, Connector],
+    ) -> None:
+        """`replicas` may change; `connectors`: of the pools whose replicas hand over what they computed."""
+        self._driver = driver
+        self._replicas = replicas
+        self._health = health
+        self._outbound = outbound
+        self._connectors = connectors
+
+    @classmethod
+    def of(
+        cls,
+        config: Config,
+        driver: Driver,
+        replicas: Mapping[ReplicaId, Replica],
+        health: HealthChecks,
+        outbound: Outbound,
+    ) -> "PrefillLegs | None":
+        """None if no pool's replicas hand anything over."""
+        connectors = {
+            PoolId(pool.name): CONNECTORS[pool.transfer] for pool in config.pools if pool.transfer is not None
+        }
+        return cls(driver, replicas, health, outbound, connectors) if connectors else None
+
+    async def run(
+        self, ticket: Ticket, command: PrefillLeg, request: HttpRequest, trace: bytes | None
+    ) -> HandedOver | None:
+        """Until it has ended, and the brain knows. None if nothing was handed over. `trace`: a header."""
+        leg = _Leg()
+        replica = self._replicas.get(command.replica)
+        if replica is not None:  # else it left after the brain had decided
+            await self._run(self._compute(command, replica, request, trace, leg), leg, command.limit_s)
+        connector = self._connectors[replica.pool] if replica is not None else None
+        ticket.leg_ended(leg.usage if leg.fields is not None else None, is_fault=leg.is_fault)
+        if connector is None or leg.fields is None:
+            return None
+        until_s = self._driver.clock() + connector.lease_s
+        return HandedOver(leg.fields, until_s=until_s, driver=self._driver)
+
+    async def _run(self, compute: Coroutine[Any, Any, None], leg: _Leg, limit_s: float) -> None:
+        """To its end, for a bounded time. Who is cancelled here has cancelled it."""
+        ended = Moment()
+        run = Run(compute, ended.come)
+
+        def give_up() -> None:
+            leg.is_fault = True
+            run.cancel()
+
+        timer = self._driver.call_later(limit_s, give_up)
+        try:
+            run.go_on()
+            await ended
+        finally:
+            timer.cancel()
+            if not ended.has_come:
+                run.cancel()
+
+    async def _compute(
+        self, command: PrefillLeg, replica: Replica, request: HttpRequest, trace: bytes | None, leg: _Leg
+    ) -> None:
+        try:
+            chunks = self._chunks(command, replica, request, trace)
+            if chunks is not None:
+                await self._ask(replica, request, chunks, leg)
+        except LocalFault:
+            pass
+        except UpstreamError as error:
+            leg.is_fault = True
+            if isinstance(error, ConnectFailed) and not isinstance(error, ConnectTimedOut):
+                self._health.suspect(replica.id, str(error))
+            else:
+                self._health.check_now(replica.id)
+        except Exception:  # noqa: BLE001 - a bug of ours costs the leg, and its turn goes on
+            _log.exception("a prefill leg failed inside the gateway")
+
+    def _chunks(
+        self, command: PrefillLeg, replica: Replica, request: HttpRequest, trace: bytes | None
+    ) -> list[Chunk] | None:
+        """None if the request cannot be asked for its prompt alone."""
+        if request.head.facts.coding:
+            return None
+        body = prefill_leg_body(self._connectors[replica.pool], request.body)
+        if body is None:
+            return None
+        asked = HttpRequest(request.head, body)
+        abilities = self._driver.coordinator.fleet.abilities(replica.id)
+        return self._outbound.chunks(
+            asked,
+            replica,
+            abilities,
+            None,
+            is_readable=True,
+            priority=self._outbound.priority(asked, replica, abilities, FIRST),
+            trace=trace,
+            model=command.model,
+        )
+
+    async def _ask(self, replica: Replica, request: HttpRequest, chunks: list[Chunk], leg: _Leg) -> None:
+        upstream = await replica.exchange(chunks, is_head_request=False, may_repeat=True)
+        is_whole = False
+        try:
+            answer = await _read(upstream)
+            is_whole = True
+        finally:
+            replica.release(upstream, reuse=is_whole)
+        head, endpoint = upstream.head, request.head.visitor.endpoint
+        assert head is not None
+        if head.status != HTTPStatus.OK:
+            leg.is_fault = True if head.status >= HTTPStatus.INTERNAL_SERVER_ERROR else None
+            return
+        leg.is_fault = False
+        observer = observe(endpoint.protocol, endpoint.work, head.content_type, head.content_encoding)
+        observer.feed(answer)
+        usage = observer.answer(head.status).usage
+        if usage.prompt_tokens is not None:
+            leg.usage = usage
+            leg.fields = self._connectors[replica.pool].decode_fields(answer)
+
+
+async def _read(upstream: UpstreamConnection) -> bytes:
+    whole = upstream.take_whole()
+    if whole is None:
+        whole = []
+        size = 0
+
+        def see(parts: list[bytes], is_last: bool) -> None:
+            nonlocal size
+            size += sum(map(len, parts))
+            if size > _MAX_ANSWER_BYTES:
+                upstream.give_up_on_rest()
+            else:
+                whole.extend(parts)
+
+        upstream.set_sink(see)
+        await upstream.done
+    return b"".join(whole)

@@ -1,0 +1,75 @@
+"""How the KV cache of a prompt gets from the engine that computed it to the one that decodes behind it.
+
+Two legs of one request: the *prefill leg* asks one engine for the prompt and one token, the *decode leg* is
+the client's request at another engine. What the two must be told depends on the engines' KV connector.
+
+`shared_storage`: both read and write one store, and name a prompt by its tokens (vLLM's `ExampleConnector`).
+Nothing is told.
+`nixl`: the prefill leg is asked to hold its blocks, and its answer says where they are; the decode leg is
+told that, and its engine pulls them (vLLM's `NixlConnector`).
+"""
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Raw
+
+from gateway.wire.body import UNREADABLE
+from gateway.wire.prefill import for_one_token
+
+TransferName = Literal["shared_storage", "nixl"]
+
+_PARAMS: Final = "kv_transfer_params"
+_HOLD: Final = Raw(
+    b'{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,'
+    b'"remote_block_ids":null,"remote_host":null,"remote_port":null}'
+)
+_NIXL_LEASE_S: Final = 20.0
+"""A producer keeps its blocks for 30 s, unless a consumer says within that time that it waits for them."""
+_body: Final = msgspec.json.Decoder(dict[str, Raw])
+
+
+class Connector:
+    """Engines that share a store."""
+
+    lease_s = float("inf")
+    """How long after its end the prefill leg's cache may be fetched."""
+
+    def prefill_fields(self) -> Mapping[str, Raw]:
+        """For the body of the prefill leg, beside those that ask for one token."""
+        return {}
+
+    def decode_fields(self, answer: bytes) -> dict[str, Raw] | None:
+        """For the body of the decode leg. `answer`: the prefill leg's. None if it handed nothing over."""
+        return {}
+
+
+class _Nixl(Connector):
+    lease_s = _NIXL_LEASE_S
+
+    def prefill_fields(self) -> Mapping[str, Raw]:
+        return {_PARAMS: _HOLD}
+
+    def decode_fields(self, answer: bytes) -> dict[str, Raw] | None:
+        try:
+            params = _body.decode(answer).get(_PARAMS)
+        except UNREADABLE:
+            return None
+        if params is None or not bytes(params).startswith(b"{"):
+            return None
+        return {_PARAMS: Raw(bytes(params))}  # a copy: it outlives the answer
+
+
+CONNECTORS: Final[Mapping[TransferName, Connector]] = {"shared_storage": Connector(), "nixl": _Nixl()}
+
+
+def prefill_leg_body(connector: Connector, body: bytes) -> bytes | None:
+    """Of a request that may be prefilled; None if it cannot be read, or says itself what is transferred."""
+    try:
+        fields = _body.decode(body)
+    except UNREADABLE:
+        return None
+    if _PARAMS in fields and bytes(fields[_PARAMS]) != b"null":
+        return None
+    return msgspec.json.encode({**for_one_token(fields), **connector.prefill_fields()})
