@@ -196,6 +196,12 @@ class Handlers:
             _log.exception("a request to %s was not understood (told once)", endpoint.name)
         return unread_facts(endpoint, request.head.facts, len(request.body))
 
+    def _ask_for_adapters(self, replica: ReplicaId, model: str | None) -> None:
+        """It does not know a model that it listed: it may have unloaded an adapter."""
+        state = self._driver.coordinator.fleet.get(replica)
+        if state is not None and model in state.facts.adapters:
+            self._health.check_now(replica)
+
     async def _reach(
         self, ticket: Ticket, client: ClientConnection, request: HttpRequest, facts: RequestFacts
     ) -> _Attempt | None:
@@ -229,9 +235,7 @@ class Handlers:
                 upstream = await self._attempt(ticket, decision, replica, request, facts, fields)
                 if upstream is not None:
                     if upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND:
-                        state = self._driver.coordinator.fleet.get(replica.id)
-                        if state is not None and (decision.model or facts.model) in state.facts.adapters:
-                            self._health.check_now(replica.id)  # it may have unloaded an adapter
+                        self._ask_for_adapters(replica.id, decision.model or facts.model)
                     kept = None
                     if self._prefills is not None and decision.session is not None:
                         model = _other_model(decision, facts)
