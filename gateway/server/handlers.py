@@ -165,6 +165,10 @@ class Handlers:
                 self._driver.send(ev.SessionAdopted(trace))
         if request.head.facts.coding in INFLATABLE and facts.model in self._driver.coordinator.models.named:
             request = await self._driver.in_slices(_inflating(request))
+            refusal = client.hold_instead(request)
+            if refusal is not None:
+                client.refuse(endpoint.protocol, refusal)
+                return
         with self._driver.open_ticket(visitor.tenant.id, facts) as ticket:
             ticket.began_s = began_s
             if self._traces is not None and (traceparent := request.head.facts.traceparent):

@@ -85,5 +85,10 @@ def headers_too_large(limits: HttpLimits) -> RefusedRequest:
     )
 
 
+def no_room() -> Refusal:
+    message = "The gateway holds as many request bodies as it can."
+    return Refusal(reason=RefusalReason.MEMORY_FULL, message=message, retry_after_s=5)
+
+
 def too_large(limits: HttpLimits) -> RefusedRequest:
     return refused(RefusalReason.BODY_TOO_LARGE, f"The request's body exceeds {limits.max_body_bytes} bytes.")

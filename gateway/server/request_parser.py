@@ -19,7 +19,7 @@ import httptools
 import msgspec
 
 from gateway.config.http_limits import HttpLimits
-from gateway.domain.decision import Refusal, RefusalReason
+from gateway.domain.decision import Refusal
 from gateway.server.buffer_budget import BufferBudget
 from gateway.server.door import Visitor
 from gateway.server.request_head import (
@@ -28,6 +28,7 @@ from gateway.server.request_head import (
     check_head,
     headers_too_large,
     malformed,
+    no_room,
     too_large,
 )
 from gateway.wire.facts import read_header_facts
@@ -259,8 +260,7 @@ class RequestParser:
         if self._body_bytes + size > self._limits.max_body_bytes:
             raise too_large(self._limits)
         if not self._budget.take(self._visitor.tenant.id, size):
-            message = "The gateway holds as many request bodies as it can."
-            raise RefusedRequest(Refusal(reason=RefusalReason.MEMORY_FULL, message=message, retry_after_s=5))
+            raise RefusedRequest(no_room())
         self._body_bytes += size
         body = self._body
         if size >= _SMALL_BYTES:

@@ -78,6 +78,20 @@ async def test_a_compressed_body_is_sent_on_plain(start):
     assert seen.get(b"content-encoding") == b"gzip" and seen.body == other
 
 
+@pytest.mark.parametrize(
+    ("limits", "status"), [({"max_body_bytes": 50_000}, 413), ({"max_buffered_bytes": 50_000}, 503)]
+)
+async def test_a_compressed_body_counts_as_it_is_sent_on(start, limits, status):
+    bench = await with_pools(start, SMART, limits=limits)
+    body = json.dumps({"model": "smart", "max_tokens": 9, "prompt": "word " * 20_000}).encode()
+    path, headers = b"/v1/completions", b"Content-Encoding: gzip\r\n"
+    refused = await bench.ask(post(gzip.compress(body), path, headers))
+    assert refused.status == status and not bench.backends[0].seen
+    short = body.replace(b"word " * 19_000, b"")
+    assert (await bench.ask(post(gzip.compress(short), path, headers))).status == 200
+    assert bench.gateway.listener.budget.used == 0
+
+
 async def test_a_form_asks_for_the_model_too(start):
     bench = await with_pools(start, SMART)
     body = form(AUDIO, ('name="model"', b"smart"))
