@@ -100,7 +100,7 @@ CONSTANTS: Final[dict[str, Without]] = {
     **_varied(waiting, "_LONG", 1.2, 3.0),
     **_varied(predicted, "_MOVE_PAYS", 0.6, 0.95),
     **_varied(predicted, "_LESS_FULL", 0.7, 0.97),
-    **_varied(predicted, "_HOLDS_UP", 0.25, 1.0),
+    **_varied(predicted, "HOLDS_UP", 0.25, 1.0),
     **_varied(predicted, "_ROOM", 0.6, 0.95),
     **_varied(predicted, "_ALIKE", 1.1, 2.0),
     **_varied(kv_ledger, "TOOLS_RUN_S"),

@@ -16,13 +16,12 @@ seen to take.
 Invariants: pure.
 """
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-HOLDS_UP: Final = 0.5
-"""Of a prefill, what those that run there meanwhile lose, as in `predicted.py`."""
+from gateway.routing.predicted import HOLDS_UP
 
 
 class DisaggregationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

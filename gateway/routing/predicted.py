@@ -44,7 +44,7 @@ _MOVE_PAYS: Final = 0.8
 """A move must be predicted to take no more than this share of staying."""
 _LESS_FULL: Final = 0.9
 """A full home is left for one that is at most so full with it."""
-_HOLDS_UP: Final = 0.5
+HOLDS_UP: Final = 0.5
 """Of a prefill, what those that run meanwhile lose: it is computed in chunks, beside their decoding."""
 _ROOM: Final = 0.8
 """Of the KV cache and a host tier, for sessions as they will be: the rest is for what runs, and for what
@@ -184,7 +184,7 @@ class PredictedPlacement(PlacementPolicy):
         work = TurnWork(new_tokens=tokens - held, cached_tokens=held)
         completion_s = self._foresight.completion_s(load.replica, work, now=asked.now)
         prefill_s = self._alone_s(load.replica, tokens - held, held, 1)
-        return completion_s * load.slower + _HOLDS_UP * prefill_s * load.running
+        return completion_s * load.slower + HOLDS_UP * prefill_s * load.running
 
     def held(self, session: SessionRef, replica: ReplicaId) -> float:
         """A fork is taken to find there what its parent left."""

@@ -24,9 +24,8 @@ import msgspec
 from msgspec import Meta
 
 from gateway.domain.request import Usage
+from gateway.routing.predicted import HOLDS_UP
 
-_HOLDS_UP: Final = 0.5
-"""Of a prefill, what those that run meanwhile lose, as in `predicted.py`."""
 _ALL_OF_IT: Final = 0.9
 """A next turn that found so much of what was computed for it used it; or all but"""
 _LAST_BLOCK: Final = 128
@@ -62,7 +61,7 @@ def pays(
     if prefill_s < config.least_s:
         return False
     gained_s = probability * min(prefill_s, pause_s)
-    lost_s = (1.0 - probability) * _HOLDS_UP * prefill_s * running
+    lost_s = (1.0 - probability) * HOLDS_UP * prefill_s * running
     return gained_s > lost_s
 
 

@@ -22,19 +22,16 @@ from gateway.domain.request import Usage
 from gateway.server.driver import Driver, Ticket
 from gateway.server.outbound import Outbound
 from gateway.server.request_parser import HttpRequest
-from gateway.upstream.connection import UpstreamConnection
+from gateway.server.unseen_answers import read_whole, usage_of
 from gateway.upstream.errors import ConnectFailed, ConnectTimedOut, LocalFault, UpstreamError
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.moments import Moment, Run
 from gateway.upstream.replica import Replica
 from gateway.wire.kv_transfer import CONNECTORS, Connector, prefill_leg_body
-from gateway.wire.observer import observe
 from gateway.wire.splice import Chunk
 from gateway.workflow.engine_order import FIRST
 
 _log: Final = logging.getLogger(__name__)
-_MAX_ANSWER_BYTES: Final = 4 << 20
-"""One token, and where the blocks are: a block's number is a few bytes, a prompt has thousands."""
 
 
 class HandedOver:
@@ -167,38 +164,16 @@ class PrefillLegs:
         upstream = await replica.exchange(chunks, is_head_request=False, may_repeat=True)
         is_whole = False
         try:
-            answer = await _read(upstream)
+            answer = await read_whole(upstream)
             is_whole = True
         finally:
             replica.release(upstream, reuse=is_whole)
-        head, endpoint = upstream.head, request.head.visitor.endpoint
+        head = upstream.head
         assert head is not None
         if head.status != HTTPStatus.OK:
             leg.is_fault = True if head.status >= HTTPStatus.INTERNAL_SERVER_ERROR else None
             return
         leg.is_fault = False
-        observer = observe(endpoint.protocol, endpoint.work, head.content_type, head.content_encoding)
-        observer.feed(answer)
-        usage = observer.answer(head.status).usage
-        if usage.prompt_tokens is not None:
-            leg.usage = usage
+        leg.usage = usage_of(upstream, request.head.visitor.endpoint, answer)
+        if leg.usage is not None:
             leg.fields = self._connectors[replica.pool].decode_fields(answer)
-
-
-async def _read(upstream: UpstreamConnection) -> bytes:
-    whole = upstream.take_whole()
-    if whole is None:
-        whole = []
-        size = 0
-
-        def see(parts: list[bytes], is_last: bool) -> None:
-            nonlocal size
-            size += sum(map(len, parts))
-            if size > _MAX_ANSWER_BYTES:
-                upstream.give_up_on_rest()
-            else:
-                whole.extend(parts)
-
-        upstream.set_sink(see)
-        await upstream.done
-    return b"".join(whole)

@@ -24,13 +24,13 @@ from gateway.server.kept import Heads, Kept, KeptRequests
 from gateway.server.outbound import Outbound
 from gateway.server.request_parser import HttpRequest
 from gateway.server.tasks import check_each
+from gateway.server.unseen_answers import read_whole, usage_of
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import UpstreamError
 from gateway.upstream.moments import Run
 from gateway.upstream.replica import Replica
 from gateway.wire.echoing import Echoing
 from gateway.wire.next_prompt import compare, may_be_foreseen, next_prompt
-from gateway.wire.observer import observe
 from gateway.wire.prefill import may_be_prefilled, prefill_body
 from gateway.wire.said import Said
 from gateway.workflow.engine_order import BEHIND
@@ -171,7 +171,7 @@ class Prefills:
         is_whole = False
         self._answers[upstream] = replica
         try:
-            usage = await _read_usage(upstream, request)
+            usage = usage_of(upstream, request.head.visitor.endpoint, await read_whole(upstream))
             is_whole = True
             assert upstream.head is not None
             if command.extends and upstream.head.status == HTTPStatus.BAD_REQUEST:
@@ -195,21 +195,3 @@ class Prefills:
             if head is None:
                 return None
         return next_prompt(client.protocol, kept.request.body, kept.said, self._echoing.manner(client), head)
-
-
-async def _read_usage(upstream: UpstreamConnection, request: HttpRequest) -> Usage | None:
-    head, endpoint = upstream.head, request.head.visitor.endpoint
-    assert head is not None
-    observer = observe(endpoint.protocol, endpoint.work, head.content_type, head.content_encoding)
-
-    def see(parts: list[bytes], is_last: bool) -> None:
-        observer.feed(b"".join(parts))
-
-    whole = upstream.take_whole()
-    if whole is not None:
-        see(whole, True)
-    else:
-        upstream.set_sink(see)
-        await upstream.done
-    usage = observer.answer(head.status).usage
-    return usage if usage.prompt_tokens is not None else None
