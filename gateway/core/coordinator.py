@@ -105,7 +105,6 @@ class Coordinator:
         self.models = ModelChoices(named_models, fleet, self.gate, sessions.sessions, self.live, self._admit)
         self._replicas = Replicas(fleet, self.gate, admission, sessions.predictor, forecasts, self._stream)
         self.taught = Taught(notes, fleet, sessions.predictor, admission, forecasts)
-        self._looks_ahead = ahead.enabled
         self.is_draining, self._timeouts = False, 0
         self.faults = 0
         """Of ours, that it recovered from."""
@@ -322,10 +321,15 @@ class Coordinator:
             self.gate.turn_over(live, answer, now=now)
         finally:
             self._tell(self.sessions.turn_ended(live, answer, now=now), now=now)
-        if self._looks_ahead and live.session is not None and answer is not None and answer.status < 400:
+        if (
+            self.gate.ahead.config.enabled
+            and live.session is not None
+            and answer is not None
+            and answer.status < 400
+        ):
             behind = self.sessions.predictor.behind(live.session)
             if behind is not None and behind[1].tools:
-                self.gate.paused(live, answer.usage, *behind, now=now)
+                self.gate.ahead.paused(live, answer.usage, *behind, now=now)
 
     def _tell(self, records: list[rec.Record], *, now: float) -> None:
         """Records of sessions go to the stream, and what policies act on, to them."""

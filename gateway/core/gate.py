@@ -26,7 +26,7 @@ from gateway.core.forecasts import Forecasts
 from gateway.core.lifecycle import Step
 from gateway.core.live import LiveRequest
 from gateway.core.prefill_legs import PrefillLegs
-from gateway.core.prefills_ahead import Pause, PrefillsAhead
+from gateway.core.prefills_ahead import PrefillsAhead
 from gateway.core.stream import Stream
 from gateway.core.to_engines import ToEngines
 from gateway.domain.by_agent import AgentKey
@@ -42,19 +42,16 @@ from gateway.domain.decision import (
     WaitReason,
 )
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import PoolId, ReplicaId, RequestId
+from gateway.domain.ids import PoolId, RequestId
 from gateway.domain.request import Answer, Usage, Work
 from gateway.domain.turn_trace import TurnTrace
 from gateway.fleet.trickle import Trickle
 from gateway.routing.disaggregation import DisaggregationConfig
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
-from gateway.routing.prefill_ahead import PrefillAheadConfig, pays
+from gateway.routing.prefill_ahead import PrefillAheadConfig
 from gateway.routing.ranks import Ranks
-from gateway.workflow.conversations import StepPrediction
 
 NO_USAGE = Usage()
-_UNKNOWN_GAP_S = 1.0
-"""How long tools are taken to run of which nothing is known."""
 _HOME_LOST = Wait(reason=WaitReason.HOME_LOST)
 _NO_REPLICA = Wait(reason=WaitReason.NO_REPLICA)
 CAPACITY_FREE_WORK = (Work.LIGHT, Work.STATE)
@@ -97,12 +94,20 @@ class Gate:
         self._trickle = trickle
         self._refuse = refuse
         self._to_engines = to_engines
-        self.ahead = PrefillsAhead(ahead, fleet, placement, out)
+        self.waiting_room = WaitingRoom()
+        self.ahead = PrefillsAhead(
+            ahead,
+            fleet,
+            placement,
+            forecasts,
+            to_engines,
+            out,
+            is_anybody_waiting=lambda: bool(self.waiting_room.turns),
+        )
         self.legs = PrefillLegs(disaggregation, transfers, fleet, placement, forecasts, out)
         self._now = 0.0
         self.pools_with_room: dict[PoolId, None] = {}
         """What `let_in` has to look at."""
-        self.waiting_room = WaitingRoom()
         self.ranks = Ranks()
 
     def ask(self, live: LiveRequest, *, now: float) -> Refusal | None:
@@ -247,7 +252,7 @@ class Gate:
         if live.handed_over:
             self.legs.first_token(live, now=now)
         if self.ahead and live.replica is not None:
-            self._begin_again(live.replica, now=now)
+            self.ahead.begin_again(live.replica, now=now)
 
     def _may_move(self, live: LiveRequest, candidates: Sequence[ReplicaLoad]) -> bool:
         """Whether a turn may be sent now, or waits for its turn to be moved."""
@@ -325,8 +330,7 @@ class Gate:
             candidates = self._fleet.candidates(live.pool, only=None, without=())
             steal = self.placement.look_around(candidates, now=now)
             if steal is not None:
-                hint = self._to_engines.with_prefill(steal.conversation, steal.thief)
-                self.ahead.steal(steal, hint, now=now)
+                self.ahead.steal(steal, now=now)
 
     def leave_waiting_room(self, live: LiveRequest, *, now: float) -> None:
         self.waiting_room.leave(live.request)
@@ -373,65 +377,7 @@ class Gate:
         state = self._fleet.get(self.ahead.ended(turn, usage, now=now))
         if state is not None:
             self.room_may_be(state.facts.pool)
-            self._begin_again(state.facts.id, now=now)
-
-    def paused(
-        self, live: LiveRequest, usage: Usage, agent_type: int, behind: StepPrediction, *, now: float
-    ) -> None:
-        """A turn was answered, and its tools run. What is known of the next prompt may be computed meanwhile,
-        if that will stand under another system prompt. `agent_type`: of its
-        conversation; `behind`: what is expected behind it."""
-        assert live.session is not None
-        pause = Pause(
-            conversation=(live.session.session, live.session.thread),
-            turn=live.request,
-            replica=live.tried[-1],
-            owner=live.owner,
-            agent_type=agent_type,
-            tools=behind.tools,
-        )
-        self.ahead.paused(pause, now=now)
-        expected = self.ahead.next_agents.expected(live.owner, agent_type, behind.tools)
-        config = self.ahead.config
-        if (
-            expected is None
-            or expected.agent in (0, live.facts.transcript.agent)
-            or expected.seen < config.min_seen
-        ):
-            return
-        if expected.share < config.least_share or usage.prompt_tokens is None:
-            return
-        if not live.facts.is_replayable or live.home is not None:
-            return
-        pause.guess = expected.agent
-        pause.probability = expected.share * (1.0 - behind.ends)
-        pause.tokens = usage.prompt_tokens + (usage.output_tokens or 0)
-        pause.gap_s = behind.returns.quantile_s(0.5) or _UNKNOWN_GAP_S
-        self._compute_ahead(pause, now=now)
-
-    def _compute_ahead(self, pause: Pause, *, now: float) -> None:
-        """If nobody has to wait for it, it finds room, and it pays."""
-        state = self._fleet.get(pause.replica)
-        if state is None or not state.is_up or state.is_draining or self.waiting_room.turns:
-            return
-        if not self.ahead.may_begin(pause) or self.placement.spare(pause.replica) < pause.tokens:
-            return
-        prefill_s = self._forecasts.turn_s(pause.replica, pause.tokens, 0, 1)
-        if pays(
-            self.ahead.config,
-            prefill_s=prefill_s,
-            pause_s=pause.gap_s,
-            probability=pause.probability,
-            running=state.running,
-        ):
-            hint = self._to_engines.with_prefill(pause.conversation, pause.replica)
-            self.ahead.begin(pause, hint, now=now)
-
-    def _begin_again(self, replica: ReplicaId, *, now: float) -> None:
-        """One that gave way to others there."""
-        pause = self.ahead.gave_way(replica)
-        if pause is not None:
-            self._compute_ahead(pause, now=now)
+            self.ahead.begin_again(state.facts.id, now=now)
 
     def _turn_away(self, live: LiveRequest, refusal: Refusal, *, now: float) -> None:
         self.leave_waiting_room(live, now=now)
@@ -497,10 +443,7 @@ class Gate:
         if live.leg_left is not None:
             self.legs.placed(live)
         if self.ahead:
-            if live.session is not None:
-                self.ahead.goes_on(live)
-            if not self._to_engines.displaces(placement.replica):
-                self.ahead.make_way(placement.replica)
+            self.ahead.sent(live, placement.replica)
         if live.home is not None:
             placement = Placement(replica=placement.replica, reason=PlacementReason.STATE_LIVES_THERE)
         elif live.tried:

@@ -1,4 +1,4 @@
-"""Prompts that are computed ahead of their turns, while tools run: the books of them (U1, S7, S10).
+"""Prompts that are computed ahead of their turns, while tools run: which, and their books (U1, S7, S10).
 
 Two reasons to do so: a session is stolen, and what its last turn left is computed where it goes
 (`gateway/routing/stealing.py`); or its next turn is expected under another system prompt, and what is known
@@ -21,24 +21,30 @@ none, so that nobody waits for it. Of each that was begun ahead it is told once 
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 import msgspec
 
 from gateway.core.commands import Command, Prefill, StopPrefill
 from gateway.core.fleet import Fleet
+from gateway.core.forecasts import Forecasts
 from gateway.core.lifecycle import LifecycleError
 from gateway.core.live import LiveRequest
 from gateway.core.stream import Stream
+from gateway.core.to_engines import ToEngines
 from gateway.domain.decision import Edge
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import Conversation
 from gateway.routing.placement import PlacementPolicy
-from gateway.routing.prefill_ahead import Outcome, PrefillAheadConfig, outcome_of
+from gateway.routing.prefill_ahead import Outcome, PrefillAheadConfig, outcome_of, pays
 from gateway.routing.stealing import Steal
+from gateway.workflow.conversations import StepPrediction
 from gateway.workflow.next_agents import NextAgents
 from gateway.workflow.steps import ToolSet
 
+_UNKNOWN_GAP_S = 1.0
+"""How long tools are taken to run of which nothing is known."""
 _STEPS = 20_000
 _OF_SESSION = 64
 """Conversations of one session that are remembered, as in `workflow/conversations.py`."""
@@ -90,12 +96,24 @@ class _Move(msgspec.Struct, eq=False):
 
 class PrefillsAhead:
     def __init__(
-        self, config: PrefillAheadConfig, fleet: Fleet, placement: PlacementPolicy, out: list[Command]
+        self,
+        config: PrefillAheadConfig,
+        fleet: Fleet,
+        placement: PlacementPolicy,
+        forecasts: Forecasts,
+        to_engines: ToEngines,
+        out: list[Command],
+        *,
+        is_anybody_waiting: Callable[[], bool],
     ) -> None:
+        """`is_anybody_waiting`: at the gateway, for a replica."""
         self.config = config
         self._fleet = fleet
         self._placement = placement
+        self._forecasts = forecasts
+        self._to_engines = to_engines
         self._out = out
+        self._is_anybody_waiting = is_anybody_waiting
         self._stream = Stream(out)
         self._moves: dict[RequestId, _Move] = {}
         self._under_way: dict[RequestId, _Ahead] = {}
@@ -120,11 +138,12 @@ class PrefillsAhead:
 
     # --- sessions that are stolen ------------------------------------------------------------------
 
-    def steal(self, steal: Steal, hint: str | None, *, now: float) -> None:
+    def steal(self, steal: Steal, *, now: float) -> None:
         if steal.turn in self._under_way:  # it is computed where it is
             self._placement.moved(steal, None)
             return
         session, thread = steal.conversation
+        hint = self._to_engines.with_prefill(steal.conversation, steal.thief)
         prefill = Prefill(turn=steal.turn, session=session, thread=thread, replica=steal.thief, hint=hint)
         self._fleet.submitted(steal.thief)
         self._moves[steal.turn] = _Move(steal, now)
@@ -132,7 +151,46 @@ class PrefillsAhead:
 
     # --- conversations that pause ------------------------------------------------------------------
 
-    def paused(self, pause: Pause, *, now: float) -> None:
+    def paused(
+        self, live: LiveRequest, usage: Usage, agent_type: int, behind: StepPrediction, *, now: float
+    ) -> None:
+        """A turn was answered, and its tools run. What is known of the next prompt may be computed meanwhile,
+        if that will stand under another system prompt. `agent_type`: of its
+        conversation; `behind`: what is expected behind it."""
+        assert live.session is not None
+        pause = Pause(
+            conversation=(live.session.session, live.session.thread),
+            turn=live.request,
+            replica=live.tried[-1],
+            owner=live.owner,
+            agent_type=agent_type,
+            tools=behind.tools,
+        )
+        self._remember(pause, now=now)
+        expected = self.next_agents.expected(live.owner, agent_type, behind.tools)
+        if (
+            expected is None
+            or expected.agent in (0, live.facts.transcript.agent)
+            or expected.seen < self.config.min_seen
+            or expected.share < self.config.least_share
+            or usage.prompt_tokens is None
+            or not live.facts.is_replayable
+            or live.home is not None
+        ):
+            return
+        pause.guess = expected.agent
+        pause.probability = expected.share * (1.0 - behind.ends)
+        pause.tokens = usage.prompt_tokens + (usage.output_tokens or 0)
+        pause.gap_s = behind.returns.quantile_s(0.5) or _UNKNOWN_GAP_S
+        self._begin_if_it_pays(pause, now=now)
+
+    def begin_again(self, replica: ReplicaId, *, now: float) -> None:
+        """One that gave way to others there."""
+        pause = self._gave_way_at(replica)
+        if pause is not None:
+            self._begin_if_it_pays(pause, now=now)
+
+    def _remember(self, pause: Pause, *, now: float) -> None:
         session, thread = pause.conversation
         threads = self._pauses.setdefault(session, {})
         if thread in threads:
@@ -146,12 +204,29 @@ class PrefillsAhead:
             for each in forgotten.values():
                 self._give_up(each, now=now)
 
-    def may_begin(self, pause: Pause) -> bool:
+    def _begin_if_it_pays(self, pause: Pause, *, now: float) -> None:
+        """And if nobody has to wait for it, and it finds room."""
+        state = self._fleet.get(pause.replica)
+        if state is None or not state.is_up or state.is_draining or self._is_anybody_waiting():
+            return
+        if not self._may_begin(pause) or self._placement.spare(pause.replica) < pause.tokens:
+            return
+        prefill_s = self._forecasts.turn_s(pause.replica, pause.tokens, 0, 1)
+        if pays(
+            self.config,
+            prefill_s=prefill_s,
+            pause_s=pause.gap_s,
+            probability=pause.probability,
+            running=state.running,
+        ):
+            self._begin(pause, now=now)
+
+    def _may_begin(self, pause: Pause) -> bool:
         """None is under way for it, and not too many where it would be."""
         is_under_way = pause.turn in self._under_way or pause.turn in self._moves
         return not is_under_way and self.light_at(pause.replica) < self.config.most
 
-    def begin(self, pause: Pause, hint: str | None, *, now: float) -> None:
+    def _begin(self, pause: Pause, *, now: float) -> None:
         session, thread = pause.conversation
         pause.gave_way = False
         self._under_way[pause.turn] = pause.ahead = _Ahead(pause, now)
@@ -162,13 +237,13 @@ class PrefillsAhead:
                 session=session,
                 thread=thread,
                 replica=pause.replica,
-                hint=hint,
+                hint=self._to_engines.with_prefill(pause.conversation, pause.replica),
                 extends=True,
                 agent=pause.guess,
             )
         )
 
-    def make_way(self, replica: ReplicaId) -> None:
+    def _make_way(self, replica: ReplicaId) -> None:
         """A turn goes there, and the engine would let it wait."""
         for ahead in self._under_way.values():
             if ahead.pause.replica == replica and not ahead.is_off:
@@ -176,7 +251,7 @@ class PrefillsAhead:
                 ahead.pause.gave_way = True
                 self._gave_way.setdefault(replica, []).append(ahead.pause)
 
-    def gave_way(self, replica: ReplicaId) -> Pause | None:
+    def _gave_way_at(self, replica: ReplicaId) -> Pause | None:
         """One that did there, and is still wanted, if it may be begun again."""
         waiting = self._gave_way.get(replica, [])
         while waiting and not waiting[0].gave_way:
@@ -184,12 +259,18 @@ class PrefillsAhead:
         if not waiting:
             self._gave_way.pop(replica, None)
             return None
-        return waiting[0] if self.may_begin(waiting[0]) else None
+        return waiting[0] if self._may_begin(waiting[0]) else None
 
     # --- turns -------------------------------------------------------------------------------------
 
-    def goes_on(self, live: LiveRequest) -> None:
-        """A turn of the conversation is sent: no prefill of it is awaited."""
+    def sent(self, live: LiveRequest, replica: ReplicaId) -> None:
+        """A turn is sent there: no prefill of its conversation is awaited, nor one that would hold it up."""
+        if live.session is not None:
+            self._goes_on(live)
+        if not self._to_engines.displaces(replica):
+            self._make_way(replica)
+
+    def _goes_on(self, live: LiveRequest) -> None:
         assert live.session is not None
         session, thread = live.session.session, live.session.thread
         self._stop_moves(session, thread)
