@@ -17,8 +17,11 @@ from gateway.shared_state.breaker import LONGEST_WAIT_S
 from gateway.shared_state.memory import MemoryStore
 from gateway.shared_state.opening import open_shared
 from gateway.shared_state.protocol import Store, StoreUnavailable
+from gateway.shared_state.redis_store import VERSION
 
-_KEY: Final = b"secret"
+_KEY: Final = b"secret" + VERSION
+"""Of each version its own: what another one wrote counts as absent, and two that put theirs in one place
+would take it from one another for ever."""
 _BYTES: Final = 32
 _TTL_S: Final = 30 * 86_400.0
 _PATIENCE_S, _BETWEEN_S = 5.0, 0.1

@@ -325,7 +325,7 @@ async def running_fleet(
     engines = Engines()
     await engines.open()
     with redis.admin() as admin:
-        admin.set(PREFIX + b"e:secret", VERSION + b"s" * 32)
+        admin.set(PREFIX + b"e:secret" + VERSION, VERSION + b"s" * 32)
     replicas = ", ".join(f'{{ url = "{each.url}" }}' for each in engines.backends)
     whole = (
         f'{server}[shared]\nurl = "{redis.url}"\ndeadline_ms = {deadline_ms}\n'
