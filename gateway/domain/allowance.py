@@ -25,10 +25,10 @@ class Allowance:
         self.refill(now=now)
         return self.left >= 1.0
 
-    def take(self, *, now: float) -> bool:
-        """Whether there was one to take."""
+    def take(self, amount: float = 1.0, *, now: float) -> bool:
+        """Whether there was so much to take."""
         self.refill(now=now)
-        if self.left < 1.0:
+        if self.left < amount:
             return False
-        self.left -= 1.0
+        self.left -= amount
         return True

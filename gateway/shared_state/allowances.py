@@ -10,6 +10,7 @@ than `stays_s`; who never took anything costs nothing here; memory is bounded.
 from collections.abc import Callable
 from typing import Final
 
+from gateway.domain.allowance import Allowance
 from gateway.domain.ids import TenantId
 
 _MAX_TENANTS: Final = 10_000
@@ -21,18 +22,15 @@ class Allowances:
         self._per_s = most_bytes
         self._limit = most_bytes * stays_s
         self._now = now
-        self._left: dict[TenantId, tuple[float, float]] = {}
-        """What is left, and when that was so; the one that was changed longest ago first."""
+        self._left: dict[TenantId, Allowance] = {}
+        """The one that was taken from longest ago first."""
 
     def take(self, tenant: TenantId, byte_seconds: float) -> bool:
         """Whether there was so much."""
-        now = self._now()
-        left, at_s = self._left.get(tenant, (self._limit, now))
-        left = min(self._limit, left + (now - at_s) * self._per_s)
-        if left < byte_seconds:
-            return False
-        self._left.pop(tenant, None)
-        if len(self._left) >= _MAX_TENANTS:
-            del self._left[next(iter(self._left))]
-        self._left[tenant] = (left - byte_seconds, now)
-        return True
+        allowance = self._left.pop(tenant, None)
+        if allowance is None:
+            allowance = Allowance(per_s=self._per_s, burst=self._limit)
+            if len(self._left) >= _MAX_TENANTS:
+                del self._left[next(iter(self._left))]
+        self._left[tenant] = allowance
+        return allowance.take(byte_seconds, now=self._now())
