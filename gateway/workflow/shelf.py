@@ -91,10 +91,10 @@ class Shelf:
         gone: list[tuple[Session, str]] = []
         for _ in range(min(_EXPIRE_BATCH, len(self._sessions))):
             oldest = next(iter(self._sessions.values()))
-            if self.are_too_many:
-                oldest, reason = self._by_tenant.longest_unseen(), "evicted"
-            elif oldest.last_seen_s + self._config.idle_s <= now:
+            if oldest.last_seen_s + self._config.idle_s <= now:
                 reason = "idle"
+            elif self.are_too_many:
+                oldest, reason = self._by_tenant.longest_unseen(), "evicted"
             else:
                 break
             if oldest.live_turns:  # alive, however long its turn takes

@@ -133,6 +133,15 @@ def test_a_session_with_a_live_turn_is_never_forgotten():
     assert book.sessions.expire(now=101) == [(one, "evicted")]
 
 
+def test_too_many_that_all_live_are_not_looked_at_for_ever():
+    """Those of the tenant that holds most are the first to go; the idle time of another's passes meanwhile."""
+    book = Book(idle_s=60, max_sessions=1)
+    for tenant in ("a", "b", "b"):
+        book.turn(tenant=TenantId(tenant), ends=False)
+    assert book.sessions.expire(now=100) == []
+    assert book.sessions.next_expiry_s() == 160
+
+
 def test_forgetting_many_takes_several_goes():
     book = Book(idle_s=1)
     for _ in range(100):
