@@ -134,7 +134,7 @@ def test_a_session_with_a_live_turn_is_never_forgotten():
 
 
 def test_too_many_that_all_live_are_not_looked_at_for_ever():
-    """Those of the tenant that holds most are the first to go; the idle time of another's passes meanwhile."""
+    """Those of the tenant that holds most go first; the idle time of another passes meanwhile."""
     book = Book(idle_s=60, max_sessions=1)
     for tenant in ("a", "b", "b"):
         book.turn(tenant=TenantId(tenant), ends=False)
