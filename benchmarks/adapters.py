@@ -1,4 +1,4 @@
-"""What is it worth to know where a LoRA adapter has a place? (docs/models.md)
+"""What is it worth to know where a LoRA adapter has a place? (docs/design/models.md)
 
     python -m benchmarks.adapters
 

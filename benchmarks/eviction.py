@@ -2,14 +2,14 @@
 
     python -m benchmarks.eviction [WORKLOAD ...] [--quick] [--json] [--draws FIRST COUNT]
 
-WORKLOAD is a workload file of recorded sessions (docs/workloads.md); without one, sessions of the same shape
-are generated, and the output says so. Sessions arrive by chance, so many draws of it, their gaps are the
-recorded ones. Each turn looks up the blocks of its prompt, computes those that are missing, and leaves prompt
-and answer. Policies, at 25, 50 and 75 % of the peak live working set: LRU (leaf first, as vLLM), WA-LRU as
-published (whole sessions, by Eq. 1), the plugin's (`turnpike_vllm.eviction`), and Bélády's, who knows the
-future and keeps prefixes whole. All told policies know the same: a tool call runs (reuse 0.95), or nobody can
-say (0.5). The plugin's is told too when a session is expected back, as a gateway learns it (the median of the
-gaps so far after the same tool, or after none); `no_returns` is not.
+WORKLOAD is a workload file of recorded sessions (docs/reference/workloads.md); without one, sessions of the
+same shape are generated, and the output says so. Sessions arrive by chance, so many draws of it, their gaps
+are the recorded ones. Each turn looks up the blocks of its prompt, computes those that are missing, and
+leaves prompt and answer. Policies, at 25, 50 and 75 % of the peak live working set: LRU (leaf first, as
+vLLM), WA-LRU as published (whole sessions, by Eq. 1), the plugin's (`turnpike_vllm.eviction`), and Bélády's,
+who knows the future and keeps prefixes whole. All told policies know the same: a tool call runs (reuse
+0.95), or nobody can say (0.5). The plugin's is told too when a session is expected back, as a gateway learns
+it (the median of the gaps so far after the same tool, or after none); `no_returns` is not.
 Between them and the oracle stands one that is told how these very gaps are distributed, after tool calls and
 without. Figures are blocks computed, divided by LRU's, with 95 % intervals over the draws, and by Bélády's,
 with first touches and without.

@@ -2,7 +2,7 @@
 
 Run with `python -m benchmarks.outlook WORKLOAD [--kv-blocks N] [--count N] [--json]`. One replica behind the
 gateway's floor (bounded concurrency, so that nothing but eviction differs) plays a workload
-(docs/workloads.md). Who is overwritten first:
+(docs/reference/workloads.md). Who is overwritten first:
 
 * `lru`: vLLM's own order;
 * `ours`: whoever is expected back last (`gateway/workflow/return_model.py`), learned as the simulation goes;

@@ -2,12 +2,12 @@
 
     python -m benchmarks.plugin_gain WORKLOAD [--fleet FLEET.toml] [--quick] [--json] [--seeds N] [--knee N]
 
-Simulated: the sessions of a workload file (docs/workloads.md), whose clients say nothing but their requests,
-at 1.2 and 1.5 × the knee of stock vLLM, and with its native offload at 1.2 × that knee. Behind the gateway's
-brain as it is by default, engines with the plugin against those without, on the same sessions, seed by seed:
-mean and p90 of completion as ratios, and of all sessions those more that end within 1.5, 2 and 4 × what they
-take alone; means with their 95 % intervals. All of it is told, nothing is a target: the page that quotes it
-is docs/engine.md.
+Simulated: the sessions of a workload file (docs/reference/workloads.md), whose clients say nothing but their
+requests, at 1.2 and 1.5 × the knee of stock vLLM, and with its native offload at 1.2 × that knee. Behind the
+gateway's brain as it is by default, engines with the plugin against those without, on the same sessions,
+seed by seed: mean and p90 of completion as ratios, and of all sessions those more that end within 1.5, 2 and
+4 × what they take alone; means with their 95 % intervals. All of it is told, nothing is a target: the page
+that quotes it is docs/design/engine.md.
 """
 
 import argparse

@@ -1,9 +1,11 @@
-"""Every policy on several workloads, below, at and above the knee; writes docs/results.md from scratch.
+"""Every policy on several workloads, below, at and above the knee; writes docs/design/results.md from
+scratch.
 
     python -m benchmarks.run [WORKLOAD…] [--mix NAME…] [--quick] [--reference WORKLOAD]
 
-Without workloads, mixes are composed that the papers describe. `--reference` takes the kv-cache-tester
-sessions, imported as docs/workloads.md says, and sets what an independent simulation found beside ours.
+Without workloads, mixes are composed that the papers describe. `--reference` takes the
+kv-cache-tester sessions, imported as docs/reference/workloads.md says, and sets what an independent
+simulation found beside ours.
 """
 
 import argparse
@@ -59,7 +61,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=2, help="runs of each policy at each load (default 2)")
     parser.add_argument("--quick", action="store_true", help="fewer sessions, seeds and policies")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs/results.md")
+    parser.add_argument("-o", "--output", type=Path, default=ROOT / "docs/design/results.md")
     return parser.parse_args(argv)
 
 

@@ -2,10 +2,10 @@
 pool.
 
 Run with `python -m benchmarks.ttl FILE ... [--share S] [--quick] [--json]`. Each file holds recorded
-exchanges (docs/exchanges.md). They happen when they were recorded; what a conversation's turn leaves behind
-stays in a pool of tokens, `--share` of what all conversations that are alive hold at the most, until a turn
-needs the room. A turn whose conversation's state is gone computes it again: that is what is counted. No time
-is modelled: a turn takes as long as it took. The policies say who makes room first:
+exchanges (docs/reference/exchanges.md). They happen when they were recorded; what a conversation's turn
+leaves behind stays in a pool of tokens, `--share` of what all conversations that are alive hold at the most,
+until a turn needs the room. A turn whose conversation's state is gone computes it again: that is what is
+counted. No time is modelled: a turn takes as long as it took. The policies say who makes room first:
 
 * `lru`: whoever was used the longest time ago;
 * `fixed`: nobody within 6 s of his turn, if there is anybody else;

@@ -1,9 +1,9 @@
 """The workflow view: how right it is on recordings, and what it costs.
 
 Run with `python -m benchmarks.workflow [FILE ...] [--quick] [--json]`. Each file holds recorded exchanges
-(docs/exchanges.md): the brain learns from all of it, in order of time, and its second half is scored, as
-`turnpike eval workflow` does. Files with fewer than 400 scored pauses are told, not judged, one by one; all
-of them together are judged. Without files the costs alone are
+(docs/reference/exchanges.md): the brain learns from all of it, in order of time, and its second half is
+scored, as `turnpike eval workflow` does. Files with fewer than 400 scored pauses are told, not judged, one
+by one; all of them together are judged. Without files the costs alone are
 measured: of 10,000 live sessions, by agents of 50 types with a dozen tools each, the memory per session, and
 the CPU time that a request costs, from its arrival to the hint at its pause.
 """

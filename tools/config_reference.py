@@ -1,4 +1,5 @@
-"""Writes docs/configuration.md from the settings' own definitions: `python -m tools.config_reference`.
+"""Writes docs/reference/configuration.md from the settings' own definitions: `python -m
+tools.config_reference`.
 
 The text beside a setting is the docstring under its field, so there is one place to change.
 """
@@ -14,7 +15,7 @@ import msgspec
 
 from gateway.config import Config
 
-TARGET = Path(__file__).parent.parent / "docs" / "configuration.md"
+TARGET = Path(__file__).parent.parent / "docs/reference/configuration.md"
 
 _HEAD = """\
 # Configuration

@@ -1,4 +1,4 @@
-"""docs/results.md: what was compared, how it went, where Turnpike loses."""
+"""docs/design/results.md: what was compared, how it went, where Turnpike loses."""
 
 from collections.abc import Iterable, Sequence
 

@@ -7,9 +7,9 @@ Deviations: γ is 0.05, the paper's 0.2: there a session is evicted as a whole, 
     its size says nothing of a block's worth (measured: benchmarks/eviction.py). τ_max and size_max are
     constants and R̂ is not capped at 1, so that the order of two threads does not change while time passes: a
     sort key, no scan. What several threads claim outlives each of them, which the papers leave to P_reuse.
-    Nobody tells Sutradhara's tags, which gain nothing beside that (docs/engine.md). A claim counts as made as
-    much earlier as the thread is expected to stay away, up to τ_max: a longer absence costs more for the
-    same use. What an older turn left beyond the newer one keeps the older one's place: some agents go on
+    Nobody tells Sutradhara's tags, which gain nothing beside that (docs/design/engine.md). A claim counts as
+    made as much earlier as the thread is expected to stay away, up to τ_max: a longer absence costs more for
+    the same use. What an older turn left beyond the newer one keeps the older one's place: some agents go on
     from earlier turns. Of that, a block may stay for a while after the one before it in the prompt has
     gone, and nobody can use it.
 Invariants: with β = γ = 0, and told of no returns, the order is LRU's; leaf before parent within a turn; a

@@ -12,7 +12,8 @@ class HintsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     session: bool = True
     """Tell a backend that reads it which session a turn belongs to (`X-Session-ID`)."""
     turnpike: bool = True
-    """Tell an engine with the plugin `turnpike-vllm` what is expected of a session (docs/engine.md)."""
+    """Tell an engine with the plugin `turnpike-vllm` what is expected of a session
+    (docs/design/engine.md)."""
     priority: bool = False
     """Tell a vLLM without the plugin which requests can wait (`X-Vllm-Priority`); it acts on that where it
     runs with `--scheduling-policy priority`. Priorities that requests state themselves count only of tenants

@@ -11,7 +11,7 @@ McpName = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}\Z"), PRIVATE]
 
 
 class McpServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A tool server; agents reach it at `/mcp/NAME` (docs/mcp.md)."""
+    """A tool server; agents reach it at `/mcp/NAME` (docs/design/mcp.md)."""
 
     name: McpName
     """Its path at the gateway is `/mcp/NAME`; it appears in metrics."""
@@ -30,7 +30,7 @@ class McpServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """How long one may wait before it is refused. Most agents give up sooner."""
     early_tools: tuple[Annotated[str, PRIVATE], ...] = ()
     """Tools that may be called before the agent does, as soon as the model's answer has said what it wants
-    (docs/mcp.md): those of these alone that the server declares read-only."""
+    (docs/design/mcp.md): those of these alone that the server declares read-only."""
     early_keep_s: Annotated[float, Meta(gt=0)] = 30.0
     """How long behind that answer's end such a call may wait for the agent's own."""
     early_result_bytes: Annotated[int, Meta(ge=1)] = 1 << 20

@@ -10,7 +10,7 @@ from gateway.config.server import Listen
 
 
 class SharedConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The store that several gateways share (docs/several-gateways.md)."""
+    """The store that several gateways share (docs/design/several-gateways.md)."""
 
     url: Annotated[str, Meta(pattern=r"^(rediss?(\+cluster)?|unix|memory)://"), PRIVATE] | None = None
     """`redis://`, `rediss://` (TLS), `redis+cluster://`, `rediss+cluster://`, `unix:///PATH` or `memory://`;

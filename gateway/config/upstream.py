@@ -41,8 +41,8 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What it is for, in a pool that has a `transfer`: it computes prompts for others, and gets turns of its
     own only where nobody else may run them (`prefill`); it computes none for others (`decode`); or both."""
     profile: Annotated[str, RECORDED] | None = None
-    """What it is made of, for the first predictions: `MODEL@HARDWARE`, or the path of a file (docs/cost.md);
-    by default what its pool says."""
+    """What it is made of, for the first predictions: `MODEL@HARDWARE`, or the path of a file
+    (docs/design/cost.md); by default what its pool says."""
 
     def __post_init__(self) -> None:
         if self.api_key_env is not None and self.api_key_file is not None:
@@ -83,7 +83,7 @@ class PoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Of its replicas; by default they are learned from nothing, which costs some tens of turns each."""
     transfer: TransferName | None = None
     """How a prompt that one of its replicas computed gets to another one that decodes: through a store that
-    they share, or by NIXL (docs/disaggregation.md); by default not at all."""
+    they share, or by NIXL (docs/design/disaggregation.md); by default not at all."""
     replicas: tuple[ReplicaConfig, ...] = ()
     discovery: DiscoveryConfig | None = None
     """Where more of them are named."""

@@ -104,7 +104,7 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SessionSource(Word):
-    """How we know which session a turn belongs to, strongest first (docs/sessions.md)."""
+    """How we know which session a turn belongs to, strongest first (docs/design/sessions.md)."""
 
     TURNPIKE_HEADER = "turnpike-header"
     CLIENT_ID = "client-id"

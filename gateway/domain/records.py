@@ -172,7 +172,7 @@ class ModelChosen(_Record, frozen=True, kw_only=True, tag="model"):
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the replica is expected to make of a turn (docs/cost.md), before it is sent."""
+    """What the replica is expected to make of a turn (docs/design/cost.md), before it is sent."""
 
     prompt_tokens: int
     cached_tokens: int

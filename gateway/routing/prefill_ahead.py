@@ -35,7 +35,7 @@ _LAST_BLOCK: Final = 128
 class PrefillAheadConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     enabled: bool = False
     """While tools run, what is known of the next prompt is computed, if it will stand under another system
-    prompt than the last one (docs/overlap.md)."""
+    prompt than the last one (docs/design/overlap.md)."""
     least_share: Annotated[float, Meta(gt=0, le=1)] = 0.5
     """How likely the next system prompt must be."""
     min_seen: Annotated[int, Meta(ge=1)] = 1

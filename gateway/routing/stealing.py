@@ -37,7 +37,7 @@ _TRIED: Final = 8
 class StealingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     enabled: bool = False
     """Replicas that idle take sessions over from those that have too many. In simulations it makes no
-    difference (docs/routing.md)."""
+    difference (docs/design/routing.md)."""
     idle_s: _Seconds = 0.1
     """How long a replica must have run nothing."""
     ratio: Annotated[float, Meta(ge=1, le=100)] = 2.0

@@ -1,7 +1,7 @@
 """Which gateway has the session that a request belongs to?
 
-Source: ours (docs/several-gateways.md). A session lives at one gateway, which alone decides for it; whoever
-receives a turn of it passes the request on. Three rules, the first that applies:
+Source: ours (docs/design/several-gateways.md). A session lives at one gateway, which alone decides for it;
+whoever receives a turn of it passes the request on. Three rules, the first that applies:
 
 1. this gateway knows evidence of the request: here, without asking anybody;
 2. the store knows a gateway that published some of it: there; if that is gone, at its heir, with what it

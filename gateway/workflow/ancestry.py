@@ -1,6 +1,6 @@
 """Which turn does this request follow? From what came back: ids, echoes, the conversation itself.
 
-Source: ours (docs/sessions.md). From strong to weak: a retry of a failed attempt; an id
+Source: ours (docs/design/sessions.md). From strong to weak: a retry of a failed attempt; an id
 that we saw being minted; the longest conversation that we know *and our own answer behind it*; that answer
 alone; the conversation alone, where it goes on without its answer. Each link says whether it is proved:
 whether nobody but the session itself could have sent the request.

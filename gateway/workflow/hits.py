@@ -1,6 +1,6 @@
 """Whose words a request says again: marks that turns left, found in it.
 
-Source: ours (docs/sessions.md).
+Source: ours (docs/design/sessions.md).
 
 Invariants: nothing is changed here, but that words which waited become marks. What is found has one order,
 whatever the hashes.

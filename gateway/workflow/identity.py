@@ -1,6 +1,6 @@
 """The ladder: one turn's facts in, its session, thread and place in the lineage out.
 
-Source: ours (docs/sessions.md). Ids that the client states come first; content says where in the
+Source: ours (docs/design/sessions.md). Ids that the client states come first; content says where in the
 stated run a turn belongs, and everything where nothing is stated.
 
 Deviations: an id under which conversations run that nothing explains is no session: a field that

@@ -1,6 +1,6 @@
 """What content says of a turn: the evidence of `ancestry.py` and `quotes.py`, weighed.
 
-Source: ours (docs/sessions.md).
+Source: ours (docs/design/sessions.md).
 
 Invariants: nothing is changed here. Confidence grows with the evidence: ids that we minted, the whole
 conversation, its answer, a quote, the moment.

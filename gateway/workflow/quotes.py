@@ -1,6 +1,6 @@
 """Conversations that begin by quoting another one: sub-agents, next tasks, summaries, side requests.
 
-Source: ours (docs/sessions.md). A request that follows no turn that we know may still belong to a
+Source: ours (docs/design/sessions.md). A request that follows no turn that we know may still belong to a
 run that we know, because it says what that run's model or user said.
 
 Invariants: nothing is changed here. A quote that turns of several sessions could have left names the one

@@ -1,6 +1,6 @@
 """Session identity: which run and which conversation does this turn belong to, and how sure are we?
 
-Source: ours (docs/sessions.md). The first hit wins:
+Source: ours (docs/design/sessions.md). The first hit wins:
 
 1. an id the client states (a header or body field of a known convention), scoped by tenant;
 2. a failed attempt that this request repeats;
@@ -43,7 +43,7 @@ NO_UTTERANCE: Final = Utterance()
 ACTS_FROM: Final = 0.9
 """A turn joins a session if that is at least so sure; else it starts one of its own, with the guess noted.
 
-Any value above 0.8 and up to 0.95 does the same. docs/session-accuracy.md has what was measured."""
+Any value above 0.8 and up to 0.95 does the same. docs/design/session-accuracy.md has what was measured."""
 _QUOTABLE_TURNS: Final = 2
 """Per thread; older turns can be continued, but are not recognised by quotes any more."""
 

@@ -15,7 +15,7 @@ from gateway.core.lifecycle import (
     as_mermaid,
 )
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "lifecycle.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs/reference/lifecycle.md"
 
 
 def as_document() -> str:

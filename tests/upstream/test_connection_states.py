@@ -14,7 +14,7 @@ from gateway.upstream.connection_states import (
     as_mermaid,
 )
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "upstream.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs/reference/upstream.md"
 
 
 def test_every_pair_is_in_the_table_or_raises():

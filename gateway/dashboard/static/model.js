@@ -1,5 +1,5 @@
 // What the page knows: sessions, their conversations and turns, the fleet, the window; from the stream's
-// records (docs/observability.md) and from snapshots.
+// records (docs/reference/observability.md) and from snapshots.
 // Invariants: every collection is bounded; what a record lacks is unknown and never guessed; a record of
 // an unknown type changes nothing.
 

@@ -1,9 +1,10 @@
 """Which blocks of two prompts are the same? Names for them, as a prefix cache wants them.
 
 Theory: a prompt consists of texts, one behind the other: one that sessions open with, what a turn brought,
-what a turn answered. A text stands at one place only and behind one beginning only (docs/workloads.md), so a
-text and a place in it fix every token up to there. A block's key therefore is made of the text that its last
-token belongs to and the number of the block. It means what a chained hash means, and costs an addition.
+what a turn answered. A text stands at one place only and behind one beginning only
+(docs/reference/workloads.md), so a text and a place in it fix every token up to there. A block's key
+therefore is made of the text that its last token belongs to and the number of the block. It means what a
+chained hash means, and costs an addition.
 
 Invariants: two keys are equal exactly if all tokens up to the end of their blocks are, whatever the turns,
 threads and sessions (ids of sessions being unique). Nothing depends on what was asked before: memory only

@@ -1,0 +1,80 @@
+"""What the pages under `docs/` say exists: files, sections, settings, reasons. The guide stays short."""
+
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+from gateway.config.load import load_config
+from gateway.domain.decision import RefusalReason, WaitReason
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "engine_ext/README.md", *ROOT.glob("docs/**/*.md")])
+GUIDE = sorted(ROOT.glob("docs/guide/*.md"))
+
+MOST_WORDS_OF_GUIDE = 6_000
+"""One reads that in half an hour."""
+
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them from headings."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    plain = [
+        re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", each).lower()) for each in headings
+    ]
+    return {each.strip().replace(" ", "-") for each in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_link_is_broken(page: Path) -> None:
+    broken = []
+    for link in LINK.findall(FENCE.sub("", page.read_text())):
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_what_sources_say_of_pages_exists() -> None:
+    sources = [
+        *ROOT.glob("gateway/**/*.py"),
+        *ROOT.glob("engine_ext/turnpike_vllm/**/*.py"),
+        *ROOT.glob("benchmarks/**/*.py"),
+    ]
+    mentioned = {name for each in sources for name in re.findall(r"docs/[\w/-]+\.md", each.read_text())}
+    assert len(mentioned) > 5
+    assert [name for name in sorted(mentioned) if not (ROOT / name).exists()] == []
+
+
+def test_the_guide_is_short() -> None:
+    words = sum(len(page.read_text().split()) for page in GUIDE)
+    assert 1_000 < words <= MOST_WORDS_OF_GUIDE
+
+
+def test_reasons_that_the_guide_explains_are_those_of_the_gateway() -> None:
+    page = (ROOT / "docs/guide/troubleshoot.md").read_text()
+    waits = page[page.index("## Turns wait") : page.index("## Answers are slow")]
+    named = set(re.findall(r"`(\w+_\w+)`", waits))
+    known = {reason.value for reason in WaitReason} | {reason.value for reason in RefusalReason}
+    assert named & known
+    assert named - known == set()
+
+
+@pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.name)
+def test_settings_in_the_guide_are_valid(page: Path, tmp_path: Path) -> None:
+    blocks = re.findall(r"^```toml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    keys = itertools.count()
+    for number, block in enumerate(blocks):
+        path = tmp_path / f"{number}.toml"
+        backend = (
+            "" if "[[pools" in block else '\n[[pools]]\nreplicas = [{ url = "http://127.0.0.1:8000" }]\n'
+        )
+        path.write_text(re.sub("sha256:…", lambda _: f"sha256:{next(keys):064x}", block) + backend)
+        load_config(str(path), {}, {})
