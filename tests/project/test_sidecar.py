@@ -42,7 +42,7 @@ def test_every_engine_loads_the_plugin_which_owns_the_order(engine: Any) -> None
     assert not any("scheduling-policy" in word for word in start.words)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/design/engine.md", "engine_ext/README.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/reference/engine-plugin.md", "engine_ext/README.md"])
 def test_every_page_that_shows_the_command_shows_it_whole(page: str) -> None:
     (command,) = re.findall(r"VLLM_PLUGINS=turnpike vllm serve (?:.*\\\n)*.*", (ROOT / page).read_text())
     assert set(re.sub(r"(scheduler-cls) ", r"\1=", command).replace("\\", "").split()) >= PLUGIN
