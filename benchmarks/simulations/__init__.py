@@ -1,1 +1,1 @@
-"""What `benchmarks.run` consists of: workloads, their knees, comparisons, and the page that tells of them."""
+"""What simulated benchmarks share: workloads, and where their knees are."""

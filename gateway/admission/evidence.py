@@ -2,9 +2,7 @@
 
 Source: ours.
 
-Symbols: —
 
-Deviations: —
 
 Invariants: everything is summed over the same time, `span_s`, with the same weights.
 """

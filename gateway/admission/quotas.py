@@ -2,9 +2,7 @@
 
 Source: ours.
 
-Symbols: —
 
-Deviations: —
 
 Invariants: a quota is asked and charged in one step, so two requests never both get the last of it; tokens
 are charged by what a request is expected to cost, and corrected by what it did; a tenant without a quota

@@ -2,7 +2,6 @@
 
 Source: vLLM 0.32's own offloading connector (LRU), at the host's memory and bandwidth.
 
-Symbols: —
 
 Deviations: as the simulated replica's (`engine/`).
 

@@ -2,12 +2,10 @@
 
 Source: this project.
 
-Symbols: —
 
 Deviations: none of the plugin's own: it is the code that is loaded live. The engines that carry it take no
 stretches, so such a simulation takes several times as long.
 
-Invariants: —
 """
 
 from gateway.simulator.baselines.plan import Knob, Plan, Recipe, Values

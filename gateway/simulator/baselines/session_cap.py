@@ -3,7 +3,6 @@
 Source: none; what an operator can set by hand. The best cap in hindsight is what an adaptive window has to
 beat.
 
-Symbols: —
 
 Deviations: the cap knows when a session ends.
 
