@@ -10,6 +10,7 @@ from gateway.config.holding import HoldingConfig
 from gateway.config.http_limits import HttpLimits
 from gateway.config.privacy import PRIVATE
 from gateway.config.tenants import KeyHash
+from gateway.config.websocket import WebSocketConfig
 
 Listen = Annotated[str, Meta(pattern=r"^(\[[0-9a-fA-F:.]+\]|[^:\s]+):\d{1,5}\Z"), PRIVATE]
 
@@ -61,6 +62,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     With tenants an id that is not remembered is refused. Several workers have `<path>.worker-N` each."""
     holding: HoldingConfig = HoldingConfig()
     limits: HttpLimits = HttpLimits()
+    websocket: WebSocketConfig = WebSocketConfig()
 
     def __post_init__(self) -> None:
         if (self.tls_certificate is None) != (self.tls_key is None):

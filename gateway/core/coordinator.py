@@ -264,7 +264,7 @@ class Coordinator:
         )
         self.live[event.request] = live  # first of all: nobody hangs whose home cannot be found
         home = self.sessions.find_home(event.tenant, facts) if facts.state_ids else None
-        live.home = home.replica if home else None
+        live.home = event.only or (home.replica if home else None)
         named = self.models.named.get(facts.model or "") if self.models.named else None
         if named is None:
             live.pool = self.fleet.pool_for(facts.model, live.home)

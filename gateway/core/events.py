@@ -19,6 +19,8 @@ class RequestArrived(msgspec.Struct, frozen=True, tag=True):
     request: RequestId
     tenant: TenantId
     facts: RequestFacts
+    only: ReplicaId | None = None
+    """The one replica that may run it, as it comes by a connection that goes there."""
 
 
 class ResponseStarted(msgspec.Struct, frozen=True, tag=True):

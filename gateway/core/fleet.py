@@ -66,6 +66,11 @@ class Fleet:
         self.forgotten: list[ReplicaId] = []
         """Lately; whoever tells others of them clears it."""
 
+    @property
+    def only_pool(self) -> PoolId | None:
+        """None if there are several."""
+        return self._first if len(self._pools) == 1 else None
+
     def __iter__(self) -> Iterator[ReplicaState]:
         return iter(self._replicas.values())
 

@@ -38,10 +38,12 @@ from gateway.server.outbound import Outbound
 from gateway.server.peers import Peers
 from gateway.server.prefill_legs import PrefillLegs
 from gateway.server.prefills import Prefills
+from gateway.server.reading import Reading
 from gateway.server.state_file import StateFile
 from gateway.server.tasks import TaskGroup
 from gateway.server.tenants import CREDENTIAL_HEADERS, Tenants
 from gateway.server.tool_spans import ToolSpans
+from gateway.server.websockets import WebSockets
 from gateway.server.workers.seat import Order, Seat, own_path, paths_of_all
 from gateway.shared_state.fleet_secret import derived
 from gateway.telemetry.mcp_counts import McpCounts
@@ -138,21 +140,7 @@ class Gateway:
                 self.driver, self._replicas, outbound, max_bytes=ahead.kept_bytes, foresees=ahead.enabled
             )
             self.driver.on_prefill = self._prefills.take
-        self._handlers = Handlers(
-            self.driver,
-            self._replicas,
-            self._health,
-            outbound,
-            are_keys_required=tenants.are_keys_required,
-            with_receipts=config.server.receipts,
-            holding=config.server.holding,
-            traces=self.observation.traces,
-            overhead=self.observation.metrics.overhead,
-            unread=self.observation.metrics.unread,
-            prefills=self._prefills,
-            legs=PrefillLegs.of(config, self.driver, self._replicas, self._health, outbound),
-            peers=self._peers,
-        )
+        self._handlers = self._open_handlers(outbound)
         self._mcp = self._open_mcp(environ, local_faults)
         proxies = TrustedProxies(config.server.trusted_proxies)
         self.listener = Listener(
@@ -206,6 +194,36 @@ class Gateway:
         self.driver.send(ev.HashesSeeded(seed))
         self._tenants.salt_with(secret)
         self.listener.forget_visitors()
+
+    def _open_handlers(self, outbound: Outbound) -> Handlers:
+        config, are_keys_required = self._config, self._tenants.are_keys_required
+        reading = Reading(self.driver, self.observation.metrics.unread)
+        self.websockets = WebSockets(
+            self.driver,
+            self._replicas,
+            self._health,
+            outbound,
+            reading,
+            config=config.server,
+            are_keys_required=are_keys_required,
+            peers=self._peers,
+        )
+        return Handlers(
+            self.driver,
+            self._replicas,
+            self._health,
+            outbound,
+            are_keys_required=are_keys_required,
+            with_receipts=config.server.receipts,
+            holding=config.server.holding,
+            traces=self.observation.traces,
+            overhead=self.observation.metrics.overhead,
+            reading=reading,
+            websockets=self.websockets,
+            prefills=self._prefills,
+            legs=PrefillLegs.of(config, self.driver, self._replicas, self._health, outbound),
+            peers=self._peers,
+        )
 
     def _open_mcp(self, environ: Mapping[str, str], local_faults: LocalFaults) -> McpProxy | None:
         if not self._config.mcp:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from gateway.domain.decision import Refusal, RefusalReason
+from gateway.server.buffer_budget import BufferBudget
 from gateway.server.connection_states import State, Step, advance
 from gateway.server.door import Visitor
 from gateway.server.request_head import no_room, too_large
@@ -42,6 +43,18 @@ class Source(Protocol):
     def resume(self) -> None: ...
 
 
+class Tunnel(Protocol):
+    """Who speaks another protocol with a client."""
+
+    def client_sent(self, data: bytes) -> None: ...
+
+    def drain(self) -> None:
+        """To be ended as soon as nothing runs."""
+
+    def check(self, now: float) -> None:
+        """Called about once a second."""
+
+
 class ClientConnection(ResponseWriter):
     def __init__(self, listener: "Listener") -> None:
         super().__init__(listener)
@@ -50,6 +63,7 @@ class ClientConnection(ResponseWriter):
         self._run: Run | None = None
         """The handler of the current request, once it has to wait."""
         self._source: Source | None = None
+        self._tunnel: Tunnel | None = None
         self._is_reading = True
         now = listener.now()
         self._since = self._last_read = self._first_byte = now
@@ -62,6 +76,11 @@ class ClientConnection(ResponseWriter):
     def is_paused(self) -> bool:
         """The client does not read what was written to it."""
         return self._paused_since is not None
+
+    @property
+    def budget(self) -> BufferBudget:
+        """Of what is held for clients."""
+        return self._listener.budget
 
     # --- from the transport ----------------------------------------------------------------------
 
@@ -90,6 +109,9 @@ class ClientConnection(ResponseWriter):
             if parser.is_between and not data.strip(b"\r\n"):
                 return  # an empty line, which some clients send behind a body
             parser.hold(data)
+        elif state is State.SWITCHED and self._tunnel is not None:
+            self._tunnel.client_sent(data)
+            return
         else:
             return  # nobody reads it any more
         if parser.unread_bytes > _MAX_UNREAD_BYTES and self._is_reading:
@@ -104,7 +126,7 @@ class ClientConnection(ResponseWriter):
         if self.state in _WITH_HANDLER:
             self.abort()
         else:
-            self._close()
+            self.close()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -113,6 +135,7 @@ class ClientConnection(ResponseWriter):
         self._parser.close()
         if self._run is not None:
             self._run.cancel()
+        self._tunnel = None  # the two hold each other
 
     def pause_writing(self) -> None:
         self._paused_since = self._listener.now()
@@ -135,6 +158,35 @@ class ClientConnection(ResponseWriter):
             if source is not None:
                 source.pause()
         self._source = source
+
+    # --- another protocol ------------------------------------------------------------------------
+
+    def switch(self, lines: bytes, tunnel: Tunnel) -> None:
+        """Agrees to another protocol, in which `tunnel` gets what the client sends. The handler goes on until
+        the client is gone. `lines`: the response's head."""
+        self.state = advance(self.state, Step.SWITCH)
+        if self.state is State.SWITCHED:
+            self._tunnel = tunnel
+            self.transport.write(lines + b"\r\n")
+            self.read_on()
+            if rest := self._parser.take_unread():
+                tunnel.client_sent(rest)
+
+    def send(self, data: bytes) -> None:
+        """In the other protocol; to a client that is gone it does nothing."""
+        if self.state is State.SWITCHED:
+            self.transport.write(data)
+
+    def hold_off(self) -> None:
+        """Reads no more of the client until `read_on`."""
+        if self._is_reading and self.state is State.SWITCHED:
+            self._is_reading = False
+            self.transport.pause_reading()
+
+    def read_on(self) -> None:
+        if not self._is_reading and not self.transport.is_closing():
+            self._is_reading = True
+            self.transport.resume_reading()
 
     # --- one request after the other -------------------------------------------------------------
 
@@ -166,7 +218,7 @@ class ClientConnection(ResponseWriter):
         if self.state is not State.ANSWERED:  # the handler stopped half-way
             self.abort()
         elif self._must_close or self._listener.is_draining:
-            self._close()
+            self.close()
         else:
             self.state = _RESTED
         if self._run is not None:  # else `_serve` goes on
@@ -198,28 +250,24 @@ class ClientConnection(ResponseWriter):
         if self._parser.refusal is not None:
             self._refuse_and_linger(self._parser.refusal)
             return
-        self._resume_reading()
+        self.read_on()
         if self._parser.wants_continue:
             self._parser.wants_continue = False
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def _resume_reading(self) -> None:
-        if not self._is_reading:
-            self._is_reading = True
-            self.transport.resume_reading()
 
     def _refuse_and_linger(self, refusal: Refusal) -> None:
         """Answers, and reads on for a while: closing on unread bytes would reset the answer away."""
         self.state = advance(self.state, Step.REFUSE)
         self._since = self._listener.now()
-        self._resume_reading()
+        self.read_on()
         self._refused_method = self._parser.refused_method
         path = self._parser.refused_target.partition(b"?")[0].decode("latin-1")
         self.refuse(self._listener.door.protocol_of(path), refusal)
         if self.transport.can_write_eof() and not self.transport.is_closing():
             self.transport.write_eof()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """What was written is sent, and then the connection ends."""
         if self.state not in _ENDING:
             self._since = self._listener.now()
             self.state = advance(self.state, Step.CLOSE)
@@ -238,7 +286,9 @@ class ClientConnection(ResponseWriter):
     def drain(self) -> None:
         """No further request is taken; an idle connection closes now."""
         if self.is_idle:
-            self._close()
+            self.close()
+        elif self.state is State.SWITCHED and self._tunnel is not None:
+            self._tunnel.drain()
 
     def check_timeouts(self, now: float) -> None:
         """Called about once a second."""
@@ -250,7 +300,9 @@ class ClientConnection(ResponseWriter):
                 self.abort()
         elif state is State.LINGERING:
             if now - self._since > limits.linger_s:
-                self._close()
+                self.close()
+        elif state is State.SWITCHED and self._tunnel is not None:
+            self._tunnel.check(now)
         elif state is State.IDLE and self._paused_since is None:
             self._check_request(now)
 
@@ -267,7 +319,7 @@ class ClientConnection(ResponseWriter):
                 self._parser.refuse(Refusal(reason=RefusalReason.REQUEST_TIMEOUT, message=message))
                 self._read_on()
         elif now - max(self._since, self._last_read) > limits.keep_alive_s:
-            self._close()
+            self.close()
 
 
 _SERVED: Final = advance(State.IDLE, Step.SERVE)

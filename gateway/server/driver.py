@@ -78,13 +78,16 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_s = 0.0
 
-    def open_ticket(self, tenant: TenantId, facts: RequestFacts) -> "Ticket":
-        """Tells the brain of a request. The ticket must be closed; it is a context manager."""
+    def open_ticket(
+        self, tenant: TenantId, facts: RequestFacts, *, only: ReplicaId | None = None
+    ) -> "Ticket":
+        """Tells the brain of a request. The ticket must be closed; it is a context manager. `only`: the one
+        replica that may run it."""
         request = RequestId(f"r-{self._id_prefix}{next(self._numbers):x}")
         ticket = Ticket(self, request)
         self.tickets[request] = ticket
         try:
-            self.send(ev.RequestArrived(request, tenant, facts))
+            self.send(ev.RequestArrived(request, tenant, facts, only))
         except BaseException:
             del self.tickets[request]
             raise

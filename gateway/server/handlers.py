@@ -6,7 +6,6 @@ it is left.
 """
 
 import logging
-from collections import Counter
 from collections.abc import Generator, Mapping
 from functools import partial
 from http import HTTPStatus
@@ -30,27 +29,25 @@ from gateway.server.outbound import Outbound
 from gateway.server.peers import Peers
 from gateway.server.prefill_legs import HandedOver, PrefillLegs
 from gateway.server.prefills import Prefills
+from gateway.server.reading import READ_AT_ONCE, Reading
 from gateway.server.receipts import receipts
 from gateway.server.relay import Relay, Write, framing_of, pass_whole
 from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
 from gateway.server.tasks import check_each
+from gateway.server.websockets import WebSockets
 from gateway.telemetry.counts import Spread
 from gateway.telemetry.trace_context import TraceContexts
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut, LocalFault
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
-from gateway.wire.endpoints import Endpoint
-from gateway.wire.facts import read_body_facts, reading_body_facts, unread_facts
 from gateway.wire.inflate import INFLATABLE, inflating
 from gateway.wire.observer import observe
 
 _log = logging.getLogger(__name__)
 
 _MODELS = "/v1/models/"
-_READ_AT_ONCE = 64 << 10
-"""Bytes of a body that take a few milliseconds to read, whatever they say."""
 _SERVER_ERROR = HTTPStatus.INTERNAL_SERVER_ERROR
 _OVERHEAD_OF_ONE_IN = 15
 """A power of two, less one."""
@@ -84,13 +81,14 @@ class Handlers:
         holding: HoldingConfig,
         traces: TraceContexts | None = None,
         overhead: Spread | None = None,
-        unread: Counter[str] | None = None,
+        reading: Reading,
+        websockets: WebSockets,
         prefills: Prefills | None = None,
         legs: PrefillLegs | None = None,
         peers: Peers | None = None,
     ) -> None:
         """`traces`: None if nobody traces; `overhead`: what a request takes until it is sent on, of some;
-        `unread`: counts requests whose body was not understood, by why; `prefills`: None if no
+        `prefills`: None if no
         prompt is ever computed ahead; `legs`: None if none is computed on one replica for another;
         `peers`: None if this is the only gateway."""
         self._driver = driver
@@ -100,9 +98,9 @@ class Handlers:
         self._are_keys_required = are_keys_required
         self._with_receipts = with_receipts
         self._traces = traces
-        self._has_misread = False
         self._overhead = overhead
-        self._unread = unread
+        self._reading = reading
+        self._websockets = websockets
         self._prefills = prefills
         self._legs = legs
         self._peers = peers
@@ -113,7 +111,10 @@ class Handlers:
     async def __call__(self, client: ClientConnection, request: HttpRequest) -> None:
         endpoint = request.head.visitor.endpoint
         try:
-            await self._serve(client, request)
+            if request.head.is_websocket:
+                await self._websockets.serve(client, request.head)
+            else:
+                await self._serve(client, request)
         except Exception:  # noqa: BLE001 - a bug of ours costs one request, never the process
             _log.exception("a request to %s failed inside the gateway", endpoint.name)
             if client.is_answering:
@@ -139,12 +140,10 @@ class Handlers:
         if self._health.lists_models and self._is_listing(request.head):
             client.respond(200, b"", msgspec.json.encode(self._health.merged_models()))
             return
-        if len(request.body) < _READ_AT_ONCE and not request.head.facts.coding:
-            facts = self._read(endpoint, request)
+        if len(request.body) < READ_AT_ONCE and not request.head.facts.coding:
+            facts = self._reading.at_once(endpoint, request)
         else:
-            facts = await self._read_in_slices(endpoint, request)
-        if not facts.is_readable and self._unread is not None:
-            self._unread["oversized" if facts.is_oversized else "malformed"] += 1
+            facts = await self._reading.in_slices(endpoint, request)
         if path.startswith(_MODELS):
             name = unquote(path.removeprefix(_MODELS))
             card = self._health.card_of(name) if request.head.method in ("GET", "HEAD") else None
@@ -176,29 +175,6 @@ class Handlers:
             attempt = await self._reach(ticket, client, request, facts)
             if attempt is not None:
                 await self._answer(ticket, client, request, attempt)
-
-    def _read(self, endpoint: Endpoint, request: HttpRequest) -> RequestFacts:
-        """What the request says. Where we fail to understand it, it passes, and its backend answers."""
-        try:
-            return read_body_facts(endpoint, request.head.facts, request.body)
-        except Exception:  # noqa: BLE001 - a bug of ours costs what we know of a request, not the request
-            return self._misread(endpoint, request)
-
-    async def _read_in_slices(self, endpoint: Endpoint, request: HttpRequest) -> RequestFacts:
-        """The same of a body that may take long to read; between the slices others are served."""
-        try:
-            return await self._driver.in_slices(
-                reading_body_facts(endpoint, request.head.facts, request.body)
-            )
-        except Exception:  # noqa: BLE001 - as above
-            return self._misread(endpoint, request)
-
-    def _misread(self, endpoint: Endpoint, request: HttpRequest) -> RequestFacts:
-        """To be called while an exception is handled."""
-        if not self._has_misread:
-            self._has_misread = True
-            _log.exception("a request to %s was not understood (told once)", endpoint.name)
-        return unread_facts(endpoint, request.head.facts, len(request.body))
 
     def _ask_for_adapters(self, replica: ReplicaId, model: str | None) -> None:
         """It does not know a model that it listed: it may have unloaded an adapter."""

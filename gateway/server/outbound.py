@@ -32,7 +32,12 @@ from gateway.workflow.hints import signed
 _REFRAMED: Final = frozenset((b"host", b"content-length", b"expect"))
 _PRIORITY: Final = b"x-vllm-priority"
 _RANK: Final = b"x-data-parallel-rank"
+_NONE: Final[frozenset[bytes]] = frozenset()
 _TRACE: Final = frozenset((b"traceparent",))
+_OF_A_HANDSHAKE: Final = frozenset(
+    (b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-extensions")
+)
+"""Of one hop. No extension is asked for, so messages can be read on their way."""
 _FOR_US_ALONE: Final = b"x-turnpike-"
 _METHODS_WITH_BODY: Final = frozenset(("POST", "PUT", "PATCH"))
 
@@ -71,7 +76,9 @@ class Outbound:
         if start is None:
             if len(head.passed_on) >= _MAX_REMEMBERED:
                 head.passed_on.clear()
-            start = head.passed_on[replica] = self._start(head, replica, is_traced=trace is not None)
+            start = head.passed_on[replica] = self._start(
+                head, replica, _TRACE if trace is not None else _NONE
+            )
         told = trace or b""
         if priority is not None:
             told += b"X-Vllm-Priority: %d\r\n" % priority
@@ -86,6 +93,31 @@ class Outbound:
             told += b"Content-Length: %d\r\n" % sum(map(len, body))
         return [b"%s%s\r\n" % (start, told), *body]
 
+    def handshake(self, head: RequestHead, replica: Replica, key: bytes) -> bytes:
+        """The head by which a WebSocket is asked for, as the client asks for it; `key`: of this hop."""
+        lines = self._start(head, replica, _OF_A_HANDSHAKE)
+        return b"%sUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n" % lines + (
+            b"Sec-WebSocket-Key: %s\r\n\r\n" % key
+        )
+
+    def message(
+        self,
+        request: HttpRequest,
+        abilities: Abilities,
+        replica: Replica,
+        *,
+        is_readable: bool,
+        hint: str | None,
+        model: str | None,
+    ) -> bytes:
+        """What asks for a response over a WebSocket: the body that it would have over HTTP."""
+        if hint is not None and replica.hint_key is not None:
+            hint = signed(hint, replica.hint_key)
+        if model is not None:
+            request = _asking_for(model, request)
+        body = self._body(request, abilities, hint, is_readable=is_readable, handed_over=None)
+        return bytes(body[0]) if len(body) == 1 else b"".join(body)
+
     def priority(self, request: HttpRequest, replica: Replica, abilities: Abilities, ours: int) -> int | None:
         """What to say of it to an engine that orders requests, if anything."""
         if not abilities.priority or replica.refuses_priority:
@@ -94,14 +126,11 @@ class Outbound:
             return None
         return ours
 
-    def _start(self, head: RequestHead, replica: Replica, *, is_traced: bool) -> bytes:
-        """The request line and the fields that every such request has."""
+    def _start(self, head: RequestHead, replica: Replica, drop: frozenset[bytes]) -> bytes:
+        """The request line and the fields that every such request has; without `drop`."""
         address = replica.address
-        drop: frozenset[bytes] = frozenset()
         if self._are_keys_required:
             drop |= CREDENTIAL_HEADERS
-        if is_traced:
-            drop |= _TRACE
         if self._hints.priority and not head.visitor.tenant.is_believed:
             drop |= {_PRIORITY}
         return head_lines(head, address.prefix + head.target, replica, drop)

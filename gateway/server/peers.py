@@ -409,6 +409,12 @@ class Peers:
             self._others.pop(link.id, None)
         return HERE.adopted
 
+    async def left_for_us(self, visitor: Visitor, facts: RequestFacts) -> tuple[TurnTrace, ...]:
+        """What there is to go on with, for what can be decided here alone; nothing of a peer's session."""
+        place = await self._in_task(self.directory.find(visitor.tenant.id, visitor.client, facts))
+        self.adopted += len({trace.session for trace in place.adopted})
+        return place.adopted
+
     async def _in_task(self, finding: Coroutine[Any, Any, T]) -> T:
         task = self._loop.create_task(finding)
         try:

@@ -14,6 +14,7 @@ import msgspec
 from gateway.domain.request import Answer
 from gateway.server.connection import ClientConnection
 from gateway.server.driver import Ticket
+from gateway.server.milestones import Milestones
 from gateway.server.request_head import RequestHead
 from gateway.server.response_writer import Framing
 from gateway.upstream.connection import UpstreamConnection
@@ -44,10 +45,7 @@ class Relay:
         self._ticket = ticket
         self._observer = observer
         self._write = write
-        self._saw_first_token = False
-        self._told_calls = 0
-        self._told_closed = 0
-        self._told_states = 0
+        self._milestones = Milestones(ticket, observer)
 
     @property
     def is_waiting_for_replica(self) -> bool:
@@ -86,34 +84,15 @@ class Relay:
         if self._observer.feed(parts[0] if len(parts) == 1 else b"".join(parts)):
             self._tell()
 
+    def _tell(self) -> None:
+        if self._head.status < 400:
+            self._milestones.tell()
+
     def _told_answer(self) -> Answer:
         """What has been seen so far, and told to the brain."""
         answer = answer_of(self._observer, self._head)
         self._tell()
         return answer
-
-    def _tell(self) -> None:
-        """Milestones that are new since the last time."""
-        observer = self._observer
-        if self._head.status >= 400:
-            return
-        if not self._saw_first_token and observer.has_first_token:
-            self._saw_first_token = True
-            self._ticket.first_token_seen()
-        while self._told_calls < len(observer.tool_calls):
-            self._ticket.tool_call_seen(observer.tool_calls[self._told_calls])
-            self._told_calls += 1
-        while self._told_closed < len(observer.closed_calls):
-            call = observer.closed_calls[self._told_closed]
-            if observer.is_stream:
-                self._ticket.tool_call_closed(call)
-            if self._ticket.is_asked_for_calls:
-                before = observer.tool_calls.index(call)
-                self._ticket.hand_over(call, observer.arguments_of(self._told_closed), before)
-            self._told_closed += 1
-        while self._told_states < len(observer.state_ids):
-            self._ticket.state_minted(observer.state_ids[self._told_states])
-            self._told_states += 1
 
 
 def framing_of(head: ResponseHead, request: RequestHead) -> Framing:

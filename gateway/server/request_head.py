@@ -6,11 +6,14 @@ from gateway.config.http_limits import HttpLimits
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.server.door import Visitor
 from gateway.upstream.replica import Replica
+from gateway.wire.endpoints import classify
 from gateway.wire.facts import HeaderFacts
 from gateway.wire.headers import RawHeaders
 
-_NO_WEBSOCKET = "WebSocket is not spoken here: ask by HTTP."
-"""vLLM has no Responses over WebSocket. Who tries it, as Codex may, takes 426 for this and asks by HTTP."""
+_RESPONSES = "/v1/responses"
+"""The one path where WebSocket may be spoken."""
+_KEY_BYTES = 24
+"""Of a `Sec-WebSocket-Key`: 16 in base64 (RFC 6455 §4.1)."""
 
 
 class RequestHead(msgspec.Struct, kw_only=True, eq=False):
@@ -25,6 +28,8 @@ class RequestHead(msgspec.Struct, kw_only=True, eq=False):
     keep_alive: bool
     visitor: Visitor
     facts: HeaderFacts
+    is_websocket: bool = False
+    """It asks for a WebSocket: a handshake that is in order, on a path where one may be had."""
     passed_on: dict[Replica, bytes] = {}
     """What `outbound` made of it for each replica. Not by its name: another replica may have that later."""
 
@@ -43,6 +48,7 @@ def check_head(
     Raises `RefusedRequest` for a head that two parsers could read in two ways, or that asks too much.
     """
     hosts = lengths = codings = length = 0
+    is_websocket = False
     for name, value in headers:
         match name.lower():
             case b"host":
@@ -58,7 +64,7 @@ def check_head(
                 if value.lower() != b"chunked":
                     raise malformed("the only transfer coding is chunked")
             case b"upgrade" if value.lower() == b"websocket":
-                raise refused(RefusalReason.UNSUPPORTED_UPGRADE, _NO_WEBSOCKET)
+                is_websocket = True
     if version not in ("1.0", "1.1"):
         raise malformed("only HTTP/1.0 and HTTP/1.1 are spoken here")
     if hosts > 1 or (hosts == 0 and version == "1.1"):
@@ -68,7 +74,30 @@ def check_head(
     if method == b"CONNECT" or not (target.startswith(b"/") or (method == b"OPTIONS" and target == b"*")):
         # An absolute target names a server; which server answers is not the client's to say.
         raise malformed("the request target must be a path")
+    if is_websocket and (lengths or codings or not _is_handshake(method, target, headers, version)):
+        raise RefusedRequest(no_websocket())
     return None if codings else length
+
+
+def asks_for_websocket(headers: RawHeaders) -> bool:
+    """Of a head that was checked."""
+    return any(name.lower() == b"upgrade" and value.lower() == b"websocket" for name, value in headers)
+
+
+def _is_handshake(method: bytes, target: bytes, headers: RawHeaders, version: str) -> bool:
+    """RFC 6455 §4.2.1."""
+    path = target.partition(b"?")[0].decode("latin-1")
+    if method != b"GET" or version != "1.1" or classify("POST", path).name != _RESPONSES:
+        return False
+    keys = [value for name, value in headers if name.lower() == b"sec-websocket-key"]
+    versions = [value for name, value in headers if name.lower() == b"sec-websocket-version"]
+    return versions == [b"13"] and len(keys) == 1 and len(keys[0]) == _KEY_BYTES
+
+
+def no_websocket() -> Refusal:
+    """Who tries it, as Codex may, takes 426 for this and asks by HTTP."""
+    message = "WebSocket is not spoken here: ask by HTTP."
+    return Refusal(reason=RefusalReason.UNSUPPORTED_UPGRADE, message=message)
 
 
 def refused(reason: RefusalReason, message: str) -> RefusedRequest:

@@ -25,6 +25,7 @@ from gateway.server.door import Visitor
 from gateway.server.request_head import (
     RefusedRequest,
     RequestHead,
+    asks_for_websocket,
     check_head,
     headers_too_large,
     malformed,
@@ -167,6 +168,9 @@ class RequestParser:
                 self._parser.feed_data(data)
                 break
             except httptools.HttpParserUpgrade as upgrade:
+                if self._requests and self._requests[-1].head.is_websocket:
+                    self._hold_back(bytes(data[upgrade.args[0] :]))
+                    return
                 data = self._without_upgrade() + data[upgrade.args[0] :]
                 self._parser = httptools.HttpRequestParser(self)
             except httptools.HttpParserCallbackError as error:
@@ -179,6 +183,16 @@ class RequestParser:
         # llhttp keeps an unfinished field to itself, and skips over a chunk extension, for ever if need be.
         if self._unreported_bytes > self._limits.max_header_bytes and self.refusal is None:
             self.refuse(headers_too_large(self._limits).refusal)
+
+    def _hold_back(self, data: bytes) -> None:
+        """What follows a request for another protocol is no HTTP."""
+        self._unread, self._at = data + self._unread[self._at :], 0
+        self._parser = httptools.HttpRequestParser(self)
+
+    def take_unread(self) -> bytes:
+        """What stands behind the last request, for whoever speaks another protocol from there on."""
+        data, self._unread, self._at = self._unread[self._at :], b"", 0
+        return data
 
     def refuse(self, refusal: Refusal) -> None:
         """Gives up the unfinished request."""
@@ -272,7 +286,8 @@ class RequestParser:
 
     def on_message_complete(self) -> None:
         self._unreported_bytes = 0
-        if self._parser.should_upgrade():
+        is_websocket = self._parser.should_upgrade() and asks_for_websocket(self._headers)
+        if self._parser.should_upgrade() and not is_websocket:
             return  # it is read again without
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         body = bytes(body)  # which `bytes` are already
@@ -281,9 +296,10 @@ class RequestParser:
             target=self._target,
             headers=self._headers,
             is_http_1_0=self._parser.get_http_version() == "1.0",
-            keep_alive=self._parser.should_keep_alive(),
+            keep_alive=self._parser.should_keep_alive() and not is_websocket,
             visitor=self._visitor,
             facts=read_header_facts(self._headers),
+            is_websocket=is_websocket,
         )
         self._reset()  # what the body holds of the budget is the request's now
         self.wants_continue = False

@@ -4,8 +4,9 @@ import asyncio
 import re
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -26,9 +27,15 @@ from gateway.upstream.errors import (
 from gateway.upstream.keepalive import keep_alive
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.resolver import Resolver
+from gateway.upstream.websocket import NoWebSocket, UpstreamWebSocket
 from gateway.wire.splice import Chunk
 
+C = TypeVar("C", UpstreamConnection, UpstreamWebSocket)
+
 _MAX_URL: Final = 2048
+_NO_WEBSOCKET_FOR_S: Final = 600.0
+"""So long a replica that does not speak it is not asked again, unless it was down meanwhile: who replaces it
+by one that does, behind the same address, waits no longer."""
 _PRINTED: Final = re.compile(r"[!-~]*")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[A-Fa-f0-9:.]+(%[A-Za-z0-9._-]+)?")
 
@@ -105,6 +112,10 @@ class Replica:
         """Most recently used last."""
         self._is_closed = False
         self._busy: set[UpstreamConnection] = set()
+        self._websockets: set[UpstreamWebSocket] = set()
+        self.speaks_websocket: bool | None = None
+        """As it showed; None if it was not asked lately."""
+        self._showed_s = 0.0
 
     def ask(
         self, client: aiohttp.ClientSession, method: str, path: str, *, content: bytes | None = None
@@ -124,7 +135,7 @@ class Replica:
 
     @property
     def busy_count(self) -> int:
-        return len(self._busy)
+        return len(self._busy) + len(self._websockets)
 
     async def exchange(
         self, chunks: list[Chunk], *, is_head_request: bool, may_repeat: bool
@@ -145,14 +156,35 @@ class Replica:
             except AnswerMissing:
                 pass
         try:
-            fresh = await self._connect()
-            if self._is_closed:
-                fresh.abort()
-                raise ConnectFailed("it is no member any more")
+            fresh = await self._connect(UpstreamConnection)
             return await self._ask(fresh, chunks, is_head_request=is_head_request)
         except AnswerMissing as missing:
             missing.resends = int(kept is not None)
             raise
+
+    async def upgrade(self, lines: bytes, key: bytes) -> UpstreamWebSocket:
+        """Asks for a WebSocket. `lines`: the request's head; `key`: its `Sec-WebSocket-Key`. Raises
+        NoWebSocket if it answers in another way, or an UpstreamError. Whoever gets it gives it back with
+        `drop`."""
+        websocket = await self._connect(UpstreamWebSocket)
+        self._websockets.add(websocket)
+        try:
+            websocket.ask(lines, key)
+            await websocket.opened
+        except BaseException as error:
+            if isinstance(error, NoWebSocket) and error.is_lasting:
+                self._shows(speaks_websocket=False)
+            self.drop(websocket)
+            raise
+        self._shows(speaks_websocket=True)
+        return websocket
+
+    def drop(self, websocket: UpstreamWebSocket) -> None:
+        self._websockets.discard(websocket)
+        websocket.close()
+
+    def _shows(self, *, speaks_websocket: bool) -> None:
+        self.speaks_websocket, self._showed_s = speaks_websocket, asyncio.get_running_loop().time()
 
     async def _ask(
         self, connection: UpstreamConnection, chunks: list[Chunk], *, is_head_request: bool
@@ -179,6 +211,11 @@ class Replica:
         for connection in tuple(self._busy):
             if connection.head is None and now - connection.sent_at > self._config.head_timeout_s:
                 connection.give_up_on_head()
+        for opening in tuple(self._websockets):
+            if not opening.opened.has_come and now - opening.asked_s > self._config.connect_timeout_s:
+                opening.give_up()
+        if self.speaks_websocket is False and now - self._showed_s > _NO_WEBSOCKET_FOR_S:
+            self.speaks_websocket = None
         oldest_kept = now - self._config.idle_connection_s
         kept = [c for c in self._idle if c.is_reusable and c.last_read > oldest_kept]
         for connection in self._idle:
@@ -186,7 +223,7 @@ class Replica:
                 connection.abort()
         self._idle = kept
 
-    def is_stalled(self, connection: UpstreamConnection, *, now: float) -> bool:
+    def is_stalled(self, connection: UpstreamConnection | UpstreamWebSocket, *, now: float) -> bool:
         return now - connection.last_read > self._config.stall_timeout_s
 
     def close(self) -> None:
@@ -194,6 +231,8 @@ class Replica:
         self._is_closed = True
         for connection in (*self._idle, *self._busy):
             connection.abort()
+        for websocket in tuple(self._websockets):
+            websocket.abort()
         self._idle = []
         self._resolver.close()
 
@@ -206,17 +245,21 @@ class Replica:
             connection.abort()
         return None
 
-    async def _connect(self) -> UpstreamConnection:
+    async def _connect(self, make: Callable[[], C]) -> C:
         """In a task of its own: the waiting coroutine is none, and a timeout needs one."""
-        connecting = asyncio.get_running_loop().create_task(self._open())
+        connecting = asyncio.get_running_loop().create_task(self._open(make))
         try:
-            return await connecting
+            fresh = await connecting
+            if self._is_closed:
+                fresh.abort()
+                raise ConnectFailed("it is no member any more")
+            return fresh
         except asyncio.CancelledError:
             connecting.add_done_callback(_drop)
             connecting.cancel()
             raise
 
-    async def _open(self) -> UpstreamConnection:
+    async def _open(self, make: Callable[[], C]) -> C:
         addresses: tuple[str, ...] = ()
         if self._is_closed:
             raise ConnectFailed("it is no member any more")
@@ -224,12 +267,12 @@ class Replica:
             async with asyncio.timeout(self._config.connect_timeout_s):
                 addresses = await self._resolver.addresses()
                 try:
-                    return await self._open_any(addresses)
+                    return await self._open_any(addresses, make)
                 except ConnectFailed:
                     others = await self._resolver.others(addresses)
                     if not others:
                         raise
-                    return await self._open_any(others)
+                    return await self._open_any(others, make)
         except TimeoutError:
             if not addresses:
                 raise self._failure(socket.gaierror(socket.EAI_AGAIN, "DNS did not answer in time")) from None
@@ -237,11 +280,11 @@ class Replica:
         except OSError as error:
             raise self._failure(error) from error
 
-    async def _open_any(self, addresses: tuple[str, ...]) -> UpstreamConnection:
+    async def _open_any(self, addresses: tuple[str, ...], make: Callable[[], C]) -> C:
         failed: OSError | None = None
         for address in addresses:
             try:
-                connection = await self._open_one(address)
+                connection = await self._open_one(address, make)
             except OSError as error:
                 if failed is None or local_kind(failed) is not None:  # what the replica did tells more
                     failed = error
@@ -253,9 +296,9 @@ class Replica:
         assert failed is not None
         raise self._failure(failed) from failed
 
-    async def _open_one(self, address: str) -> UpstreamConnection:
+    async def _open_one(self, address: str, make: Callable[[], C]) -> C:
         loop = asyncio.get_running_loop()
-        tcp, connection = await loop.create_connection(UpstreamConnection, address, self.address.port)
+        tcp, connection = await loop.create_connection(make, address, self.address.port)
         if self._tls is not None:
             # Not by `create_connection`, which would hide what TCP has not sent yet.
             tls = await loop.start_tls(tcp, connection, self._tls, server_hostname=self.address.host)
@@ -278,7 +321,7 @@ def _shown(url: str) -> str:
     return scheme + found + re.split(r"[?#]", rest.rpartition("@")[2])[0]
 
 
-def _drop(connecting: asyncio.Task[UpstreamConnection]) -> None:
+def _drop(connecting: asyncio.Task[C]) -> None:
     """Whoever asked for this connection is gone."""
     if not connecting.cancelled() and connecting.exception() is None:
         connecting.result().abort()

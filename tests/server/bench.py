@@ -405,6 +405,7 @@ class Bench:
             "live requests": len(brain.live),
             "waiting": len(brain.waiting_room),
             "running on replicas": sum(state.running + state.light for state in brain.fleet),
+            "WebSockets": len(gateway.websockets),
             "live turns": sum(s.live_turns for s in brain.sessions.sessions.newest_first()),
             "relays": len(gateway._handlers._relays),
             "busy upstream connections": sum(r.busy_count for r in gateway._replicas.values()),

@@ -1,0 +1,481 @@
+"""One WebSocket: a client's messages to its replica, and what the replica sends back to the client.
+
+Each `response.create` is a turn like any other: the brain says when it may go on, and where is settled, for
+the replica keeps what the connection said. What stands behind it waits until it was sent. From the replica
+every read is written on as it came, and looked at afterwards; while the client does not read, the replica is
+not read either, and the other way round. Pings, pongs and closes are passed on, past what waits.
+
+When it ends by our doing, the client is told what runs no further, if that can be told between two messages,
+and then that it ends; a client whose message was cut in the middle is cut, too.
+
+Invariants: of a client no more is held than one message and what one read brought; every turn that was begun
+ends exactly once.
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from gateway.config.holding import HoldingConfig
+from gateway.config.http_limits import HttpLimits
+from gateway.core import events as ev
+from gateway.core.commands import Dispatch, PrefillLeg, Refuse
+from gateway.domain.decision import Refusal, RefusalReason
+from gateway.domain.ids import ReplicaId
+from gateway.domain.request import Answer, RequestFacts
+from gateway.server.connection import ClientConnection
+from gateway.server.driver import Driver, Ticket
+from gateway.server.milestones import Milestones
+from gateway.server.outbound import Outbound
+from gateway.server.peers import Peers
+from gateway.server.reading import READ_AT_ONCE, Reading
+from gateway.server.request_head import RequestHead, no_room
+from gateway.server.request_parser import HttpRequest
+from gateway.upstream.moments import Moment
+from gateway.upstream.replica import Replica
+from gateway.upstream.websocket import UpstreamWebSocket
+from gateway.wire.headers import get_header
+from gateway.wire.observer import EventObserver
+from gateway.wire.response_frames import KEEP_ALIVE, Asked, error_event, read_asked, status_of, stream_of
+from gateway.wire.responses_answers import ResponsesReader
+from gateway.wire.sighting import ERROR_FINISH
+from gateway.wire.sse import MAX_EVENT_BYTES
+from gateway.wire.websocket_frames import (
+    CloseCode,
+    FrameError,
+    FrameReader,
+    Message,
+    Opcode,
+    close_payload,
+    frame,
+)
+
+_MAX_WAITING_BYTES: Final = 64 << 10
+"""Of messages that wait. Beyond it the client is not read until there are fewer."""
+_MOST_AT_ONCE: Final = 16
+"""Turns of one connection, as many as OpenAI's server runs of one; those behind them wait."""
+
+
+class Means(msgspec.Struct, frozen=True):
+    """What every WebSocket of this process shares."""
+
+    driver: Driver
+    outbound: Outbound
+    reading: Reading
+    limits: HttpLimits
+    holding: HoldingConfig
+    idle_s: float
+    are_keys_required: bool
+    peers: Peers | None
+    is_leaving: Callable[[Replica], bool]
+    suspect: Callable[[ReplicaId], None]
+    """Has a replica asked how it is."""
+
+
+class _Turn:
+    """One response that was asked for, and what came of it so far."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+        self._observer = EventObserver(ResponsesReader())
+        self._milestones = Milestones(ticket, self._observer)
+        ticket.seen = self._answer
+        ticket.response_started(200)
+
+    def see(self, event: bytes) -> bool:
+        """Whether it was the last one."""
+        observer = self._observer
+        observer.feed(event)
+        self._milestones.tell()
+        if not observer.has_terminal:
+            return False
+        answer = observer.answer(200)
+        if answer.finish_reason == ERROR_FINISH:
+            answer = observer.answer(status_of(event))
+        self._ticket.finished(answer)
+        self.leave()
+        return True
+
+    def cut(self, why: str) -> None:
+        self._ticket.cut(self._answer(), why)
+        self.leave()
+
+    def leave(self) -> None:
+        """If it is not over, the client left it."""
+        self._ticket.__exit__(None, None, None)
+
+    def _answer(self) -> Answer:
+        return self._observer.answer(200)
+
+
+class WebSocket:
+    def __init__(
+        self,
+        client: ClientConnection,
+        upstream: UpstreamWebSocket,
+        replica: Replica,
+        head: RequestHead,
+        means: Means,
+    ) -> None:
+        """`head`: of the requests that messages are taken for."""
+        self.replica = replica
+        self._client = client
+        self._upstream = upstream
+        self._head = head
+        self._means = means
+        self._tenant = head.visitor.tenant.id
+        self._is_codex = "codex" in (get_header(head.headers, b"user-agent") or "").lower()
+        most = means.limits.max_body_bytes
+        self._from_client = FrameReader(is_masked=True, keeps=most, max_bytes=most)
+        self._from_replica = _of_replica()
+        self._waiting: deque[Message] = deque()
+        self._waiting_bytes = 0
+        self._current: Message | None = None
+        """The message that is being passed on."""
+        self._counted = 0
+        """What is held of the budget."""
+        self._turns: dict[str | None, deque[_Turn]] = {}
+        """Those that were sent, by stream."""
+        self._running = 0
+        self._news: Moment | None = None
+        """Of which the coroutine waits: a message, or a turn less."""
+        self._now = asyncio.get_running_loop().time
+        self._used_s = self._now()
+        self._takes_more = True
+        self._ending_s: float | None = None
+        """Since when it ends."""
+        self._has_closed_client = False
+        """A close is the last that the client got."""
+        self._has_client_closed = False
+        self._is_draining = False
+
+    # --- the client's messages -------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Passes messages on until the client is gone, which cancels this."""
+        self._client.follow(self._upstream)
+        try:
+            self._upstream.listen(self)
+            while True:
+                while not self._waiting:
+                    await self._more()
+                self._current = message = self._waiting.popleft()
+                self._waiting_bytes -= len(message.data or b"")
+                await self._pass_on(message)
+                self._current = None
+                self._account()
+                self._read_on()
+                self._end_if_drained()
+        finally:
+            self._client.follow(None)
+            self._leave_turns()
+            self._waiting.clear()
+            self._client.budget.give_back(self._tenant, self._counted)
+
+    async def _more(self) -> None:
+        self._news = Moment()
+        await self._news
+
+    def _tell(self) -> None:
+        """To be called last: the coroutine goes on before this returns."""
+        if self._news is not None:
+            news, self._news = self._news, None
+            news.come()
+
+    def client_sent(self, data: bytes) -> None:
+        if self._has_client_closed:
+            return
+        try:
+            found = self._from_client.feed(data)
+        except FrameError as error:
+            refusal = None
+            if error.code is CloseCode.TOO_BIG:
+                refusal = Refusal(reason=RefusalReason.BODY_TOO_LARGE, message=f"{error}.")
+            self._end(error.code, str(error), refusal)
+            self._has_client_closed = True  # what follows cannot be read
+            return
+        for message in found:
+            if message.opcode is Opcode.CLOSE:
+                self._client_closed(message)
+                return
+            if self._ending_s is not None:
+                continue
+            if message.opcode in (Opcode.PING, Opcode.PONG):
+                self._send(message.opcode, message.data or b"")
+            else:
+                self._waiting.append(message)
+                self._waiting_bytes += len(message.data or b"")
+        if self._ending_s is not None:
+            return
+        if not self._account():
+            refusal = no_room()
+            self._end(CloseCode.TRY_AGAIN_LATER, refusal.message, refusal)
+            return
+        if self._waiting_bytes > _MAX_WAITING_BYTES:
+            self._client.hold_off()
+        if self._waiting:
+            self._tell()
+
+    def _account(self) -> bool:
+        """Counts what is held of the client's; False, and nothing taken, if there is no room."""
+        current = self._current.data if self._current is not None else None
+        held = self._from_client.held_bytes + self._waiting_bytes + len(current or b"")
+        if held > self._counted and not self._client.budget.take(self._tenant, held - self._counted):
+            return False
+        if held < self._counted:
+            self._client.budget.give_back(self._tenant, self._counted - held)
+        self._counted = held
+        return True
+
+    def _read_on(self) -> None:
+        if self._takes_more and self._waiting_bytes <= _MAX_WAITING_BYTES:
+            self._client.read_on()
+
+    async def _pass_on(self, message: Message) -> None:
+        data = message.data or b""
+        self._used_s = self._now()
+        asked = read_asked(data)
+        if asked is None and self._means.are_keys_required:
+            # Backends read more than we do: it may name another tenant's response.
+            self._refuse(Refusal(reason=RefusalReason.MALFORMED_HTTP, message="It could not be read."), None)
+        elif asked is not None and asked.is_create:
+            await self._ask(data, asked)
+        else:
+            self._send(message.opcode, data)
+
+    async def _ask(self, data: bytes, asked: Asked) -> None:
+        means, request = self._means, HttpRequest(self._head, data)
+        endpoint = self._head.visitor.endpoint
+        read = means.reading
+        facts = read.at_once(endpoint, request) if len(data) < READ_AT_ONCE else (
+            await read.in_slices(endpoint, request)
+        )  # fmt: skip
+        facts = msgspec.structs.replace(facts, stream=True)
+        self._head = _without_news(self._head)
+        if not facts.is_readable and means.are_keys_required:
+            self._refuse(
+                Refusal(reason=RefusalReason.MALFORMED_HTTP, message="It could not be read."), asked.stream
+            )
+            return
+        if means.peers is not None and not means.peers.has(self._head.visitor, facts):
+            for trace in await means.peers.left_for_us(self._head.visitor, facts):
+                means.driver.send(ev.SessionAdopted(trace))
+        while self._running >= _MOST_AT_ONCE:
+            await self._more()
+        ticket = means.driver.open_ticket(self._tenant, facts, only=self.replica.id)
+        try:
+            decision = await self._decision(ticket)
+        except BaseException:
+            ticket.__exit__(None, None, None)
+            raise
+        if type(decision) is Dispatch and self._ending_s is None:
+            self._dispatch(ticket, decision, request, facts, asked)
+            return
+        if type(decision) is Refuse:
+            self._refuse(decision.refusal, asked.stream)
+        ticket.__exit__(None, None, None)
+
+    async def _decision(self, ticket: Ticket) -> Dispatch | Refuse | PrefillLeg:
+        decision = ticket.decided()
+        if decision is not None:
+            return decision
+        holding, driver = self._means.holding, self._means.driver
+        timer: asyncio.TimerHandle
+
+        def speak() -> None:
+            nonlocal timer
+            timer = driver.call_later(holding.period_s, speak)
+            if self._ending_s is None and not self._client.is_paused:
+                self._keep_alive()
+
+        timer = driver.call_later(holding.quiet_s, speak)
+        try:
+            return await ticket.decision()
+        finally:
+            timer.cancel()
+
+    def _keep_alive(self) -> None:
+        if not self._is_codex and self._from_replica.is_between_frames:
+            self._client.send(frame(Opcode.PING, b""))
+        elif self._is_codex and self._from_replica.is_between_messages:
+            self._client.send(frame(Opcode.TEXT, KEEP_ALIVE))
+
+    def _dispatch(
+        self, ticket: Ticket, decision: Dispatch, request: HttpRequest, facts: RequestFacts, asked: Asked
+    ) -> None:
+        means = self._means
+        message = means.outbound.message(
+            request,
+            means.driver.coordinator.fleet.abilities(self.replica.id),
+            self.replica,
+            is_readable=facts.is_readable,
+            hint=decision.hint,
+            model=decision.model if decision.model != facts.model else None,
+        )
+        if not self._running:
+            self._upstream.last_read = self._now()  # it was silent because nobody asked
+        self._turns.setdefault(asked.stream, deque()).append(_Turn(ticket))
+        self._running += 1
+        self._send(Opcode.TEXT, message)
+
+    def _send(self, opcode: Opcode, data: bytes) -> None:
+        self._upstream.send(frame(opcode, data, secrets.token_bytes(4)))
+
+    def _refuse(self, refusal: Refusal, stream: str | None) -> None:
+        """One response is not to be had; the connection goes on."""
+        if self._from_replica.is_between_messages:
+            self._client.send(frame(Opcode.TEXT, error_event(refusal, stream)))
+        else:  # in the middle of another one's event
+            self._end(CloseCode.TRY_AGAIN_LATER, refusal.message)
+
+    # --- what the replica sends ------------------------------------------------------------------
+
+    def replica_sent(self, data: bytes) -> None:
+        was_between = self._from_replica.is_between_messages
+        try:
+            found = self._from_replica.feed(data)
+        except FrameError as error:
+            # Nothing of it was passed on.
+            self._from_replica = _of_replica()
+            self._has_closed_client = self._has_closed_client or not was_between
+            self._replica_failed(f"sent something that is no WebSocket: {error}")
+            return
+        if self._has_closed_client:
+            return
+        self._client.send(data)
+        was_running = self._running
+        for message in found:
+            if message.opcode is Opcode.CLOSE:
+                self._replica_closed()
+                return
+            if message.data is not None and message.opcode in (Opcode.TEXT, Opcode.BINARY):
+                self._see(message.data)
+        if self._running < was_running:
+            self._end_if_drained()
+            self._tell()
+
+    def _see(self, event: bytes) -> None:
+        self._used_s = self._upstream.last_read
+        stream = stream_of(event)
+        turns = self._turns.get(stream)
+        if turns is not None and turns[0].see(event):
+            turns.popleft()
+            self._running -= 1
+            if not turns:
+                del self._turns[stream]
+
+    def replica_takes(self, *, more: bool) -> None:
+        self._takes_more = more
+        if more:
+            self._read_on()
+        else:
+            self._client.hold_off()
+
+    def replica_lost(self) -> None:
+        if self._ending_s is not None:
+            self._client.close()
+        else:
+            self._replica_failed("closed the connection")
+
+    # --- how it ends -----------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """To be ended as soon as no response runs."""
+        self._is_draining = True
+        self._end_if_drained()
+
+    def _end_if_drained(self) -> None:
+        if self._is_draining and not (self._running or self._waiting or self._current):
+            self._end(CloseCode.SERVICE_RESTART, "the connection has to be opened anew")
+
+    def check(self, now: float) -> None:
+        """Called about once a second."""
+        if self._ending_s is not None:
+            if now - self._ending_s > self._means.limits.linger_s:
+                self._client.close()
+        elif self._means.is_leaving(self.replica):
+            self.drain()
+        elif self._running:
+            if not self._client.is_paused and self.replica.is_stalled(self._upstream, now=now):
+                self._replica_failed("stopped sending")
+        elif now - self._used_s > self._means.idle_s and not self._current:
+            self._end(CloseCode.GOING_AWAY, "nothing was asked for too long")
+
+    def _replica_failed(self, what: str) -> None:
+        why = f"the replica {what}"
+        refusal = Refusal(reason=RefusalReason.UPSTREAM_BROKEN, message=f"The backend {what}.")
+        streams = [stream for stream, turns in self._turns.items() for _ in turns]
+        self._cut_turns(why)
+        self._means.suspect(self.replica.id)
+        if self._from_replica.is_between_messages and not self._has_closed_client:
+            for stream in streams:
+                self._client.send(frame(Opcode.TEXT, error_event(refusal, stream)))
+        self._end(CloseCode.INTERNAL_ERROR if streams else CloseCode.SERVICE_RESTART, why)
+
+    def _replica_closed(self) -> None:
+        """The client has its close frame, and answers it."""
+        self._cut_turns("the replica closed the WebSocket")
+        self._has_closed_client = True
+        self._ending_s = self._now()
+        if self._has_client_closed:
+            self._client.close()
+        else:
+            self._client.read_on()
+
+    def _client_closed(self, message: Message) -> None:
+        self._has_client_closed = True
+        self._leave_turns()
+        self._send(Opcode.CLOSE, message.data or b"")
+        if self._has_closed_client:
+            self._client.close()
+        elif self._ending_s is None:
+            self._ending_s = self._now()
+
+    def _end(self, code: CloseCode, why: str, refusal: Refusal | None = None) -> None:
+        """Tells both sides. The client may answer; then, or after a while, it is closed."""
+        if self._ending_s is not None:
+            return
+        self._ending_s = self._now()
+        self._leave_turns()
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._send(Opcode.CLOSE, close_payload(CloseCode.GOING_AWAY, ""))
+        if not self._has_closed_client and self._from_replica.is_between_frames:
+            if refusal is not None and self._from_replica.is_between_messages:
+                self._client.send(frame(Opcode.TEXT, error_event(refusal, None)))
+            self._client.send(frame(Opcode.CLOSE, close_payload(code, why)))
+            self._client.read_on()
+        else:
+            self._client.abort()
+        self._has_closed_client = True
+
+    def _cut_turns(self, why: str) -> None:
+        for turn in self._take_turns():
+            turn.cut(why)
+
+    def _leave_turns(self) -> None:
+        for turn in self._take_turns():
+            turn.leave()
+
+    def _take_turns(self) -> list[_Turn]:
+        taken = [turn for turns in self._turns.values() for turn in turns]
+        self._turns.clear()
+        self._running = 0
+        return taken
+
+
+def _of_replica() -> FrameReader:
+    return FrameReader(is_masked=False, keeps=MAX_EVENT_BYTES)
+
+
+def _without_news(head: RequestHead) -> RequestHead:
+    """The same for the messages that follow: what it says of its tools is news once, and so is a retry."""
+    if not head.facts.tool_times and head.facts.attempt is None:
+        return head
+    return msgspec.structs.replace(
+        head, facts=msgspec.structs.replace(head.facts, tool_times=(), attempt=None), passed_on={}
+    )

@@ -1,0 +1,197 @@
+"""Responses over WebSocket: opened where a replica speaks it, refused with 426 at once where none does.
+
+Which replica speaks it is found out by asking, on a client's behalf, and remembered. A client is agreed to
+only after its replica has agreed. Whatever else the replica says, and if nobody may be asked, the client gets
+426, by which it asks by HTTP and hears there what there is to hear.
+"""
+
+import base64
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import parse_qs
+
+import msgspec
+
+from gateway.config.server import ServerConfig
+from gateway.core.connections import place_connection, pool_of_connection
+from gateway.domain.ids import ReplicaId, TenantId
+from gateway.server.connection import ClientConnection
+from gateway.server.driver import Driver
+from gateway.server.outbound import Outbound
+from gateway.server.peers import Peers
+from gateway.server.reading import Reading
+from gateway.server.request_head import RequestHead, no_websocket
+from gateway.server.websocket import Means, WebSocket
+from gateway.upstream.errors import ConnectFailed, ConnectTimedOut, LocalFault, UpstreamError
+from gateway.upstream.health import HealthChecks
+from gateway.upstream.replica import Replica
+from gateway.upstream.websocket import NoWebSocket, UpstreamWebSocket
+from gateway.wire.endpoints import classify
+from gateway.wire.explicit_ids import read_explicit_id
+from gateway.wire.headers import get_header
+from gateway.wire.websocket_frames import accepted
+
+_log: Final = logging.getLogger(__name__)
+_MOST_ASKED: Final = 3
+"""Replicas, for one client, which waits meanwhile. The next client asks others."""
+
+
+class WebSockets:
+    """Called with every request for one."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        replicas: Mapping[ReplicaId, Replica],
+        health: HealthChecks,
+        outbound: Outbound,
+        reading: Reading,
+        *,
+        config: ServerConfig,
+        are_keys_required: bool,
+        peers: Peers | None,
+    ) -> None:
+        self._driver = driver
+        self._replicas = replicas
+        self._health = health
+        self._outbound = outbound
+        self._reading = reading
+        self._config = config
+        self._are_keys_required = are_keys_required
+        self._peers = peers
+        self._open: set[WebSocket] = set()
+        self._of_tenant: Counter[TenantId] = Counter()
+        self.outcomes: Counter[str] = Counter()
+        """Of requests for one."""
+
+    def __len__(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    async def serve(self, client: ClientConnection, head: RequestHead) -> None:
+        """Until the client is gone, or was refused."""
+        tenant = head.visitor.tenant.id
+        if (
+            self._driver.coordinator.is_draining
+            or self._of_tenant[tenant] >= self._config.websocket.max_per_tenant
+        ):
+            self._refuse(client, head)
+            return
+        self._of_tenant[tenant] += 1  # before anything is awaited
+        try:
+            found = await self._reach(head)
+            if found is None:
+                self._refuse(client, head)
+            else:
+                await self._pass(client, head, *found)
+        finally:
+            self._of_tenant[tenant] -= 1
+            if not self._of_tenant[tenant]:
+                del self._of_tenant[tenant]
+
+    def _refuse(self, client: ClientConnection, head: RequestHead) -> None:
+        self.outcomes["refused"] += 1
+        client.refuse(head.visitor.endpoint.protocol, no_websocket())
+
+    async def _reach(self, head: RequestHead) -> tuple[Replica, UpstreamWebSocket] | None:
+        """A replica that has agreed; None if nobody does."""
+        asked: set[ReplicaId] = set()
+        for _ in range(_MOST_ASKED):
+            replica = self._choose(head, asked)
+            if replica is None:
+                return None
+            asked.add(replica.id)
+            key = base64.b64encode(secrets.token_bytes(16))
+            try:
+                return replica, await replica.upgrade(self._outbound.handshake(head, replica, key), key)
+            except NoWebSocket as refusal:
+                _log.debug("%s speaks no WebSocket: %s", replica.id, refusal)
+            except LocalFault:
+                return None
+            except ConnectTimedOut:
+                self._health.check_now(replica.id)
+            except ConnectFailed as error:
+                self._health.suspect(replica.id, str(error))
+            except UpstreamError:
+                self._health.check_now(replica.id)
+        return None
+
+    def _choose(self, head: RequestHead, asked: set[ReplicaId]) -> Replica | None:
+        brain, replicas = self._driver.coordinator, self._replicas
+        pool = pool_of_connection(brain, _model_in(head.target))
+        if pool is None:
+            return None
+        mute = {each.id for each in replicas.values() if each.speaks_websocket is False}
+        if any(each.speaks_websocket and each.pool == pool for each in replicas.values()):
+            mute |= {each.id for each in replicas.values() if not each.speaks_websocket}
+        chosen = place_connection(
+            brain,
+            pool,
+            head.visitor.tenant.id,
+            read_explicit_id(head.facts.stated, None),
+            without=mute | asked,
+            connections=Counter(each.replica.id for each in self._open),
+        )
+        return replicas.get(chosen) if chosen is not None else None
+
+    async def _pass(
+        self, client: ClientConnection, head: RequestHead, replica: Replica, upstream: UpstreamWebSocket
+    ) -> None:
+        self.outcomes["opened"] += 1
+        socket = WebSocket(client, upstream, replica, _head_of_messages(head), self._means())
+        self._open.add(socket)
+        try:
+            client.switch(_answer(head, upstream, replica if self._config.receipts else None), socket)
+            await socket.run()
+        finally:
+            self._open.discard(socket)
+            replica.drop(upstream)
+
+    def _means(self) -> Means:
+        return Means(
+            driver=self._driver,
+            outbound=self._outbound,
+            reading=self._reading,
+            limits=self._config.limits,
+            holding=self._config.holding,
+            idle_s=self._config.websocket.idle_s,
+            are_keys_required=self._are_keys_required,
+            peers=self._peers,
+            is_leaving=self._is_leaving,
+            suspect=self._health.check_now,
+        )
+
+    def _is_leaving(self, replica: Replica) -> bool:
+        """Its clients had better go elsewhere."""
+        state = self._driver.coordinator.fleet.get(replica.id)
+        return self._replicas.get(replica.id) is not replica or state is None or state.is_draining
+
+
+def _model_in(target: bytes) -> str | None:
+    """Some clients say it there; the messages say it, too, but come later."""
+    named = parse_qs(target.partition(b"?")[2].decode("latin-1"), max_num_fields=64).get("model")
+    return named[0] if named else None
+
+
+def _head_of_messages(head: RequestHead) -> RequestHead:
+    """Each message is judged as a request with the headers of the handshake."""
+    visitor, facts = head.visitor, head.facts
+    return msgspec.structs.replace(
+        head,
+        method="POST",
+        visitor=msgspec.structs.replace(visitor, endpoint=classify("POST", visitor.path)),
+        facts=msgspec.structs.replace(facts, content_type="application/json", is_form=False, coding=""),
+        passed_on={},
+    )
+
+
+def _answer(head: RequestHead, upstream: UpstreamWebSocket, replica: Replica | None) -> bytes:
+    """As the replica answered, for the client's own handshake."""
+    key = get_header(head.headers, b"sec-websocket-key") or ""
+    told = b"x-turnpike-replica: %s\r\n" % replica.id.encode("ascii") if replica is not None else b""
+    return b"%s%sUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %s\r\n" % (
+        upstream.head.start, told, accepted(key.encode("latin-1"))
+    )  # fmt: skip
