@@ -322,17 +322,19 @@ class Bench:
         pools: list[dict[str, Any]] | None = None,
         environ: dict[str, str] | None = None,
         backend_tls: Any = None,
+        backend: Callable[[], Backend] = Backend,
         fleet_secret: bytes | None = None,
         **settings: Any,
     ) -> None:
-        """`settings`: sections of the configuration, as dictionaries; `limits` is `server.limits`.
+        """`settings`: sections of the configuration, as dictionaries; `limits` is `server.limits`. `backend`:
+        makes one.
 
         `pools` may hold `backends`, a number, where the configuration has `replicas`, and their `roles`.
         """
         logging.getLogger().addHandler(self._logs)
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self._complaints.append(context))
         shapes = pools if pools is not None else [{"backends": replicas}]
-        configured = [await self._open_pool(shape, backend_tls) for shape in shapes]
+        configured = [await self._open_pool(shape, backend_tls, backend) for shape in shapes]
         server = {
             "listen": "127.0.0.1:0",
             "control": "127.0.0.1:0",
@@ -354,9 +356,11 @@ class Bench:
             "the replicas never came up",
         )
 
-    async def _open_pool(self, shape: dict[str, Any], tls: Any) -> dict[str, Any]:
+    async def _open_pool(
+        self, shape: dict[str, Any], tls: Any, make: Callable[[], Backend]
+    ) -> dict[str, Any]:
         shape = dict(shape)
-        opened = [Backend() for _ in range(shape.pop("backends"))]
+        opened = [make() for _ in range(shape.pop("backends"))]
         listing = shape.pop("listing", None)
         for backend in opened:
             backend.models = listing or backend.models
