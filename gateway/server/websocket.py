@@ -131,7 +131,7 @@ class WebSocket:
         self._is_codex = "codex" in (get_header(head.headers, b"user-agent") or "").lower()
         most = means.limits.max_body_bytes
         self._from_client = FrameReader(is_masked=True, keeps=most, max_bytes=most)
-        self._from_replica = _of_replica()
+        self._from_replica = FrameReader(is_masked=False, keeps=MAX_EVENT_BYTES)
         self._waiting: deque[Message] = deque()
         self._waiting_bytes = 0
         self._current: Message | None = None
@@ -335,18 +335,15 @@ class WebSocket:
     # --- what the replica sends ------------------------------------------------------------------
 
     def replica_sent(self, data: bytes) -> None:
-        was_between = self._from_replica.is_between_messages
+        fault: FrameError | None = None
         try:
             found = self._from_replica.feed(data)
         except FrameError as error:
-            # Nothing of it was passed on.
-            self._from_replica = _of_replica()
-            self._has_closed_client = self._has_closed_client or not was_between
-            self._replica_failed(f"sent something that is no WebSocket: {error}")
-            return
+            fault, found, data = error, error.found, data[: error.good_bytes]
         if self._has_closed_client:
             return
-        self._client.send(data)
+        if data:
+            self._client.send(data)
         was_running = self._running
         for message in found:
             if message.opcode is Opcode.CLOSE:
@@ -354,7 +351,9 @@ class WebSocket:
                 return
             if message.data is not None and message.opcode in (Opcode.TEXT, Opcode.BINARY):
                 self._see(message.data)
-        if self._running < was_running:
+        if fault is not None:
+            self._replica_failed(f"sent something that is no WebSocket: {fault}")
+        elif self._running < was_running:
             self._end_if_drained()
             self._tell()
 
@@ -466,10 +465,6 @@ class WebSocket:
         self._turns.clear()
         self._running = 0
         return taken
-
-
-def _of_replica() -> FrameReader:
-    return FrameReader(is_masked=False, keeps=MAX_EVENT_BYTES)
 
 
 def _without_news(head: RequestHead) -> RequestHead:

@@ -99,8 +99,8 @@ class WebSockets:
     async def _reach(self, head: RequestHead) -> tuple[Replica, UpstreamWebSocket] | None:
         """A replica that has agreed; None if nobody does."""
         asked: set[ReplicaId] = set()
-        for _ in range(_MOST_ASKED):
-            replica = self._choose(head, asked)
+        for left in reversed(range(_MOST_ASKED)):
+            replica = self._choose(head, asked, is_last=not left)
             if replica is None:
                 return None
             asked.add(replica.id)
@@ -119,13 +119,14 @@ class WebSockets:
                 self._health.check_now(replica.id)
         return None
 
-    def _choose(self, head: RequestHead, asked: set[ReplicaId]) -> Replica | None:
+    def _choose(self, head: RequestHead, asked: set[ReplicaId], *, is_last: bool) -> Replica | None:
+        """`is_last`: if it does not agree, nobody is asked: better one that did before."""
         brain, replicas = self._driver.coordinator, self._replicas
         pool = pool_of_connection(brain, _model_in(head.target))
         if pool is None:
             return None
         mute = {each.id for each in replicas.values() if each.speaks_websocket is False}
-        if any(each.speaks_websocket and each.pool == pool for each in replicas.values()):
+        if is_last and any(each.speaks_websocket and each.pool == pool for each in replicas.values()):
             mute |= {each.id for each in replicas.values() if not each.speaks_websocket}
         chosen = place_connection(
             brain,

@@ -47,18 +47,22 @@ class CloseCode(enum.IntEnum):
 _OPCODES: Final = {int(each): each for each in Opcode}
 
 
-class FrameError(Exception):
-    def __init__(self, code: CloseCode, why: str) -> None:
-        super().__init__(why)
-        self.code = code
-
-
 class Message(msgspec.Struct, frozen=True):
     """A whole message, or a control frame."""
 
     opcode: Opcode
     data: bytes | None
     """None if it was larger than is kept."""
+
+
+class FrameError(Exception):
+    def __init__(self, code: CloseCode, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+        self.found: list[Message] = []
+        """What was whole before it, of the bytes that were given last."""
+        self.good_bytes = 0
+        """How many of these bytes were frames."""
 
 
 class FrameReader:
@@ -97,23 +101,35 @@ class FrameReader:
         return len(self._kept)
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that these bytes complete. Raises FrameError."""
+        """The messages that these bytes complete. Raises FrameError; then it stands behind the good bytes."""
         found: list[Message] = []
-        at, end = 0, len(data)
-        while at < end:
-            if self._opcode is None:
-                missing = self._head_size() - len(self._head)
-                self._head += data[at : at + missing]
-                at += missing
-                if len(self._head) < self._head_size():
-                    continue  # its second byte tells how long it is
-                self._begin_frame()
-            else:
-                piece = data[at : at + self._left]
-                at += len(piece)
-                self._take(piece)
-            if self._opcode is not None and not self._left and (whole := self._end_frame()) is not None:
-                found.append(whole)
+        at, end, good = 0, len(data), 0 if self.is_between_frames else None
+        try:
+            while at < end:
+                if self._opcode is None:
+                    missing = self._head_size() - len(self._head)
+                    self._head += data[at : at + missing]
+                    at += missing
+                    if len(self._head) < self._head_size():
+                        continue  # its second byte tells how long it is
+                    self._begin_frame()
+                else:
+                    piece = data[at : at + self._left]
+                    at += len(piece)
+                    self._take(piece)
+                if self._opcode is not None and not self._left:
+                    whole = self._end_frame()
+                    good = at
+                    if whole is not None:
+                        found.append(whole)
+        except FrameError as error:
+            error.found = found
+            if good is not None:
+                error.good_bytes = good
+                self._head.clear()
+                self._control.clear()
+                self._opcode = None
+            raise
         return found
 
     def _head_size(self) -> int:
@@ -164,14 +180,14 @@ class FrameReader:
             self._kept.clear()
 
     def _end_frame(self) -> Message | None:
-        opcode, self._opcode = self._opcode, None
+        opcode, control = self._opcode, bytes(self._control)
         assert opcode is not None
+        if opcode is Opcode.CLOSE and control and int.from_bytes(control[:2]) not in _SENDABLE_CODES:
+            raise _wrong("a close code that may not be sent")
+        self._opcode = None
         if opcode >= Opcode.CLOSE:
-            data = bytes(self._control)
             self._control.clear()
-            if opcode is Opcode.CLOSE and data and int.from_bytes(data[:2]) not in _SENDABLE_CODES:
-                raise _wrong("a close code that may not be sent")
-            return Message(opcode, data)
+            return Message(opcode, control)
         if not self._is_final:
             return None
         message, self._message = self._message, None

@@ -15,6 +15,7 @@ from tests.fuzz import (
     neighbours,
     proxies,
     spans,
+    websockets,
 )
 
 
@@ -38,5 +39,6 @@ TARGETS = (
     Target("spans", spans.make, spans.check),
     Target("neighbours", neighbours.make, neighbours.check, share=0.1),
     Target("proxies", proxies.make, proxies.check),
+    Target("websockets", websockets.make, websockets.check),
     Target("settings", configs.make, configs.check),
 )

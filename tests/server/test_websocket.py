@@ -1,4 +1,4 @@
-"""Responses over WebSocket, through the gateway to a backend that speaks it, by clients and servers of aiohttp."""
+"""Responses over WebSocket, through the gateway to a backend that speaks it; both ends are aiohttp."""
 
 import asyncio
 import json
@@ -345,7 +345,7 @@ async def test_anothers_response_is_not_found(start, connect):
     bench = await start(backend=Speaker, tenants=TENANTS)
     alice = await connect(bench, headers={"Authorization": f"Bearer {ALICE}"})
     await alice.ask()
-    bob = await connect(bench, headers={"Authorization": "Bearer " + BOB.encode().decode("latin-1")})
+    bob = await connect(bench, headers={"Authorization": f"Bearer {BOB}"})
     [told] = await bob.ask(previous_response_id="resp_1")
     assert told["status"] == 400 and told["error"]["code"] == "previous_response_not_found"
     assert len(speaker_of(bench).asked) == 1
@@ -362,7 +362,7 @@ async def test_a_tenant_may_have_so_many(start, connect):
     alice = {"Authorization": f"Bearer {ALICE}"}
     client = await connect(bench, headers=alice)
     assert (await refused(bench, connect, headers=alice)).status == 426
-    other = await connect(bench, headers={"Authorization": "Bearer " + BOB.encode().decode("latin-1")})
+    other = await connect(bench, headers={"Authorization": f"Bearer {BOB}"})
     await client.socket.close()
     await eventually(lambda: len(bench.gateway.websockets) == 1)
     again = await connect(bench, headers=alice)

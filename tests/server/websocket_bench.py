@@ -1,8 +1,9 @@
 """A backend that speaks Responses over WebSocket, by aiohttp, and clients of it."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 from aiohttp import WSMsgType, web
@@ -95,7 +96,7 @@ class Speaker(Backend):
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
         self.port = self._runner.addresses[0][1]
-        self._server = self._runner.server  # type: ignore[assignment] - that there is one says that it is open
+        self._server = cast(Any, self._runner.server)  # that there is one says that it is open
 
     async def close(self) -> None:
         assert self._runner is not None
@@ -173,27 +174,31 @@ def records_of(bench: Bench) -> list[rec.Record]:
     return found
 
 
-def agrees(*frames: bytes, then: str = "hang", waits: bool = True) -> Any:
+async def agree(exchange: Exchange) -> None:
+    key = exchange.request.get(b"sec-websocket-key")
+    assert key is not None
+    await exchange.send(
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Accept: %s\r\n\r\n" % accepted(key)
+    )
+
+
+def agrees(*frames: bytes, then: str = "hang") -> Any:
     """A script of a raw backend: agrees, waits for a client's frame, sends these bytes, and then `close`s,
     `reset`s or `hang`s."""
 
     async def script(exchange: Exchange) -> None:
-        key = exchange.request.get(b"sec-websocket-key")
-        assert key is not None
-        await exchange.send(
-            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            b"Sec-WebSocket-Accept: %s\r\n\r\n" % accepted(key)
-        )
-        if waits:
-            await exchange.reader.read(1 << 16)
+        await agree(exchange)
+        await exchange.reader.read(1 << 16)
         for each in frames:
             await exchange.send(each)
-        if then == "close":
-            exchange.close()
-        elif then == "reset":
-            exchange.reset()
-        else:
+        if then == "hang":
             await exchange.until_left()
+        elif then == "close":
+            exchange.close()
+        else:
+            await asyncio.sleep(0.05)  # so that what was sent is read before the reset
+            exchange.reset()
 
     return script
 
