@@ -41,7 +41,12 @@ def events(response_id: str, *items: Any, text: str = "", stream: str | None = N
         part = {"type": "output_text", "text": text, "annotations": []}
         output.append({"type": "message", "id": f"m{response_id}", "role": "assistant", "content": [part]})
     base = {"id": response_id, "object": "response", "model": "m"}
-    usage = {"input_tokens": 7, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 2}}
+    usage = {
+        "input_tokens": 7,
+        "output_tokens": 3,
+        "total_tokens": 10,
+        "input_tokens_details": {"cached_tokens": 2},
+    }
     told: list[dict[str, Any]] = [
         {"type": "response.created", "response": {**base, "status": "in_progress", "output": []}}
     ]
