@@ -207,6 +207,7 @@ class Gateway:
             config=config.server,
             are_keys_required=are_keys_required,
             peers=self._peers,
+            counts=self.observation.metrics.websockets,
         )
         return Handlers(
             self.driver,

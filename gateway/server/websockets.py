@@ -53,7 +53,9 @@ class WebSockets:
         config: ServerConfig,
         are_keys_required: bool,
         peers: Peers | None,
+        counts: Counter[str],
     ) -> None:
+        """`counts`: of those that were `opened`, `closed` and `refused`."""
         self._driver = driver
         self._replicas = replicas
         self._health = health
@@ -64,8 +66,7 @@ class WebSockets:
         self._peers = peers
         self._open: set[WebSocket] = set()
         self._of_tenant: Counter[TenantId] = Counter()
-        self.outcomes: Counter[str] = Counter()
-        """Of requests for one."""
+        self._counts = counts
 
     def __len__(self) -> int:
         """How many are open."""
@@ -93,7 +94,7 @@ class WebSockets:
                 del self._of_tenant[tenant]
 
     def _refuse(self, client: ClientConnection, head: RequestHead) -> None:
-        self.outcomes["refused"] += 1
+        self._counts["refused"] += 1
         client.refuse(head.visitor.endpoint.protocol, no_websocket())
 
     async def _reach(self, head: RequestHead) -> tuple[Replica, UpstreamWebSocket] | None:
@@ -141,7 +142,7 @@ class WebSockets:
     async def _pass(
         self, client: ClientConnection, head: RequestHead, replica: Replica, upstream: UpstreamWebSocket
     ) -> None:
-        self.outcomes["opened"] += 1
+        self._counts["opened"] += 1
         socket = WebSocket(client, upstream, replica, _head_of_messages(head), self._means())
         self._open.add(socket)
         try:
@@ -149,6 +150,7 @@ class WebSockets:
             await socket.run()
         finally:
             self._open.discard(socket)
+            self._counts["closed"] += 1
             replica.drop(upstream)
 
     def _means(self) -> Means:

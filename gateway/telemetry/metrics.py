@@ -48,6 +48,8 @@ class Metrics(Collector):
         """How late the event loop is, in seconds."""
         self.unread: Counter[str] = Counter()
         """Requests whose body was not understood, by why."""
+        self.websockets: Counter[str] = Counter()
+        """`opened`, and of these `closed`; `refused`: those that were asked for in vain."""
         self.mcp: McpCounts | None = None
         """To be set if there are MCP servers."""
         self._registry = CollectorRegistry()
@@ -68,6 +70,19 @@ class Metrics(Collector):
             "Open connections of clients, those in their TLS handshake included",
             self._connections(),
         )
+        yield GaugeMetricFamily(
+            "turnpike_websockets",
+            "Open WebSockets of clients",
+            self.websockets["opened"] - self.websockets["closed"],
+        )
+        upgrades = CounterMetricFamily(
+            "turnpike_websocket_upgrades",
+            "WebSockets that clients asked for: opened, or refused with 426",
+            labels=["outcome"],
+        )
+        for outcome in ("opened", "refused"):
+            upgrades.add_metric([outcome], self.websockets[outcome])
+        yield upgrades
         yield GaugeMetricFamily(
             "turnpike_peers_alive",
             "Other gateways of the same store that live and take requests",

@@ -1,5 +1,5 @@
-"""Codex, unmodified, told that its provider speaks WebSocket: where the backend does, it works over one; where
-it does not, it is refused once, and asks by HTTP."""
+"""Codex, unmodified, told that its provider speaks WebSocket: where the backend does, it works over one;
+where it does not, it is refused once, and asks by HTTP."""
 
 import asyncio
 import json

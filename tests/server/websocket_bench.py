@@ -93,13 +93,14 @@ class Speaker(Backend):
         self._runner: web.AppRunner | None = None
 
     async def open(self, tls: Any = None) -> None:
+        self._tls = tls
         app = web.Application()
         for path, body in {"/health": b"", "/version": self.version, "/v1/models": self.models}.items():
             app.router.add_get(path, _answers(body))
         app.router.add_get("/v1/responses", self._handshake)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=tls).start()
         self.port = self._runner.addresses[0][1]
         self._server = cast(Any, self._runner.server)  # that there is one says that it is open
 
