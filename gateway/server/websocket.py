@@ -8,41 +8,38 @@ not read either, and the other way round. Pings, pongs and closes are passed on,
 When it ends by our doing, the client is told what runs no further, if that can be told between two messages,
 and then that it ends; a client whose message was cut in the middle is cut, too.
 
-Invariants: of a client no more is held than one message and what one read brought; every turn that was begun
-ends exactly once.
+Invariant: of a client no more is held than one message and what one read brought.
 """
 
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
-from gateway.config.holding import HoldingConfig
-from gateway.config.http_limits import HttpLimits
-from gateway.core import events as ev
-from gateway.core.commands import Dispatch, PrefillLeg, Refuse
+from gateway.core.commands import Dispatch, Refuse
 from gateway.domain.decision import Refusal, RefusalReason
-from gateway.domain.ids import ReplicaId
-from gateway.domain.request import Answer, RequestFacts
 from gateway.server.connection import ClientConnection
-from gateway.server.driver import Driver, Ticket
-from gateway.server.milestones import Milestones
-from gateway.server.outbound import Outbound
-from gateway.server.peers import Peers
-from gateway.server.reading import READ_AT_ONCE, Reading
 from gateway.server.request_head import RequestHead, no_room
 from gateway.server.request_parser import HttpRequest
+from gateway.server.websocket_asking import (
+    Means,
+    decision_of,
+    message_for,
+    read_facts,
+    read_message,
+    without_news,
+)
+from gateway.server.websocket_turns import Turns
 from gateway.upstream.moments import Moment
 from gateway.upstream.replica import Replica
 from gateway.upstream.websocket import UpstreamWebSocket
+from gateway.wire.body import Oversized
 from gateway.wire.headers import get_header
-from gateway.wire.observer import EventObserver
-from gateway.wire.response_frames import KEEP_ALIVE, Asked, error_event, read_asked, status_of, stream_of
-from gateway.wire.responses_answers import ResponsesReader
-from gateway.wire.sighting import ERROR_FINISH
+from gateway.wire.response_frames import (
+    KEEP_ALIVE,
+    Asked,
+    error_event,
+)
 from gateway.wire.sse import MAX_EVENT_BYTES
 from gateway.wire.websocket_frames import (
     CloseCode,
@@ -58,58 +55,6 @@ _MAX_WAITING_BYTES: Final = 64 << 10
 """Of messages that wait. Beyond it the client is not read until there are fewer."""
 _MOST_AT_ONCE: Final = 16
 """Turns of one connection, as many as OpenAI's server runs of one; those behind them wait."""
-
-
-class Means(msgspec.Struct, frozen=True):
-    """What every WebSocket of this process shares."""
-
-    driver: Driver
-    outbound: Outbound
-    reading: Reading
-    limits: HttpLimits
-    holding: HoldingConfig
-    idle_s: float
-    are_keys_required: bool
-    peers: Peers | None
-    is_leaving: Callable[[Replica], bool]
-    suspect: Callable[[ReplicaId], None]
-    """Has a replica asked how it is."""
-
-
-class _Turn:
-    """One response that was asked for, and what came of it so far."""
-
-    def __init__(self, ticket: Ticket) -> None:
-        self._ticket = ticket
-        self._observer = EventObserver(ResponsesReader())
-        self._milestones = Milestones(ticket, self._observer)
-        ticket.seen = self._answer
-        ticket.response_started(200)
-
-    def see(self, event: bytes) -> bool:
-        """Whether it was the last one."""
-        observer = self._observer
-        observer.feed(event)
-        self._milestones.tell()
-        if not observer.has_terminal:
-            return False
-        answer = observer.answer(200)
-        if answer.finish_reason == ERROR_FINISH:
-            answer = observer.answer(status_of(event))
-        self._ticket.finished(answer)
-        self.leave()
-        return True
-
-    def cut(self, why: str) -> None:
-        self._ticket.cut(self._answer(), why)
-        self.leave()
-
-    def leave(self) -> None:
-        """If it is not over, the client left it."""
-        self._ticket.__exit__(None, None, None)
-
-    def _answer(self) -> Answer:
-        return self._observer.answer(200)
 
 
 class WebSocket:
@@ -138,9 +83,10 @@ class WebSocket:
         """The message that is being passed on."""
         self._counted = 0
         """What is held of the budget."""
-        self._turns: dict[str | None, deque[_Turn]] = {}
-        """Those that were sent, by stream."""
-        self._running = 0
+        self._turns = Turns()
+        """Those that were sent."""
+        self._untold: list[bytes] = []
+        """Refusals, as frames, for want of a place between two messages."""
         self._news: Moment | None = None
         """Of which the coroutine waits: a message, or a turn less."""
         self._now = asyncio.get_running_loop().time
@@ -172,7 +118,7 @@ class WebSocket:
                 self._end_if_drained()
         finally:
             self._client.follow(None)
-            self._leave_turns()
+            self._turns.leave()
             self._waiting.clear()
             self._client.budget.give_back(self._tenant, self._counted)
 
@@ -238,99 +184,71 @@ class WebSocket:
     async def _pass_on(self, message: Message) -> None:
         data = message.data or b""
         self._used_s = self._now()
-        asked = read_asked(data)
+        try:
+            asked = await read_message(data, self._means)
+        except Oversized:
+            # Whether a turn begins is not known, so it cannot be passed on unread, as by HTTP.
+            too_much = "The message has more values than can be read."
+            self._refuse(Refusal(reason=RefusalReason.BODY_TOO_LARGE, message=too_much), None)
+            return
         if asked is None and self._means.are_keys_required:
             # Backends read more than we do: it may name another tenant's response.
-            self._refuse(Refusal(reason=RefusalReason.MALFORMED_HTTP, message="It could not be read."), None)
+            self._refuse(_unread(), None)
         elif asked is not None and asked.is_create:
-            await self._ask(data, asked)
+            await self._ask(message.opcode, data, asked)
         else:
             self._send(message.opcode, data)
 
-    async def _ask(self, data: bytes, asked: Asked) -> None:
+    async def _ask(self, opcode: Opcode, data: bytes, asked: Asked) -> None:
         means, request = self._means, HttpRequest(self._head, data)
-        endpoint = self._head.visitor.endpoint
-        read = means.reading
-        facts = read.at_once(endpoint, request) if len(data) < READ_AT_ONCE else (
-            await read.in_slices(endpoint, request)
-        )  # fmt: skip
-        facts = msgspec.structs.replace(facts, stream=True)
-        self._head = _without_news(self._head)
+        self._head = without_news(self._head)
+        facts = await read_facts(request, means)
         if not facts.is_readable and means.are_keys_required:
-            self._refuse(
-                Refusal(reason=RefusalReason.MALFORMED_HTTP, message="It could not be read."), asked.stream
-            )
+            self._refuse(_unread(), asked.stream)
             return
-        if means.peers is not None and not means.peers.has(self._head.visitor, facts):
-            for trace in await means.peers.left_for_us(self._head.visitor, facts):
-                means.driver.send(ev.SessionAdopted(trace))
-        while self._running >= _MOST_AT_ONCE:
+        while self._turns.running >= _MOST_AT_ONCE:
             await self._more()
         ticket = means.driver.open_ticket(self._tenant, facts, only=self.replica.id)
         try:
-            decision = await self._decision(ticket)
+            decision = await decision_of(ticket, means, self._keep_alive)
         except BaseException:
             ticket.__exit__(None, None, None)
             raise
         if type(decision) is Dispatch and self._ending_s is None:
-            self._dispatch(ticket, decision, request, facts, asked)
+            message = message_for(self.replica, decision, request, facts, means)
+            if not self._turns.running:
+                self._upstream.last_read = self._now()  # it was silent because nobody asked
+            self._turns.begin(ticket, asked.stream)
+            self._send(opcode, message)
             return
         if type(decision) is Refuse:
             self._refuse(decision.refusal, asked.stream)
         ticket.__exit__(None, None, None)
 
-    async def _decision(self, ticket: Ticket) -> Dispatch | Refuse | PrefillLeg:
-        decision = ticket.decided()
-        if decision is not None:
-            return decision
-        holding, driver = self._means.holding, self._means.driver
-        timer: asyncio.TimerHandle
-
-        def speak() -> None:
-            nonlocal timer
-            timer = driver.call_later(holding.period_s, speak)
-            if self._ending_s is None and not self._client.is_paused:
-                self._keep_alive()
-
-        timer = driver.call_later(holding.quiet_s, speak)
-        try:
-            return await ticket.decision()
-        finally:
-            timer.cancel()
-
     def _keep_alive(self) -> None:
+        """A turn waits."""
+        if self._ending_s is not None or self._client.is_paused:
+            return
         if not self._is_codex and self._from_replica.is_between_frames:
             self._client.send(frame(Opcode.PING, b""))
         elif self._is_codex and self._from_replica.is_between_messages:
             self._client.send(frame(Opcode.TEXT, KEEP_ALIVE))
-
-    def _dispatch(
-        self, ticket: Ticket, decision: Dispatch, request: HttpRequest, facts: RequestFacts, asked: Asked
-    ) -> None:
-        means = self._means
-        message = means.outbound.message(
-            request,
-            means.driver.coordinator.fleet.abilities(self.replica.id),
-            self.replica,
-            is_readable=facts.is_readable,
-            hint=decision.hint,
-            model=decision.model if decision.model != facts.model else None,
-        )
-        if not self._running:
-            self._upstream.last_read = self._now()  # it was silent because nobody asked
-        self._turns.setdefault(asked.stream, deque()).append(_Turn(ticket))
-        self._running += 1
-        self._send(Opcode.TEXT, message)
 
     def _send(self, opcode: Opcode, data: bytes) -> None:
         self._upstream.send(frame(opcode, data, secrets.token_bytes(4)))
 
     def _refuse(self, refusal: Refusal, stream: str | None) -> None:
         """One response is not to be had; the connection goes on."""
-        if self._from_replica.is_between_messages:
-            self._client.send(frame(Opcode.TEXT, error_event(refusal, stream)))
-        else:  # in the middle of another one's event
+        self._untold.append(frame(Opcode.TEXT, error_event(refusal, stream)))
+        self._tell_refusals()
+        if len(self._untold) > _MOST_AT_ONCE:
             self._end(CloseCode.TRY_AGAIN_LATER, refusal.message)
+
+    def _tell_refusals(self) -> None:
+        """As soon as the client stands between two messages."""
+        if self._untold and self._from_replica.is_between_messages and self._ending_s is None:
+            self._client.send(b"".join(self._untold))
+            self._untold.clear()
 
     # --- what the replica sends ------------------------------------------------------------------
 
@@ -344,28 +262,20 @@ class WebSocket:
             return
         if data:
             self._client.send(data)
-        was_running = self._running
+        self._tell_refusals()
+        was_running = self._turns.running
         for message in found:
             if message.opcode is Opcode.CLOSE:
                 self._replica_closed()
                 return
             if message.data is not None and message.opcode in (Opcode.TEXT, Opcode.BINARY):
-                self._see(message.data)
+                self._used_s = self._upstream.last_read
+                self._turns.see(message.data)
         if fault is not None:
             self._replica_failed(f"sent something that is no WebSocket: {fault}")
-        elif self._running < was_running:
+        elif self._turns.running < was_running:
             self._end_if_drained()
             self._tell()
-
-    def _see(self, event: bytes) -> None:
-        self._used_s = self._upstream.last_read
-        stream = stream_of(event)
-        turns = self._turns.get(stream)
-        if turns is not None and turns[0].see(event):
-            turns.popleft()
-            self._running -= 1
-            if not turns:
-                del self._turns[stream]
 
     def replica_takes(self, *, more: bool) -> None:
         self._takes_more = more
@@ -388,7 +298,7 @@ class WebSocket:
         self._end_if_drained()
 
     def _end_if_drained(self) -> None:
-        if self._is_draining and not (self._running or self._waiting or self._current):
+        if self._is_draining and not (self._turns.running or self._waiting or self._current):
             self._end(CloseCode.SERVICE_RESTART, "the connection has to be opened anew")
 
     def check(self, now: float) -> None:
@@ -398,7 +308,7 @@ class WebSocket:
                 self._client.close()
         elif self._means.is_leaving(self.replica):
             self.drain()
-        elif self._running:
+        elif self._turns.running:
             if not self._client.is_paused and self.replica.is_stalled(self._upstream, now=now):
                 self._replica_failed("stopped sending")
         elif now - self._used_s > self._means.idle_s and not self._current:
@@ -407,8 +317,7 @@ class WebSocket:
     def _replica_failed(self, what: str) -> None:
         why = f"the replica {what}"
         refusal = Refusal(reason=RefusalReason.UPSTREAM_BROKEN, message=f"The backend {what}.")
-        streams = [stream for stream, turns in self._turns.items() for _ in turns]
-        self._cut_turns(why)
+        streams = self._turns.cut(why)
         self._means.suspect(self.replica.id)
         if self._from_replica.is_between_messages and not self._has_closed_client:
             for stream in streams:
@@ -417,7 +326,7 @@ class WebSocket:
 
     def _replica_closed(self) -> None:
         """The client has its close frame, and answers it."""
-        self._cut_turns("the replica closed the WebSocket")
+        self._turns.cut("the replica closed the WebSocket")
         self._has_closed_client = True
         self._ending_s = self._now()
         if self._has_client_closed:
@@ -427,7 +336,7 @@ class WebSocket:
 
     def _client_closed(self, message: Message) -> None:
         self._has_client_closed = True
-        self._leave_turns()
+        self._turns.leave()
         self._send(Opcode.CLOSE, message.data or b"")
         if self._has_closed_client:
             self._client.close()
@@ -439,7 +348,7 @@ class WebSocket:
         if self._ending_s is not None:
             return
         self._ending_s = self._now()
-        self._leave_turns()
+        self._turns.leave()
         self._waiting.clear()
         self._waiting_bytes = 0
         self._send(Opcode.CLOSE, close_payload(CloseCode.GOING_AWAY, ""))
@@ -452,25 +361,6 @@ class WebSocket:
             self._client.abort()
         self._has_closed_client = True
 
-    def _cut_turns(self, why: str) -> None:
-        for turn in self._take_turns():
-            turn.cut(why)
 
-    def _leave_turns(self) -> None:
-        for turn in self._take_turns():
-            turn.leave()
-
-    def _take_turns(self) -> list[_Turn]:
-        taken = [turn for turns in self._turns.values() for turn in turns]
-        self._turns.clear()
-        self._running = 0
-        return taken
-
-
-def _without_news(head: RequestHead) -> RequestHead:
-    """The same for the messages that follow: what it says of its tools is news once, and so is a retry."""
-    if not head.facts.tool_times and head.facts.attempt is None:
-        return head
-    return msgspec.structs.replace(
-        head, facts=msgspec.structs.replace(head.facts, tool_times=(), attempt=None), passed_on={}
-    )
+def _unread() -> Refusal:
+    return Refusal(reason=RefusalReason.MALFORMED_HTTP, message="The message could not be read.")

@@ -24,7 +24,8 @@ from gateway.server.outbound import Outbound
 from gateway.server.peers import Peers
 from gateway.server.reading import Reading
 from gateway.server.request_head import RequestHead, no_websocket
-from gateway.server.websocket import Means, WebSocket
+from gateway.server.websocket import WebSocket
+from gateway.server.websocket_asking import Means
 from gateway.upstream.errors import ConnectFailed, ConnectTimedOut, LocalFault, UpstreamError
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
@@ -78,6 +79,7 @@ class WebSockets:
         if (
             self._driver.coordinator.is_draining
             or self._of_tenant[tenant] >= self._config.websocket.max_per_tenant
+            or self._is_of_a_page(head)
         ):
             self._refuse(client, head)
             return
@@ -92,6 +94,10 @@ class WebSockets:
             self._of_tenant[tenant] -= 1
             if not self._of_tenant[tenant]:
                 del self._of_tenant[tenant]
+
+    def _is_of_a_page(self, head: RequestHead) -> bool:
+        """Any page in a browser may open one wherever its reader may, and hear the answers. It has no key."""
+        return not self._are_keys_required and get_header(head.headers, b"origin") is not None
 
     def _refuse(self, client: ClientConnection, head: RequestHead) -> None:
         self._counts["refused"] += 1

@@ -113,6 +113,12 @@ def decode_body(body: bytes, *, is_responses: bool) -> RequestBody:
 
 def decoding_body(body: bytes, *, is_responses: bool) -> Generator[None, None, RequestBody]:
     """The same in slices."""
+    yield from measuring(body)
+    return _decode(body, is_responses=is_responses)
+
+
+def measuring(body: bytes) -> Generator[None, None, None]:
+    """Raises Oversized if it would take too long to be read; in slices."""
     structure = escapes = 0
     for start in range(0, len(body) if len(body) > MAX_STRUCTURE else 0, _PIECE_BYTES):
         structure += structure_of(body, start, start + _PIECE_BYTES)
@@ -120,7 +126,6 @@ def decoding_body(body: bytes, *, is_responses: bool) -> Generator[None, None, R
         if structure > MAX_STRUCTURE or escapes > MAX_ESCAPES:
             raise Oversized("too many values")
         yield
-    return _decode(body, is_responses=is_responses)
 
 
 def decode_small_body(body: bytes, *, is_responses: bool) -> RequestBody | None:

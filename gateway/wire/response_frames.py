@@ -6,6 +6,8 @@ come one after the other, in the order in which they were asked for. Without it 
 Source: OpenAI, "WebSocket mode" (guide), November 2026.
 """
 
+import re
+from collections.abc import Generator
 from typing import Final
 
 import msgspec
@@ -14,7 +16,7 @@ from msgspec import Raw
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.request import Protocol
 from gateway.errors import error_body, http_status
-from gateway.wire.body import ABSENT, read_as, read_text
+from gateway.wire.body import ABSENT, measuring, read_as, read_text
 
 KEEP_ALIVE: Final = b'{"type":"keepalive"}'
 """An event that means nothing, for Codex, which counts events alone."""
@@ -26,6 +28,7 @@ _NOT_FOUND: Final = {
     "param": "previous_response_id",
 }
 _NOT_FOUND_STATUS: Final = 400
+_STREAM: Final = re.compile(r"[A-Za-z0-9_.-]{1,256}")
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -56,7 +59,19 @@ def read_asked(data: bytes) -> Asked | None:
     message = read_as(_MESSAGE, data)
     if message is None:
         return None
-    return Asked(read_text(message.type) == "response.create", read_text(message.stream_id))
+    return Asked(read_text(message.type) == "response.create", _stream(message))
+
+
+def reading_asked(data: bytes) -> Generator[None, None, Asked | None]:
+    """The same in slices. Raises Oversized if it would take too long."""
+    yield from measuring(data)
+    return read_asked(data)
+
+
+def _stream(message: _Message) -> str | None:
+    """A name that may be none is told of without."""
+    name = read_text(message.stream_id)
+    return name if name is not None and _STREAM.fullmatch(name) else None
 
 
 def stream_of(event: bytes) -> str | None:
@@ -64,7 +79,7 @@ def stream_of(event: bytes) -> str | None:
     if b'"stream_id"' not in event:
         return None
     message = read_as(_MESSAGE, event)
-    return read_text(message.stream_id) if message is not None else None
+    return _stream(message) if message is not None else None
 
 
 def status_of(error: bytes) -> int:

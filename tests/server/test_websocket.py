@@ -75,6 +75,13 @@ async def test_messages_are_passed_byte_for_byte(start, connect):
     await client.socket.send_bytes(b"\x00\xff" * 40_000)
     echoed = await client.socket.receive(timeout=10)
     assert echoed.type is WSMsgType.BINARY and echoed.data == b"\x00\xff" * 40_000
+    binary = json.dumps(create()).encode()  # whoever takes it for a question gets it as a turn
+    await client.socket.send_bytes(binary)
+    echoed = await client.socket.receive(timeout=10)
+    assert echoed.type is WSMsgType.BINARY and echoed.data == binary
+    assert len(bench.brain.live) == 1
+    await backend.sockets[0].send_json(events("resp_0", text="x")[-1])
+    await client.turn()
     spaced = json.dumps(create("é" * 100), indent=2, ensure_ascii=False)
     await client.socket.send_str(spaced)
     await client.turn()
@@ -327,6 +334,13 @@ async def test_a_name_of_the_operators_is_replaced(start, connect):
     await client.ask(model="house")
     assert speaker_of(bench).asked == [create()]
     await client.socket.close()
+
+
+async def test_a_page_in_a_browser_may_not(start, connect):
+    """It could read what it is answered; where keys are asked for, it has none to send."""
+    bench = await start(backend=Speaker)
+    assert (await refused(bench, connect, origin="https://elsewhere.example")).status == 426
+    assert not speaker_of(bench).handshakes
 
 
 # --- who may ----------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from gateway.wire.response_frames import Asked, error_event, read_asked, status_
         (b'{"type":"x","type":"response.create"}', Asked(True, None)),  # as backends read it
         (b'{"type":"response.create","type":"x"}', Asked(False, None)),
         (b'{"type":"response.created","stream_id":7}', Asked(False, None)),
+        (b'{"type":"response.create","stream_id":"a b"}', Asked(True, None)),
+        (b'{"type":"response.create","stream_id":""}', Asked(True, None)),
         (b'{"type":7}', Asked(False, None)),
         (b"{}", Asked(False, None)),
         (b"[]", None),
