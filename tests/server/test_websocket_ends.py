@@ -254,14 +254,20 @@ async def test_a_backend_that_does_not_read_stops_its_client(start):
     message = said({"type": "x", "y": "z" * 1_000_000})
     client.send(said({"type": "first"}))
 
+    sent, before = 0, -1
+
     async def floods() -> None:
+        nonlocal sent
         for _ in range(40):
             client.send(message)
             await client.client.writer.drain()
+            sent += 1
 
     flood = asyncio.create_task(floods())
-    await asyncio.sleep(0.5)
-    assert not flood.done() and bench.gateway.listener.budget.used < 4_000_000
+    while before != sent:
+        before = sent
+        await asyncio.sleep(0.4)
+    assert sent < 30 and bench.gateway.listener.budget.used < 4_000_000
     may_read.set()
     await flood
     await eventually(lambda: len(got) >= 40 * len(message))
