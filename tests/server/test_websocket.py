@@ -363,7 +363,8 @@ async def test_anothers_response_is_not_found(start, connect):
     [told] = await bob.ask(previous_response_id="resp_1")
     assert told["status"] == 400 and told["error"]["code"] == "previous_response_not_found"
     assert len(speaker_of(bench).asked) == 1
-    for unread in ('{"type":"response.create","previous_response_id":"resp_1","x":NaN}', "{"):
+    named = '"type":"response.create","previous_response_id":"resp_1"'
+    for unread in ("{" + named + ',"x":NaN}', "{" + named + ',"tools":7}', "{"):
         await bob.socket.send_str(unread)
         assert (await bob.turn())[-1]["error"]["code"] == "malformed_http"
     assert len(speaker_of(bench).raw) == 1
