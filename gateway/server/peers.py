@@ -172,12 +172,12 @@ class Peers:
     async def open(self, clients: Listener) -> None:
         """Listens for peers, too. Raises OSError if the address cannot be bound."""
         self._store = await open_shared(self._config, self._environ, self._now)
-        knows = self._driver.coordinator.sessions.sessions.knows
+        sessions = self._driver.coordinator.sessions.sessions
         self.directory = Directory(
             self._store,
             self._origin,
             self.alive,
-            knows,
+            lambda tenant, facts: sessions.knows(tenant, facts, now=self._now()),
             idle_s=self._idle_s,
             with_quotas=self._with_quotas,
             allowances=Allowances(self._config.max_tenant_mb * 1e6, stays_s=self._idle_s, now=self._now),

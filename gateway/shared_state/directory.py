@@ -27,7 +27,7 @@ import msgspec
 
 from gateway.core.commands import Publish
 from gateway.domain.ids import SessionId, TenantId
-from gateway.domain.request import RequestFacts, Work
+from gateway.domain.request import ExplicitId, RequestFacts, Work
 from gateway.domain.turn_trace import TurnTrace
 from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.protocol import Entry, Store, StoreUnavailable
@@ -112,7 +112,7 @@ class Directory:
                     return HERE
                 if owner in self._peers:
                     return Place(owner)
-                return await self._adopt(tenant, found)
+                return await self._adopt(tenant, facts, found)
         except StoreUnavailable:
             if self._knows(tenant, facts):
                 return HERE
@@ -127,13 +127,13 @@ class Directory:
             found = await self._look_up(evidence.of_request(tenant, facts))
             if not found or found[0][0] == self.origin or found[0][0] in self._peers:
                 return ()
-            return (await self._adopt(tenant, found)).adopted
+            return (await self._adopt(tenant, facts, found)).adopted
         except StoreUnavailable:
             return ()
 
     async def _look_up(self, names: Sequence[int]) -> list[tuple[str, bytes]]:
         """Who published each piece of evidence, and of which turn it is; the strongest first."""
-        values = await self._store.find([_name_key(name) for name in names])
+        values = await self._store.find([name_key(name) for name in names])
         found = []
         for value in values:
             if value is not None:
@@ -141,12 +141,14 @@ class Directory:
                 found.append((owner.decode("ascii"), turn))
         return found
 
-    async def _adopt(self, tenant: TenantId, found: Sequence[tuple[str, bytes]]) -> Place:
+    async def _adopt(
+        self, tenant: TenantId, facts: RequestFacts, found: Sequence[tuple[str, bytes]]
+    ) -> Place:
         """A session whose gateway is gone, or was; of several that find it so, the first has it."""
         lost = list(dict.fromkeys(turn for owner, turn in found if owner not in self._peers))
         values = await self._store.find([_turn_key(tenant, turn) for turn in lost[:_MAX_ADOPTED]])
         traces = [trace for value in values if value is not None and (trace := _read(value)) is not None]
-        ours = sorted((trace for trace in traces if trace.tenant == tenant), key=lambda trace: trace.turns)
+        ours = _of_one_session([trace for trace in traces if trace.tenant == tenant], facts.explicit)
         if ours:
             key, me = _heir_key(ours[-1].session), self.origin.encode("ascii")
             heir = (await self._store.claim(key, me, self._idle_s)).decode("ascii")
@@ -177,9 +179,10 @@ class Directory:
         """
         turn = command.request.encode("ascii")
         trace = command.trace
-        ttl_s = _STATE_TTL_S if trace is not None and trace.states else self._idle_s
+        lasts_s = self._idle_s if command.lasts_s is None else min(command.lasts_s, self._idle_s)
+        ttl_s = _STATE_TTL_S if trace is not None and trace.states else lasts_s
         value = b"%s %s" % (self.origin.encode("ascii"), turn)
-        entries = [Entry(_name_key(name), value, ttl_s) for name in command.names]
+        entries = [Entry(name_key(name), value, ttl_s) for name in command.names]
         if trace is not None:
             entries.append(Entry(_turn_key(command.tenant, turn), _ENCODER.encode(trace), ttl_s))
         if self._allowances is not None:
@@ -202,7 +205,16 @@ def _read(value: bytes) -> TurnTrace | None:
         return None
 
 
-def _name_key(name: int) -> bytes:
+def _of_one_session(traces: Sequence[TurnTrace], stated: ExplicitId | None) -> list[TurnTrace]:
+    """Of what evidence led to, the strongest first, that of the session which that is of, oldest first:
+    weaker evidence, such as an answer that others were given, too, may be of another one, which is not to be
+    torn in two. An id that is stated for several sessions is none of any's own."""
+    session = traces[0].session if traces else None
+    ours = [each for each in traces if each.session == session or (stated is not None and not each.keys)]
+    return sorted(ours, key=lambda trace: trace.turns)
+
+
+def name_key(name: int) -> bytes:
     return b"n:" + name.to_bytes(8, "big")
 
 
