@@ -200,9 +200,7 @@ class SessionBook:
         if self._publishes and minted is not None:
             self._publish(live.request, live.tenant, evidence.of_minted(live.tenant, minted))
 
-    def _publish(
-        self, turn: RequestId, tenant: TenantId, name: int, *, lasts_s: float | None = None
-    ) -> None:
+    def _publish(self, turn: RequestId, tenant: TenantId, name: int, *, lasts_s: float | None = None) -> None:
         self.published.append(Publish(request=turn, tenant=tenant, names=(name,), lasts_s=lasts_s))
 
     def adopt(self, trace: TurnTrace, *, now: float) -> list[rec.Record]:

@@ -92,8 +92,8 @@ class ReplayAmong(Replay):
                 self._of[request.request] = place.owner
                 self.passed_on += 1
                 owner = self._gateways[place.owner]
-                if not owner.directory.is_here(self.tenant, facts):
-                    for trace in self._runner.run(owner.directory.left_behind(self.tenant, facts)):
+                if place.inherits and not owner.directory.is_here(self.tenant, facts):
+                    for trace in self._runner.run(owner.directory.inherited(self.tenant, facts)):
                         owner.brain.handle(ev.SessionAdopted(trace), now=now)
         self._send(request, now)
 

@@ -5,12 +5,12 @@ whoever receives a turn of it passes the request on. Three rules, the first that
 
 1. this gateway knows evidence of the request: here, without asking anybody;
 2. the store knows a gateway that published some of it: there; if that is gone, at its heir, with what it
-   published;
+   published: where it would begin if it was new;
 3. nobody knows it, so it begins something new: at the home of its tenant if that has a quota, which is so
    counted in one place; else of what it names as its session; else of its client, but here if that gateway is
    busy.
 
-All of a client's new sessions begin at one gateway, so what relates them to one another (a sub-agent's task,
+All of a client's sessions are at one gateway, so what relates them to one another (a sub-agent's task,
 a summary, a title) is seen by who has all of it, and never needs to be shared.
 
 While the store is down the third rule takes the place of the second, and finds what began by it.
@@ -56,8 +56,10 @@ class Place(msgspec.Struct, frozen=True):
 
     owner: str | None = None
     """None: here."""
+    inherits: bool = False
+    """The owner's by now, who may not have what the one that is gone knew: `inherited` says it."""
     adopted: tuple[TurnTrace, ...] = ()
-    """What gateways that are gone knew of its session, oldest first."""
+    """What gateways that are gone knew of its session, oldest first; where it is decided here."""
 
 
 HERE: Final = Place()
@@ -112,22 +114,25 @@ class Directory:
                     return HERE
                 if owner in self._peers:
                     return Place(owner)
-                return await self._adopt(tenant, facts, found)
+                traces = await self._traces(tenant, facts, found)
+                if owner == self.origin and not traces:
+                    return HERE
+                if traces:
+                    home = self._home(tenant, client, facts).owner if owner != self.origin else None
+                    heir = await self._heir(tenant, traces[-1].session, home or self.origin)
+                    if heir != self.origin:
+                        return Place(heir, inherits=True)
+                    return HERE if owner == self.origin else Place(adopted=tuple(traces))
         except StoreUnavailable:
             if self._knows(tenant, facts):
                 return HERE
         return self._home(tenant, client, facts)
 
-    async def left_behind(self, tenant: TenantId, facts: RequestFacts) -> tuple[TurnTrace, ...]:
-        """For a request that another gateway passed on: what one that is gone knew of its session, if this
-        gateway knows nothing. Its session may have been taken over by another of its turns."""
-        if not facts.transcript.blocks and not facts.state_ids:
-            return ()
+    async def inherited(self, tenant: TenantId, facts: RequestFacts) -> tuple[TurnTrace, ...]:
+        """What a gateway that is gone knew of the session, whose heir this one is."""
         try:
             found = await self._look_up(evidence.of_request(tenant, facts))
-            if not found or found[0][0] == self.origin or found[0][0] in self._peers:
-                return ()
-            return (await self._adopt(tenant, facts, found)).adopted
+            return tuple(await self._traces(tenant, facts, found))
         except StoreUnavailable:
             return ()
 
@@ -141,21 +146,24 @@ class Directory:
                 found.append((owner.decode("ascii"), turn))
         return found
 
-    async def _adopt(
+    async def _traces(
         self, tenant: TenantId, facts: RequestFacts, found: Sequence[tuple[str, bytes]]
-    ) -> Place:
-        """A session whose gateway is gone, or was; of several that find it so, the first has it."""
+    ) -> list[TurnTrace]:
+        """What is left of the session that the strongest evidence is of, oldest first: turns whose gateways
+        are gone."""
         lost = list(dict.fromkeys(turn for owner, turn in found if owner not in self._peers))
         values = await self._store.find([_turn_key(tenant, turn) for turn in lost[:_MAX_ADOPTED]])
         traces = [trace for value in values if value is not None and (trace := _read(value)) is not None]
-        ours = _of_one_session([trace for trace in traces if trace.tenant == tenant], facts.explicit)
-        if ours:
-            key, me = _heir_key(ours[-1].session), self.origin.encode("ascii")
-            heir = (await self._store.claim(key, me, self._idle_s)).decode("ascii")
-            if heir in self._peers:
-                return Place(heir)
-            self._store.publish([Entry(key, me, self._idle_s)])  # an heir that is gone, too
-        return HERE if found[0][0] == self.origin else Place(adopted=tuple(ours))
+        return _of_one_session([trace for trace in traces if trace.tenant == tenant], facts.explicit)
+
+    async def _heir(self, tenant: TenantId, session: SessionId, heir: str) -> str:
+        """Who has a session whose gateway is gone: `heir`, but if one that lives was named before."""
+        key, value = _heir_key(tenant, session), heir.encode("ascii")
+        named = (await self._store.claim(key, value, self._idle_s)).decode("ascii")
+        if named == self.origin or named in self._peers:
+            return named
+        self._store.publish([Entry(key, value, self._idle_s)])
+        return heir
 
     def _home(self, tenant: TenantId, client: str, facts: RequestFacts) -> Place:
         stated, has_quota = facts.explicit, tenant in self._with_quotas
@@ -218,8 +226,8 @@ def name_key(name: int) -> bytes:
     return b"n:" + name.to_bytes(8, "big")
 
 
-def _heir_key(session: SessionId) -> bytes:
-    return b"h:" + session.encode("ascii")
+def _heir_key(tenant: TenantId, session: SessionId) -> bytes:
+    return b"h:%s %s" % (session.encode("ascii"), tenant.encode())
 
 
 def _turn_key(tenant: TenantId, turn: bytes) -> bytes:
