@@ -114,7 +114,8 @@ class Directory:
                     return HERE
                 if owner in self._peers:
                     return Place(owner)
-                traces = await self._traces(tenant, facts, found)
+                lost = [turn for owner, turn in found if owner not in self._peers]
+                traces = await self._traces(tenant, facts, lost)
                 if owner == self.origin and not traces:
                     return HERE
                 if traces:
@@ -129,10 +130,11 @@ class Directory:
         return self._home(tenant, client, facts)
 
     async def inherited(self, tenant: TenantId, facts: RequestFacts) -> tuple[TurnTrace, ...]:
-        """What a gateway that is gone knew of the session, whose heir this one is."""
+        """What a gateway knew of the session whose heir this one is. That it is gone, who passed the request
+        on may have found first."""
         try:
             found = await self._look_up(evidence.of_request(tenant, facts))
-            return tuple(await self._traces(tenant, facts, found))
+            return tuple(await self._traces(tenant, facts, [turn for _, turn in found]))
         except StoreUnavailable:
             return ()
 
@@ -146,13 +148,10 @@ class Directory:
                 found.append((owner.decode("ascii"), turn))
         return found
 
-    async def _traces(
-        self, tenant: TenantId, facts: RequestFacts, found: Sequence[tuple[str, bytes]]
-    ) -> list[TurnTrace]:
-        """What is left of the session that the strongest evidence is of, oldest first: turns whose gateways
-        are gone."""
-        lost = list(dict.fromkeys(turn for owner, turn in found if owner not in self._peers))
-        values = await self._store.find([_turn_key(tenant, turn) for turn in lost[:_MAX_ADOPTED]])
+    async def _traces(self, tenant: TenantId, facts: RequestFacts, turns: Sequence[bytes]) -> list[TurnTrace]:
+        """What was published of these turns, the first of which names the session; oldest first."""
+        keys = [_turn_key(tenant, turn) for turn in dict.fromkeys(turns)]
+        values = await self._store.find(keys[:_MAX_ADOPTED])
         traces = [trace for value in values if value is not None and (trace := _read(value)) is not None]
         return _of_one_session([trace for trace in traces if trace.tenant == tenant], facts.explicit)
 

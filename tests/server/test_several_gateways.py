@@ -288,7 +288,9 @@ async def test_a_gateway_that_was_taken_for_gone_gives_back_what_is_anothers(sev
     other = next(bench for bench in gateways if bench is not home)
     peers_of(home).directory.is_in_doubt = True
     heir = peers_of(other).directory.origin.encode()
-    assert await peers_of(home)._store.claim(b"h:" + before.encode(), heir, 60.0) == heir
+    session = home.brain.sessions.sessions.get(before)
+    key = f"h:{before} {session.tenant}".encode()
+    assert await peers_of(home)._store.claim(key, heir, 60.0) == heir
     passed_on = peers_of(other).passed_on
     assert session_of(await ask(other, gateways, "back", 1)) == before
     assert [len(bench.brain.sessions.sessions) for bench in (home, other)] == [1, 1]

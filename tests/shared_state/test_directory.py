@@ -267,6 +267,18 @@ async def test_what_a_gateway_leaves_behind_goes_where_its_client_begins_anew():
         assert gateways.turn(home, second, said("Done.")) == session
 
 
+async def test_an_heir_goes_on_with_a_session_whose_gateway_it_does_not_know_to_be_gone():
+    gateways = Gateways("a", "b", "c")
+    session = gateways.turn("a", facts_of(*OPENING), MADE)
+    gateways.peers["b"].pop("a")  # it alone noticed
+    gateways.kill("a")
+    heir = await gateways.goes_to("b", facts_of(*OPENING))
+    (other,) = set("bc") - {heir}
+    gateways.peers[heir]["a"] = Peer()  # the other one alone noticed
+    assert await gateways.goes_to(other, facts_of(*SECOND)) == heir
+    assert gateways.turn(heir, facts_of(*SECOND), said("Done.")) == session
+
+
 async def test_a_retry_of_an_opening_whose_gateway_is_gone_goes_on_with_it():
     gateways = Gateways("a", "b", "c")
     session = gateways.turn("a", facts_of(*OPENING), {}, status=503)
