@@ -5,6 +5,7 @@ the probe alone or within a deadline; what waits to be written is bounded, and w
 """
 
 import asyncio
+import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
@@ -21,6 +22,8 @@ _log = logging.getLogger(__name__)
 DEADLINE_S: Final = 0.02
 CONNECT_S: Final = 1.0
 """For the connections that a probe makes."""
+CLOSES_WITHIN_S: Final = 1.0
+"""What waits to be written when the store is closed has so long; who ends does not wait for a slow one."""
 GATHER_S: Final = 0.002
 """How long writes wait for others to go with."""
 BATCH: Final = 128
@@ -96,7 +99,9 @@ class RemoteStore(ABC):
 
     async def aclose(self) -> None:
         self._is_closed = True
-        await self.flush()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSES_WITHIN_S):
+                await self.flush()
         self._breaker.open()
         self.counters.dropped_writes += len(self._waiting)
         self._waiting.clear()
