@@ -22,8 +22,9 @@ _log = logging.getLogger(__name__)
 DEADLINE_S: Final = 0.02
 CONNECT_S: Final = 1.0
 """For the connections that a probe makes."""
-CLOSES_WITHIN_S: Final = 1.0
-"""What waits to be written when the store is closed has so long; who ends does not wait for a slow one."""
+CLOSES_WITHIN_S: Final = 5.0
+"""What waits to be written when the store is closed has so long: `MAX_WAITING` of them take 0.6 s, or on a
+busy machine some seconds. Who ends does not wait for a slow store."""
 GATHER_S: Final = 0.002
 """How long writes wait for others to go with."""
 BATCH: Final = 128
