@@ -9,7 +9,7 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Publish
-from gateway.domain.ids import RequestId, TenantId
+from gateway.domain.ids import RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall
 from gateway.evaluation.replay import recorded_brain
 from gateway.shared_state.allowances import Allowances
@@ -285,7 +285,7 @@ async def test_a_retry_of_an_opening_whose_gateway_is_gone_goes_on_with_it():
     gateways.kill("a")
     (heir,) = {await gateways.goes_to(at, facts_of(*OPENING)) for at in "bc"}
     gateways.turn(heir, facts_of(*OPENING), MADE)
-    known = gateways.brains[heir].sessions.sessions.get(session)
+    known = gateways.brains[heir].sessions.sessions.get(SessionId(session))
     assert known is not None and known.log[0].retried_by is not None
 
 
@@ -304,7 +304,7 @@ async def test_a_session_that_was_answered_as_another_is_not_torn_in_two():
     assert gateways.turn("b", seconds[0], said("Done.")) == sessions[0]
     assert await gateways.goes_to("b", seconds[1]) == "b"
     gateways.turn("b", seconds[1], said("Done."))
-    retried = gateways.brains["b"].sessions.sessions.get(sessions[1])
+    retried = gateways.brains["b"].sessions.sessions.get(SessionId(sessions[1]))
     assert retried is not None and retried.log[-2].retried_by is retried.log[-1]
 
 
