@@ -333,7 +333,9 @@ class Peers:
         visitor = request.head.visitor
         tenant: TenantId = visitor.tenant.id
         if visitor.was_passed_on and not self.directory.is_in_doubt:
-            return await self._in_task(self.directory.inherited(tenant, facts)) if visitor.inherits else ()
+            if not visitor.inherits:
+                return ()
+            return self._counted(await self._in_task(self.directory.inherited(tenant, facts)))
         for _ in range(_TRIES):
             # In a task of its own: who waits is none, and a store's client needs one.
             place = await self._in_task(self.directory.find(tenant, visitor.client, facts))
@@ -345,8 +347,7 @@ class Peers:
                 client.respond(HTTPStatus.MISDIRECTED_REQUEST, BACK, b"")
                 return None
             if link is None:
-                self.adopted += len({trace.session for trace in place.adopted})
-                return place.adopted
+                return self._counted(place.adopted)
             if await self._links.pass_on(link, client, request, facts, inherits=place.inherits):
                 self.passed_on += 1
                 return None
@@ -354,6 +355,10 @@ class Peers:
             self.alive.pop(link.id, None)  # until it says again that it lives
             self._others.pop(link.id, None)
         return HERE.adopted
+
+    def _counted(self, adopted: tuple[TurnTrace, ...]) -> tuple[TurnTrace, ...]:
+        self.adopted += len({trace.session for trace in adopted})
+        return adopted
 
     async def _in_task(self, finding: Coroutine[Any, Any, T]) -> T:
         task = self._loop.create_task(finding)

@@ -130,6 +130,7 @@ async def test_a_session_goes_on_when_its_gateway_is_gone(several, monkeypatch):
         response = await ask(others[(step - 1) % 2], others, "orphan", step)  # first at who does not get it
         assert session_of(response) == before
     assert sorted(len(bench.brain.sessions.sessions) for bench in others) == [0, 2], "one of them has it"
+    assert sum(peers_of(bench).adopted for bench in others) == 1
 
 
 async def test_a_session_goes_on_where_its_state_is(several, monkeypatch):
