@@ -339,16 +339,17 @@ class Peers:
         for _ in range(_TRIES):
             # In a task of its own: who waits is none, and a store's client needs one.
             place = await self._in_task(self.directory.find(tenant, visitor.client, facts))
-            owner = place.owner
+            owner, inherits = place.owner, place.inherits
             if owner is None and self._driver.coordinator.is_draining:
                 owner = min(self.alive, default=None)  # whoever it is: it takes the session over
+                inherits = True
             link = self._links.get(owner)
             if visitor.was_passed_on and (link is not None or self.listener.is_draining):
                 client.respond(HTTPStatus.MISDIRECTED_REQUEST, BACK, b"")
                 return None
             if link is None:
                 return self._counted(place.adopted)
-            if await self._links.pass_on(link, client, request, facts, inherits=place.inherits):
+            if await self._links.pass_on(link, client, request, facts, inherits=inherits):
                 self.passed_on += 1
                 return None
             self.unreached += 1

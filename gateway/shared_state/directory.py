@@ -134,7 +134,10 @@ class Directory:
         on may have found first."""
         try:
             found = await self._look_up(evidence.of_request(tenant, facts))
-            return tuple(await self._traces(tenant, facts, [turn for _, turn in found]))
+            traces = await self._traces(tenant, facts, [turn for _, turn in found])
+            if traces:
+                await self._heir(tenant, traces[-1].session, self.origin)
+            return tuple(traces)
         except StoreUnavailable:
             return ()
 
