@@ -97,6 +97,8 @@ class Publish(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     tenant: TenantId
     names: tuple[int, ...]
     """Of the evidence (`gateway/workflow/evidence.py`)."""
+    lasts_s: float | None = None
+    """For how long the names mean anything; None: as long as the session is remembered."""
     trace: TurnTrace | None = None
     """Once the turn is over: what somebody else needs who has to go on with its session."""
 

@@ -22,6 +22,7 @@ from gateway.tool_probe.boundaries import ToolBoundaries
 from gateway.tool_probe.calls import Asking, ToolRun
 from gateway.workflow import evidence
 from gateway.workflow.agent_types import Tier
+from gateway.workflow.ancestry import retried_within_s
 from gateway.workflow.conversations import StepPrediction
 from gateway.workflow.counter_ids import is_counter_like
 from gateway.workflow.predictor import Predictor
@@ -64,10 +65,7 @@ class SessionBook:
 
     def first_unknown_state(self, tenant: TenantId, facts: RequestFacts) -> str | None:
         """An id that the request builds on and that this tenant was never seen to be given."""
-        for state_id in facts.state_ids:
-            if self.residence.find(tenant, state_id) is None:
-                return state_id
-        return None
+        return next((each for each in facts.state_ids if self.residence.find(tenant, each) is None), None)
 
     def turn_arrived(
         self, turn: RequestId, tenant: TenantId, facts: RequestFacts, home: Residence | None, *, now: float
@@ -199,8 +197,8 @@ class SessionBook:
         if self._publishes and minted is not None:
             self._publish(live.request, live.tenant, evidence.of_minted(live.tenant, minted))
 
-    def _publish(self, turn: RequestId, tenant: TenantId, name: int) -> None:
-        self.published.append(Publish(request=turn, tenant=tenant, names=(name,)))
+    def _publish(self, turn: RequestId, tenant: TenantId, name: int, lasts_s: float | None = None) -> None:
+        self.published.append(Publish(request=turn, tenant=tenant, names=(name,), lasts_s=lasts_s))
 
     def adopt(self, trace: TurnTrace, *, now: float) -> list[rec.Record]:
         """A session whose gateway is gone goes on here."""
@@ -256,21 +254,20 @@ class SessionBook:
 
     def _publish_turn(self, live: LiveRequest, turn: Turn, answer: Answer | None) -> None:
         """By its answer it is found from now on, and by what its client states."""
-        tenant, session = live.tenant, turn.session
-        stated = live.facts.explicit
+        tenant, session, stated = live.tenant, turn.session, live.facts.explicit
         names = []
         if stated is not None and (tenant, stated.schema, stated.session) in session.explicit_keys:
             names.append(evidence.of_stated(tenant, stated.schema, stated.session))
-        if turn.has_failed:
-            names.append(evidence.of_failed(tenant, turn.body))
-        elif turn.text:
+        if turn.text and not turn.has_failed:
             names.append(evidence.of_answer(tenant, turn.tail, turn.text))
         trace = self.sessions.trace_of(turn)
         if answer is not None and live.tried:
-            trace.replica = live.tried[-1]
-            trace.prompt_tokens, trace.output_tokens = answer.usage.prompt_tokens, answer.usage.output_tokens
-            trace.states = tuple((state_key(tenant, each), live.tried[-1]) for each in answer.state_ids)
+            usage, trace.replica = answer.usage, live.tried[-1]
+            trace.prompt_tokens, trace.output_tokens = usage.prompt_tokens, usage.output_tokens
+            trace.states = tuple((state_key(tenant, each), trace.replica) for each in answer.state_ids)
         self.published.append(Publish(request=turn.request, tenant=tenant, names=tuple(names), trace=trace))
+        if turn.has_failed:
+            self._publish(turn.request, tenant, evidence.of_failed(tenant, turn.body), retried_within_s(turn))
 
     def hint_for(
         self, live: LiveRequest, replica: ReplicaId, service_class: str | None, *, now: float

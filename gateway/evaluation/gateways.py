@@ -2,7 +2,8 @@
 
 The brains, the directory and the store are the real ones; passing a request on to the gateway that has its
 session is a call. What a gateway published can be read before the next event: recorded moments lie further
-apart than that takes.
+apart than that takes. Recorded time passes faster than the store's: what lapses within a session's life is
+taken out when its recorded time has come.
 """
 
 import asyncio
@@ -16,11 +17,12 @@ from gateway.core import events as ev
 from gateway.core.commands import Command, Publish
 from gateway.core.coordinator import Coordinator
 from gateway.domain.ids import TenantId
+from gateway.domain.request import RequestFacts
 from gateway.evaluation.recording import Exchange
 from gateway.evaluation.replay import Placed, Replay, recorded_brain, request_of
-from gateway.shared_state.directory import Directory, Peer
+from gateway.shared_state.directory import Directory, Peer, name_key
 from gateway.shared_state.opening import open_store
-from gateway.shared_state.protocol import Store
+from gateway.shared_state.protocol import Entry, Store
 
 _CLIENT: Final = "recorded"
 """Where all requests come from: nothing but their content tells them apart."""
@@ -31,8 +33,12 @@ _PATIENCE_S: Final = 1.0
 
 class _Gateway:
     def __init__(self, name: str, store: Store, peers: dict[str, Peer], *, now: float) -> None:
+        self.now = now
         self.brain: Coordinator = recorded_brain(now=now, prefix=name, publishes=True)
-        self.directory = Directory(store, name, peers, self.brain.sessions.sessions.knows, idle_s=_IDLE_S)
+        self.directory = Directory(store, name, peers, self._knows, idle_s=_IDLE_S)
+
+    def _knows(self, tenant: TenantId, facts: RequestFacts) -> bool:
+        return self.brain.sessions.sessions.knows(tenant, facts, now=self.now)
 
 
 class ReplayAmong(Replay):
@@ -61,6 +67,8 @@ class ReplayAmong(Replay):
         self._gateways = {name: _Gateway(name, store, self._peers[name], now=now) for name in names}
         self._of: dict[str, str] = {}
         """Which gateway each request went to."""
+        self._lapses: dict[int, float] = {}
+        """When names that do so soon mean nothing any more."""
         self._kill_at = len(exchanges) // 2 if kills_one else None
         self.passed_on = 0
 
@@ -68,6 +76,9 @@ class ReplayAmong(Replay):
         if number == self._kill_at:
             for lost in self._kill():
                 self._arrive(lost, now)  # its client sends it again
+        self._forget_lapsed(now)
+        for gateway in self._gateways.values():
+            gateway.now = now
         facts = self.facts_of(number)
         here = self._rng.choice(sorted(self._gateways))
         directory = self._gateways[here].directory
@@ -81,10 +92,18 @@ class ReplayAmong(Replay):
                 self._of[request.request] = place.owner
                 self.passed_on += 1
                 owner = self._gateways[place.owner]
-                if not owner.directory.is_here(self.tenant, facts):
-                    for trace in self._runner.run(owner.directory.left_behind(self.tenant, facts)):
+                if place.inherits and not owner.directory.is_here(self.tenant, facts):
+                    for trace in self._runner.run(owner.directory.inherited(self.tenant, facts)):
                         owner.brain.handle(ev.SessionAdopted(trace), now=now)
         self._send(request, now)
+
+    def _forget_lapsed(self, now: float) -> None:
+        lapsed = [name for name, until_s in self._lapses.items() if until_s < now]
+        if lapsed:
+            self._store.publish([Entry(name_key(name), None, _IDLE_S) for name in lapsed])
+            for name in lapsed:
+                del self._lapses[name]
+            self._runner.run(self._store.flush())
 
     def _kill(self) -> list[int]:
         """Returns which requests it was answering."""
@@ -102,6 +121,8 @@ class ReplayAmong(Replay):
         published = [each for each in commands if isinstance(each, Publish)]
         for each in published:
             of.directory.publish(each)
+            if each.lasts_s is not None:
+                self._lapses.update(dict.fromkeys(each.names, now + each.lasts_s))
         if published:
             self._runner.run(self._store.flush())
         return commands

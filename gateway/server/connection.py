@@ -55,6 +55,10 @@ class Tunnel(Protocol):
         """Called about once a second."""
 
 
+_FIRST_REQUEST_S: Final = 0.5
+"""So long a connection that begins as a drain does may take to bring its request, which is on its way."""
+
+
 class ClientConnection(ResponseWriter):
     def __init__(self, listener: "Listener") -> None:
         super().__init__(listener)
@@ -318,7 +322,9 @@ class ClientConnection(ResponseWriter):
                 message = "The request did not arrive in time."
                 self._parser.refuse(Refusal(reason=RefusalReason.REQUEST_TIMEOUT, message=message))
                 self._read_on()
-        elif now - max(self._since, self._last_read) > limits.keep_alive_s:
+        elif now - max(self._since, self._last_read) > (
+            limits.keep_alive_s if self._listener.keeps_idle else _FIRST_REQUEST_S
+        ):
             self.close()
 
 

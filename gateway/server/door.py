@@ -42,6 +42,8 @@ class Visitor(msgspec.Struct, frozen=True):
     """The address that it comes from."""
     was_passed_on: bool = False
     """By another gateway, which knows that it is ours to decide."""
+    inherits: bool = False
+    """And that it is of a session whose gateway is gone."""
 
 
 class Door:

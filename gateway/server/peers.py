@@ -25,7 +25,6 @@ takes it, the request is decided here; gateways that do not know the same secret
 
 import asyncio
 import contextlib
-import hmac
 import logging
 import secrets
 import time
@@ -35,42 +34,30 @@ from http import HTTPStatus
 from itertools import count
 from typing import Any, Final, TypeVar
 
-import msgspec
-
 from gateway.config import Config
 from gateway.config.server import split_listen
 from gateway.core import events as ev
-from gateway.core import refusals
-from gateway.core.fleet import Fleet
-from gateway.domain.decision import Refusal, RefusalReason
-from gateway.domain.ids import PoolId, ReplicaId, TenantId
+from gateway.domain.ids import ReplicaId, TenantId
 from gateway.domain.lessons import PERIOD_S as LESSONS_PERIOD_S
-from gateway.domain.request import Protocol, RequestFacts
-from gateway.domain.shares import Share
+from gateway.domain.request import RequestFacts
 from gateway.domain.turn_trace import TurnTrace
-from gateway.fleet.circuit_breaker import BreakerState
 from gateway.server.connection import ClientConnection, Handler
 from gateway.server.direct_talk import PATH, DirectTalk
-from gateway.server.door import Door, Visitor
+from gateway.server.door import Visitor
 from gateway.server.drains import Drain, Drains
 from gateway.server.driver import Driver
 from gateway.server.listener import Listener
 from gateway.server.listening import listening_sockets
-from gateway.server.relay import framing_of
+from gateway.server.peer_door import PASSED, PeerDoor
+from gateway.server.peer_links import BACK, PeerLinks
+from gateway.server.peer_words import DRAIN, Told, dead_of, decoded, encode
 from gateway.server.request_parser import HttpRequest
-from gateway.server.tenants import Tenant
 from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.directory import HERE, Directory, Peer
 from gateway.shared_state.fleet_secret import SETTLES_S, derived, keep, standing
 from gateway.shared_state.lessons import Lessons
 from gateway.shared_state.opening import open_shared
 from gateway.shared_state.protocol import Store, StoreUnavailable
-from gateway.upstream.errors import AnswerCut, AnswerMissing, UpstreamError
-from gateway.upstream.replica import Address, Replica
-from gateway.wire.endpoints import classify
-from gateway.wire.headers import RawHeaders
-from gateway.wire.hop_by_hop import end_to_end
-from gateway.wire.splice import Chunk
 
 T = TypeVar("T")
 
@@ -82,34 +69,14 @@ _BUSY_FROM: Final = 0.5
 """Share of its core that a gateway uses, from which new sessions begin where they come in: below it one core
 serves all, above it the others must help."""
 _BUSY_OVER_S: Final = 1.0
-_CONNECT_WITHIN_S: Final = 0.5
+_TRIES: Final = 3
+"""To pass a request on: to who has its session, to the heir of that, and to the heir's."""
 _LESSONS_AT_ONCE: Final = 4
 """In one go: one of an engine takes 0.2 ms, all others some microseconds."""
-_DRAIN: Final = "drain "
-"""With the name of a replica: under which name the store has what operators said of it."""
 _DRAIN_TTL_S: Final = 30 * 86_400.0
 _NO_TIME_S: Final = 0.001
 _KEEPS_SECRET_EVERY: Final = 10
 """Periods."""
-_PASSED: Final = b"x-turnpike-passed"
-_BACK: Final = b"x-turnpike-passed: back\r\n"
-"""In an answer: the request is not for the one that got it, which did nothing with it."""
-_DROPPED: Final = frozenset((b"content-length", b"expect", _PASSED))
-
-
-class _Told(msgspec.Struct, frozen=True, array_like=True):
-    """What a gateway says of itself."""
-
-    url: str
-    is_busy: bool
-    is_leaving: bool
-    share: Share
-    fleet: int
-    """The same at all that know the same secret."""
-    dead: tuple[ReplicaId, ...] = ()
-    """Replicas that do not answer it, or fail or delay what it sends."""
-    number: int = 0
-    """Of what it said; so what is new differs from what only stands there still."""
 
 
 class Peers:
@@ -148,19 +115,14 @@ class Peers:
         self._drains = drains
         self._check_now = check_now
         self._origin = secrets.token_hex(6)
-        self._upstream = msgspec.structs.replace(
-            config.upstream,
-            connect_timeout_s=_CONNECT_WITHIN_S,
-            head_timeout_s=config.upstream.head_timeout_s + config.core.max_held_s,
-        )
         self._now = now
         self._url = ""
-        self._links: dict[str, Replica] = {}
+        self._links = PeerLinks(config, lambda: self.token)
         self._told_s = self._tried_s = now()
         """When it said last, and when it last tried to say, that it lives."""
         self._doubted_s = now()
         self._settled_s = now() + (SETTLES_S if on_secret is not None else 0.0)
-        self._others: dict[str, _Told] = {}
+        self._others: dict[str, Told] = {}
         self._direct = DirectTalk(self._origin, now)
         self._has_shared = self._has_warned = False
         self._numbers = count(1)
@@ -172,12 +134,12 @@ class Peers:
     async def open(self, clients: Listener) -> None:
         """Listens for peers, too. Raises OSError if the address cannot be bound."""
         self._store = await open_shared(self._config, self._environ, self._now)
-        knows = self._driver.coordinator.sessions.sessions.knows
+        sessions = self._driver.coordinator.sessions.sessions
         self.directory = Directory(
             self._store,
             self._origin,
             self.alive,
-            knows,
+            lambda tenant, facts: sessions.knows(tenant, facts, now=self._now()),
             idle_s=self._idle_s,
             with_quotas=self._with_quotas,
             allowances=Allowances(self._config.max_tenant_mb * 1e6, stays_s=self._idle_s, now=self._now),
@@ -228,16 +190,16 @@ class Peers:
     def _says(self) -> bytes:
         is_busy = self._is_worker or self._load.share() >= _BUSY_FROM
         coordinator = self._driver.coordinator
-        told = _Told(
+        told = Told(
             self._url,
             is_busy,
             self.is_leaving,
             coordinator.share(),
             self._fleet,
-            _dead(coordinator.fleet),
+            dead_of(coordinator.fleet),
             next(self._numbers),
         )
-        return _ENCODER.encode(told)
+        return encode(told)
 
     async def tell(self) -> None:
         """Says how this gateway is, and learns how the others are."""
@@ -252,30 +214,29 @@ class Peers:
         was_away = now - self._told_s > _GONE_AFTER_S
         self._told_s = now
         for origin, said in values.items():
-            if not origin.startswith(_DRAIN):
+            if not origin.startswith(DRAIN):
                 self._direct.hear_of(origin, said)
         if was_away:
             self._doubt()
             self._settled_s = now + SETTLES_S
             await self._keep_secret()
         # Of a store that is another one by now, a stale replica, those are missing who spoke a moment ago.
-        others, drains = _decoded({**self._direct.lately_heard(), **values})
+        others, drains = decoded({**self._direct.lately_heard(), **values})
         if now < self._settled_s:
             others = {**self._others, **others}
         self._take_in(others)
         await self._put_drains(self._drains.hear(drains))
 
-    def _take_in(self, others: dict[str, _Told]) -> None:
+    def _take_in(self, others: dict[str, Told]) -> None:
         for replica in {name for each in others.values() for name in each.dead} - self._said_dead():
             self._check_now(replica)
         self._others = others
         self.alive.clear()
         for origin, peer in others.items():
             if peer.fleet == self._fleet and not peer.is_leaving:
-                self.alive[origin] = Peer(is_busy=peer.is_busy)
-                self._link(origin, peer.url)
-        for origin in [each for each in self._links if each not in others]:
-            self._links.pop(origin).close()
+                if self._links.connect(origin, peer.url):
+                    self.alive[origin] = Peer(is_busy=peer.is_busy)
+        self._links.keep(others)
         shares = tuple(each.share for each in others.values())
         if shares or self._has_shared:
             self._driver.send(ev.SharesReceived(shares))
@@ -288,13 +249,13 @@ class Peers:
         with contextlib.suppress(StoreUnavailable):
             for replica, drain in missing.items():
                 ttl_s = _NO_TIME_S if drain is None else _DRAIN_TTL_S
-                await self._store.exchange(f"{_DRAIN}{replica}", _ENCODER.encode(drain), ttl_s)
+                await self._store.exchange(f"{DRAIN}{replica}", encode(drain), ttl_s)
 
     async def _tell_directly(self) -> None:
         """While the store is away. Those who know another secret stay as they were last."""
         urls = [each.url for each in self._others.values() if each.fleet == self._fleet]
-        await self._direct.tell(urls, self._says(), {_PASSED.decode(): f"{self.token} -"})
-        heard, _ = _decoded(self._direct.lately_heard())
+        await self._direct.tell(urls, self._says(), {PASSED.decode(): f"{self.token} -"})
+        heard, _ = decoded(self._direct.lately_heard())
         apart = {origin: each for origin, each in self._others.items() if each.fleet != self._fleet}
         self._take_in({**apart, **heard})
 
@@ -328,28 +289,13 @@ class Peers:
             self._doubt()
             await self.tell()
 
-    def _link(self, origin: str, url: str) -> None:
-        known = self._links.get(origin)
-        if known is not None and known.address.url == url:
-            return
-        try:
-            address = Address.parse(url)
-        except ValueError:
-            del self.alive[origin]
-            return
-        self._links[origin] = Replica(
-            ReplicaId(origin), PoolId("gateways"), address, config=self._upstream, api_key=None, tls=None
-        )
-
     def sweep(self, *, now: float) -> None:
-        for link in self._links.values():
-            link.sweep(now=now)
+        self._links.sweep(now=now)
         if now - self._doubted_s > self._idle_s and not self.is_leaving:
             self.directory.is_in_doubt = False  # what it knew then is forgotten
 
     async def close(self) -> None:
-        for link in self._links.values():
-            link.close()
+        self._links.close()
         await self._direct.close()
         if self._url:
             self.listener.close()
@@ -377,7 +323,7 @@ class Peers:
                         self._driver.send(ev.LessonsReceived(tuple(batch[at : at + _LESSONS_AT_ONCE])))
                         await asyncio.sleep(0)  # requests go first
 
-    # --- passing on ------------------------------------------------------------------------------
+    # --- whose a request is ----------------------------------------------------------------------
 
     async def place(
         self, client: ClientConnection, request: HttpRequest, facts: RequestFacts
@@ -387,21 +333,23 @@ class Peers:
         visitor = request.head.visitor
         tenant: TenantId = visitor.tenant.id
         if visitor.was_passed_on and not self.directory.is_in_doubt:
-            return await self._in_task(self.directory.left_behind(tenant, facts))
-        for _ in range(2):
+            if not visitor.inherits:
+                return ()
+            return self._counted(await self._in_task(self.directory.inherited(tenant, facts)))
+        for _ in range(_TRIES):
             # In a task of its own: who waits is none, and a store's client needs one.
             place = await self._in_task(self.directory.find(tenant, visitor.client, facts))
-            owner = place.owner
+            owner, inherits = place.owner, place.inherits
             if owner is None and self._driver.coordinator.is_draining:
                 owner = min(self.alive, default=None)  # whoever it is: it takes the session over
-            link = self._links.get(owner) if owner is not None else None
+                inherits = True
+            link = self._links.get(owner)
             if visitor.was_passed_on and (link is not None or self.listener.is_draining):
-                client.respond(HTTPStatus.MISDIRECTED_REQUEST, _BACK, b"")
+                client.respond(HTTPStatus.MISDIRECTED_REQUEST, BACK, b"")
                 return None
             if link is None:
-                self.adopted += len({trace.session for trace in place.adopted})
-                return place.adopted
-            if await self._pass_on(link, client, request, facts):
+                return self._counted(place.adopted)
+            if await self._links.pass_on(link, client, request, facts, inherits=inherits):
                 self.passed_on += 1
                 return None
             self.unreached += 1
@@ -412,8 +360,11 @@ class Peers:
     async def left_for_us(self, visitor: Visitor, facts: RequestFacts) -> tuple[TurnTrace, ...]:
         """What there is to go on with, for what can be decided here alone; nothing of a peer's session."""
         place = await self._in_task(self.directory.find(visitor.tenant.id, visitor.client, facts))
-        self.adopted += len({trace.session for trace in place.adopted})
-        return place.adopted
+        return self._counted(place.adopted)
+
+    def _counted(self, adopted: tuple[TurnTrace, ...]) -> tuple[TurnTrace, ...]:
+        self.adopted += len({trace.session for trace in adopted})
+        return adopted
 
     async def _in_task(self, finding: Coroutine[Any, Any, T]) -> T:
         task = self._loop.create_task(finding)
@@ -422,92 +373,6 @@ class Peers:
         except asyncio.CancelledError:
             task.cancel()
             raise
-
-    async def _pass_on(
-        self, link: Replica, client: ClientConnection, request: HttpRequest, facts: RequestFacts
-    ) -> bool:
-        """Whether the client was answered; if not, nothing of the request had any effect."""
-        is_head = request.head.method == "HEAD"
-        try:
-            upstream = await link.exchange(
-                self._chunks(link, request), is_head_request=is_head, may_repeat=facts.is_replayable
-            )
-        except AnswerMissing:
-            if facts.is_replayable:
-                return False
-            client.refuse(facts.protocol, refusals.internal())
-            return True
-        except UpstreamError:
-            return False
-        is_reusable = False
-        try:
-            head = upstream.head
-            assert head is not None
-            if head.status == HTTPStatus.MISDIRECTED_REQUEST and _BACK in head.start:
-                return False
-            client.start_response(head.start, framing_of(head, request.head))
-            client.follow(upstream)
-            upstream.set_sink(client.write)
-            client.flush_head()
-            await upstream.done
-            is_reusable = True
-        except AnswerCut:
-            client.abort()
-        finally:
-            client.follow(None)
-            link.release(upstream, reuse=is_reusable)
-        return True
-
-    def _chunks(self, link: Replica, request: HttpRequest) -> list[Chunk]:
-        head = request.head
-        lines = [b"%s %s HTTP/1.1\r\n" % (head.method.encode("ascii"), head.target)]
-        lines += [b"%s: %s\r\n" % field for field in end_to_end(head.headers, _DROPPED)]
-        client = head.visitor.client.encode("ascii")
-        lines.append(b"%s: %s %s\r\n" % (_PASSED, self.token.encode(), client))
-        lines.append(b"Content-Length: %d\r\n\r\n" % len(request.body))
-        return [b"".join(lines), request.body] if request.body else [b"".join(lines)]
-
-
-def _dead(fleet: Fleet) -> tuple[ReplicaId, ...]:
-    ejected = BreakerState.EJECTED
-    return tuple(
-        each.facts.id for each in fleet if not each.is_up or fleet.health.state(each.facts.id) is ejected
-    )
-
-
-def _decoded(values: Mapping[str, bytes]) -> tuple[dict[str, _Told], dict[ReplicaId, Drain]]:
-    others, drains = {}, {}
-    for origin, value in values.items():
-        with contextlib.suppress(msgspec.MsgspecError):  # another version of us
-            if origin.startswith(_DRAIN):
-                drains[ReplicaId(origin.removeprefix(_DRAIN))] = _SAID.decode(value)
-            else:
-                others[origin] = _TOLD.decode(value)
-    return others, drains
-
-
-class PeerDoor(Door):
-    """The door for what peers pass on: they say whose request it is, and the tenant's key says the rest."""
-
-    def __init__(self, door: Door, token: Callable[[], str]) -> None:
-        self._door = door
-        self._token = token
-
-    def judge(self, method: str, target: bytes, headers: RawHeaders, peer: str) -> Visitor | Refusal:
-        told = next((value for name, value in headers if name.lower() == _PASSED), b"")
-        secret, _, client = told.partition(b" ")
-        if not client or not hmac.compare_digest(secret, self._token().encode("ascii")):
-            message = "This port is for the gateways alone."
-            return Refusal(reason=RefusalReason.FORBIDDEN, message=message)
-        if target == PATH.encode("ascii"):
-            return Visitor(_A_PEER, PATH, classify(method, PATH), was_passed_on=True)
-        found = self._door.judge_client(method, target, headers, client.decode("ascii", "replace"))
-        if isinstance(found, Visitor):
-            return msgspec.structs.replace(found, was_passed_on=True)
-        return found
-
-    def protocol_of(self, path: str) -> Protocol:
-        return self._door.protocol_of(path)
 
 
 class _Load:
@@ -525,9 +390,3 @@ class _Load:
             self._share = (used_s - self._used_s) / (now - self._at_s)
             self._at_s, self._used_s = now, used_s
         return self._share
-
-
-_ENCODER: Final = msgspec.msgpack.Encoder()
-_TOLD: Final = msgspec.msgpack.Decoder(_Told)
-_A_PEER: Final = Tenant(TenantId("a peer"), may_control_engines=False)
-_SAID: Final = msgspec.msgpack.Decoder(Drain)

@@ -5,12 +5,12 @@ whoever receives a turn of it passes the request on. Three rules, the first that
 
 1. this gateway knows evidence of the request: here, without asking anybody;
 2. the store knows a gateway that published some of it: there; if that is gone, at its heir, with what it
-   published;
+   published: where it would begin if it was new;
 3. nobody knows it, so it begins something new: at the home of its tenant if that has a quota, which is so
    counted in one place; else of what it names as its session; else of its client, but here if that gateway is
    busy.
 
-All of a client's new sessions begin at one gateway, so what relates them to one another (a sub-agent's task,
+All of a client's sessions are at one gateway, so what relates them to one another (a sub-agent's task,
 a summary, a title) is seen by who has all of it, and never needs to be shared.
 
 While the store is down the third rule takes the place of the second, and finds what began by it.
@@ -27,7 +27,7 @@ import msgspec
 
 from gateway.core.commands import Publish
 from gateway.domain.ids import SessionId, TenantId
-from gateway.domain.request import RequestFacts, Work
+from gateway.domain.request import ExplicitId, RequestFacts, Work
 from gateway.domain.turn_trace import TurnTrace
 from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.protocol import Entry, Store, StoreUnavailable
@@ -56,8 +56,10 @@ class Place(msgspec.Struct, frozen=True):
 
     owner: str | None = None
     """None: here."""
+    inherits: bool = False
+    """The owner's by now, who may not have what the one that is gone knew: `inherited` says it."""
     adopted: tuple[TurnTrace, ...] = ()
-    """What gateways that are gone knew of its session, oldest first."""
+    """What gateways that are gone knew of its session, oldest first; where it is decided here."""
 
 
 HERE: Final = Place()
@@ -112,28 +114,36 @@ class Directory:
                     return HERE
                 if owner in self._peers:
                     return Place(owner)
-                return await self._adopt(tenant, found)
+                lost = [turn for owner, turn in found if owner not in self._peers]
+                traces = await self._traces(tenant, facts, lost)
+                if owner == self.origin and not traces:
+                    return HERE
+                if traces:
+                    home = self._home(tenant, client, facts).owner if owner != self.origin else None
+                    heir = await self._heir(tenant, traces[-1].session, home or self.origin)
+                    if heir != self.origin:
+                        return Place(heir, inherits=True)
+                    return HERE if owner == self.origin else Place(adopted=tuple(traces))
         except StoreUnavailable:
             if self._knows(tenant, facts):
                 return HERE
         return self._home(tenant, client, facts)
 
-    async def left_behind(self, tenant: TenantId, facts: RequestFacts) -> tuple[TurnTrace, ...]:
-        """For a request that another gateway passed on: what one that is gone knew of its session, if this
-        gateway knows nothing. Its session may have been taken over by another of its turns."""
-        if not facts.transcript.blocks and not facts.state_ids:
-            return ()
+    async def inherited(self, tenant: TenantId, facts: RequestFacts) -> tuple[TurnTrace, ...]:
+        """What a gateway knew of the session whose heir this one is. That it is gone, who passed the request
+        on may have found first."""
         try:
             found = await self._look_up(evidence.of_request(tenant, facts))
-            if not found or found[0][0] == self.origin or found[0][0] in self._peers:
-                return ()
-            return (await self._adopt(tenant, found)).adopted
+            traces = await self._traces(tenant, facts, [turn for _, turn in found])
+            if traces:
+                await self._heir(tenant, traces[-1].session, self.origin)
+            return tuple(traces)
         except StoreUnavailable:
             return ()
 
     async def _look_up(self, names: Sequence[int]) -> list[tuple[str, bytes]]:
         """Who published each piece of evidence, and of which turn it is; the strongest first."""
-        values = await self._store.find([_name_key(name) for name in names])
+        values = await self._store.find([name_key(name) for name in names])
         found = []
         for value in values:
             if value is not None:
@@ -141,19 +151,21 @@ class Directory:
                 found.append((owner.decode("ascii"), turn))
         return found
 
-    async def _adopt(self, tenant: TenantId, found: Sequence[tuple[str, bytes]]) -> Place:
-        """A session whose gateway is gone, or was; of several that find it so, the first has it."""
-        lost = list(dict.fromkeys(turn for owner, turn in found if owner not in self._peers))
-        values = await self._store.find([_turn_key(tenant, turn) for turn in lost[:_MAX_ADOPTED]])
+    async def _traces(self, tenant: TenantId, facts: RequestFacts, turns: Sequence[bytes]) -> list[TurnTrace]:
+        """What was published of these turns, the first of which names the session; oldest first."""
+        keys = [_turn_key(tenant, turn) for turn in dict.fromkeys(turns)]
+        values = await self._store.find(keys[:_MAX_ADOPTED])
         traces = [trace for value in values if value is not None and (trace := _read(value)) is not None]
-        ours = sorted((trace for trace in traces if trace.tenant == tenant), key=lambda trace: trace.turns)
-        if ours:
-            key, me = _heir_key(ours[-1].session), self.origin.encode("ascii")
-            heir = (await self._store.claim(key, me, self._idle_s)).decode("ascii")
-            if heir in self._peers:
-                return Place(heir)
-            self._store.publish([Entry(key, me, self._idle_s)])  # an heir that is gone, too
-        return HERE if found[0][0] == self.origin else Place(adopted=tuple(ours))
+        return _of_one_session([trace for trace in traces if trace.tenant == tenant], facts.explicit)
+
+    async def _heir(self, tenant: TenantId, session: SessionId, heir: str) -> str:
+        """Who has a session whose gateway is gone: `heir`, but if one that lives was named before."""
+        key, value = _heir_key(tenant, session), heir.encode("ascii")
+        named = (await self._store.claim(key, value, self._idle_s)).decode("ascii")
+        if named == self.origin or named in self._peers:
+            return named
+        self._store.publish([Entry(key, value, self._idle_s)])
+        return heir
 
     def _home(self, tenant: TenantId, client: str, facts: RequestFacts) -> Place:
         stated, has_quota = facts.explicit, tenant in self._with_quotas
@@ -177,9 +189,10 @@ class Directory:
         """
         turn = command.request.encode("ascii")
         trace = command.trace
-        ttl_s = _STATE_TTL_S if trace is not None and trace.states else self._idle_s
+        lasts_s = self._idle_s if command.lasts_s is None else min(command.lasts_s, self._idle_s)
+        ttl_s = _STATE_TTL_S if trace is not None and trace.states else lasts_s
         value = b"%s %s" % (self.origin.encode("ascii"), turn)
-        entries = [Entry(_name_key(name), value, ttl_s) for name in command.names]
+        entries = [Entry(name_key(name), value, ttl_s) for name in command.names]
         if trace is not None:
             entries.append(Entry(_turn_key(command.tenant, turn), _ENCODER.encode(trace), ttl_s))
         if self._allowances is not None:
@@ -202,12 +215,21 @@ def _read(value: bytes) -> TurnTrace | None:
         return None
 
 
-def _name_key(name: int) -> bytes:
+def _of_one_session(traces: Sequence[TurnTrace], stated: ExplicitId | None) -> list[TurnTrace]:
+    """Of what evidence led to, the strongest first, that of the session which that is of, oldest first:
+    weaker evidence, such as an answer that others were given, too, may be of another one, which is not to be
+    torn in two. An id that is stated for several sessions is none of any's own."""
+    session = traces[0].session if traces else None
+    ours = [each for each in traces if each.session == session or (stated is not None and not each.keys)]
+    return sorted(ours, key=lambda trace: trace.turns)
+
+
+def name_key(name: int) -> bytes:
     return b"n:" + name.to_bytes(8, "big")
 
 
-def _heir_key(session: SessionId) -> bytes:
-    return b"h:" + session.encode("ascii")
+def _heir_key(tenant: TenantId, session: SessionId) -> bytes:
+    return b"h:%s %s" % (session.encode("ascii"), tenant.encode())
 
 
 def _turn_key(tenant: TenantId, turn: bytes) -> bytes:

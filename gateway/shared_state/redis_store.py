@@ -59,7 +59,7 @@ class RedisStore(RemoteStore):
             "protocol": 2,
             "retry": Retry(NoBackoff(), 0),  # within a deadline, and what was done may not be done twice
             "socket_connect_timeout": CONNECT_S,
-            "socket_timeout": CONNECT_S,
+            "socket_timeout": None,  # calls have a deadline; a second one is a quarter of their CPU
         }
         if password is not None:
             settings["password"] = password

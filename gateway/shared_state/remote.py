@@ -5,6 +5,7 @@ the probe alone or within a deadline; what waits to be written is bounded, and w
 """
 
 import asyncio
+import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
@@ -21,6 +22,9 @@ _log = logging.getLogger(__name__)
 DEADLINE_S: Final = 0.02
 CONNECT_S: Final = 1.0
 """For the connections that a probe makes."""
+CLOSES_WITHIN_S: Final = 5.0
+"""What waits to be written when the store is closed has so long: `MAX_WAITING` of them take 0.6 s, or on a
+busy machine some seconds. Who ends does not wait for a slow store."""
 GATHER_S: Final = 0.002
 """How long writes wait for others to go with."""
 BATCH: Final = 128
@@ -96,7 +100,9 @@ class RemoteStore(ABC):
 
     async def aclose(self) -> None:
         self._is_closed = True
-        await self.flush()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSES_WITHIN_S):
+                await self.flush()
         self._breaker.open()
         self.counters.dropped_writes += len(self._waiting)
         self._waiting.clear()

@@ -83,12 +83,16 @@ def _knows_secrets(turn: Turn, facts: RequestFacts) -> bool:
     return turn.has_secrets and turn.client == facts.client
 
 
+def retried_within_s(turn: Turn) -> float:
+    """How long after its end a failed attempt may be repeated; later, somebody else asks the same."""
+    told_s = max(0.0, (turn.due_s or 0.0) - turn.ended_s)
+    return told_s + max(PATIENCE_S, BACKING_OFF * (turn.ended_s - turn.first_s))
+
+
 def _may_repeat(turn: Turn, facts: RequestFacts, is_counting: bool, *, now: float) -> bool:
     if turn.due_s is not None and now < turn.due_s - PUNCTUAL_S and turn.due_s - turn.ended_s <= OBEYED_S:
         return False
-    if now > max(turn.due_s or 0.0, turn.ended_s) + max(
-        PATIENCE_S, BACKING_OFF * (turn.ended_s - turn.first_s)
-    ):
+    if now > turn.ended_s + retried_within_s(turn):
         return False
     if facts.attempt is None or turn.attempt is None or not is_counting:
         return True

@@ -29,9 +29,10 @@ from gateway.domain.model_choice import Choice
 from gateway.domain.request import NO_WORDS, Answer, RequestFacts, Utterance
 from gateway.domain.turn_trace import TurnTrace
 from gateway.wire.hashing import hash_text
+from gateway.workflow.ancestry import find_retried
 from gateway.workflow.evidence import ends_with_text, minted_ids
 from gateway.workflow.identity import identify
-from gateway.workflow.inference import Identity
+from gateway.workflow.inference import Identity, anybody
 from gateway.workflow.shelf import SessionsConfig, Shelf
 from gateway.workflow.traces import Traces, holders
 from gateway.workflow.turns import Outcome, Session, Turn, read_turn
@@ -156,7 +157,7 @@ class Sessions(Shelf):
 
     # --- for the other gateways ------------------------------------------------------------------
 
-    def knows(self, tenant: TenantId, facts: RequestFacts) -> bool:
+    def knows(self, tenant: TenantId, facts: RequestFacts, *, now: float) -> bool:
         """Whether a turn of ours left the newest evidence that this request brings: older evidence may be of
         a conversation that began alike."""
         stated = facts.explicit
@@ -172,7 +173,7 @@ class Sessions(Shelf):
         for block in facts.transcript.blocks[:1]:
             known = holders(traces.tails, block.tail or facts.transcript.agent)
             return any(turn.text == block.text for turn in known)
-        return any(turn.has_failed for turn in holders(traces.bodies, facts.transcript.body))
+        return find_retried(traces, facts, anybody, now=now) is not None
 
     def trace_of(self, turn: Turn) -> TurnTrace:
         session, thread = turn.session, turn.thread

@@ -1,8 +1,9 @@
 """The end: what runs or waits is finished, within its time."""
 
 import asyncio
+import socket
 
-from tests.server.bench import CHAT, DELTA, STREAM_HEAD, chunk, eventually, get, post, sends
+from tests.server.bench import CHAT, DELTA, STREAM_HEAD, Client, chunk, eventually, get, post, sends
 from tests.server.test_queue import Gate
 
 
@@ -28,6 +29,32 @@ async def test_what_runs_and_what_waits_is_finished(start):
         assert response.status == 200 and response.get(b"connection") == b"close"
         assert await client.rest() == (b"", "eof")
     await asyncio.wait_for(draining, 5)
+
+
+async def test_a_connection_that_begins_as_the_drain_does_holds_it_up_for_a_moment_only(start):
+    bench = await start()
+    bench.backend.script = gate = Gate()
+    running = await bench.connect()
+    running.send(post())
+    await eventually(lambda: bench.backend.seen)
+    draining = asyncio.create_task(bench.gateway.drain())
+    await asyncio.sleep(0)
+    silent, speaks = [await late_connection(bench.gateway.listener) for _ in range(2)]
+    speaks.send(post())
+    assert (await speaks.receive()).status == 503
+    gate.passes.release()
+    assert (await running.receive()).status == 200
+    assert await asyncio.wait_for(silent.rest(), 5) == (b"", "eof")
+    await asyncio.wait_for(draining, 5)
+    silent.close()
+    speaks.close()
+
+
+async def late_connection(listener):
+    """One that the system had accepted already when the listener closed."""
+    ours, theirs = socket.socketpair()
+    await asyncio.get_running_loop().connect_accepted_socket(listener._begin, theirs)
+    return Client(*await asyncio.open_connection(sock=ours))
 
 
 async def test_what_takes_too_long_is_cut(start):

@@ -124,10 +124,13 @@ async def test_a_session_goes_on_when_its_gateway_is_gone(several, monkeypatch):
     home = next(bench for bench in gateways if len(bench.brain.sessions.sessions))
     others = [bench for bench in gateways if bench is not home]
     await kill(home, monkeypatch)
+    await ask(others[0], others, "new", 0)
+    others.sort(key=lambda bench: len(bench.brain.sessions.sessions))
     for step in range(1, 5):
-        response = await ask(others[step % 2], others, "orphan", step)
+        response = await ask(others[(step - 1) % 2], others, "orphan", step)  # first at who does not get it
         assert session_of(response) == before
-    assert sorted(len(bench.brain.sessions.sessions) for bench in others) == [0, 1], "one of them has it"
+    assert sorted(len(bench.brain.sessions.sessions) for bench in others) == [0, 2], "one of them has it"
+    assert sum(peers_of(bench).adopted for bench in others) == 1
 
 
 async def test_a_session_goes_on_where_its_state_is(several, monkeypatch):
@@ -288,7 +291,9 @@ async def test_a_gateway_that_was_taken_for_gone_gives_back_what_is_anothers(sev
     other = next(bench for bench in gateways if bench is not home)
     peers_of(home).directory.is_in_doubt = True
     heir = peers_of(other).directory.origin.encode()
-    assert await peers_of(home)._store.claim(b"h:" + before.encode(), heir, 60.0) == heir
+    session = home.brain.sessions.sessions.get(before)
+    key = f"h:{before} {session.tenant}".encode()
+    assert await peers_of(home)._store.claim(key, heir, 60.0) == heir
     passed_on = peers_of(other).passed_on
     assert session_of(await ask(other, gateways, "back", 1)) == before
     assert [len(bench.brain.sessions.sessions) for bench in (home, other)] == [1, 1]

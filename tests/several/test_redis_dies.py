@@ -43,10 +43,11 @@ async def test_traffic_goes_on_without_redis_and_gateways_meet_again_when_it_is_
         assert [len(agent.sessions) for agent in workers] == [1] * 6
         assert await adopted(fleet) == 0, "nobody was gone"
         assert slowest_s(workers, since_s=killed_s - 1.0) < DEADLINE_S + BUSY_S
-        newcomer = await fleet.another()
+        before = await passed_on(fleet)
+        await fleet.another()
         await fleet.know_one_another(fleet.gateways, within_s=5.0)
         await runs_are_one_session(fleet.agent("late-0"), fleet.agent("late-1", streams=True))
-        assert await newcomer.metric("requests_passed_on_total") > 0, "it has the secret that the others have"
+        assert await passed_on(fleet) > before, "it has the secret that the others have"
 
 
 async def test_redis_and_a_gateway_die_together(tmp_path):
@@ -69,6 +70,10 @@ async def test_redis_and_a_gateway_die_together(tmp_path):
         assert slowest_s(workers, since_s=killed_s) < DEADLINE_S + 2 * BUSY_S
         assert all(turns_since(agent, well_s) >= 2 for agent in workers)
         await runs_are_one_session(fleet.agent("late-0"), fleet.agent("late-1", streams=True))
+
+
+async def passed_on(fleet: Fleet) -> float:
+    return sum([await each.metric("requests_passed_on_total") for each in fleet.gateways])
 
 
 async def adopted(fleet: Fleet) -> float:

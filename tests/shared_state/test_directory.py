@@ -1,6 +1,7 @@
 """Which gateway has the session of a request: the rules, one by one, and what happens when they fail."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -8,7 +9,7 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Publish
-from gateway.domain.ids import RequestId, TenantId
+from gateway.domain.ids import RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall
 from gateway.evaluation.replay import recorded_brain
 from gateway.shared_state.allowances import Allowances
@@ -44,7 +45,8 @@ class Gateways:
     """Some gateways on one store, in the order in which they were started."""
 
     def __init__(self, *names: str, store: MemoryStore | None = None, **how: Any) -> None:
-        self.store = store or MemoryStore(lambda: 0.0)
+        self.now_s = 1.0
+        self.store = store or MemoryStore(lambda: self.now_s)
         self.peers = {name: {other: Peer() for other in names if other != name} for name in names}
         self.brains = {name: recorded_brain(now=0.0, prefix=name, publishes=True) for name in names}
         self.directories = {
@@ -52,7 +54,7 @@ class Gateways:
                 self.store,
                 name,
                 self.peers[name],
-                self.brains[name].sessions.sessions.knows,
+                partial(self._knows, name),
                 idle_s=3600.0,
                 **how,
             )
@@ -60,17 +62,23 @@ class Gateways:
         }
         self.count = 0
 
+    def _knows(self, name: str, tenant: TenantId, facts: RequestFacts) -> bool:
+        return self.brains[name].sessions.sessions.knows(tenant, facts, now=self.now_s)
+
     async def goes_to(
         self, at: str, facts: RequestFacts, *, tenant: TenantId = TENANT, client: str = CLIENT
     ) -> str:
-        """Which gateway decides; whoever adopts something has it then."""
+        """Which gateway decides; whoever adopts or inherits something has it then."""
         directory = self.directories[at]
         if directory.is_here(tenant, facts):
             return at
         place = await directory.find(tenant, client, facts)
-        for trace in place.adopted:
-            self.brains[at].handle(ev.SessionAdopted(trace), now=1.0)
-        return place.owner or at
+        owner, traces = place.owner or at, place.adopted
+        if place.inherits and not self.directories[owner].is_here(tenant, facts):
+            traces = await self.directories[owner].inherited(tenant, facts)
+        for trace in traces:
+            self.brains[owner].handle(ev.SessionAdopted(trace), now=self.now_s)
+        return owner
 
     def turn(
         self,
@@ -84,14 +92,14 @@ class Gateways:
         """Is decided and answered there. Returns its session."""
         self.count += 1
         request, brain = RequestId(f"r-{self.count}"), self.brains[at]
-        commands = brain.handle(ev.RequestArrived(request, tenant, facts), now=1.0)
-        commands += brain.handle(ev.ResponseStarted(request, status), now=1.0)
+        commands = brain.handle(ev.RequestArrived(request, tenant, facts), now=self.now_s)
+        commands += brain.handle(ev.ResponseStarted(request, status), now=self.now_s)
         answer = Answer(status=status)
         if status < 400:
             observer = observe(CHAT.protocol, CHAT.work, "application/json", None)
             observer.feed(msgspec.json.encode({"choices": [{"message": message, "finish_reason": "stop"}]}))
             answer = msgspec.structs.replace(observer.answer(status), has_terminal=True)
-        commands += brain.handle(ev.ResponseFinished(request, answer), now=1.0)
+        commands += brain.handle(ev.ResponseFinished(request, answer), now=self.now_s)
         for command in commands:
             if isinstance(command, Publish):
                 self.directories[at].publish(command)
@@ -153,6 +161,17 @@ async def test_what_failed_and_comes_again_finds_its_gateway():
         peers.update({name: Peer(is_busy=True) for name in peers})
     gateways.turn("a", facts_of(*OPENING), {}, status=503)
     assert await gateways.goes_to("b", facts_of(*OPENING)) == "a"
+
+
+@pytest.mark.parametrize("later_s", [9.0, 11.0])
+async def test_what_failed_leads_nowhere_once_nobody_would_ask_it_again(later_s):
+    gateways = Gateways("a", "b", "c")
+    home = await gateways.goes_to("a", facts_of(*OPENING))
+    other = min(set("abc") - {home})
+    gateways.turn(other, facts_of(*OPENING), {}, status=503)
+    gateways.now_s += later_s
+    expected = other if later_s < 10.0 else home
+    assert [await gateways.goes_to(at, facts_of(*OPENING)) for at in "abc"] == [expected] * 3
 
 
 async def test_new_sessions_of_a_client_begin_at_one_gateway_and_clients_are_spread():
@@ -229,8 +248,64 @@ async def test_a_session_goes_on_under_its_name_when_its_gateway_is_gone():
     session = gateways.turn("a", facts_of(*OPENING), MADE)
     gateways.kill("a")
     first = await gateways.goes_to("b", facts_of(*SECOND))
-    assert first == "b"
-    assert gateways.turn("b", facts_of(*SECOND), said("Done.")) == session
+    assert gateways.turn(first, facts_of(*SECOND), said("Done.")) == session
+
+
+async def test_what_a_gateway_leaves_behind_goes_where_its_client_begins_anew():
+    """So guesses that relate them have both sides at one gateway."""
+    gateways = Gateways("a", "b", "c")
+    sessions = []
+    for at in range(20):
+        opening, made = user(f"Task {at}"), said(LONG, call(f"call_aaaaaaaaaaaaaa{at:02}"))
+        second = facts_of(opening, made, result(f"call_aaaaaaaaaaaaaa{at:02}"))
+        session = gateways.turn("a", facts_of(opening), made)
+        sessions.append((f"10.0.0.{at}", second, session))
+    gateways.kill("a")
+    for client, second, session in sessions:
+        (home,) = {await gateways.goes_to(at, facts_of(*OPENING), client=client) for at in "bc"}
+        assert [await gateways.goes_to(at, second, client=client) for at in "bc"] == [home, home]
+        assert gateways.turn(home, second, said("Done.")) == session
+
+
+async def test_an_heir_goes_on_with_a_session_whose_gateway_it_does_not_know_to_be_gone():
+    gateways = Gateways("a", "b", "c")
+    session = gateways.turn("a", facts_of(*OPENING), MADE)
+    gateways.peers["b"].pop("a")  # it alone noticed
+    gateways.kill("a")
+    heir = await gateways.goes_to("b", facts_of(*OPENING))
+    (other,) = set("bc") - {heir}
+    gateways.peers[heir]["a"] = Peer()  # the other one alone noticed
+    assert await gateways.goes_to(other, facts_of(*SECOND)) == heir
+    assert gateways.turn(heir, facts_of(*SECOND), said("Done.")) == session
+
+
+async def test_a_retry_of_an_opening_whose_gateway_is_gone_goes_on_with_it():
+    gateways = Gateways("a", "b", "c")
+    session = gateways.turn("a", facts_of(*OPENING), {}, status=503)
+    gateways.kill("a")
+    (heir,) = {await gateways.goes_to(at, facts_of(*OPENING)) for at in "bc"}
+    gateways.turn(heir, facts_of(*OPENING), MADE)
+    known = gateways.brains[heir].sessions.sessions.get(SessionId(session))
+    assert known is not None and known.log[0].retried_by is not None
+
+
+async def test_a_session_that_was_answered_as_another_is_not_torn_in_two():
+    """What it left leads to it alone, also where the other one is taken over first."""
+    gateways = Gateways("a", "b", "c")
+    for peers in gateways.peers.values():
+        peers.update({name: Peer(is_busy=True) for name in peers})  # so each is taken over where it comes in
+    ids = ["call_aaaaaaaaaaaaaaaa", "call_bbbbbbbbbbbbbbbb"]
+    made = [said(LONG, call(each)) for each in ids]
+    seconds = [facts_of(*OPENING, each, result(name)) for each, name in zip(made, ids, strict=True)]
+    sessions = [gateways.turn("a", facts_of(*OPENING), each) for each in made]
+    gateways.turn("a", seconds[1], {}, status=503)
+    gateways.kill("a")
+    assert await gateways.goes_to("b", seconds[0]) == "b"
+    assert gateways.turn("b", seconds[0], said("Done.")) == sessions[0]
+    assert await gateways.goes_to("b", seconds[1]) == "b"
+    gateways.turn("b", seconds[1], said("Done."))
+    retried = gateways.brains["b"].sessions.sessions.get(SessionId(sessions[1]))
+    assert retried is not None and retried.log[-2].retried_by is retried.log[-1]
 
 
 async def test_what_another_version_wrote_of_a_session_is_passed_over():
@@ -238,7 +313,8 @@ async def test_what_another_version_wrote_of_a_session_is_passed_over():
     gateways.turn("a", facts_of(*OPENING), MADE)
     gateways.store.publish([Entry(b"t:r-1 t", b"\x93\x01\x02\x03", 60.0)])
     gateways.kill("a")
-    assert await gateways.goes_to("b", facts_of(*SECOND)) == "b"
+    home = await gateways.goes_to("b", facts_of(*OPENING))
+    assert await gateways.goes_to("b", facts_of(*SECOND)) == home
 
 
 async def test_of_two_gateways_that_find_an_orphan_the_first_has_it():
@@ -253,10 +329,11 @@ async def test_an_orphan_whose_heir_is_gone_too_is_not_lost():
     gateways = Gateways("a", "b", "c")
     session = gateways.turn("a", facts_of(*OPENING), MADE)
     gateways.kill("a")
-    assert await gateways.goes_to("b", facts_of(*SECOND)) == "b"
-    gateways.kill("b")
-    assert await gateways.goes_to("c", facts_of(*SECOND)) == "c"
-    assert gateways.turn("c", facts_of(*SECOND), said("Done.")) == session
+    heir = await gateways.goes_to("b", facts_of(*SECOND))
+    (last,) = set("bc") - {heir}
+    gateways.kill(heir)
+    assert await gateways.goes_to(last, facts_of(*SECOND)) == last
+    assert gateways.turn(last, facts_of(*SECOND), said("Done.")) == session
 
 
 async def test_a_gateway_that_was_taken_for_gone_asks_for_its_own_sessions():

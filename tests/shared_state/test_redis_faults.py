@@ -297,3 +297,14 @@ async def found_by(store: Store, keys: list[bytes]) -> list[bytes | None]:
         return await store.find(keys)
     except StoreUnavailable:
         return []
+
+
+async def test_a_store_that_is_slow_does_not_hold_up_who_ends(server, store, monkeypatch):
+    monkeypatch.setattr(remote, "CLOSES_WITHIN_S", 0.5)
+    store.publish([Entry(b"%d" % number, b"1", 60.0) for number in range(1_000)])
+    server.send(signal.SIGSTOP)
+    began = time.monotonic()
+    await store.aclose()
+    server.send(signal.SIGCONT)
+    assert time.monotonic() - began < PATIENCE_S
+    assert store.counters.dropped_writes > 0
