@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from gateway.admission.bounds import Bounds
 from gateway.admission.session_admission import SessionAdmission
 from gateway.config import Config
 from gateway.config.profiles import load_profile
@@ -66,6 +67,7 @@ def assemble(
         named_models=named_models(config.models),
         ahead=config.prefill_ahead,
         disaggregation=config.disaggregation,
+        bounds=Bounds(config.bounds, config.prices, publishes=publishes) if config.bounds else None,
         transfers=frozenset(PoolId(pool.name) for pool in config.pools if pool.transfer is not None),
     )
 

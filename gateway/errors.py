@@ -12,13 +12,16 @@ from gateway.domain.request import Protocol
 
 
 def http_status(reason: RefusalReason) -> int:
-    """429 is for *your* share or quota, 503 for the fleet, 502 and 504 for one backend's failure."""
+    """429 is for *your* share or quota, 503 for the fleet, 502 and 504 for one backend's failure.
+
+    A bound that is reached is 403: to wait does not help, and SDKs repeat 429 and 409. Some agents take a 400
+    for a prompt that is too long, and try with less."""
     match reason:
         case RefusalReason.MALFORMED_HTTP:
             return 400
         case RefusalReason.UNAUTHENTICATED:
             return 401
-        case RefusalReason.FORBIDDEN:
+        case RefusalReason.FORBIDDEN | RefusalReason.BOUND_REACHED | RefusalReason.SESSION_STOPPED:
             return 403
         case RefusalReason.UNKNOWN_MODEL | RefusalReason.STATE_NOT_FOUND:
             return 404
@@ -48,6 +51,11 @@ def http_status(reason: RefusalReason) -> int:
         ):
             return 503
     assert_never(reason)
+
+
+def is_final(reason: RefusalReason) -> bool:
+    """Whether the same request would be refused again, however often: clients are told not to repeat it."""
+    return reason in (RefusalReason.BOUND_REACHED, RefusalReason.SESSION_STOPPED)
 
 
 _ERROR_TYPES: dict[int, tuple[str, str]] = {

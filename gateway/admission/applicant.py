@@ -35,6 +35,8 @@ class Applicant(msgspec.Struct, frozen=True, kw_only=True):
     """What the client says of how urgent it is (`classes.py`)."""
     is_background: bool = False
     """The protocol says that nobody waits for the answer."""
+    is_behind: bool = False
+    """It is beyond a bound, and others go first."""
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):

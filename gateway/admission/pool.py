@@ -132,6 +132,12 @@ class PoolAdmission:
         self._bound = bound
         return bound.reason
 
+    def put_behind(self, member: Member, *, now: float) -> None:
+        """It is beyond a bound, and its next turn begins: if others wait, it waits behind them."""
+        member.is_behind = True
+        if member.is_in and not member.live and not member.is_child and len(self.queue):
+            self.release(member, now=now)
+
     def force(self, member: Member, *, now: float) -> None:
         """Shadow mode: it is in, whatever was decided."""
         self._admit(member, now=now)
@@ -170,12 +176,12 @@ class PoolAdmission:
             is_light=self._cpu.is_light(member.agent),
             since_s=member.asked_s,
         )
-        self.queue.put(entry, member.service_class)
+        self.queue.put(entry, ServiceClass.PROACTIVE if member.is_behind else member.service_class)
         self.is_stirred = True
 
     def class_on_engines(self, member: Member) -> ServiceClass:
         """§6.2 (4) of SAGA again: who holds more than its share is put behind those who do not."""
-        if self.fair.holds_too_much(member.tenant):
+        if member.is_behind or self.fair.holds_too_much(member.tenant):
             return ServiceClass.PROACTIVE
         return member.service_class
 

@@ -129,6 +129,10 @@ class SessionAdmission:
                 return refusal
         silent_s = now - member.gap_since_s if member.gap is not None and member.turn else None
         is_aside = applicant.edge is Edge.SERVES and not member.has_results
+        if applicant.is_behind and not self._config.shadow:
+            pool.put_behind(member, now=now)
+        elif member.is_behind:
+            member.is_behind = False
         turn = _Turn(pool, member, applicant, charged, now, silent_s=silent_s, is_aside=is_aside)
         would_wait = None
         if not member.is_in or (member.must_yield and not self._config.shadow):

@@ -6,6 +6,7 @@ the shell imports it and not the other way round. `load.py` reads file, environm
 
 import msgspec
 
+from gateway.admission.bounds import BoundConfig, PriceConfig
 from gateway.admission.settings import AdmissionConfig
 from gateway.config.hints import HintsConfig
 from gateway.config.mcp import McpServerConfig
@@ -36,6 +37,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     models: tuple[ModelConfig, ...] = ()
     tenants: tuple[TenantConfig, ...] = ()
     mcp: tuple[McpServerConfig, ...] = ()
+    bounds: tuple[BoundConfig, ...] = ()
+    prices: tuple[PriceConfig, ...] = ()
     server: ServerConfig = ServerConfig()
     upstream: UpstreamConfig = UpstreamConfig()
     hints: HintsConfig = HintsConfig()
@@ -66,6 +69,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _refuse_repeats("pools.replicas: the name", [name for pool in self.pools for name in pool.names()])
         _refuse_repeats("models: the name", [model.name for model in self.models])
         _refuse_repeats("mcp: the name", [each.name for each in self.mcp])
+        _refuse_repeats("bounds: the name", [each.name for each in self.bounds])
+        _refuse_repeats("prices: the model", [each.model for each in self.prices])
         if self.server.allow_public_without_keys:
             return
         has_control_keys = bool(self.server.control_key_hashes or self.server.control_read_key_hashes)

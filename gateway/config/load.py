@@ -48,6 +48,8 @@ def load_config(path: str | None, environ: Mapping[str, str], flags: Mapping[str
         raise ConfigError(f"{', '.join(origins.values()) or source}: not valid UTF-8") from None
     _check_profiles(config, source)
     _check_targets(config, source)
+    if (why := _what_is_wrong_with_bounds(config)) is not None:
+        raise ConfigError(f"{source}: bounds: {why}")
     return config
 
 
@@ -67,6 +69,26 @@ def _check_targets(config: Config, source: str) -> None:
         for target in model.targets:
             if target.pool is not None and target.pool not in pools:
                 raise ConfigError(f"{source}: models: {model.name}: there is no pool {target.pool!r}")
+
+
+def _what_is_wrong_with_bounds(config: Config) -> str | None:
+    tenants = {tenant.name for tenant in config.tenants}
+    for bound in config.bounds:
+        if bound.is_empty:
+            return f"{bound.name}: it bounds nothing: set turns, tokens, cost, wall_s, repeats or same_calls"
+        if unknown := [name for name in bound.tenants if name not in tenants]:
+            return f"{bound.name}: there is no tenant {unknown[0]!r}"
+        if bound.cost is not None and not config.prices:
+            return f"{bound.name}: a cost needs [[prices]]"
+        if bound.per is None:
+            continue
+        if not tenants:
+            names = "clients without keys have other names after a restart"
+            return f"{bound.name}: per {bound.per} needs [[tenants]]: {names}"
+        if config.server.state_path is None and config.shared.url is None:
+            needs = "server.state_path or shared.url: else a restart forgets what was used"
+            return f"{bound.name}: per {bound.per} needs {needs}"
+    return None
 
 
 def read_api_key(env: str | None, file: str | None, environ: Mapping[str, str]) -> str | None:

@@ -8,6 +8,7 @@ from gateway.domain.decision import Placement, Refusal, SessionRef
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.model_choice import Fallback
 from gateway.domain.records import Record
+from gateway.domain.spending import Spent
 from gateway.domain.turn_trace import TurnTrace
 
 
@@ -31,6 +32,8 @@ class Dispatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What the replica is to be asked for; None: what the client asks for."""
     fallback: Fallback | None = None
     """Why that is not what its name leads to."""
+    bound: str | None = None
+    """The operator's bound that its turn is beyond, for its client."""
 
 
 @final
@@ -86,6 +89,24 @@ class Refuse(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     refusal: Refusal
     session: SessionRef | None
     waited_s: float
+    bound: str | None = None
+    """As in `Dispatch`."""
+
+
+@final
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """End the request: it is answered with this refusal, or cut if its answer has begun. `ClientLeft`
+    follows, unless it ends by itself before."""
+
+    request: RequestId
+    refusal: Refusal
+
+
+@final
+class Spend(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Tell the other gateways that so much more, or less, was used of an account."""
+
+    more: Spent
 
 
 @final
@@ -103,6 +124,6 @@ class Publish(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Once the turn is over: what somebody else needs who has to go on with its session."""
 
 
-Action = Dispatch | Refuse | PrefillLeg | SendHint | Prefill | StopPrefill | Publish
+Action = Dispatch | Refuse | PrefillLeg | SendHint | Prefill | StopPrefill | Cancel | Spend | Publish
 Command = Action | Record
 """A record is to be appended to the information stream."""

@@ -11,10 +11,12 @@ from typing import Annotated, assert_never
 import msgspec
 from msgspec import Meta
 
+from gateway.admission.bounds import Bounds
 from gateway.admission.session_admission import SessionAdmission
 from gateway.core import events as ev
 from gateway.core import refusals
-from gateway.core.commands import Command, Refuse
+from gateway.core.bounding import Bounding
+from gateway.core.commands import Cancel, Command, Refuse
 from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
 from gateway.core.gate import Gate
@@ -28,7 +30,7 @@ from gateway.core.taught import Taught
 from gateway.core.to_engines import ToEngines
 from gateway.domain import records as rec
 from gateway.domain.decision import Refusal
-from gateway.domain.ids import PoolId, RequestId
+from gateway.domain.ids import PoolId, RequestId, SessionId
 from gateway.domain.lessons import Notes
 from gateway.domain.request import Answer, Work
 from gateway.domain.shares import Share
@@ -72,9 +74,10 @@ class Coordinator:
         disaggregation: DisaggregationConfig,
         transfers: frozenset[PoolId] = frozenset(),
         notes: Notes | None = None,
+        bounds: Bounds | None = None,
     ) -> None:
         """`transfers`: the pools whose replicas hand over prompts that they computed; `notes`: of what is
-        learned, for other gateways; None if there are none."""
+        learned, for other gateways; None if there are none; `bounds`: None if nobody is bounded."""
         self._config = config
         self.fleet = fleet
         self.sessions = sessions
@@ -104,6 +107,7 @@ class Coordinator:
         self.waiting_room = self.gate.waiting_room
         self.models = ModelChoices(named_models, fleet, self.gate, sessions.sessions, self.live, self._admit)
         self._replicas = Replicas(fleet, self.gate, admission, sessions.predictor, forecasts, self._stream)
+        self.bounding = Bounding(bounds, sessions.sessions, self._out)
         self.taught = Taught(notes, fleet, sessions.predictor, admission, forecasts)
         self.is_draining, self._timeouts = False, 0
         self.faults = 0
@@ -222,13 +226,12 @@ class Coordinator:
                 self.admission.host_reported(event.host, event.signals, now=now)
             case ev.ToolsTold():
                 self._tell(self.sessions.tools_told(event.spans, event.tenant, now=now), now=now)
-            case ev.SessionFinished():
-                self._tell(self.sessions.finish(event.session, now=now), now=now)
+            case ev.SessionFinished() | ev.SessionStopped():
+                self._end_session(event, now=now)
             case ev.LessonsReceived():
                 self.taught.learn(event.lessons, now=now)
-            case ev.SessionAdopted():
-                self._tell(self.sessions.adopt(event.trace, now=now), now=now)
-                self.gate.adopt(event.trace, now=now)
+            case ev.SessionAdopted() | ev.SpendRemembered():
+                self._remember(event, now=now)
             case ev.DrainStarted():
                 self.is_draining = True
             case ev.TimerFired() | ev.HashesSeeded():  # what is unknown by another seed lapses
@@ -270,6 +273,7 @@ class Coordinator:
             live.pool = self.fleet.pool_for(facts.model, live.home)
         refusal = self._refusal_at_the_door(live, named)
         if refusal is not None:
+            self.bounding.give_back(event.reserved)
             self._refuse(live, refusal, now=now)
             return
         if facts.work is Work.GENERATE and facts.is_readable:
@@ -284,6 +288,11 @@ class Coordinator:
                 self._tell(self.sessions.expire(now=now), now=now)
         if named is not None:
             self.models.route(live, named)
+        if self.bounding.is_on:
+            refusal = self.bounding.refusal(live, event.reserved, now=now)
+            if refusal is not None:
+                self._refuse(live, refusal, now=now)
+                return
         self._admit(live, now=now)
 
     def _refusal_at_the_door(self, live: LiveRequest, named: NamedModel | None) -> Refusal | None:
@@ -309,7 +318,13 @@ class Coordinator:
         live.step(Step.REFUSE)
         self._stream.refused(live, refusal, now=now)
         self._out.append(
-            Refuse(request=live.request, refusal=refusal, session=live.session, waited_s=live.waited_s)
+            Refuse(
+                request=live.request,
+                refusal=refusal,
+                session=live.session,
+                waited_s=live.waited_s,
+                bound=live.bound,
+            )
         )
         told = Answer(status=http_status(refusal.reason), retry_after_s=refusal.retry_after_s)
         self._forget(live, told, now=now)
@@ -318,9 +333,13 @@ class Coordinator:
         del self.live[live.request]
         self._to_engines.runs(live.request)
         try:
+            if self.bounding.is_on:
+                self.bounding.turn_over(live, answer)
             self.gate.turn_over(live, answer, now=now)
         finally:
             self._tell(self.sessions.turn_ended(live, answer, now=now), now=now)
+        if self.bounding.is_on and live.session is not None:
+            self._free_place(live.session.session, now=now)
         if (
             self.gate.ahead.config.enabled
             and live.session is not None
@@ -339,6 +358,7 @@ class Coordinator:
                 self.gate.placement.session_ended(record.session)
                 self.gate.ranks.session_ended(record.session)
                 self.gate.ahead.session_over(record.session, now=now)
+                self.bounding.session_over(record.session)
         self.admission.tools_run(self.sessions.tools.active_sessions)
         for run in self.sessions.ran:
             self.admission.tools_ran(run.session, run.names, run.duration_s)
@@ -346,6 +366,53 @@ class Coordinator:
         self._stream.extend(records)
         if self.sessions.said:
             self._to_engines.say_hints()
+
+    def _remember(self, event: ev.SessionAdopted | ev.SpendRemembered, *, now: float) -> None:
+        """What others knew who are gone."""
+        if isinstance(event, ev.SpendRemembered):
+            self.bounding.remember(event.spent, now=now)
+            return
+        trace = event.trace
+        self._tell(self.sessions.adopt(trace, now=now), now=now)
+        self.gate.adopt(trace, now=now)
+        if trace.stopped_for_s:
+            self.bounding.stop(trace.session, until_s=now + trace.stopped_for_s)
+
+    def _end_session(self, event: ev.SessionFinished | ev.SessionStopped, *, now: float) -> None:
+        if isinstance(event, ev.SessionFinished):
+            self._tell(self.sessions.finish(event.session, now=now), now=now)
+            return
+        session = self.sessions.sessions.get(event.session)
+        if session is None:
+            return
+        self.bounding.stop(session.id, until_s=now + event.for_s)
+        cancelled = 0
+        for live in self.bounding.of(session.id, self.live):
+            if live.state is State.WAITING:
+                self.gate.leave_waiting_room(live, now=now)
+                self._refuse(live, refusals.stopped(), now=now)
+            elif event.cancels:
+                self._out.append(Cancel(request=live.request, refusal=refusals.stopped()))
+            else:
+                continue
+            cancelled += 1
+        self._out.append(
+            rec.SessionStopped(
+                at_s=now,
+                session=session.id,
+                tenant=session.tenant,
+                for_s=event.for_s,
+                cancelled=cancelled,
+                by=event.by,
+            )
+        )
+        self._free_place(session.id, now=now)
+
+    def _free_place(self, session_id: SessionId, *, now: float) -> None:
+        """Of a session that was stopped, once nothing of it runs: others may have it."""
+        session = self.sessions.sessions.get(session_id)
+        if self.bounding.is_stopped(session_id) and session is not None and not session.live_turns:
+            self.admission.session_over(session_id, now=now)
 
     # --- the answer ------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.lessons import Owned
 from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
 from gateway.domain.shares import Share
+from gateway.domain.spending import Reserved, Spent
 from gateway.domain.tool_span import ToolSpan
 from gateway.domain.turn_trace import TurnTrace
 
@@ -21,6 +22,8 @@ class RequestArrived(msgspec.Struct, frozen=True, tag=True):
     facts: RequestFacts
     only: ReplicaId | None = None
     """The one replica that may run it, as it comes by a connection that goes there."""
+    reserved: Reserved | None = None
+    """If what it is expected to take is reserved in the shared store."""
 
 
 class ResponseStarted(msgspec.Struct, frozen=True, tag=True):
@@ -179,6 +182,18 @@ class SessionFinished(msgspec.Struct, frozen=True, tag=True):
     session: SessionId
 
 
+class SessionStopped(msgspec.Struct, frozen=True, tag=True):
+    """An operator wants no further turn of a session to run."""
+
+    session: SessionId
+    for_s: float
+    """For so long its turns are refused."""
+    cancels: bool = True
+    """What runs is cancelled; else it may end."""
+    by: str = ""
+    """Who said so, for the record."""
+
+
 class SharesReceived(msgspec.Struct, frozen=True, tag=True):
     """What the other gateways that live said last of their sessions, some ten times a second."""
 
@@ -195,6 +210,12 @@ class SessionAdopted(msgspec.Struct, frozen=True, tag=True):
     """The gateway that had this session is gone; it goes on here, behind this turn."""
 
     trace: TurnTrace
+
+
+class SpendRemembered(msgspec.Struct, frozen=True, tag=True):
+    """What earlier processes knew of what tenants used."""
+
+    spent: tuple[Spent, ...]
 
 
 class HashesSeeded(msgspec.Struct, frozen=True, tag=True):
@@ -234,8 +255,10 @@ Event = (
     | HostReported
     | ToolsTold
     | SessionFinished
+    | SessionStopped
     | LessonsReceived
     | SessionAdopted
+    | SpendRemembered
     | HashesSeeded
     | DrainStarted
     | TimerFired

@@ -495,6 +495,7 @@ class Gate:
                 rank=self.ranks.of(live.session.session, placement.replica) if live.session else None,
                 model=live.runs_on if route is not None else None,
                 fallback=route.fallback if route is not None else None,
+                bound=live.bound,
             )
         )
 

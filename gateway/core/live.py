@@ -75,6 +75,10 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     """Tokens of its prompt that a prefill leg computed, for the replica that runs it next."""
     leg_left: tuple[ReplicaId, Usage] | None = None
     """What its leg left where, until its session has a place in the books of placement."""
+    bound: str | None = None
+    """The operator's bound that it is beyond, and which of its limits: for its client."""
+    is_behind: bool = False
+    """Others go first because of that."""
     waits_for: WaitReason | None = None
     """Why it was last told to wait."""
     task_arrived_s: float = 0.0
@@ -118,6 +122,7 @@ class LiveRequest(msgspec.Struct, kw_only=True):
             task_arrived_s=self.task_arrived_s,
             claims=facts.claims,
             is_background=facts.is_background,
+            is_behind=self.is_behind,
         )
 
     def require(self, state: State) -> None:

@@ -1,5 +1,8 @@
 """The refusals that the brain itself makes, in words for a person. Policies word their own."""
 
+from typing import Final
+
+from gateway.admission.bounds import Reached
 from gateway.core.events import AttemptFailed
 from gateway.domain.decision import Refusal, RefusalReason, WaitReason
 
@@ -21,6 +24,33 @@ def unknown_state(state_id: str) -> Refusal:
 
 def unknown_model(model: str | None) -> Refusal:
     return Refusal(reason=RefusalReason.UNKNOWN_MODEL, message=f"The model `{model}` does not exist.")
+
+
+def beyond_bound(reached: Reached) -> Refusal:
+    bound, most = reached.bound, reached.most
+    whose = {
+        "session": "This session has",
+        "agent": "Agents of this kind have",
+        "tenant": "This key has",
+    }[bound.of]
+    over = f" this {bound.per}" if bound.per is not None else ""
+    what = _TOLD[reached.limit].format(f"{most:,.15g}")
+    message = f"{whose} reached the bound `{bound.name}`{over}: {what}."
+    return Refusal(reason=RefusalReason.BOUND_REACHED, message=message)
+
+
+_TOLD: Final = {
+    "turns": "{} turns",
+    "tokens": "{} tokens",
+    "cost": "a cost of {}",
+    "wall_s": "{} seconds",
+    "repeats": "the same calls with the same results {} times in a row",
+    "same_calls": "the same calls {} times in a row",
+}
+
+
+def stopped() -> Refusal:
+    return Refusal(reason=RefusalReason.SESSION_STOPPED, message="An operator has stopped this session.")
 
 
 def waited_too_long(number: int, reason: WaitReason | None = None) -> Refusal:

@@ -85,6 +85,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     """The session that it may be a part of; nothing is done because of that."""
     agent: str
     """What kind of agent; empty if unknown."""
+    agent_type: str
+    """The same, as settings name it: equal after a restart. Empty where nobody is bounded."""
     service_class: str | None = msgspec.field(name="class")
     state: str
     """`waiting` (its turns have no place), `generating`, `tool` (its calls are unanswered) or `idle`."""
@@ -104,6 +106,15 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     last_turns: Sequence[TurnView]
 
 
+class BoundView(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a bound a tenant has used in the day or month that runs."""
+
+    bound: str
+    tenant: TenantId
+    used: float
+    """A share; of several limits, of the nearest."""
+
+
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
     session_count: int
@@ -115,6 +126,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     replicas: tuple[ReplicaView, ...] = ()
     pools: tuple[PoolView, ...] = ()
     tenants: tuple[TenantView, ...] = ()
+    bounds: tuple[BoundView, ...] = ()
 
 
 class Snapshot(Gauges, frozen=True, kw_only=True):
@@ -140,6 +152,17 @@ def take_gauges(
         replicas=tuple(_view_replica(brain, state, signals or {}, holdings or {}) for state in brain.fleet),
         pools=view_pools(brain.admission),
         tenants=view_tenants(brain.admission),
+        bounds=_view_bounds(brain, now=now),
+    )
+
+
+def _view_bounds(brain: Coordinator, *, now: float) -> tuple[BoundView, ...]:
+    bounds = brain.bounding.bounds
+    if bounds is None:
+        return ()
+    return tuple(
+        BoundView(bound=bound.name, tenant=tenant, used=used)
+        for bound, tenant, used in bounds.shares(now=now)
     )
 
 
@@ -189,6 +212,7 @@ class SessionViews:
             parent=session.parent,
             guess=session.guess,
             agent=f"{newest.agent & 0xFFFFFFFF:08x}" if newest is not None and newest.agent else "",
+            agent_type=self._brain.bounding.agent_type(session.id),
             service_class=member.service_class if member is not None else None,
             state=state,
             since_s=since_s,

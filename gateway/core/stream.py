@@ -3,6 +3,7 @@
 The coordinator says what happened; this says it in the words of `domain/records.py`.
 """
 
+from gateway.admission.bounds import Reached
 from gateway.core.commands import Command
 from gateway.core.live import LiveRequest, Route
 from gateway.domain import records as rec
@@ -173,6 +174,23 @@ class Stream:
 
     def replica_changed(self, replica: ReplicaId, state: str, why: str, *, now: float) -> None:
         self.append(rec.ReplicaChanged(at_s=now, replica=replica, state=state, why=why))
+
+    def bound_reached(self, live: LiveRequest, reached: Reached, *, now: float) -> None:
+        bound = reached.bound
+        self.append(
+            rec.BoundReached(
+                at_s=now,
+                turn=live.request,
+                session=live.session_id,
+                tenant=live.tenant,
+                agent=f"{live.facts.transcript.agent_type:016x}",
+                bound=bound.name,
+                limit=reached.limit,
+                used=reached.used,
+                most=reached.most,
+                action="shadow" if bound.shadow else bound.action,
+            )
+        )
 
     def refused(self, live: LiveRequest, refusal: Refusal, *, now: float) -> None:
         self.append(

@@ -1,4 +1,5 @@
-"""`turnpike sessions` and `turnpike explain REQUEST_ID`: the dashboard's answers in a terminal.
+"""`turnpike sessions` and `turnpike explain REQUEST_ID`: the dashboard's answers in a terminal; and
+`turnpike sessions stop ID`, `turnpike sessions finish ID`, for who may act there.
 
 Both ask a running gateway's control listener. `explain` can read the stream's file instead, for what a
 gateway has forgotten, or of one that is gone.
@@ -9,6 +10,7 @@ import json
 import os
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,6 +36,24 @@ def add_look(commands: Any) -> None:
     )
     sessions.add_argument("--state", choices=("waiting", "generating", "tool", "idle"), help="only those")
     sessions.add_argument("--limit", type=int, default=50, metavar="N", help="at most so many (default 50)")
+    sessions.add_argument(
+        "act",
+        nargs="?",
+        choices=("stop", "finish"),
+        help="stop: refuse the session's turns for a while; finish: it is over, others may have its place",
+    )
+    sessions.add_argument("session", nargs="?", metavar="ID", help="which session, for stop and finish")
+    sessions.add_argument(
+        "--for",
+        dest="for_s",
+        type=float,
+        default=3600.0,
+        metavar="S",
+        help="stop for S seconds (default 3600)",
+    )
+    sessions.add_argument(
+        "--let-finish", action="store_true", help="stop: what runs may end; else it is cancelled"
+    )
     sessions.set_defaults(command=_sessions)
     explain = commands.add_parser("explain", help="why a request waited, and why it went where it went")
     explain.add_argument("request", metavar="REQUEST_ID", help="as the answer's x-turnpike-request says")
@@ -50,6 +70,8 @@ def add_look(commands: Any) -> None:
 
 
 def _sessions(arguments: argparse.Namespace) -> int:
+    if arguments.act is not None:
+        return _act(arguments)
     now = _ask(arguments, "/turnpike/snapshot")
     shown = [each for each in now["sessions"] if arguments.state in (None, each["state"])][: arguments.limit]
     if arguments.json:
@@ -63,6 +85,24 @@ def _sessions(arguments: argparse.Namespace) -> int:
         f"{len(shown)} of {now['session_count']} sessions; {now['running']} turns run, "
         f"{now['waiting']} wait, the tools of {now['active_tools']} sessions run"
     )
+    return 0
+
+
+def _act(arguments: argparse.Namespace) -> int:
+    if arguments.session is None:
+        raise ConfigError(f"turnpike sessions {arguments.act}: which session? `turnpike sessions` lists them")
+    body: dict[str, Any] = {}
+    if arguments.act == "stop":
+        in_flight = "finish" if arguments.let_finish else "cancel"
+        body = {"for_s": arguments.for_s, "in_flight": in_flight}
+    session = urllib.parse.quote(arguments.session, safe="")
+    told = _ask(arguments, f"/turnpike/sessions/{session}/{arguments.act}", body)
+    if arguments.json:
+        print(json.dumps(told))
+    elif arguments.act == "stop":
+        print(f"{printable(told['session'])} is stopped for {told['stopped_for_s']:g} s")
+    else:
+        print(f"{printable(told['session'])} is over")
     return 0
 
 
@@ -167,7 +207,8 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"became   {became['outcome']} after {became['duration_ms']:.0f} ms{tokens}"
 
 
-def _ask(arguments: argparse.Namespace, path: str) -> Any:
+def _ask(arguments: argparse.Namespace, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    """`body`: of what is to be done; None where something is only looked at."""
     if not arguments.control.startswith(("http://", "https://")):
         raise ConfigError(f"--control: {arguments.control} is no URL")
     headers = {}
@@ -176,7 +217,8 @@ def _ask(arguments: argparse.Namespace, path: str) -> Any:
         if not key:
             raise ConfigError(f"--key-env: the environment variable {arguments.key_env} is not set, or empty")
         headers["Authorization"] = f"Bearer {key}"
-    request = urllib.request.Request(arguments.control.rstrip("/") + path, headers=headers)  # noqa: S310
+    data = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(arguments.control.rstrip("/") + path, data, headers)  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
             return json.load(answer)

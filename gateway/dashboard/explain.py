@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from gateway.dashboard.sentences import BEHIND, why_held, why_refused, why_there, why_waited
+from gateway.dashboard.sentences import BEHIND, why_bound, why_held, why_refused, why_there, why_waited
 from gateway.domain import records as rec
 from gateway.domain.ids import ReplicaId, RequestId
 
@@ -141,6 +141,7 @@ class Explainer:
             said.append(why_there(routed, self._loads))
         if (submitted := _last(records, rec.GpuSubmit)) and submitted.engine_class == "proactive":
             said.append(BEHIND)
+        said += [why_bound(record) for record in records if isinstance(record, rec.BoundReached)]
         if refused is not None:
             said.append(why_refused(refused))
         if left is not None:

@@ -54,6 +54,8 @@ REFUSALS: Final = {
     "queue_timeout": "it waited as long as it may",
     "tenant_share": "the waiting room was full, and its tenant had the largest part of it",
     "tenant_quota": "its tenant has used up what it may have",
+    "bound_reached": "its session, its kind of agent or its tenant has reached an operator's bound",
+    "session_stopped": "an operator has stopped its session",
     "no_replica": "no replica that could run it answered",
     "draining": "the gateway is shutting down",
     "upstream_unreachable": "no replica could be reached",
@@ -93,6 +95,19 @@ def why_held(held: rec.SessionHeld) -> str:
 def why_there(routed: rec.Routed, loads: Mapping[ReplicaId, int]) -> str:
     load = f" {loads[routed.replica]} turns ran there then." if routed.replica in loads else ""
     return f"It went to {routed.replica}: {_told(PLACEMENTS, routed.reason.value)}.{load}"
+
+
+_ACTIONS: Final = {
+    "warn": "its client was told so",
+    "behind": "others went first",
+    "refuse": "it was refused",
+    "shadow": "nothing was done, as the bound only looks on",
+}
+
+
+def why_bound(record: rec.BoundReached) -> str:
+    did, used = _ACTIONS.get(record.action, record.action), f"{record.used:g} {record.limit}"
+    return f"It was beyond the bound {record.bound}: {used}, of {record.most:g}; {did}."
 
 
 def why_refused(refused: rec.Refused) -> str:

@@ -328,6 +328,36 @@ class PrefillLegEnded(_Record, frozen=True, kw_only=True, tag="prefill_leg"):
     duration_ms: float
 
 
+class BoundReached(_Record, frozen=True, kw_only=True, tag="bound"):
+    """A turn is beyond a bound of the operator's."""
+
+    turn: RequestId
+    session: SessionId | None
+    tenant: TenantId
+    agent: str
+    """Its agent type, as settings name it."""
+    bound: str
+    limit: str
+    """Which of its limits: `turns`, `tokens`, `cost`, `wall_s`, `repeats` or `same_calls`."""
+    used: float
+    """With this turn, as it is expected to be."""
+    most: float
+    action: str
+    """`warn`, `behind` or `refuse`; `shadow` if nothing is done."""
+
+
+class SessionStopped(_Record, frozen=True, kw_only=True, tag="session_stop"):
+    """An operator stopped a session: its turns are refused for a while."""
+
+    session: SessionId
+    tenant: TenantId
+    for_s: float
+    cancelled: int
+    """Turns that were waiting or running."""
+    by: str
+    """The beginning of the hash of the control key that asked for it; empty where none is needed."""
+
+
 class Refused(_Record, frozen=True, kw_only=True, tag="refusal"):
     turn: RequestId
     session: SessionId | None
@@ -367,6 +397,8 @@ Record = (
     | PrefixMoved
     | PrefilledAhead
     | PrefillLegEnded
+    | BoundReached
+    | SessionStopped
     | Refused
     | ReplicaChanged
 )

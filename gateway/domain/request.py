@@ -146,6 +146,11 @@ class NewItems(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Hashes of how its newest text begins and ends: programs begin or end all of theirs alike."""
     has_failed: bool = False
     """A tool's result says that it failed."""
+    called: int = 0
+    """Hash of what the newest answer calls for, without ids; 0 for nothing, and where repeats are not
+    counted."""
+    brought: int = 0
+    """The same, of these items."""
 
 
 NO_NEW_ITEMS: Final = NewItems()

@@ -50,3 +50,5 @@ class TurnTrace(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """Keys of what it stored at a replica, and which one that is."""
     runs_on: tuple[tuple[str, Target, bool], ...] = ()
     """What the operator's names of models mean for its session, and whether it fell back to that."""
+    stopped_for_s: float = 0.0
+    """For so long the session's turns are refused, as an operator said; set by who takes it over."""

@@ -39,6 +39,7 @@ from gateway.server.peers import Peers
 from gateway.server.prefill_legs import PrefillLegs
 from gateway.server.prefills import Prefills
 from gateway.server.reading import Reading
+from gateway.server.spending import Spending, SpentFile
 from gateway.server.state_file import StateFile
 from gateway.server.tasks import TaskGroup
 from gateway.server.tenants import CREDENTIAL_HEADERS, Tenants
@@ -52,6 +53,7 @@ from gateway.upstream.engine_watch import EngineWatch
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.replica import Replica
+from gateway.wire.facts import TRANSCRIPTS
 from gateway.wire.hashing import seed_hashes
 
 _log = logging.getLogger(__name__)
@@ -132,6 +134,7 @@ class Gateway:
         self._peers = self.observation.peers = self._open_peers(
             environ, fleet_secret, is_its_own=is_secret_its_own
         )
+        self._spending, self._spent_file = self._open_spending(self._peers)
         outbound = Outbound(config.hints, are_keys_required=tenants.are_keys_required)
         ahead = config.prefill_ahead
         self._prefills: Prefills | None = None
@@ -150,22 +153,41 @@ class Gateway:
             proxies=proxies if config.server.proxy_protocol else None,
             now=self._now,
         )
-        self._state_file: StateFile | None = None
-        if (path := config.server.state_path) is not None:
-            self._state_file = StateFile(
-                path if seat is None else own_path(path, seat.number),
-                coordinator.sessions.residence,
-                max_ids=config.state.max_state_ids,
-                others=paths_of_all(path),
-            )
-        elif config.tenants:
-            _log.info("server.state_path is not set: stored responses will be unknown after a restart")
+        self._state_file = self._open_state_file()
         self._is_retiring = self._is_handing_over = False
         self._hurry = asyncio.Event()
         """Set by a signal that ends the lame-duck phase."""
         self._stopping, self._ending = asyncio.Event(), asyncio.Event()
         self._control: web.AppRunner | None = None
         self.control_port = 0
+
+    def _open_state_file(self) -> StateFile | None:
+        config, seat = self._config, self._seat
+        if (path := config.server.state_path) is not None:
+            return StateFile(
+                path if seat is None else own_path(path, seat.number),
+                self.driver.coordinator.sessions.residence,
+                max_ids=config.state.max_state_ids,
+                others=paths_of_all(path),
+            )
+        if config.tenants:
+            _log.info("server.state_path is not set: stored responses will be unknown after a restart")
+        return None
+
+    def _open_spending(self, peers: Peers | None) -> tuple[Spending | None, SpentFile | None]:
+        bounds, spending, file = self.driver.coordinator.bounding.bounds, None, None
+        if any(each.counts_repeats for each in self._config.bounds):
+            TRANSCRIPTS.tells_steps = True
+        if bounds is None or not bounds.has_accounts:
+            return None, None
+        if peers is not None:
+            spending = Spending(bounds, lambda: peers.store, self._clock)
+            self.driver.on_spend = spending.spend
+        if (path := self._config.server.state_path) is not None:
+            path = f"{path}.spent"
+            own = path if self._seat is None else own_path(path, self._seat.number)
+            file = SpentFile(own, bounds, self.driver.send, others=paths_of_all(path))
+        return spending, file
 
     def _open_peers(
         self, environ: Mapping[str, str], secret: bytes | None, *, is_its_own: bool
@@ -224,6 +246,7 @@ class Gateway:
             prefills=self._prefills,
             legs=PrefillLegs.of(config, self.driver, self._replicas, self._health, outbound),
             peers=self._peers,
+            spending=self._spending,
         )
 
     def _open_mcp(self, environ: Mapping[str, str], local_faults: LocalFaults) -> McpProxy | None:
@@ -290,6 +313,8 @@ class Gateway:
             supervise(name, work)
         if self._state_file is not None:
             supervise("state file", self._state_file.run)
+        if self._spent_file is not None:
+            supervise("spent file", self._spent_file.run)
         supervise("client timeouts", self.listener.watch)
         supervise("upstream timeouts", self._sweep)
 
@@ -336,6 +361,8 @@ class Gateway:
         if self._prefills is not None:
             self._prefills.close()
         await self._tasks.cancel()
+        if self._spending is not None:
+            await self._spending.close()
         if self._peers is not None:
             await self._peers.close()
         await self._health.close()
@@ -349,6 +376,8 @@ class Gateway:
         self.driver.close()
         if self._state_file is not None:
             await self._state_file.close()
+        if self._spent_file is not None:
+            await self._spent_file.close()
         await self.observation.close()
         if self._recorder is not None:
             await asyncio.to_thread(self._recorder.close)

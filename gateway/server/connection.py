@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from gateway.domain.decision import Refusal, RefusalReason
+from gateway.domain.request import Protocol as WireProtocol
 from gateway.server.buffer_budget import BufferBudget
 from gateway.server.connection_states import State, Step, advance
 from gateway.server.door import Visitor
@@ -228,6 +229,15 @@ class ClientConnection(ResponseWriter):
         if self._run is not None:  # else `_serve` goes on
             self._run = None
             self._serve()
+
+    def refuse_instead(self, spoken: WireProtocol, refusal: Refusal) -> None:
+        """Ends the current request, whatever its handler waits for: it is refused, or cut if its answer has
+        begun."""
+        if self.state is not State.SERVING or self._run is None:
+            self.abort()
+            return
+        self.refuse(spoken, refusal)
+        self._run.cancel()
 
     def let_go_of_body(self) -> None:
         """The current request cannot be sent again: its body need not be held any more."""

@@ -4,16 +4,17 @@ import asyncio
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from msgspec import Meta
 
 from gateway.core import events as ev
 from gateway.dashboard.views import Views
 from gateway.domain.ids import RequestId, SessionId
-from gateway.server.control_access import ControlAccess
+from gateway.server.control_access import ControlAccess, key_hash
 from gateway.server.driver import Driver
 from gateway.server.events import Events
 from gateway.telemetry.metrics import Metrics
@@ -32,6 +33,17 @@ _PAGE_HEADERS: Final = {
 }
 
 
+_NAMED: Final = slice(7, 15)
+"""Of a key's hash: enough to tell who it was, and nothing to find a key by."""
+
+
+class Stopping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    for_s: Annotated[float, Meta(gt=0, le=30 * 86_400)] = 3600.0
+    """For so long the session's turns are refused."""
+    in_flight: Literal["cancel", "finish"] = "cancel"
+    """What becomes of turns that run."""
+
+
 class ControlPlane:
     def __init__(
         self,
@@ -44,9 +56,11 @@ class ControlPlane:
         is_retiring: Callable[[], bool],
         failing: Callable[[], list[str]],
         up_to_date: Callable[[], None],
+        tell_of_stop: Callable[[SessionId, float], None] | None = None,
     ) -> None:
         """`events`: None if no record is kept. `failing`: the background loops that fail, and what lacks for
-        connections. `up_to_date` sees to it that what is read tells all."""
+        connections. `up_to_date` sees to it that what is read tells all. `tell_of_stop`: tells the other
+        gateways, if there are some, for how long a session is stopped."""
         self._driver = driver
         self._metrics = Reused(metrics.render, max_age_s=_MAX_AGE_S)
         self._gauges = Reused(views.gauges, max_age_s=_MAX_AGE_S)
@@ -56,6 +70,7 @@ class ControlPlane:
         self._is_retiring = is_retiring
         self._failing = failing
         self._up_to_date = up_to_date
+        self._tell_of_stop = tell_of_stop
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[self._access.check, self._bring_up_to_date])
@@ -70,6 +85,7 @@ class ControlPlane:
                 web.get("/turnpike/turns/{id}", self._explain_turn),
                 web.get("/turnpike/graphs", self._get_graphs),
                 web.post("/turnpike/sessions/{id}/finish", self._finish_session),
+                web.post("/turnpike/sessions/{id}/stop", self._stop_session),
                 web.get("/metrics", self._get_metrics),
             ]
         )
@@ -135,6 +151,20 @@ class ControlPlane:
             return web.json_response({"error": "no such session"}, status=404)
         self._driver.send(ev.SessionFinished(session))
         return web.json_response({"session": session, "finished": True})
+
+    async def _stop_session(self, request: web.Request) -> web.Response:
+        session = SessionId(request.match_info["id"])
+        if self._driver.coordinator.sessions.sessions.get(session) is None:
+            return web.json_response({"error": "no such session"}, status=404)
+        try:
+            asked = msgspec.json.decode(await request.read() or b"{}", type=Stopping)
+        except msgspec.MsgspecError as error:
+            return web.json_response({"error": str(error)}, status=400)
+        by = key_hash(request)[_NAMED] if "Authorization" in request.headers else ""
+        self._driver.send(ev.SessionStopped(session, asked.for_s, asked.in_flight == "cancel", by))
+        if self._tell_of_stop is not None:
+            self._tell_of_stop(session, asked.for_s)
+        return web.json_response({"session": session, "stopped_for_s": asked.for_s})
 
     async def _get_metrics(self, _: web.Request) -> web.Response:
         return web.Response(

@@ -65,7 +65,10 @@ class ControlAccess:
                 )
             if is_write and known not in self._write:
                 return web.json_response({"error": "this key may only read"}, status=403)
-        return await handler(request)
+        response = await handler(request)
+        if not response.prepared and (not self._read or known in self._write):
+            response.headers["x-turnpike-may-act"] = "true"  # so that the dashboard offers what is possible
+        return response
 
 
 def is_own_host(header: str, names: Collection[str]) -> bool:

@@ -16,19 +16,23 @@ from typing import Final, TypeVar, get_args
 from gateway.core import events as ev
 from gateway.core.commands import (
     Action,
+    Cancel,
     Dispatch,
     Prefill,
     PrefillLeg,
     Publish,
     Refuse,
     SendHint,
+    Spend,
     StopPrefill,
 )
 from gateway.core.coordinator import Coordinator
 from gateway.core.lifecycle import LifecycleError
+from gateway.domain.decision import Refusal
 from gateway.domain.ids import ReplicaId, RequestId, TenantId
 from gateway.domain.records import Record
-from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
+from gateway.domain.request import Answer, Protocol, RequestFacts, ToolCall, Usage
+from gateway.domain.spending import Reserved
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.errors import UpstreamError
 from gateway.upstream.moments import Moment
@@ -66,6 +70,8 @@ class Driver:
         """To be set before the first request, if prompts may be computed ahead."""
         self.on_publish: Callable[[Publish], None] | None = None
         """To be set before the first request, if there are other gateways."""
+        self.on_spend: Callable[[Spend], None] | None = None
+        """To be set before the first request, if there are other gateways, and tenants have bounds."""
         self.on_call: Callable[[RequestId, ToolCall, bytes, int], None] | None = None
         """To be set before the first request, by who wants each tool call of a turn, with its arguments as
         they came, when they are complete, and how many other calls its answer began before it. Not told of
@@ -79,15 +85,20 @@ class Driver:
         self._timer_due_s = 0.0
 
     def open_ticket(
-        self, tenant: TenantId, facts: RequestFacts, *, only: ReplicaId | None = None
+        self,
+        tenant: TenantId,
+        facts: RequestFacts,
+        reserved: Reserved | None = None,
+        *,
+        only: ReplicaId | None = None,
     ) -> "Ticket":
-        """Tells the brain of a request. The ticket must be closed; it is a context manager. `only`: the one
-        replica that may run it."""
+        """Tells the brain of a request. The ticket must be closed; it is a context manager. `reserved`: what
+        the shared store has reserved for it; `only`: the one replica that may run it."""
         request = RequestId(f"r-{self._id_prefix}{next(self._numbers):x}")
         ticket = Ticket(self, request)
         self.tickets[request] = ticket
         try:
-            self.send(ev.RequestArrived(request, tenant, facts, only))
+            self.send(ev.RequestArrived(request, tenant, facts, only, reserved))
         except BaseException:
             del self.tickets[request]
             raise
@@ -124,6 +135,12 @@ class Driver:
         elif type(command) is Publish:
             if self.on_publish is not None:
                 self.on_publish(command)
+        elif type(command) is Spend:
+            if self.on_spend is not None:
+                self.on_spend(command)
+        elif type(command) is Cancel:
+            ticket = self.tickets[command.request]
+            self.call_soon(ticket.cancel, command.refusal)  # not on the spot: the brain is in the midst of it
         elif type(command) is SendHint:
             if self._send_hint is not None:
                 self._send_hint(command.replica, command.hint)
@@ -173,6 +190,8 @@ class Ticket:
         self.is_over = False
         self.began_s = 0.0
         """When the request was whole, for those of which it is measured how long they take to be sent on."""
+        self.on_cancel: Callable[[Protocol, Refusal], None] | None = None
+        """Ends the request, whatever it waits for."""
         self.seen: Callable[[], Answer] | None = None
         """What has been seen of the answer, for the case that the client leaves."""
 
@@ -184,7 +203,7 @@ class Ticket:
     ) -> None:
         if not self.is_over:
             self._end(ev.ClientLeft(self.request, self.seen() if self.seen is not None else None))
-        self.seen = None  # it refers to who refers to us
+        self.seen = self.on_cancel = None  # they refer to who refers to us
         self._driver.tickets.pop(self.request, None)
 
     async def decision(self) -> Dispatch | Refuse | PrefillLeg:
@@ -209,6 +228,12 @@ class Ticket:
         if self._waits is not None:
             # Not on the spot: the brain is in the midst of an event.
             self._driver.call_soon(self._waits.come)
+
+    def cancel(self, refusal: Refusal) -> None:
+        """The brain wants it to end."""
+        live = self._driver.coordinator.live.get(self.request)
+        if not self.is_over and self.on_cancel is not None and live is not None:
+            self.on_cancel(live.facts.protocol, refusal)
 
     def attempt_failed(
         self, error: UpstreamError, *, was_sent: bool, timed_out: bool = False, is_local: bool = False

@@ -34,6 +34,7 @@ from gateway.server.receipts import receipts
 from gateway.server.relay import Relay, Write, framing_of, pass_whole
 from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
+from gateway.server.spending import Spending
 from gateway.server.tasks import check_each
 from gateway.server.websockets import WebSockets
 from gateway.telemetry.counts import Spread
@@ -86,11 +87,13 @@ class Handlers:
         prefills: Prefills | None = None,
         legs: PrefillLegs | None = None,
         peers: Peers | None = None,
+        spending: Spending | None = None,
     ) -> None:
         """`traces`: None if nobody traces; `overhead`: what a request takes until it is sent on, of some;
         `prefills`: None if no
         prompt is ever computed ahead; `legs`: None if none is computed on one replica for another;
-        `peers`: None if this is the only gateway."""
+        `peers`: None if this is the only gateway; `spending`: None if the brain alone knows what tenants
+        use."""
         self._driver = driver
         self._replicas = replicas
         self._health = health
@@ -104,6 +107,7 @@ class Handlers:
         self._prefills = prefills
         self._legs = legs
         self._peers = peers
+        self._spending = spending
         self._served = 0
         self._holding = holding
         self._relays: dict[Relay, Replica] = {}
@@ -168,8 +172,11 @@ class Handlers:
             if refusal is not None:
                 client.refuse(endpoint.protocol, refusal)
                 return
-        with self._driver.open_ticket(visitor.tenant.id, facts) as ticket:
+        spending = self._spending
+        reserved = await spending.reserve(visitor.tenant.id, facts) if spending is not None else None
+        with self._driver.open_ticket(visitor.tenant.id, facts, reserved) as ticket:
             ticket.began_s = began_s
+            ticket.on_cancel = client.refuse_instead
             if self._traces is not None and (traceparent := request.head.facts.traceparent):
                 self._traces.arrived(ticket.request, traceparent)
             attempt = await self._reach(ticket, client, request, facts)

@@ -199,6 +199,7 @@ class Observation:
             is_retiring=is_retiring,
             failing=self._failing,
             up_to_date=self._handover.flush,
+            tell_of_stop=self.peers.directory.stopped if self.peers is not None else None,
         )
 
     async def close(self) -> None:

@@ -131,6 +131,11 @@ class Peers:
         self._idle_s = config.sessions.idle_s
         self._with_quotas = [TenantId(each.name) for each in config.tenants if each.quota.is_limited]
 
+    @property
+    def store(self) -> Store:
+        """There after `open`."""
+        return self._store
+
     async def open(self, clients: Listener) -> None:
         """Listens for peers, too. Raises OSError if the address cannot be bound."""
         self._store = await open_shared(self._config, self._environ, self._now)

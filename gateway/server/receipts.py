@@ -23,6 +23,8 @@ def receipts(decision: Dispatch | Refuse) -> bytes:
         reason = decision.placement.reason._value_
     else:
         where, reason = "", decision.refusal.reason._value_
+    if decision.bound is not None:
+        where += f"x-turnpike-bound: {decision.bound}\r\n"
     return (
         f"x-turnpike-request: {decision.request}\r\n{known}x-turnpike-source: {source}\r\n{where}"
         f"x-turnpike-queue-ms: {decision.waited_s * 1e3:.1f}\r\nx-turnpike-reason: {reason}\r\n"

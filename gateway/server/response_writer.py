@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.domain.decision import Refusal
 from gateway.domain.request import Protocol
-from gateway.errors import error_body, http_status
+from gateway.errors import error_body, http_status, is_final
 from gateway.server.connection_states import ConnectionStateError, State, Step, advance
 from gateway.server.request_parser import HttpRequest
 
@@ -127,6 +127,8 @@ class ResponseWriter(asyncio.Protocol):
         `request_id`: of JSON-RPC, if the request is one."""
         if refusal.retry_after_s is not None:
             lines += b"Retry-After: %d\r\n" % refusal.retry_after_s
+        if is_final(refusal.reason):  # what OpenAI's and Anthropic's SDKs obey before any status
+            lines += b"x-should-retry: false\r\n"
         status = http_status(refusal.reason)
         if status == 401:
             lines += b"WWW-Authenticate: Bearer\r\n"

@@ -81,14 +81,19 @@ class StateFile:
                 raise
 
     def _write_anew(self, homes: list[tuple[StateKey, ReplicaId]]) -> None:
-        beside = self._path.with_name(self._path.name + ".new")
-        beside.unlink(missing_ok=True)
-        with _open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
-            file.writelines(_line(*home) for home in homes)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self._path)
+        write_anew(self._path, (_line(*home) for home in homes))
         self._lines = len(homes)
+
+
+def write_anew(path: Path, lines: Iterable[bytes]) -> None:
+    """In one step: whoever reads meets the old file or the new one, whole. Only its owner may read it."""
+    beside = path.with_name(path.name + ".new")
+    beside.unlink(missing_ok=True)
+    with _open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
+        file.writelines(lines)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
 
 
 def _read(path: Path) -> list[tuple[StateKey, ReplicaId]]:

@@ -209,6 +209,7 @@ class WebSocket:
         while self._turns.running >= _MOST_AT_ONCE:
             await self._more()
         ticket = means.driver.open_ticket(self._tenant, facts, only=self.replica.id)
+        ticket.on_cancel = lambda *_: self._client.abort()
         try:
             decision = await decision_of(ticket, means, self._keep_alive)
         except BaseException:

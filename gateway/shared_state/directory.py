@@ -156,7 +156,12 @@ class Directory:
         keys = [_turn_key(tenant, turn) for turn in dict.fromkeys(turns)]
         values = await self._store.find(keys[:_MAX_ADOPTED])
         traces = [trace for value in values if value is not None and (trace := _read(value)) is not None]
-        return _of_one_session([trace for trace in traces if trace.tenant == tenant], facts.explicit)
+        ours = _of_one_session([trace for trace in traces if trace.tenant == tenant], facts.explicit)
+        if ours:
+            stops = await self._store.find([_stop_key(trace.session) for trace in ours])
+            for trace, stop in zip(ours, stops, strict=True):
+                trace.stopped_for_s = float(stop) if stop is not None else 0.0
+        return ours
 
     async def _heir(self, tenant: TenantId, session: SessionId, heir: str) -> str:
         """Who has a session whose gateway is gone: `heir`, but if one that lives was named before."""
@@ -181,6 +186,10 @@ class Directory:
         if self._peers[home].is_busy and stated is None and not has_quota:
             return HERE
         return Place(home)
+
+    def stopped(self, session: SessionId, for_s: float) -> None:
+        """An operator stopped a session of ours: whoever takes it over is to know."""
+        self._store.publish([Entry(_stop_key(session), b"%f" % for_s, for_s)])
 
     def publish(self, command: Publish) -> None:
         """Takes effect for the others within milliseconds; nobody waits for it.
@@ -226,6 +235,10 @@ def _of_one_session(traces: Sequence[TurnTrace], stated: ExplicitId | None) -> l
 
 def name_key(name: int) -> bytes:
     return b"n:" + name.to_bytes(8, "big")
+
+
+def _stop_key(session: SessionId) -> bytes:
+    return b"s:" + session.encode("ascii")
 
 
 def _heir_key(tenant: TenantId, session: SessionId) -> bytes:

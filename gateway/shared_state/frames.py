@@ -35,11 +35,18 @@ class WriteAll(msgspec.Struct, frozen=True, array_like=True, tag=8):
     entries: list[Entry]
 
 
+class Add(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    key: bytes
+    more: list[float]
+    least: list[float]
+    ttl_s: float
+
+
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag=9):
     pass
 
 
-Request = Find | Claim | Exchange | WriteAll | Ping
+Request = Find | Claim | Exchange | Add | WriteAll | Ping
 
 OK: Final = 0
 REFUSED: Final = 1

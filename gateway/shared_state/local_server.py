@@ -156,6 +156,8 @@ class _Connection(asyncio.Protocol):
                 return tables.claim(key, value, ttl_s)
             case frames.Exchange(origin, gauges, ttl_s):
                 return tables.exchange(origin, gauges, ttl_s)
+            case frames.Add(key, more, least, ttl_s):
+                return tables.add(key, more, least, ttl_s)
             case frames.WriteAll(entries):
                 for entry in entries:
                     tables.write(entry)

@@ -34,6 +34,11 @@ class LocalStore(RemoteStore):
     async def _exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
         return await self._ask(frames.Exchange(origin, gauges, ttl_s), _gauges)
 
+    async def _add(
+        self, key: bytes, more: Sequence[float], least: Sequence[float], ttl_s: float
+    ) -> list[float]:
+        return await self._ask(frames.Add(key, list(more), list(least), ttl_s), _row)
+
     async def _write(self, batch: Sequence[Entry]) -> int:
         await self._ask(frames.WriteAll(list(batch)), _nothing)
         return 0
@@ -112,5 +117,6 @@ _encode = msgspec.msgpack.encode
 _found: "msgspec.msgpack.Decoder[list[bytes | None]]" = msgspec.msgpack.Decoder(list[bytes | None])
 _value: "msgspec.msgpack.Decoder[bytes]" = msgspec.msgpack.Decoder(bytes)
 _gauges: "msgspec.msgpack.Decoder[dict[str, bytes]]" = msgspec.msgpack.Decoder(dict[str, bytes])
+_row: "msgspec.msgpack.Decoder[list[float]]" = msgspec.msgpack.Decoder(list[float])
 _nothing: "msgspec.msgpack.Decoder[None]" = msgspec.msgpack.Decoder(type(None))
 _text: "msgspec.msgpack.Decoder[str]" = msgspec.msgpack.Decoder(str)

@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
 
+import msgspec
+
 from gateway.shared_state.protocol import Counters, Entry, StoreUnavailable, check_value
 
 MAX_ENTRIES: Final = 1_000_000
-"""Of each kind: entries, origins."""
+"""Of each kind: entries, origins, rows of numbers."""
 
 
 class _Lapsing:
@@ -56,14 +58,15 @@ class Tables:
         self._clock = clock
         self._entries = _Lapsing(max_entries)
         self._gauges = _Lapsing(max_entries)
+        self._rows = _Lapsing(max_entries)
 
     def __len__(self) -> int:
-        return len(self._entries) + len(self._gauges)
+        return len(self._entries) + len(self._gauges) + len(self._rows)
 
     @property
     def pushed_out(self) -> int:
         """How many were dropped before they lapsed because there were too many."""
-        return self._entries.pushed_out + self._gauges.pushed_out
+        return self._entries.pushed_out + self._gauges.pushed_out + self._rows.pushed_out
 
     def find(self, keys: Sequence[bytes]) -> list[bytes | None]:
         now = self._clock()
@@ -85,6 +88,15 @@ class Tables:
         else:
             check_value(entry.key, entry.value, entry.ttl_s)
             self._entries.put(entry.key, entry.value, now + entry.ttl_s, now)
+
+    def add(self, key: bytes, more: Sequence[float], least: Sequence[float], ttl_s: float) -> list[float]:
+        check_value(key, None, ttl_s)
+        now = self._clock()
+        there = self._rows.get(key, now)
+        row: list[float] = msgspec.json.decode(there) if there is not None else list(least)
+        row = [one + other for one, other in zip(row, more, strict=True)]
+        self._rows.put(key, msgspec.json.encode(row), now + ttl_s, now)
+        return row
 
     def exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
         check_value(b"", gauges, ttl_s)
@@ -122,6 +134,12 @@ class MemoryStore:
         others = self.tables.exchange(origin, gauges, ttl_s)
         self.counters.bytes_received += sum(map(len, others.values()))
         return others
+
+    async def add(
+        self, key: bytes, more: Sequence[float], least: Sequence[float], ttl_s: float
+    ) -> list[float]:
+        self._called(len(key))
+        return self.tables.add(key, more, least, ttl_s)
 
     async def flush(self) -> None:
         """Nothing waits here."""

@@ -79,6 +79,12 @@ class Store(Protocol):
     async def exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
         """Puts this origin's gauges, and returns those of all others that have not lapsed."""
 
+    async def add(
+        self, key: bytes, more: Sequence[float], least: Sequence[float], ttl_s: float
+    ) -> list[float]:
+        """Adds to a row of numbers, and returns what stands there afterwards. Where there is none, it begins
+        with `least`. A call that failed may have added."""
+
     async def flush(self) -> None:
         """Returns once nothing waits to be written behind; at once while the store is down."""
 

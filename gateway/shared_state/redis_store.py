@@ -1,8 +1,8 @@
 """The store in Redis (or Valkey), alone or as a cluster.
 
 Every key begins with `turnpike:1:`, where 1 is the version of the format, then its kind, then the caller's:
-`e:` entries, `g` the gauges of all origins. Each step touches one key, and so one slot of a cluster. Values
-begin with the byte 1; with another one they read as absent.
+`e:` entries, `n:` rows of numbers, `g` the gauges of all origins. Each step touches one key, and so one slot
+of a cluster. Values begin with the byte 1; with another one they read as absent.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ CONNECTIONS: Final = 8
 
 _ENTRY = PREFIX + b"e:"
 _GAUGES = PREFIX + b"g"
+_ROW = PREFIX + b"n:"
 
 
 class _Script:
@@ -40,7 +41,7 @@ class _Script:
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
-_CLAIM, _EXCHANGE = map(_Script, ["claim", "exchange"])
+_CLAIM, _EXCHANGE, _ADD = map(_Script, ["claim", "exchange", "add"])
 
 _Command = tuple[Any, ...]
 _Execute = Callable[..., Awaitable[Any]]
@@ -100,6 +101,12 @@ class RedisStore(RemoteStore):
     async def _exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
         others = await self._run(_EXCHANGE, _GAUGES, origin, gauges, _ms(ttl_s))
         return {name.decode(): theirs for name, theirs in zip(others[::2], others[1::2], strict=True)}
+
+    async def _add(
+        self, key: bytes, more: Sequence[float], least: Sequence[float], ttl_s: float
+    ) -> list[float]:
+        row = await self._run(_ADD, _ROW + key, _ms(ttl_s), *map(repr, (*more, *least)))
+        return [float(each) for each in row]
 
     async def _write(self, batch: Sequence[Entry]) -> int:
         results = await self._do_all([_command(entry) for entry in batch])

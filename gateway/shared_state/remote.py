@@ -92,6 +92,12 @@ class RemoteStore(ABC):
         self.counters.bytes_received += sum(map(len, others.values()))
         return others
 
+    async def add(
+        self, key: bytes, more: Sequence[float], least: Sequence[float], ttl_s: float
+    ) -> list[float]:
+        check_value(key, None, ttl_s)
+        return await self._bounded(self._add(key, more, least, ttl_s), len(key) + 8 * len(more))
+
     async def flush(self) -> None:
         while (self._waiting or self._writer is not None) and self.is_up:
             if self._writer is None:
@@ -124,6 +130,11 @@ class RemoteStore(ABC):
 
     @abstractmethod
     async def _exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]: ...
+
+    @abstractmethod
+    async def _add(
+        self, key: bytes, more: Sequence[float], least: Sequence[float], ttl_s: float
+    ) -> list[float]: ...
 
     @abstractmethod
     async def _write(self, batch: Sequence[Entry]) -> int:

@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from gateway.core import events as ev
 from gateway.core.commands import (
+    Cancel,
     Command,
     Dispatch,
     Prefill,
@@ -20,6 +21,7 @@ from gateway.core.commands import (
     Publish,
     Refuse,
     SendHint,
+    Spend,
     StopPrefill,
 )
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
@@ -226,7 +228,7 @@ class Driver:
             self._kernel.after(0.0, self._stop_prefill, command.turn)
         elif isinstance(command, PrefillLeg):  # simulated engines hand nothing over
             self._kernel.after(0.0, self.send, ev.PrefillLegEnded(command.request, None))
-        elif self._on_record is not None and not isinstance(command, Publish):
+        elif self._on_record is not None and not isinstance(command, Publish | Spend | Cancel):
             self._on_record(command)
 
     def _dispatch(self, command: Dispatch) -> None:

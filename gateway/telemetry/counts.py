@@ -65,6 +65,8 @@ class Counts:
         self._models: Counter[tuple[str, str, str]] = Counter()
         self._ends: Counter[tuple[ReplicaId, str]] = Counter()
         self._refusals: Counter[RefusalReason] = Counter()
+        self._bounds: Counter[tuple[str, str, str]] = Counter()
+        self._stops = 0
         self._malformed: Counter[str] = Counter()
         self._tokens: Counter[tuple[ReplicaId, str]] = Counter()
         self._session_ends: Counter[str] = Counter()
@@ -99,6 +101,8 @@ class Counts:
             rec.PrefilledAhead: self._count_ahead,
             rec.PrefillLegEnded: lambda each: self._legs.update([(r.replica, r.outcome) for r in each]),
             rec.Refused: lambda each: self._refusals.update([record.reason for record in each]),
+            rec.BoundReached: lambda each: self._bounds.update([(r.bound, r.limit, r.action) for r in each]),
+            rec.SessionStopped: self._count_stops,
             rec.WindowUpdated: lambda each: self._window_updates.update([(r.pool, r.reason) for r in each]),
             rec.ReplicaChanged: self._count_replica_changes,
         }
@@ -128,6 +132,13 @@ class Counts:
             "attempts", "Requests sent to a replica, by how they ended", ["replica", "outcome"], self._ends
         )
         yield _counter("refusals", "Requests the gateway refused", ["reason"], self._refusals)
+        yield _counter(
+            "bounds",
+            "Turns that were beyond a bound, by what was done",
+            ["bound", "limit", "action"],
+            self._bounds,
+        )
+        yield CounterMetricFamily("turnpike_sessions_stopped", "Sessions that operators stopped", self._stops)
         yield _counter("tokens", "Tokens as backends reported them", ["replica", "kind"], self._tokens)
         yield _counter(
             "malformed_claims",
@@ -207,6 +218,9 @@ class Counts:
                 del table[key]
         self._first_token.pop(replica, None)
         self._durations.pop(replica, None)
+
+    def _count_stops(self, records: list[rec.SessionStopped]) -> None:
+        self._stops += len(records)
 
     def _count_ahead(self, records: list[rec.PrefilledAhead]) -> None:
         self._ahead.update([record.outcome for record in records])

@@ -19,7 +19,7 @@ from msgspec import inspect
 from gateway.config import Config
 from gateway.config.tenants import TenantConfig
 from gateway.config.upstream import KvEventsConfig, ReplicaConfig
-from gateway.core.commands import Command, Dispatch, Publish, Refuse
+from gateway.core.commands import Command, Dispatch, Publish, Refuse, Spend
 from gateway.core.events import Event
 from gateway.domain.ids import SessionId
 from gateway.wire.hashed_words import hash_words, words_of_hashes
@@ -88,7 +88,7 @@ def decode_event(line: bytes) -> Event:
 def encode_answer(commands: list[Command]) -> tuple[bytes, bytes]:
     """What is to be done, and the records: two lists. What other gateways are told decides nothing."""
     done = [command for command in commands if isinstance(command, Dispatch | Refuse)]
-    told = [command for command in commands if not isinstance(command, Dispatch | Refuse | Publish)]
+    told = [command for command in commands if not isinstance(command, Dispatch | Refuse | Publish | Spend)]
     return _encoder.encode(done), _encoder.encode(told)
 
 

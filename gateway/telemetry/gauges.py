@@ -1,10 +1,11 @@
 """How things are, as Prometheus gauges (pure).
 
 Invariants: of tenants at most `MAX_TENANTS` have a label of their own, those with most in the pools; the
-others are counted together.
+others are counted together. Of bounds the `MAX_TENANTS` nearest to their end have one.
 """
 
 from collections.abc import Iterable, Iterator
+from heapq import nlargest
 from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -28,6 +29,10 @@ def gauge_families(now: Gauges) -> Iterator[Metric]:
     yield from _replicas(now)
     yield from _pools(now)
     yield from _tenants(now.tenants)
+    used = _labelled("bound_used_ratio", "Share of a day's or month's bound used", ["bound", "tenant"])
+    for view in nlargest(MAX_TENANTS, now.bounds, key=lambda each: each.used):
+        used.add_metric([view.bound, view.tenant], view.used)
+    yield used
 
 
 def _replicas(now: Gauges) -> Iterator[Metric]:

@@ -82,11 +82,11 @@ _ASIDE: Final = Item(ASIDE, 0, 0)
 
 def read_item(raw: Raw) -> Item:
     """What an item says. Never raises: what cannot be read is nothing."""
-    if len(memoryview(raw)) > MAX_STRUCTURE and _is_large(raw):
+    if len(memoryview(raw)) > MAX_STRUCTURE and is_large(raw):
         return _outline(raw)
     try:
         content = _DECODER.decode(raw)
-        kind, texts, calls, ids = _understand(content)
+        kind, texts, calls, ids = understand(content)
         if kind in (ASIDE, NOTHING):
             return _ASIDE if kind == ASIDE else _NO_ITEM
         found = _item(kind, texts, calls, ids)
@@ -109,7 +109,8 @@ class _Outline(msgspec.Struct):
 _OUTLINE: Final = msgspec.json.Decoder(_Outline)
 
 
-def _is_large(raw: Raw) -> bool:
+def is_large(raw: Raw) -> bool:
+    """Whether it is known by its bytes alone."""
     size = len(memoryview(raw))
     return size > MAX_STRUCTURE and (size > _MAX_BYTES or structure_of(bytes(raw)) > MAX_STRUCTURE)
 
@@ -120,7 +121,7 @@ def _outline(raw: Raw) -> Item:
     if outline is None:
         return _NO_ITEM
     fields = {name: read_text(getattr(outline, name)) for name in _Outline.__struct_fields__}
-    kind, _, _, ids = _understand(fields)
+    kind, _, _, ids = understand(fields)
     if kind in (ASIDE, NOTHING):
         return _ASIDE if kind == ASIDE else _NO_ITEM
     return Item(kind, hash((kind, digest(raw))), 0, False, _known_ids(ids))
@@ -196,17 +197,17 @@ def without_thought(text: str) -> str:
 def read_texts(raw: Raw | bytes) -> list[str]:
     """The texts of an item, without tool results: what a person or a program wrote; the newest
     `MAX_TEXTS`."""
-    if isinstance(raw, Raw) and _is_large(raw):
+    if isinstance(raw, Raw) and is_large(raw):
         return []
     try:
         content = _DECODER.decode(raw)
     except UNREADABLE:
         return []
-    kind, texts, _, _ = _understand(content)
+    kind, texts, _, _ = understand(content)
     return texts[-MAX_TEXTS:] if kind in (USER, ASSISTANT, SYSTEM) else []
 
 
-def _understand(item: Any) -> tuple[int, list[str], list[Any], list[Any]]:
+def understand(item: Any) -> tuple[int, list[str], list[Any], list[Any]]:
     """Kind, texts, the calls and results as plain values, and their ids."""
     if type(item) is not dict:  # `isinstance` costs a call, and what was decoded is of no other type
         return NOTHING, [], [], []

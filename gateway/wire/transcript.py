@@ -20,6 +20,7 @@ from gateway.wire.echoes import MAX_ITEMS, NO_ECHOES, Echoes, read_echoes, read_
 from gateway.wire.hashing import digest, digest_all
 from gateway.wire.items import ASIDE, ASSISTANT, SYSTEM, TOOL, USER, Item, read_item, user_item
 from gateway.wire.memory import Memory
+from gateway.wire.repeats import read_step
 from gateway.wire.slices import finish
 from gateway.wire.wording import InputWords, Marked, RequestWords
 
@@ -71,6 +72,8 @@ class TranscriptReader:
         self._checkpoints: Memory[_Checkpoint] = Memory(max_known)
         self._agents: Memory[tuple[int, int]] = Memory(max_known)
         self._marked = Marked()
+        self.tells_steps = False
+        """Whether repeats are counted: `NewItems.called` costs another look at the newest items."""
 
     def read(self, fields: RequestBody, items: Sequence[Raw]) -> tuple[Transcript, Echoes]:
         return finish(self.reading(fields, items))
@@ -132,8 +135,17 @@ class TranscriptReader:
         return self._item(raws[at], items[at]).kind in (ASSISTANT, ASIDE)
 
     def _new(self, items: Sequence[Raw], raws: Sequence[int], news: range) -> NewItems:
-        places = reversed(news[-_MAX_NEW:])
-        return read_new((len(memoryview(items[at])), self._item(raws[at], items[at])) for at in places)
+        places = news[-_MAX_NEW:]
+        read = self._item
+        new = read_new((len(memoryview(items[at])), read(raws[at], items[at])) for at in reversed(places))
+        if not self.tells_steps or not news:
+            return new
+        start = news.start
+        while start > max(0, news.start - MAX_ITEMS) and self._is_models(items, raws, start - 1):
+            start -= 1
+        answer = (items[at] for at in range(start, news.start))
+        called, brought = read_step(answer, (items[at] for at in places))
+        return NewItems(new.size, new.looks, new.has_failed, called, brought)
 
     def _resume(self, items: Sequence[Raw], raws: Sequence[int]) -> Generator[None, None, _Checkpoint]:
         """The whole conversation, from the newest checkpoint on."""

@@ -36,6 +36,9 @@ SNAPSHOT_SESSION = {
 SNAPSHOT = {"at_s": 2.0, "session_count": 1, "running": 0, "waiting": 0, "active_tools": 1}
 
 
+posted: list[tuple[str, dict[str, object]]] = []
+
+
 @pytest.fixture
 def control():
     """A control listener that tells of one brain."""
@@ -53,14 +56,49 @@ def control():
             self.end_headers()
             self.wfile.write(body if is_known else b"no JSON")
 
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            posted.append((self.path, json.loads(body)))
+            session = self.path.split("/")[3]
+            is_known = session == "s-1"
+            told = {"session": session, "stopped_for_s": 60.0} if is_known else {"error": "no such session"}
+            self.send_response(200 if is_known else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps(told).encode())
+
         def log_message(self, *_) -> None:
             pass
 
+    posted.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
+
+
+def test_a_session_is_stopped_or_finished(control, capsys):
+    assert main(["sessions", "stop", "s-1", "--for", "60", "--control", control]) == 0
+    assert main(["sessions", "stop", "s-1", "--let-finish", "--control", control, "--json"]) == 0
+    assert main(["sessions", "finish", "s-1", "--control", control]) == 0
+    assert posted == [
+        ("/turnpike/sessions/s-1/stop", {"for_s": 60.0, "in_flight": "cancel"}),
+        ("/turnpike/sessions/s-1/stop", {"for_s": 3600.0, "in_flight": "finish"}),
+        ("/turnpike/sessions/s-1/finish", {}),
+    ]
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == "s-1 is stopped for 60 s" and third == "s-1 is over"
+    assert json.loads(second)["session"] == "s-1"
+
+
+def test_who_is_to_be_stopped_must_be_said_and_known(control, capsys):
+    assert main(["sessions", "stop", "--control", control]) != 0
+    assert "which session?" in capsys.readouterr().err
+    assert main(["sessions", "stop", "../../x", "--control", control]) != 0
+    assert posted == [("/turnpike/sessions/..%2F..%2Fx/stop", {"for_s": 3600.0, "in_flight": "cancel"})]
+    assert "no such session" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["sessions", "pause", "s-1"])
 
 
 def test_sessions_are_listed(control, capsys):

@@ -10,7 +10,17 @@ from gateway.domain import records as rec
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Usage
-from tests.core.playbook import Playbook, arrived, failed, finished, first_token, left, started, stated
+from tests.core.playbook import (
+    Playbook,
+    arrived,
+    at_once,
+    failed,
+    finished,
+    first_token,
+    left,
+    started,
+    stated,
+)
 
 
 def explain(play: Playbook, turn: str):
@@ -169,3 +179,16 @@ def test_who_left_while_it_waited():
     assert (
         told.why[0].startswith("It waited 3000 ms") and told.why[1] == "Its client went away while it waited."
     )
+
+
+def test_a_turn_beyond_a_bound_says_which():
+    play = Playbook(bounds=[{"name": "short", "turns": 1, "action": "warn"}])
+    for request in ("r1", "r2"):
+        play >> arrived(request, explicit=stated("x"))
+        play.take()
+        play >> at_once(request)
+    explainer = Explainer(RequestId("r2"))
+    explainer.read(play.records[::-1])
+    found = explainer.explanation()
+    assert found is not None
+    assert "It was beyond the bound short: 2 turns, of 1; its client was told so." in found.why

@@ -100,6 +100,49 @@ async def test_a_turn_is_shown_while_it_runs_and_explained_afterwards(page: Page
     assert "turn 2" in await page.run("document.querySelector('.row .sr').textContent")
 
 
+DIALOG = "document.getElementById('stop-dialog')"
+
+
+async def test_a_session_is_stopped_by_keyboard_once_it_is_confirmed(page: Page, bench: Bench):
+    await page.open(url_of(bench))
+    await page.until(LIVE)
+    await bench.ask(request())
+    await page.until(ROWS, holds=lambda rows: len(rows) == 1)
+    await page.until(SKIP_TO_ROWS)
+    await page.press("x")
+    await page.until(f"{DIALOG}.open")
+    assert await page.run("document.activeElement.textContent") == "Keep it running"
+    await page.press("Enter")
+    await page.until(f"!{DIALOG}.open")
+    assert not bench.brain.bounding.is_on, "nothing was done"
+    await page.press("x")
+    await page.until(f"{DIALOG}.open")
+    await page.press("Tab", "Enter")
+    await page.until("document.getElementById('said').textContent", holds=lambda said: "is stopped" in said)
+    (session,) = bench.brain.sessions.sessions.newest_first()
+    assert bench.brain.bounding.is_stopped(session.id)
+    assert await page.run("document.activeElement.matches('#rows .row')"), "the keyboard is where it was"
+
+
+async def test_who_may_only_look_is_not_offered_to_stop(page: Page):
+    keyed = Bench()
+    await keyed.start(server={"control_read_key_hashes": [KEY_HASH]})
+    try:
+        await keyed.ask(request())
+        await page.open(url_of(keyed).replace("://", "://any:P%40ssw0rd@"))
+        if await page.run("document.getElementById('key-dialog')?.open ?? false"):
+            await page.press(*"P@ssw0rd", "Enter")
+        await page.until(LIVE)
+        await page.until(ROWS, holds=lambda rows: len(rows) == 1)
+        await page.until(SKIP_TO_ROWS)
+        await page.press("x")
+        assert await page.run(f"{DIALOG}.open") is False
+        assert await page.run("getComputedStyle(document.querySelector('.row .stop')).visibility") == "hidden"
+        page.complaints.clear()  # the browser tells of the 401
+    finally:
+        await keyed.finish()
+
+
 async def test_the_page_needs_no_more_than_its_key(page: Page):
     """The browser sends it, or the page does; either way everything that the page shows is there."""
     keyed = Bench()

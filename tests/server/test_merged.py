@@ -94,7 +94,8 @@ def snapshot(**values):
     return {
         "at_s": 5.0, "began_s": 1.0, "seq": 7, "version": "1", "session_count": 1,
         "waiting_by": {"reactive": 1},
-        "replicas": views, "pools": [row], "tenants": [tenant], "sessions": [], **values,
+        "replicas": views, "pools": [row], "tenants": [tenant], "sessions": [],
+        "bounds": [{"bound": "b", "tenant": "t", "used": 0.2}], **values,
     }  # fmt: skip
 
 
@@ -103,6 +104,7 @@ def test_snapshots_become_one():
     other = snapshot(
         at_s=6.0,
         waiting_by={"none": 2},
+        bounds=[{"bound": "b", "tenant": "t", "used": 0.3}],
         replicas=msgspec.to_builtins([replica(is_up=False, kv_used=0.3)]),
         sessions=[{"id": "both", "last_seen_s": 4.0}, {"id": "b", "last_seen_s": 3.0}],
         pools=[{**snapshot()["pools"][0], "gpu_pressure": 0.9, "updates": [{"at_s": 0.5}]}],
@@ -115,6 +117,7 @@ def test_snapshots_become_one():
     (pool,) = told["pools"]
     assert (pool["window"], pool["admitted"], pool["gpu_pressure"]) == (8.0, 4, 0.9)
     assert [each["at_s"] for each in pool["updates"]] == [0.5, 1.0]
+    assert told["bounds"] == [{"bound": "b", "tenant": "t", "used": 0.3}], "each knows the sum"
     assert told["tenants"][0]["admitted"] == 2 and told["tenants"][0]["entitlement"] == 1.0
     assert [(each["id"], each["last_seen_s"]) for each in told["sessions"]] == [
         ("both", 4.0), ("b", 3.0), ("a", 1.0)

@@ -244,6 +244,10 @@ class GatewayProcess:
         answered = await self._ask(post(body, f"/turnpike/replicas/{replica}/drain".encode()))
         assert answered.status == 200, answered.body
 
+    async def post(self, path: str, body: dict[str, Any]) -> int:
+        """To its control listener; the status."""
+        return (await self._ask(post(json.dumps(body).encode(), path.encode()))).status
+
     async def snapshot(self) -> Any:
         return (await self._control(b"/turnpike/snapshot")).json()
 

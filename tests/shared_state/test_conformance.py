@@ -120,3 +120,24 @@ async def test_a_closed_store_has_written_everything_and_does_no_more(store, ope
         await store.find([b"0"])
     store.publish([Entry(b"a", b"1", 60.0)])
     assert store.counters.dropped_writes == 1
+
+
+async def test_rows_are_added_to_in_one_step(store, open_another):
+    other = await open_another()
+    sums = await asyncio.gather(
+        *[[store, other][number % 2].add(b"row", [1.0, 0.25], [0.0, 0.0], 60.0) for number in range(40)]
+    )
+    assert sorted(each[0] for each in sums) == [float(number) for number in range(1, 41)]
+    assert await store.add(b"row", [-0.5, 0.0], [9.0, 9.0], 60.0) == [39.5, 10.0]
+
+
+async def test_a_row_that_is_not_there_begins_with_what_is_known(store):
+    assert await store.add(b"new", [1.0, -1.0], [41.0, 0.5], 60.0) == [42.0, -0.5]
+    assert await store.add(b"new", [1e-9, 1e15], [7.0, 7.0], 60.0) == pytest.approx([42.0, 1e15])
+
+
+async def test_rows_lapse_and_are_no_entries(store):
+    await store.add(b"a", [1.0], [0.0], 0.05)
+    assert await store.find([b"a"]) == [None]
+    await asyncio.sleep(0.06)
+    assert await store.add(b"a", [1.0], [0.0], 60.0) == [1.0]

@@ -26,6 +26,27 @@ export function askForKey(control, onKey) {
   input.focus();
 }
 
+/** Asks whether to stop a session; `onStop({ isCancelled })` if so: whether what runs is to be cancelled. */
+export function askToStop(session, onStop) {
+  const dialog = el("stop-dialog");
+  if (dialog.open) return;
+  const letFinish = h("input", { type: "checkbox", id: "stop-later" });
+  const no = h("button", { type: "button", autofocus: true }, "Keep it running");
+  const form = h("form", { method: "dialog" },
+    h("h2", { id: "stop-title" }, "Stop this session?"),
+    h("p", { id: "stop-does" }, h("code", {}, session.id), " of ", session.tenant, ". For an hour its turns are refused; its client is told so."),
+    h("p", {}, letFinish, " ", h("label", { for: "stop-later" }, "Let what runs now finish")),
+    h("div", { className: "dialog-end" }, no, h("button", { type: "submit", className: "main" }, "Stop the session")));
+  no.addEventListener("click", () => dialog.close());
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    dialog.close();
+    onStop({ isCancelled: !letFinish.checked });
+  });
+  dialog.replaceChildren(form);
+  dialog.showModal();
+}
+
 export function showKeys() {
   const dialog = el("keys-dialog");
   const close = h("button", { type: "submit", className: "main" }, "Close");

@@ -2,7 +2,7 @@
 
 import { showCounters } from "./counters.js";
 import { DetailPanel } from "./detail.js";
-import { askForKey, showKeys } from "./dialogs.js";
+import { askForKey, askToStop, showKeys } from "./dialogs.js";
 import { clock, duration, el, h, setText, show } from "./dom.js";
 import { FleetPanel } from "./fleet.js";
 import { GraphsView } from "./graphs.js";
@@ -110,6 +110,9 @@ const waterfall = new Waterfall(model, timeline, {
     detail.open(turn, how);
     soon();
   },
+  stop(session) {
+    if (control.mayAct) askToStop(session, ({ isCancelled }) => stop(session, isCancelled));
+  },
   said: (text) => setText(el("said"), text),
   moved: soon,
   changed: soon,
@@ -122,6 +125,20 @@ const fleet = new FleetPanel(model);
 const tenants = new TenantsPanel(model);
 const windowPanel = new WindowPanel(model, repaintAll);
 const graphs = new GraphsView(el("view-graphs"), control);
+
+async function stop(session, isCancelled) {
+  const body = JSON.stringify({ in_flight: isCancelled ? "cancel" : "finish" });
+  let said = `Session ${session.id} is stopped for an hour.`;
+  try {
+    await control.json(`sessions/${encodeURIComponent(session.id)}/stop`, { method: "POST", body });
+  } catch (error) {
+    said = `Session ${session.id} was not stopped: ${reasonOf(error)}.`;
+    el("alert").replaceChildren(h("span", {}, said));
+    el("alert").hidden = false;
+  }
+  setText(el("said"), said);
+  waterfall.focusRow();
+}
 
 let isFitted = false;
 
@@ -239,6 +256,7 @@ async function reload(seq) {
 }
 
 function takeSnapshot(snapshot, leastSeq) {
+  el("waterfall").classList.toggle("may-act", control.mayAct);
   began = snapshot.began_s;
   seenSeq = snapshot.seq ?? leastSeq ?? 0;
   clockOffsetS = (snapshot.at_s ?? Date.now() / 1000) - Date.now() / 1000;

@@ -29,12 +29,17 @@ export class Control {
     sessionStorage.setItem(STORED_KEY, key);
   }
 
+  /** Whether this page may change anything, as the gateway said last. */
+  mayAct = false;
+
   get hasKey() {
     return this.#key !== null;
   }
 
-  async fetch(path, { headers = {}, signal } = {}) {
+  async fetch(path, { headers = {}, signal, method = "GET", body } = {}) {
     const answer = await fetch(BASE + path, {
+      method,
+      body,
       headers: this.#key === null ? headers : { ...headers, Authorization: `Bearer ${this.#key}` },
       signal,
       cache: "no-store",
@@ -45,13 +50,14 @@ export class Control {
     if (this.#key === null && !this.#isBrowsersKey) {
       const page = await fetch(BASE, { method: "HEAD", cache: "no-store", credentials: "omit", signal });
       this.#isBrowsersKey = page.status === 401;
-      if (this.#isBrowsersKey) return this.fetch(path, { headers, signal });
+      if (this.#isBrowsersKey) return this.fetch(path, { headers, signal, method, body });
     }
     throw new KeyRequired(path);
   }
 
-  async json(path) {
-    const answer = await this.fetch(path);
+  async json(path, how) {
+    const answer = await this.fetch(path, how);
+    this.mayAct = answer.headers.get("x-turnpike-may-act") === "true";
     if (!answer.ok) {
       await answer.body?.cancel();
       const error = new Error(`${path} answered ${answer.status}`);

@@ -26,7 +26,7 @@ export class Waterfall {
   #labelsMs = -Infinity;
   #palette = null;
 
-  /** `parts`: root, rows, rowsIn, bars, axis, tip; `on`: open(turn), said(text), moved(), changed(). */
+  /** `parts`: root, rows, rowsIn, bars, axis, tip; `on`: open(turn), stop(session), said(text), moved(), changed(). */
   constructor(model, timeline, parts, on) {
     this.#model = model;
     this.#timeline = timeline;
@@ -211,6 +211,7 @@ export class Waterfall {
         this.#on.open(turn, { isByKey: true });
       }
     } else if (event.key === " ") this.#fold(row);
+    else if (event.key.toLowerCase() === "x" && row.session.endedS === null) this.#on.stop(row.session);
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -267,6 +268,7 @@ export class Waterfall {
       const { row, turn } = this.#hit(event);
       if (row === undefined) return;
       if (event.target.closest(".fold")) return this.#fold(row);
+      if (event.target.closest(".stop")) return this.#on.stop(row.session);
       this.#activate(row, turn, { isFocused: true });
       if (turn !== null) this.#on.open(turn, { isByKey: false });
     });
@@ -317,13 +319,14 @@ function makeLabel(key) {
   const kind = h("span", { className: "kind" });
   const phase = h("span", { className: "phase" });
   const hit = h("span", { className: "hit" });
+  const stop = h("button", { type: "button", className: "stop", tabIndex: -1, title: "Stop this session (X)", hidden: true }, "Stop");
   const said = h("span", { className: "sr" });
   const row = h(
     "div", { className: "row", role: "row", tabIndex: -1, dataset: { key } },
-    h("div", { className: "label", role: "rowheader" }, fold, name, kind, phase, hit),
+    h("div", { className: "label", role: "rowheader" }, fold, name, kind, phase, hit, stop),
     h("div", { className: "cell", role: "gridcell" }, said),
   );
-  return { row, fold, name, kind, phase, hit, said };
+  return { row, fold, name, kind, phase, hit, stop, said };
 }
 
 function fillLabel(parts, row) {
@@ -336,6 +339,7 @@ function fillLabel(parts, row) {
   setText(parts.hit, hit === null ? "" : percent(hit));
   setText(parts.fold, row.hidden === 0 ? "" : row.isFolded ? `▸${row.hidden}` : "▾");
   if (parts.phase.dataset.phase !== phase) parts.phase.dataset.phase = phase;
+  parts.stop.hidden = session.endedS !== null || row.key !== session.id;
   parts.row.dataset.depth = String(Math.min(row.depth, 4));
   parts.row.setAttribute("aria-level", String(row.depth + 1));
   parts.row.setAttribute("aria-rowindex", String(row.index + 1));

@@ -59,6 +59,7 @@ _ROUTES: Final = (
     ("GET", "/turnpike/turns/{id}", How.KNOWS),
     ("GET", "/turnpike/graphs", How.GRAPHS),
     ("POST", "/turnpike/sessions/{id}/finish", How.KNOWS),
+    ("POST", "/turnpike/sessions/{id}/stop", How.KNOWS),
     ("GET", "/metrics", How.METRICS),
     ("POST", "/turnpike/replicas", How.ALL),
     ("DELETE", "/turnpike/replicas/{name}", How.ALL),

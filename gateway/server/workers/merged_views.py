@@ -25,7 +25,7 @@ def merge_snapshots(views: Sequence[View], *, began_s: float, seq: str) -> View:
     }
     merged["began_s"] = began_s
     for name, key in _ROWS.items():
-        merged[name] = _rows((row for view in views for row in view[name]), key)
+        merged[name] = _rows((row for view in views for row in view.get(name, ())), key)
     if "seq" in merged:
         merged["seq"] = seq
         for pool in merged["pools"]:
@@ -95,5 +95,6 @@ _ROWS: Final[dict[str, Callable[[View], Any]]] = {
     "replicas": _id,
     "pools": _id,
     "tenants": lambda row: (row["id"], row["pool"]),
+    "bounds": lambda row: (row["bound"], row["tenant"]),
 }
 _OWN: Final = frozenset((*_ROWS, "seq", "sessions", "began_s"))

@@ -1,0 +1,141 @@
+"""What operators allow of sessions: bounds that may be set, and sessions that were stopped.
+
+The coordinator asks it of each turn that arrives, and tells it when a turn is over.
+
+Invariants: without bounds, and with no session stopped, nothing is asked of it; a stopped session runs
+nothing, for as long as was said; the sessions that are stopped are bounded in number.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from gateway.admission.bounds import Asking, Bounds
+from gateway.core import refusals
+from gateway.core.commands import Command, Spend
+from gateway.core.live import LiveRequest
+from gateway.core.stream import GPU_WORK, Stream
+from gateway.domain.decision import Refusal
+from gateway.domain.ids import RequestId, SessionId
+from gateway.domain.request import Answer
+from gateway.domain.spending import Reserved, Spent
+from gateway.workflow.sessions import Sessions
+
+MAX_STOPPED: Final = 10_000
+"""The one that was stopped longest ago may go on then."""
+
+
+class Bounding:
+    def __init__(self, bounds: Bounds | None, sessions: Sessions, out: list[Command]) -> None:
+        """`bounds`: None if nobody is bounded; `out`: where commands and records are put."""
+        self.bounds = bounds
+        self.is_on = bounds is not None
+        self._sessions = sessions
+        self._out = out
+        self._stream = Stream(out)
+        self._stopped: dict[SessionId, float] = {}
+        """Until when; the one that was stopped longest ago first."""
+
+    # --- turns ---------------------------------------------------------------------------------------
+
+    def refusal(self, live: LiveRequest, reserved: Reserved | None, *, now: float) -> Refusal | None:
+        """Why a turn that arrives may not run; else, in `live`, what is said of it."""
+        if self._stopped and self._is_stopped(live, now=now):
+            self.give_back(reserved)
+            return refusals.stopped()
+        if self.bounds is None or live.facts.work not in GPU_WORK:
+            self.give_back(reserved)
+            return None
+        reached = self.bounds.arrived(self._asking(live), reserved, now=now)
+        self._tell()
+        for each in reached:
+            self._stream.bound_reached(live, each, now=now)
+        if not reached or reached[0].bound.shadow:
+            return None
+        first = reached[0]
+        live.bound = f"{first.bound.name} {first.limit}"
+        live.is_behind = first.bound.action == "behind"
+        return refusals.beyond_bound(first) if first.bound.action == "refuse" else None
+
+    def give_back(self, reserved: Reserved | None) -> None:
+        """Nothing of it will be used."""
+        if reserved is not None and self.bounds is not None:
+            self.bounds.give_back(reserved)
+            self._tell()
+
+    def turn_over(self, live: LiveRequest, answer: Answer | None) -> None:
+        if self.bounds is None:
+            return
+        if answer is not None and answer.status < 400:
+            self.bounds.turn_over(live.request, live.runs_on, answer.usage)
+        elif answer is None and live.tried:
+            # Its client left before an answer began: an engine computed its prompt all the same.
+            self.bounds.turn_over(live.request, live.runs_on, None)
+        else:
+            self.bounds.turn_void(live.request)
+        self._tell()
+
+    def remember(self, spent: Sequence[Spent], *, now: float) -> None:
+        """What earlier processes knew."""
+        if self.bounds is not None:
+            self.bounds.restore(spent, now=now)
+
+    def session_over(self, session: SessionId) -> None:
+        if self.bounds is not None:
+            self.bounds.session_over(session)
+
+    def agent_type(self, session: SessionId) -> str:
+        """As settings name it; empty if that is not known."""
+        tally = self.bounds.sessions.get(session) if self.bounds is not None else None
+        return f"{tally.agent:016x}" if tally is not None and tally.agent else ""
+
+    def _asking(self, live: LiveRequest) -> Asking:
+        transcript = live.facts.transcript
+        session = self._sessions.get(live.session.session) if live.session is not None else None
+        return Asking(
+            request=live.request,
+            tenant=live.tenant,
+            agent=transcript.agent_type,
+            model=live.runs_on,
+            body_bytes=live.facts.body_bytes,
+            session=live.session_id,
+            thread=live.session.thread if live.session is not None else None,
+            started_s=live.task_arrived_s,
+            turns_before=max(0, session.turns - 1) if session is not None else 0,
+            tail=transcript.tail,
+            called=transcript.new.called,
+            brought=transcript.new.brought,
+        )
+
+    def _tell(self) -> None:
+        assert self.bounds is not None
+        if self.bounds.spent:
+            self._out += [Spend(more=each) for each in self.bounds.spent]
+            self.bounds.spent.clear()
+
+    # --- sessions that were stopped ------------------------------------------------------------------
+
+    def stop(self, session: SessionId, *, until_s: float) -> None:
+        self._stopped.pop(session, None)
+        self._stopped[session] = until_s
+        if len(self._stopped) > MAX_STOPPED:
+            del self._stopped[next(iter(self._stopped))]
+        self.is_on = True
+
+    def is_stopped(self, session: SessionId) -> bool:
+        return session in self._stopped
+
+    def of(self, session: SessionId, live: dict[RequestId, LiveRequest]) -> Iterator[LiveRequest]:
+        """The requests of a session, and of those that run on its behalf."""
+        for each in list(live.values()):
+            if each.session_id == session or (each.runs_for == session and each.session is not None):
+                yield each
+
+    def _is_stopped(self, live: LiveRequest, *, now: float) -> bool:
+        for session in (live.session_id, live.runs_for):
+            until_s = self._stopped.get(session) if session is not None else None
+            if session is not None and until_s is not None:
+                if now < until_s:
+                    return True
+                del self._stopped[session]
+                self.is_on = self.bounds is not None or bool(self._stopped)
+        return False

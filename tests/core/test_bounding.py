@@ -1,0 +1,289 @@
+"""Bounds and stopped sessions, as the brain acts on them."""
+
+import msgspec
+import pytest
+
+from gateway.admission.classes import ServiceClass
+from gateway.core import events as ev
+from gateway.core.bounding import MAX_STOPPED
+from gateway.core.commands import Cancel, Spend
+from gateway.domain import records as rec
+from gateway.domain.decision import RefusalReason
+from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
+from gateway.domain.request import NewItems, Transcript, Usage, Work
+from gateway.domain.spending import ALL_AGENTS, Account, Amounts, Reserved, Spent
+from tests.core.playbook import (
+    Playbook,
+    answer,
+    arrived,
+    at_once,
+    dispatch,
+    facts,
+    failed,
+    finished,
+    first_token,
+    left,
+    nothing,
+    refuse,
+    session_finished,
+    started,
+    stated,
+)
+
+USAGE = Usage(prompt_tokens=90, output_tokens=10)
+TENANTS = [{"name": "t", "key_hashes": ["sha256:" + "0" * 64]}]
+
+
+def bounded(**bound) -> Playbook:
+    return Playbook(bounds=[{"name": "b", **bound}])
+
+
+def turn(play: Playbook, request: str, session: str = "x", usage: Usage = USAGE, **fields) -> None:
+    play >> arrived(request, explicit=stated(session), **fields) << dispatch(request, to="a")
+    play >> at_once(request, usage=usage)
+
+
+# --- bounds ------------------------------------------------------------------------------------------
+
+
+def test_who_is_beyond_its_bound_is_refused_and_others_are_not():
+    play = bounded(turns=2)
+    turn(play, "r1")
+    turn(play, "r2")
+    play >> arrived("r3", explicit=stated("x")) << refuse("r3", RefusalReason.BOUND_REACHED)
+    turn(play, "r4", "y")
+    (record,) = play.seen(rec.BoundReached)
+    assert (record.turn, record.bound, record.limit, record.action) == ("r3", "b", "turns", "refuse")
+    assert (record.used, record.most, record.tenant) == (3, 2, "t")
+    assert play.brain.bounding.bounds.turns == {}
+
+
+def test_a_refusal_says_what_was_reached():
+    play = bounded(turns=1)
+    turn(play, "r1")
+    play >> arrived("r2", explicit=stated("x"))
+    command = play.take()
+    assert command.bound == "b turns"
+    assert command.refusal.message == "This session has reached the bound `b`: 1 turns."
+    assert command.refusal.retry_after_s is None
+
+
+@pytest.mark.parametrize(("action", "shadow"), [("warn", False), ("refuse", True), ("behind", True)])
+def test_who_is_warned_or_only_watched_goes_on(action, shadow):
+    play = bounded(turns=1, action=action, shadow=shadow)
+    turn(play, "r1")
+    play >> arrived("r2", explicit=stated("x"))
+    command = play.take()
+    assert command.placement.replica == "a"
+    assert command.bound == (None if shadow else "b turns")
+    (record,) = play.seen(rec.BoundReached)
+    assert record.action == ("shadow" if shadow else action)
+
+
+def test_who_is_behind_gives_its_place_to_those_who_wait():
+    """Its turns are background work to engines, too."""
+    bound = {"name": "b", "turns": 1, "action": "behind"}
+    play = Playbook(bounds=[bound], tenants=[{**TENANTS[0], "quota": {"max_sessions": 1}}])
+    pools = play.brain.admission.pools
+    turn(play, "r1", "greedy")
+    play >> arrived("r2", explicit=stated("modest")) << nothing
+    # With its next turn the greedy one would go on, as its place is its own; now the other one is first.
+    play >> arrived("r3", explicit=stated("greedy")) << dispatch("r2", to="a")
+    greedy = next(each for each in pools[PoolId("pool")].places.members.values() if each.is_behind)
+    assert not greedy.is_in
+    assert pools[PoolId("pool")].class_on_engines(greedy) is ServiceClass.PROACTIVE
+    play >> at_once("r2", usage=USAGE)
+    play.later(30.0)
+    play << dispatch("r3", to="a")
+    play >> at_once("r3", usage=USAGE)
+
+
+def test_who_is_not_behind_keeps_its_place():
+    play = Playbook(
+        tenants=[{**TENANTS[0], "quota": {"max_sessions": 1}}], bounds=[{"name": "b", "turns": 9}]
+    )
+    turn(play, "r1", "greedy")
+    play >> arrived("r2", explicit=stated("modest")) << nothing
+    play >> arrived("r3", explicit=stated("greedy")) << dispatch("r3", to="a")
+
+
+def test_a_loop_is_seen_in_the_requests_themselves():
+    play = bounded(repeats=3)
+    for number in range(1, 5):
+        new = NewItems(called=1, brought=2) if number > 1 else NewItems()
+        event = arrived(f"r{number}", explicit=stated("x"), transcript=Transcript(tail=number, new=new))
+        if number < 4:
+            play >> event << dispatch(f"r{number}", to="a")
+            play >> at_once(f"r{number}", usage=USAGE)
+        else:
+            play >> event << refuse("r4", RefusalReason.BOUND_REACHED)
+
+
+def test_what_ends_badly_costs_nothing():
+    play = bounded(tokens=1000)
+    play >> arrived("r1", explicit=stated("x"), body_bytes=400) << dispatch("r1", to="a")
+    play >> failed("r1", was_sent=True) << refuse("r1", RefusalReason.UPSTREAM_BROKEN)
+    play >> arrived("r2", explicit=stated("x"), body_bytes=400) << dispatch("r2", to="a")
+    play >> at_once("r2", status=500)
+    assert play.brain.bounding.bounds.sessions[play.session.id].used == Amounts()
+
+
+def test_who_leaves_before_its_answer_pays_all_the_same():
+    play = bounded(tokens=1000)
+    play >> arrived("r1", explicit=stated("x"), body_bytes=400) << dispatch("r1", to="a")
+    play >> left("r1")
+    assert play.brain.bounding.bounds.sessions[play.session.id].used == Amounts(1, 100, 0)
+
+
+def test_a_stream_that_does_not_count_is_guessed():
+    play = bounded(tokens=1000)
+    play >> arrived("r1", explicit=stated("x"), body_bytes=400) << dispatch("r1", to="a")
+    play >> started("r1") >> first_token("r1") >> finished("r1", said_bytes=80)
+    assert play.brain.bounding.bounds.sessions[play.session.id].used == Amounts(1, 120, 0)
+
+
+def test_light_requests_are_not_bounded():
+    play = bounded(turns=1)
+    for number in range(3):
+        play >> arrived(f"r{number}", work=Work.LIGHT) << dispatch(f"r{number}", to="a")
+        play >> at_once(f"r{number}")
+    assert play.seen(rec.BoundReached) == []
+
+
+def test_a_session_that_is_over_is_forgotten():
+    play = bounded(turns=1)
+    turn(play, "r1")
+    play >> session_finished(play.session.id)
+    assert play.brain.bounding.bounds.sessions == {}
+    turn(play, "r2")
+
+
+def test_sessions_without_end_leave_no_more_than_may_be_kept():
+    play = Playbook(bounds=[{"name": "b", "turns": 99}], sessions={"max_sessions": 20})
+    for number in range(300):
+        turn(play, f"r{number}", f"session-{number}")
+    assert 10 < len(play.brain.bounding.bounds.sessions) <= 21
+
+
+def test_a_days_bound_is_of_all_sessions():
+    play = Playbook(tenants=TENANTS, bounds=[{"name": "b", "of": "tenant", "per": "day", "turns": 2}])
+    turn(play, "r1", "x")
+    turn(play, "r2", "y")
+    play >> arrived("r3", explicit=stated("z"))
+    assert play.take().refusal.message == "This key has reached the bound `b` this day: 2 turns."
+
+
+def test_what_earlier_processes_knew_is_remembered():
+    play = Playbook(tenants=TENANTS, bounds=[{"name": "b", "of": "tenant", "per": "day", "turns": 2}])
+    account = Account(TenantId("t"), ALL_AGENTS, "1970-01-01")
+    play >> ev.SpendRemembered((Spent(account, Amounts(1, 0, 0)),))
+    turn(play, "r1", "x")
+    play >> arrived("r2", explicit=stated("y")) << refuse("r2", RefusalReason.BOUND_REACHED)
+    Playbook() >> ev.SpendRemembered((Spent(account, Amounts(1, 0, 0)),)) << nothing
+
+
+def test_what_the_store_reserved_for_who_is_refused_at_the_door_is_given_back():
+    config = {"tenants": TENANTS, "bounds": [{"name": "b", "of": "tenant", "per": "day", "turns": 2}]}
+    play = Playbook(**config)
+    account = Account(TenantId("t"), ALL_AGENTS, "1970-01-01")
+    reserved = Reserved((Spent(account, Amounts(1, 0, 0)),), Amounts(1, 0, 0))
+    play.brain.bounding.bounds._publishes = True
+    play.brain.handle(ev.DrainStarted(), now=play.now)
+    event = ev.RequestArrived(RequestId("r1"), TenantId("t"), facts(), reserved)
+    commands = play.brain.handle(event, now=play.now)
+    assert [each.more for each in commands if isinstance(each, Spend)] == [Spent(account, Amounts(-1, 0, 0))]
+
+
+def test_without_bounds_there_is_nothing_to_ask():
+    play = Playbook()
+    assert play.brain.bounding.bounds is None and not play.brain.bounding.is_on
+
+
+# --- sessions that are stopped -----------------------------------------------------------------------
+
+
+def stop(play: Playbook, *, for_s: float = 3600.0, cancels: bool = True) -> list[Cancel]:
+    commands = play.brain.handle(
+        ev.SessionStopped(play.session.id, for_s, cancels, by="0123abcd"), now=play.now
+    )
+    play.records += [each for each in commands if isinstance(each, rec.SessionStopped)]
+    play.decisions += [each for each in commands if type(each).__name__ == "Refuse"]
+    return [each for each in commands if isinstance(each, Cancel)]
+
+
+def test_a_stopped_session_runs_nothing_until_its_time_is_over():
+    play = Playbook()
+    turn(play, "r1")
+    assert stop(play, for_s=60.0) == []
+    play >> arrived("r2", explicit=stated("x")) << refuse("r2", RefusalReason.SESSION_STOPPED)
+    turn(play, "r3", "y")
+    play.later(59.0)
+    play >> arrived("r4", explicit=stated("x")) << refuse("r4", RefusalReason.SESSION_STOPPED)
+    play.later(1.0)
+    turn(play, "r5", "x")
+    assert not play.brain.bounding.is_on
+    (record,) = play.seen(rec.SessionStopped)
+    assert (record.tenant, record.for_s, record.cancelled, record.by) == ("t", 60.0, 0, "0123abcd")
+
+
+def test_what_runs_is_cancelled_or_may_end():
+    for cancels in (True, False):
+        play = Playbook()
+        play >> arrived("r1", explicit=stated("x")) << dispatch("r1", to="a")
+        play >> started("r1")
+        cancelled = stop(play, cancels=cancels)
+        assert [each.request for each in cancelled] == ["r1"] * cancels
+        places = play.brain.admission.pools[PoolId("pool")].places
+        assert len(places.members) == 1, "its turn has not ended"
+        play >> (left("r1", answer(has_terminal=False)) if cancels else finished("r1", usage=USAGE))
+        assert places.members == {} and not places.count, "others may have its place"
+
+
+def test_what_waits_is_refused_at_once():
+    play = Playbook(max_running_per_replica=1)
+    play >> arrived("r1", explicit=stated("y")) << dispatch("r1", to="a")
+    play >> arrived("r2", explicit=stated("x")) << nothing
+    assert stop(play, cancels=False) == []
+    play << refuse("r2", RefusalReason.SESSION_STOPPED)
+    play >> at_once("r1", usage=USAGE)
+    assert play.seen(rec.SessionStopped)[0].cancelled == 1
+
+
+@pytest.mark.parametrize("is_one_session", [True, False])
+def test_what_runs_on_its_behalf_stops_too(is_one_session):
+    play = Playbook()
+    turn(play, "r1")
+    parent = play.session.id
+    sub = stated("sub", parent="x" if is_one_session else None)
+    if not is_one_session:
+        turn(play, "r2", "sub")
+        play.session.parent = parent
+    play >> arrived("r3", explicit=sub) << dispatch("r3", to="a")
+    assert (play.brain.live[RequestId("r3")].session_id == parent) is is_one_session
+    assert [each.request for each in _stop(play, parent)] == ["r3"]
+    play >> left("r3")
+    play >> arrived("r4", explicit=sub) << refuse("r4", RefusalReason.SESSION_STOPPED)
+
+
+def _stop(play: Playbook, session: SessionId) -> list[Cancel]:
+    commands = play.brain.handle(ev.SessionStopped(session, 60.0), now=play.now)
+    return [each for each in commands if isinstance(each, Cancel)]
+
+
+def test_to_stop_nobody_is_no_error():
+    play = Playbook()
+    assert play.brain.handle(ev.SessionStopped(SessionId("s-nobody"), 60.0), now=play.now) == []
+    assert not play.brain.bounding.is_on
+
+
+def test_those_that_are_stopped_are_bounded_in_number():
+    play = Playbook()
+    for number in range(MAX_STOPPED + 5):
+        play.brain.bounding.stop(SessionId(f"s{number}"), until_s=1e9)
+    assert not play.brain.bounding.is_stopped(SessionId("s4"))
+    assert play.brain.bounding.is_stopped(SessionId("s5"))
+
+
+def test_events_are_recorded_whole():
+    event = ev.SessionStopped(SessionId("s"), 60.0, cancels=False, by="0123abcd")
+    assert msgspec.json.decode(msgspec.json.encode(event), type=ev.Event) == event

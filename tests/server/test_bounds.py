@@ -1,0 +1,254 @@
+"""Bounds on real sockets: what a client is told, what an engine is spared, what a restart remembers."""
+
+import asyncio
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.config.load import ConfigError, load_config
+from gateway.server.tenants import hash_key
+from gateway.simulator.replay import replay
+from gateway.wire.facts import TRANSCRIPTS
+from tests.server.bench import Bench, answer, eventually, post
+from tests.workflow.world import call, result, said, user
+
+KEYS = {"red": "key-of-red", "blue": "key-of-blue"}
+TENANTS = [{"name": name, "key_hashes": [hash_key(key)]} for name, key in KEYS.items()]
+PRICES = [{"model": "m", "input": 1000.0, "output": 10_000.0}]
+
+
+@pytest.fixture(autouse=True)
+def silent():
+    """Other tests count no repeats."""
+    yield
+    TRANSCRIPTS.tells_steps = False
+
+
+def bearer(tenant: str) -> bytes:
+    return b"Authorization: Bearer %s\r\n" % KEYS[tenant].encode()
+
+
+def chat(*messages: dict[str, Any], tenant: str | None = None, session: str | None = None) -> bytes:
+    headers = bearer(tenant) if tenant is not None else b""
+    if session is not None:
+        headers += b"x-turnpike-session: %s\r\n" % session.encode()
+    return post(json.dumps({"model": "m", "messages": messages or [user("go")]}).encode(), headers=headers)
+
+
+def completion(message: dict[str, Any] | None = None, prompt: int = 90, output: int = 10) -> bytes:
+    message = message or {"role": "assistant", "content": "Yes."}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    usage = {"prompt_tokens": prompt, "completion_tokens": output}
+    return answer(json.dumps({"id": "chatcmpl-1", "choices": [choice], "usage": usage}).encode())
+
+
+async def says(exchange) -> None:
+    await exchange.send(completion())
+
+
+# --- what a client is told -----------------------------------------------------------------------------
+
+
+async def test_a_refusal_is_one_that_no_sdk_repeats(start):
+    bench = await start(bounds=[{"name": "short", "turns": 1}])
+    bench.backend.script = says
+    assert (await bench.ask(chat(session="x"))).status == 200
+    response = await bench.ask(chat(session="x"))
+    assert response.status == 403
+    assert response.get(b"x-should-retry") == b"false" and response.get(b"retry-after") is None
+    assert response.get(b"x-turnpike-bound") == b"short turns"
+    assert response.json() == {
+        "error": {
+            "message": "This session has reached the bound `short`: 1 turns.",
+            "type": "permission_error",
+            "param": None,
+            "code": "bound_reached",
+        }
+    }
+    body = json.dumps({"model": "m", "max_tokens": 9, "messages": [user("go")]}).encode()
+    told = await bench.ask(post(body, b"/v1/messages", b"x-turnpike-session: x\r\n"))
+    assert told.status == 403
+    assert told.json()["type"] == "error" and told.json()["error"]["type"] == "permission_error"
+    assert len(bench.backend.seen) == 1, "an engine is spared"
+
+
+async def test_a_warning_stands_in_a_header_and_in_the_metrics(start):
+    bench = await start(bounds=[{"name": "short", "turns": 1, "action": "warn"}])
+    bench.backend.script = says
+    assert (await bench.ask(chat(session="x"))).get(b"x-turnpike-bound") is None
+    assert (await bench.ask(chat(session="x"))).get(b"x-turnpike-bound") == b"short turns"
+    metrics = (await bench.control(b"GET /metrics HTTP/1.1\r\nHost: c\r\n\r\n")).body.decode()
+    assert 'turnpike_bounds_total{action="warn",bound="short",limit="turns"} 1.0' in metrics
+
+
+async def test_sdks_do_not_repeat_it(start):
+    """The real ones, with their usual two retries."""
+    import anthropic
+    import openai
+
+    bench = await start(bounds=[{"name": "short", "tokens": 1}])
+    url = f"http://127.0.0.1:{bench.gateway.listener.port}"
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k") as client:
+        with pytest.raises(openai.PermissionDeniedError) as refused:
+            await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "go"}])
+        assert refused.value.code == "bound_reached"
+        with pytest.raises(openai.PermissionDeniedError):
+            await client.responses.create(model="m", input="go")
+    async with anthropic.AsyncAnthropic(base_url=url, api_key="k") as client:
+        with pytest.raises(anthropic.PermissionDeniedError) as denied:
+            await client.messages.create(
+                model="m", max_tokens=9, messages=[{"role": "user", "content": "go"}]
+            )
+        assert (
+            denied.value.body["error"]["message"] == "This session has reached the bound `short`: 1 tokens."
+        )
+    assert _refusals(bench) == 3, "each asked once"
+    assert bench.backend.seen == []
+
+
+def _refusals(bench: Bench) -> int:
+    metrics = bench.gateway.observation.metrics
+    (family,) = [each for each in metrics.collect() if each.name == "turnpike_refusals"]
+    return int(sum(sample.value for sample in family.samples if sample.name.endswith("_total")))
+
+
+# --- loops ---------------------------------------------------------------------------------------------
+
+
+async def test_a_nameless_agent_that_goes_round_in_circles_is_stopped(start):
+    bench = await start(bounds=[{"name": "loop", "repeats": 4}])
+    messages = [user("fix it")]
+    statuses, sessions = [], set()
+    for number in range(6):
+        answered = said("Once more.", call(f"call_{number}_abcdefgh"))
+
+        async def says_so(exchange, answered=answered) -> None:
+            await exchange.send(completion(answered))
+
+        bench.backend.script = says_so
+        response = await bench.ask(chat(*messages))
+        statuses.append(response.status)
+        sessions.add(response.get(b"x-turnpike-session"))
+        if response.status == 200:
+            messages += [answered, result(f"call_{number}_abcdefgh", "the same as ever")]
+    assert statuses == [200, 200, 200, 200, 403, 403]
+    messages += [user("Stop. Do something else.")]
+    response = await bench.ask(chat(*messages))
+    assert response.status == 200, "a person said something"
+    assert sessions == {response.get(b"x-turnpike-session")}
+
+
+# --- budgets -------------------------------------------------------------------------------------------
+
+
+def budget(tmp_path: Path, **bound: Any) -> dict[str, Any]:
+    return {
+        "tenants": TENANTS,
+        "prices": PRICES,
+        "server": {"state_path": str(tmp_path / "state")},
+        "bounds": [{"name": "b", "of": "tenant", "per": "month", **bound}],
+    }
+
+
+async def test_a_tenant_spends_its_own_budget_alone(start, tmp_path):
+    bench = await start(**budget(tmp_path, cost=0.5))
+    bench.backend.script = says
+    statuses = [(await bench.ask(chat(user(f"task {n}"), tenant="red"))).status for n in range(4)]
+    assert statuses == [200, 200, 403, 403], "0.19 each, and 0.05 for a prompt that says nothing"
+    assert (await bench.ask(chat(tenant="blue"))).status == 200
+    metrics = (await bench.control(b"GET /metrics HTTP/1.1\r\nHost: c\r\n\r\n")).body.decode()
+    (share,) = [
+        line
+        for line in metrics.splitlines()
+        if line.startswith("turnpike_bound_used_ratio{") and "red" in line
+    ]
+    assert float(share.split()[1]) == pytest.approx(0.76)
+
+
+async def test_requests_at_once_do_not_all_have_the_last_of_it(start, tmp_path):
+    bench = await start(**budget(tmp_path, turns=5))
+
+    async def slowly(exchange) -> None:
+        await asyncio.sleep(0.1)
+        await exchange.send(completion())
+
+    bench.backend.script = slowly
+    responses = await asyncio.gather(*(bench.ask(chat(user(f"task {n}"), tenant="red")) for n in range(20)))
+    assert sorted(each.status for each in responses) == [200] * 5 + [403] * 15
+
+
+async def test_a_restart_keeps_what_was_used(tmp_path):
+    settings, statuses = budget(tmp_path, tokens=410), []
+    for life in range(3):
+        bench = Bench()
+        events = tmp_path / f"of-life-{life}"
+        await bench.start(**settings, recording={"path": str(events)})
+        bench.backend.script = says
+        for number in range(2):
+            response = await bench.ask(chat(user(f"task {number}"), tenant="red"))
+            statuses.append(response.status)
+        assert (await bench.ask(chat(tenant="blue"))).status == 200
+        await bench.finish()
+        assert (tmp_path / "state.spent").stat().st_mode & 0o777 == 0o600
+        with events.open("rb") as lines:
+            assert replay(iter(lines)).events > 0, "another brain that is told the same decides the same"
+    assert statuses == [200, 200, 200, 200, 403, 403]
+
+
+async def test_half_a_line_of_what_was_used_says_nothing(start, tmp_path):
+    (tmp_path / "state.spent").write_bytes(b'[["red",0,"2026-1')
+    bench = await start(**budget(tmp_path, turns=1))
+    bench.backend.script = says
+    assert (await bench.ask(chat(tenant="red"))).status == 200
+
+
+# --- settings ------------------------------------------------------------------------------------------
+
+_FILE = '[[pools]]\nreplicas = [{ url = "http://a" }]\n[[bounds]]\nname = "b"\n'
+_OF_A_DAY = 'of = "tenant"\nper = "day"\nturns = 1\n'
+_TENANT = f'[[tenants]]\nname = "red"\nkey_hashes = ["{hash_key("x")}"]\n'
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ("", "b: it bounds nothing"),
+        ('turns = 1\ntenants = ["green"]\n', "there is no tenant 'green'"),
+        ("cost = 1.0\n", "a cost needs [[prices]]"),
+        (_OF_A_DAY, "per day needs [[tenants]]"),
+        (_OF_A_DAY + _TENANT, "needs server.state_path or shared.url"),
+        ('turns = 1\n[[bounds]]\nname = "b"\nturns = 1\n', "bounds: the name 'b' is there twice"),
+        ('turns = 1\n[[prices]]\nmodel = "m"\ninput = -1\n', "prices"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(tmp_path, settings, why):
+    path = tmp_path / "t.toml"
+    path.write_text(_FILE + settings)
+    with pytest.raises(ConfigError) as refused:
+        load_config(str(path), {}, {})
+    assert why in str(refused.value)
+
+
+def test_the_example_in_the_guide_is_valid(tmp_path):
+    guide = (Path(__file__).parents[2] / "docs" / "reference" / "bounds.md").read_text()
+    example = guide.partition("```toml\n")[2].partition("```")[0]
+    assert tomllib.loads(example)["bounds"]
+    path = tmp_path / "t.toml"
+    path.write_text(example)
+    config = load_config(str(path), {}, {})
+    assert {bound.of for bound in config.bounds} == {"session", "agent", "tenant"}
+
+
+# --- without bounds ------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_counted_where_nobody_is_bounded(start):
+    bench = await start()
+    bench.backend.script = says
+    await bench.ask(chat())
+    assert bench.gateway._spending is None and bench.gateway._spent_file is None
+    assert bench.brain.bounding.bounds is None and not TRANSCRIPTS.tells_steps
+    await eventually(lambda: not bench.brain.live)
