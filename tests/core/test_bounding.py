@@ -189,7 +189,7 @@ def test_what_the_store_reserved_for_who_is_refused_at_the_door_is_given_back():
     reserved = Reserved((Spent(account, Amounts(1, 0, 0)),), Amounts(1, 0, 0))
     play.brain.bounding.bounds._publishes = True
     play.brain.handle(ev.DrainStarted(), now=play.now)
-    event = ev.RequestArrived(RequestId("r1"), TenantId("t"), facts(), reserved)
+    event = ev.RequestArrived(RequestId("r1"), TenantId("t"), facts(), reserved=reserved)
     commands = play.brain.handle(event, now=play.now)
     assert [each.more for each in commands if isinstance(each, Spend)] == [Spent(account, Amounts(-1, 0, 0))]
 
