@@ -3,22 +3,26 @@
     python -m benchmarks.disaggregated [--quick] [--json]
 
 Two real vLLM servers on the CPU with a tiny model that share a KV store (`ExampleConnector`, a debugging
-connector that writes files), and a gateway as a user starts it. Some clients read long streams; meanwhile
+connector that writes files), and a gateway as a user starts it; then the same by `NixlConnector`, where the
+package `nixl` is installed, under names that begin with `nixl_`. Some clients read long streams; meanwhile
 long prompts come one after the other. `alone`: each engine computes what it decodes; `apart`: the first one
 computes the long prompts, the second one decodes all; `predicted`: the same engines, where the gateway finds
 out which prompts that pays for. A model this small on shared processors says nothing of the speed of any of
 it: the figures that have targets say whether it works.
 
-`apart_ready`: of the long prompts, those that came over; `apart_found`: the least share of a prompt's tokens
-that the second engine did not compute; `same`: of the answers, those that are what one engine says alone.
+`apart_ready`: of the long prompts, those that came over; `apart_found`: the share of their tokens that the
+second engine did not compute, as it counts itself (over NIXL, usage says what the first one found); `same`:
+of the answers, those that are what one engine says alone.
 """
 
 import asyncio
+import importlib.util
 import json
 import statistics
 import sys
 import tempfile
 import time
+import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +33,7 @@ from benchmarks.command import judged
 from benchmarks.gateway import gateway
 from benchmarks.shared_store import MODEL, StoreEngines
 from benchmarks.verdict import Verdict, percentile
+from gateway.wire.kv_transfer import TransferName
 
 STREAMS: Final = 3
 OUTPUT_TOKENS: Final = 12
@@ -45,7 +50,8 @@ class Seen:
         self.gaps_s: list[float] = []
         """Between two pieces of a stream, while a long prompt is asked."""
         self.first_s: list[float] = []
-        self.found: list[float] = []
+        self.found = 0.0
+        """Tokens of prompts that the second engine did not compute."""
         self.prompt_tokens = 0
         self.said: list[str] = []
         self.legs: list[dict[str, Any]] = []
@@ -90,16 +96,22 @@ async def run(url: str, kind: str, rounds: int) -> Seen:
                 began_s = time.monotonic()
                 answer = await ask(client, url, prompt(kind, number), OUTPUT_TOKENS)
                 seen.first_s.append(time.monotonic() - began_s)
-                usage = answer["usage"]
-                found = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
-                seen.prompt_tokens = usage["prompt_tokens"]
-                seen.found.append(found / seen.prompt_tokens)
+                seen.prompt_tokens = answer["usage"]["prompt_tokens"]
                 seen.said.append(answer["choices"][0]["text"])
         finally:
             for stream in streams:
                 stream.cancel()
             await asyncio.gather(*streams, return_exceptions=True)
     return seen
+
+
+def cached_tokens(url: str) -> float:
+    """Of all prompts so far, tokens that an engine did not compute."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(
+        float(line.split()[-1]) for line in lines if line.startswith("vllm:prompt_tokens_cached_total")
+    )
 
 
 async def alone_says(url: str, kind: str, rounds: int) -> list[str]:
@@ -110,10 +122,17 @@ async def alone_says(url: str, kind: str, rounds: int) -> list[str]:
 
 def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
     rounds = QUICK_ROUNDS if is_quick else ROUNDS
+    measure_by("shared_storage", "", rounds, verdict, tell)
+    if importlib.util.find_spec("nixl") is not None:
+        measure_by("nixl", "nixl_", rounds, verdict, tell)
+
+
+def measure_by(transfer: TransferName, prefix: str, rounds: int, verdict: Verdict, tell: Any) -> None:
+    """`prefix`: of the figures' names."""
     found: dict[str, Seen] = {}
     with ExitStack() as stack:
         at = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="disaggregated-")))
-        engines = StoreEngines(stack, at, replicas=3)
+        engines = StoreEngines(stack, at, replicas=3, transfer=transfer)
         expected = asyncio.run(alone_says(engines.urls[2], "apart", rounds))
         engines.forget()
         apart = engines.pool(1)
@@ -121,30 +140,33 @@ def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
             records = at / f"{kind}.jsonl"
             settings = f'[stream]\npath = "{records}"\n{more}'
             with gateway(engines.urls[:2], at / f"gateway-{kind}", settings, pool=pool) as url:
+                before = cached_tokens(engines.urls[1])
                 seen = found[kind] = asyncio.run(run(url, kind, rounds))
+                seen.found = cached_tokens(engines.urls[1]) - before
             written = map(json.loads, records.read_text().splitlines())
             seen.legs = [each for each in written if each["type"] == "prefill_leg"]
-            tell(f"{kind}: {statistics.mean(seen.first_s):.2f} s an answer, {len(seen.legs)} prefill legs")
-    judge(verdict, found, expected)
+            answer_s = statistics.mean(seen.first_s)
+            tell(f"{prefix}{kind}: {answer_s:.2f} s an answer, {len(seen.legs)} prefill legs")
+    judge(verdict, prefix, found, expected)
 
 
-def judge(verdict: Verdict, found: dict[str, Seen], expected: list[str]) -> None:
+def judge(verdict: Verdict, prefix: str, found: dict[str, Seen], expected: list[str]) -> None:
     alone, apart = found["alone"], found["apart"]
     ready = [each for each in apart.legs if each["outcome"] == "ready"]
-    verdict.at_least("apart_ready", len(ready) / len(expected), 1.0)
-    verdict.at_least("apart_found", min(apart.found), 0.95)
+    verdict.at_least(f"{prefix}apart_ready", len(ready) / len(expected), 1.0)
+    verdict.at_least(f"{prefix}apart_found", apart.found / (len(expected) * apart.prompt_tokens), 0.95)
     same = [said == wanted for said, wanted in zip(apart.said, expected, strict=True)]
-    verdict.at_least("same", sum(same) / len(same), 1.0)
-    verdict.at_most("alone_legs", len(alone.legs), 0)
-    verdict.tell("prompt_tokens", apart.prompt_tokens)
-    verdict.tell("predicted_legs", len(found["predicted"].legs) / len(expected))
+    verdict.at_least(f"{prefix}same", sum(same) / len(same), 1.0)
+    verdict.at_most(f"{prefix}alone_legs", len(alone.legs), 0)
+    verdict.tell(f"{prefix}prompt_tokens", apart.prompt_tokens)
+    verdict.tell(f"{prefix}predicted_legs", len(found["predicted"].legs) / len(expected))
     for kind, seen in found.items():
-        verdict.tell(f"{kind}_answer_s", statistics.mean(seen.first_s))
-        verdict.tell(f"{kind}_gap_p50_ms", 1e3 * percentile(seen.gaps_s, 50))
-        verdict.tell(f"{kind}_gap_p99_ms", 1e3 * percentile(seen.gaps_s, 99))
-        verdict.tell(f"{kind}_gap_max_ms", 1e3 * max(seen.gaps_s))
+        verdict.tell(f"{prefix}{kind}_answer_s", statistics.mean(seen.first_s))
+        verdict.tell(f"{prefix}{kind}_gap_p50_ms", 1e3 * percentile(seen.gaps_s, 50))
+        verdict.tell(f"{prefix}{kind}_gap_p99_ms", 1e3 * percentile(seen.gaps_s, 99))
+        verdict.tell(f"{prefix}{kind}_gap_max_ms", 1e3 * max(seen.gaps_s))
     if ready:
-        verdict.tell("apart_leg_s", statistics.mean(each["duration_ms"] for each in ready) / 1e3)
+        verdict.tell(f"{prefix}apart_leg_s", statistics.mean(each["duration_ms"] for each in ready) / 1e3)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Real vLLM servers on the CPU that share a KV store (vLLM's `ExampleConnector`), with a tiny model.
+"""Real vLLM servers on the CPU that hand over KV caches, with a tiny model.
 
-The connector loads a prompt only as a whole, and stores one only that was computed in a single step.
+`shared_storage`: through a store that they share (vLLM's `ExampleConnector`). The connector loads a prompt
+only as a whole, and stores one only that was computed in a single step.
+`nixl`: by vLLM's `NixlConnector`, which needs the package `nixl` (it runs on CPUs, too).
 """
 
 import json
@@ -9,11 +11,13 @@ import shutil
 import signal
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from benchmarks.processes import free_port
+from gateway.wire.kv_transfer import TransferName
 from turnpike_vllm.scripted import tiny_model
 from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
 
@@ -40,31 +44,45 @@ def attentive_model(at: Path) -> Path:
 class StoreEngines:
     """The first is for prompts. All of one model and one store; they end with `stack`."""
 
-    def __init__(self, stack: ExitStack, at: Path, *, replicas: int) -> None:
+    def __init__(
+        self, stack: ExitStack, at: Path, *, replicas: int, transfer: TransferName = "shared_storage"
+    ) -> None:
+        self._transfer = transfer
         self.store = at / "store"
         self.store.mkdir()
-        transfer = {
-            "kv_connector": "ExampleConnector",
-            "kv_role": "kv_both",
-            "kv_connector_extra_config": {"shared_storage_path": str(self.store)},
-        }
-        options = EngineOptions(
-            model=attentive_model(at / "model"),
-            served_model_names=(MODEL,),
-            max_model_len=8_192,
-            is_scripted=False,
-            extra_args=(
-                *("--load-format", "auto", "--dtype", "float32", "--num-gpu-blocks-override", "4000"),
-                *("--max-num-batched-tokens", "8192", "--kv-transfer-config", json.dumps(transfer)),
-            ),
-        )
-        self._engines = [ScriptedEngine({"scripts": {}}, options) for _ in range(replicas)]
+        model = attentive_model(at / "model")
+        self._engines = [ScriptedEngine({"scripts": {}}, self._options(model)) for _ in range(replicas)]
         for engine in self._engines:
             stack.callback(engine.stop)
             engine.launch()
         for engine in self._engines:
             engine.wait_healthy()
         self.urls = [engine.url for engine in self._engines]
+
+    def _options(self, model: Path) -> EngineOptions:
+        how: Any = {
+            "shared_storage": {
+                "kv_connector": "ExampleConnector",
+                "kv_connector_extra_config": {"shared_storage_path": str(self.store)},
+            },
+            "nixl": {
+                "kv_connector": "NixlConnector",
+                "kv_buffer_device": "cpu",
+                "kv_load_failure_policy": "recompute",
+            },
+        }[self._transfer]
+        return EngineOptions(
+            model=model,
+            served_model_names=(MODEL,),
+            max_model_len=8_192,
+            is_scripted=False,
+            extra_args=(
+                *("--load-format", "auto", "--dtype", "float32", "--num-gpu-blocks-override", "4000"),
+                *("--max-num-batched-tokens", "8192"),
+                *("--kv-transfer-config", json.dumps({"kv_role": "kv_both", **how})),
+            ),
+            extra_env={"VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port())},
+        )
 
     def forget(self) -> None:
         """What is in the store; what an engine has in its own cache stays there."""
@@ -83,4 +101,4 @@ class StoreEngines:
         replicas = ", ".join(
             f'{{ url = "{url}", role = "{role}" }}' for url, role in zip(self.urls, roles, strict=False)
         )
-        return f'[[pools]]\nname = "{POOL}"\ntransfer = "shared_storage"\nreplicas = [{replicas}]\n'
+        return f'[[pools]]\nname = "{POOL}"\ntransfer = "{self._transfer}"\nreplicas = [{replicas}]\n'

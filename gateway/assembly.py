@@ -50,6 +50,7 @@ def assemble(
             [PoolFacts(PoolId(pool.name), pool.models) for pool in config.pools],
             FleetHealth(config.health),
             roles=_roles(config),
+            zones=_zones(config),
         ),
         admission=_admission(config, notes),
         placement=placement,
@@ -78,6 +79,15 @@ def _roles(config: Config) -> dict[ReplicaId, Role]:
         for pool in config.pools
         for name, each in zip(pool.names(), pool.replicas, strict=True)
         if each.role != "both"
+    }
+
+
+def _zones(config: Config) -> dict[ReplicaId, str]:
+    return {
+        ReplicaId(name): each.zone
+        for pool in config.pools
+        for name, each in zip(pool.names(), pool.replicas, strict=True)
+        if each.zone is not None
     }
 
 

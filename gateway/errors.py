@@ -17,7 +17,7 @@ def http_status(reason: RefusalReason) -> int:
     A bound that is reached is 403: to wait does not help, and SDKs repeat 429 and 409. Some agents take a 400
     for a prompt that is too long, and try with less."""
     match reason:
-        case RefusalReason.MALFORMED_HTTP:
+        case RefusalReason.MALFORMED_HTTP | RefusalReason.KV_FIELD:
             return 400
         case RefusalReason.UNAUTHENTICATED:
             return 401

@@ -11,9 +11,10 @@ from gateway.config.privacy import PRIVATE, RECORDED
 KeyHash = Annotated[str, Meta(pattern=r"^sha256:[0-9a-f]{64}\Z"), PRIVATE]
 """What `turnpike hash-key` prints."""
 
-Trust = Literal["engine-control", "scheduling"]
+Trust = Literal["engine-control", "scheduling", "kv-transfer"]
 """`engine-control`: may call the engine's own control paths (sleep, reset caches, load adapters, …).
-`scheduling`: what it says of its sessions' class, deadline and future counts."""
+`scheduling`: what it says of its sessions' class, deadline and future counts.
+`kv-transfer`: may tell engines where KV caches are, and so which hosts to connect to."""
 
 
 class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -23,7 +24,8 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Several, so that a key can be replaced without a gap."""
     trust: tuple[Trust, ...] = ()
     """What this tenant may do beyond asking: `engine-control`, the engine's own control paths; `scheduling`,
-    its word on whether somebody waits for its sessions, until when, and how long to hold their state."""
+    its word on whether somebody waits for its sessions, until when, and how long to hold their state;
+    `kv-transfer`, fields such as `kv_transfer_params`, which name hosts and blocks to engines."""
     quota: Quota = Quota()
     """What it may have at most, and how much of what is scarce is its share."""
 

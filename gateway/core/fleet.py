@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.cost.transfer import Link
 from gateway.domain.fleet import Abilities, ReplicaFacts, ReplicaLoad, Role
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.fleet.adapters import AdapterSlots
@@ -48,12 +49,14 @@ class Fleet:
         pools: Collection[PoolFacts],
         health: FleetHealth | None = None,
         roles: Mapping[ReplicaId, Role] | None = None,
+        zones: Mapping[ReplicaId, str] | None = None,
     ) -> None:
-        """`roles`: of those replicas that are not for both."""
+        """`roles`: of those replicas that are not for both; `zones`: of those of which it is known."""
         if not pools:
             raise ValueError("a fleet needs a pool")
         of_role = {role: frozenset(r for r, has in (roles or {}).items() if has is role) for role in Role}
         self._for_prompts, self._for_decoding = of_role[Role.PREFILL], of_role[Role.DECODE]
+        self._zones = zones or {}
         self.health = health or FleetHealth(HealthConfig())
         self._pools = {pool.id: pool for pool in pools}
         self._first = next(iter(self._pools))
@@ -76,6 +79,11 @@ class Fleet:
 
     def __len__(self) -> int:
         return len(self._replicas)
+
+    def link(self, one: ReplicaId, other: ReplicaId) -> Link | None:
+        """What lies between them, if they are known to be in two zones."""
+        here, there = self._zones.get(one), self._zones.get(other)
+        return Link((here, there)) if here and there and here != there else None
 
     def get(self, replica: ReplicaId) -> ReplicaState | None:
         return self._replicas.get(replica)

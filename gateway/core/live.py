@@ -73,6 +73,8 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     """A prefill leg was begun for it; there is no second one."""
     handed_over: float = 0.0
     """Tokens of its prompt that a prefill leg computed, for the replica that runs it next."""
+    handed_over_by: ReplicaId | None = None
+    """Where they were computed."""
     leg_left: tuple[ReplicaId, Usage] | None = None
     """What its leg left where, until its session has a place in the books of placement."""
     bound: str | None = None

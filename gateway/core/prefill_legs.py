@@ -32,7 +32,7 @@ from gateway.domain.request import Usage
 from gateway.domain.request import Work as Kind
 from gateway.routing.disaggregation import DisaggregationConfig, Work, pays
 from gateway.routing.placement import PlacementPolicy
-from gateway.wire.prefill import may_be_prefilled
+from gateway.wire.prefill import may_have_leg
 
 _PATIENCE: Final = 4.0
 """Times what was predicted."""
@@ -99,7 +99,9 @@ class PrefillLegs:
             and facts.work is Kind.GENERATE
             and facts.is_readable
             and facts.is_replayable
-            and may_be_prefilled(facts.protocol)
+            and not facts.state_ids
+            and not facts.moves_kv
+            and may_have_leg(facts.protocol)
         )
 
     def choose(
@@ -120,13 +122,14 @@ class PrefillLegs:
         )
         if not others:
             return None
-        found = []
+        found, rate, new_tokens = [], self._rates[live.pool], tokens - held
         for load in others:
             held_there = min(self._placement.held(live.session, load.replica), tokens)
-            found.append((self._work(load, tokens, held_there, now=now), load.replica, held_there))
-        there, replica, held_there = min(found, key=lambda each: each[0].cost_s)
-        here, new_tokens = self._work(home, tokens, held, now=now), tokens - held
-        transfer_s = self._rates[live.pool].transfer_s(new_tokens, now=now)
+            link = self._fleet.link(load.replica, home.replica)
+            takes_s = rate.over(link).transfer_s(new_tokens, now=now)
+            found.append((self._work(load, tokens, held_there, now=now), takes_s, load.replica, held_there))
+        there, transfer_s, replica, held_there = min(found, key=lambda each: each[0].cost_s + each[1])
+        here = self._work(home, tokens, held, now=now)
         if not pays(self._config, new_tokens=new_tokens, here=here, there=there, transfer_s=transfer_s):
             return None
         return Elsewhere(replica, _of_prompt(tokens, held_there))
@@ -173,6 +176,7 @@ class PrefillLegs:
         if usage is not None:
             live.handed_over = float(usage.prompt_tokens or 0)
             live.leg_left = leg.replica, usage
+            live.handed_over_by = leg.replica
         self._stream.leg_ended(live, leg.replica, outcome, usage or Usage(), took_s=took_s, now=now)
 
     def unbook(self, request: RequestId) -> None:
@@ -200,12 +204,14 @@ class PrefillLegs:
         expected_s = self._awaited.pop(live.request, None)
         if expected_s is not None and live.pool is not None:
             transfer_s = now - live.submitted_s - expected_s
-            self._rates[live.pool].observe(live.handed_over, transfer_s, now=now)
+            source, here = live.handed_over_by, live.replica
+            link = self._fleet.link(source, here) if source is not None and here is not None else None
+            self._rates[live.pool].over(link).observe(live.handed_over, transfer_s, now=now)
 
     def left_replica(self, live: LiveRequest) -> None:
         """That attempt has ended; another one is not told what was handed over."""
         self._awaited.pop(live.request, None)
-        live.handed_over = 0.0
+        live.handed_over, live.handed_over_by = 0.0, None
 
 
 def _of_prompt(tokens: float, held: float) -> TurnWork:

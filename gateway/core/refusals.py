@@ -16,6 +16,14 @@ def internal() -> Refusal:
     return Refusal(reason=RefusalReason.INTERNAL, message=message)
 
 
+def moves_kv() -> Refusal:
+    message = (
+        "Fields that tell an engine where KV caches are (kv_transfer_params and the like) are not accepted: "
+        'the gateway sends them itself. Tenants with trust = ["kv-transfer"] may.'
+    )
+    return Refusal(reason=RefusalReason.KV_FIELD, message=message)
+
+
 def unknown_state(state_id: str) -> Refusal:
     """The text is vLLM's own not-found: whether another tenant has it is not told."""
     message = f"Response with id '{state_id}' not found."

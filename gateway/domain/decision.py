@@ -16,6 +16,8 @@ class RefusalReason(Word):
     REQUEST_TIMEOUT = "request_timeout"
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
+    KV_FIELD = "kv_field"
+    """The body tells an engine where KV caches are."""
     UNKNOWN_MODEL = "unknown_model"
     STATE_NOT_FOUND = "state_not_found"
     MEMORY_FULL = "memory_full"

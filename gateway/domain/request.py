@@ -238,6 +238,8 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """False when the body could not be read; it is then proxied plainly, without a session."""
     is_oversized: bool = False
     """It was not read because that would have taken too long."""
+    moves_kv: bool = False
+    """It tells an engine itself where KV caches are, or may do so (`gateway/wire/kv_fields.py`)."""
 
     @property
     def takes_keep_alives(self) -> bool:

@@ -26,6 +26,7 @@ from gateway.server.forwarded import TrustedProxies
 from gateway.server.handlers import Handlers
 from gateway.server.hint_sender import HintSender
 from gateway.server.hosts import Hosts
+from gateway.server.kv_fetches import PrefixPulls
 from gateway.server.listener import Listener
 from gateway.server.listening import listening_sockets
 from gateway.server.mcp_calls import McpCalls
@@ -245,6 +246,7 @@ class Gateway:
             websockets=self.websockets,
             prefills=self._prefills,
             legs=PrefillLegs.of(config, self.driver, self._replicas, self._health, outbound),
+            pulls=PrefixPulls.of(config, self._replicas, self.observation.metrics.pulls),
             peers=self._peers,
             spending=self._spending,
         )

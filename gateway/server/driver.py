@@ -33,6 +33,7 @@ from gateway.domain.ids import ReplicaId, RequestId, TenantId
 from gateway.domain.records import Record
 from gateway.domain.request import Answer, Protocol, RequestFacts, ToolCall, Usage
 from gateway.domain.spending import Reserved
+from gateway.server.kv_fetches import Fetch
 from gateway.telemetry.recorder import Recorder
 from gateway.upstream.errors import UpstreamError
 from gateway.upstream.moments import Moment
@@ -194,6 +195,8 @@ class Ticket:
         """Ends the request, whatever it waits for."""
         self.seen: Callable[[], Answer] | None = None
         """What has been seen of the answer, for the case that the client leaves."""
+        self.fetch: Fetch | None = None
+        """What its engine was told to fetch, of the attempt that is answered."""
 
     def __enter__(self) -> "Ticket":
         return self
@@ -204,6 +207,8 @@ class Ticket:
         if not self.is_over:
             self._end(ev.ClientLeft(self.request, self.seen() if self.seen is not None else None))
         self.seen = self.on_cancel = None  # they refer to who refers to us
+        if self.fetch is not None:
+            self.fetch.ended("cut")
         self._driver.tickets.pop(self.request, None)
 
     async def decision(self) -> Dispatch | Refuse | PrefillLeg:
@@ -238,6 +243,8 @@ class Ticket:
     def attempt_failed(
         self, error: UpstreamError, *, was_sent: bool, timed_out: bool = False, is_local: bool = False
     ) -> None:
+        if self.fetch is not None:
+            self.fetch.ended("cut")
         failed = ev.AttemptFailed(self.request, str(error), was_sent, timed_out, error.resends, is_local)
         self._driver.send(failed)
 
@@ -278,11 +285,15 @@ class Ticket:
 
     def answered_at_once(self, answer: Answer, *, has_first_token: bool) -> None:
         self.is_over = True
+        if self.fetch is not None:
+            answer = self.fetch.answered(answer)
         self._driver.send(ev.AnsweredAtOnce(self.request, answer, has_first_token))
         if self._driver.on_turn_over is not None:
             self._driver.on_turn_over(self.request, answer.has_terminal)
 
     def finished(self, answer: Answer) -> None:
+        if self.fetch is not None:
+            answer = self.fetch.answered(answer)
         self._end(ev.ResponseFinished(self.request, answer))
 
     def cut(self, answer: Answer, why: str) -> None:

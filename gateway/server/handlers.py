@@ -12,22 +12,22 @@ from http import HTTPStatus
 from urllib.parse import unquote
 
 import msgspec
-from msgspec import Raw
 
 from gateway.config.holding import HoldingConfig
 from gateway.core import events as ev
 from gateway.core import refusals
 from gateway.core.commands import Dispatch, PrefillLeg, Refuse
-from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import ReplicaId, SessionId
-from gateway.domain.request import Protocol, RequestFacts
+from gateway.domain.request import RequestFacts
 from gateway.server.connection import ClientConnection
 from gateway.server.driver import Driver, Ticket
 from gateway.server.holding import Held, is_event_stream
+from gateway.server.judged_bodies import refusal_of
 from gateway.server.kept import Kept
+from gateway.server.kv_fetches import Fetch, HandedOver, PrefixPulls, fetch_for
 from gateway.server.outbound import Outbound
 from gateway.server.peers import Peers
-from gateway.server.prefill_legs import HandedOver, PrefillLegs
+from gateway.server.prefill_legs import PrefillLegs
 from gateway.server.prefills import Prefills
 from gateway.server.reading import READ_AT_ONCE, Reading
 from gateway.server.receipts import receipts
@@ -49,7 +49,6 @@ from gateway.wire.observer import observe
 _log = logging.getLogger(__name__)
 
 _MODELS = "/v1/models/"
-_SERVER_ERROR = HTTPStatus.INTERNAL_SERVER_ERROR
 _OVERHEAD_OF_ONE_IN = 15
 """A power of two, less one."""
 
@@ -86,14 +85,15 @@ class Handlers:
         websockets: WebSockets,
         prefills: Prefills | None = None,
         legs: PrefillLegs | None = None,
+        pulls: PrefixPulls | None = None,
         peers: Peers | None = None,
         spending: Spending | None = None,
     ) -> None:
         """`traces`: None if nobody traces; `overhead`: what a request takes until it is sent on, of some;
         `prefills`: None if no
         prompt is ever computed ahead; `legs`: None if none is computed on one replica for another;
-        `peers`: None if this is the only gateway; `spending`: None if the brain alone knows what tenants
-        use."""
+        `pulls`: None if none is pulled from one; `peers`: None if this is the only gateway; `spending`: None
+        if the brain alone knows what tenants use."""
         self._driver = driver
         self._replicas = replicas
         self._health = health
@@ -106,6 +106,7 @@ class Handlers:
         self._websockets = websockets
         self._prefills = prefills
         self._legs = legs
+        self._pulls = pulls
         self._peers = peers
         self._spending = spending
         self._served = 0
@@ -155,10 +156,9 @@ class Handlers:
                 client.respond(200, b"", msgspec.json.encode(card))
                 return
             facts = msgspec.structs.replace(facts, model=name)
-        if self._are_keys_required and not facts.is_readable and facts.protocol is Protocol.RESPONSES:
-            # Backends read more than we do (NaN, UTF-16): it may name another tenant's response.
-            message = "The body could not be read."
-            client.refuse(endpoint.protocol, Refusal(reason=RefusalReason.MALFORMED_HTTP, message=message))
+        refusal = refusal_of(request, facts, are_keys_required=self._are_keys_required)
+        if refusal is not None:
+            client.refuse(endpoint.protocol, refusal)
             return
         if self._peers is not None and not self._peers.has(visitor, facts):
             left = await self._peers.place(client, request, facts)
@@ -218,8 +218,10 @@ class Handlers:
                 if replica is None:  # it left after the brain had decided, and before we went on
                     ticket.attempt_failed(ConnectFailed("the replica left"), was_sent=False)
                     continue
-                fields = handed_over.take() if handed_over is not None else None
-                upstream = await self._attempt(ticket, decision, replica, request, facts, fields)
+                fetch = fetch_for(
+                    decision, replica, request, facts, handed_over=handed_over, pulls=self._pulls
+                )
+                upstream = await self._attempt(ticket, decision, replica, request, facts, fetch)
                 if upstream is not None:
                     if upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND:
                         self._ask_for_adapters(replica.id, decision.model or facts.model)
@@ -280,7 +282,7 @@ class Handlers:
         replica: Replica,
         request: HttpRequest,
         facts: RequestFacts,
-        handed_over: Mapping[str, Raw] | None,
+        fetch: Fetch | None,
     ) -> UpstreamConnection | None:
         """Sends the request to one replica. None if no response head came; the brain knows then."""
         session_id = decision.session.session if decision.session is not None else None
@@ -297,21 +299,23 @@ class Handlers:
             trace=self._trace(ticket, session_id),
             model=_other_model(decision, facts),
         )
+        told = fetch.fields if fetch is not None else None
         exchange = partial(
             replica.exchange,
             is_head_request=request.head.method == "HEAD",
-            # What was handed over can be fetched once.
-            may_repeat=facts.is_replayable and decision.attempt == 1 and not handed_over,
+            may_repeat=facts.is_replayable and decision.attempt == 1 and not told,  # that is said once
         )
         priority = self._outbound.priority(request, replica, abilities, decision.priority)
-        chunks = chunks_with(priority=priority, handed_over=handed_over)
+        chunks = chunks_with(priority=priority, fetch=told)
+        ticket.fetch = fetch
         if ticket.began_s and self._overhead is not None and not decision.waited_s:
             self._overhead.add(self._driver.clock() - ticket.began_s)
             ticket.began_s = 0.0
         try:
             upstream = await exchange(chunks)
-            if handed_over and upstream.head is not None and upstream.head.status >= _SERVER_ERROR:
-                replica.release(upstream, reuse=False)  # it may have failed to fetch the prompt
+            if fetch is not None and fetch.has_failed(upstream) and facts.is_replayable:
+                ticket.fetch = None
+                replica.release(upstream, reuse=False)
                 upstream = await exchange(chunks_with(priority=priority))
             if priority is None or upstream.head is None or upstream.head.status != HTTPStatus.BAD_REQUEST:
                 return upstream

@@ -26,6 +26,7 @@ from gateway.server.tasks import Work, check_each
 from gateway.upstream.discovery import Discovery
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.replica import Address, Replica
+from gateway.wire.kv_transfer import Tier
 
 _LOOK_PERIOD_S: Final = 1.0
 
@@ -71,7 +72,8 @@ class Members:
             for name, each in zip(pool.names(), pool.replicas, strict=True):
                 member = Member(name=ReplicaId(name), pool=PoolId(pool.name), url=each.url, origin=SET)
                 key = read_api_key(each.api_key_env, each.api_key_file, environ)
-                self.replicas[member.name] = self._replica(member, key)
+                tier = Tier.parse(each.kv_tier) if each.kv_tier is not None else None
+                self.replicas[member.name] = self._replica(member, key, tier)
                 members.append(member)
         self._membership = Membership(members)
         self._on_join: Callable[[Replica], None] = lambda _: None
@@ -148,7 +150,7 @@ class Members:
         self._send(ev.ReplicaLeft(member.name, why))
         self.drains.left(member.name)
 
-    def _replica(self, member: Member, key: str | None) -> Replica:
+    def _replica(self, member: Member, key: str | None, kv_tier: Tier | None = None) -> Replica:
         address = Address.parse(member.url)
         return Replica(
             member.name,
@@ -159,6 +161,7 @@ class Members:
             tls=self._tls if address.is_tls else None,
             local_faults=self._local_faults,
             keepalive_s=self._config.server.limits.tcp_keepalive_s,
+            kv_tier=kv_tier,
         )
 
     # --- those who say so --------------------------------------------------------------------------

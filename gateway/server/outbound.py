@@ -60,18 +60,18 @@ class Outbound:
         rank: int | None = None,
         trace: bytes | None = None,
         model: str | None = None,
-        handed_over: Mapping[str, Raw] | None = None,
+        fetch: Mapping[str, Raw] | None = None,
     ) -> list[Chunk]:
         """Head and body, to be written in order; `hint`: what to tell the engine; `priority`: as `priority`
         says; `rank`: which engine of a server with several, unless the client says so; `trace`: a header line
-        instead of the client's own; `model`: what to ask for instead of what the client does; `handed_over`:
-        fields that say where its prompt was computed."""
+        instead of the client's own; `model`: what to ask for instead of what the client does; `fetch`: fields
+        that say where its prompt, or the beginning of it, is."""
         head = request.head
         if hint is not None and replica.hint_key is not None:
             hint = signed(hint, replica.hint_key)
         if model is not None:
             request = _asking_for(model, request)
-        body = self._body(request, abilities, hint, is_readable=is_readable, handed_over=handed_over)
+        body = self._body(request, abilities, hint, is_readable=is_readable, fetch=fetch)
         start = head.passed_on.get(replica)
         if start is None:
             if len(head.passed_on) >= _MAX_REMEMBERED:
@@ -115,7 +115,7 @@ class Outbound:
             hint = signed(hint, replica.hint_key)
         if model is not None:
             request = _asking_for(model, request)
-        body = self._body(request, abilities, hint, is_readable=is_readable, handed_over=None)
+        body = self._body(request, abilities, hint, is_readable=is_readable, fetch=None)
         return bytes(body[0]) if len(body) == 1 else b"".join(body)
 
     def priority(self, request: HttpRequest, replica: Replica, abilities: Abilities, ours: int) -> int | None:
@@ -142,7 +142,7 @@ class Outbound:
         hint: str | None,
         *,
         is_readable: bool,
-        handed_over: Mapping[str, Raw] | None,
+        fetch: Mapping[str, Raw] | None,
     ) -> list[Chunk]:
         fields: dict[str, Any] = {}
         head, secret = request.head, self._hints.cache_salt_secret
@@ -152,8 +152,8 @@ class Outbound:
                 fields["cache_salt"] = hmac.digest(secret.encode(), tenant.encode(), hashlib.sha256).hex()
             if hint is not None and self._hints.turnpike:
                 fields |= with_hint(request.body, hint)
-            if handed_over is not None:
-                fields |= handed_over
+            if fetch is not None:
+                fields |= fetch
         if fields:
             return splice_fields(request.body, fields)
         return [request.body] if request.body else []

@@ -20,6 +20,7 @@ from gateway.core.commands import PrefillLeg
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Usage
 from gateway.server.driver import Driver, Ticket
+from gateway.server.kv_fetches import Fetch, HandedOver, connectors_of
 from gateway.server.outbound import Outbound
 from gateway.server.request_parser import HttpRequest
 from gateway.server.unseen_answers import read_whole, usage_of
@@ -27,25 +28,11 @@ from gateway.upstream.errors import ConnectFailed, ConnectTimedOut, LocalFault, 
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.moments import Moment, Run
 from gateway.upstream.replica import Replica
-from gateway.wire.kv_transfer import CONNECTORS, Connector, prefill_leg_body
+from gateway.wire.kv_transfer import Connector, prefill_leg_body
 from gateway.wire.splice import Chunk
 from gateway.workflow.engine_order import FIRST
 
 _log: Final = logging.getLogger(__name__)
-
-
-class HandedOver:
-    """What the decode leg is to be told."""
-
-    def __init__(self, fields: Mapping[str, Raw], *, until_s: float, driver: Driver) -> None:
-        self._fields: Mapping[str, Raw] | None = fields
-        self._until_s = until_s
-        self._driver = driver
-
-    def take(self) -> Mapping[str, Raw] | None:
-        """Once; nothing when it is too late."""
-        fields, self._fields = self._fields, None
-        return fields if fields and self._driver.clock() < self._until_s else None
 
 
 class _Leg(msgspec.Struct):
@@ -82,9 +69,7 @@ class PrefillLegs:
         outbound: Outbound,
     ) -> "PrefillLegs | None":
         """None if no pool's replicas hand anything over."""
-        connectors = {
-            PoolId(pool.name): CONNECTORS[pool.transfer] for pool in config.pools if pool.transfer is not None
-        }
+        connectors = connectors_of(config)
         return cls(driver, replicas, health, outbound, connectors) if connectors else None
 
     async def run(
@@ -100,7 +85,8 @@ class PrefillLegs:
         if connector is None or leg.fields is None:
             return None
         until_s = self._driver.clock() + connector.lease_s
-        return HandedOver(leg.fields, until_s=until_s, driver=self._driver)
+        fetch = Fetch(leg.fields, counts_fetched=connector.counts_fetched)
+        return HandedOver(fetch, until_s=until_s, clock=self._driver.clock)
 
     async def _run(self, compute: Coroutine[Any, Any, None], leg: _Leg, limit_s: float) -> None:
         """To its end, for a bounded time. Who is cancelled here has cancelled it."""
@@ -126,7 +112,7 @@ class PrefillLegs:
         try:
             chunks = self._chunks(command, replica, request, trace)
             if chunks is not None:
-                await self._ask(replica, request, chunks, leg)
+                await self._ask(command, replica, request, chunks, leg)
         except LocalFault:
             pass
         except UpstreamError as error:
@@ -144,7 +130,10 @@ class PrefillLegs:
         """None if the request cannot be asked for its prompt alone."""
         if request.head.facts.coding:
             return None
-        body = prefill_leg_body(self._connectors[replica.pool], request.body)
+        if request.head.visitor.endpoint.name == _COMPACT:
+            return None
+        protocol = request.head.visitor.endpoint.protocol
+        body = prefill_leg_body(self._connectors[replica.pool], request.body, protocol, _name(command))
         if body is None:
             return None
         asked = HttpRequest(request.head, body)
@@ -160,7 +149,9 @@ class PrefillLegs:
             model=command.model,
         )
 
-    async def _ask(self, replica: Replica, request: HttpRequest, chunks: list[Chunk], leg: _Leg) -> None:
+    async def _ask(
+        self, command: PrefillLeg, replica: Replica, request: HttpRequest, chunks: list[Chunk], leg: _Leg
+    ) -> None:
         upstream = await replica.exchange(chunks, is_head_request=False, may_repeat=True)
         is_whole = False
         try:
@@ -176,4 +167,14 @@ class PrefillLegs:
         leg.is_fault = False
         leg.usage = usage_of(upstream, request.head.visitor.endpoint, answer)
         if leg.usage is not None:
-            leg.fields = self._connectors[replica.pool].decode_fields(answer)
+            connector = self._connectors[replica.pool]
+            leg.fields = connector.decode_fields(answer, _name(command), replica.kv_tier)
+
+
+def _name(command: PrefillLeg) -> str:
+    """By which engines know what it leaves. A request has one leg at most."""
+    return f"{command.request}.leg"
+
+
+_COMPACT: Final = "/v1/responses/compact"
+"""It makes a prompt of its own."""

@@ -4,11 +4,15 @@ import logging
 from collections import Counter
 from typing import Final
 
+import msgspec
+
 from gateway.domain.request import RequestFacts
 from gateway.server.driver import Driver
 from gateway.server.request_parser import HttpRequest
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.facts import read_body_facts, reading_body_facts, unread_facts
+from gateway.wire.kv_fields import may_have_kv_fields
+from gateway.wire.slices import finish
 
 _log: Final = logging.getLogger(__name__)
 READ_AT_ONCE: Final = 64 << 10
@@ -50,4 +54,5 @@ class Reading:
         if not self._has_misread:
             self._has_misread = True
             _log.exception("a request to %s was not understood (told once)", endpoint.name)
-        return unread_facts(endpoint, request.head.facts, len(request.body))
+        facts = unread_facts(endpoint, request.head.facts, len(request.body))
+        return msgspec.structs.replace(facts, moves_kv=finish(may_have_kv_fields(request.body)))

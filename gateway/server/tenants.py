@@ -23,6 +23,8 @@ class Tenant(msgspec.Struct, frozen=True):
     may_control_engines: bool
     is_believed: bool = False
     """What it says of the order of its requests counts."""
+    may_move_kv: bool = False
+    """It may tell engines where KV caches are."""
 
 
 def hash_key(key: str) -> str:
@@ -35,8 +37,8 @@ class Tenants:
         of IPv6 each /64. `salt`: gateways that share it give them the same names."""
         self._by_hash: dict[str, Tenant] = {}
         for config in configs:
-            controls = "engine-control" in config.trust
-            tenant = Tenant(TenantId(config.name), controls, config.is_believed)
+            controls, moves_kv = "engine-control" in config.trust, "kv-transfer" in config.trust
+            tenant = Tenant(TenantId(config.name), controls, config.is_believed, moves_kv)
             self._by_hash.update(dict.fromkeys(config.key_hashes, tenant))
         self._anonymous: dict[str, Tenant] = {}
         self._salt = salt or secrets.token_bytes(16)

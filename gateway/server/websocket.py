@@ -16,6 +16,7 @@ import secrets
 from collections import deque
 from typing import Final
 
+from gateway.core import refusals
 from gateway.core.commands import Dispatch, Refuse
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.server.connection import ClientConnection
@@ -35,6 +36,7 @@ from gateway.upstream.replica import Replica
 from gateway.upstream.websocket import UpstreamWebSocket
 from gateway.wire.body import Oversized
 from gateway.wire.headers import get_header
+from gateway.wire.kv_fields import may_have_kv_fields
 from gateway.wire.response_frames import (
     KEEP_ALIVE,
     Asked,
@@ -73,6 +75,7 @@ class WebSocket:
         self._head = head
         self._means = means
         self._tenant = head.visitor.tenant.id
+        self._may_move_kv = head.visitor.tenant.may_move_kv
         self._is_codex = "codex" in (get_header(head.headers, b"user-agent") or "").lower()
         most = means.limits.max_body_bytes
         self._from_client = FrameReader(is_masked=True, keeps=most, max_bytes=most)
@@ -196,6 +199,8 @@ class WebSocket:
             self._refuse(_unread(), None)
         elif asked is not None and asked.is_create:
             await self._ask(message.opcode, data, asked)
+        elif not self._may_move_kv and await self._means.driver.in_slices(may_have_kv_fields(data)):
+            self._refuse(refusals.moves_kv(), None)
         else:
             self._send(message.opcode, data)
 
@@ -205,6 +210,9 @@ class WebSocket:
         facts = await read_facts(request, means)
         if not facts.is_readable and means.are_keys_required:
             self._refuse(_unread(), asked.stream)
+            return
+        if facts.moves_kv and not self._may_move_kv:
+            self._refuse(refusals.moves_kv(), asked.stream)
             return
         while self._turns.running >= _MOST_AT_ONCE:
             await self._more()

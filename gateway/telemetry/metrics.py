@@ -50,6 +50,8 @@ class Metrics(Collector):
         """Requests whose body was not understood, by why."""
         self.websockets: Counter[str] = Counter()
         """`opened`, and of these `closed`; `refused`: those that were asked for in vain."""
+        self.pulls: Counter[str] = Counter()
+        """Prompts whose beginning was to be pulled from another replica, by outcome."""
         self.mcp: McpCounts | None = None
         """To be set if there are MCP servers."""
         self._registry = CollectorRegistry()
@@ -116,6 +118,14 @@ class Metrics(Collector):
         for reason in ("malformed", "oversized"):
             unread.add_metric([reason], self.unread[reason])
         yield unread
+        pulls = CounterMetricFamily(
+            "turnpike_prefix_pulls",
+            "Turns that were to pull the beginning of their prompt from another replica",
+            labels=["outcome"],
+        )
+        for outcome, count in self.pulls.items():
+            pulls.add_metric([outcome], count)
+        yield pulls
         yield histogram(
             "request_overhead_seconds",
             "From a whole request to its being sent on, of one in sixteen that did not wait",

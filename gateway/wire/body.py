@@ -41,6 +41,16 @@ class RequestBody(msgspec.Struct):
     vllm_xargs: Raw = ABSENT
     agent_hint: Raw = ABSENT
     service_tier: Raw = ABSENT
+    # What follows is not read, but noticed: `gateway/wire/kv_fields.py`.
+    kv_transfer_params: Raw = ABSENT
+    ec_transfer_params: Raw = ABSENT
+    kv_hints: Raw = ABSENT
+    bootstrap_host: Raw = ABSENT
+    bootstrap_port: Raw = ABSENT
+    bootstrap_room: Raw = ABSENT
+    disaggregated_params: Raw = ABSENT
+    extra_body: Raw = ABSENT
+    sampling_params: Raw = ABSENT
 
 
 class ResponsesBody(RequestBody):

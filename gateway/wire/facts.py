@@ -43,6 +43,7 @@ from gateway.wire.form import read_form_field
 from gateway.wire.hashing import hash_text
 from gateway.wire.headers import RawHeaders, select_headers
 from gateway.wire.inflate import INFLATABLE, inflating
+from gateway.wire.kv_fields import form_may_have_kv_fields, has_kv_fields, may_have_kv_fields
 from gateway.wire.slices import finish
 from gateway.wire.tool_times import TOOLS_HEADER, read_tool_times
 from gateway.wire.traceparent import read_traceparent
@@ -144,9 +145,11 @@ def reading_body_facts(
         said = (yield from TRANSCRIPTS.reading(fields, items)) if is_turn else _NO_CONVERSATION
         return _facts(endpoint, header, fields, items, said, plain, len(body))
     except Oversized:
-        return _oversized_facts(endpoint, header, plain, len(body))
+        facts = _oversized_facts(endpoint, header, plain, len(body))
     except UNREADABLE:
-        return unread_facts(endpoint, header, len(body))
+        facts = unread_facts(endpoint, header, len(body))
+    moves_kv = yield from may_have_kv_fields(plain)
+    return msgspec.structs.replace(facts, moves_kv=moves_kv) if moves_kv else facts
 
 
 def _oversized_facts(endpoint: Endpoint, fields: HeaderFacts, plain: bytes, body_bytes: int) -> RequestFacts:
@@ -224,6 +227,7 @@ def _facts(
         stores=stores,
         is_background=is_background,
         is_replayable=endpoint.is_replayable and not stores,
+        moves_kv=has_kv_fields(fields, plain),
     )
 
 
@@ -238,6 +242,7 @@ def _form_facts(endpoint: Endpoint, header: HeaderFacts, body: bytes, body_bytes
         state_ids=_path_ids(endpoint),
         stores=_may_store(endpoint),
         is_replayable=endpoint.is_replayable and not _may_store(endpoint),
+        moves_kv=form_may_have_kv_fields(body),
     )
 
 

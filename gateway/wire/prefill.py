@@ -11,20 +11,45 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.request import Protocol
-from gateway.wire.body import UNREADABLE
+from gateway.wire.body import UNREADABLE, read_as
+from gateway.wire.kv_fields import KV_FIELDS
 
 _ONE: Final = Raw(b"1")
 _FALSE: Final = Raw(b"false")
+_NULL: Final = b"null"
 _NOT_FOR_ONE_TOKEN: Final = frozenset(
     ("max_completion_tokens", "min_tokens", "n", "best_of", "stream_options", "prompt_logprobs", "echo")
-)
+).union(KV_FIELDS)  # what they say holds once
 _PROTOCOLS: Final = (Protocol.CHAT, Protocol.COMPLETIONS, Protocol.MESSAGES)
-"""Not of those whose answers may be stored, or may run tools on the server."""
+"""Of which a next prompt can be foreseen."""
 _body: Final = msgspec.json.Decoder(dict[str, Raw])
+
+
+class _Tool(msgspec.Struct):
+    type: str = ""
+
+
+_tools: Final = msgspec.json.Decoder(list[_Tool])
+_CLIENTS_TOOLS: Final = frozenset(("function", "custom", "namespace"))
+"""Types of tools that the client runs."""
 
 
 def may_be_prefilled(protocol: Protocol) -> bool:
     return protocol in _PROTOCOLS
+
+
+def may_have_leg(protocol: Protocol) -> bool:
+    """Whether a request that is about to be sent may have its prompt computed by another one before."""
+    return protocol in _PROTOCOLS or protocol is Protocol.RESPONSES
+
+
+def needs_more_than_its_prompt(fields: Mapping[str, Raw], protocol: Protocol) -> bool:
+    """Whether an engine may do something else before it computes the prompt, such as to open tools of its
+    own."""
+    if protocol is not Protocol.RESPONSES or bytes(fields.get("tools", _NULL)) == _NULL:
+        return False
+    tools = read_as(_tools, fields["tools"])
+    return tools is None or any(each.type not in _CLIENTS_TOOLS for each in tools)
 
 
 def prefill_body(body: bytes) -> bytes | None:
@@ -36,7 +61,9 @@ def prefill_body(body: bytes) -> bytes | None:
     return msgspec.json.encode(for_one_token(fields))
 
 
-def for_one_token(fields: Mapping[str, Raw]) -> dict[str, Raw]:
+def for_one_token(fields: Mapping[str, Raw], protocol: Protocol = Protocol.CHAT) -> dict[str, Raw]:
     """The fields of a body, of a request for its prompt."""
     kept = {name: value for name, value in fields.items() if name not in _NOT_FOR_ONE_TOKEN}
+    if protocol is Protocol.RESPONSES:
+        return {**kept, "max_output_tokens": _ONE, "stream": _FALSE, "store": _FALSE, "background": _FALSE}
     return {**kept, "max_tokens": _ONE, "stream": _FALSE}

@@ -48,10 +48,12 @@ class Fleet(Playbook):
         roles: dict[str, str] | None = None,
         disaggregation: dict[str, Any] | None = None,
         transfer: str = "shared_storage",
+        zones: dict[str, str] | None = None,
         **settings: Any,
     ) -> None:
         replicas = [
-            {"url": f"http://{name}", "name": name, "role": role} for name, role in (roles or ROLES).items()
+            {"url": f"http://{name}", "name": name, "role": role, "zone": (zones or {}).get(name)}
+            for name, role in (roles or ROLES).items()
         ]
         super().__init__(
             replicas=up,
@@ -128,7 +130,10 @@ def test_a_warm_prompt_goes_straight_to_its_home():
     [
         {"is_replayable": False},
         {"is_readable": False},
-        {"protocol": Protocol.RESPONSES},
+        {"protocol": Protocol.OTHER},
+        {"protocol": Protocol.RESPONSES, "state_ids": ("resp_1",)},
+        {"protocol": Protocol.RESPONSES, "is_replayable": False, "stores": True},
+        {"moves_kv": True},
         {"work": Work.POOL},
         {"work": Work.LIGHT},
     ],
@@ -138,6 +143,11 @@ def test_what_may_not_be_asked_for_one_token_has_no_leg(fields):
     fleet = Fleet().asks("r1", **fields)
     fleet.sent_on()
     assert not fleet.legs
+
+
+def test_a_response_that_is_not_stored_has_one():
+    fleet = Fleet().asks("r1", protocol=Protocol.RESPONSES)
+    assert len(fleet.legs) == 1
 
 
 @pytest.mark.parametrize("is_fault", [True, None])
@@ -496,3 +506,24 @@ def test_whatever_happens_the_books_balance(seed):
     assert chance.had_legs
     brain = chance.fleet.brain
     assert not brain.live and not any(state.running for state in brain.fleet)
+
+
+def test_a_slow_way_between_zones_is_held_against_that_way_alone():
+    fleet = Fleet(
+        "p d",
+        roles={"p": "prefill", "q": "prefill", "d": "decode"},
+        zones={"p": "far", "q": "near", "d": "near"},
+    )
+    for number in range(12):
+        turn = f"r{number}"
+        fleet.asks(turn).ended(turn)
+        assert fleet.legs[-1].replica == "p"
+        fleet.sent_on()
+        fleet.now += 30.0
+        _ = fleet >> started(turn) >> first_token(turn) >> finished(turn, usage=USAGE)
+    rate = fleet.brain.gate.legs.rates[PoolId("pool")]
+    assert rate.over(frozenset(("near", "far"))).transfer_s(5_000, now=fleet.now) > 10
+    assert rate.transfer_s(5_000, now=fleet.now) == pytest.approx(0.1)
+    _ = fleet >> up("q")
+    fleet.asks("s1")
+    assert fleet.legs[-1].replica == "q", "which computes it more slowly, as far as is known"

@@ -24,6 +24,7 @@ from gateway.server.tenants import Tenant
 from gateway.upstream.replica import Address, Replica
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_body_facts, read_header_facts
+from gateway.wire.kv_fields import KV_FIELDS
 from tests.fuzz.mutation import WORDS, mutate, spelt, value
 from turnpike_vllm import hints
 from turnpike_vllm.hints import Hint, Refusal
@@ -50,6 +51,9 @@ _TOP = (
     "cache_salt",
     "prompt",
     "background",
+    *KV_FIELDS,
+    "extra_body",
+    "sampling_params",
 )
 _KEY = "k" * 64
 _REPLICA = Replica(
@@ -97,6 +101,8 @@ def _member(rng: random.Random) -> tuple[str, Any]:
         return field, spelt(
             rng, [("turnpike", _forged(rng)), ("mine", 1), ("turnpike", _forged(rng))][rng.randrange(3) :]
         )
+    if field in _HOLDERS and rng.randrange(3):
+        return field, spelt(rng, [(rng.choice(KV_FIELDS), rng.choice(({"remote_host": "h"}, "h", None)))])
     if field in ("stream", "store", "background"):
         return field, rng.choice((True, False, 1, "true", None))
     return field, value(rng) if rng.randrange(2) else rng.choice(WORDS)
@@ -127,7 +133,7 @@ _READERS: dict[str, Callable[[bytes], Any]] = {
 
 def check(given: tuple[str, bytes]) -> None:
     """Reading never raises, twice is once; what goes out says what came in, and our fields, to every parser
-    that reads it; no hint in it is followed but ours."""
+    that reads it; no hint in it is followed but ours; where KV caches are, it does not say unnoticed."""
     path, body = given
     endpoint, fields = _ENDPOINTS[path], read_header_facts([])
     facts = read_body_facts(endpoint, fields, body)
@@ -147,6 +153,8 @@ def check(given: tuple[str, bytes]) -> None:
         got, came = _try(read, sent), _try(read, body)
         if sent != body:
             assert (got is _UNREAD) == (came is _UNREAD), reader
+        if isinstance(came, dict):
+            assert facts.moves_kv or not _names_kv(came), reader
         if isinstance(got, dict):
             _check_hint(got, facts.is_readable and is_turn)
             if sent != body:
@@ -163,6 +171,16 @@ def _try(read: Callable[[bytes], Any], data: bytes) -> Any:
         return read(data)
     except (ValueError, RecursionError):
         return _UNREAD
+
+
+_HOLDERS = ("vllm_xargs", "extra_body", "sampling_params")
+
+
+def _names_kv(read: dict[str, Any]) -> bool:
+    """As an engine's parser sees it."""
+    inner = [each for name in _HOLDERS if isinstance(each := read.get(name), dict)]
+    inner += [each["extra_args"] for each in inner if isinstance(each.get("extra_args"), dict)]
+    return any(each.get(name) is not None for each in (read, *inner) for name in KV_FIELDS)
 
 
 def _check_hint(got: dict[str, Any], is_ours: bool) -> None:

@@ -28,6 +28,8 @@ SHAPES: Final = {
     "completions, streamed": ("/v1/completions", True),
     "messages": ("/v1/messages", False),
     "messages, streamed": ("/v1/messages", True),
+    "responses": ("/v1/responses", False),
+    "responses, streamed": ("/v1/responses", True),
 }
 DYING: Final = ("the prompt of a decode engine that dies", "the prompt of a prefill engine that dies")
 
@@ -53,6 +55,9 @@ def body(path: str, said: str, *, stream: bool) -> dict[str, Any]:
     asked: dict[str, Any] = {"model": MODEL, "max_tokens": TOKENS, "temperature": 0.0, "stream": stream}
     if path == "/v1/completions":
         return {**asked, "prompt": said}
+    if path == "/v1/responses":
+        del asked["max_tokens"]
+        return {**asked, "input": said, "max_output_tokens": TOKENS, "store": False}
     return {**asked, "messages": [{"role": "user", "content": said}]}
 
 
@@ -84,6 +89,10 @@ def _text(part: dict[str, Any]) -> str:
             each.get("text") or (each.get("message") or each.get("delta") or {}).get("content") or ""
             for each in part["choices"]
         )
+    if part.get("object") == "response":
+        return "".join(text["text"] for each in part["output"] for text in each["content"])
+    if part.get("type", "").startswith("response."):
+        return part["delta"] if part["type"] == "response.output_text.delta" else ""
     if "content" in part:
         return "".join(each["text"] for each in part["content"])
     return str((part.get("delta") or {}).get("text", ""))

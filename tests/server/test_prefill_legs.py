@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from gateway.core import events as ev
 from gateway.domain import records as rec
 from gateway.server import prefill_legs
+from gateway.server.tenants import hash_key
 from gateway.wire.kv_transfer import CONNECTORS
 from tests.server.bench import (
     CHAT_ANSWER,
@@ -96,6 +98,87 @@ async def test_of_every_protocol_that_may_be_asked_for_one_token(two, path, body
     response = await play.bench.ask(post(body, path=path))
     assert response.body == CHAT_ANSWER and play.decoded == [body]
     assert [each.target for each in play.prefill.seen] == [path] and play.legs[0]["max_tokens"] == 1
+
+
+RESPONSE = {"model": "m", "input": WORDS, "store": False, "max_output_tokens": 99}
+FUNCTION = {"type": "function", "name": "f", "parameters": {}}
+RESPONSE_HELD = json.dumps(
+    {
+        "id": "resp_1", "object": "response", "status": "incomplete", "output": [],
+        "usage": {"input_tokens": 999, "output_tokens": 1, "total_tokens": 1000},
+        "kv_transfer_params": WHERE,
+    }
+).encode()  # fmt: skip
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("tools", [{}, {"tools": [FUNCTION]}, {"tools": None}], ids=["none", "f", "null"])
+async def test_a_response_that_is_not_stored_is_computed_there(two, is_streamed, tools):
+    play = await two("nixl")
+    play.prefill.script = sends(answer(RESPONSE_HELD))
+    body = json.dumps(
+        RESPONSE | tools | ({"stream": True, "background": False} if is_streamed else {})
+    ).encode()
+    response = await play.bench.ask(post(body, path=b"/v1/responses"))
+    assert response.body == CHAT_ANSWER and play.outcomes == ["ready"]
+    [leg] = play.legs
+    assert leg.pop("kv_transfer_params")["do_remote_decode"] is True
+    assert leg == RESPONSE | tools | {
+        "max_output_tokens": 1, "stream": False, "store": False, "background": False
+    }  # fmt: skip
+    assert json.loads(play.decoded[0]) == json.loads(body) | {"kv_transfer_params": WHERE}
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        (b"/v1/responses", {"tools": [FUNCTION, {"type": "code_interpreter"}]}),
+        (b"/v1/responses", {"tools": [{"type": "mcp", "server_url": "http://tools"}]}),
+        (b"/v1/responses", {"store": True}),
+        (b"/v1/responses", {"background": True}),
+        (b"/v1/responses", {"previous_response_id": "resp_nobodys"}),
+        (b"/v1/responses/compact", {}),
+    ],
+    ids=lambda each: repr(each)[:30],
+)
+async def test_a_response_that_may_do_more_than_answer_is_not(two, path, more):
+    play = await two("nixl")
+    response = await play.bench.ask(post(json.dumps(RESPONSE | more).encode(), path=path))
+    assert response.status == 200 and not play.legs
+
+
+async def test_p2p_names_what_is_left_and_where(start):
+    pool = {
+        "name": "pool", "backends": 2, "roles": ["prefill", "decode"], "transfer": "p2p",
+        "tiers": ["10.0.0.1:5710", "[fd00::2]:5711"],
+    }  # fmt: skip
+    play = Two(await start(pools=[pool], disaggregation={"threshold_tokens": 500}))
+    assert (await play.bench.ask(post(LONG))).body == CHAT_ANSWER
+    name = play.legs[0]["kv_transfer_params"]["remote_decoder"]["kv_request_id"]
+    where = {"kv_request_id": name, "remote_host": "10.0.0.1", "remote_port": 5710}
+    assert json.loads(play.decoded[0])["kv_transfer_params"] == {"remote_prefiller": where}
+    assert (await play.bench.ask(post(LONG.replace(b"word9", b"word8")))).body == CHAT_ANSWER
+    assert play.legs[1]["kv_transfer_params"]["remote_decoder"]["kv_request_id"] != name
+
+
+async def test_what_nixl_counts_as_cached_was_found_elsewhere(two):
+    """Its decode leg's usage says what the other engine found (vLLM 0.32)."""
+    play = await two("nixl")
+    seen = []
+    send = play.bench.gateway.driver.send
+
+    def watch(event: Any) -> None:
+        if isinstance(event, (ev.AnsweredAtOnce, ev.ResponseFinished)):
+            seen.append(event.answer.usage.cached_tokens)
+        send(event)
+
+    play.bench.gateway.driver.send = watch
+    usage = {"prompt_tokens": 999, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}}
+    told = json.dumps(json.loads(CHAT_ANSWER) | {"usage": usage}).encode()
+    play.decode.script = sends(answer(told))
+    assert (await play.bench.ask(post(LONG))).body == told, "as its client sees it"
+    assert (await play.bench.ask(post(SHORT))).body == told
+    assert seen == [None, 0]
 
 
 async def test_a_stream_comes_from_the_one_that_decodes(two):
@@ -193,7 +276,9 @@ async def test_a_fault_of_ours_costs_the_leg_alone(two, monkeypatch):
     ids=["transfers by itself", "compressed"],
 )
 async def test_what_cannot_be_asked_for_one_token_is_not_asked(two, body, headers):
-    play = await two("nixl", disaggregation={"threshold_tokens": 1})
+    router = {"name": "router", "key_hashes": [hash_key("k")], "trust": ["kv-transfer"]}
+    play = await two("nixl", disaggregation={"threshold_tokens": 1}, tenants=[router])
+    headers += b"authorization: Bearer k\r\n"
     assert (await play.bench.ask(post(body, headers=headers))).body == CHAT_ANSWER
     assert not play.legs and play.decoded == [body]
 

@@ -12,6 +12,7 @@ from aiohttp import WSMsgType, WSServerHandshakeError
 
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, SessionSource
+from gateway.server.tenants import hash_key
 from tests.server.bench import Bench, eventually, post, sends
 from tests.server.test_auth import ALICE, BOB, TENANTS
 from tests.server.websocket_bench import CALL, NOT_FOUND, RESULT, Caller, Speaker, create, events, records_of
@@ -383,3 +384,43 @@ async def test_a_tenant_may_have_so_many(start, connect):
     again = await connect(bench, headers=alice)
     for each in (again, other):
         await each.socket.close()
+
+
+ROUTER = {"name": "router", "key_hashes": [hash_key("tp-router")], "trust": ["kv-transfer"]}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        json.dumps(create(kv_transfer_params={"remote_host": "10.0.0.1"})),
+        json.dumps(create(vllm_xargs={"kv_transfer_params": "x"})),
+        '{"type":"response.other","kv_transfer_params":{"a":1}}',
+        '{"type":"response.create","a":NaN,"kv\\u005ftransfer_params":{"a":1}}',
+    ],
+)
+async def test_where_kv_caches_are_gets_to_no_backend(start, connect, message):
+    bench = await start(backend=Speaker)
+    backend, client = speaker_of(bench), await connect(bench)
+    await client.socket.send_str(message)
+    told = json.loads((await client.socket.receive(timeout=10)).data)
+    assert told["type"] == "error" and "kv_transfer_params" in json.dumps(told) and not backend.raw
+    assert await client.ask() and len(backend.raw) == 1, "the connection goes on"
+    await client.socket.close()
+
+
+async def test_who_is_trusted_may_say_where_kv_caches_are(start, connect):
+    bench = await start(backend=Speaker, tenants=[ROUTER])
+    client = await connect(bench, headers={"Authorization": "Bearer tp-router"})
+    await client.ask(kv_transfer_params={"remote_host": "10.0.0.1"})
+    assert speaker_of(bench).asked == [create(kv_transfer_params={"remote_host": "10.0.0.1"})]
+    await client.socket.close()
+
+
+async def test_a_turn_of_a_connection_has_no_prefill_leg(start, connect):
+    pool = {"transfer": "shared_storage", "roles": ["both", "both"], "backends": 2}
+    bench = await start(backend=Speaker, pools=[pool], disaggregation={"threshold_tokens": 1})
+    client = await connect(bench)
+    assert await client.ask(input="word " * 500, store=False)
+    asked = [each for backend in bench.backends for each in backend.asked]
+    assert len(asked) == 1 and not any(backend.seen for backend in bench.backends)
+    await client.socket.close()
