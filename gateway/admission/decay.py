@@ -2,8 +2,6 @@
 
 Source: none; forward decay, and the Kaplan–Meier estimate with a prior.
 
-
-
 Invariants: memory is fixed; the weight of an observation halves with every `half_life` later ones; a
 session that still lives counts for the turns that it lived, so short sessions are not over-represented.
 """

@@ -2,8 +2,6 @@
 
 Source: ours.
 
-
-
 Invariants: everything is summed over the same time, `span_s`, with the same weights.
 """
 

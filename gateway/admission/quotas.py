@@ -2,8 +2,6 @@
 
 Source: ours.
 
-
-
 Invariants: a quota is asked and charged in one step, so two requests never both get the last of it; tokens
 are charged by what a request is expected to cost, and corrected by what it did; a tenant without a quota
 costs nothing here; the bucket holds at most a minute's tokens.

@@ -3,7 +3,6 @@
 Source: ours; that what somebody left to others counts for them later is the idea of Karma (OSDI 2023), and
 that service already had counts that of virtual token counters (OSDI 2024).
 
-
 Deviations: Karma lends and gives back credits, without end. Here the past fades (`LATELY_S`), so whoever
 flooded the fleet is like all others after a while, and nobody can save up for more than that.
 

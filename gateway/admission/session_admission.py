@@ -2,7 +2,6 @@
 
 Source: MARS (§4.2), BalanceAndAdmit; SAGA (§6); Agent.xpu (§4.4). Each mechanism has its module.
 
-
 Deviations: the papers admit turns or tasks that announce themselves. Here the place is the session's, and
 sessions are inferred; so no lineage, right or wrong, may stop the fleet (`pool.py`: liveness).
 

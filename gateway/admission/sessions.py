@@ -4,7 +4,6 @@ Source: ours (the unit is the session); MARS (§2.2) for why a session in a tool
 
 Symbols: *admitted session* → `Member.is_in`.
 
-
 Invariants: a session is in from its first admitted turn until it ends or is silent for longer than `Gaps`
 allows; a session with a live turn stays in; `count` is the number of places taken: of each session as many as
 it runs turns at once, with its children, and one at least; a child of a session that is in takes none itself;

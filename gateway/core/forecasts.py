@@ -5,7 +5,6 @@ a token has.
 Every turn that is sent gets an expectation; of some, what happened is held against it and learned from. A
 lesson costs fifty times what an expectation costs, so there is an allowance of them, which time refills.
 
-
 Deviations: a turn whose first token nobody sees, because its answer is not streamed, is expected to show it
 with its end, and its delay is split into prefill and decoding as it was expected to be.
 

@@ -6,7 +6,6 @@ the leg computed it computes its prompt itself.
 
 Source: Agent.xpu (arXiv 2506.24045), §4.3: a prefill pipeline and a decode pipeline, bound late.
 
-
 Deviations: the place of the turn is taken when it is placed, as of any other; while its leg runs, it has none
 where it will decode. A turn has at most one leg.
 

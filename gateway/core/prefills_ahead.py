@@ -6,7 +6,6 @@ of it is computed where it will run (`gateway/routing/prefill_ahead.py`).
 
 Source: SAGA (§5.2): a stolen session's KV cache is moved before the session is; Sutradhara (§4.1).
 
-
 Deviations: SAGA's workers send each other KV blocks. A stock server has no such door, but it has a prefix
 cache: it is sent the prompt for one token that nobody reads. Engines that share a KV store through a
 connector load a prompt that they know instead of computing it. Sutradhara's engine goes on with a part that

@@ -2,8 +2,6 @@
 
 Source: ours; the classes and the ageing are Agent.xpu's (`gateway/admission/classes.py`).
 
-
-
 Invariants: at most `most` calls run; nobody waits while one may run; of those that wait, a reactive session's
 goes before a proactive one's, and within a class the first that came, but a proactive one's that has waited
 `age_s` counts as reactive; at most `most_waiting` wait.

@@ -3,7 +3,6 @@ goes on.
 
 Source: Sutradhara (§4.2), tools dispatched while decoding goes on; for what only reads alone.
 
-
 Deviations: the paper's orchestrator runs the tools. Here the agent does, and knows nothing of it: its own
 call, when it comes, gets the answer that is under way.
 

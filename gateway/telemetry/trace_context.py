@@ -2,7 +2,6 @@
 
 Source: W3C Trace Context, level 1 (`traceparent`); OpenTelemetry's parent-based sampling.
 
-
 Deviations: a session without a client's trace has one of its own, named after the session: so trace and span
 ids need not be remembered to be known again. A client that traces its run gives the session its trace with
 the first turn, and says whether it is sampled; a turn in that trace hangs below the client's own span, and

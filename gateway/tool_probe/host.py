@@ -3,7 +3,6 @@
 Source: MARS (§4.1) has no probe on the host and infers; Linux: `/proc/stat`, pressure stall information,
 cgroup v2 (`cpu.max`, `cpu.stat`, `cpu.pressure`).
 
-
 Deviations: of a cgroup with a limit of its own nobody says how many of its processes want to run. What it
 uses counts, and once more for the share of time in which something of it had to wait: so at most twice.
 

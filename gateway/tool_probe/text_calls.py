@@ -4,7 +4,6 @@ Source: ours. ReAct's `Action:` and tags in angle brackets are calls wherever th
 if its agent's program runs it, and that shows in what comes back: programs begin or end all of their
 observations alike (`<returncode>`, `Observation:`, a shell's prompt), people do not.
 
-
 Deviations: how the observations of one agent type look is remembered, and recognised behind another's. Until
 a type is known to run its code, its blocks are calls in doubt; when it turns out that it does, those whose
 observations have come are told late, with the durations that they had.

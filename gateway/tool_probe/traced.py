@@ -3,7 +3,6 @@
 Source: MARS (§4.1) instruments the agent; OpenTelemetry's conventions for generative AI (`execute_tool`) and
 OpenInference (`TOOL`) are how agents instrument themselves.
 
-
 Deviations: spans explain calls that were seen in the traffic, and make none of their own: so nothing counts
 twice. They are found by the call's id; where either has none, by the trace that the asking request was in and
 the tool's name, the oldest first. Exporters send every few seconds, mostly after the results: so of an agent

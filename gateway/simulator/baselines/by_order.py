@@ -3,7 +3,6 @@
 Source: folklore. Oldest session first is Sutradhara's order by arrival of the task (arXiv 2601.12967, §4.3);
 smallest first is the shortest job, by its prompt.
 
-
 Deviations: vLLM's priority scheduling compares priorities when it lets turns in, and when it must preempt
 one.
 

@@ -2,7 +2,6 @@
 
 Source: Sutradhara (arXiv 2601.12967), §4.2.
 
-
 Deviations: which call is complete when is told by the workload (`Tool.called_at`); where it is not, a call is
 complete with its answer, and this changes nothing.
 

@@ -2,7 +2,6 @@
 
 Source: Liu and Layland (1973), for one processor; SAGA compares with it.
 
-
 Deviations: the deadline is what was set, else `alpha` times what the session takes alone, which no gateway
 knows. Sessions enter in the order of their deadlines while at most `n` are on a replica, and the engines run
 turns in that order (vLLM priority). Nothing is stopped for a session whose deadline is earlier.

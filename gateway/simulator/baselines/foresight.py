@@ -4,7 +4,6 @@ Source: ours. SAGA's ablations (§8) leave its mechanisms out one by one.
 
 Symbols: P_reuse → `REUSE`; TTL → `RETAIN_S`, SAGA's own default for tools that it does not know.
 
-
 Invariants: hints keep their number and are otherwise as they were; all other commands pass unchanged.
 """
 

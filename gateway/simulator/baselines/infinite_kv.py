@@ -2,7 +2,6 @@
 
 Source: none; a bound.
 
-
 Deviations: not infinite but `times` as much, which a run of some hundred sessions does not fill.
 
 Invariants: engines are as fast as before; only their memory grows.

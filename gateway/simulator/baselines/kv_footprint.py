@@ -2,7 +2,6 @@
 
 Source: none; the unit is MARS's (§4.2: the KV that a queued session requires), the share is set by hand.
 
-
 Deviations: what a session needs is what it holds now, by the prompts and answers that were seen; or, in
 hindsight (`footprint-peak`), its longest context. It is known when a session ends.
 

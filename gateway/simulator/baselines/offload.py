@@ -2,7 +2,6 @@
 
 Source: vLLM 0.32's own offloading connector (LRU), at the host's memory and bandwidth.
 
-
 Deviations: as the simulated replica's (`engine/`).
 
 Invariants: combined with `affinity` this is the second of the two *strong baselines*. It combines with every

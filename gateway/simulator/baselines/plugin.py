@@ -2,10 +2,8 @@
 
 Source: this project.
 
-
 Deviations: none of the plugin's own: it is the code that is loaded live. The engines that carry it take no
 stretches, so such a simulation takes several times as long.
-
 """
 
 from gateway.simulator.baselines.plan import Knob, Plan, Recipe, Values

@@ -3,7 +3,6 @@
 Source: what vLLM's production stack, llm-d and SGLang's router do with a stated session id: sticky sessions,
 and round robin without one.
 
-
 Deviations: sessions are spread by how many live on a replica, not by a consistent hash, which is the stronger
 baseline; nothing is ever refused, and nobody waits who may enter.
 

@@ -3,7 +3,6 @@
 Source: none; what an operator can set by hand. The best cap in hindsight is what an adaptive window has to
 beat.
 
-
 Deviations: the cap knows when a session ends.
 
 Invariants: never more than `n` sessions (requests) are on a replica; sessions enter in order of arrival.

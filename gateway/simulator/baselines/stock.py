@@ -2,8 +2,6 @@
 
 Source: vLLM 0.32, its defaults (chunked prefill, prefix caching, full-prompt reserve).
 
-
-
 Invariants: nothing is set but where turns run. With affinity this is the first of the two *strong baselines*;
 on one replica both are the same.
 """

@@ -2,11 +2,9 @@
 
 Source: this project.
 
-
 Deviations: none: it is the same code, driven on a virtual clock. With the defaults of every setting, but
 for what is set here; with `+offload` it is told, as an operator would, how many tokens the host's memory
 holds.
-
 """
 
 import math

