@@ -9,6 +9,7 @@ import msgspec
 from gateway.admission.bounds import BoundConfig, PriceConfig
 from gateway.admission.settings import AdmissionConfig
 from gateway.config.hints import HintsConfig
+from gateway.config.history import HistoryConfig
 from gateway.config.mcp import McpServerConfig
 from gateway.config.otel import OtelConfig
 from gateway.config.recording import RecordingConfig
@@ -43,6 +44,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     upstream: UpstreamConfig = UpstreamConfig()
     hints: HintsConfig = HintsConfig()
     stream: StreamFileConfig = StreamFileConfig()
+    history: HistoryConfig = HistoryConfig()
     otel: OtelConfig = OtelConfig()
     recording: RecordingConfig = RecordingConfig()
     shared: SharedConfig = SharedConfig()

@@ -1,14 +1,15 @@
-"""One decision, explained from the stream: what was known, what was decided, why, and what else there was.
+"""One decision, explained: what was known, what was decided, why, and what else there was.
 
-Give an `Explainer` the stream, the newest record first: it is read backwards from now. How much ran on a
-replica then is what runs there now, less what was sent there since, and with what ended since.
+`explanation_of` makes it of the `Evidence`, which comes from the stream or from the history. Give an
+`Explainer` the stream, the newest record first: it is read backwards from now. How much ran on a replica then
+is what runs there now, less what was sent there since, and with what ended since.
 
 Deviations: what an alternative would have cost is an estimate: what the nearest turn before was expected to
 take there for each token that had to be computed, times the tokens of this one, none of them cached there.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Final, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -50,6 +51,39 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     records: list[rec.Record]
 
 
+class Evidence(NamedTuple):
+    """What is known of a turn and of what was around it."""
+
+    turn: RequestId
+    records: Sequence[rec.Record]
+    """Its own, oldest first."""
+    loads: Mapping[ReplicaId, int]
+    """How many turns each replica ran that was up when it was routed."""
+    paces: Mapping[ReplicaId, "Pace"]
+    """Learned before that."""
+    window: rec.WindowUpdated | None
+    """What moved it last before the turn was decided."""
+    held_by: rec.SessionHeld | None
+    """What kept the turn's session out when the turn began to wait."""
+
+
+class Pace(NamedTuple):
+    """Of a replica, as it was expected to be."""
+
+    token_ms: float
+    """For each token of a prompt that has to be computed."""
+    rest_ms: float
+    """From the first token to the end."""
+
+    @classmethod
+    def of(cls, submit: rec.GpuSubmit) -> "Pace | None":
+        expected = submit.expected
+        if expected is None or (new := expected.prompt_tokens - expected.cached_tokens) <= 0:
+            return None
+        rest_ms = max(0.0, expected.completion_ms - expected.first_token_ms)
+        return cls(expected.first_token_ms / new, rest_ms)
+
+
 class Explainer:
     def __init__(self, turn: RequestId, running: Mapping[ReplicaId, int] | None = None) -> None:
         """`running`: how many turns each replica that is up runs now."""
@@ -58,8 +92,8 @@ class Explainer:
         self._records: list[rec.Record] = []
         self._loads: dict[ReplicaId, int] = {}
         """When it was routed."""
-        self._paces: dict[ReplicaId, tuple[float, float]] = {}
-        """Milliseconds for each token to compute, and to the end after the first, before it was routed."""
+        self._paces: dict[ReplicaId, Pace] = {}
+        """Before it was routed."""
         self._window: rec.WindowUpdated | None = None
         self._is_decided = False
         self._waited: rec.TurnWaited | None = None
@@ -79,8 +113,9 @@ class Explainer:
                     self._loads = dict(self._running)
             if isinstance(record, rec.GpuSubmit):
                 self._running[record.replica] = max(0, self._running.get(record.replica, 0) - 1)
-                if self._loads and record.turn != self._turn:
-                    self._learn_pace(record)
+                if self._loads and record.turn != self._turn and record.replica not in self._paces:
+                    if (pace := Pace.of(record)) is not None:
+                        self._paces[record.replica] = pace
             elif isinstance(record, rec.SessionHeld):
                 if self._waited is not None and self._waited.session == record.session:
                     if self._waited.at_s == record.at_s:
@@ -92,89 +127,95 @@ class Explainer:
 
     def explanation(self) -> Explanation | None:
         """None if the stream had nothing of it."""
-        if not self._records:
-            return None
-        records = self._records[::-1]
-        routed = _last(records, rec.Routed)
-        refused = _last(records, rec.Refused)
-        submitted = _last(records, rec.GpuSubmit)
-        left = _last(records, rec.TurnLeft)
-        decided = Decided(
-            outcome="refused" if refused else "left" if left else "dispatched" if routed else "waiting",
-            replica=routed.replica if routed else None,
-            reason=routed.reason.value if routed else None,
-            refusal=refused.reason.value if refused else None,
-            queue_ms=waited.waited_ms if (waited := refused or left or routed) else 0.0,
-            attempts=sum(isinstance(record, rec.Routed) for record in records),
-        )
-        expected = submitted.expected if submitted else None
-        return Explanation(
-            turn=self._turn,
-            known=_last(records, rec.TurnArrived),
-            decided=decided,
-            expected=expected,
-            became=_last(records, rec.GpuEnd),
-            why=self._why(records, routed, refused, left),
-            alternatives=self._alternatives(routed, expected) if routed else [],
-            window=self._window,
-            records=records,
+        return explanation_of(
+            Evidence(self._turn, self._records[::-1], self._loads, self._paces, self._window, self._held_by)
         )
 
-    def _why(
-        self,
-        records: list[rec.Record],
-        routed: rec.Routed | None,
-        refused: rec.Refused | None,
-        left: rec.TurnLeft | None,
-    ) -> list[str]:
-        waits = [record for record in records if isinstance(record, rec.TurnWaited)]
-        waited_ms = waited.waited_ms if (waited := refused or left or routed) else None
-        said = [why_waited(waits, waited_ms, self._window)]
-        if self._held_by is not None:
-            said.append(why_held(self._held_by))
-        said += [
-            f"{record.replica} was tried, and failed after {record.duration_ms:.0f} ms."
-            for record in records
-            if isinstance(record, rec.GpuEnd) and record.outcome == "failed"
-        ]
-        if routed is not None:
-            said.append(why_there(routed, self._loads))
-        if (submitted := _last(records, rec.GpuSubmit)) and submitted.engine_class == "proactive":
-            said.append(BEHIND)
-        said += [why_bound(record) for record in records if isinstance(record, rec.BoundReached)]
-        if refused is not None:
-            said.append(why_refused(refused))
-        if left is not None:
-            said.append("Its client went away while it waited.")
-        return said
 
-    def _alternatives(self, routed: rec.Routed, expected: rec.Expected | None) -> list[Alternative]:
-        found = []
-        for replica, running in self._loads.items():
-            if replica == routed.replica:
-                continue
-            pace = self._paces.get(replica)
-            first_ms = pace[0] * expected.prompt_tokens if pace and expected else None
-            end_ms = first_ms + pace[1] if pace and first_ms is not None else None
-            found.append(
-                Alternative(
-                    replica=replica,
-                    running=running,
-                    first_token_ms=first_ms,
-                    completion_ms=end_ms,
-                    why_not=_why_not(running, self._loads.get(routed.replica, 0), first_ms, expected),
-                )
+def explanation_of(evidence: Evidence) -> Explanation | None:
+    """None if there is nothing of it."""
+    records = evidence.records
+    if not records:
+        return None
+    routed = _last(records, rec.Routed)
+    refused = _last(records, rec.Refused)
+    submitted = _last(records, rec.GpuSubmit)
+    left = _last(records, rec.TurnLeft)
+    decided = Decided(
+        outcome="refused" if refused else "left" if left else "dispatched" if routed else "waiting",
+        replica=routed.replica if routed else None,
+        reason=routed.reason.value if routed else None,
+        refusal=refused.reason.value if refused else None,
+        queue_ms=waited.waited_ms if (waited := refused or left or routed) else 0.0,
+        attempts=sum(isinstance(record, rec.Routed) for record in records),
+    )
+    expected = submitted.expected if submitted else None
+    return Explanation(
+        turn=evidence.turn,
+        known=_last(records, rec.TurnArrived),
+        decided=decided,
+        expected=expected,
+        became=_last(records, rec.GpuEnd),
+        why=_why(evidence, routed, refused, left),
+        alternatives=_alternatives(evidence, routed, expected) if routed else [],
+        window=evidence.window,
+        records=list(records),
+    )
+
+
+def held_when_it_waited(records: Iterable[rec.Record]) -> rec.SessionHeld | None:
+    """Among a turn's records and those of its session: what kept that out when the turn began to wait."""
+    began = {record.at_s for record in records if isinstance(record, rec.TurnWaited)}
+    return next((each for each in records if isinstance(each, rec.SessionHeld) and each.at_s in began), None)
+
+
+def _why(
+    evidence: Evidence,
+    routed: rec.Routed | None,
+    refused: rec.Refused | None,
+    left: rec.TurnLeft | None,
+) -> list[str]:
+    records, held_by = evidence.records, evidence.held_by
+    waits = [record for record in records if isinstance(record, rec.TurnWaited)]
+    waited_ms = waited.waited_ms if (waited := refused or left or routed) else None
+    said = [why_waited(waits, waited_ms, evidence.window)]
+    if held_by is not None:
+        said.append(why_held(held_by))
+    said += [
+        f"{record.replica} was tried, and failed after {record.duration_ms:.0f} ms."
+        for record in records
+        if isinstance(record, rec.GpuEnd) and record.outcome == "failed"
+    ]
+    if routed is not None:
+        said.append(why_there(routed, evidence.loads))
+    if (submitted := _last(records, rec.GpuSubmit)) and submitted.engine_class == "proactive":
+        said.append(BEHIND)
+    said += [why_bound(record) for record in records if isinstance(record, rec.BoundReached)]
+    if refused is not None:
+        said.append(why_refused(refused))
+    if left is not None:
+        said.append("Its client went away while it waited.")
+    return said
+
+
+def _alternatives(evidence: Evidence, routed: rec.Routed, expected: rec.Expected | None) -> list[Alternative]:
+    found = []
+    for replica, running in evidence.loads.items():
+        if replica == routed.replica:
+            continue
+        pace = evidence.paces.get(replica)
+        first_ms = pace.token_ms * expected.prompt_tokens if pace and expected else None
+        end_ms = first_ms + pace.rest_ms if pace and first_ms is not None else None
+        found.append(
+            Alternative(
+                replica=replica,
+                running=running,
+                first_token_ms=first_ms,
+                completion_ms=end_ms,
+                why_not=_why_not(running, evidence.loads.get(routed.replica, 0), first_ms, expected),
             )
-        return sorted(found, key=lambda each: (each.completion_ms or float("inf"), each.running))
-
-    def _learn_pace(self, submit: rec.GpuSubmit) -> None:
-        expected = submit.expected
-        if expected is None or submit.replica in self._paces:
-            return
-        new = expected.prompt_tokens - expected.cached_tokens
-        if new > 0:
-            rest_ms = max(0.0, expected.completion_ms - expected.first_token_ms)
-            self._paces[submit.replica] = (expected.first_token_ms / new, rest_ms)
+        )
+    return sorted(found, key=lambda each: (each.completion_ms or float("inf"), each.running))
 
 
 def _why_not(running: int, running_there: int, first_ms: float | None, expected: rec.Expected | None) -> str:
@@ -188,5 +229,5 @@ def _why_not(running: int, running_there: int, first_ms: float | None, expected:
     return "; ".join(said) or "as good; one had to be chosen"
 
 
-def _last(records: list[rec.Record], kind: type[_R]) -> _R | None:
+def _last(records: Sequence[rec.Record], kind: type[_R]) -> _R | None:
     return next((record for record in reversed(records) if isinstance(record, kind)), None)

@@ -5,7 +5,7 @@ go on. What was made for one is given to all who ask soon after; how soon depend
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -15,9 +15,12 @@ from gateway import __version__
 from gateway.core.coordinator import Coordinator
 from gateway.core.snapshot import MAX_SESSIONS, SessionViews, take_gauges
 from gateway.dashboard.explain import Explainer, Explanation
+from gateway.dashboard.history_views import Look, explained, look_back, row_of_view
 from gateway.dashboard.turn_log import TurnLog
 from gateway.domain.engine import EngineSignals, SessionKv
-from gateway.domain.ids import ReplicaId, RequestId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId
+from gateway.domain.records import Record
+from gateway.history.store import History
 from gateway.telemetry.ring import Ring
 
 _SESSIONS_AT_ONCE: Final = 50
@@ -38,6 +41,7 @@ class Views:
         holdings: Mapping[ReplicaId, Sequence[SessionKv]],
         *,
         clock: Callable[[], float],
+        history: History | None = None,
     ) -> None:
         """`signals`, `holdings`: what engines said last, kept up to date by whoever gives them."""
         self._brain = brain
@@ -45,6 +49,7 @@ class Views:
         self._signals = signals
         self._holdings = holdings
         self._clock = clock
+        self._history = history
         self._began_s = clock()
         self._log = TurnLog(self._ring)
         self._encoder = msgspec.json.Encoder()
@@ -78,13 +83,51 @@ class Views:
         return self._encoder.encode({**about, **told, "pools": gauges.pools})
 
     async def explain(self, turn: RequestId) -> Explanation | None:
+        """From the history, which has all of it; from the ring what is not there."""
+        if self._history is not None and (stored := await self._history.turn(turn)) is not None:
+            return explained(stored)
         running = {state.facts.id: state.running for state in self._brain.fleet if state.is_up}
         explainer = Explainer(turn, running)
+        async for some in self._newest_first():
+            explainer.read(some)
+        return explainer.explanation()
+
+    async def session(self, session: SessionId, *, before_s: float | None = None) -> dict[str, Any] | None:
+        """Its turns with all their records, and its kin; of one that is not in the history what the ring
+        has. None if nothing is known of it."""
+        live = self._brain.sessions.sessions.get(session)
+        row = row_of_view(SessionViews(self._brain).view(live, self._log.of(session))) if live else None
+        found = await self._history.session(session, before_s=before_s) if self._history is not None else None
+        if found is not None and (found.turns or found.session):
+            turns, kin, is_cut, row = found.turns, found.kin, found.is_cut, found.session or row
+        else:
+            turns, kin, is_cut = await self._turns_in_the_ring(session), [], False
+        if not turns and row is None:
+            return None
+        return {
+            "session": row,
+            "kin": kin,
+            "turns": [{"turn": turn, "records": records} for turn, records in turns],
+            "is_cut": is_cut,
+        }
+
+    async def look_back(self, look: Look) -> dict[str, Any] | None:
+        """None without a history."""
+        return await look_back(self._history, look) if self._history is not None else None
+
+    async def _turns_in_the_ring(self, session: SessionId) -> list[tuple[RequestId, list[Record]]]:
+        found: dict[RequestId, list[Record]] = {}
+        async for some in self._newest_first():
+            for record in some:
+                if getattr(record, "session", None) == session and hasattr(record, "turn"):
+                    found.setdefault(record.turn, []).insert(0, record)
+        return sorted(found.items(), key=lambda item: item[1][0].at_s)
+
+    async def _newest_first(self) -> AsyncIterator[list[Record]]:
         records = self._ring.newest_first()
         while some := list(islice(records, _RECORDS_AT_ONCE)):
-            explainer.read(some)
+            yield some
             await asyncio.sleep(0)
-        return explainer.explanation()
 
     async def _make(self) -> bytes:
         brain, log, encode = self._brain, self._log, self._encoder.encode

@@ -12,6 +12,7 @@ from aiohttp.typedefs import Handler
 from msgspec import Meta
 
 from gateway.core import events as ev
+from gateway.dashboard.history_views import Look
 from gateway.dashboard.views import Views
 from gateway.domain.ids import RequestId, SessionId
 from gateway.server.control_access import ControlAccess, key_hash
@@ -84,6 +85,8 @@ class ControlPlane:
                 web.get("/turnpike/events", self._get_events),
                 web.get("/turnpike/turns/{id}", self._explain_turn),
                 web.get("/turnpike/graphs", self._get_graphs),
+                web.get("/turnpike/history", self._look_back),
+                web.get("/turnpike/sessions/{id}", self._get_session),
                 web.post("/turnpike/sessions/{id}/finish", self._finish_session),
                 web.post("/turnpike/sessions/{id}/stop", self._stop_session),
                 web.get("/metrics", self._get_metrics),
@@ -140,6 +143,26 @@ class ControlPlane:
         found = await self._views.explain(RequestId(request.match_info["id"]))
         if found is None:
             return web.json_response({"error": "nothing is known of this request (any more)"}, status=404)
+        return _json(msgspec.json.encode(found))
+
+    async def _get_session(self, request: web.Request) -> web.Response:
+        try:
+            before_s = float(request.query["before_s"]) if "before_s" in request.query else None
+        except ValueError:
+            return web.json_response({"error": "before_s: a time, in Unix seconds"}, status=400)
+        found = await self._views.session(SessionId(request.match_info["id"]), before_s=before_s)
+        if found is None:
+            return web.json_response({"error": "nothing is known of this session (any more)"}, status=404)
+        return _json(msgspec.json.encode(found))
+
+    async def _look_back(self, request: web.Request) -> web.Response:
+        try:
+            look = Look.of(request.query, now=self._driver.clock())
+        except ValueError as error:
+            return web.json_response({"error": str(error)}, status=400)
+        found = await self._views.look_back(look)
+        if found is None:
+            return web.json_response({"error": "nothing is remembered: history.path is not set"}, status=404)
         return _json(msgspec.json.encode(found))
 
     async def _get_graphs(self, _: web.Request) -> web.Response:

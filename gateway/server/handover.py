@@ -31,8 +31,8 @@ class Handover:
         takers: Sequence[Callable[[list[Record]], Any]],
         line_takers: Sequence[Callable[[bytes, int], Any]] = (),
     ) -> None:
-        """`takers` keep none of the lists that they get. `line_takers` get the same records as lines of JSON,
-        and how many they are."""
+        """`takers` change none of the lists that they get. `line_takers` get the same records as lines of
+        JSON, and how many they are."""
         self._takers = tuple(takers)
         self._line_takers = tuple(line_takers)
         self._encoder = msgspec.json.Encoder()

@@ -115,7 +115,7 @@ def decode_entry(line: bytes) -> Entry:
     return _entry.decode(line)
 
 
-_SHELL: Final = frozenset(("server", "upstream", "mcp", "shared", "stream", "otel", "recording"))
+_SHELL: Final = frozenset(("server", "upstream", "mcp", "shared", "stream", "history", "otel", "recording"))
 
 
 def without_secrets(config: Config) -> Config:

@@ -10,16 +10,18 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 from aiohttp import web
 
+from gateway.dashboard.history_views import merge_looks, merge_session_pages
 from gateway.server.control_access import TRACES_PATH
 from gateway.server.workers.control_line import Answer, ControlLine
 from gateway.server.workers.merged_events import MergedEvents, Positions
 from gateway.server.workers.merged_metrics import Totals, merge
-from gateway.server.workers.merged_views import merge_graphs, merge_snapshots
+from gateway.server.workers.merged_views import View, merge_graphs, merge_snapshots
 
 _log = logging.getLogger(__name__)
 _MAX_BODY: Final = 8 << 20
@@ -43,6 +45,10 @@ class How(Enum):
     METRICS = "metrics"
     SNAPSHOT = "snapshot"
     GRAPHS = "graphs"
+    HISTORY = "history"
+    """Those that have one answer, and are added up."""
+    SESSION = "session"
+    """The same, of those that had a part of it."""
     EVENTS = "events"
     HEALTH = "health"
     READINESS = "readiness"
@@ -58,6 +64,8 @@ _ROUTES: Final = (
     ("GET", "/turnpike/events", How.EVENTS),
     ("GET", "/turnpike/turns/{id}", How.KNOWS),
     ("GET", "/turnpike/graphs", How.GRAPHS),
+    ("GET", "/turnpike/history", How.HISTORY),
+    ("GET", "/turnpike/sessions/{id}", How.SESSION),
     ("POST", "/turnpike/sessions/{id}/finish", How.KNOWS),
     ("POST", "/turnpike/sessions/{id}/stop", How.KNOWS),
     ("GET", "/metrics", How.METRICS),
@@ -127,6 +135,8 @@ class MergedControl:
             How.METRICS: self._get_metrics,
             How.SNAPSHOT: self._get_snapshot,
             How.GRAPHS: self._get_graphs,
+            How.HISTORY: partial(self._add_up, merge_looks),
+            How.SESSION: partial(self._add_up, merge_session_pages),
             How.EVENTS: self._events.serve,
             How.HEALTH: self._get_health,
             How.READINESS: self._get_readiness,
@@ -207,6 +217,16 @@ class MergedControl:
             return refused
         merged: Any = merge_graphs(msgspec.json.decode(answer.body) for _, answer in answers)
         return _passed_on(answers[0][1]._replace(body=msgspec.json.encode(merged)))
+
+    async def _add_up(
+        self, merge_all: Callable[[list[View]], View], request: web.Request
+    ) -> web.StreamResponse:
+        answers = [answer for _, answer in await self._ask_all(request)]
+        told = [answer for answer in answers if answer.status == 200]
+        if len(told) == 1 or not told:
+            return _passed_on((told or answers)[0]) if answers else self._none_answers()
+        merged = merge_all([msgspec.json.decode(answer.body) for answer in told])
+        return _passed_on(told[0]._replace(body=msgspec.json.encode(merged)))
 
     async def _get_health(self, _: web.Request) -> web.StreamResponse:
         return web.json_response({"status": "ok"})

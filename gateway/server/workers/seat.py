@@ -116,19 +116,21 @@ def paths_of_all(path: str) -> list[Path]:
 def of_worker(config: Config, number: int) -> Config:
     """The settings with files and ports of its own for this worker. `state_path` stays: workers read each
     other's."""
-    stream, recording = config.stream, config.recording
+    stream, recording, history = config.stream, config.recording, config.history
     replace = msgspec.structs.replace
     if stream.path is not None:
         stream = replace(stream, path=own_path(stream.path, number))
     if recording.path is not None:
         recording = replace(recording, path=own_path(recording.path, number))
+    if history.path is not None:
+        history = replace(history, path=own_path(history.path, number))
     listen, url = config.shared.peer_listen, config.shared.peer_url
     shared = replace(
         config.shared,
         peer_listen=_own_port(listen, number),
         peer_url=_own_port(url, number) if url is not None else None,
     )
-    return replace(config, stream=stream, recording=recording, shared=shared)
+    return replace(config, stream=stream, recording=recording, history=history, shared=shared)
 
 
 def _own_port(address: str, number: int) -> str:

@@ -1,0 +1,275 @@
+"""Answers from the segments of a store, newest first.
+
+Each answer of SQLite is one row of text: between two rows the interpreter's lock is given up, and a busy
+event loop gives it back late. A segment that is gone, damaged or of another version is left out.
+"""
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from gateway.domain.ids import ReplicaId, RequestId, SessionId
+from gateway.domain.records import GpuSubmit, Record, Refused, Routed, TurnLeft, TurnWaited, WindowUpdated
+from gateway.history import schema
+from gateway.history.packing import Shape, unpack
+from gateway.history.segments import Segments
+
+DEADLINE_S: Final = 5.0
+"""For one question; what is found by then is the answer."""
+_NEIGHBOURS: Final = 200
+"""Turns that ended before one, of which is learned how quick each replica was."""
+_MAX_LATE: Final = 50
+_MAX_TURNS: Final = 500
+"""Of a session, in one answer."""
+MAX_KIN: Final = 100
+_MAX_ANCESTORS: Final = 8
+_OPS: Final = 10_000
+"""Steps of SQLite's machine between two looks at the clock."""
+
+_DECIDES: Final = (Routed, Refused, TurnWaited, TurnLeft)
+
+_decode: Final = msgspec.msgpack.Decoder().decode
+T = TypeVar("T")
+
+
+class StoredTurn(NamedTuple):
+    turn: RequestId
+    session: SessionId | None
+    records: list[Record]
+    loads: dict[ReplicaId, int]
+    """When it was sent."""
+    before: list[GpuSubmit]
+    """Of turns that were over when it was decided, the newest first."""
+    window: WindowUpdated | None
+    """What moved it last before the turn was decided; None where nothing was decided."""
+
+
+class Found(NamedTuple):
+    """Of a session."""
+
+    session: dict[str, Any] | None
+    turns: list[tuple[RequestId, list[Record]]]
+    """The newest, oldest first."""
+    is_cut: bool
+    """There are older ones."""
+    kin: list[dict[str, Any]]
+    """Sessions that it runs for, and that run for it: rows of the table."""
+
+
+class Reader:
+    """To be used by one thread at a time. Raises OSError if the directory cannot be read."""
+
+    def __init__(self, segments: Segments, *, monotonic: Callable[[], float]) -> None:
+        self._segments = segments
+        self._monotonic = monotonic
+        self._shapes: dict[int, Shape] = {}
+
+    def turn(self, turn: RequestId) -> StoredTurn | None:
+        late: list[Record] = []
+        for found, more in self._ask(lambda connection: self._turn(connection, turn)):
+            late += more
+            if found is not None:
+                records = sorted([*found.records, *late], key=lambda record: record.at_s)
+                return found._replace(records=records)
+        return StoredTurn(turn, None, late, {}, [], None) if late else None
+
+    def beside(self, records: list[Record]) -> tuple[list[GpuSubmit], WindowUpdated | None]:
+        """Of a turn that is not in the store yet: what was so when it was decided."""
+        return next(self._ask(lambda connection: self._beside(connection, records)), ([], None))
+
+    def session(self, session: SessionId, *, before_s: float | None = None) -> Found:
+        """`before_s`: turns that arrived before that."""
+        turns: list[tuple[RequestId, list[Record]]] = []
+        rows: list[dict[str, Any]] = []
+
+        def question(connection: sqlite3.Connection) -> None:
+            rows.extend(_rows(connection, "session = ?1 OR parent = ?1", (session,)))
+            sql = (
+                "SELECT json_array(turn, hex(told)) AS told FROM turns WHERE session = ? AND arrived_s < ? "
+                "ORDER BY arrived_s DESC LIMIT ?"
+            )
+            until_s = before_s if before_s is not None else 1e12
+            for text in _list(connection, sql, session, until_s, max(0, _MAX_TURNS + 1 - len(turns))):
+                turn, told = msgspec.json.decode(text)
+                records = [*self._told(turn, told)[0], *self._late(connection, turn)]
+                turns.append((turn, sorted(records, key=lambda record: record.at_s)))
+
+        for _ in self._ask(question):
+            pass
+        merged = {row["session"]: row for row in merge_sessions(rows)}
+        own = merged.pop(session, None)
+        kin = sorted(merged.values(), key=lambda row: float(row["started_s"]))[:MAX_KIN]
+        turns = sorted((each for each in turns if each[1]), key=lambda each: each[1][0].at_s)
+        return Found(own, turns[-_MAX_TURNS:], len(turns) > _MAX_TURNS, [*self._ancestors(own), *kin])
+
+    def sessions(self, where: str, values: tuple[Any, ...], *, limit: int) -> list[dict[str, Any]]:
+        """Rows of the table, who was seen last first. `where` is a condition of ours, never of a client."""
+        answers = self._ask(lambda connection: _rows(connection, where, values, limit=limit))
+        rows = merge_sessions([row for answer in answers for row in answer])
+        return sorted(rows, key=lambda row: -float(row["last_s"]))[:limit]
+
+    def measures(
+        self, where: str, values: tuple[Any, ...], *, from_s: float, to_s: float, sample: int
+    ) -> tuple[int, list[list[Any]]]:
+        """How many turns ended then, and of about `sample` of them, evenly spread, those that `where` fits:
+        `[queue_ms, first_ms, run_ms, outcome]`."""
+        total = sum(max(0, high - low + 1) for low, high in self._ask(lambda c: _span(c, from_s, to_s)))
+        step = max(1, -(-total // sample))
+        sql = f"{_PICKED} WHERE {where}"
+
+        def question(connection: sqlite3.Connection) -> list[str]:
+            low, high = _span(connection, from_s, to_s)
+            return _list(connection, sql, low, step, step, high, *values) if high >= low else []
+
+        return total, [msgspec.json.decode(each) for answer in self._ask(question) for each in answer]
+
+    def since_s(self) -> float | None:
+        """The oldest turn's end; None if there is none."""
+        firsts = self._ask(lambda connection: _one(connection, "SELECT min(ended_s) FROM turns"))
+        return min((float(first) for first in firsts if first is not None), default=None)
+
+    # --- segments --------------------------------------------------------------------------------
+
+    def _ask(self, question: Callable[[sqlite3.Connection], T]) -> Iterator[T]:
+        """What each segment answers, the newest first."""
+        until = self._monotonic() + DEADLINE_S
+        for segment in self._segments.all()[::-1]:
+            if self._monotonic() > until:
+                return
+            try:
+                # By its URI, so that one that is gone is not made anew.
+                uri = f"{segment.path.absolute().as_uri()}?mode=rw"
+                with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=1)) as connection:
+                    connection.set_progress_handler(lambda: self._monotonic() > until, _OPS)
+                    connection.execute("PRAGMA query_only = 1")
+                    if not schema.is_ours(connection):
+                        continue
+                    self._learn_shapes(connection)
+                    answer = question(connection)
+            except sqlite3.Error:
+                continue
+            yield answer
+
+    def _learn_shapes(self, connection: sqlite3.Connection) -> None:
+        for number, shape in connection.execute("SELECT number, shape FROM shapes").fetchall():
+            if number not in self._shapes:
+                self._shapes[number] = msgspec.json.decode(shape, type=Shape)
+
+    def _turn(
+        self, connection: sqlite3.Connection, turn: RequestId
+    ) -> tuple[StoredTurn | None, list[Record]]:
+        late = self._late(connection, turn)
+        sql = "SELECT hex(told) AS told FROM turns WHERE turn = ? ORDER BY number DESC LIMIT 1"
+        for told in _list(connection, sql, turn):
+            records, session, loads = self._told(turn, told)
+            return StoredTurn(turn, session, records, loads, *self._beside(connection, records)), late
+        return None, late
+
+    def _beside(
+        self, connection: sqlite3.Connection, records: list[Record]
+    ) -> tuple[list[GpuSubmit], WindowUpdated | None]:
+        at_s = max((each.at_s for each in records if isinstance(each, _DECIDES)), default=None)
+        if at_s is None:
+            return [], None
+        sql = (
+            "SELECT json_array(turn, hex(told)) AS told FROM turns WHERE ended_s <= ? "
+            "ORDER BY ended_s DESC LIMIT ?"
+        )
+        before = [
+            record
+            for turn, told in map(msgspec.json.decode, _list(connection, sql, at_s, _NEIGHBOURS))
+            for record in self._told(turn, told)[0]
+            if isinstance(record, GpuSubmit)
+        ]
+        return before, self._window(connection, at_s)
+
+    # --- what is packed --------------------------------------------------------------------------
+
+    def _told(
+        self, turn: RequestId, told: str
+    ) -> tuple[list[Record], SessionId | None, dict[ReplicaId, int]]:
+        number, packed, session, loads = _decode(bytes.fromhex(told))
+        return unpack(packed, self._shapes.get(number, []), turn=turn, session=session), session, loads
+
+    def _late(self, connection: sqlite3.Connection, turn: RequestId) -> list[Record]:
+        late = []
+        for told in _list(
+            connection, "SELECT hex(told) AS told FROM late WHERE turn = ? LIMIT ?", turn, _MAX_LATE
+        ):
+            number, packed, session = _decode(bytes.fromhex(told))
+            late += unpack(packed, self._shapes.get(number, []), turn=turn, session=session)
+        return late
+
+    def _window(self, connection: sqlite3.Connection, at_s: float) -> WindowUpdated | None:
+        sql = "SELECT hex(told) AS told FROM moments WHERE at_s <= ? ORDER BY at_s DESC LIMIT 20"
+        for told in _list(connection, sql, at_s):
+            number, packed = _decode(bytes.fromhex(told))
+            for record in unpack([packed], self._shapes.get(number, []), turn=None, session=None):
+                if isinstance(record, WindowUpdated):
+                    return record
+        return None
+
+    def _ancestors(self, row: dict[str, Any] | None) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        while row is not None and row["parent"] is not None and len(found) < _MAX_ANCESTORS:
+            parents = self.sessions("session = ?", (row["parent"],), limit=1)
+            row = parents[0] if parents and parents[0] not in found else None
+            if row is not None:
+                found.insert(0, row)
+        return found
+
+
+def merge_sessions(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of one session that several segments, or several gateways, have a part of, added up."""
+    merged: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        known = merged.setdefault(row["session"], row)
+        if known is row:
+            continue
+        newer, older = (row, known) if row["last_s"] > known["last_s"] else (known, row)
+        both = {name: newer[name] if newer[name] is not None else older[name] for name in newer}
+        both.update({name: newer[name] + older[name] for name in _SUMMED})
+        both.update(started_s=min(newer["started_s"], older["started_s"]), ended_s=newer["ended_s"])
+        merged[row["session"]] = both
+    return list(merged.values())
+
+
+_SUMMED: Final = ("turns", "troubles", "prompt_tokens", "cached_tokens", "output_tokens")
+_PICKED: Final = (
+    "WITH RECURSIVE picked(at) AS (SELECT ? AS at UNION ALL SELECT at + ? FROM picked WHERE at + ? <= ?) "
+    "SELECT json_array(queue_ms, first_ms, run_ms, outcome) AS told FROM picked "
+    "JOIN turns ON turns.number = picked.at"
+)
+_FIELDS: Final = ", ".join(f"'{name}', {name}" for name in schema.OF_A_SESSION)
+
+
+def _rows(
+    connection: sqlite3.Connection, where: str, values: tuple[Any, ...], *, limit: int = MAX_KIN
+) -> list[dict[str, Any]]:
+    sql = f"SELECT json_object({_FIELDS}) AS told FROM sessions WHERE {where} ORDER BY last_s DESC LIMIT {limit:d}"  # noqa: S608, E501
+    return [msgspec.json.decode(row) for row in _list(connection, sql, *values)]
+
+
+def _span(connection: sqlite3.Connection, from_s: float, to_s: float) -> tuple[int, int]:
+    """Between which numbers the turns are that ended then."""
+    first = "SELECT number FROM turns WHERE ended_s >= ? ORDER BY ended_s, number LIMIT 1"
+    last = "SELECT number FROM turns WHERE ended_s <= ? ORDER BY ended_s DESC, number DESC LIMIT 1"
+    low, high = _one(connection, first, from_s), _one(connection, last, to_s)
+    return (low, high) if low is not None and high is not None else (1, 0)
+
+
+def _one(connection: sqlite3.Connection, sql: str, *values: Any) -> Any:
+    """The one value of the first row, of a text what it says as JSON; None if there is no row."""
+    row = connection.execute(sql, values).fetchone()
+    if row is None or row[0] is None:
+        return None
+    return msgspec.json.decode(row[0]) if isinstance(row[0], str) else row[0]
+
+
+def _list(connection: sqlite3.Connection, sql: str, *values: Any) -> list[str]:
+    """The texts in the column `told`. None holds a line's end: they are JSON, or hexadecimal."""
+    [told] = connection.execute(f"SELECT group_concat(told, char(10)) FROM ({sql})", values).fetchone()  # noqa: S608
+    return told.split("\n") if told is not None else []

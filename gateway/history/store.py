@@ -1,0 +1,104 @@
+"""A gateway's history: what is written there, and what it answers. Each question is asked on a thread."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from gateway.config.history import HistoryConfig
+from gateway.domain.ids import ReplicaId, RequestId, SessionId
+from gateway.domain.records import Record
+from gateway.history.reader import Found, Reader, StoredTurn
+from gateway.history.writer import Writer
+
+T = TypeVar("T")
+
+
+class History:
+    def __init__(
+        self,
+        config: HistoryConfig,
+        *,
+        running: Callable[[], Mapping[ReplicaId, int]],
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        """`running`: how many turns each replica that is up runs now; `clock`: Unix time. Starts the thread
+        that writes; a directory that cannot be used is its matter, and nobody else's."""
+        self._running = running
+        self._writer = Writer(config, clock=clock)
+        self._reader = Reader(self._writer.segments, monotonic=monotonic)
+        self._asking = asyncio.Lock()
+
+    @property
+    def written(self) -> int:
+        """Turns."""
+        return self._writer.written
+
+    @property
+    def dropped(self) -> int:
+        return self._writer.dropped
+
+    @property
+    def failures(self) -> int:
+        """Attempts to write."""
+        return self._writer.failures
+
+    @property
+    def bytes(self) -> int:
+        """On the disk."""
+        return self._writer.bytes
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be written for now."""
+        return self._writer.trouble
+
+    def take(self, records: list[Record]) -> None:
+        """For the handover."""
+        self._writer.take(records, self._running())
+
+    async def turn(self, turn: RequestId) -> StoredTurn | None:
+        if (still := self._writer.fold.open_turn(turn)) is not None:
+            records = list(still.records)
+            before, window = await self._ask(lambda: self._reader.beside(records)) or ([], None)
+            return StoredTurn(turn, still.session, records, still.loads, before, window)
+        return await self._ask(lambda: self._reader.turn(turn))
+
+    async def session(self, session: SessionId, *, before_s: float | None = None) -> Found | None:
+        found = await self._ask(lambda: self._reader.session(session, before_s=before_s))
+        if found is None:
+            return None
+        known = {turn for turn, _ in found.turns}
+        still = [] if before_s is not None else self._writer.fold.open_turns_of(session)
+        more = [(turn.id, list(turn.records)) for turn in still if turn.id not in known]
+        return found._replace(turns=[*found.turns, *more])
+
+    async def sessions(self, where: str, values: tuple[Any, ...], *, limit: int) -> list[dict[str, Any]]:
+        """As `Reader.sessions`; nothing if the directory cannot be read."""
+        return await self._ask(lambda: self._reader.sessions(where, values, limit=limit)) or []
+
+    async def measures(
+        self, where: str, values: tuple[Any, ...], *, from_s: float, to_s: float, sample: int
+    ) -> tuple[int, list[list[Any]]]:
+        """As `Reader.measures`; nothing if the directory cannot be read."""
+        reader = self._reader
+        found = await self._ask(
+            lambda: reader.measures(where, values, from_s=from_s, to_s=to_s, sample=sample)
+        )
+        return found if found is not None else (0, [])
+
+    async def since_s(self) -> float | None:
+        """The oldest turn's end."""
+        return await self._ask(self._reader.since_s)
+
+    async def close(self) -> None:
+        """Writes what there is, within some seconds."""
+        await asyncio.to_thread(self._writer.close)
+
+    async def _ask(self, question: Callable[[], T]) -> T | None:
+        """None if the directory cannot be read."""
+        async with self._asking:
+            try:
+                return await asyncio.to_thread(question)
+            except OSError:
+                return None
