@@ -144,7 +144,8 @@ class Fold:
         rows = []
         for turn in over:
             rows.append(self._row(turn))
-            self._turns.pop(turn.id, None)
+            if self._turns.get(turn.id) is turn:
+                del self._turns[turn.id]
             if turn.session is not None and self._newest.get(turn.session) is turn:
                 del self._newest[turn.session]
         sessions: list[SessionRow] = []
@@ -191,7 +192,8 @@ class Fold:
     def _arrived(self, record: rec.TurnArrived) -> OpenTurn:
         turn = self._turns[record.turn] = OpenTurn(record.turn, record.session)
         if len(self._turns) > MAX_OPEN:
-            self._ended(next(iter(self._turns.values())), None)
+            oldest = self._turns.pop(next(iter(self._turns)))
+            self._ended(oldest, None)
         if (session := record.session) is not None:
             self._newest[session] = turn
             if (started := self._started.pop(session, None)) is not None:

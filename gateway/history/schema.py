@@ -63,7 +63,8 @@ def prepare(connection: sqlite3.Connection, shape_number: int, shape: str) -> No
     """Makes what is not there. Raises sqlite3.Error."""
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")  # a crash of the machine costs the last seconds
-    connection.execute("PRAGMA journal_size_limit = 4194304")
+    connection.execute("PRAGMA wal_autocheckpoint = 256")  # pages: 2 MiB
+    connection.execute("PRAGMA journal_size_limit = 2097152")
     connection.executescript(_TABLES)
     connection.execute("INSERT OR IGNORE INTO shapes VALUES (?, ?)", (shape_number, shape))
     connection.execute(f"PRAGMA user_version = {VERSION}")

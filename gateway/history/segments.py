@@ -41,6 +41,8 @@ class Segments:
     def __init__(self, path: Path, *, max_bytes: int, max_age_s: float) -> None:
         self.path = path
         self._max_bytes = max_bytes
+        self._part = max_bytes // (SEGMENTS + 1)
+        """That a segment may grow to."""
         self._max_age_s = max_age_s
         self._lock: int | None = None
 
@@ -77,8 +79,7 @@ class Segments:
         return Segment(number, int(now), path)
 
     def is_full(self, segment: Segment, *, now: float) -> bool:
-        is_large = segment.size >= self._max_bytes // (SEGMENTS + 1)  # and the newest still grows
-        return is_large or now - segment.born_s >= self._max_age_s / SEGMENTS
+        return segment.size >= self._part or now - segment.born_s >= self._max_age_s / SEGMENTS
 
     def set_aside(self, segment: Segment) -> None:
         """One that cannot be read: it is kept for whoever wants to look, in place of an earlier one."""
@@ -93,7 +94,7 @@ class Segments:
         for segment, newer in pairwise(segments):
             # Nothing is in there from after the next one was begun.
             is_old = now - newer.born_s > self._max_age_s
-            if is_old or total > self._max_bytes:
+            if is_old or total > self._max_bytes - self._part:  # the newest still grows
                 total -= segment.size
                 for beside in _BESIDE:
                     Path(f"{segment.path}{beside}").unlink(missing_ok=True)

@@ -138,6 +138,8 @@ class Writer:
                 self._unwritten.popleft()
                 self.written += len(rows.turns)
             if prunes:
+                if self._segment is not None:
+                    self._open()  # another one, if this is old, so that it can go when it is too old
                 self.bytes = self.segments.prune(now=self._clock())
         except (sqlite3.Error, OSError) as error:
             self._failed(error)
