@@ -110,7 +110,7 @@ def _costs(plan: Plan, verdict: Verdict) -> None:
         stack.enter_context(on_cpus(pinning.others))
         for _ in range(plan.rounds):
             for each in watched:
-                _measure(each, agents, plan)
+                measure(each, agents, plan)
     off, on, *troubled = watched
     print(f"\n{'':<18}{'requests/s':>12}{'of off':>8}{'p99 ms':>8}{'µs of the core':>16}")
     for each in watched:
@@ -118,14 +118,14 @@ def _costs(plan: Plan, verdict: Verdict) -> None:
         p99 = sorted(p99s)[plan.rounds // 2]
         cpu = sorted(each.cpu_us)[plan.rounds // 2]
         rate = sorted(_rates(each))[plan.rounds // 2]
-        print(f"{each.name:<18}{rate:>12.0f}{_ratio(each, off) or 0.0:>8.3f}{p99:>8.2f}{cpu:>16.1f}")
+        print(f"{each.name:<18}{rate:>12.0f}{ratio_of_rates(each, off) or 0.0:>8.3f}{p99:>8.2f}{cpu:>16.1f}")
         name = each.name.replace(" ", "_")
         verdict.tell(f"{name}_requests_per_s", rate)
         verdict.tell(f"{name}_p99_ms", p99)
         verdict.tell(f"{name}_core_us", cpu)
-    verdict.at_least("everything_on_of_off", _ratio(on, off), 0.95)
+    verdict.at_least("everything_on_of_off", ratio_of_rates(on, off), 0.95)
     for each in troubled:
-        verdict.at_least(f"{each.name.replace(' ', '_')}_of_on", _ratio(each, on), 0.95)
+        verdict.at_least(f"{each.name.replace(' ', '_')}_of_on", ratio_of_rates(each, on), 0.95)
     verdict.at_most("failures", sum(o.failures for each in watched for o in each.outcomes), 0)
 
 
@@ -133,14 +133,14 @@ def _rates(watched: Watched) -> list[float]:
     return [outcome.answers / outcome.seconds for outcome in watched.outcomes]
 
 
-def _ratio(one: Watched, other: Watched) -> float | None:
+def ratio_of_rates(one: Watched, other: Watched) -> float | None:
     """None where half of the rounds or more saw no answers: the machine does something else."""
     pairs = [pair for pair in zip(_rates(one), _rates(other), strict=True) if all(pair)]
     spread = ratios([ours for ours, _ in pairs], [theirs for _, theirs in pairs])
     return spread.median if spread is not None and 2 * len(pairs) > len(one.outcomes) else None
 
 
-def _measure(watched: Watched, agents: list[Conversation], plan: Plan) -> None:
+def measure(watched: Watched, agents: list[Conversation], plan: Plan) -> None:
     before = cpu_seconds(watched.pid)
     warm_up_s = plan.seconds * 0.25
     outcome = uvloop.run(drive(watched.port, agents, is_right, warm_up_s=warm_up_s, seconds=plan.seconds))
@@ -157,7 +157,7 @@ def _start_all(backend: int, pinning: Pinning, directory: Path, stack: contextli
         settings = "[stream]\n" + (f'path = "{file}"\n' if file is not None else "ring_records = 0\n")
         if endpoint is not None:
             settings += f'[otel]\nendpoint = "http://127.0.0.1:{endpoint}/v1/traces"\ntimeout_s = 2\n'
-        each, control = stack.enter_context(_gateway(name, backend, pinning, directory, settings))
+        each, control = stack.enter_context(started(name, backend, pinning, directory, settings))
         if tabs:
             stack.enter_context(_watcher(pinning, "scrape", control, _SCRAPE_S))
             stack.enter_context(_watcher(pinning, "tabs", control, tabs))
@@ -195,7 +195,7 @@ def _watcher(pinning: Pinning, *arguments: object) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _gateway(
+def started(
     name: str, backend: int, pinning: Pinning, directory: Path, settings: str
 ) -> Iterator[tuple[Watched, int]]:
     file, log = directory / f"{name}.toml", directory / f"{name}.log"

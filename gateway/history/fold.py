@@ -90,9 +90,11 @@ class Finished(NamedTuple):
     late: list[tuple[str, bytes]]
     """Turn, and the same."""
 
-    @property
-    def is_empty(self) -> bool:
-        return not any(self)
+    def parts(self, turns: int) -> "list[Finished]":
+        """The same in several, each with at most so many turns."""
+        first, rest = self._replace(turns=self.turns[:turns]), self.turns[turns:]
+        more = [Finished(rest[at : at + turns], [], [], []) for at in range(0, len(rest), turns)]
+        return [first, *more]
 
 
 class OpenTurn:

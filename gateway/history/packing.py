@@ -87,14 +87,21 @@ def pack(record: Record) -> tuple[Any, ...]:
 
 
 def unpack(
-    packed: Iterable[Sequence[Any]], shape: Shape, *, turn: RequestId | None, session: SessionId | None
+    packed: Iterable[Sequence[Any]],
+    shape: Shape,
+    *,
+    turn: RequestId | None,
+    session: SessionId | None,
+    only: str | None = None,
 ) -> list[Record]:
-    """Those that a record of today can be made of."""
+    """Those that a record of today can be made of. `only`: of this type."""
     records = []
     for number, *values in packed:
         if number >= len(shape):
             continue
         tag, fields = shape[number]
+        if only is not None and tag != only:
+            continue
         told: dict[str, Any] = {"type": tag, "turn": turn, "session": session}
         for (name, names), value in zip(fields, values, strict=False):
             is_struct = names is not None and value is not None

@@ -4,9 +4,9 @@ Each answer of SQLite is one row of text: between two rows the interpreter's loc
 event loop gives it back late. A segment that is gone, damaged or of another version is left out.
 """
 
-import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -19,14 +19,15 @@ from gateway.history.segments import Segments
 
 DEADLINE_S: Final = 5.0
 """For one question; what is found by then is the answer."""
-_NEIGHBOURS: Final = 200
+_SUBMIT: Final = str(GpuSubmit.__struct_config__.tag)
+_NEIGHBOURS: Final = 100
 """Turns that ended before one, of which is learned how quick each replica was."""
 _MAX_LATE: Final = 50
 _MAX_TURNS: Final = 500
 """Of a session, in one answer."""
 MAX_KIN: Final = 100
 _MAX_ANCESTORS: Final = 8
-_OPS: Final = 10_000
+_OPS: Final = 1_000_000
 """Steps of SQLite's machine between two looks at the clock."""
 
 _DECIDES: Final = (Routed, Refused, TurnWaited, TurnLeft)
@@ -66,6 +67,10 @@ class Reader:
         self._segments = segments
         self._monotonic = monotonic
         self._shapes: dict[int, Shape] = {}
+        self._open: dict[Path, sqlite3.Connection] = {}
+        """By the path of their segment."""
+        self._until = 0.0
+        """When the question that is asked now must be answered."""
 
     def turn(self, turn: RequestId) -> StoredTurn | None:
         late: list[Record] = []
@@ -87,14 +92,11 @@ class Reader:
 
         def question(connection: sqlite3.Connection) -> None:
             rows.extend(_rows(connection, "session = ?1 OR parent = ?1", (session,)))
-            sql = (
-                "SELECT json_array(turn, hex(told)) AS told FROM turns WHERE session = ? AND arrived_s < ? "
-                "ORDER BY arrived_s DESC LIMIT ?"
-            )
             until_s = before_s if before_s is not None else 1e12
-            for text in _list(connection, sql, session, until_s, max(0, _MAX_TURNS + 1 - len(turns))):
-                turn, told = msgspec.json.decode(text)
-                records = [*self._told(turn, told)[0], *self._late(connection, turn)]
+            most = max(0, _MAX_TURNS + 1 - len(turns))
+            for text in _list(connection, _OF_A_SESSION, session, until_s, most, _MAX_LATE):
+                turn, told, late = msgspec.json.decode(text)
+                records = [*self._told(turn, told)[0], *self._late(turn, late)]
                 turns.append((turn, sorted(records, key=lambda record: record.at_s)))
 
         for _ in self._ask(question):
@@ -133,25 +135,47 @@ class Reader:
 
     # --- segments --------------------------------------------------------------------------------
 
+    def close(self) -> None:
+        """Files that are gone are only free when nobody has them open: to be called when nobody has asked
+        for a while."""
+        for connection in self._open.values():
+            connection.close()
+        self._open.clear()
+
     def _ask(self, question: Callable[[sqlite3.Connection], T]) -> Iterator[T]:
         """What each segment answers, the newest first."""
-        until = self._monotonic() + DEADLINE_S
-        for segment in self._segments.all()[::-1]:
-            if self._monotonic() > until:
+        self._until = self._monotonic() + DEADLINE_S
+        segments = {segment.path: segment for segment in self._segments.all()[::-1]}
+        for path in self._open.keys() - segments:
+            self._open.pop(path).close()
+        for path in segments:
+            if self._is_late():
                 return
             try:
-                # By its URI, so that one that is gone is not made anew.
-                uri = f"{segment.path.absolute().as_uri()}?mode=rw"
-                with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=1)) as connection:
-                    connection.set_progress_handler(lambda: self._monotonic() > until, _OPS)
-                    connection.execute("PRAGMA query_only = 1")
-                    if not schema.is_ours(connection):
-                        continue
-                    self._learn_shapes(connection)
-                    answer = question(connection)
+                answer = question(self._connection(path))
             except sqlite3.Error:
+                if (connection := self._open.pop(path, None)) is not None:
+                    connection.close()
                 continue
             yield answer
+
+    def _connection(self, path: Path) -> sqlite3.Connection:
+        """Raises sqlite3.Error, for a segment of another version too."""
+        if (known := self._open.get(path)) is not None:
+            return known
+        # By its URI, so that one that is gone is not made anew.
+        uri = f"{path.absolute().as_uri()}?mode=rw"
+        connection = sqlite3.connect(uri, uri=True, timeout=1, check_same_thread=False)
+        self._open[path] = connection
+        connection.set_progress_handler(self._is_late, _OPS)
+        connection.execute("PRAGMA query_only = 1")
+        if not schema.is_ours(connection):
+            raise sqlite3.DatabaseError("a segment of another version")
+        self._learn_shapes(connection)
+        return connection
+
+    def _is_late(self) -> bool:
+        return self._monotonic() > self._until
 
     def _learn_shapes(self, connection: sqlite3.Connection) -> None:
         for number, shape in connection.execute("SELECT number, shape FROM shapes").fetchall():
@@ -161,12 +185,12 @@ class Reader:
     def _turn(
         self, connection: sqlite3.Connection, turn: RequestId
     ) -> tuple[StoredTurn | None, list[Record]]:
-        late = self._late(connection, turn)
-        sql = "SELECT hex(told) AS told FROM turns WHERE turn = ? ORDER BY number DESC LIMIT 1"
-        for told in _list(connection, sql, turn):
-            records, session, loads = self._told(turn, told)
-            return StoredTurn(turn, session, records, loads, *self._beside(connection, records)), late
-        return None, late
+        told, late = connection.execute(_TURN, (turn, _MAX_LATE)).fetchone()
+        more = self._late(turn, late)
+        if told is None:
+            return None, more
+        records, session, loads = self._told(turn, told)
+        return StoredTurn(turn, session, records, loads, *self._beside(connection, records)), more
 
     def _beside(
         self, connection: sqlite3.Connection, records: list[Record]
@@ -178,12 +202,12 @@ class Reader:
             "SELECT json_array(turn, hex(told)) AS told FROM turns WHERE ended_s <= ? "
             "ORDER BY ended_s DESC LIMIT ?"
         )
-        before = [
-            record
-            for turn, told in map(msgspec.json.decode, _list(connection, sql, at_s, _NEIGHBOURS))
-            for record in self._told(turn, told)[0]
-            if isinstance(record, GpuSubmit)
-        ]
+        before: list[GpuSubmit] = []
+        for turn, told in map(msgspec.json.decode, _list(connection, sql, at_s, _NEIGHBOURS)):
+            number, packed, session, _ = _decode(bytes.fromhex(told))
+            shape = self._shapes.get(number, [])
+            submits = unpack(packed, shape, turn=turn, session=session, only=_SUBMIT)
+            before += [each for each in submits if isinstance(each, GpuSubmit)]
         return before, self._window(connection, at_s)
 
     # --- what is packed --------------------------------------------------------------------------
@@ -194,12 +218,11 @@ class Reader:
         number, packed, session, loads = _decode(bytes.fromhex(told))
         return unpack(packed, self._shapes.get(number, []), turn=turn, session=session), session, loads
 
-    def _late(self, connection: sqlite3.Connection, turn: RequestId) -> list[Record]:
-        late = []
-        for told in _list(
-            connection, "SELECT hex(told) AS told FROM late WHERE turn = ? LIMIT ?", turn, _MAX_LATE
-        ):
-            number, packed, session = _decode(bytes.fromhex(told))
+    def _late(self, turn: RequestId, told: str | None) -> list[Record]:
+        """`told`: in hexadecimal, line by line."""
+        late: list[Record] = []
+        for line in told.split("\n") if told is not None else ():
+            number, packed, session = _decode(bytes.fromhex(line))
             late += unpack(packed, self._shapes.get(number, []), turn=turn, session=session)
         return late
 
@@ -238,6 +261,16 @@ def merge_sessions(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 _SUMMED: Final = ("turns", "troubles", "prompt_tokens", "cached_tokens", "output_tokens")
+_LATE: Final = (
+    "(SELECT group_concat(hex(told), char(10)) FROM (SELECT told FROM late WHERE late.turn = {} LIMIT {}))"
+)
+_TURN: Final = f"""
+SELECT (SELECT hex(told) FROM turns WHERE turn = ?1 ORDER BY number DESC LIMIT 1), {_LATE.format("?1", "?2")}
+"""  # noqa: S608 - of constants
+_OF_A_SESSION: Final = f"""
+SELECT json_array(turn, hex(told), {_LATE.format("turns.turn", "?4")}) AS told FROM turns
+WHERE session = ?1 AND arrived_s < ?2 ORDER BY arrived_s DESC LIMIT ?3
+"""  # noqa: S608 - of constants
 _PICKED: Final = (
     "WITH RECURSIVE picked(at) AS (SELECT ? AS at UNION ALL SELECT at + ? FROM picked WHERE at + ? <= ?) "
     "SELECT json_array(queue_ms, first_ms, run_ms, outcome) AS told FROM picked "

@@ -20,6 +20,10 @@ _BESIDE: Final = ("", "-wal", "-shm")
 _DAMAGED: Final = "damaged.sqlite"
 
 
+_SLACK_BYTES: Final = 4 << 20
+"""By so much a segment may exceed its part: a transaction, and what SQLite has beside the file."""
+
+
 class Segment(NamedTuple):
     number: int
     born_s: int
@@ -94,7 +98,7 @@ class Segments:
         for segment, newer in pairwise(segments):
             # Nothing is in there from after the next one was begun.
             is_old = now - newer.born_s > self._max_age_s
-            if is_old or total > self._max_bytes - self._part:  # the newest still grows
+            if is_old or total > self._max_bytes - self._part - _SLACK_BYTES:  # the newest still grows
                 total -= segment.size
                 for beside in _BESIDE:
                     Path(f"{segment.path}{beside}").unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from gateway.config.history import HistoryConfig
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
@@ -10,6 +10,8 @@ from gateway.domain.records import Record
 from gateway.history.reader import Found, Reader, StoredTurn
 from gateway.history.writer import Writer
 
+_REST_S: Final = 30.0
+"""When nobody has asked for so long, files are closed."""
 T = TypeVar("T")
 
 
@@ -28,6 +30,7 @@ class History:
         self._writer = Writer(config, clock=clock)
         self._reader = Reader(self._writer.segments, monotonic=monotonic)
         self._asking = asyncio.Lock()
+        self._rest: asyncio.TimerHandle | None = None
 
     @property
     def written(self) -> int:
@@ -93,12 +96,24 @@ class History:
 
     async def close(self) -> None:
         """Writes what there is, within some seconds."""
+        if self._rest is not None:
+            self._rest.cancel()
+        async with self._asking:
+            self._reader.close()
         await asyncio.to_thread(self._writer.close)
 
     async def _ask(self, question: Callable[[], T]) -> T | None:
         """None if the directory cannot be read."""
+        if self._rest is not None:
+            self._rest.cancel()
         async with self._asking:
             try:
                 return await asyncio.to_thread(question)
             except OSError:
                 return None
+            finally:
+                self._rest = asyncio.get_running_loop().call_later(_REST_S, self._close_reader)
+
+    def _close_reader(self) -> None:
+        if not self._asking.locked():
+            self._reader.close()

@@ -41,6 +41,8 @@ _BACKOFF: Final = (1, 2, 5, 10, 30)
 """Periods."""
 _MAX_UNWRITTEN_BYTES: Final = 32 << 20
 """Of turns that wait for the disk."""
+_IN_A_TRANSACTION: Final = 1000
+"""Turns; half a megabyte. In between it is seen whether the segment is full."""
 _PAGE_BYTES: Final = 8192
 """Rows of about 500 bytes: half the time and a tenth less room than with SQLite's 4096."""
 DAMAGE: Final = ("SQLITE_CORRUPT", "SQLITE_NOTADB")
@@ -110,7 +112,7 @@ class Writer:
             self._fold_pending()
             finished = self.fold.finished(with_sessions=with_sessions, everything=everything)
             if any(finished):
-                self._unwritten.append(finished)
+                self._unwritten += finished.parts(_IN_A_TRANSACTION)
         except Exception:  # noqa: BLE001 - a bug of ours costs these records, not the thread
             _log.exception("a part of the history is lost, and it goes on")
             self.fold = Fold()

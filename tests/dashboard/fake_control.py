@@ -19,8 +19,10 @@ import msgspec
 from aiohttp import web
 
 from gateway.dashboard.explain import Explainer
+from gateway.dashboard.history_views import Look, look_back
 from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.records import Record
+from gateway.history.store import History
 from tests.dashboard.world import World
 
 STATIC = Path(__file__).parents[2] / "gateway" / "dashboard" / "static"
@@ -42,6 +44,8 @@ class FakeControl:
         self.records: list[Record] = []
         self.loads: dict[ReplicaId, int] = {}
         self.graphs: list[object] = []
+        self.history: History | None = None
+        """A real one, for whoever asks for what is over."""
         self.asked: list[str] = []
         """Paths with query, in order."""
         self.after: list[int] = []
@@ -84,6 +88,8 @@ class FakeControl:
                 web.get("/turnpike/events", self._events),
                 web.get("/turnpike/turns/{id}", self._turn),
                 web.get("/turnpike/graphs", self._graphs),
+                web.get("/turnpike/sessions/{id}", self._session),
+                web.get("/turnpike/history", self._look_back),
                 web.static("/turnpike/static/", STATIC),
             ]
         )
@@ -130,6 +136,20 @@ class FakeControl:
         if found is None:
             return web.json_response({"error": "nothing is known of this request (any more)"}, status=404)
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
+
+    async def _session(self, request: web.Request) -> web.Response:
+        found = await self.history.session(request.match_info["id"]) if self.history is not None else None
+        if found is None or not found.turns:
+            return web.json_response({"error": "nothing is known of this session (any more)"}, status=404)
+        turns = [{"turn": turn, "records": records} for turn, records in found.turns]
+        told = {"session": found.session, "kin": found.kin, "turns": turns, "is_cut": found.is_cut}
+        return web.Response(body=msgspec.json.encode(told), content_type="application/json")
+
+    async def _look_back(self, request: web.Request) -> web.Response:
+        if self.history is None:
+            return web.json_response({"error": "nothing is remembered"}, status=404)
+        told = await look_back(self.history, Look.of(request.query, now=time.time()))
+        return web.Response(body=msgspec.json.encode(told), content_type="application/json")
 
     async def _graphs(self, _: web.Request) -> web.Response:
         return web.json_response(self.graphs)

@@ -1,6 +1,7 @@
 // One turn: what was known, what was decided, why, and what the alternatives would have cost.
 
 import { clock, count, duration, fieldName, fieldValue, h, percent, words } from "./dom.js";
+import { hrefOf } from "./session.js";
 import { reasonOf } from "./stream.js";
 import { EDGES, PHASES, PLACES, REFUSALS, SOURCES, WAITS } from "./words.js";
 
@@ -88,7 +89,8 @@ export class DetailPanel {
     return h("header", {},
       h("div", {},
         h("h2", { id: "detail-title", tabIndex: -1, dataset: { keep: "title" } }, `Turn ${turn.number ?? ""}`.trim()),
-        h("p", { className: "ids" }, h("code", {}, turn.id), session === undefined ? "" : " of ", session === undefined ? "" : h("code", {}, turn.thread.id))),
+        h("p", { className: "ids" }, h("code", {}, turn.id), session === undefined ? "" : " of ", session === undefined ? "" : h("code", {}, turn.thread.id)),
+        session === undefined ? "" : h("p", {}, h("a", { href: hrefOf(session.id), dataset: { keep: "session" } }, "Its session's page"))),
       close);
   }
 

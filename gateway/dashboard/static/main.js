@@ -6,7 +6,9 @@ import { askForKey, askToStop, showKeys } from "./dialogs.js";
 import { clock, duration, el, h, setText, show } from "./dom.js";
 import { FleetPanel } from "./fleet.js";
 import { GraphsView } from "./graphs.js";
+import { HistoryView } from "./history.js";
 import { Model } from "./model.js";
+import { SessionPage } from "./session.js";
 import { take } from "./snapshot.js";
 import { Control, KeyRequired, Stream, reasonOf } from "./stream.js";
 import { TenantsPanel } from "./tenants.js";
@@ -23,6 +25,7 @@ const LARGE_MS = 150;
 const GAUGES = "snapshot?sessions=0";
 const SNAPSHOT_TRIES = 10;
 const THEMES = ["auto", "light", "dark"];
+const TABS = ["sessions", "graphs", "history", "session"];
 
 const model = new Model();
 const control = new Control();
@@ -74,6 +77,7 @@ function draw(nowMs) {
   frame = 0;
   const now = nowS();
   if (!el("view-sessions").hidden) waterfall.paint(nowMs, now);
+  else if (!el("view-session").hidden) sessionPage.paint(nowMs);
   if (nowMs - panelsMs > PANELS_EVERY_MS) {
     panelsMs = nowMs;
     fleet.paint(now);
@@ -95,21 +99,20 @@ const repaintAll = () => {
 
 const detail = new DetailPanel(el("detail"), model, control, {
   closed() {
+    const from = el("view-session").hidden ? waterfall : sessionPage.waterfall;
     waterfall.openTurn = null;
     el("stage").classList.remove("with-detail");
-    waterfall.focusRow();
+    if (from !== null) {
+      from.openTurn = null;
+      from.focusRow();
+    }
     soon();
   },
 });
 const waterfall = new Waterfall(model, timeline, {
   root: el("waterfall"), rows: el("rows"), rowsIn: el("rows-in"), bars: el("bars"), axis: el("axis"), tip: el("tip"),
 }, {
-  open(turn, how) {
-    waterfall.openTurn = turn;
-    el("stage").classList.add("with-detail");
-    detail.open(turn, how);
-    soon();
-  },
+  open: (turn, how) => openTurn(waterfall, turn, how),
   stop(session) {
     if (control.mayAct) askToStop(session, ({ isCancelled }) => stop(session, isCancelled));
   },
@@ -120,6 +123,23 @@ const waterfall = new Waterfall(model, timeline, {
     fitOnce();
     empty(rows, sessions);
   },
+});
+function openTurn(of, turn, how) {
+  of.openTurn = turn;
+  el("stage").classList.add("with-detail");
+  detail.open(turn, how);
+  soon();
+}
+
+const sessionPage = new SessionPage(el("view-session"), control, {
+  open: (turn, how) => openTurn(sessionPage.waterfall, turn, how),
+  said: (text) => setText(el("said"), text),
+  key: () => sayLink("key"),
+  changed: soon,
+});
+const history = new HistoryView(el("view-history"), control, {
+  changed: (hash) => window.history.replaceState(null, "", hash),
+  key: () => sayLink("key"),
 });
 const fleet = new FleetPanel(model);
 const tenants = new TenantsPanel(model);
@@ -320,21 +340,46 @@ function restyle() {
 const nextTheme = () => setTheme(THEMES[(THEMES.indexOf(localStorage.getItem("turnpike-theme") ?? "auto") + 1) % THEMES.length]);
 
 function choose(tab) {
-  for (const name of ["sessions", "graphs"]) {
+  for (const name of TABS) {
     el(`tab-${name}`).setAttribute("aria-selected", String(name === tab));
     el(`tab-${name}`).tabIndex = name === tab ? 0 : -1;
     el(`view-${name}`).hidden = name !== tab;
   }
   el("session-tools").hidden = tab !== "sessions";
+  if (tab !== "session") sessionPage.leave();
+  el("tab-session").hidden = tab !== "session";
   if (tab === "graphs") graphs.load();
   soon();
 }
 
+/** What stands behind the # of the address: nothing, `graphs`, `history?…` or `session=ID`. */
+function route() {
+  const hash = location.hash.slice(1);
+  const [tab] = hash.split(/[?=]/);
+  detail.close();
+  choose(TABS.includes(tab) ? tab : "sessions");
+  if (tab === "history") history.load(new URLSearchParams(hash.slice("history?".length)));
+  else if (tab === "session") sessionPage.load(decodeURIComponent(hash.slice("session=".length)));
+}
+
+/** The tab is chosen by the address, so that it can be passed on and gone back from. */
+function go(tab) {
+  const hash = tab === "sessions" ? "" : `#${tab}`;
+  if (location.hash === hash) return;
+  if (hash !== "") location.hash = hash;
+  else {
+    window.history.pushState(null, "", location.pathname + location.search);
+    route();
+  }
+}
+
 const zoom = (factor) => {
+  if (!el("view-session").hidden) return sessionPage.zoom(factor);
   timeline.zoom(factor, timeline.width / 2, nowS());
   soon();
 };
 const pan = (share) => {
+  if (!el("view-session").hidden) return sessionPage.pan(share);
   timeline.pan(share * timeline.width);
   soon();
 };
@@ -343,20 +388,21 @@ const followLive = () => {
   soon();
 };
 const fit = () => {
+  if (!el("view-session").hidden) return sessionPage.fit();
   let firstS = Infinity;
   for (const row of waterfall.rowsInView) firstS = Math.min(firstS, row.thread?.firstS ?? row.session.startedS);
   timeline.isFollowing = true;
   if (Number.isFinite(firstS)) timeline.fit(firstS, nowS());
   soon();
 };
-const toGraphs = () => {
-  const tab = el("view-graphs").hidden ? "graphs" : "sessions";
-  choose(tab);
-  el(`tab-${tab}`).focus();
+const to = (tab) => {
+  const other = el(`view-${tab}`).hidden ? tab : "sessions";
+  go(other);
+  el(`tab-${other}`).focus();
 };
 
 const SHORTCUTS = {
-  "?": showKeys, "+": () => zoom(1 / 1.6), "=": () => zoom(1 / 1.6), "-": () => zoom(1.6), 0: fit, l: followLive, t: nextTheme, g: toGraphs,
+  "?": showKeys, "+": () => zoom(1 / 1.6), "=": () => zoom(1 / 1.6), "-": () => zoom(1.6), 0: fit, l: followLive, t: nextTheme, g: () => to("graphs"), h: () => to("history"),
   "/": () => el("filter").focus(),
 };
 
@@ -379,12 +425,20 @@ document.addEventListener("keydown", (event) => {
 el("legend").append(...PHASES.map(({ id, name, says }) => h("li", {}, h("i", { className: `swatch s-${id}`, "aria-hidden": "true" }), h("b", {}, name), h("span", { className: "says" }, ` ${says}`))),
   h("li", {}, h("i", { className: "swatch s-hit", "aria-hidden": "true" }), h("b", {}, "cache hit")),
   h("li", {}, h("i", { className: "swatch s-trouble", "aria-hidden": "true" }, "×"), h("b", {}, "refused or failed")));
-for (const tab of ["sessions", "graphs"]) {
-  el(`tab-${tab}`).addEventListener("click", () => choose(tab));
+for (const tab of TABS) {
+  el(`tab-${tab}`).addEventListener("click", () => tab !== "session" && go(tab));
   el(`tab-${tab}`).addEventListener("keydown", (event) => {
-    if (event.key === "ArrowLeft" || event.key === "ArrowRight") toGraphs();
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (step === undefined || event.shiftKey) return;
+    const shown = TABS.filter((name) => !el(`tab-${name}`).hidden && name !== "session");
+    const next = shown[(shown.indexOf(tab) + step + shown.length) % shown.length];
+    go(next);
+    el(`tab-${next}`).focus();
+    event.preventDefault();
   });
 }
+window.addEventListener("hashchange", route);
+window.addEventListener("popstate", () => location.hash === "" && route());
 el("filter").addEventListener("input", (event) => {
   waterfall.view.filter = event.target.value;
   relist();
@@ -409,4 +463,5 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 });
 
 setTheme(THEMES.includes(localStorage.getItem("turnpike-theme")) ? localStorage.getItem("turnpike-theme") : "auto");
+if (location.hash !== "") route();
 begin();

@@ -107,6 +107,7 @@ export const KEYS = [
   ["L", "follow what happens now"],
   ["/", "filter"],
   ["G", "graphs, and back"],
+  ["H", "history, and back"],
   ["T", "theme: auto, light, dark"],
   ["?", "this list"],
 ];
