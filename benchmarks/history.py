@@ -214,11 +214,12 @@ def _cost(directory: Path, kind: str, turns: int, plan: Plan, verdict: Verdict, 
                 measure(each, agents, plan)
         for each in (on, off):  # the first round meets cold caches
             del each.outcomes[0], each.cpu_us[0]
-    ratio = Interval.of([ours / theirs for ours, theirs in zip(on.cpu_us, off.cpu_us, strict=True)])
-    median = statistics.median(ours / theirs for ours, theirs in zip(on.cpu_us, off.cpu_us, strict=True))
+    ratios = [ours / theirs for ours, theirs in zip(on.cpu_us, off.cpu_us, strict=True)]
+    ratio, median = Interval.of(ratios), statistics.median(ratios)
     tell(
-        f"{kind}: {statistics.median(on.cpu_us):.1f} µs of the core a request, {statistics.median(off.cpu_us):.1f} "
-        f"without; {median:.3f} times (mean {ratio.mean:.3f}, {ratio.low:.3f} to {ratio.high:.3f})"
+        f"{kind}: {statistics.median(on.cpu_us):.1f} µs of the core a request, "
+        f"{statistics.median(off.cpu_us):.1f} without; {median:.3f} times "
+        f"(mean {ratio.mean:.3f}, {ratio.low:.3f} to {ratio.high:.3f})"
     )
     if kind == "agents":
         verdict.at_most("cpu_of_without", median, 1.05)

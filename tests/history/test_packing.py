@@ -20,15 +20,21 @@ RECORDS = [
     rec.TurnArrived(
         at_s=1.5, turn=TURN, session=SESSION, tenant=TENANT, protocol=Protocol.CHAT, model="m",
         source=SessionSource.PREFIX, confidence=0.9, body_bytes=9, message_count=2, tool_count=1,
-        thread=ThreadId("s-1.1"), edge=Edge.FORKS, parent=RequestId("r-0"), claims=Claims(service_class="reactive"),
-        guess=Guess(session=SessionId("s-0"), thread=ThreadId("s-0.1"), source=SessionSource.ECHO, confidence=0.5, edge=Edge.FORKS, parent=None),
+        thread=ThreadId("s-1.1"), edge=Edge.FORKS, parent=RequestId("r-0"),
+        claims=Claims(service_class="reactive"),
+        guess=Guess(
+            session=SessionId("s-0"), thread=None, source=SessionSource.ECHO, confidence=0.5,
+            edge=Edge.FORKS, parent=None,
+        ),
     ),
     rec.TurnWaited(at_s=1.6, turn=TURN, session=SESSION, reason=WaitReason.KV_FULL, waiting=3),
     rec.SessionHeld(
         at_s=1.6, session=SESSION, pool=PoolId("p"), tenant=TENANT, reason=WaitReason.KV_FULL, ahead=2,
         with_it=5.0, limit=4.0,
     ),
-    rec.GpuSubmit(at_s=2.0, turn=TURN, session=SESSION, replica=A, prompt_bytes=9, attempt=1, expected=EXPECTED),
+    rec.GpuSubmit(
+        at_s=2.0, turn=TURN, session=SESSION, replica=A, prompt_bytes=9, attempt=1, expected=EXPECTED
+    ),
     rec.GpuSubmit(at_s=2.0, turn=TURN, session=SESSION, replica=A, prompt_bytes=9, attempt=1),
     rec.GpuEnd(
         at_s=3.0, turn=TURN, session=SESSION, replica=A, outcome="finished", status=200,

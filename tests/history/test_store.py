@@ -132,7 +132,7 @@ async def test_it_stays_within_its_size_and_the_oldest_goes_first(tmp_path):
             for _ in range(500):
                 number += 1
                 history.take(whole(f"r{number}", f"s{number % 97}", float(number), model="m" * 250))
-            await until(lambda: history.written >= number - 500)
+            await until(lambda least=number - 500: history.written >= least)
         size = sum(each.stat().st_size for each in (tmp_path / "h").iterdir())
         assert number * 1000 > 1.4 * (16 << 20), "much more was written than may be kept"
         assert size <= 16 << 20 and history.bytes <= 16 << 20
@@ -301,7 +301,7 @@ async def test_a_fault_of_ours_costs_what_was_folded_and_no_more(tmp_path, caplo
 
 
 async def test_nothing_of_what_was_said_can_be_in_there(tmp_path):
-    """Records have no field for it; names of tools and models, and what clients call their sessions, are there."""
+    """Records have no field for it; names of tools and models are there."""
     async with running(tmp_path / "h") as history:
         history.take(whole("r1", "s", 1.0))
         await until(lambda: history.written == 1)

@@ -54,6 +54,8 @@ export function count(number) {
   return `${(number / 1e6).toFixed(size < 1e7 ? 2 : 1)}M`;
 }
 
+export const plural = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
+
 export const percent = (share) => (Number.isFinite(share) ? `${Math.round(share * 100)} %` : "–");
 
 export function clock(atS, { seconds = true } = {}) {

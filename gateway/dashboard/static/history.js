@@ -1,6 +1,6 @@
 // What is over: sessions and percentiles of a stretch of time. What is asked for stands in the page's address.
 
-import { clock, count, duration, h, percent, words } from "./dom.js";
+import { clock, count, duration, h, percent, plural, words } from "./dom.js";
 import { hrefOf } from "./session.js";
 import { KeyRequired, reasonOf } from "./stream.js";
 
@@ -102,7 +102,7 @@ function result(told) {
     h("thead", {}, h("tr", {}, ...["", ...SHARES].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", {}, ...MEASURES.map(([name, says]) => h("tr", {}, h("th", { scope: "row" }, says), ...SHARES.map((share) => h("td", {}, ms(told.percentiles[name][share])))))));
   const names = ["session", "last seen", "lasted", "tenant", "model", "turns", "errors", "prompt tokens, cached", "end"];
-  const rows = told.sessions.map((row) => h("tr", { className: row.troubles ? "bad" : "" },
+  const rows = told.sessions.map((row) => h("tr", { className: row.troubles ? "has-errors" : "" },
     h("th", { scope: "row" }, h("a", { href: hrefOf(row.session) }, row.session)),
     ...[`${day(row.last_s)} ${clock(row.last_s)}`, duration(row.last_s - row.started_s), row.tenant ?? "–", row.model ?? "–", String(row.turns), String(row.troubles),
       `${count(row.prompt_tokens)}, ${percent(row.cached_tokens / row.prompt_tokens)}`, row.ended_s === null ? "–" : words(row.end_reason ?? "")].map((cell) => h("td", {}, cell))));
@@ -110,7 +110,7 @@ function result(told) {
     h("p", { className: "hint" }, `${turns}.${ends ? ` Ends: ${ends}.` : ""}${since}`), figures,
     rows.length === 0 ? h("p", { className: "dim" }, "No sessions match.")
       : h("div", { className: "scrolls-x", tabIndex: 0, role: "region", "aria-label": "Sessions" },
-        h("table", { className: "found" }, h("caption", {}, rows.length < 100 ? `${rows.length} sessions` : `The ${rows.length} sessions seen last`),
+        h("table", { className: "found" }, h("caption", {}, rows.length < 100 ? plural(rows.length, "session") : `The ${rows.length} sessions seen last`),
           h("thead", {}, h("tr", {}, ...names.map((name) => h("th", { scope: "col" }, name)))), h("tbody", {}, ...rows))),
   ];
 }

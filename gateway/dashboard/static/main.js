@@ -346,6 +346,7 @@ function choose(tab) {
     el(`view-${name}`).hidden = name !== tab;
   }
   el("session-tools").hidden = tab !== "sessions";
+  document.body.classList.toggle("looks-back", tab === "history" || tab === "session");
   if (tab !== "session") sessionPage.leave();
   el("tab-session").hidden = tab !== "session";
   if (tab === "graphs") graphs.load();

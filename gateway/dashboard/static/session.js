@@ -1,6 +1,6 @@
 // A session's own page: what it is, whom it belongs to, its waterfall, each decision, the steps that it took.
 
-import { clock, count, duration, h, percent, words } from "./dom.js";
+import { clock, count, duration, h, percent, plural, words } from "./dom.js";
 import { Model } from "./model.js";
 import { KeyRequired, reasonOf } from "./stream.js";
 import { Timeline } from "./timeline.js";
@@ -147,7 +147,7 @@ export class SessionPage {
       tools.join(", ") || "–", turn.refused ? "refused" : turn.outcome === null ? words(turn.phase) : words(turn.outcome),
     ];
     const isBad = turn.refused || (turn.outcome !== null && turn.outcome !== "finished");
-    return h("tr", { className: isBad ? "bad" : "" }, h("th", { scope: "row" }, open), ...cells.map((cell) => h("td", {}, cell)));
+    return h("tr", { className: isBad ? "has-errors" : "" }, h("th", { scope: "row" }, open), ...cells.map((cell) => h("td", {}, cell)));
   }
 }
 
@@ -186,8 +186,8 @@ function lineage(id, row, kin, session) {
   const byId = new Map(kin.map((each) => [each.session, each]));
   const above = [];
   for (let at = row?.parent; at && !above.some((each) => each.id === at); at = byId.get(at)?.parent) above.unshift({ id: at, row: byId.get(at) });
-  const link = (each, of) => h("span", {}, h("a", { href: hrefOf(each) }, each), of ? h("small", {}, `${of.turns} turns, ${duration(of.last_s - of.started_s)}${of.troubles ? `, ${of.troubles} errors` : ""}`) : null);
-  const threads = [...(session?.threads.values() ?? [])].slice(1).map((thread) => h("li", {}, h("code", {}, thread.id), h("small", {}, `${THREADS[thread.edge] ?? "conversation"}: ${EDGES[thread.edge] ?? words(thread.edge ?? "")}, ${thread.turns.length} turns`)));
+  const link = (each, of) => h("span", {}, h("a", { href: hrefOf(each) }, each), of ? h("small", {}, `${plural(of.turns, "turn")}, ${duration(of.last_s - of.started_s)}${of.troubles ? `, ${plural(of.troubles, "error")}` : ""}`) : null);
+  const threads = [...(session?.threads.values() ?? [])].slice(1).map((thread) => h("li", {}, h("code", {}, thread.id), h("small", {}, `${THREADS[thread.edge] ?? "conversation"}: ${EDGES[thread.edge] ?? words(thread.edge ?? "")}, ${plural(thread.turns.length, "turn")}`)));
   const children = kin.filter((each) => each.parent === id).map((each) => h("li", {}, link(each.session, each)));
   let tree = h("li", {}, h("strong", { "aria-current": "page" }, id), h("ul", {}, ...threads, ...children));
   for (const each of above.reverse()) tree = h("li", {}, link(each.id, each.row), h("ul", {}, tree));
