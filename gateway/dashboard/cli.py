@@ -1,7 +1,8 @@
-"""`turnpike sessions` and `turnpike explain REQUEST_ID`: the dashboard's answers in a terminal; and
-`turnpike sessions stop ID`, `turnpike sessions finish ID`, for who may act there.
+"""`turnpike sessions`, `turnpike explain REQUEST_ID`, `turnpike trace SESSION`: the dashboard's answers in a
+terminal, and as a file for Perfetto; and `turnpike sessions stop ID`, `turnpike sessions finish ID`, for who may
+act there.
 
-Both ask a running gateway's control listener. `explain` can read the stream's file instead, for what a
+They ask a running gateway's control listener. `explain` can read the stream's file instead, for what a
 gateway has forgotten, or of one that is gone.
 """
 
@@ -20,6 +21,7 @@ import msgspec
 
 from gateway.config.load import ConfigError
 from gateway.dashboard.explain import Explainer, Explanation
+from gateway.dashboard.trace import trace_of
 from gateway.domain.ids import RequestId
 from gateway.domain.printable import printable
 from gateway.domain.records import Record
@@ -61,11 +63,21 @@ def add_look(commands: Any) -> None:
         "--stream", metavar="FILE", help="read it from the stream's file, not from a gateway"
     )
     explain.set_defaults(command=_explain)
-    for parser in (sessions, explain):
+    trace = commands.add_parser("trace", help="a session as a trace, for https://ui.perfetto.dev")
+    trace.add_argument("session", metavar="SESSION", help="as the answer's x-turnpike-session says")
+    trace.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="where to write it (default SESSION.perfetto-trace); - prints it",
+    )
+    trace.set_defaults(command=_trace, json=False)
+    for parser in (sessions, explain, trace):
         parser.add_argument("--control", metavar="URL", default=_CONTROL, help=f"default {_CONTROL}")
         parser.add_argument(
             "--key-env", metavar="VARIABLE", help="the environment variable that holds the control key"
         )
+    for parser in (sessions, explain):
         parser.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -135,6 +147,35 @@ def _explain(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(map(printable, _lines(told))))
     return 0
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    page = _whole_session(arguments, arguments.session)
+    below = [row["session"] for row in page["kin"] if row["parent"] == arguments.session]
+    trace = trace_of([page, *(_whole_session(arguments, each) for each in below)])
+    told = json.dumps(trace)
+    if arguments.output == "-":
+        print(told)
+        return 0
+    name = "".join(each if each.isalnum() or each in "-_." else "_" for each in arguments.session)
+    path = Path(arguments.output or f"{name}.perfetto-trace")
+    path.write_text(told)
+    print(f"{path}: {len(trace['traceEvents'])} events of {1 + len(below)} sessions")
+    return 0
+
+
+def _whole_session(arguments: argparse.Namespace, session: str) -> dict[str, Any]:
+    """With all turns that are kept, which come some hundred at a time."""
+    path = f"/turnpike/sessions/{urllib.parse.quote(session, safe='')}"
+    page: dict[str, Any] = _ask(arguments, path)
+    part = page
+    while part["is_cut"] and part["turns"]:
+        arrived_s = min(
+            each["at_s"] for each in part["turns"][0]["records"] if each["type"] != "session_start"
+        )
+        part = _ask(arguments, f"{path}?before_s={arrived_s!r}")
+        page["turns"] = [*part["turns"], *page["turns"]]
+    return page
 
 
 def explain_from_file(path: Path, request: RequestId) -> Explanation | None:

@@ -55,7 +55,7 @@ def explained(stored: StoredTurn) -> Explanation | None:
     for submit in stored.before if routed is not None else ():
         if submit.replica not in paces and (pace := Pace.of(submit)) is not None:
             paces[submit.replica] = pace
-    own = [each for each in stored.records if not isinstance(each, rec.SessionHeld | rec.SessionAdmitted)]
+    own = [each for each in stored.records if hasattr(each, "turn")]
     held = held_when_it_waited(stored.records)
     return explanation_of(Evidence(stored.turn, own, stored.loads, paces, stored.window, held))
 

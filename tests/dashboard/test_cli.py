@@ -15,6 +15,7 @@ from gateway.dashboard.cli import explain_from_file
 from gateway.dashboard.explain import Explainer
 from gateway.domain.ids import ReplicaId, RequestId
 from tests.core.playbook import Playbook, arrived, call_seen, finished, started, stated
+from tests.history.lives import whole
 
 
 def play():
@@ -176,3 +177,35 @@ def test_every_request_of_a_file_is_explained(tmp_path, capsys):
     text = capsys.readouterr().out
     assert "instead  " in text and "became   finished" in text
     assert main(["explain", "r9", "--stream", str(path)]) == 1
+
+
+async def test_a_trace_of_a_session_and_of_those_that_run_for_it(tmp_path, capsys, monkeypatch):
+    """Its older turns come in pages; what is written is JSON that names every turn once."""
+    lives = {
+        "s/1": [("r1", whole("r1", "s/1", 1.0)), ("r2", whole("r2", "s/1", 5.0))],
+        "child": [("r3", whole("r3", "child", 2.0))],
+    }
+    kin = [{"session": "child", "parent": "s/1"}, {"session": "other", "parent": "child"}]
+
+    def ask(_, path):
+        name, _, query = path.removeprefix("/turnpike/sessions/").partition("?before_s=")
+        session = name.replace("%2F", "/")
+        turns = [each for each in lives[session] if not query or each[1][0].at_s < float(query)][-1:]
+        told = [
+            {"turn": turn, "records": json.loads(msgspec.json.encode(records))} for turn, records in turns
+        ]
+        is_cut = bool(turns) and turns[0] != lives[session][0]
+        return {"session": {"session": session}, "kin": kin, "turns": told, "is_cut": is_cut}
+
+    monkeypatch.setattr(cli, "_ask", ask)
+    monkeypatch.chdir(tmp_path)
+    assert main(["trace", "s/1"]) == 0
+    events = json.loads((tmp_path / "s_1.perfetto-trace").read_text())["traceEvents"]
+    assert sorted(each["name"] for each in events if each["ph"] == "X" and each["name"].startswith("r")) == [
+        "r1",
+        "r2",
+        "r3",
+    ]
+    assert "2 sessions" in capsys.readouterr().out
+    assert main(["trace", "s/1", "-o", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["traceEvents"] == events
