@@ -6,13 +6,14 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.config.load import load_config
 from gateway.config.server import worker_count
 from gateway.core.snapshot import Gauges, ReplicaView
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.server.workers.merged_events import Positions
 from gateway.server.workers.merged_metrics import Totals, merge
 from gateway.server.workers.merged_views import merge_graphs, merge_snapshots
-from gateway.server.workers.seat import own_path, paths_of_all
+from gateway.server.workers.seat import of_worker, own_path, paths_of_all
 from gateway.telemetry.metrics import Metrics
 
 
@@ -150,6 +151,14 @@ def test_files_of_workers_are_found_the_newest_last(tmp_path):
         with open(name, "w"):
             os.utime(name, (100 - age, 100 - age))
     assert [str(each) for each in paths_of_all(path)] == [own_path(path, 3), own_path(path, 12), path]
+
+
+def test_a_worker_has_files_of_its_own():
+    settings = {"stream.path": "/a", "recording.path": "/b", "history.path": "/c"}
+    pools = [{"replicas": [{"url": "http://r"}]}]
+    config = of_worker(load_config(None, {}, {"pools": pools, **settings}), 3)
+    paths = (config.stream.path, config.recording.path, config.history.path)
+    assert paths == ("/a.worker-3", "/b.worker-3", "/c.worker-3")
 
 
 def test_auto_is_one_a_core():
