@@ -1,4 +1,8 @@
-"""Reasons as sentences for a person. A reason that is newer than this module is told by its name."""
+"""Reasons as sentences for a person. A reason that is newer than this module is told by its name.
+
+These tables are the only ones: `python -m tools.reasons` makes of them what the dashboard's page reads and
+what the documentation shows.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -27,6 +31,46 @@ PLACEMENTS: Final = {
     "home_is_gone": "its home could not run it",
     "stolen": "it idled, and took the session over from a replica that had too many",
 }
+MOVES: Final = {
+    "capacity": "engines said how much fits",
+    "healthy": "no overload, little lost",
+    "state_lost": "KV was lost that came back",
+    "kv_overflow": "with their next turns sessions would hold more than fits, so the newest wait",
+    "engines_have_time": "more may be in than fit: engines have the time to compute again what is lost",
+    "engines_have_no_time": "only as many may be in as fit: engines have no time to compute lost state again",
+    "preemptions": "engines preempted turns",
+    "kv_full": "turns queued behind a full KV cache",
+    "tools_slow": "tools slower than while fewer ran",
+    "host_load": "the tools' hosts are loaded",
+    "others_late": "turns of tenants within their share are late, so nobody may hold far more than its own",
+    "others_in_time": "turns of tenants within their share are in time again",
+}
+"""Why the window was moved."""
+EDGES: Final = {
+    "opens": "opens a conversation",
+    "continues": "continues the conversation",
+    "retries": "repeats an attempt that failed",
+    "forks": "a second branch of the conversation",
+    "rewinds": "takes the conversation back",
+    "compacts": "goes on from a summary of the conversation",
+    "serves": "a side request, such as a title",
+    "spawned": "a sub-agent, started by a tool call",
+    "quotes": "another conversation that was handed an answer",
+}
+"""How a turn follows another one."""
+SOURCES: Final = {
+    "turnpike-header": "its client stated the session",
+    "client-id": "an id of the client's own",
+    "state-id": "stored state that it builds on",
+    "call-id": "a tool call id that came back",
+    "echo": "our own answer came back",
+    "prefix": "the conversation is known",
+    "retry": "the same request again",
+    "quote": "it quotes a known conversation",
+    "adjacent": "it came at once after an answer",
+    "new": "nothing links it to an earlier turn",
+}
+"""How it is known to which session a turn belongs."""
 _COUNTS: Final = {
     "window_full": "the sessions that are in",
     "tools_full": "the sessions that are in and bring work for tools",
@@ -126,7 +170,7 @@ def _window(window: rec.WindowUpdated) -> str:
     kv += "" if window.level is None else f", no tenant far more than its share and {window.level:.0f}"
     return (
         f" The window of {window.pool} was {sessions} sessions{kv} ({window.admitted} were in, "
-        f"{window.waiting} waited) since it changed because of: {window.reason}; pressure of the GPU "
+        f"{window.waiting} waited) since it changed ({_told(MOVES, window.reason)}); pressure of the GPU "
         f"{window.gpu_pressure:.2f}, of the tools {window.cpu_pressure:.2f}."
     )
 

@@ -99,7 +99,11 @@ def _phases(
 
 
 _AFTER: Final = {
-    "gpu_submit": "prefill", "gpu_1st_token": "decode", "gpu_end": "", "refusal": "", "turn_left": "",
+    "gpu_submit": "prefill",
+    "gpu_1st_token": "decode",
+    "gpu_end": "",
+    "refusal": "",
+    "turn_left": "",
     "turn_arrive": "queue",
 }
 """The phase that begins with a record; none behind the end of an attempt."""

@@ -108,7 +108,7 @@ def test_the_window_is_that_of_the_decision():
     assert told.window is not None and told.window.reason == "state_lost"
     assert (
         "as many sessions were in as may be" in told.why[0]
-        and "state_lost; pressure of the GPU 1.50" in told.why[0]
+        and "(KV was lost that came back); pressure of the GPU 1.50" in told.why[0]
     )
 
 

@@ -5,9 +5,18 @@ from typing import Any
 
 import msgspec
 
-from gateway.dashboard.sentences import PLACEMENTS, REFUSALS, WAITS, why_refused, why_there, why_waited
+from gateway.dashboard.sentences import (
+    EDGES,
+    PLACEMENTS,
+    REFUSALS,
+    SOURCES,
+    WAITS,
+    why_refused,
+    why_there,
+    why_waited,
+)
 from gateway.domain import records as rec
-from gateway.domain.decision import PlacementReason, RefusalReason, WaitReason
+from gateway.domain.decision import Edge, PlacementReason, RefusalReason, SessionSource, WaitReason
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 
 POOL, TENANT, SESSION = PoolId("p"), TenantId("t"), SessionId("s")
@@ -23,7 +32,13 @@ def wait(reason, waiting=2):
 
 
 def test_every_reason_has_a_sentence_and_no_sentence_is_of_none():
-    for reasons, sentences in ((WaitReason, WAITS), (PlacementReason, PLACEMENTS), (RefusalReason, REFUSALS)):
+    for reasons, sentences in (
+        (WaitReason, WAITS),
+        (PlacementReason, PLACEMENTS),
+        (RefusalReason, REFUSALS),
+        (Edge, EDGES),
+        (SessionSource, {**SOURCES, "none": ""}),
+    ):
         assert {reason.value for reason in reasons} == set(sentences)
 
 
@@ -34,8 +49,8 @@ def test_waiting():
     assert told == (
         "It waited 12 ms: as many sessions were in as may be (with 1 other in the waiting room). Then every "
         "replica that could run it had as many turns as it may (with 0 others in the waiting room). The "
-        "window of p was 6 sessions and 1000 tokens (6 were in, 2 waited) since it changed because of: "
-        "state_lost; pressure of the GPU 1.25, of the tools 0.10."
+        "window of p was 6 sessions and 1000 tokens (6 were in, 2 waited) since it changed (KV was "
+        "lost that came back); pressure of the GPU 1.25, of the tools 0.10."
     )
 
 

@@ -1,32 +1,21 @@
-"""The page has a sentence for every reason that the gateway gives."""
+"""The page and the documentation say what the terminal says."""
 
 import re
-from enum import Enum
-from pathlib import Path
 
-import pytest
-
-from gateway.domain.decision import Edge, PlacementReason, RefusalReason, SessionSource, WaitReason
-
-WORDS = Path(__file__).parents[2] / "gateway" / "dashboard" / "static" / "words.js"
-AT_THE_DOOR = {
-    "malformed_http", "headers_too_large", "body_too_large", "unsupported_upgrade", "request_timeout",
-    "unauthenticated", "forbidden", "internal",
-}  # fmt: skip
-"""Refused before there is a turn, or by accident: told by their names."""
+from tools import reasons
 
 
-@pytest.mark.parametrize(
-    ("name", "reasons", "untold"),
-    [
-        ("WAITS", WaitReason, set()),
-        ("PLACES", PlacementReason, set()),
-        ("REFUSALS", RefusalReason, AT_THE_DOOR),
-        ("EDGES", Edge, set()),
-        ("SOURCES", SessionSource, {"none"}),
-    ],
-)
-def test_every_reason_has_a_sentence(name: str, reasons: type[Enum], untold: set[str]):
-    (table,) = re.findall(rf"export const {name} = {{(.*?)\n}};", WORDS.read_text(), re.DOTALL)
-    told = set(re.findall(r'^  "?([a-z_-]+)"?: "', table, re.MULTILINE))
-    assert {reason.value for reason in reasons} - told == untold
+def test_the_tables_are_those_of_the_sentences():
+    assert reasons.SCRIPT.read_text() == reasons.script(), "run: python -m tools.reasons"
+    assert reasons.PAGE.read_text() == reasons.page(), "run: python -m tools.reasons"
+
+
+def test_the_page_has_no_other_table_of_reasons():
+    """One that stood beside it would diverge."""
+    words = (reasons.SCRIPT.parent / "words.js").read_text()
+    named = set(re.findall(r"\b(EDGES|MOVES|PLACES|REFUSALS|SOURCES|WAITS)\b", reasons.script()))
+    assert len(named) == 6
+    for file in reasons.SCRIPT.parent.glob("*.js"):
+        if file != reasons.SCRIPT:
+            assert not re.search(rf"const ({'|'.join(named)})\b", file.read_text()), file.name
+    assert 'from "./reasons.js"' in words
