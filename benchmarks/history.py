@@ -48,7 +48,7 @@ _EXPLAIN_MS: Final = 200.0
 _SMALL_MB: Final = 64
 _AT_ONCE: Final = 500
 """Turns that are handed to the writer before it is waited for."""
-_WITHIN_S: Final = 300.0
+_WITHIN_S: Final = 900.0
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):

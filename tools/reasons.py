@@ -28,8 +28,8 @@ _HEAD: Final = """\
 
 <!-- Written by `python -m tools.reasons`; change gateway/dashboard/sentences.py, not this file. -->
 
-What the words in records, receipts (`x-turnpike-reason`) and metrics mean, as the dashboard and `turnpike explain`
-say it.
+What the words in records, receipts (`x-turnpike-reason`) and metrics mean, as the dashboard and
+`turnpike explain` say it.
 """
 
 

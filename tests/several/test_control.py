@@ -90,3 +90,30 @@ def test_what_is_no_url_is_refused():
     command = [sys.executable, "-m", "gateway", "control", "gateway-a:8081"]
     ended = subprocess.run(command, capture_output=True, timeout=30)
     assert ended.returncode == 1 and b"a control plane is a URL" in ended.stderr
+
+
+async def test_what_is_over_is_told_of_all_gateways(tmp_path):
+    """Each has a history of its own; a session's page and the figures are of all of them."""
+    paths = [f"{tmp_path}/history-{number}" for number in range(2)]
+    preludes = [f"import os; os.environ['TURNPIKE_HISTORY__PATH'] = {path!r}" for path in paths]
+    async with (
+        running_fleet(tmp_path, gateways=2, preludes=preludes) as fleet,
+        control_of(fleet, tmp_path) as port,
+    ):
+        for number in range(6):
+            fleet.agent(f"agent-{number}", headers=b"x-turnpike-session: stated-%d\r\n" % number)
+        await asyncio.gather(*(agent.run(turns=2) for agent in fleet.agents))
+        known = {agent.sessions[0] for agent in fleet.agents}
+        async with asyncio.timeout(30):
+            while (past := await told(port, b"/turnpike/history"))["turns"] < 12 or len(past["sessions"]) < 6:
+                await asyncio.sleep(0.3)
+        assert past["outcomes"] == {"finished": 12} and past["percentiles"]["run_ms"]["p99"] > 0
+        assert {row["session"] for row in past["sessions"]} == known
+        apart = [(await told(each.control_port, b"/turnpike/history"))["turns"] for each in fleet.gateways]
+        assert sum(apart) == 12 and all(apart), "each has some"
+        for session in known:
+            page = await told(port, b"/turnpike/sessions/%s" % session.encode())
+            assert len(page["turns"]) == 2 and page["session"]["turns"] == 2
+            turn = page["turns"][0]["turn"].encode()
+            assert (await told(port, b"/turnpike/turns/%s" % turn))["decided"]["outcome"] == "dispatched"
+        assert (await asked(port, b"/turnpike/sessions/s-none")).status == 404
