@@ -9,12 +9,15 @@ import pytest
 from gateway.config.history import HistoryConfig
 from gateway.dashboard.explain import Explainer
 from gateway.dashboard.history_views import Look, explained, look_back, merge_looks, merge_session_pages
-from gateway.domain.ids import ReplicaId, RequestId
+from gateway.domain import records as rec
+from gateway.domain.decision import WaitReason
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId
 from gateway.history import writer
+from gateway.history.reader import StoredTurn
 from gateway.history.spread import buckets, percentile
 from gateway.history.store import History
 from tests.core.playbook import Playbook, arrived, finished, first_token, left, started, stated
-from tests.history.lives import A, begun, refused, whole
+from tests.history.lives import A, B, begun, refused, whole
 
 
 async def kept(tmp_path, name, records):
@@ -98,6 +101,25 @@ async def test_what_is_explained_is_what_the_stream_would_have_explained(tmp_pat
         said += stored.why
     assert sum("It waited" in each for each in said) > 5 and any("had no place" in each for each in said)
     await history.close()
+
+
+def test_the_window_and_how_quick_others_were_are_told():
+    moved = rec.WindowUpdated(
+        at_s=5.0, pool=PoolId("p"), sessions=4.0, kv_budget=None, admitted=4, waiting=1, demand=0.0,
+        gpu_pressure=0.1, cpu_pressure=0.2, reason="healthy",
+    )  # fmt: skip
+    waits = rec.TurnWaited(
+        at_s=10.0, turn=RequestId("r"), session=SessionId("s"), reason=WaitReason.WINDOW_FULL, waiting=1
+    )
+    [came, *rest] = whole("r", "s", 10.0)
+    before = [each for each in whole("r0", "s0", 1.0, replica=B) if isinstance(each, rec.GpuSubmit)]
+    told = explained(
+        StoredTurn(RequestId("r"), SessionId("s"), [came, waits, *rest], {A: 0, B: 3}, before, moved)
+    )
+    assert told.window == moved and "The window of p was 4 sessions" in told.why[0]
+    [other] = told.alternatives
+    assert (other.replica, other.running) == (B, 3)
+    assert other.first_token_ms == pytest.approx(100.0), "60 tokens in 60 ms, and 100 are to be computed"
 
 
 async def test_several_gateways_are_added_up(tmp_path):

@@ -126,3 +126,11 @@ def test_at_the_end_everything_is_handed_out():
     rows = fold.finished(everything=True).turns
     assert {row.turn: row.outcome for row in rows} == {"open": None, "over": "finished"}
     assert fold.open_turn(RequestId("open")) is None
+
+
+def test_what_ended_meanwhile_runs_no_more():
+    fold = Fold()
+    fold.take([], {A: 1, B: 0})
+    fold.take(whole("r1", "s", 1.0)[:-1] + whole("r2", "s", 3.0), UP)
+    fold.finished()
+    assert [msgspec.msgpack.decode(row.told)[3]["a"] for row in fold.finished().turns] == [1, 1]

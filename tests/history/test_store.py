@@ -23,6 +23,7 @@ UP = {A: 1, B: 2}
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(writer, "_PERIOD_S", 0.02)
+    monkeypatch.setattr(writer, "_SESSIONS_EVERY", 1)
     monkeypatch.setattr(writer, "_BUSY_S", 0.01)
     monkeypatch.setattr(writer, "_BACKOFF", (1,))
 
@@ -62,6 +63,16 @@ async def test_what_was_written_is_found_by_this_process_and_the_next(tmp_path):
         page = await history.session("s")
         assert [turn for turn, _ in page.turns] == ["r1", "r2"] and page.session["turns"] == 2
     assert history.dropped == 0
+
+
+async def test_a_session_is_added_up_over_its_writes(tmp_path):
+    async with running(tmp_path / "h") as history:
+        for number in range(3):
+            history.take(whole(f"r{number}", "s", 10.0 * number + 1))
+            await until(lambda count=number + 1: history.written == count)
+    async with running(tmp_path / "h") as history:
+        row = (await history.session("s")).session
+        assert (row["turns"], row["prompt_tokens"], row["started_s"], row["last_s"]) == (3, 300, 1.0, 22.0)
 
 
 async def test_only_its_owner_may_read_it(tmp_path):
