@@ -22,6 +22,8 @@ DEADLINE_S: Final = 5.0
 _SUBMIT: Final = str(GpuSubmit.__struct_config__.tag)
 _NEIGHBOURS: Final = 100
 """Turns that ended before one, of which is learned how quick each replica was."""
+_MOMENTS: Final = 20
+"""Among which the last move of the window is looked for; the others are changes of replicas."""
 _MAX_LATE: Final = 50
 _MAX_TURNS: Final = 500
 """Of a session, in one answer."""
@@ -185,30 +187,35 @@ class Reader:
     def _turn(
         self, connection: sqlite3.Connection, turn: RequestId
     ) -> tuple[StoredTurn | None, list[Record]]:
-        told, late = connection.execute(_TURN, (turn, _MAX_LATE)).fetchone()
+        told, late, *beside = connection.execute(_TURN, (turn, _MAX_LATE)).fetchone()
         more = self._late(turn, late)
         if told is None:
             return None, more
         records, session, loads = self._told(turn, told)
-        return StoredTurn(turn, session, records, loads, *self._beside(connection, records)), more
+        return StoredTurn(turn, session, records, loads, *self._surroundings(*beside)), more
 
     def _beside(
         self, connection: sqlite3.Connection, records: list[Record]
     ) -> tuple[list[GpuSubmit], WindowUpdated | None]:
         at_s = max((each.at_s for each in records if isinstance(each, _DECIDES)), default=None)
-        if at_s is None:
-            return [], None
-        sql = (
-            "SELECT json_array(turn, hex(told)) AS told FROM turns WHERE ended_s <= ? "
-            "ORDER BY ended_s DESC LIMIT ?"
-        )
+        return self._surroundings(*connection.execute(_BESIDE, (at_s,)).fetchone())
+
+    def _surroundings(
+        self, turns: str | None, moments: str | None
+    ) -> tuple[list[GpuSubmit], WindowUpdated | None]:
+        """Of what `_BESIDE` finds."""
         before: list[GpuSubmit] = []
-        for turn, told in map(msgspec.json.decode, _list(connection, sql, at_s, _NEIGHBOURS)):
+        for turn, told in map(msgspec.json.decode, turns.split("\n") if turns is not None else ()):
             number, packed, session, _ = _decode(bytes.fromhex(told))
             shape = self._shapes.get(number, [])
             submits = unpack(packed, shape, turn=turn, session=session, only=_SUBMIT)
             before += [each for each in submits if isinstance(each, GpuSubmit)]
-        return before, self._window(connection, at_s)
+        for told in moments.split("\n") if moments is not None else ():
+            number, packed = _decode(bytes.fromhex(told))
+            for record in unpack([packed], self._shapes.get(number, []), turn=None, session=None):
+                if isinstance(record, WindowUpdated):
+                    return before, record
+        return before, None
 
     # --- what is packed --------------------------------------------------------------------------
 
@@ -225,15 +232,6 @@ class Reader:
             number, packed, session = _decode(bytes.fromhex(line))
             late += unpack(packed, self._shapes.get(number, []), turn=turn, session=session)
         return late
-
-    def _window(self, connection: sqlite3.Connection, at_s: float) -> WindowUpdated | None:
-        sql = "SELECT hex(told) AS told FROM moments WHERE at_s <= ? ORDER BY at_s DESC LIMIT 20"
-        for told in _list(connection, sql, at_s):
-            number, packed = _decode(bytes.fromhex(told))
-            for record in unpack([packed], self._shapes.get(number, []), turn=None, session=None):
-                if isinstance(record, WindowUpdated):
-                    return record
-        return None
 
     def _ancestors(self, row: dict[str, Any] | None) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
@@ -264,8 +262,22 @@ _SUMMED: Final = ("turns", "troubles", "prompt_tokens", "cached_tokens", "output
 _LATE: Final = (
     "(SELECT group_concat(hex(told), char(10)) FROM (SELECT told FROM late WHERE late.turn = {} LIMIT {}))"
 )
+_AROUND: Final = f"""
+  (SELECT group_concat(told, char(10)) FROM (
+    SELECT json_array(turn, hex(told)) AS told FROM turns WHERE ended_s <= {{at}}
+    ORDER BY ended_s DESC LIMIT {_NEIGHBOURS})),
+  (SELECT group_concat(hex(told), char(10)) FROM (
+    SELECT told FROM moments WHERE at_s <= {{at}} ORDER BY at_s DESC LIMIT {_MOMENTS}))
+"""  # noqa: S608 - of constants
+_BESIDE: Final = f"SELECT {_AROUND.format(at='?1')}"
 _TURN: Final = f"""
-SELECT (SELECT hex(told) FROM turns WHERE turn = ?1 ORDER BY number DESC LIMIT 1), {_LATE.format("?1", "?2")}
+WITH own AS (
+  SELECT told, arrived_s + coalesce(queue_ms, 0) / 1000 + 1e-6 AS decided_s  -- a sum may fall short of a time
+  FROM turns WHERE turn = ?1 ORDER BY number DESC LIMIT 1)
+SELECT
+  (SELECT hex(told) FROM own),
+  {_LATE.format("?1", "?2")},
+  {_AROUND.format(at="(SELECT decided_s FROM own)")}
 """  # noqa: S608 - of constants
 _OF_A_SESSION: Final = f"""
 SELECT json_array(turn, hex(told), {_LATE.format("turns.turn", "?4")}) AS told FROM turns
