@@ -1,4 +1,4 @@
-"""Writes the page's table of reasons and docs/reasons.md: `python -m tools.reasons`.
+"""Writes the page's table of reasons and docs/reference/reasons.md: `python -m tools.reasons`.
 
 The sentences stand in `gateway/dashboard/sentences.py`, the one place to change them.
 """
@@ -12,7 +12,7 @@ from gateway.dashboard.sentences import EDGES, MOVES, PLACEMENTS, REFUSALS, SOUR
 
 _ROOT: Final = Path(__file__).parent.parent
 SCRIPT: Final = _ROOT / "gateway" / "dashboard" / "static" / "reasons.js"
-PAGE: Final = _ROOT / "docs" / "reasons.md"
+PAGE: Final = _ROOT / "docs" / "reference" / "reasons.md"
 _TABLES: Final[tuple[tuple[str, str, Mapping[str, str]], ...]] = (
     ("WAITS", "Why a turn waits", WAITS),
     ("PLACES", "Why it ran there", PLACEMENTS),

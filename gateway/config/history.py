@@ -9,7 +9,7 @@ from gateway.config.privacy import PRIVATE
 
 
 class HistoryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An embedded store of sessions, turns and decisions (docs/history.md)."""
+    """An embedded store of sessions, turns and decisions (docs/reference/history.md)."""
 
     path: Annotated[str, PRIVATE] | None = None
     """A directory of this gateway's own, made if it is not there; nothing is remembered if not set. Several

@@ -1,5 +1,7 @@
 """The stream, folded into turns, sessions and moments."""
 
+from typing import get_args
+
 import msgspec
 
 from gateway.domain import records as rec
@@ -134,3 +136,10 @@ def test_what_ended_meanwhile_runs_no_more():
     fold.take(whole("r1", "s", 1.0)[:-1] + whole("r2", "s", 3.0), UP)
     fold.finished()
     assert [msgspec.msgpack.decode(row.told)[3]["a"] for row in fold.finished().turns] == [1, 1]
+
+
+def test_every_record_of_a_turn_is_kept():
+    of_turns = {kind for kind in get_args(rec.Record) if "turn" in kind.__struct_fields__}
+    assert of_turns == module._OF_TURNS
+    rest = set(get_args(rec.Record)) - of_turns - module._OF_SESSIONS - module._MOMENTS
+    assert rest == {rec.ToolNum}, "how many tools run is told by their starts and ends"
