@@ -160,3 +160,13 @@ async def test_a_phone_shows_all_of_it_and_can_be_read(page: Page, kept: FakeCon
         await page.until(ready)
         assert await page.run(OVERHANGING) == []
         await shot(page, f"{name}-phone-{scheme}")
+
+
+async def test_a_page_that_needs_a_key_is_there_once_it_has_one(page: Page, kept: FakeControl):
+    kept.key = "tp-read"
+    await page.open(kept.url + "#session=s-main")
+    await page.until("document.getElementById('key-dialog').open")
+    await page.run("document.getElementById('control-key').value = 'tp-read'")
+    await page.run("document.querySelector('#key-dialog button').click()")
+    assert await page.until(READY) == 3
+    page.complaints = [each for each in page.complaints if "401" not in each]

@@ -11,11 +11,11 @@ import { Model } from "./model.js";
 import { SessionPage } from "./session.js";
 import { take } from "./snapshot.js";
 import { Control, KeyRequired, Stream, reasonOf } from "./stream.js";
+import { Tabs } from "./tabs.js";
 import { TenantsPanel } from "./tenants.js";
 import { Timeline } from "./timeline.js";
-import { Waterfall } from "./waterfall.js";
+import { Waterfall, showLegend } from "./waterfall.js";
 import { WindowPanel } from "./window.js";
-import { PHASES } from "./words.js";
 
 const DATA_EVERY_MS = 120;
 const PANELS_EVERY_MS = 500;
@@ -25,7 +25,6 @@ const LARGE_MS = 150;
 const GAUGES = "snapshot?sessions=0";
 const SNAPSHOT_TRIES = 10;
 const THEMES = ["auto", "light", "dark"];
-const TABS = ["sessions", "graphs", "history", "session"];
 
 const model = new Model();
 const control = new Control();
@@ -133,13 +132,10 @@ function openTurn(of, turn, how) {
 
 const sessionPage = new SessionPage(el("view-session"), control, {
   open: (turn, how) => openTurn(sessionPage.waterfall, turn, how),
-  said: (text) => setText(el("said"), text),
-  key: () => sayLink("key"),
-  changed: soon,
+  said: (text) => setText(el("said"), text), key: () => sayLink("key"), changed: soon,
 });
 const history = new HistoryView(el("view-history"), control, {
-  changed: (hash) => window.history.replaceState(null, "", hash),
-  key: () => sayLink("key"),
+  changed: (hash) => window.history.replaceState(null, "", hash), key: () => sayLink("key"),
 });
 const fleet = new FleetPanel(model);
 const tenants = new TenantsPanel(model);
@@ -218,7 +214,7 @@ function sayLink(state, { delayS, why } = {}) {
   } else if (state === "live") {
     frozenS = null;
     alert.hidden = true;
-  } else if (state === "key") askForKey(control, begin);
+  } else if (state === "key") askForKey(control, () => (begin(), tabs.route()));
   waterfall.relist();
   repaintAll();
 }
@@ -339,40 +335,16 @@ function restyle() {
 
 const nextTheme = () => setTheme(THEMES[(THEMES.indexOf(localStorage.getItem("turnpike-theme") ?? "auto") + 1) % THEMES.length]);
 
-function choose(tab) {
-  for (const name of TABS) {
-    el(`tab-${name}`).setAttribute("aria-selected", String(name === tab));
-    el(`tab-${name}`).tabIndex = name === tab ? 0 : -1;
-    el(`view-${name}`).hidden = name !== tab;
-  }
-  el("session-tools").hidden = tab !== "sessions";
-  document.body.classList.toggle("looks-back", tab === "history" || tab === "session");
-  if (tab !== "session") sessionPage.leave();
-  el("tab-session").hidden = tab !== "session";
-  if (tab === "graphs") graphs.load();
-  soon();
-}
-
-/** What stands behind the # of the address: nothing, `graphs`, `history?…` or `session=ID`. */
-function route() {
-  const hash = location.hash.slice(1);
-  const [tab] = hash.split(/[?=]/);
-  detail.close();
-  choose(TABS.includes(tab) ? tab : "sessions");
-  if (tab === "history") history.load(new URLSearchParams(hash.slice("history?".length)));
-  else if (tab === "session") sessionPage.load(decodeURIComponent(hash.slice("session=".length)));
-}
-
-/** The tab is chosen by the address, so that it can be passed on and gone back from. */
-function go(tab) {
-  const hash = tab === "sessions" ? "" : `#${tab}`;
-  if (location.hash === hash) return;
-  if (hash !== "") location.hash = hash;
-  else {
-    window.history.pushState(null, "", location.pathname + location.search);
-    route();
-  }
-}
+const tabs = new Tabs({
+  shown(tab, about) {
+    detail.close();
+    if (tab === "graphs") graphs.load();
+    else if (tab === "history") history.load(about);
+    if (tab === "session") sessionPage.load(about.get("session"));
+    else sessionPage.leave();
+    soon();
+  },
+});
 
 const zoom = (factor) => {
   if (!el("view-session").hidden) return sessionPage.zoom(factor);
@@ -396,14 +368,8 @@ const fit = () => {
   if (Number.isFinite(firstS)) timeline.fit(firstS, nowS());
   soon();
 };
-const to = (tab) => {
-  const other = el(`view-${tab}`).hidden ? tab : "sessions";
-  go(other);
-  el(`tab-${other}`).focus();
-};
-
 const SHORTCUTS = {
-  "?": showKeys, "+": () => zoom(1 / 1.6), "=": () => zoom(1 / 1.6), "-": () => zoom(1.6), 0: fit, l: followLive, t: nextTheme, g: () => to("graphs"), h: () => to("history"),
+  "?": showKeys, "+": () => zoom(1 / 1.6), "=": () => zoom(1 / 1.6), "-": () => zoom(1.6), 0: fit, l: followLive, t: nextTheme, g: () => tabs.toggle("graphs"), h: () => tabs.toggle("history"),
   "/": () => el("filter").focus(),
 };
 
@@ -423,23 +389,7 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
-el("legend").append(...PHASES.map(({ id, name, says }) => h("li", {}, h("i", { className: `swatch s-${id}`, "aria-hidden": "true" }), h("b", {}, name), h("span", { className: "says" }, ` ${says}`))),
-  h("li", {}, h("i", { className: "swatch s-hit", "aria-hidden": "true" }), h("b", {}, "cache hit")),
-  h("li", {}, h("i", { className: "swatch s-trouble", "aria-hidden": "true" }, "×"), h("b", {}, "refused or failed")));
-for (const tab of TABS) {
-  el(`tab-${tab}`).addEventListener("click", () => tab !== "session" && go(tab));
-  el(`tab-${tab}`).addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (step === undefined || event.shiftKey) return;
-    const shown = TABS.filter((name) => !el(`tab-${name}`).hidden && name !== "session");
-    const next = shown[(shown.indexOf(tab) + step + shown.length) % shown.length];
-    go(next);
-    el(`tab-${next}`).focus();
-    event.preventDefault();
-  });
-}
-window.addEventListener("hashchange", route);
-window.addEventListener("popstate", () => location.hash === "" && route());
+showLegend(el("legend"));
 el("filter").addEventListener("input", (event) => {
   waterfall.view.filter = event.target.value;
   relist();
@@ -464,5 +414,5 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 });
 
 setTheme(THEMES.includes(localStorage.getItem("turnpike-theme")) ? localStorage.getItem("turnpike-theme") : "auto");
-if (location.hash !== "") route();
+if (location.hash !== "") tabs.route();
 begin();

@@ -4,7 +4,7 @@
 import { clock, duration, h, percent, setText } from "./dom.js";
 import { ROW_PX, fitCanvas, paintAxis, paintBars, readPalette } from "./paint.js";
 import { hitOfRow, listRows, phaseOfRow } from "./rows.js";
-import { EDGES, REFUSALS, WAITS } from "./words.js";
+import { EDGES, PHASES, REFUSALS, WAITS } from "./words.js";
 
 const LIST_EVERY_MS = 300;
 const LABELS_EVERY_MS = 200;
@@ -366,4 +366,11 @@ function describe(turn) {
   if (turn.hit !== null) parts.push(`cache hit ${percent(turn.hit.share)}${turn.hit.isExpected ? " expected" : ""}`);
   if (turn.outcome !== null && turn.outcome !== "finished") parts.push(turn.outcome.replaceAll("_", " "));
   return parts.join(" · ");
+}
+
+/** What the phases look like, into a list. */
+export function showLegend(list) {
+  list.append(...PHASES.map(({ id, name, says }) => h("li", {}, h("i", { className: `swatch s-${id}`, "aria-hidden": "true" }), h("b", {}, name), h("span", { className: "says" }, ` ${says}`))),
+    h("li", {}, h("i", { className: "swatch s-hit", "aria-hidden": "true" }), h("b", {}, "cache hit")),
+    h("li", {}, h("i", { className: "swatch s-trouble", "aria-hidden": "true" }, "×"), h("b", {}, "refused or failed")));
 }
