@@ -1,6 +1,6 @@
 """`turnpike sessions`, `turnpike explain REQUEST_ID`, `turnpike trace SESSION`: the dashboard's answers in a
-terminal, and as a file for Perfetto; and `turnpike sessions stop ID`, `turnpike sessions finish ID`, for who may
-act there.
+terminal, and as a file for Perfetto; and `turnpike sessions stop ID`, `turnpike sessions finish ID`, for who
+may act there.
 
 They ask a running gateway's control listener. `explain` can read the stream's file instead, for what a
 gateway has forgotten, or of one that is gone.

@@ -285,9 +285,12 @@ _OF_TURNS: Final = frozenset(
         *(rec.TurnArrived, rec.TurnWaited, rec.TurnLeft, rec.TurnWouldWait, rec.Routed, rec.ModelChosen),
         *(rec.GpuSubmit, rec.GpuFirstToken, rec.GpuEnd, rec.ToolStart, rec.ToolEnd, rec.ToolTimed),
         *(rec.StepPredicted, rec.PrefixMoved, rec.PrefilledAhead, rec.PrefillLegEnded, rec.Refused),
+        rec.BoundReached,
     )
 )
-_OF_SESSIONS: Final = frozenset((rec.SessionStarted, rec.SessionEnded, rec.SessionHeld, rec.SessionAdmitted))
+_OF_SESSIONS: Final = frozenset(
+    (rec.SessionStarted, rec.SessionEnded, rec.SessionStopped, rec.SessionHeld, rec.SessionAdmitted)
+)
 _MOMENTS: Final = frozenset((rec.WindowUpdated, rec.ReplicaChanged))
 
 

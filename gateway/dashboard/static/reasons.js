@@ -41,6 +41,8 @@ export const REFUSALS = {
   "queue_timeout": "it waited as long as it may",
   "tenant_share": "the waiting room was full, and its tenant had the largest part of it",
   "tenant_quota": "its tenant has used up what it may have",
+  "bound_reached": "its session, its kind of agent or its tenant has reached an operator's bound",
+  "session_stopped": "an operator has stopped its session",
   "no_replica": "no replica that could run it answered",
   "draining": "the gateway is shutting down",
   "upstream_unreachable": "no replica could be reached",

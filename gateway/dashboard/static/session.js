@@ -99,7 +99,7 @@ export class SessionPage {
       section("Steps", steps(session)),
     );
     this.waterfall = new Waterfall(model, this.#timeline, parts, {
-      open: this.#on.open, said: this.#on.said, moved: this.#on.changed, changed: this.#on.changed, listed() {},
+      open: this.#on.open, said: this.#on.said, moved: this.#on.changed, changed: this.#on.changed, listed() {}, stop() {},
     });
     this.fit();
     title.focus({ preventScroll: true });
