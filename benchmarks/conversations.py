@@ -8,28 +8,21 @@ advance, from a seed: the generator of load copies nothing and encodes nothing.
 
 import json
 import random
+from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final
+
+from benchmarks.dialects import CHAT, Dialect
 
 CALL_ID_PREFIX: Final = b"chatcmpl-tool-"
 CALL_ID_BYTES: Final = len(CALL_ID_PREFIX) + 32
 """vLLM's form: the prefix and 32 hexadecimal digits."""
-MODEL: Final = "bench-model"
 
 _WORDS: Final = (
     "def return self raise ValueError if not in for path read_text() assert None True import from test "
     "session request parser buffer header offset length answer token result state error == != -> {} [0] "
     "\"utf-8\" 'name' # TODO \\d+ \\n // && | $HOME /usr/lib/python3 0x1f 4096 3.14 naïve → …"
 ).split()
-
-_HEAD: Final = (
-    b"POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\nAccept: application/json\r\n"
-    b"Accept-Encoding: gzip, deflate\r\nConnection: keep-alive\r\nContent-Type: application/json\r\n"
-    b"User-Agent: OpenAI/Python 2.8.1\r\nX-Stainless-Lang: python\r\nX-Stainless-Package-Version: 2.8.1\r\n"
-    b"X-Stainless-OS: Linux\r\nX-Stainless-Arch: x64\r\nX-Stainless-Runtime: CPython\r\n"
-    b"X-Stainless-Runtime-Version: 3.12.3\r\nX-Stainless-Async: false\r\nX-Stainless-Retry-Count: 0\r\n"
-    b"X-Stainless-Read-Timeout: 600\r\nAuthorization: Bearer EMPTY\r\nContent-Length: %d\r\n\r\n"
-)
-"""As the OpenAI SDK sends it."""
 
 
 class Conversation:
@@ -41,12 +34,19 @@ class Conversation:
     """
 
     def __init__(
-        self, rng: random.Random, *, first_bytes: int, turn_bytes: int, turns: int, stream: bool
+        self,
+        rng: random.Random,
+        *,
+        first_bytes: int,
+        turn_bytes: int,
+        turns: int,
+        stream: bool,
+        dialect: Dialect = CHAT,
     ) -> None:
-        self._tail = _tail(stream=stream)
-        self._messages = bytearray(b'{"messages":[')
-        self._messages += _encoded({"role": "system", "content": text(rng, 300)})
-        self._messages += b"," + _encoded({"role": "user", "content": text(rng, 200)})
+        self.dialect = dialect
+        self._tail = b"]," + _encoded({"stream": stream, **dialect.fields})[1:]
+        self._messages = bytearray(b'{"%s":[' % dialect.items.encode())
+        self._messages += _joined(dialect.opening(text(rng, 300), text(rng, 200)))
         while len(self._messages) + len(self._tail) < first_bytes - turn_bytes:
             self._append_turn(rng, turn_bytes)
         self._ends: list[int] = []
@@ -55,6 +55,11 @@ class Conversation:
             self._slots.append(self._append_turn(rng, turn_bytes))
             self._ends.append(len(self._messages))
         self._turn = 0
+        self._call_id: bytes | None = None
+
+    def answered(self, call_id: bytes | None) -> None:
+        """The newest answer asked for a call of this id, which the next request brings the result of."""
+        self._call_id = call_id
 
     def skip_to(self, turn: int) -> None:
         """Continues there; what went before is as it was left."""
@@ -65,31 +70,41 @@ class Conversation:
         """The smallest and the largest body."""
         return self._ends[0] + len(self._tail), self._ends[-1] + len(self._tail)
 
-    def request(self, call_id: bytes | None) -> list[bytes | memoryview]:
-        """The next request, which answers the tool call of this id; None before there was any."""
+    def request(self) -> list[bytes | memoryview]:
         turn = self._turn
         self._turn = (turn + 1) % len(self._ends)
-        if call_id is not None:
+        if self._call_id is not None:
             for slot in self._slots[turn]:
-                self._messages[slot : slot + CALL_ID_BYTES] = call_id
+                self._messages[slot : slot + CALL_ID_BYTES] = self._call_id
         end = self._ends[turn]
-        return [_HEAD % (end + len(self._tail)), memoryview(self._messages)[:end], self._tail]
+        head = self.dialect.head % (end + len(self._tail))
+        return [head, memoryview(self._messages)[:end], self._tail]
 
     def _append_turn(self, rng: random.Random, size: int) -> tuple[int, int]:
         """Returns where the call's id stands in the call and in its result."""
         call_id = (CALL_ID_PREFIX + b"%032x" % rng.getrandbits(128)).decode()
         arguments = json.dumps({"command": text(rng, size // 6)})
-        call = {"id": call_id, "type": "function", "function": {"name": "bash", "arguments": arguments}}
         start = len(self._messages)
-        self._messages += b"," + _encoded(
-            {"role": "assistant", "content": text(rng, size // 6), "tool_calls": [call]}
-        )
+        self._messages += b"," + _joined(self.dialect.asks(text(rng, size // 6), call_id, arguments))
         result = len(self._messages)
-        self._messages += b"," + _encoded(
-            {"role": "tool", "tool_call_id": call_id, "content": text(rng, size // 3)}
-        )
+        self._messages += b"," + _encoded(self.dialect.brings(call_id, text(rng, size // 3)))
         id_bytes = call_id.encode()
         return self._messages.index(id_bytes, start), self._messages.index(id_bytes, result)
+
+
+class Crowd:
+    """Agents who share a connection: each asks when all others have, and meanwhile its tool runs."""
+
+    def __init__(self, agents: Sequence[Conversation]) -> None:
+        self.dialect = agents[0].dialect
+        self._agents = deque(agents)
+
+    def answered(self, call_id: bytes | None) -> None:
+        self._agents[-1].answered(call_id)
+
+    def request(self) -> list[bytes | memoryview]:
+        self._agents.rotate(-1)
+        return self._agents[-1].request()
 
 
 def text(rng: random.Random, size: int) -> str:
@@ -106,15 +121,5 @@ def _encoded(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _tail(*, stream: bool) -> bytes:
-    parameters = {
-        "type": "object",
-        "properties": {"command": {"type": "string", "description": "The command to run in the shell."}},
-        "required": ["command"],
-    }
-    tool = {"name": "bash", "description": "Run a command in a shell.", "parameters": parameters}
-    fields: dict[str, Any] = {"model": MODEL, "max_tokens": 64, "stream": stream, "temperature": 0}
-    if stream:
-        fields["stream_options"] = {"include_usage": False}
-    fields["tools"] = [{"type": "function", "function": tool}]
-    return b"]," + _encoded(fields)[1:]
+def _joined(items: list[Any]) -> bytes:
+    return b",".join(map(_encoded, items))

@@ -1,10 +1,10 @@
 """A vLLM server that costs nothing: real bytes over raw sockets, no model.
 
-It answers chat completions whole, or as a stream of which every running one gets its next event in the
-same step, as from an engine that generates for all of them at once. A step follows the last at once, or
-at a fixed interval. Each answer carries a tool call id of its own. Besides it answers what gateways ask a
-server that they watch: `/health`, `/version`, `/v1/models`; anything else is 404, as vLLM answers what it
-was not started with.
+It answers chat completions whole, and in each protocol that agents speak as a stream. Every running stream
+gets its next event in the same step, as from an engine that generates for all of them at once. A step follows
+the last at once, or at a fixed interval. Each answer carries a tool call id of its own. Besides it answers
+what gateways ask a server that they watch: `/health`, `/version`, `/v1/models`; anything else is 404, as vLLM
+answers what it was not started with.
 
     python -m benchmarks.fast_upstream [--engines N] [--events N] [--interval-ms MS]
 
@@ -16,20 +16,20 @@ import asyncio
 import itertools
 import json
 import math
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, cast
 
 import httptools
+import msgspec
 import uvloop
 
 from benchmarks.answers import STREAM_HEAD, StreamParts, call_id, completion_parts
-from benchmarks.conversations import MODEL
+from benchmarks.dialects import CHAT, MESSAGES, MODEL, RESPONSES
 
 VLLM_VERSION: Final = "0.32.0"
-_MAX_STREAMING_BODY: Final = 16 << 10
-"""A larger request is answered whole, without looking for `stream` in it."""
-_CHAT: Final = b"/v1/chat/completions"
+_STREAMS: Final = re.compile(rb'"stream": ?true')
 _MODELS: Final = {
     "object": "list",
     "data": [{"id": MODEL, "object": "model", "created": 1, "owned_by": "vllm", "root": MODEL,
@@ -50,25 +50,36 @@ _PAGES: Final = {
 _NOT_FOUND: Final = _reply(b"404 Not Found", b'{"detail":"Not Found"}')
 
 
+class _Running(msgspec.Struct, eq=False):
+    stream: StreamParts
+    call_number: int
+    done: int = 0
+    """Chunks that were sent."""
+
+
 class Engine:
     """Runs streams in steps: each step gives every running stream its next event."""
 
     def __init__(
-        self, stream: StreamParts, call_numbers: Iterator[int], *, interval_s: float, phase_s: float
+        self,
+        streams: Mapping[bytes, StreamParts],
+        call_numbers: Iterator[int],
+        *,
+        interval_s: float,
+        phase_s: float,
     ) -> None:
         """Steps fall on multiples of `interval_s`, plus `phase_s`; without an interval, on every turn."""
-        self.stream = stream
+        self.streams = streams
         self.call_numbers = call_numbers
         self.before_call, self.after_call = completion_parts()
         self._interval_s = interval_s
         self._phase_s = phase_s
-        self._running: dict[Served, int] = {}
-        """How many events each has had."""
+        self._running: dict[Served, _Running] = {}
         self._is_armed = False
         self._loop = asyncio.get_running_loop()
 
-    def run(self, connection: "Served") -> None:
-        self._running[connection] = 0
+    def run(self, connection: "Served", path: bytes) -> None:
+        self._running[connection] = _Running(self.streams[path], next(self.call_numbers))
         if not self._is_armed:
             self._arm()
 
@@ -84,15 +95,11 @@ class Engine:
             self._loop.call_soon(self._step)
 
     def _step(self) -> None:
-        stream, events = self.stream, len(self.stream.chunks)
-        for connection, done in tuple(self._running.items()):
-            if done == events:
+        for connection, each in tuple(self._running.items()):
+            connection.transport.write(each.stream.chunk(each.done, each.call_number))
+            each.done += 1
+            if each.done == len(each.stream.chunks):
                 del self._running[connection]
-                connection.transport.write(stream.end)
-                continue
-            self._running[connection] = done + 1
-            number = next(self.call_numbers) if done == events - 3 else 0
-            connection.transport.write(stream.chunk(done, number))
         self._is_armed = False
         if self._running:
             self._arm()
@@ -106,7 +113,6 @@ class Served(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._path = b""
         self._body: list[bytes] = []
-        self._body_bytes = 0
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -119,39 +125,33 @@ class Served(asyncio.Protocol):
         self._engine.drop(self)
 
     def on_url(self, url: bytes) -> None:
-        self._path += url
+        self._path = url.partition(b"?")[0]
 
     def on_body(self, part: bytes) -> None:
-        self._body_bytes += len(part)
-        if self._body_bytes <= _MAX_STREAMING_BODY:
-            self._body.append(part)
+        self._body.append(part)
 
     def on_message_complete(self) -> None:
         path, self._path = self._path, b""
         body, self._body = self._body, []
-        is_small, self._body_bytes = self._body_bytes <= _MAX_STREAMING_BODY, 0
-        if path != _CHAT:
+        if path not in self._engine.streams:
             self.transport.write(_PAGES.get(path, _NOT_FOUND))
-        elif is_small and _wants_stream(b"".join(body)):
+        elif _STREAMS.search(b"".join(body)):
             self.transport.write(STREAM_HEAD)
-            self._engine.run(self)
+            self._engine.run(self, path)
         else:
             engine = self._engine
             number = call_id(next(engine.call_numbers))
             self.transport.write(engine.before_call + number + engine.after_call)
 
 
-def _wants_stream(body: bytes) -> bool:
-    return b'"stream":true' in body or b'"stream": true' in body
-
-
 async def serve(engines: int, events: int, interval_s: float) -> list[asyncio.Server]:
     """One server for each engine, on a port of its own; their steps are spread over the interval."""
     loop = asyncio.get_running_loop()
-    stream, numbers = StreamParts(events), itertools.count(1)
+    streams = {each.path: StreamParts(events, each.name) for each in (CHAT, RESPONSES, MESSAGES)}
+    numbers = itertools.count(1)
     servers = []
     for number in range(engines):
-        engine = Engine(stream, numbers, interval_s=interval_s, phase_s=number / engines * interval_s)
+        engine = Engine(streams, numbers, interval_s=interval_s, phase_s=number / engines * interval_s)
 
         def accept(engine: Engine = engine) -> Served:
             return Served(engine)

@@ -6,6 +6,8 @@ within the measured time, and how long each answer took from the request's first
 """
 
 import asyncio
+import os
+import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, cast
@@ -14,10 +16,10 @@ import httptools
 import msgspec
 
 from benchmarks.answers import find_call_id
-from benchmarks.conversations import Conversation
+from benchmarks.conversations import Conversation, Crowd
 
 _EVENT: Final = b"data: {"
-_END: Final = b"data: [DONE]\n\n"
+_ENDS: Final = (b"data: [DONE]\n\n", b'"type":"response.completed"}\n\n', b'"type":"message_stop"}\n\n')
 _PATIENCE_S: Final = 10.0
 """For the last answers to come, after the measured time."""
 
@@ -33,6 +35,8 @@ class Outcome(msgspec.Struct, kw_only=True):
     events: int
     reads: int
     """Times that bytes arrived; events ÷ reads says how many came together."""
+    answered: int
+    """Answers in all, those before and after the measured time included."""
     failures: int
     latencies_ms: list[float]
     first_failure: str = ""
@@ -47,7 +51,7 @@ def is_right_stream(events: int) -> Check:
     """A stream of so many events and the end mark."""
 
     def check(status: int, body: bytes) -> bool:
-        return status == 200 and body.endswith(_END) and body.count(_EVENT) == events
+        return status == 200 and body.endswith(_ENDS) and body.count(_EVENT) == events
 
     return check
 
@@ -65,7 +69,7 @@ class _Clock:
 
 class _Tally:
     def __init__(self) -> None:
-        self.answers = self.events = self.reads = self.failures = 0
+        self.answers = self.answered = self.events = self.reads = self.failures = 0
         self.latencies_ms: list[float] = []
         self.first_failure = ""
 
@@ -77,13 +81,21 @@ class _Tally:
 class Agent(asyncio.Protocol):
     """One connection. `over` is done when it has had its last answer, `gone` when it is closed."""
 
-    def __init__(self, conversation: Conversation, check: Check, clock: _Clock, tally: _Tally) -> None:
+    def __init__(
+        self,
+        conversation: Conversation | Crowd,
+        check: Check,
+        clock: _Clock,
+        tally: _Tally,
+        pause_s: float,
+    ) -> None:
         self._conversation = conversation
+        self._is_apart = conversation.dialect.is_apart
+        self._pause_s = pause_s
         self._check = check
         self._clock = clock
         self._tally = tally
         self._body: list[bytes] = []
-        self._call_id: bytes | None = None
         self._sent = 0.0
         self._now = 0.0
         self.over = asyncio.get_running_loop().create_future()
@@ -92,7 +104,8 @@ class Agent(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self._call()
+        self._socket = transport.get_extra_info("socket").fileno()
+        asyncio.get_running_loop().call_later(self._pause_s * random.random(), self._call)
 
     def data_received(self, data: bytes) -> None:
         self._now = time.perf_counter()
@@ -116,15 +129,19 @@ class Agent(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._call_id = find_call_id(body)
+        call_id = find_call_id(body)
+        self._conversation.answered(call_id)
         status = self._parser.get_status_code()
-        if self._call_id is None or not self._check(status, body):
+        if call_id is None or not self._check(status, body):
             self._tally.fail(f"status {status}: {body[-200:]!r}")
-        elif self._clock.counts(self._now):
-            self._tally.answers += 1
-            self._tally.latencies_ms.append((self._now - self._sent) * 1e3)
-        if self._now < self._clock.end:
-            asyncio.get_running_loop().call_soon(self._call)  # not from within the parser
+        else:
+            self._tally.answered += 1
+            if self._clock.counts(self._now):
+                self._tally.answers += 1
+                self._tally.latencies_ms.append((self._now - self._sent) * 1e3)
+        pause_s = self._pause_s * random.uniform(0.5, 1.5)
+        if self._now + pause_s < self._clock.end:
+            asyncio.get_running_loop().call_later(pause_s, self._call)  # not from within the parser
         else:
             self.over.set_result(None)
 
@@ -134,23 +151,30 @@ class Agent(asyncio.Protocol):
         self._body = []
         self._parser = httptools.HttpResponseParser(self)
         self._sent = time.perf_counter()
-        self.transport.writelines(self._conversation.request(self._call_id))
+        head, *body = self._conversation.request()
+        if self._is_apart:
+            os.write(self._socket, head)
+            asyncio.get_running_loop().call_soon(self.transport.writelines, body)
+        else:
+            self.transport.writelines([head, *body])
 
 
 async def drive(
     port: int,
-    conversations: Sequence[Conversation],
+    conversations: Sequence[Conversation | Crowd],
     check: Check,
     *,
     warm_up_s: float,
     seconds: float,
+    pause_s: float = 0.0,
     host: str = "127.0.0.1",
 ) -> Outcome:
-    """All agents at once, for so long; each then gets its last answer, and leaves."""
+    """All agents at once, for so long; each then gets its last answer, and leaves. `pause_s`: what a tool
+    takes, on average."""
     loop = asyncio.get_running_loop()
     clock, tally = _Clock(warm_up_s, seconds), _Tally()
     connected = [
-        await loop.create_connection(lambda each=each: Agent(each, check, clock, tally), host, port)  # type: ignore[misc]
+        await loop.create_connection(lambda each=each: Agent(each, check, clock, tally, pause_s), host, port)  # type: ignore[misc]
         for each in conversations
     ]
     agents = [agent for _, agent in connected]
@@ -168,6 +192,7 @@ async def drive(
         answers=tally.answers,
         events=tally.events,
         reads=tally.reads,
+        answered=tally.answered,
         failures=tally.failures,
         latencies_ms=tally.latencies_ms,
         first_failure=tally.first_failure,

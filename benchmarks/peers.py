@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from benchmarks.conversations import MODEL
+from benchmarks.dialects import MODEL
 from benchmarks.processes import ROOT, BenchmarkError, Pinning, free_port, guarded, on_cpus
 
 PACKAGES: Final = ("smg==1.13.0", "vllm-router==0.1.17")
@@ -100,21 +100,27 @@ def _nginx() -> str | None:
 
 @contextmanager
 def turnpike(
-    backends: list[int], pinning: Pinning, directory: Path, *, tool: tuple[str, ...] = ()
+    backends: list[int],
+    pinning: Pinning,
+    directory: Path,
+    *,
+    name: str = "turnpike",
+    tool: tuple[str, ...] = (),
+    tree: Path = ROOT,
 ) -> Iterator[Gateway]:
     """All inference on, every record written to the information stream's file; settings are the defaults.
 
-    `tool`: a command to run it under, such as a profiler.
+    `tool`: a command to run it under, such as a profiler; `tree`: the checkout that it runs from.
     """
     port, control = free_port(), free_port()
-    stream = directory / "turnpike.jsonl"
+    stream = directory / f"{name}.jsonl"
     stream.unlink(missing_ok=True)
     command = [*tool, sys.executable, "-m", "gateway", "serve", "--stream", str(stream),
                "--listen", f"127.0.0.1:{port}", "--control", f"127.0.0.1:{control}"]  # fmt: skip
     for backend in backends:
         command += ["--backend", f"http://127.0.0.1:{backend}"]
-    with _running("turnpike", command, port, pinning, directory) as process:
-        yield Gateway(name="turnpike", port=port, process=process, control_port=control)
+    with _running(name, command, port, pinning, directory, tree=tree) as process:
+        yield Gateway(name=name, port=port, process=process, control_port=control)
 
 
 @contextmanager
@@ -140,12 +146,20 @@ def rust_peer(
 
 def recognised_share(gateway: Gateway) -> float:
     """Of Turnpike's turns, those whose session was found by a tool call id that came back."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.control_port}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    turns = [line for line in lines if line.startswith("turnpike_turns_total{")]
-    count = {line: float(line.rpartition(" ")[2]) for line in turns}
+    count = _counted(gateway, "turnpike_turns_total{")
     recognised = sum(number for line, number in count.items() if 'source="call-id"' in line)
     return recognised / max(1.0, sum(count.values()))
+
+
+def waits(gateway: Gateway) -> float:
+    """Of Turnpike's turns, how many it kept waiting."""
+    return sum(_counted(gateway, "turnpike_waits_total{").values())
+
+
+def _counted(gateway: Gateway, metric: str) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.control_port}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return {line: float(line.rpartition(" ")[2]) for line in lines if line.startswith(metric)}
 
 
 @contextmanager
@@ -163,7 +177,13 @@ def nginx(backend: int, pinning: Pinning, directory: Path) -> Iterator[Gateway]:
 
 @contextmanager
 def _running(
-    name: str, command: list[str], port: int, pinning: Pinning, directory: Path, model: str = MODEL
+    name: str,
+    command: list[str],
+    port: int,
+    pinning: Pinning,
+    directory: Path,
+    model: str = MODEL,
+    tree: Path = ROOT,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The process, once it answers a request; it ends with the block."""
     log = directory / f"{name.replace(' ', '-')}.log"
@@ -171,10 +191,10 @@ def _running(
     with log.open("wb") as written, on_cpus(pinning.gateway):
         process = subprocess.Popen(
             command,
-            cwd=ROOT,
+            cwd=tree,
             stdout=written,
             stderr=written,
-            env=_environment(),
+            env=_environment(tree),
         )
     try:
         _wait_until_ready(name, process, port, log, model)
@@ -208,11 +228,12 @@ def _wait_until_ready(name: str, process: subprocess.Popen[bytes], port: int, lo
     raise BenchmarkError(f"{name} did not become ready: {' | '.join(lines) or 'it said nothing'}")
 
 
-def _environment() -> dict[str, str]:
+def _environment(tree: Path) -> dict[str, str]:
     """The caller's, without what would change a gateway's settings or send its traffic elsewhere."""
     proxies = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-    return {
+    kept = {
         key: value
         for key, value in guarded().items()
         if not key.startswith("TURNPIKE_") and key.lower() not in proxies
     }
+    return kept | {"PYTHONPATH": f"{tree}:{tree}/engine_ext"}

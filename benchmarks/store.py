@@ -27,7 +27,7 @@ from pathlib import Path
 import redis
 import uvloop
 
-from benchmarks.conversations import MODEL
+from benchmarks.dialects import MODEL
 from benchmarks.gateway import gateway_process
 from benchmarks.processes import Pinning, cpu_seconds, upstream
 from gateway.core import events as ev

@@ -1,12 +1,9 @@
-"""What the rounds amount to: each gateway's figures, the ratio that counts, and who was faster.
+"""What the rounds amount to: each gateway's figures, the ratios that count, and who was better."""
 
-Beside the ratio of what clients saw stands the ratio of answers for the same processor time
-(`…_per_cpu`): on a machine with other work, that one still says something.
-"""
-
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from benchmarks.shapes import Measured, Shape
+from benchmarks.shapes import Measured, Shape, Unit
 from benchmarks.verdict import Figure, Spread, Verdict, ratios
 
 Results = dict[str, dict[str, list[Measured]]]
@@ -29,23 +26,25 @@ LEAN: Final = ("smg lean", "vllm-router lean")
 def judge(shape: Shape, rounds: dict[str, list[Measured]], verdict: Verdict) -> list[str]:
     """Adds the shape's figures to the verdict, and returns what is to be said of them."""
     lines = []
-    for kind, names in (("", AS_THEY_COME), ("_lean", LEAN)):
+    for kind, names, bound in (("", AS_THEY_COME, shape.bound), ("_lean", LEAN, shape.lean_bound)):
         rival = fastest(shape, rounds, names)
         ratio = None if rival is None else ratios(values(rounds[OURS]), values(rounds[rival]))
         name, value = f"{shape.name}_ratio{kind}", None if ratio is None else ratio.median
-        if kind:
+        if bound is None:
             figure = verdict.tell(name, value)
-        elif shape.is_time:
-            figure = verdict.at_most(name, value, shape.bound)
+        elif shape.is_less_better:
+            figure = verdict.at_most(name, value, bound)
         else:
-            figure = verdict.at_least(name, value, shape.bound)
+            figure = verdict.at_least(name, value, bound)
         lines.append(_sentence(rival, ratio, figure))
-        if rival is not None:
-            processor = ratios([m.cpu_us for m in rounds[rival]], [m.cpu_us for m in rounds[OURS]])
-            verdict.tell(f"{name}_per_cpu", None if processor is None else processor.median)
     for name, measured in rounds.items():
-        verdict.tell(f"{shape.name}.{name}", Spread.of(values(measured)).median)
-        if name != "upstream itself":
+        spread = Spread.of(values(measured))
+        verdict.tell(f"{shape.name}.{name}", spread.median)
+        verdict.tell(
+            f"{shape.name}.{name}.spread",
+            (spread.high - spread.low) / spread.median if spread.median else None,
+        )
+        if name != "upstream itself" and shape.unit is not Unit.CPU:
             verdict.tell(f"{shape.name}.{name}.cpu_us", Spread.of([m.cpu_us for m in measured]).median)
     return [*lines, *_losses(shape, rounds)]
 
@@ -67,7 +66,7 @@ def fastest(shape: Shape, rounds: dict[str, list[Measured]], names: tuple[str, .
     }
     if not medians:
         return None
-    best = min if shape.is_time else max
+    best = min if shape.is_less_better else max
     return best(medians, key=lambda name: medians[name])
 
 
@@ -75,9 +74,11 @@ def values(measured: list[Measured]) -> list[float]:
     return [each.value for each in measured]
 
 
-def print_shape(shape: Shape, rounds: dict[str, list[Measured]], lines: list[str]) -> None:
-    print(f"\n{shape.title}")
-    print(f"  {'':<24}{shape.unit:>10} [lowest–highest]     CPU/answer  core  strangers")
+def print_shape(
+    shape: Shape, rounds: dict[str, list[Measured]], lines: list[str], tell: Callable[..., None]
+) -> None:
+    tell(f"\n{shape.title}")
+    tell(f"  {'':<21}{shape.unit.value:>13} [lowest–highest]     CPU/answer  core  strangers")
     for name, measured in rounds.items():
         spread = Spread.of(values(measured))
         cells = f"{_number(spread.median):>10} [{_number(spread.low)}–{_number(spread.high)}]"
@@ -88,9 +89,9 @@ def print_shape(shape: Shape, rounds: dict[str, list[Measured]], lines: list[str
             cells = f"{cells:<34}{cpu:>7.0f} µs {core:>5.0%} {strangers:>6.0%}"
         failures = sum(each.failures for each in measured)
         first = next((each.first_failure for each in measured if each.first_failure), "")
-        print(f"  {name:<24}{cells}{f'  {failures} FAILED: {first}' if failures else ''}")
+        tell(f"  {name:<24}{cells}{f'  {failures} FAILED: {first}' if failures else ''}")
     for line in lines:
-        print(f"  {line}")
+        tell(f"  {line}")
 
 
 def _sentence(rival: str | None, ratio: Spread | None, figure: Figure) -> str:
@@ -109,10 +110,10 @@ def _losses(shape: Shape, rounds: dict[str, list[Measured]]) -> list[str]:
         theirs = Spread.of(values(measured)).median
         if name == OURS or not ours or not theirs:
             continue
-        factor = ours / theirs if shape.is_time else theirs / ours
+        factor = ours / theirs if shape.is_less_better else theirs / ours
         if factor > 1:
             ahead.append(f"{name} ({factor:.1f}×)")
-    return [f"faster than turnpike: {', '.join(ahead) or 'nothing'}"]
+    return [f"ahead of turnpike: {', '.join(ahead) or 'nothing'}"]
 
 
 def _number(value: float) -> str:

@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from benchmarks.answers import find_call_id
-from benchmarks.conversations import CALL_ID_PREFIX, Conversation
+from benchmarks.answers import StreamParts, find_call_id
+from benchmarks.conversations import CALL_ID_PREFIX, Conversation, Crowd
+from benchmarks.dialects import CHAT, MESSAGES, RESPONSES
 from benchmarks.fast_upstream import VLLM_VERSION, serve
 from benchmarks.load import Outcome, drive, is_right, is_right_stream
 
 EVENTS = 8
+OF_CHAT = StreamParts(EVENTS).events
 
 
 def agents(count: int = 1, *, turns: int = 1, stream: bool = False) -> list[Conversation]:
@@ -52,27 +54,46 @@ def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[i
     return found
 
 
+def asked(agent: Conversation | Crowd, call_id: bytes | None = None) -> dict:
+    if call_id is not None:
+        agent.answered(call_id)
+    return body_of(agent.request())
+
+
 def test_a_conversation_grows_and_brings_the_id_back():
     [agent] = agents(turns=3)
-    first = body_of(agent.request(None))
+    first = asked(agent)
     call_id = CALL_ID_PREFIX + b"ab" * 16
-    second = body_of(agent.request(call_id))
+    second = asked(agent, call_id)
     assert len(second["messages"]) == len(first["messages"]) + 2
     assert second["messages"][:-2] == first["messages"]
     call, result = second["messages"][-2:]
     assert call["tool_calls"][0]["id"] == result["tool_call_id"] == call_id.decode()
     assert (call["role"], result["role"]) == ("assistant", "tool")
-    body_of(agent.request(call_id))
-    assert body_of(agent.request(None))["messages"] == first["messages"]  # and then it starts over
+    asked(agent)
+    again = asked(agent)["messages"]  # and then it starts over
+    assert [each["content"] for each in again] == [each["content"] for each in first["messages"]]
 
 
 def test_a_conversation_of_one_turn_stays_as_small():
     [agent] = agents(stream=True)
-    first, second = body_of(agent.request(None)), body_of(agent.request(CALL_ID_PREFIX + b"c" * 32))
+    first, second = asked(agent), asked(agent, CALL_ID_PREFIX + b"c" * 32)
     assert first["stream"] is True
     assert len(json.dumps(first)) == len(json.dumps(second))
     assert first["messages"][:-2] == second["messages"][:-2]
     assert first["messages"][-1] != second["messages"][-1]
+
+
+def test_agents_of_a_crowd_ask_in_turns_and_each_brings_its_own_id_back():
+    crowd = Crowd(agents(3, turns=2))
+    ids = [CALL_ID_PREFIX + b"%032x" % number for number in range(3)]
+    firsts = []
+    for call_id in ids:
+        firsts.append(asked(crowd)["messages"][1])
+        crowd.answered(call_id)
+    seconds = [asked(crowd)["messages"] for _ in range(3)]
+    assert [each[1] for each in seconds] == firsts and len({each["content"] for each in firsts}) == 3
+    assert [each[-1]["tool_call_id"] for each in seconds] == [each.decode() for each in ids]
 
 
 async def test_the_upstream_answers_what_gateways_ask(port):
@@ -86,7 +107,7 @@ async def test_the_upstream_answers_what_gateways_ask(port):
 
 
 async def test_every_answer_has_a_call_of_its_own(port):
-    body = b"".join(agents()[0].request(None)[1:])
+    body = b"".join(agents()[0].request()[1:])
     answers = [await asyncio.to_thread(ask, port, "POST", "/v1/chat/completions", body) for _ in range(2)]
     ids = []
     for status, answer in answers:
@@ -98,14 +119,31 @@ async def test_every_answer_has_a_call_of_its_own(port):
     assert ids[0] != ids[1]
 
 
-async def test_a_stream_has_its_events_and_its_end(port):
-    body = b"".join(agents(stream=True)[0].request(None)[1:])
-    status, stream = await asyncio.to_thread(ask, port, "POST", "/v1/chat/completions", body)
-    *events, end, nothing = stream.split(b"\n\n")
-    assert (status, len(events), end, nothing) == (200, EVENTS, b"data: [DONE]", b"")
-    deltas = [json.loads(event.removeprefix(b"data: "))["choices"][0] for event in events]
-    assert deltas[-3]["delta"]["tool_calls"][0]["id"].encode() == find_call_id(stream)
-    assert deltas[-1]["finish_reason"] == "tool_calls"
+@pytest.mark.parametrize("dialect", [CHAT, RESPONSES, MESSAGES], ids=lambda each: each.name)
+async def test_a_stream_has_its_events_and_its_end(port, dialect):
+    agent = Conversation(
+        random.Random(7), first_bytes=3000, turn_bytes=400, turns=1, stream=True, dialect=dialect
+    )
+    path = dialect.path.decode() + "?beta=true"
+    status, stream = await asyncio.to_thread(ask, port, "POST", path, b"".join(agent.request()[1:]))
+    *events, nothing = stream.split(b"\n\n")
+    told = [json.loads(event.partition(b"data: ")[2]) for event in events if b"[DONE]" not in event]
+    call_id = find_call_id(stream)
+    assert (status, nothing) == (200, b"") and is_right_stream(len(told))(200, stream)
+    assert len(told) == StreamParts(EVENTS, dialect.name).events
+    assert call_id is not None and len({find_call_id(event) for event in events} - {None}) == 1
+    match dialect.name:
+        case "chat":
+            [finish] = told[-1]["choices"]
+            assert finish["finish_reason"] == "tool_calls"
+        case "responses":
+            call = told[-1]["response"]["output"][-1]
+            assert call["call_id"].encode() == call_id and json.loads(call["arguments"])
+            said = [each["delta"] for each in told if "arguments.delta" in each["type"]]
+            assert "".join(said) == call["arguments"]
+        case "messages":
+            pieces = [each["delta"].get("partial_json", "") for each in told if "delta" in each]
+            assert json.loads("".join(pieces)) and told[-2]["delta"]["stop_reason"] == "tool_use"
 
 
 async def test_a_paced_upstream_gives_all_streams_an_event_in_each_step():
@@ -114,14 +152,14 @@ async def test_a_paced_upstream_gives_all_streams_an_event_in_each_step():
     outcome = await drive(
         server.sockets[0].getsockname()[1],
         agents(4, stream=True),
-        is_right_stream(EVENTS),
+        is_right_stream(OF_CHAT),
         warm_up_s=0.0,
         seconds=0.1,
     )
     await closed(server)
     assert outcome.failures == 0
     assert outcome.events <= 4 * 6
-    assert min(outcome.latencies_ms, default=1e3) >= (EVENTS - 1) * interval_s * 1e3
+    assert min(outcome.latencies_ms, default=1e3) >= (OF_CHAT - 1) * interval_s * 1e3
 
 
 async def measured(port: int, check, *, stream: bool = False) -> Outcome:
@@ -137,15 +175,15 @@ async def test_the_load_counts_whole_answers(port):
 
 
 async def test_the_load_counts_streams_and_their_events(port):
-    outcome = await measured(port, is_right_stream(EVENTS), stream=True)
+    outcome = await measured(port, is_right_stream(OF_CHAT), stream=True)
     assert outcome.failures == 0
     assert outcome.answers > 0
     # Those that were under way at the end count by their events alone.
-    assert 0 <= outcome.events - outcome.answers * EVENTS <= 3 * EVENTS
+    assert 0 <= outcome.events - outcome.answers * OF_CHAT <= 3 * OF_CHAT
 
 
 async def test_a_stream_with_too_few_events_is_a_failure(port):
-    outcome = await measured(port, is_right_stream(EVENTS + 1), stream=True)
+    outcome = await measured(port, is_right_stream(OF_CHAT + 1), stream=True)
     assert (outcome.answers, outcome.latencies_ms) == (0, [])
     assert outcome.failures > 0
 

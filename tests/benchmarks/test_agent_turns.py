@@ -4,9 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks import overhead, peers
+from benchmarks import agent_turns, peers
 from benchmarks.processes import BenchmarkError, Pinning
-from benchmarks.verdict import Verdict
 
 
 @pytest.fixture(autouse=True)
@@ -21,26 +20,26 @@ def test_without_the_rust_peers_there_is_one_line_and_status_2(monkeypatch, caps
         raise BenchmarkError("the Rust peers cannot be installed: no network")
 
     monkeypatch.setattr(peers, "install_rust_peers", cannot)
-    assert overhead.main(["--quick", "--json"]) == 2
+    assert agent_turns.main(["--quick", "--json"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err == "overhead: the Rust peers cannot be installed: no network\n"
+    assert printed.err == "agent_turns: the Rust peers cannot be installed: no network\n"
 
 
 def test_the_last_line_is_json_and_the_status_tells_what_was_missed(monkeypatch, capsys):
-    def run(plan: overhead.Plan, seed: int) -> Verdict:
-        print("a table")
-        verdict = Verdict()
-        verdict.at_most("lag", 60.0, 50)
-        return verdict
+    def run(plan, options, verdict, tell):
+        assert plan.rounds == 3
+        tell("a table")
+        verdict.at_most("cost", 60.0, 50)
 
-    monkeypatch.setattr(overhead, "run", run)
-    assert overhead.main(["--quick"]) == 1
-    *table, last = capsys.readouterr().out.splitlines()
-    assert table == ["a table"]
-    assert json.loads(last)["lag"] == {"value": 60.0, "target": "<= 50", "ok": False}
-    overhead.main(["--json"])
-    assert capsys.readouterr().out.splitlines() == [last]
+    monkeypatch.setattr(agent_turns, "run", run)
+    assert agent_turns.main(["--quick", "--rounds", "3"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "a table" in lines
+    assert json.loads(lines[-1])["cost"] == {"value": 60.0, "target": "<= 50", "ok": False}
+    agent_turns.main(["--json", "--rounds", "3"])
+    [last] = capsys.readouterr().out.splitlines()
+    assert json.loads(last)["cost"] == json.loads(lines[-1])["cost"]
 
 
 def test_gateway_and_load_do_not_share_a_core_where_there_are_two(monkeypatch):

@@ -1,0 +1,173 @@
+"""What a turn of an agent costs, beside the gateways that a user would otherwise pick.
+
+    python -m benchmarks.agent_turns [--quick] [--json] [--only SHAPE,…] [--against CHECKOUT]
+
+Starts a fast upstream; in front of it Turnpike with all inference on and every record written, the Rust
+routers `smg` and `vllm-router` as they come and lean, and nginx, which reads nothing, as the limit; and sends
+each the same traffic in interleaved rounds. Sixteen agents hold conversations of 100 KB, of 400 KB, and such
+as grow from 10 to 400 KB, in Chat, Responses and Messages, written as their SDKs write them. Every request
+has a new last item, and every answer streams 300 tokens with a tool call. What counts is the processor time
+that the gateway takes for a turn. Then 2 KB requests on 1 and on 32 connections, and streams at full speed,
+which say more of HTTP than of agents. A gateway has one core to itself; load and upstream have another.
+
+Targets are ratios to the best Rust router, round by round, and the median of those. What is ahead of Turnpike
+is named, with by how much. The last line is one JSON object, name → {value, target, ok}.
+
+`--against`: nothing but another checkout of Turnpike; told are ratios of this one to that, with intervals.
+Needs Linux.
+"""
+
+import argparse
+import contextlib
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from benchmarks import peers
+from benchmarks.command import judged
+from benchmarks.peers import Gateway
+from benchmarks.processes import ROOT, Pinning, allow_many_connections, interpreter, on_cpus, upstream
+from benchmarks.shapes import EVENTS, SHAPES, Shape, Stream, conversations, measure
+from benchmarks.tables import OURS, Results, disturbed, judge, print_shape, values
+from benchmarks.verdict import Interval, Verdict
+
+BEFORE: Final = "before"
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    rounds: int
+    seconds: float
+    """Of one measurement."""
+
+
+FULL: Final = Plan(rounds=5, seconds=5.0)
+QUICK: Final = Plan(rounds=2, seconds=2.0)
+
+
+def run(plan: Plan, options: argparse.Namespace, verdict: Verdict, tell: Callable[..., None]) -> None:
+    allow_many_connections()
+    if options.against is None:
+        peers.install_rust_peers()
+        theirs = ", ".join(each.replace("==", " ") for each in peers.PACKAGES)
+        tell(f"peers: {theirs}, nginx {peers.nginx_version()}; the Rust routers as they come (policy")
+        tell("cache_aware, log level info), and lean (policy round_robin, requests not logged)")
+    pinning = Pinning.of_this_machine()
+    ours = ", ".join(f"{name} {version(name)}" for name in ("uvloop", "httptools", "msgspec"))
+    tell(f"{interpreter()}, {ours}; {pinning}; {plan.rounds} rounds of {plan.seconds:g} s")
+    shapes = [each for each in SHAPES if not options.only or each.name in options.only.split(",")]
+    cache = ROOT / ".cache"
+    cache.mkdir(exist_ok=True)
+    results: Results = {}
+    with tempfile.TemporaryDirectory(dir=cache, prefix="agent-turns-") as name:
+        for stream in dict.fromkeys(each.stream or Stream(EVENTS, 0.0) for each in shapes):
+            alike = [each for each in shapes if (each.stream or Stream(EVENTS, 0.0)) == stream]
+            seen = _rounds(plan, alike, stream, options, pinning, Path(name), verdict)
+            for shape in alike:
+                lines = [] if options.against else judge(shape, seen[shape.name], verdict)
+                print_shape(shape, seen[shape.name], lines, tell)
+            results |= seen
+    if options.against:
+        _compare(results, verdict)
+    times, of = disturbed(results)
+    verdict.tell("disturbed_share", times / of)
+    failures = [m.failures for each in results.values() for m in each[OURS]]
+    verdict.at_most("failures", sum(failures), 0)
+
+
+def _rounds(
+    plan: Plan,
+    shapes: Sequence[Shape],
+    stream: Stream,
+    options: argparse.Namespace,
+    pinning: Pinning,
+    directory: Path,
+    verdict: Verdict,
+) -> Results:
+    """Shape → gateway → one measurement for each round."""
+    with contextlib.ExitStack() as stack:
+        engine = upstream(pinning, events=stream.tokens, interval_ms=stream.interval_ms)
+        [backend] = stack.enter_context(engine)
+        gateways = _start_all(backend, options, pinning, directory, stack)
+        stack.enter_context(on_cpus(pinning.others))
+        results: Results = {shape.name: {each.name: [] for each in gateways} for shape in shapes}
+        for shape in shapes:
+            # Each gateway has agents of its own, whose conversations go on from round to round.
+            agents = {each.name: conversations(shape, random.Random(options.seed)) for each in gateways}
+            for each in gateways:
+                measure(each, shape, agents[each.name], pinning, seconds=plan.seconds / 4)
+            for number in range(plan.rounds):
+                for each in gateways if number % 2 else reversed(gateways):
+                    seen = measure(each, shape, agents[each.name], pinning, seconds=plan.seconds)
+                    results[shape.name][each.name].append(seen)
+        kind = f"at_{stream.interval_ms:g}_ms"
+        recognised = peers.recognised_share(gateways[0])
+        if stream.interval_ms:
+            verdict.at_least(f"recognised_share_{kind}", recognised, 0.9)
+        else:  # of many sessions: a slow machine hardly gets to the second request of each
+            verdict.tell(f"recognised_share_{kind}", recognised)
+        verdict.at_most(f"waits_{kind}", peers.waits(gateways[0]), 0)
+    return results
+
+
+def _start_all(
+    backend: int,
+    options: argparse.Namespace,
+    pinning: Pinning,
+    directory: Path,
+    stack: contextlib.ExitStack,
+) -> list[Gateway]:
+    gateways = [stack.enter_context(peers.turnpike([backend], pinning, directory))]
+    if options.against is not None:
+        before = peers.turnpike([backend], pinning, directory, name=BEFORE, tree=options.against)
+        return [*gateways, stack.enter_context(before)]
+    for package, lean in peers.LEAN.items():
+        for flags, suffix in (((), ""), (lean, " lean")):
+            url = f"http://127.0.0.1:{backend}"
+            peer = peers.rust_peer(package, [url], pinning, directory, flags=flags, suffix=suffix)
+            gateways.append(stack.enter_context(peer))
+    if peers.has_nginx():
+        gateways.append(stack.enter_context(peers.nginx(backend, pinning, directory)))
+    return [*gateways, Gateway(name="upstream itself", port=backend)]
+
+
+def _compare(results: Results, verdict: Verdict) -> None:
+    for name, rounds in results.items():
+        for what, pairs in (
+            ("", zip(values(rounds[OURS]), values(rounds[BEFORE]), strict=True)),
+            ("_cpu", zip(*([m.cpu_us for m in rounds[each]] for each in (OURS, BEFORE)), strict=True)),
+        ):
+            interval = Interval.of([ours / theirs for ours, theirs in pairs])
+            for kind in ("mean", "low", "high"):
+                verdict.tell(f"{name}{what}.{kind}", getattr(interval, kind))
+
+
+def main(argv: list[str] | None = None) -> int:
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument("--only", default="", help=f"some of {', '.join(each.name for each in SHAPES)}")
+    own.add_argument("--against", type=Path, help="another checkout of Turnpike, instead of all others")
+    own.add_argument("--rounds", type=int, help="of each shape")
+    own.add_argument("--seed", type=int, default=1, help="of the conversations (default: 1)")
+    options, _ = own.parse_known_args(argv)
+
+    def measured(is_quick: bool, verdict: Verdict, tell: Any) -> None:
+        plan = QUICK if is_quick else FULL
+        run(msgspec.structs.replace(plan, rounds=options.rounds or plan.rounds), options, verdict, tell)
+
+    return judged(
+        __file__,
+        __doc__,
+        measured,
+        quick=f"{QUICK.rounds} rounds of {QUICK.seconds:g} s",
+        own=own,
+        argv=argv,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""What the gateway's own code takes for a turn, without sockets, kernel and event loop.
+
+    python -m benchmarks.turn_in_process [--quick] [--json] [--only SHAPE,…] [--against CHECKOUT]
+
+The shapes of `benchmarks.agent_turns`, in one process: what clients and the server would send is given to the
+gateway's connections, and what they write is taken from them. Processor time of the thread, of each turn; the
+figure is the 20th percentile, which is what a turn takes when nobody else has emptied the caches. So it tells
+a change of some per cent on a busy machine, where the whole cannot; it does not say what part of the whole.
+
+Parts: `request`, until it is sent on; `start`, the head and the first four events of the answer; `middle`,
+each an event in a read of its own; `end`, the last three events, with all that is learned; `all`. With
+`--against`, another checkout in turns with this one, and the ratio of this one to that, with its interval.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+import uvloop
+
+from benchmarks.answers import STREAM_HEAD, StreamParts, call_id, completion_parts, find_call_id
+from benchmarks.command import judged
+from benchmarks.processes import ROOT, BenchmarkError, Pinning, guarded, upstream
+from benchmarks.shapes import SHAPES, Shape, conversations
+from benchmarks.verdict import Interval, Verdict
+from gateway.config.load import load_config
+from gateway.server.app import Gateway
+from gateway.server.connection import ClientConnection
+from gateway.upstream.connection import UpstreamConnection
+from gateway.upstream.replica import Replica
+
+PARTS: Final = ("request", "start", "middle", "end", "all")
+_READ_BYTES: Final = 250_000
+"""That a connection is given at once, as uvloop does."""
+_WARM_TURNS: Final = 2
+_FIRST, _LAST = 4, 3
+
+
+class _Pipe:
+    """As much of a transport as connections ask of it."""
+
+    def __init__(self) -> None:
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self.written.append(data)
+
+    def writelines(self, parts: list[bytes]) -> None:
+        self.written += parts
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("127.0.0.1", 1) if name == "peername" else None
+
+
+class _Turns:
+    """One after the other, through a gateway whose connections to its replica are pipes."""
+
+    def __init__(self, gateway: Gateway, shape: Shape) -> None:
+        self._shape = shape
+        self._replicas: list[tuple[UpstreamConnection, _Pipe]] = []
+        self._stream = None
+        if shape.stream is not None:
+            self._stream = StreamParts(shape.stream.tokens, shape.dialect.name)
+        self._completion = completion_parts()
+        self._number = 0
+        self.taken: dict[str, list[float]] = {part: [] for part in PARTS}
+        self._agents = [
+            (agent, ClientConnection(gateway.listener), _Pipe())
+            for agent in conversations(shape, random.Random(1))
+        ]
+        for _, client, pipe in self._agents:
+            client.connection_made(cast(asyncio.Transport, pipe))
+
+    async def connect(self) -> UpstreamConnection:
+        connection, pipe = UpstreamConnection(), _Pipe()
+        connection.connection_made(cast(asyncio.Transport, pipe))
+        self._replicas.append((connection, pipe))
+        return connection
+
+    async def of_each(self, *, counts: bool) -> None:
+        for agent, client, pipe in self._agents:
+            pipe.written.clear()
+            sent_s = _taken_by(client.data_received, self._reads(list(map(bytes, agent.request()))))
+            while not (found := [each for each in self._replicas if each[1].written]):  # noqa: ASYNC110
+                await asyncio.sleep(0)  # a connection is made in a task
+            [(replica, sent)] = found
+            sent.written.clear()
+            parts = [sent_s, *(_taken_by(replica.data_received, each) for each in self._answer())]
+            agent.answered(find_call_id(b"".join(pipe.written)))
+            for name, took_s in zip(PARTS, (*parts, sum(parts)), strict=True):
+                if counts:
+                    self.taken[name].append(took_s * 1e6)
+            await asyncio.sleep(0)
+
+    def _reads(self, request: list[bytes]) -> list[bytes]:
+        """As the SDK writes it and uvloop reads it."""
+        whole = b"".join(request[1:] if self._shape.dialect.is_apart else request)
+        parts = [whole[at : at + _READ_BYTES] for at in range(0, len(whole), _READ_BYTES)]
+        return [request[0], *parts] if self._shape.dialect.is_apart else parts
+
+    def _answer(self) -> tuple[list[bytes], list[bytes], list[bytes]]:
+        """What is read first, then, and last."""
+        self._number += 1
+        if self._stream is None:
+            return [], [], [call_id(self._number).join(self._completion)]
+        events = [self._stream.chunk(at, self._number) for at in range(len(self._stream.chunks))]
+        return [STREAM_HEAD, *events[:_FIRST]], events[_FIRST:-_LAST], events[-_LAST:]
+
+
+def _taken_by(give: Callable[[bytes], None], reads: list[bytes]) -> float:
+    start = time.thread_time()
+    for read in reads:
+        give(read)
+    return time.thread_time() - start
+
+
+async def _measured(shape: Shape, turns: int, engine: int, folder: str) -> dict[str, float]:
+    """µs of each part."""
+    settings = Path(folder) / "turnpike.toml"
+    settings.write_text(
+        f'[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\n[stream]\npath = "{folder}/stream"\n'
+        f'[[pools]]\nreplicas = [{{ url = "http://127.0.0.1:{engine}" }}]\n'
+    )
+    gateway = Gateway(load_config(str(settings), {}, {}), {})
+    await gateway.start()
+    seen = _Turns(gateway, shape)
+    Replica._connect = seen.connect  # type: ignore[method-assign, assignment]  # noqa: SLF001
+    while not any(state.is_up for state in gateway.driver.coordinator.fleet):  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    for turn in range(_WARM_TURNS + turns):
+        await seen.of_each(counts=turn >= _WARM_TURNS)
+    return {name: statistics.quantiles(each, n=10)[1] for name, each in seen.taken.items()}
+
+
+def work(name: str, turns: int) -> None:
+    """In a process of its own: prints what it measured."""
+    [shape] = [each for each in SHAPES if each.name == name]
+    with (
+        upstream(Pinning.of_this_machine(), events=4) as [engine],
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        found = uvloop.run(_measured(shape, turns, engine, folder))
+    print(json.dumps(found), flush=True)
+    os._exit(0)  # connections that are none cannot be drained
+
+
+def _asked(tree: Path, shape: Shape, turns: int) -> dict[str, float]:
+    """Of the gateway in this checkout, under these benchmarks."""
+    code = (
+        "import sys, types; benchmarks = types.ModuleType('benchmarks'); "
+        f"benchmarks.__path__ = [{str(ROOT / 'benchmarks')!r}]; sys.modules['benchmarks'] = benchmarks; "
+        f"from benchmarks.turn_in_process import work; work({shape.name!r}, {turns})"
+    )
+    environment = guarded() | {"PYTHONPATH": f"{tree}:{tree}/engine_ext"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tree, env=environment, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise BenchmarkError(f"{tree}: {done.stderr.strip().splitlines()[-1:]}")
+    return msgspec.json.decode(done.stdout, type=dict[str, float])
+
+
+def measure(options: argparse.Namespace, is_quick: bool, verdict: Verdict, tell: Any) -> None:
+    rounds, turns = (2, 4) if is_quick else (5, 10)
+    trees = [ROOT] if options.against is None else [ROOT, options.against]
+    for shape in SHAPES:
+        if options.only and shape.name not in options.only.split(","):
+            continue
+        seen = [[_asked(tree, shape, turns) for tree in trees] for _ in range(rounds)]
+        for part in PARTS:
+            verdict.tell(f"{shape.name}.{part}", statistics.median(ours[part] for ours, *_ in seen))
+            if options.against is not None and part == "all":
+                interval = Interval.of([ours[part] / theirs[part] for ours, theirs in seen])
+                for kind in ("mean", "low", "high"):
+                    verdict.tell(f"{shape.name}.ratio_{kind}", getattr(interval, kind))
+        tell(f"{shape.name}: {verdict.figures[f'{shape.name}.all'].value} µs")
+
+
+def main(argv: list[str] | None = None) -> int:
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument("--only", default="", help="some shapes, with commas between them")
+    own.add_argument("--against", type=Path, help="another checkout of Turnpike")
+    options, _ = own.parse_known_args(argv)
+    return judged(
+        __file__,
+        __doc__,
+        lambda is_quick, verdict, tell: measure(options, is_quick, verdict, tell),
+        quick="two rounds instead of five, and fewer turns",
+        own=own,
+        argv=argv,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
