@@ -16,8 +16,7 @@ from gateway.config.shared import SharedConfig
 from gateway.shared_state.breaker import LONGEST_WAIT_S
 from gateway.shared_state.memory import MemoryStore
 from gateway.shared_state.opening import open_shared
-from gateway.shared_state.protocol import Store, StoreUnavailable
-from gateway.shared_state.redis_store import VERSION
+from gateway.shared_state.protocol import VERSION, Store, StoreUnavailable
 
 _KEY: Final = b"secret" + VERSION
 """Of each version its own: what another one wrote counts as absent, and two that put theirs in one place

@@ -8,7 +8,6 @@ from gateway.config.shared import SharedConfig
 from gateway.shared_state.local_store import LocalStore
 from gateway.shared_state.memory import MemoryStore
 from gateway.shared_state.protocol import Store
-from gateway.shared_state.redis_store import RedisStore
 from gateway.shared_state.remote import DEADLINE_S, RemoteStore
 
 REDIS_SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
@@ -37,6 +36,8 @@ async def open_store(
     if parts.scheme == "unix" and parts.path and not parts.netloc:
         store = LocalStore(parts.path, deadline_s=deadline_s)
     elif parts.scheme in REDIS_SCHEMES and parts.hostname:
+        from gateway.shared_state.redis_store import RedisStore  # noqa: PLC0415 - its library takes 0.1 s
+
         store = RedisStore(url, password=password, deadline_s=deadline_s)
     else:
         raise ValueError("no store's URL: redis, rediss, redis+cluster, rediss+cluster, unix or memory")

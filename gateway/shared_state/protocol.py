@@ -10,6 +10,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+VERSION: Final = b"\x01"
+"""Of how values are written, where they outlive those who wrote them."""
 MAX_VALUE_BYTES: Final = 1 << 18
 """Of one value, or gauges; also of one key."""
 

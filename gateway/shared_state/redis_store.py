@@ -19,11 +19,10 @@ from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from gateway.shared_state.protocol import Entry
+from gateway.shared_state.protocol import VERSION, Entry
 from gateway.shared_state.remote import CONNECT_S, DEADLINE_S, RefusedError, RemoteStore
 
 PREFIX: Final = b"turnpike:1:"
-VERSION: Final = b"\x01"
 CONNECTIONS: Final = 8
 """To each node. They are made by the probe, so that no call's deadline has to pay for a TLS handshake."""
 

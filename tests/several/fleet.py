@@ -23,7 +23,8 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.shared_state.redis_store import PREFIX, VERSION
+from gateway.shared_state.protocol import VERSION
+from gateway.shared_state.redis_store import PREFIX
 from tests.server.bench import DONE, STREAM_HEAD, Backend, Client, Exchange, Message, answer, chunk, get, post
 from tests.shared_state.servers import RedisCluster, RedisServer
 

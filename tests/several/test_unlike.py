@@ -17,8 +17,9 @@ time.time = lambda: right() + {shift_s}
 """
 NEXT_VERSION = """
 import hashlib
+from gateway.shared_state import protocol
+protocol.VERSION = b"\\x02"
 from gateway.shared_state import redis_store
-redis_store.VERSION = b"\\x02"
 exchange = redis_store._EXCHANGE
 exchange.text = exchange.text.replace("'\\\\1'", "'\\\\2'").replace("byte(1) == 1", "byte(1) == 2")
 exchange.sha = hashlib.sha1(exchange.text.encode()).hexdigest()
