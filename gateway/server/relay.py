@@ -58,7 +58,8 @@ class Relay:
         self._ticket.seen = self._told_answer
         client.follow(upstream)
         try:
-            upstream.set_sink(self._pump)
+            may_pass = self._write == client.write and client.takes_chunks
+            upstream.set_sink(self._pump, self._pass_on if may_pass else None)
             client.flush_head()
             await upstream.done
         except AnswerCut as cut:
@@ -87,6 +88,12 @@ class Relay:
     def _tell(self) -> None:
         if self._head.status < 400:
             self._milestones.tell()
+
+    def _pass_on(self, chunk: bytes, part: bytes) -> None:
+        """A chunk is for the client what it is for us."""
+        self._client.write_chunk(chunk)
+        if self._observer.feed(part):
+            self._tell()
 
     def _told_answer(self) -> Answer:
         """What has been seen so far, and told to the brain."""

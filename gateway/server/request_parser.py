@@ -34,7 +34,7 @@ from gateway.server.request_head import (
 )
 from gateway.wire.facts import read_header_facts
 from gateway.wire.headers import RawHeaders
-from gateway.wire.known_head import KnownHead, know_message
+from gateway.wire.known_head import KnownHead, know_head
 
 
 class HttpRequest(msgspec.Struct):
@@ -78,6 +78,10 @@ class RequestParser:
         """Fed since llhttp last told us of anything."""
         self._last: tuple[KnownHead, RequestHead] | None = None
         """The last head: an identical one is not parsed again."""
+        self._head: bytes | None = None
+        """As it came, while the body of that request comes; None if it came in pieces."""
+        self._followed: RequestHead | None = None
+        """Of the request whose body comes, if llhttp knows nothing of it."""
         self._parser = httptools.HttpRequestParser(self)
         self._reset()
 
@@ -107,40 +111,53 @@ class RequestParser:
                 self._unread, self._at = b"", 0
             if not self._unread:
                 return None
-            if not self._at and not self._unreported_bytes and not (self.is_in_head or self.is_in_body):
-                known = self._known(self._unread)
-                if known is not None:
-                    return known
-                self._read_whole(self._unread)
+            is_beginning = not (self._at or self._unreported_bytes or self.is_in_head or self.is_in_body)
+            if is_beginning and self._follow(self._unread):
+                continue
+            data = self._cut()
+            if is_beginning:
+                self._head = bytes(data) if data[-4:] == b"\r\n\r\n" else None
+            if self._followed is not None:
+                self._collect(self._followed, data)
             else:
-                self._read(self._cut())
+                self._read(data)
         return self._requests.popleft()
 
     def forget_head(self) -> None:
         self._last = None
 
-    def _known(self, data: bytes) -> HttpRequest | None:
-        """All of it, if it is a request with the last one's head for whose body there is room. Where there is
-        none, llhttp's callbacks say why."""
-        if self._last is None:
-            return None
-        known, head = self._last
-        body = known.body_of(data)
-        if body is None or len(body) > self._limits.max_body_bytes:
-            return None
-        if not self._budget.take(head.visitor.tenant.id, len(body)):
-            return None
+    def _follow(self, data: bytes) -> bool:
+        """Whether this begins with the last one's head, and may be read without llhttp. What follows behind
+        its body may not, nor a body that is too large: llhttp's callbacks say why."""
+        found = self._last[0].find(data) if self._last is not None else None
+        if found is None or self._last is None:
+            return False
+        start, length = found
+        if length > self._limits.max_body_bytes or len(data) > start + length:
+            return False
+        self._followed = head = self._last[1]
+        self._visitor, self._target, self._length = head.visitor, head.target, length
+        self.is_in_body = True
         self._unread = b""
-        return HttpRequest(head, body)
+        self._collect(head, data[start:])
+        return True
 
-    def _read_whole(self, data: bytes) -> None:
-        """At the beginning of a read, which most often is exactly one request."""
-        while self._unread and not self._requests and self.refusal is None:
-            self._read(self._cut())
-        if not self._unread and not self.is_mid_request and len(self._requests) == 1:
-            request = self._requests[0]
-            known = know_message(data, len(request.body))
-            self._last = (known, request.head) if known is not None and request.head.keep_alive else None
+    def _collect(self, head: RequestHead, data: bytes | memoryview) -> None:
+        """Some of the body behind a head that is known, or all of it."""
+        try:
+            if data:
+                self.on_body(bytes(data))
+        except RefusedRequest as error:
+            self.refuse(error.refusal)
+            return
+        if self._body_bytes == self._length:
+            self._add(head)
+
+    def _add(self, head: RequestHead) -> None:
+        """A request is whole."""
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._reset()  # what the body holds of the budget is the request's now
+        self._requests.append(HttpRequest(head, bytes(body)))  # which `bytes` are already
 
     def _cut(self) -> bytes | memoryview:
         """What to read next: up to the end of the head, of the body, or a little of a body in chunks."""
@@ -197,7 +214,9 @@ class RequestParser:
     def refuse(self, refusal: Refusal) -> None:
         """Gives up the unfinished request."""
         self.refusal, self.refused_target = refusal, self._target
-        if self.is_in_body:
+        if self._followed is not None:
+            self.refused_method = self._followed.method
+        elif self.is_in_body:
             self.refused_method = self._parser.get_method().decode("ascii")
         self._give_back_body()
         self._reset()
@@ -235,6 +254,7 @@ class RequestParser:
         self._body: list[bytes | bytearray] = []
         self._body_bytes = 0
         self.is_in_head = self.is_in_body = False
+        self._followed = None
 
     # --- llhttp's callbacks ----------------------------------------------------------------------
 
@@ -289,8 +309,6 @@ class RequestParser:
         is_websocket = self._parser.should_upgrade() and asks_for_websocket(self._headers)
         if self._parser.should_upgrade() and not is_websocket:
             return  # it is read again without
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        body = bytes(body)  # which `bytes` are already
         head = RequestHead(
             method=self._parser.get_method().decode("ascii"),
             target=self._target,
@@ -301,11 +319,12 @@ class RequestParser:
             facts=read_header_facts(self._headers),
             is_websocket=is_websocket,
         )
-        self._reset()  # what the body holds of the budget is the request's now
         self.wants_continue = False
-        if not head.keep_alive:
-            self._last = None  # nothing that follows is a request
-        self._requests.append(HttpRequest(head, body))
+        known, came, self._head = None, self._head, None
+        if head.keep_alive and came is not None and self._length is not None:
+            known = know_head(came, self._body_bytes)
+        self._last = (known, head) if known is not None else None
+        self._add(head)
 
     def _count_header_bytes(self, size: int) -> None:
         self._header_bytes += size

@@ -102,6 +102,18 @@ class ResponseWriter(asyncio.Protocol):
         if data:
             self.transport.write(data)
 
+    @property
+    def takes_chunks(self) -> bool:
+        """`write_chunk` may be called for the response that was begun."""
+        return self._framing is _CHUNKED
+
+    def write_chunk(self, chunk: bytes) -> None:
+        """Sends one chunk of the body that is framed already, behind the head."""
+        if self.state is not _ANSWERING or self._held_head:
+            self.write([chunk[chunk.index(b"\n") + 1 : -2]])
+        else:
+            self.transport.write(chunk)
+
     def respond(self, status: int, lines: bytes, body: bytes) -> None:
         """Sends a whole response of the gateway's own; `lines`: its header lines beyond the usual."""
         lines = b"HTTP/1.1 %d %s\r\n%sContent-Type: application/json\r\nContent-Length: %d\r\n" % (

@@ -21,9 +21,13 @@ from gateway.wire.splice import Chunk
 
 Sink = Callable[[list[bytes], bool], None]
 """Takes the body bytes of one read, in order, and whether they are the last."""
+ChunkSink = Callable[[bytes, bytes], None]
+"""Takes a read that is one chunk of the body, framed as it came, and what is in it."""
 
 _MAX_HEAD_BYTES: Final = 256 << 10
 _MAX_FIELDS: Final = 1000
+_MAX_SIZE_DIGITS: Final = 6
+"""Of a chunk that passes the parser by: more than is ever read at once."""
 
 # Members of an enum, looked up once: each request needs them all.
 _READY, _ANSWERING = State.READY, State.ANSWERING
@@ -52,6 +56,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._fields_head: ResponseHead
         """What was made of `_fields`, which the next response may have, too."""
         self._sink: Sink | None = None
+        self._chunk_sink: ChunkSink | None = None
+        self._has_chunk_ended = False
+        """By all that the parser has told."""
+        self._is_between_chunks = False
+        """The parser expects the beginning of a chunk, so whole ones may pass it by."""
         self._read: list[bytes] = []
         """Body bytes that the sink has not had."""
         self.on_body = self._read.append
@@ -94,7 +103,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.head_came, self.done = Moment(), Moment()
         self._is_head_request = is_head_request
         self._is_whole = False
-        self._sink = None
+        self._sink = self._chunk_sink = None
+        self._is_between_chunks = False
         self._read.clear()
         self._headers: RawHeaders = []
         self._received = 0
@@ -118,11 +128,13 @@ class UpstreamConnection(asyncio.Protocol):
         """The body, if all of it came with the head; for whom no sink is needed."""
         return self._read if self._is_whole else None
 
-    def set_sink(self, sink: Sink) -> None:
-        """The bytes that came before are given to it at once."""
+    def set_sink(self, sink: Sink, chunk_sink: ChunkSink | None = None) -> None:
+        """The bytes that came before are given to it at once. `chunk_sink` is given what it can take
+        instead."""
         self._sink = sink
         if self._read:
             self._flush(sink)
+        self._chunk_sink = chunk_sink
 
     def pause(self) -> None:
         """Reads no more until `resume`. Nothing, if nothing is to come."""
@@ -154,6 +166,14 @@ class UpstreamConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         state = self.state
+        if self._is_between_chunks and self._chunk_sink is not None and state is _ANSWERING:
+            # Read strictly: a size in the one way that we would write it, and nothing behind the chunk.
+            end = data.find(b"\r", 0, _MAX_SIZE_DIGITS + 1)
+            size = len(data) - end - 4
+            if size > 0 and data.startswith(b"%x\r\n" % size) and data.endswith(b"\r\n"):
+                self.last_read = self._now()
+                self._chunk_sink(data, data[end + 2 : -2])
+                return
         if state is not _ANSWERING and state not in UNANSWERED_STATES:
             if state is not State.CLOSING:
                 self.abort()  # a response nobody asked for
@@ -196,7 +216,7 @@ class UpstreamConnection(asyncio.Protocol):
             self.done.come()
         elif not self._is_whole:
             self._tell_broken("closed the connection")
-        self._sink = None
+        self._sink = self._chunk_sink = None
 
     def _recognise(self, data: bytes) -> bool:
         """Whether this is a whole response with the head of the last one."""
@@ -226,6 +246,7 @@ class UpstreamConnection(asyncio.Protocol):
                 self._fail(f"sent something that is not HTTP/1.1: {error.__context__ or error}")
                 return False
             self._step(Step.SPEND)  # the response is whole; what came after it is nobody's
+        self._is_between_chunks = self._has_chunk_ended and data.endswith(b"\r\n")
         if self.head is None and self._received > _MAX_HEAD_BYTES:
             self._fail("sent a response head without end")
             return False
@@ -235,7 +256,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _flush(self, sink: Sink) -> None:
         if self._is_whole:
-            self._sink = None  # the two hold each other
+            self._sink = self._chunk_sink = None  # each holds the other
         sink(self._read, self._is_whole)
         self._read.clear()
 
@@ -291,6 +312,12 @@ class UpstreamConnection(asyncio.Protocol):
         self._step(Step.HEAD)
         if self.head.is_empty:
             self._end()
+
+    def on_chunk_header(self) -> None:
+        self._has_chunk_ended = False
+
+    def on_chunk_complete(self) -> None:
+        self._has_chunk_ended = True
 
     def on_message_complete(self) -> None:
         assert self._parser is not None

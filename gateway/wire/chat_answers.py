@@ -12,19 +12,17 @@ from typing import Any
 
 import msgspec
 
-from gateway.wire.body import UNREADABLE
 from gateway.wire.said import Kind, Said
 from gateway.wire.sighting import ERROR_FINISH, MAX_CALLS, Sighting
-from gateway.wire.text_gap import TextGap, find_gap
+from gateway.wire.text_gap import Piece, Pieces
 
-_DATA = b"data: "
 _DONE = b"[DONE]"
-_MAX_TRIES = 8
-"""To find the gap in an answer's events; some engines' events have no such gap."""
 _WHOLE = frozenset({"tool_calls", "stop", "function_call"})
 """Finish reasons of answers that are not cut short."""
 _NOTHING: tuple[object, ...] = (None, "", [], {})
 _THOUGHTS = ("reasoning", "reasoning_content")
+_SAYS = ("tool_calls", "content", *_THOUGHTS, "refusal", "function_call", "audio")
+"""Fields of a delta."""
 
 
 class _Function(msgspec.Struct):
@@ -65,20 +63,6 @@ class _FirstChoice(msgspec.Struct):
     text: Any = None
 
 
-class _Text(msgspec.Struct):
-    content: str | None = None
-
-
-class _TextChoice(msgspec.Struct):
-    index: int | None = None
-    delta: _Text | None = None
-    text: str | None = None
-
-
-class _TextCompletion(msgspec.Struct):
-    choices: list[_TextChoice] | None = None
-
-
 class _PromptDetails(msgspec.Struct):
     cached_tokens: int | None = None
 
@@ -101,8 +85,6 @@ class _FirstCompletion(msgspec.Struct):
 
 _COMPLETION = msgspec.json.Decoder(_Completion)
 _FIRST = msgspec.json.Decoder(_FirstCompletion)
-_TEXTS = msgspec.json.Decoder(list[_TextCompletion])
-_COMPLETIONS = msgspec.json.Decoder(list[_Completion])
 
 
 class ChatReader:
@@ -111,40 +93,29 @@ class ChatReader:
     def __init__(self) -> None:
         self._open_calls: dict[tuple[int, int], tuple[str, str | None]] = {}
         """Per choice and index: the id of the newest call there, and its name if known."""
-        self._gap: TextGap | None = None
-        self._tries = _MAX_TRIES
-        self._text: str | None = None
-        """Of the block that was asked about last, if it was found in the gap."""
+        self._pieces = Pieces(_piece_of)
+        self.learn = self._pieces.learn
 
-    def is_dull(self, block: bytes) -> bool:
-        self._text = None if self._gap is None else self._gap.text_of(block)
-        if self._text is not None:
-            return True
-        is_dull = (
-            block.count(b'"finish_reason"') == block.count(b'"finish_reason":null')
-            and b'"tool_calls"' not in block
-            and b'"usage"' not in block
-            and b'"error"' not in block
-            and _DONE not in block
-        )
-        if is_dull and self._tries:
-            self._tries -= 1
-            self._gap = _find_gap(block)
-        return is_dull
-
-    def read_dull(self, block: bytes, sighting: Sighting) -> None:
+    def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
+        pieces = self._pieces
+        text = None if pieces.gap is None else pieces.gap.text_of(chunk)
+        if text is None:
+            return None
         said = sighting.said
-        if self._text is not None:
-            sighting.add_text(self._text)
+        if pieces.kind is Kind.TEXT:
+            sighting.add_text(text)
             if said is not None:
-                said.add(Kind.TEXT, Kind.TEXT, self._text)
-            return
-        text = _text_of(block)
-        completions = _COMPLETIONS.decode(_listed(block)) if said is not None else ()
-        sighting.add_text(text)  # what cannot be read is read again, event by event
-        for completion in completions:
-            for choice in completion.choices or ():
-                _keep(choice, said)
+                said.add(Kind.TEXT, Kind.TEXT, text)
+        elif pieces.kind is Kind.THOUGHT:
+            if said is not None and text:
+                field = str(pieces.place)
+                said.add(field, Kind.THOUGHT, text, field=field)
+        else:
+            key = (pieces.place, self._open_calls.get(pieces.place, ("", None))[0])  # type: ignore[call-overload]
+            if said is not None and not pieces.place[0]:  # type: ignore[index]
+                said.add(key, Kind.CALL, text, id=key[1])
+            return sighting.add_arguments(key, text)
+        return False
 
     def read_event(self, data: bytes, sighting: Sighting) -> None:
         if data.strip() == _DONE:
@@ -200,16 +171,39 @@ class ChatReader:
                 sighting.close_call((place, call_id))
 
 
-def _text_of(events: bytes) -> str:
-    """What dull events say. Raises one of `body.UNREADABLE`."""
-    completions = _TEXTS.decode(_listed(events))
-    choices = [choice for each in completions for choice in each.choices or () if not choice.index]
-    return "".join([(choice.delta.content if choice.delta else choice.text) or "" for choice in choices])
+def _piece_of(data: bytes) -> Piece | None:
+    """Of an answer's first choice, or of any choice's call."""
+    completion = _COMPLETION.decode(data)
+    choices = completion.choices or []
+    if completion.usage is not None or completion.error not in _NOTHING or len(choices) != 1:
+        return None
+    choice = choices[0]
+    delta = choice.delta
+    if choice.finish_reason is not None or choice.message is not None:
+        return None
+    if delta is None:
+        is_first = type(choice.text) is str and not choice.index
+        return Piece(Kind.TEXT, None, choice.text) if is_first else None
+    said = {each: value for each in _SAYS if (value := getattr(delta, each)) is not None}
+    if choice.text is not None or len(said) != 1:
+        return None
+    [(field, value)] = said.items()
+    if field == "tool_calls":
+        return _arguments_in(choice.index or 0, value)
+    if type(value) is not str or choice.index:
+        return None
+    if field == "content":
+        return Piece(Kind.TEXT, None, value)
+    return Piece(Kind.THOUGHT, field, value) if field in _THOUGHTS else None
 
 
-def _listed(events: bytes) -> bytes:
-    # No line end stands inside JSON that is on one line: what this replaces is between two events.
-    return b"[%s]" % events.removeprefix(_DATA).removesuffix(b"\n\n").replace(b"\n\n" + _DATA, b",")
+def _arguments_in(choice: int, calls: list[_Call]) -> Piece | None:
+    if len(calls) != 1 or calls[0].id or calls[0].custom is not None or calls[0].function is None:
+        return None
+    function = calls[0].function
+    if function.name or function.input is not None or type(function.arguments) is not str:
+        return None
+    return Piece(Kind.CALL, (choice, calls[0].index or 0), function.arguments)
 
 
 def _keep(choice: _Choice, said: Said | None) -> None:
@@ -234,22 +228,6 @@ def _keep_call(place: object, call: _Call, call_id: str | None, said: Said) -> N
         said.give_up()
     else:
         said.add(place, Kind.CALL, piece, id=call_id, name=name)
-
-
-def _find_gap(events: bytes) -> TextGap | None:
-    """Where the text stands in such events, if they hold one text and it is an answer's."""
-    for field in (b'"content":"', b'"text":"'):
-        gap = find_gap(events, field)
-        if gap is not None and _says(gap.with_text("?"), "?") and _says(gap.with_text(""), ""):
-            return gap
-    return None
-
-
-def _says(event: bytes, text: str) -> bool:
-    try:
-        return _text_of(event) == text
-    except UNREADABLE:
-        return False
 
 
 def _read_call(choice: int, call: _Call, sighting: Sighting) -> None:

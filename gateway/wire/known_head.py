@@ -1,8 +1,8 @@
 """Knowing the head of a message again: equal to one that was read, but for the digits of its length.
 
-On one connection heads hardly differ, so most need not be read. What is known again is exactly one whole
-message: the bytes of the head are those that a strict parser took, the length says in plain decimal what
-follows, and nothing else follows. So nothing gets in that the parser would have read otherwise.
+On one connection heads hardly differ, so most need not be read. What is known again are the bytes that a
+strict parser took, and a length that says in plain decimal what follows. So nothing gets in that the parser
+would have read otherwise.
 """
 
 import re
@@ -26,14 +26,20 @@ class KnownHead:
 
     def body_of(self, data: bytes) -> bytes | None:
         """The body, if these bytes are one whole message with such a head, and nothing besides."""
+        found = self.find(data)
+        return data[found[0] :] if found is not None and len(data) == sum(found) else None
+
+    def find(self, data: bytes) -> tuple[int, int] | None:
+        """Where the body begins and how long it is, if these bytes begin with such a head."""
         if not data.startswith(self._before):
             return None
         at = self._before_bytes
         end = data.find(b"\r", at, at + _MAX_DIGITS + 1)
-        if not data.startswith(self._after, end):
+        digits = data[at:end]
+        if end < 0 or not data.startswith(self._after, end) or not digits.isdigit():
             return None
-        body = data[end + self._after_bytes :]
-        return body if data[at:end] == b"%d" % len(body) else None
+        length = int(digits)
+        return (end + self._after_bytes, length) if digits == b"%d" % length else None
 
     def with_length(self, length: int) -> bytes:
         return b"%s%d%s" % (self._before, length, self._after)
@@ -41,7 +47,11 @@ class KnownHead:
 
 def know_message(message: bytes, body_bytes: int) -> KnownHead | None:
     """For one whole message, as a parser has read it. None if such heads had better be read each time."""
-    head = message[: len(message) - body_bytes]
+    return know_head(message[: len(message) - body_bytes], body_bytes)
+
+
+def know_head(head: bytes, body_bytes: int) -> KnownHead | None:
+    """The same, where its body comes apart."""
     if len(head) > _MAX_BYTES or head.find(b"\r\n\r\n") != len(head) - 4 or _UNUSUAL.search(head):
         return None
     return around_length(head, body_bytes)

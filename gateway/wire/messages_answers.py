@@ -9,6 +9,7 @@ from msgspec import Raw
 from gateway.wire.body import ABSENT
 from gateway.wire.said import Kind, Said
 from gateway.wire.sighting import ERROR_FINISH, Sighting
+from gateway.wire.text_gap import Piece, Pieces
 
 
 class _Usage(msgspec.Struct):
@@ -63,12 +64,21 @@ class MessagesReader:
 
     def __init__(self) -> None:
         self._usage = _Usage()
+        self._pieces = Pieces(_piece_of)
+        self.learn = self._pieces.learn
 
-    def is_dull(self, block: bytes) -> bool:
+    def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
+        pieces = self._pieces
+        text = None if pieces.gap is None else pieces.gap.text_of(chunk)
+        if text is None:
+            return None
+        if sighting.said is not None and text:
+            sighting.said.add(pieces.place, pieces.kind, text)
+        if pieces.kind is Kind.TEXT:
+            sighting.add_text(text)
+        elif pieces.kind is Kind.CALL:
+            return sighting.add_arguments(pieces.place, text)
         return False
-
-    def read_dull(self, block: bytes, sighting: Sighting) -> None:
-        """Nothing is dull here."""
 
     def read_event(self, data: bytes, sighting: Sighting) -> None:
         event = _EVENT.decode(data)
@@ -137,6 +147,25 @@ class MessagesReader:
         if prompt_tokens is not None:
             prompt_tokens += (merged.cache_read_input_tokens or 0) + (merged.cache_creation_input_tokens or 0)
         sighting.merge_usage(prompt_tokens, merged.cache_read_input_tokens, merged.output_tokens)
+
+
+def _piece_of(data: bytes) -> Piece | None:
+    event = _EVENT.decode(data)
+    delta = event.delta
+    if event.type != "content_block_delta" or delta is None or event.content_block or event.message:
+        return None
+    said = (delta.stop_reason, delta.signature, delta.text, delta.partial_json, delta.thinking)
+    if event.usage is not None or sum(each is not None for each in said) != 1:
+        return None
+    match delta:
+        case _Delta(type="text_delta", text=str(text)):
+            return Piece(Kind.TEXT, event.index, text)
+        case _Delta(type="input_json_delta", partial_json=str(text)):
+            return Piece(Kind.CALL, event.index, text)
+        case _Delta(type="thinking_delta", thinking=str(text)):
+            return Piece(Kind.THOUGHT, event.index, text)
+        case _:
+            return None
 
 
 def _keep_block(place: int | None, block: _Block, said: Said) -> None:

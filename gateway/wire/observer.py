@@ -176,7 +176,7 @@ class SilentObserver(_Observer):
 
 
 class StreamObserver(_Observer):
-    """Sees server-sent events. Those of one chunk that are plainly pieces of text are read together."""
+    """Sees server-sent events. Those that plainly bring a piece are not decoded."""
 
     is_stream = True
 
@@ -184,19 +184,21 @@ class StreamObserver(_Observer):
         super().__init__()
         self._reader = make_reader()
         self._splitter = EventSplitter()
+        self._is_between = True
+        """What comes next is the start of an event."""
 
     def feed(self, chunk: bytes) -> bool:
-        if (
-            self._sighting.has_first_token
-            and chunk.endswith(b"\n\n")
-            and self._splitter.is_between_events
-            and b"\r" not in chunk
-            and self._reader.is_dull(chunk)
-        ):
-            self._read_dull(chunk)
-            return False
-        for block in self._splitter.feed(chunk):
+        was_between, sighting = self._is_between, self._sighting
+        if was_between and sighting.has_first_token:
+            has_news = self._reader.take(chunk, sighting)
+            if has_news is not None:
+                return has_news
+        blocks = self._splitter.feed(chunk)
+        for block in blocks:
             self._read(block)
+        self._is_between = self._splitter.is_between_events
+        if was_between and self._is_between and sighting.has_first_token and len(blocks) == 1:
+            self._reader.learn(chunk)
         return True
 
     def answer(self, status: int) -> Answer:
@@ -204,13 +206,6 @@ class StreamObserver(_Observer):
         for block in self._splitter.finish():
             self._read(block)
         return self._answer(status)
-
-    def _read_dull(self, chunk: bytes) -> None:
-        try:
-            self._reader.read_dull(chunk, self._sighting)
-        except UNREADABLE:
-            for block in chunk.split(b"\n\n"):
-                self._read(block)
 
     def _read(self, block: bytes) -> None:
         data = event_data(block)

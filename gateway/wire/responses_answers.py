@@ -70,6 +70,23 @@ class _Piece(msgspec.Struct):
     delta: str | None = None
 
 
+_TEXTS = ("output_text", "reasoning_text", "reasoning_summary_text")
+
+
+def _kinds(before: str, names: tuple[str, ...], after: str) -> tuple[bytes, ...]:
+    return tuple(
+        f'{before}"type":{blank}"response.{name}.delta"{after}'.encode()
+        for name in names
+        for blank in ("", " ")
+    )
+
+
+# OpenAI says of what kind an event is before everything else, vLLM behind it.
+_TEXT_STARTS, _TEXT_ENDS = _kinds("{", _TEXTS, ","), _kinds("", _TEXTS, "}")
+_CALL = ("function_call_arguments",)
+_CALL_STARTS, _CALL_ENDS = _kinds("{", _CALL, ","), _kinds("", _CALL, "}")
+_LAST_TEXT_ENDS = tuple(each + b"\n\n" for each in _TEXT_ENDS)
+
 _PIECE = msgspec.json.Decoder(_Piece)
 _EVENT = msgspec.json.Decoder(_Event)
 _STORED = msgspec.json.Decoder(_Stored)
@@ -84,18 +101,28 @@ class ResponsesReader:
         self._was_said = False
         """Items came whole, before the response that repeats them."""
 
-    def is_dull(self, block: bytes) -> bool:
-        return False
+    def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
+        """What is said comes again, whole, in a later event."""
+        if chunk.endswith(_LAST_TEXT_ENDS) and chunk.find(b"\n\n") + 2 == len(chunk):
+            return False
+        return None
 
-    def read_dull(self, block: bytes, sighting: Sighting) -> None:
-        """Nothing is dull here."""
+    def learn(self, event: bytes) -> None:
+        """There is nothing to learn: events are numbered, so each differs from the last in two places."""
 
     def read_event(self, data: bytes, sighting: Sighting) -> None:
+        if data.endswith(_TEXT_ENDS) or data.startswith(_TEXT_STARTS):
+            sighting.has_first_token = True
+            return
+        if data.endswith(_CALL_ENDS) or data.startswith(_CALL_STARTS):
+            sighting.has_first_token = True
+            self._read_piece(data, sighting)
+            return
         event = _EVENT.decode(data)
         kind = event.type or ""
         if kind.endswith(".delta"):
             sighting.has_first_token = True
-            if kind == "response.function_call_arguments.delta" and self._calls:
+            if kind == "response.function_call_arguments.delta":
                 self._read_piece(data, sighting)
             return
         if event.item is not None and kind.startswith("response.output_item."):
@@ -118,6 +145,8 @@ class ResponsesReader:
             self._calls[place] = call_id
 
     def _read_piece(self, data: bytes, sighting: Sighting) -> None:
+        if not self._calls:
+            return
         piece = _PIECE.decode(data)
         call_id = self._calls.get(piece.output_index) if piece.output_index is not None else None
         if call_id is not None:

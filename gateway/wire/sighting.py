@@ -27,6 +27,8 @@ class _OpenCall(msgspec.Struct, eq=False):
     call: ToolCall
     end: ObjectEnd | None
     """Of its arguments; None if they are any text."""
+    unseen: str = ""
+    """Arguments in which the end has not been looked for: without a brace it is not there."""
 
 
 class Sighting:
@@ -94,22 +96,22 @@ class Sighting:
             else:
                 self._forget_said()
 
-    def add_arguments(self, call: object, piece: str | None) -> None:
-        """A piece of the arguments of a call, whatever the protocol tells calls apart by."""
+    def add_arguments(self, call: object, piece: str | None) -> bool:
+        """A piece of the arguments of a call, whatever the protocol tells calls apart by. Whether they are
+        complete with it."""
         known = self._arguments.get(call)
         if not piece or (known is None and len(self._arguments) >= MAX_CALLS):
-            return
+            return False
         encoded = piece.encode("utf-8", "surrogatepass")
         self._bytes_left -= len(encoded)
         if self._bytes_left < 0:
             self._forget_said()
-            return
+            return False
         if known is None:
             self._arguments[call] = bytearray(encoded)
         else:
             known += encoded
-        if self._open_calls:
-            self._scan(call, piece)
+        return bool(self._open_calls) and self._scan(call, piece)
 
     def set_arguments(self, call: object, whole: str) -> None:
         """The arguments of a call, which may have come in pieces before."""
@@ -118,18 +120,31 @@ class Sighting:
             self._bytes_left += len(known)
             known.clear()
         if (opened := self._open_calls.get(call)) is not None:
-            opened.end = opened.end and ObjectEnd()
+            opened.end, opened.unseen = opened.end and ObjectEnd(), ""
         self.add_arguments(call, whole)
 
-    def _scan(self, key: object, piece: str) -> None:
+    def _scan(self, key: object, piece: str) -> bool:
         opened = self._open_calls.get(key)
-        if opened is not None and opened.end is not None and opened.end.feed(piece):
-            self._close(key, opened)
+        if opened is None or opened.end is None:
+            return False
+        opened.unseen += piece
+        if "}" not in piece:
+            return False
+        unseen, opened.unseen = opened.unseen, ""
+        if not opened.end.feed(unseen):
+            return False
+        self._close(key, opened)
+        return True
 
     def close_call(self, key: object) -> None:
         """Nothing more comes of this call's arguments. An object that has not ended is not complete."""
         opened = self._open_calls.get(key)
-        if opened is not None and (opened.end is None or not opened.end.is_inside):
+        if opened is None:
+            return
+        if opened.end is not None:
+            opened.end.feed(opened.unseen)
+            opened.unseen = ""
+        if opened.end is None or not opened.end.is_inside:
             self._close(key, opened)
 
     def _close(self, key: object, opened: _OpenCall) -> None:
@@ -186,15 +201,16 @@ class Sighting:
 class AnswerReader(Interface):
     """Reads one protocol's answers. The `read_` methods may raise one of `body.UNREADABLE`."""
 
-    def is_dull(self, block: bytes) -> bool:
-        """Whether an event after the first token plainly says nothing new, and need not be decoded.
+    def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
+        """Takes in whole events that plainly bring a piece of text or of arguments, and need not be decoded:
+        whether they bring a milestone. None if these are others; then nothing was taken.
 
         Cheap, and certain: no quote stands unescaped inside a JSON string, so a field's name in quotes
-        is a field's name. False is always right.
+        is a field's name. None is always right.
         """
 
-    def read_dull(self, block: bytes, sighting: Sighting) -> None:
-        """What a dull event says after all: a piece of text."""
+    def learn(self, event: bytes) -> None:
+        """One event as it came, behind the first token, to know others like it by."""
 
     def read_event(self, data: bytes, sighting: Sighting) -> None:
         """One event of a stream."""

@@ -34,6 +34,8 @@ class EventSplitter:
         if self._ends_in_cr or b"\r" in chunk:
             chunk = self._normalise(chunk)
         pending = self._pending
+        if not pending and chunk.endswith(_END) and len(chunk) <= MAX_EVENT_BYTES:
+            return chunk[: -len(_END)].split(_END)
         if not pending:
             end = chunk.rfind(_END)
             if end < 0:
@@ -85,8 +87,11 @@ class EventSplitter:
 
 def event_data(block: bytes) -> bytes:
     """An event's data: its data lines, joined. Empty for comments and for events without data."""
-    if block.startswith(b"data: ") and b"\n" not in block:
+    at = block.find(b"\n")
+    if at < 0 and block.startswith(b"data: "):
         return block[6:]
+    if block.startswith(b"event: ") and block.startswith(b"data: ", at + 1) and block.find(b"\n", at + 1) < 0:
+        return block[at + 7 :]
     lines = []
     for line in block.removeprefix(_BYTE_ORDER_MARK).split(b"\n"):
         name, _, value = line.partition(b":")

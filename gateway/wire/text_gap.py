@@ -5,30 +5,57 @@ text of many events is what is left when the bytes around it are taken away; and
 strings, or they were other events. No unescaped quote stands inside a string, so nothing else can hide there.
 """
 
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
 import msgspec
 
-_STRINGS = msgspec.json.Decoder(list[str])
-_END = b"\n\n"
+from gateway.wire.body import UNREADABLE
+from gateway.wire.said import Kind
+from gateway.wire.sse import event_data
+
+_STRINGS: Final = msgspec.json.Decoder(list[str])
+_ENDS: Final = (b"\n\n", b"\r\n\r\n")
+_FIELDS: Final = (
+    "content",
+    "arguments",
+    "text",
+    "partial_json",
+    "reasoning",
+    "reasoning_content",
+    "thinking",
+)
+_STARTS: Final = tuple(b'"%s":%s"' % (each.encode(), blank) for each in _FIELDS for blank in (b"", b" "))
+_MAX_BYTES: Final = 2048
+"""A larger event brings more than a token, and the next one is hardly like it."""
+_MAX_TRIES: Final = 16
+"""To find gaps in an answer's events: one for its text, one for each call; some engines' events have none."""
 
 
 class TextGap:
     """The bytes before the text, and those after it to the event's end."""
 
-    __slots__ = ("_after", "_before", "_between", "_least")
+    __slots__ = ("_after", "_after_bytes", "_before", "_before_bytes", "_between", "_least")
 
     def __init__(self, before: bytes, after: bytes) -> None:
         self._before, self._after = before, after
+        self._before_bytes, self._after_bytes = len(before), len(after)
         self._between = after + before
         self._least = len(before) + len(after)
 
     def text_of(self, events: bytes) -> str | None:
         """The texts of whole events, one after the other; None if one of them is not like that."""
-        before, after = self._before, self._after
-        if len(events) < self._least or not (events.startswith(before) and events.endswith(after)):
+        if not (events.startswith(self._before) and events.endswith(self._after)):
             return None
-        texts = events[len(before) : -len(after)].replace(self._between, b'","')
+        if len(events) < self._least:
+            return None
+        found = events[self._before_bytes : -self._after_bytes]
+        if found.isascii():
+            text = found.decode("ascii")
+            if '"' not in text and "\\" not in text and text.isprintable():
+                return text  # one event's, and as it is
         try:
-            return "".join(_STRINGS.decode(b'["%s"]' % texts))
+            return "".join(_STRINGS.decode(b'["%s"]' % found.replace(self._between, b'","')))
         except (msgspec.MsgspecError, ValueError):
             return None
 
@@ -37,14 +64,65 @@ class TextGap:
         return b"%s%s%s" % (self._before, text.encode(), self._after)
 
 
-def find_gap(events: bytes, field: bytes) -> TextGap | None:
-    """Around the first text of that field (`"name":"`, with its quotes) in the last of these events.
+class Piece(NamedTuple):
+    """All that an event says."""
 
-    Whether that text is the one that matters, and the only one, is for the caller to try out.
-    """
-    event = events[events.rfind(_END, 0, -len(_END)) + len(_END) :] if events.count(_END) > 1 else events
-    start = event.find(field) + len(field)
-    end = event.find(b'"', start)
-    if start < len(field) or end < 0 or not event.endswith(_END):
+    kind: Kind
+    place: object
+    """Whose arguments, or which thoughts, in the words of whoever reads the protocol."""
+    text: str
+
+
+PieceOf = Callable[[bytes], Piece | None]
+"""What an event's data says if it is one piece, and nothing besides. May raise one of `body.UNREADABLE`."""
+
+
+class Pieces:
+    """The events of one answer that bring a piece like the last one did, and nothing else."""
+
+    def __init__(self, piece_of: PieceOf) -> None:
+        self._piece_of = piece_of
+        self._tries = _MAX_TRIES
+        self.gap: TextGap | None = None
+        self.kind = Kind.TEXT
+        self.place: object = None
+
+    def learn(self, event: bytes) -> None:
+        """`event`: one, whole, as it came, to know the next ones by."""
+        if not self._tries or len(event) > _MAX_BYTES or not event.endswith(_ENDS):
+            return
+        try:
+            piece = self._piece_of(_data_of(event))
+            if piece is None:
+                return
+            self._tries -= 1
+            for start in _STARTS:
+                gap = _around(event, start)
+                if gap is not None and self._is_right(gap, piece):
+                    self.gap, self.kind, self.place = gap, piece.kind, piece.place
+                    return
+        except UNREADABLE:
+            return
+
+    def _is_right(self, gap: TextGap, piece: Piece) -> bool:
+        """Whatever stands there is the piece: two other texts are tried out."""
+        return all(
+            self._piece_of(_data_of(gap.with_text(text))) == piece._replace(text=text) for text in ("?", "")
+        )
+
+
+def _data_of(event: bytes) -> bytes:
+    return event_data(event.replace(b"\r\n", b"\n").rstrip(b"\n"))
+
+
+def _around(event: bytes, start: bytes) -> TextGap | None:
+    """The first text of the field that begins so."""
+    at = end = event.find(start) + len(start)
+    if at < len(start):
         return None
-    return TextGap(event[:start], event[end:])
+    while (end := event.find(b'"', end)) >= 0:
+        before = event[at:end]
+        if (len(before) - len(before.rstrip(b"\\"))) % 2 == 0:  # it is not escaped
+            return TextGap(event[:at], event[end:])
+        end += 1
+    return None

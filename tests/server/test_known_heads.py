@@ -121,10 +121,11 @@ async def test_bytes_behind_a_body_are_the_next_request(start):
     bench = await start()
     client = await bench.connect()
     for _ in range(3):
+        assert (await client.ask(post())).status == 200
         client.send(post() + post(b'{"model":"n"}') + post())
         for _ in range(3):
             assert (await client.receive()).status == 200
-    assert bodies(bench) == [CHAT, b'{"model":"n"}', CHAT] * 3
+    assert bodies(bench) == [CHAT, CHAT, b'{"model":"n"}', CHAT] * 3
 
 
 @pytest.mark.parametrize("end", [1, 60, -60, -30, -1], ids=str)
@@ -138,6 +139,74 @@ async def test_a_known_head_may_come_in_pieces(start, end):
         assert (await client.ask(post()[end:])).status == 200
         assert (await client.ask(post())).status == 200
     assert bodies(bench) == [CHAT] * 5
+
+
+async def apart(client, request, pieces=2):
+    """As SDKs write it: first the head, then the body."""
+    head, _, body = request.partition(b"\r\n\r\n")
+    client.send(head + b"\r\n\r\n")
+    size = -(-len(body) // (pieces - 1))
+    for at in range(0, len(body), size):
+        await asyncio.sleep(0.02)
+        client.send(body[at : at + size])
+    return await client.receive()
+
+
+async def test_a_body_may_come_apart_from_a_known_head(start, monkeypatch):
+    bench = await start()
+    client = await bench.connect()
+    assert (await apart(client, post())).status == 200
+    connection = next(iter(bench.gateway.listener._connections))
+
+    def read(data):
+        raise AssertionError("it was parsed")
+
+    monkeypatch.setattr(connection._parser, "_read", read)
+    wanted = [CHAT, b'{"model":"m"}', b'"%s"' % (b"x" * 300_000), CHAT]
+    for pieces, body in enumerate(wanted[1:], 2):
+        assert (await apart(client, post(body), pieces)).status == 200
+    assert (await client.ask(post())).status == 200  # and all at once
+    assert bodies(bench) == [*wanted, CHAT]
+
+
+async def test_what_follows_a_known_head_is_as_long_as_it_says(start):
+    bench = await start()
+    client = await bench.connect()
+    await client.ask(post())
+    client.send(post()[:-10])
+    await asyncio.sleep(0.02)
+    client.send(post()[-10:] + post(b'{"model":"n"}'))
+    assert (await client.receive()).status == (await client.receive()).status == 200
+    assert bodies(bench) == [CHAT, CHAT, b'{"model":"n"}']
+
+
+async def test_of_requests_in_one_go_none_is_taken_for_another(start):
+    bench = await start(tenants=TENANTS)
+    client = await bench.connect()
+    keys = {key: post(headers=b"Authorization: Bearer %s\r\nsession-id: s\r\n" % key)
+            for key in (b"key-a", b"key-b")}  # fmt: skip
+    client.send(keys[b"key-a"] + keys[b"key-b"])
+    sessions = [(await client.receive()).get(b"x-turnpike-session") for _ in range(2)]
+    sessions += [(await client.ask(keys[each])).get(b"x-turnpike-session") for each in (b"key-a", b"key-b")]
+    assert sessions[0] == sessions[2] != sessions[1] == sessions[3]
+
+
+@pytest.mark.parametrize(
+    ("limits", "status"),
+    [({"max_body_bytes": 1000}, 413), ({"max_buffered_bytes": 1000}, 503), ({"body_stall_s": 0.1}, 408)],
+)
+async def test_the_limits_hold_for_bodies_that_come_apart(start, limits, status):
+    bench = await start(limits={"linger_s": 0.1, **limits})
+    client = await bench.connect()
+    for _ in range(2):
+        assert (await apart(client, post(path=b"/v1/messages"))).status == 200
+    head, _, body = post(b'"%s"' % (b"x" * 2000), b"/v1/messages").partition(b"\r\n\r\n")
+    client.send(head + b"\r\n\r\n")
+    await asyncio.sleep(0.02)
+    client.send(body[:1500])
+    response = await client.receive()
+    assert response.status == status and b'"type":"error"' in response.body, "in the shape of its path"
+    assert await client.rest() == (b"", "eof")
 
 
 async def test_blank_lines_between_requests(start):

@@ -1,9 +1,10 @@
 """One connection to a replica, over a transport in memory, with the real parser."""
 
 import asyncio
+import itertools
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -142,6 +143,88 @@ async def test_what_a_transport_gives_after_it_was_paused_is_read_all_the_same()
     connection.pause()
     connection.data_received(b"cd")
     assert connection.is_reusable and pipe.reads
+
+
+STYLES = [b"%x\r\n", b"%X\r\n", b"0%x\r\n", b"%x;a=b\r\n"]
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.sampled_from(STYLES), st.booleans()), max_size=12),
+    st.sampled_from([b"0\r\n\r\n", b"0\r\nX-T: y\r\n\r\n"]),
+    st.lists(st.integers(1, 2000), max_size=4),
+)
+@settings(deadline=None, max_examples=400)
+def test_a_body_in_chunks_is_the_same_whether_they_pass_the_parser_by_or_not(chunks, end, cuts):
+    """`chunks`: size, how the size is written, whether the read ends behind it."""
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    stream, ends, wanted = b"", set(cuts), b""
+    for number, (size, style, is_end) in enumerate(chunks):
+        part = bytes([97 + number]) * size if number % 3 else b"\r\n" * size
+        stream += style % len(part) + part + b"\r\n"
+        wanted += part
+        ends |= {len(stream)} if is_end else set()
+    stream += end
+    places = [0, *sorted(each for each in ends if each < len(stream)), len(stream)]
+    with Looped():
+        connection, got = UpstreamConnection(), []
+        Pipe(connection)
+        connection.send([GET], is_head_request=False)
+        connection.data_received(head)
+
+        def take_chunk(chunk, part):
+            assert chunk == b"%x\r\n%s\r\n" % (len(part), part)
+            got.append(part)
+
+        connection.set_sink(lambda parts, is_last: got.extend(parts), take_chunk)
+        for start, stop in itertools.pairwise(places):
+            connection.data_received(stream[start:stop])
+        assert b"".join(got) == wanted
+        assert connection.is_reusable and connection.done.has_come
+
+
+async def test_whole_chunks_pass_the_parser_by(monkeypatch):
+    connection = UpstreamConnection()
+    Pipe(connection)
+    connection.send([GET], is_head_request=False)
+    connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
+    got = []
+    connection.set_sink(lambda parts, is_last: got.extend(parts), lambda chunk, part: got.append(part))
+    with monkeypatch.context() as patched:
+        patched.setattr(connection, "_feed", None)
+        connection.data_received(b"3\r\ncde\r\n")
+    connection.pause()
+    connection.data_received(b"1\r\nf\r\n")  # as a transport may that was just paused
+    assert got == [b"ab", b"cde", b"f"]
+    connection.abort()
+    connection.data_received(b"1\r\ng\r\n")
+    assert got == [b"ab", b"cde", b"f"]
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [
+        [b"2\r\nab\r\n1", b"f\r\n" + b"c" * 15 + b"\r\n", b"d" * 14 + b"\r\n"],
+        [b"2\r\nab\r\n", b"a\r\nab\r\n", b"2\r\nxy\r\n"],
+        [b"2\r\nab\r\n", b"6;a=b\r\n", b"1\r\nx\r\n", b"\r\n"],
+        [b"2\r\nab\r\n", b"8\r\nab\r\n", b"1\r\nx", b"\r\n"],
+    ],
+)
+async def test_what_only_looks_like_a_chunk_is_none(reads):
+    """The read before it ended within a size, or within a chunk."""
+    wanted = []
+    for by_themselves in (False, True):
+        connection, got = UpstreamConnection(), []
+        Pipe(connection)
+        connection.send([GET], is_head_request=False)
+        connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        passed = (lambda chunk, part, got=got: got.append(part)) if by_themselves else None
+        connection.set_sink(lambda parts, is_last, got=got: got.extend(parts), passed)
+        for read in reads:
+            connection.data_received(read)
+        connection.data_received(b"0\r\n\r\n")
+        assert connection.done.has_come
+        wanted.append(b"".join(got))
+    assert wanted[0] == wanted[1]
 
 
 async def test_a_step_that_the_table_does_not_have_raises():

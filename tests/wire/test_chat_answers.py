@@ -153,23 +153,33 @@ def test_malformed_events_raise_what_the_observer_expects(data):
         stream(data)
 
 
-def block(event: dict[str, Any], *, spaced: bool = False) -> bytes:
-    text = encode(event)
-    return b"data: " + (text.replace(b'":', b'": ') if spaced else text)
+OTHERS = [
+    chunk({"index": 0, "delta": {"content": "b"}, "finish_reason": "stop"}),
+    chunk({"index": 0, "delta": {"content": "b"}}, usage={"completion_tokens": 1}),
+    chunk({"index": 0, "delta": {"content": "b"}}, error={"message": "x"}),
+    chunk({"index": 1, "delta": {"content": "b"}}),
+    chunk({"index": 0, "delta": {"content": "b"}}, {"index": 1, "delta": {"content": "c"}}),
+    chunk({"index": 0, "delta": {"content": "b", "reasoning": "c"}}),
+    chunk({"index": 0, "delta": {"content": "b", "tool_calls": [{"index": 0}]}}),
+    chunk({"index": 0, "delta": {"tool_calls": [call("call_a")]}}),
+    chunk({"index": 0, "delta": {"content": ["b"]}}),
+    chunk({"index": 0, "message": {"content": "b"}}),
+    {},
+]
 
 
-@pytest.mark.parametrize("spaced", [False, True])
-def test_every_event_that_says_something_is_read(spaced):
-    reader = ChatReader()
-    events = chat_events()
-    dull = [reader.is_dull(block(event, spaced=spaced)) for event in events]
-    assert dull == [not spaced] * 3 + [False] * (len(events) - 3)
-    assert not reader.is_dull(b"data: [DONE]")
-    assert not reader.is_dull(block({"error": {"message": "x" * 99}}))
+def block(event: dict[str, Any]) -> bytes:
+    return b"data: " + encode(event) + b"\n\n"
 
 
-def test_of_two_choices_one_may_have_ended():
-    going = {"index": 0, "delta": {"content": "a"}, "finish_reason": None}
-    ended = {"index": 1, "delta": {"content": "b"}, "finish_reason": "stop"}
-    assert ChatReader().is_dull(block(chunk(going, going, model="m" * 40)))
-    assert not ChatReader().is_dull(block(chunk(going, ended, model="m" * 40)))
+@pytest.mark.parametrize("other", OTHERS)
+def test_events_that_say_more_than_a_piece_are_never_known_again(other):
+    reader, sighting = ChatReader(), Sighting()
+    reader.learn(block(other))
+    assert reader.take(block(other), sighting) is None
+    plain = block(chunk({"index": 0, "delta": {"content": "a"}}))
+    reader.learn(plain)
+    assert reader.take(plain, sighting) is False
+    assert reader.take(block(other), sighting) is None
+    assert reader.take(b"data: [DONE]\n\n", sighting) is None
+    assert sighting.answer(200).said_bytes == 1

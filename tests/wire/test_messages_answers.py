@@ -79,7 +79,3 @@ def test_errors():
 def test_malformed_answers_raise_what_the_observer_expects(value):
     with pytest.raises(UNREADABLE):
         body(value)
-
-
-def test_no_event_is_skipped():
-    assert not MessagesReader().is_dull(b"data: {}")

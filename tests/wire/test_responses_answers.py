@@ -117,5 +117,16 @@ def test_malformed_answers_raise_what_the_observer_expects(value):
         body(value)
 
 
-def test_no_event_is_skipped():
-    assert not ResponsesReader().is_dull(b"data: {}")
+@pytest.mark.parametrize(
+    ("event", "is_plain"),
+    [
+        (b'data: {"delta":"a","type":"response.output_text.delta"}\n\n', True),
+        (b'data: {"delta": "a", "type": "response.reasoning_text.delta"}\n\n', True),
+        (b'data: {"delta":"a","type":"response.output_text.done"}\n\n', False),
+        (b'data: {"item":{"type":"response.output_text.delta"}}\n\n', False),
+        (b'data: {"type":"response.completed"}\n\ndata: {"type":"response.output_text.delta"}\n\n', False),
+        (b'data: {"delta":"{","type":"response.function_call_arguments.delta"}\n\n', False),
+    ],
+)
+def test_pieces_of_text_are_passed_over(event, is_plain):
+    assert ResponsesReader().take(event, Sighting()) is (False if is_plain else None)

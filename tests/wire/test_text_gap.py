@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from gateway.domain.request import Protocol, Work
 from gateway.wire.hashing import text_hash
 from gateway.wire.observer import observe
-from gateway.wire.text_gap import TextGap, find_gap
+from gateway.wire.said import Kind, Said
+from gateway.wire.text_gap import Piece, Pieces, TextGap
+from tests.wire.shapes import encode
 
 BEFORE, AFTER = b'data: {"choices":[{"index":0,"delta":{"content":"', b'"},"finish_reason":null}]}\n\n'
 
@@ -52,10 +54,51 @@ def test_another_event_is_not_taken_for_text(other):
         assert GAP.text_of(events) is None
 
 
-def test_the_gap_is_found_in_the_last_of_several_events():
-    gap = find_gap(b'data: {"x":1}\n\n' + event("a"), b'"content":"')
-    assert gap is not None and gap.with_text("b") == event("b")
-    assert find_gap(b'data: {"x":1}\n\n', b'"content":"') is None
+def says(data: bytes) -> Piece | None:
+    content = json.loads(data)["content"]
+    return Piece(Kind.TEXT, None, content) if isinstance(content, str) else None
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n"])
+@pytest.mark.parametrize("text", ["", "a", 'say "hi"', "naïve\n"])
+@pytest.mark.parametrize("blank", [b"", b" "])
+def test_a_gap_is_learned_from_an_event_of_one_piece(end, text, blank):
+    pieces = Pieces(says)
+    event = b'data: {"id":7,"content":%s%s}' % (blank, json.dumps(text).encode())
+    pieces.learn(event + end)
+    assert pieces.gap is not None
+    assert pieces.gap.text_of(event + end) == text
+    assert pieces.gap.text_of(event.replace(b"7", b"8") + end) is None
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'data: {"content":null}\n\n',
+        b'data: {"content":"a"}',
+        b'data: {"content":"a"\n\n',
+        b'data: {"x":{"content":"a"},"content":"b"}\n\n',
+        b'data: {"content":"a","content":"b"}\n\n',
+        b"data: [DONE]\n\n",
+    ],
+)
+def test_no_gap_is_learned_where_another_text_would_say_the_same(event):
+    pieces = Pieces(says)
+    pieces.learn(event)
+    assert pieces.gap is None
+
+
+def test_tries_are_bounded():
+    seen = []
+
+    def count(data: bytes) -> Piece | None:
+        seen.append(data)
+        return Piece(Kind.TEXT, None, "never the same")
+
+    pieces = Pieces(count)
+    for _ in range(1000):
+        pieces.learn(b'data: {"content":"a"}\n\n')
+    assert len(seen) < 100
 
 
 _contents = st.lists(st.text(max_size=8), min_size=1, max_size=30)
@@ -86,3 +129,104 @@ def test_what_was_said_is_the_same_however_it_is_read(contents, cuts, ascii_only
         for at in range(0, len(blocks), size):
             observer.feed(b"".join(blocks[at : at + size]))
         assert observer.answer(200).utterance.text == text_hash(said_text)
+
+
+def _chat(delta: dict[str, Any], index: int = 0, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"index": index, "delta": delta, "finish_reason": None}], **more}
+
+
+def _block(index: int, kind: str, field: str) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": {"type": f"{kind}_delta", field: "?"}}
+
+
+def _calls(*numbers: int) -> list[dict[str, Any]]:
+    return [{"index": at, "id": f"call_{at}", "function": {"name": "f", "arguments": ""}} for at in numbers]
+
+
+_PLACES = {
+    Protocol.CHAT: [
+        _chat({"content": "?"}),
+        _chat({"reasoning": "?"}),
+        _chat({"tool_calls": [{"index": 0, "function": {"arguments": "?"}}]}),
+        _chat({"tool_calls": [{"index": 1, "function": {"arguments": "?"}}]}),
+        _chat({"content": "?"}, 1),
+        _chat({"content": "?"}, usage={"completion_tokens": 3}),
+    ],
+    Protocol.MESSAGES: [
+        _block(0, "text", "text"),
+        _block(1, "thinking", "thinking"),
+        _block(2, "input_json", "partial_json"),
+        _block(3, "input_json", "partial_json"),
+    ],
+    Protocol.RESPONSES: [
+        {"content_index": 0, "delta": "?", "sequence_number": 3, "type": "response.output_text.delta"},
+        {"output_index": 1, "delta": "?", "type": "response.function_call_arguments.delta"},
+        {"type": "response.function_call_arguments.delta", "output_index": 2, "delta": "?"},
+        {"type": "response.custom_tool_call_input.delta", "output_index": 3, "delta": "?"},
+    ],
+}
+"""Events of an answer that differ in a text."""
+_OPENINGS = {
+    Protocol.CHAT: [_chat({"tool_calls": _calls(0)}), _chat({"tool_calls": _calls(1)})],
+    Protocol.MESSAGES: [
+        {
+            "type": "content_block_start",
+            "index": at,
+            "content_block": {"type": "tool_use", "id": f"toolu_{at}", "name": "f", "input": {}},
+        }
+        for at in (2, 3)
+    ],
+    Protocol.RESPONSES: [
+        {
+            "type": "response.output_item.added",
+            "output_index": at,
+            "item": {"type": "function_call", "call_id": f"call_{at}", "name": "f"},
+        }
+        for at in (1, 2)
+    ],
+}
+_TEXTS = st.sampled_from(
+    ["", "a", " the", "{", "}", '"', "\\", "\n\n", "é", "😀", '{"x": 1}', "usage", "[DONE]"]
+)
+
+
+@given(
+    st.sampled_from(list(_PLACES)),
+    st.lists(st.tuples(st.integers(0, 5), _TEXTS), max_size=40),
+    st.sampled_from(["\n", "\r\n"]),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=300)
+def test_what_an_answer_says_does_not_depend_on_how_it_is_read(protocol, said, end, is_spaced, keeps):
+    """Event by event, which lets events be known again, and in pieces of bytes, which does not."""
+    separators = (", ", ": ") if is_spaced else (",", ":")
+    events = [json.dumps(each, separators=separators) for each in _OPENINGS[protocol]]
+    for place, text in said:
+        places = _PLACES[protocol]
+        event = json.dumps(places[place % len(places)], separators=separators, ensure_ascii=False)
+        events.append(event.replace('"?"', json.dumps(text, ensure_ascii=len(text) % 2 == 0)))
+    blocks = [f"data: {each}{end}{end}".encode() for each in events]
+
+    def seen(chunks: list[bytes]) -> tuple[Any, ...]:
+        kept = Said() if keeps else None
+        observer = observe(protocol, Work.GENERATE, "text/event-stream", None, said=kept)
+        for each in chunks:
+            observer.feed(each)
+        answer = observer.answer(200)
+        parts = [(part.kind, part.data, part.id) for part in kept.parts] if kept is not None else []
+        arguments = [observer.arguments_of(at) for at in range(len(observer.closed_calls))]
+        return answer.utterance.text, answer.said_bytes, observer.closed_calls, arguments, parts
+
+    stream = b"".join(blocks)
+    assert seen(blocks) == seen([stream[at : at + 7] for at in range(0, len(stream), 7)])
+
+
+def test_an_event_that_is_known_tells_whether_a_call_is_complete():
+    observer = observe(Protocol.CHAT, Work.GENERATE, "text/event-stream", None)
+    opening, place = _OPENINGS[Protocol.CHAT][0], _PLACES[Protocol.CHAT][2]
+    observer.feed(b"data: %s\n\n" % encode(opening))
+    pieces = ('{"x": ', '"a', "b", '"', "}", " ")
+    news = [observer.feed(b"data: %s\n\n" % encode(place).replace(b'"?"', encode(each))) for each in pieces]
+    assert news[2:] == [False, False, True, False]
+    assert observer.arguments_of(0) == b'{"x": "ab"} '
