@@ -88,7 +88,7 @@ class _Turns:
         for _, client, pipe in self._agents:
             client.connection_made(cast(asyncio.Transport, pipe))
 
-    async def connect(self) -> UpstreamConnection:
+    async def connect(self, *_: object) -> UpstreamConnection:
         connection, pipe = UpstreamConnection(), _Pipe()
         connection.connection_made(cast(asyncio.Transport, pipe))
         self._replicas.append((connection, pipe))

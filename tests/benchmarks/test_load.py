@@ -163,7 +163,7 @@ async def test_a_paced_upstream_gives_all_streams_an_event_in_each_step():
 
 
 async def measured(port: int, check, *, stream: bool = False) -> Outcome:
-    return await drive(port, agents(3, turns=2, stream=stream), check, warm_up_s=0.0, seconds=0.1)
+    return await drive(port, agents(3, turns=2, stream=stream), check, warm_up_s=0.0, seconds=0.3)
 
 
 async def test_the_load_counts_whole_answers(port):
