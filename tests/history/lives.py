@@ -1,5 +1,7 @@
 """Turns as the stream tells them, for a store to keep."""
 
+from typing import Any
+
 from gateway.domain import records as rec
 from gateway.domain.decision import Edge, PlacementReason, RefusalReason, SessionSource
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
@@ -34,7 +36,7 @@ def arrival(
 
 
 def sent(turn: str, session: str, at_s: float, *, replica: ReplicaId = A) -> list[rec.Record]:
-    ids = {"turn": RequestId(turn), "session": SessionId(session), "replica": replica}
+    ids: dict[str, Any] = {"turn": RequestId(turn), "session": SessionId(session), "replica": replica}
     return [
         rec.Routed(at_s=at_s, reason=PlacementReason.LEAST_LOADED, waited_ms=20.0, **ids),
         rec.GpuSubmit(at_s=at_s, prompt_bytes=4000, attempt=1, expected=EXPECTED, **ids),
@@ -50,7 +52,7 @@ def ended(
     outcome: str = "finished",
     ms: float = 1000.0,
 ) -> list[rec.Record]:
-    ids = {"turn": RequestId(turn), "session": SessionId(session), "replica": replica}
+    ids: dict[str, Any] = {"turn": RequestId(turn), "session": SessionId(session), "replica": replica}
     return [
         rec.GpuFirstToken(at_s=at_s - 0.5, launch_delay_ms=ms / 2, **ids),
         rec.GpuEnd(
