@@ -8,6 +8,7 @@ import resource
 import secrets
 import sys
 from contextlib import redirect_stdout
+from functools import partial
 from typing import Any, Final, TextIO, cast
 
 import uvloop
@@ -21,9 +22,11 @@ from gateway.dashboard.terminal import LineFormatter, Printable
 from gateway.domain.printable import printable
 from gateway.evaluation.cli import add_eval
 from gateway.evaluation.workflow_cli import add_graph
-from gateway.server.app import Gateway, check_references
+from gateway.server.app import Gateway
 from gateway.server.clock import SteadyClock
 from gateway.server.memory import set_up_memory
+from gateway.server.references import check_references
+from gateway.server.settings import Read, set_log_level
 from gateway.server.tenants import hash_key
 from gateway.server.workers.gateways import add_control
 from gateway.server.workers.seat import Seat
@@ -118,7 +121,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _load(arguments: argparse.Namespace) -> Config:
+def _load(arguments: argparse.Namespace, text: str | None = None) -> Config:
+    """`text`: in place of the file's."""
     flags: dict[str, Any] = {}
     if arguments.backend:
         flags["pools"] = [{"replicas": [{"url": url} for url in arguments.backend]}]
@@ -129,25 +133,24 @@ def _load(arguments: argparse.Namespace) -> Config:
         flags["server.allow_public_without_keys"] = True
     if (workers := getattr(arguments, "workers", None)) is not None:
         flags["server.workers"] = int(workers) if workers.isdecimal() else workers
-    return load_config(arguments.config_flag or arguments.config, os.environ, flags)
+    return load_config(arguments.config_flag or arguments.config, os.environ, flags, text=text)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
     if arguments.worker is not None:
         seat, config = Seat.take(arguments.worker)
-        return _run_gateway(config, seat)
+        return _run_gateway(config, seat, None)
     config = _load(arguments)
+    has_file = arguments.config_flag is not None or arguments.config is not None
     wanted = worker_count(config.server.workers, cores=_usable_cores())
+    read = partial(_load, arguments)
     if wanted == 1:
-        return _run_gateway(config, None)
-
-    def load_checked() -> Config:
-        config = _load(arguments)
-        check_references(config, os.environ)
-        return config
+        return _run_gateway(config, None, read if has_file else None)
+    set_log_level(config.server.log_level)
 
     async def run() -> int:
-        return await Supervisor(load_checked(), load_checked, wanted=wanted).run()
+        check_references(config, os.environ)
+        return await Supervisor(config, read, os.environ, wanted=wanted).run()
 
     return uvloop.run(run())
 
@@ -158,7 +161,9 @@ def _usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _run_gateway(config: Config, seat: Seat | None) -> int:
+def _run_gateway(config: Config, seat: Seat | None, read: Read | None) -> int:
+    """`read`: None if there is no file to read again."""
+    set_log_level(config.server.log_level)
     _allow_open_files(2 * config.server.limits.max_connections + 1024)
 
     secret, is_its_own = _joined(config)
@@ -168,7 +173,7 @@ def _run_gateway(config: Config, seat: Seat | None) -> int:
     async def run() -> None:
         try:
             gateway = Gateway(
-                config, os.environ, seat=seat, fleet_secret=secret, is_secret_its_own=is_its_own
+                config, os.environ, seat=seat, read=read, fleet_secret=secret, is_secret_its_own=is_its_own
             )
         except ValueError as error:
             raise ConfigError(str(error)) from error  # what the settings name is not there, or is none

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from gateway.core.live_settings import LiveSettings
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.host import HostSignals
@@ -224,6 +225,12 @@ class HashesSeeded(msgspec.Struct, frozen=True, tag=True):
     seed: int
 
 
+class SettingsChanged(msgspec.Struct, frozen=True, tag=True):
+    """An operator has changed what may be changed while it runs. Replicas come and go by their own events."""
+
+    settings: LiveSettings
+
+
 class DrainStarted(msgspec.Struct, frozen=True, tag=True):
     """No new request is taken from now on; what runs or waits is finished."""
 
@@ -260,6 +267,7 @@ Event = (
     | SessionAdopted
     | SpendRemembered
     | HashesSeeded
+    | SettingsChanged
     | DrainStarted
     | TimerFired
 )

@@ -35,13 +35,18 @@ class Tenants:
     def __init__(self, configs: tuple[TenantConfig, ...], *, salt: bytes | None = None) -> None:
         """Without any tenant configured, everybody may, each client address as a tenant of its own;
         of IPv6 each /64. `salt`: gateways that share it give them the same names."""
-        self._by_hash: dict[str, Tenant] = {}
+        self.follow(configs)
+        self._anonymous: dict[str, Tenant] = {}
+        self._salt = salt or secrets.token_bytes(16)
+
+    def follow(self, configs: tuple[TenantConfig, ...]) -> None:
+        """These are let in from now on. Whoever is known by connection must be asked for anew."""
+        by_hash: dict[str, Tenant] = {}
         for config in configs:
             controls, moves_kv = "engine-control" in config.trust, "kv-transfer" in config.trust
             tenant = Tenant(TenantId(config.name), controls, config.is_believed, moves_kv)
-            self._by_hash.update(dict.fromkeys(config.key_hashes, tenant))
-        self._anonymous: dict[str, Tenant] = {}
-        self._salt = salt or secrets.token_bytes(16)
+            by_hash.update(dict.fromkeys(config.key_hashes, tenant))
+        self._by_hash = by_hash
 
     def salt_with(self, salt: bytes) -> None:
         """Names clients without keys by this one from now on."""
