@@ -99,6 +99,13 @@ def changes(before: Config, after: Config, *, has_workers: bool) -> tuple[Change
     return tuple(found)
 
 
+def moved_between_pools(before: Config, after: Config) -> str | None:
+    """The name of a replica that would change its pool, which none can do while it may be running turns."""
+    pool_of = {name: pool.name for pool in before.pools for name in pool.names()}
+    names = ((name, pool.name) for pool in after.pools for name in pool.names())
+    return next((name for name, pool in names if pool_of.get(name, pool) != pool), None)
+
+
 def _needs_restart(path: str, was: _Leaf | None, now: _Leaf | None, *, has_workers: bool) -> bool:
     if has_workers:
         return path in HELD_BY_PARENT

@@ -210,7 +210,8 @@ class Coordinator:
             case ev.AttemptFailed():
                 self._attempt_failed(event, now=now)
             case (
-                ev.ReplicaCameUp()
+                ev.ReplicaJoined()
+                | ev.ReplicaCameUp()
                 | ev.ReplicaWentDown()
                 | ev.ReplicaDrained()
                 | ev.ReplicaLeft()

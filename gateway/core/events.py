@@ -6,7 +6,7 @@ from gateway.core.live_settings import LiveSettings
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.host import HostSignals
-from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.lessons import Owned
 from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
 from gateway.domain.shares import Share
@@ -125,6 +125,13 @@ class ReplicaCameUp(msgspec.Struct, frozen=True, tag=True):
     """A replica is healthy; also sent again when its facts changed."""
 
     facts: ReplicaFacts
+
+
+class ReplicaJoined(msgspec.Struct, frozen=True, tag=True):
+    """The settings name a replica that they did not name before; whether it is there is not known yet."""
+
+    replica: ReplicaId
+    pool: PoolId
 
 
 class ReplicaWentDown(msgspec.Struct, frozen=True, tag=True):
@@ -253,7 +260,15 @@ RequestEvent = (
     | ClientLeft
     | PrefillLegEnded
 )
-FleetEvent = ReplicaCameUp | ReplicaWentDown | ReplicaDrained | ReplicaLeft | ResidencyTold | SharesReceived
+FleetEvent = (
+    ReplicaJoined
+    | ReplicaCameUp
+    | ReplicaWentDown
+    | ReplicaDrained
+    | ReplicaLeft
+    | ResidencyTold
+    | SharesReceived
+)
 Event = (
     RequestEvent
     | FleetEvent

@@ -113,6 +113,14 @@ class Fleet:
             self._look_at_models(facts.pool)
         return not was_up
 
+    def joined(self, replica: ReplicaId, pool: PoolId) -> None:
+        """It is a member, and not known to be up: turns may wait for it as for one that went down."""
+        state = self._replicas.get(replica)
+        if state is None:
+            self._replicas[replica] = ReplicaState(facts=ReplicaFacts(id=replica, pool=pool), is_up=False)
+        else:
+            state.is_leaving = False
+
     def went_down(self, replica: ReplicaId, *, now: float) -> bool:
         """Whether this is news: the replica was up."""
         state = self._replicas.get(replica)

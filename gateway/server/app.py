@@ -163,6 +163,7 @@ class Gateway:
             now=self._now,
         )
         self._state_file = self._open_state_file()
+        self._watchers: dict[ReplicaId, tuple[asyncio.Task[None], ...]] = {}
         self._is_retiring = self._is_handing_over = False
         self._hurry = asyncio.Event()
         """Set by a signal that ends the lame-duck phase."""
@@ -476,10 +477,14 @@ class Gateway:
         await self.drain()
 
     def _replica_joined(self, replica: Replica) -> None:
-        self._tasks.supervise("health checks", partial(self._health.watch, replica), of=replica.id)
-        self._tasks.supervise("engine watch", partial(self._engines.watch, replica), of=replica.id)
+        self._watchers[replica.id] = (
+            self._tasks.supervise("health checks", partial(self._health.watch, replica), of=replica.id),
+            self._tasks.supervise("engine watch", partial(self._engines.watch, replica), of=replica.id),
+        )
 
     def _replica_left(self, replica: ReplicaId) -> None:
+        for watcher in self._watchers.pop(replica):
+            watcher.cancel()
         self._health.left(replica)
         self._engines.went_down(replica)
         self.observation.replica_went_down(replica)

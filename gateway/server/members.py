@@ -93,6 +93,7 @@ class Members:
         for member in changes.left:
             self._leave(member, "the settings do not name it any more")
         for member in changes.joined:
+            self._send(ev.ReplicaJoined(member.name, member.pool))
             self._join(member)
         for replica in self.replicas.values():
             replica.follow(config.upstream, api_key=self._key_of(replica.id, replica.pool))

@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 from gateway.config import Config
-from gateway.config.changes import Change, changes
+from gateway.config.changes import Change, changes, moved_between_pools
 from gateway.config.load import ConfigError
 from gateway.server.references import References, read_references
 
@@ -64,6 +64,8 @@ class Settings:
             config, references = await asyncio.to_thread(self._read_all)
             changed = self.diff(config)
             refuse_restarts(changed)
+            if (name := moved_between_pools(self._config, config)) is not None:
+                raise ConfigError(f"pools.replicas: {name} changes its pool: give it another name there")
             try:
                 self._follow(config, references)
             except Exception as error:

@@ -119,11 +119,10 @@ class HealthChecks:
                 wake.clear()
 
     def left(self, replica: ReplicaId) -> None:
-        """It is no member any more; who comes under its name is somebody else."""
+        """It is no member any more, nor watched; who comes under its name is somebody else."""
         for known in (self._facts, self._models, self._failures):
             known.pop(replica, None)
-        if (wake := self._wake.pop(replica, None)) is not None:
-            wake.set()
+        self._wake.pop(replica, None)
 
     async def _check(self, replica: Replica) -> None:
         try:
