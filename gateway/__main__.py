@@ -18,6 +18,7 @@ from gateway.config import Config
 from gateway.config.load import ConfigError, load_config
 from gateway.config.server import worker_count
 from gateway.dashboard.cli import add_look
+from gateway.dashboard.settings_cli import add_settings_commands
 from gateway.dashboard.terminal import LineFormatter, Printable
 from gateway.domain.printable import printable
 from gateway.evaluation.cli import add_eval
@@ -86,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     add_simulate(commands)
     add_replay(commands)
     add_look(commands)
+    add_settings_commands(commands)
     add_control(commands)
     add_play(commands)
     add_probe(commands)

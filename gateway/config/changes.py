@@ -51,10 +51,6 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     after: str | None
     needs_restart: bool
 
-    def __str__(self) -> str:
-        what = f"{self.before or 'not there'} → {self.after or 'not there'}"
-        return f"{self.key}: {what}" + (" (needs a restart)" if self.needs_restart else "")
-
 
 class _Leaf(NamedTuple):
     path: str

@@ -62,17 +62,22 @@ def add_look(commands: Any) -> None:
     )
     explain.set_defaults(command=_explain)
     for parser in (sessions, explain):
-        parser.add_argument("--control", metavar="URL", default=_CONTROL, help=f"default {_CONTROL}")
-        parser.add_argument(
-            "--key-env", metavar="VARIABLE", help="the environment variable that holds the control key"
-        )
-        parser.add_argument("--json", action="store_true", help="as JSON")
+        add_control_options(parser)
+
+
+def add_control_options(parser: argparse.ArgumentParser) -> None:
+    """Of commands that `ask` a running gateway."""
+    parser.add_argument("--control", metavar="URL", default=_CONTROL, help=f"default {_CONTROL}")
+    parser.add_argument(
+        "--key-env", metavar="VARIABLE", help="the environment variable that holds the control key"
+    )
+    parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 def _sessions(arguments: argparse.Namespace) -> int:
     if arguments.act is not None:
         return _act(arguments)
-    now = _ask(arguments, "/turnpike/snapshot")
+    now = ask(arguments, "/turnpike/snapshot")
     shown = [each for each in now["sessions"] if arguments.state in (None, each["state"])][: arguments.limit]
     if arguments.json:
         print(json.dumps(shown))
@@ -96,7 +101,7 @@ def _act(arguments: argparse.Namespace) -> int:
         in_flight = "finish" if arguments.let_finish else "cancel"
         body = {"for_s": arguments.for_s, "in_flight": in_flight}
     session = urllib.parse.quote(arguments.session, safe="")
-    told = _ask(arguments, f"/turnpike/sessions/{session}/{arguments.act}", body)
+    told = ask(arguments, f"/turnpike/sessions/{session}/{arguments.act}", body)
     if arguments.json:
         print(json.dumps(told))
     elif arguments.act == "stop":
@@ -129,7 +134,7 @@ def _explain(arguments: argparse.Namespace) -> int:
             raise ValueError(f"{arguments.stream}: nothing is in there of {request}")
         told = json.loads(msgspec.json.encode(found))
     else:
-        told = _ask(arguments, f"/turnpike/turns/{request}")
+        told = ask(arguments, f"/turnpike/turns/{request}")
     if arguments.json:
         print(json.dumps(told))
     else:
@@ -207,8 +212,15 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"became   {became['outcome']} after {became['duration_ms']:.0f} ms{tokens}"
 
 
-def _ask(arguments: argparse.Namespace, path: str, body: Mapping[str, Any] | None = None) -> Any:
-    """`body`: of what is to be done; None where something is only looked at."""
+def ask(
+    arguments: argparse.Namespace,
+    path: str,
+    body: bytes | Mapping[str, Any] | None = None,
+    *,
+    timeout_s: float = _TIMEOUT_S,
+) -> Any:
+    """What a running gateway answers; `body`, as it is or to be JSON: it is a POST. Raises ConfigError, OSError
+    or ValueError, with what the gateway says against it."""
     if not arguments.control.startswith(("http://", "https://")):
         raise ConfigError(f"--control: {arguments.control} is no URL")
     headers = {}
@@ -217,10 +229,11 @@ def _ask(arguments: argparse.Namespace, path: str, body: Mapping[str, Any] | Non
         if not key:
             raise ConfigError(f"--key-env: the environment variable {arguments.key_env} is not set, or empty")
         headers["Authorization"] = f"Bearer {key}"
-    data = json.dumps(body).encode() if body is not None else None
-    request = urllib.request.Request(arguments.control.rstrip("/") + path, data, headers)  # noqa: S310
+    data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    url = arguments.control.rstrip("/") + path
+    request = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
             return json.load(answer)
     except urllib.error.HTTPError as error:
         try:

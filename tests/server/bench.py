@@ -360,7 +360,7 @@ class Bench:
         )
 
     def _read(self, text: str | None) -> Config:
-        """`settings` are the file of this gateway: what they are changed to counts when they are read again."""
+        """`settings` are this gateway's file: what they are changed to counts when they are read again."""
         return load_config(None, {}, {} if text is not None else self.settings, text=text)
 
     async def _open_pool(

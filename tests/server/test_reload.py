@@ -240,7 +240,8 @@ async def test_a_failure_of_ours_is_undone_whole(start, monkeypatch, failing):
 
 async def test_the_difference_is_shown_and_nothing_changes(start):
     bench = await start()
-    text = f'[server]\nreceipts = false\nworkers = 3\n[[pools]]\nreplicas = [{{ url = "{bench.backend.url}" }}]\n'
+    pool = f'[[pools]]\nreplicas = [{{ url = "{bench.backend.url}" }}]\n'
+    text = f"[server]\nreceipts = false\nworkers = 3\n{pool}"
     told = await bench.control(ask_control(DIFF, text.encode()))
     found = {each["key"]: each for each in told.json()["changes"]}
     assert found["server.receipts"] == {
