@@ -37,7 +37,9 @@ from gateway.shared_state.protocol import StoreUnavailable
 from gateway.simulator.cli import add_simulate
 from gateway.simulator.live.cli import add_play
 from gateway.simulator.replay import add_replay
+from gateway.upstream.doctor import add_doctor
 from gateway.upstream.host_probe import add_probe
+from gateway.upstream.starter import add_init
 from gateway.wire.hashing import seed_hashes
 from gateway.workload.cli import add_workload
 
@@ -70,12 +72,20 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--workers", metavar="N", help="processes that serve: a number, or auto for one a core (default 1)"
     )
+    serve.add_argument(
+        "--sidecar",
+        action="store_true",
+        help=f"for the engine beside it: {_BESIDE}, with the key in {_BESIDE_KEY} if that is set",
+    )
     serve.add_argument("--worker", help=argparse.SUPPRESS)  # what a worker's parent tells it
     serve.set_defaults(command=_serve)
 
     check = commands.add_parser("check-config", help="read the settings, and say what is wrong with them")
     _add_settings(check)
     check.set_defaults(command=_check_config)
+
+    add_init(commands)
+    add_doctor(commands)
 
     hashing = commands.add_parser("hash-key", help="print the hash of an API key, for key_hashes")
     hashing.add_argument("--generate", action="store_true", help="make a new key, and print it too")
@@ -94,6 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_BESIDE: Final = "http://127.0.0.1:8000"
+_BESIDE_KEY: Final = "VLLM_API_KEY"
+"""Where vLLM itself looks for the key that it is to ask for."""
 _FLAGS: Final = (
     ("listen", "server.listen"),
     ("control", "server.control"),
@@ -128,9 +141,12 @@ def _load(arguments: argparse.Namespace, text: str | None = None) -> Config:
     flags: dict[str, Any] = {}
     if arguments.backend:
         flags["pools"] = [{"replicas": [{"url": url} for url in arguments.backend]}]
-    for flag, key in _FLAGS:
+    elif getattr(arguments, "sidecar", False):
+        key = {"api_key_env": _BESIDE_KEY} if os.environ.get(_BESIDE_KEY) else {}
+        flags["pools"] = [{"replicas": [{"url": _BESIDE, **key}]}]
+    for flag, setting in _FLAGS:
         if getattr(arguments, flag) is not None:
-            flags[key] = getattr(arguments, flag)
+            flags[setting] = getattr(arguments, flag)
     if arguments.allow_public_without_keys:
         flags["server.allow_public_without_keys"] = True
     if (workers := getattr(arguments, "workers", None)) is not None:

@@ -14,6 +14,7 @@ from gateway.server.forwarded import TrustedProxies
 from gateway.server.mcp_servers import open_servers
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.replica import Address
+from gateway.upstream.tls import upstream_tls
 
 
 class References(NamedTuple):
@@ -47,7 +48,7 @@ def read_references(config: Config, environ: Mapping[str, str]) -> References:
         replica_keys,
         tiers,
         pool_keys,
-        _upstream_tls(config),
+        upstream_tls(config),
         _server_tls(server.tls_certificate, server.tls_key),
         live_settings(config),
     )
@@ -67,13 +68,6 @@ def _check_feeds() -> None:
         raise ConfigError(
             "pools.replicas.kv_events: needs ZeroMQ: pip install turnpike-gateway[kv-events]"
         ) from None
-
-
-def _upstream_tls(config: Config) -> ssl.SSLContext | None:
-    is_needed = any(r.url.startswith("https://") for pool in config.pools for r in pool.replicas)
-    is_needed = is_needed or any(pool.discovery is not None for pool in config.pools)
-    is_needed = is_needed or any(each.url.startswith("https://") for each in config.mcp)
-    return ssl.create_default_context(cafile=config.upstream.ca_file) if is_needed else None
 
 
 def _server_tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
