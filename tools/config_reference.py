@@ -77,6 +77,8 @@ def _struct_in(annotation: Any) -> tuple[type[msgspec.Struct] | None, bool]:
         return _struct_in(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) is tuple:
         return _struct_in(typing.get_args(annotation)[0])[0], True
+    if type(None) in typing.get_args(annotation):
+        return _struct_in(typing.get_args(annotation)[0])
     is_struct = isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
     return (annotation if is_struct else None), False
 

@@ -27,6 +27,7 @@ from gateway.server.forwarded import TrustedProxies
 from gateway.server.handlers import Handlers
 from gateway.server.hint_sender import HintSender
 from gateway.server.hosts import Hosts
+from gateway.server.jwt_tokens import JwtTokens
 from gateway.server.kv_fetches import PrefixPulls
 from gateway.server.listener import Listener
 from gateway.server.listening import listening_sockets
@@ -144,7 +145,8 @@ class Gateway:
             on_holdings=self.observation.engine_holds,
             is_looked_at=lambda: self.observation.views.is_looked_at,
         )
-        self._tenants = tenants = Tenants(config.tenants, salt=fleet_secret)
+        tokens = JwtTokens(config.jwt, references.jwt_keys, clock=self._clock) if config.jwt else None
+        self._tenants = tenants = Tenants(config.tenants, salt=fleet_secret, tokens=tokens)
         self._peers = self.observation.peers = self._open_peers(
             environ, fleet_secret, is_its_own=is_secret_its_own
         )
@@ -307,6 +309,9 @@ class Gateway:
         else:
             await web.UnixSite(self._control, self._seat.control_path).start()
             self._tasks.spawn(self._follow(self._seat))
+        if (tokens := self._tenants.tokens) is not None and tokens.is_kept_by_url:
+            await tokens.fetch()
+            self._tasks.supervise("keys of tokens", tokens.keep_keys)
         self._start_loops()
         if self._peers is not None:
             self._tasks.supervise("peers", self._peers.watch)
@@ -419,9 +424,11 @@ class Gateway:
         self.driver.send(ev.SettingsChanged(references.brain))
         self._tenants.follow(config.tenants)
         self.listener.follow(server.limits, references.server_tls)
-        self.listener.forget_visitors()
+        if self._tenants.tokens is not None and references.jwt_keys is not None:
+            self._tenants.tokens.set_keys(references.jwt_keys)
         if self._peers is not None:
             self._peers.follow(config)
+        self._forget_visitors()
         self._handlers.follow(server)
         health.follow(
             config.upstream,
@@ -434,6 +441,11 @@ class Gateway:
             access.follow(server.control_key_hashes, server.control_read_key_hashes, hosts_of(server))
         set_log_level(server.log_level)
         self._config = config
+
+    def _forget_visitors(self) -> None:
+        self.listener.forget_visitors()
+        if self._peers is not None:
+            self._peers.listener.forget_visitors()
 
     def _on_hangup(self, settings: Settings) -> None:
         self._tasks.spawn(reload_on_signal(settings.reload, self.observation.audit.record))
@@ -514,6 +526,8 @@ class Gateway:
             if self._mcp is not None:
                 self._mcp.sweep(now)
             self._members.sweep(now=now)
+            if (tokens := self._tenants.tokens) is not None and tokens.must_ask_anew():
+                self._forget_visitors()
             if self._peers is not None:
                 self._peers.sweep(now=now)
 

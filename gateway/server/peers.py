@@ -163,7 +163,6 @@ class Peers:
         """Of the settings, what may change while it runs."""
         self.directory.with_quotas = _with_quotas(config)
         self.listener.follow(config.server.limits, None)
-        self.listener.forget_visitors()
 
     # --- who lives -------------------------------------------------------------------------------
 

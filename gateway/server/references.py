@@ -11,6 +11,7 @@ from gateway.config.load import ConfigError, read_api_key
 from gateway.core.live_settings import LiveSettings
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.server.forwarded import TrustedProxies
+from gateway.server.jwt_tokens import Keys, read_jwks_file
 from gateway.server.mcp_servers import open_servers
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.replica import Address
@@ -28,6 +29,8 @@ class References(NamedTuple):
     """None if nobody speaks https."""
     server_tls: ssl.SSLContext | None
     brain: LiveSettings
+    jwt_keys: Keys | None
+    """Of a file."""
 
 
 def read_references(config: Config, environ: Mapping[str, str]) -> References:
@@ -51,6 +54,7 @@ def read_references(config: Config, environ: Mapping[str, str]) -> References:
         upstream_tls(config),
         _server_tls(server.tls_certificate, server.tls_key),
         live_settings(config),
+        read_jwks_file(config.jwt) if config.jwt is not None else None,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.config import Config
+from gateway.config.jwt import JwtConfig
 from gateway.config.privacy import fields_of, holds_private_text
 from gateway.config.tenants import TenantConfig
 from gateway.config.upstream import KvEventsConfig, ReplicaConfig
@@ -137,7 +138,7 @@ def _shown(value: Any, numbers: Iterator[int]) -> Any:
     for field in fields_of(kind):
         if not holds_private_text(field.type):
             fields[field.name] = _shown(getattr(value, field.name), numbers)
-        elif field.required:
+        elif (kind, field.name) in _PLACEHOLDERS:
             fields[field.name] = _PLACEHOLDERS[kind, field.name](next(numbers))
     return kind(**fields)
 
@@ -145,6 +146,7 @@ def _shown(value: Any, numbers: Iterator[int]) -> Any:
 _PLACEHOLDERS: Final[dict[tuple[type[msgspec.Struct], str], Callable[[int], Any]]] = {
     (ReplicaConfig, "url"): lambda number: f"http://replica-{number}",
     (KvEventsConfig, "endpoint"): lambda number: f"tcp://replica-{number}:1",
+    **{(JwtConfig, name): lambda _: "not-recorded" for name in ("jwks", "issuer", "audience")},
     (TenantConfig, "key_hashes"): lambda number: (f"sha256:{number:064x}",),
 }
 """For what must be set, and differ."""
