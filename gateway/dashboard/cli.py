@@ -25,6 +25,7 @@ from gateway.domain.printable import printable
 from gateway.domain.records import Record
 
 _CONTROL: Final = "http://127.0.0.1:8081"
+_CONTROL_VARIABLE: Final = "TURNPIKE_CONTROL"
 _TIMEOUT_S: Final = 10.0
 _COLUMNS: Final = ("session", "state", "for", "class", "tenant", "replica", "turns", "cached", "source")
 
@@ -67,7 +68,12 @@ def add_look(commands: Any) -> None:
 
 def add_control_options(parser: argparse.ArgumentParser) -> None:
     """Of commands that `ask` a running gateway."""
-    parser.add_argument("--control", metavar="URL", default=_CONTROL, help=f"default {_CONTROL}")
+    parser.add_argument(
+        "--control",
+        metavar="URL",
+        default=os.environ.get(_CONTROL_VARIABLE, _CONTROL),
+        help=f"default {_CONTROL}, or what {_CONTROL_VARIABLE} says",
+    )
     parser.add_argument(
         "--key-env", metavar="VARIABLE", help="the environment variable that holds the control key"
     )

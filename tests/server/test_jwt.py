@@ -170,12 +170,17 @@ def tokens_of(now: list[float], **more) -> JwtTokens:
     return JwtTokens(config, read_jwks(jwks(r=RSA)), clock=lambda: now[0])
 
 
-def test_what_is_remembered_is_bounded_and_whoever_is_forgotten_is_asked_anew():
+def test_what_is_remembered_is_bounded_and_whoever_is_forgotten_is_asked_anew(monkeypatch):
     now = [time.time()]
     tokens = tokens_of(now, max_cached=2)
     verified = []
     real = tokens._verify
-    tokens._verify = lambda *arguments: verified.append(1) or real(*arguments)
+
+    def counted(*arguments):
+        verified.append(1)
+        return real(*arguments)
+
+    monkeypatch.setattr(tokens, "_verify", counted)
     some = [token(at=now[0], jti=str(number)) for number in range(3)]
     for each in some:
         assert tokens.tenant_of(each, {"team-a": 1}) == tokens.tenant_of(each, {"team-a": 1}) == "team-a"
