@@ -1,5 +1,6 @@
 """The guide's first session, as it is written: every command of the page, in its order."""
 
+import itertools
 import os
 import re
 import socket
@@ -63,14 +64,12 @@ def test_every_command_of_the_page(tmp_path: Path) -> None:
         packed.extractall(clone, filter="data")
     port, control = free_ports(2)
     with ScriptedEngine(script(), EngineOptions(served_model_names=("coder",))) as engine:
-        addresses = {":8000": engine.url.rpartition(":")[2], ":8080": str(port), ":8081": str(control)}
+        addresses = {":8000": f":{engine.port}", ":8080": f":{port}", ":8081": f":{control}"}
         lines = ["set -eo pipefail"]
         for number, block in enumerate(blocks()):
-            for written, real in addresses.items():
-                block = block.replace(f"127.0.0.1{written}", f"127.0.0.1:{real}")
-            if "turnpike serve" in block:
-                block = block.rstrip() + READY
-            lines.append(f'echo "== {number} $(date +%s.%N)"\n{block}')
+            here = re.sub(r"(?<=127\.0\.0\.1)(:\d+)", lambda found: addresses[found[1]], block)
+            command = here.rstrip() + READY if "turnpike serve" in here else here
+            lines.append(f'echo "== {number} $(date +%s.%N)"\n{command}')
         lines.append('echo "== end $(date +%s.%N)"')
         kept = {name: os.environ[name] for name in os.environ if not name.startswith(("PYTHON", "TURNPIKE_"))}
         environ = kept | {
@@ -108,7 +107,7 @@ def parts(output: str) -> tuple[list[str], list[float]]:
     """What each block printed, and how long it took, in seconds."""
     _, *pieces = re.split(r"^== (?:\d+|end) ([\d.]+)\n", output, flags=re.MULTILINE)
     times = [float(each) for each in pieces[::2]]
-    return pieces[1::2], [after - before for before, after in zip(times, times[1:], strict=False)]
+    return pieces[1::2], [after - before for before, after in itertools.pairwise(times)]
 
 
 def _read(path: Path) -> str:
