@@ -9,7 +9,7 @@ from gateway.upstream.examine import Seen
 
 _PLUGIN: Final = (
     "VLLM_PLUGINS=turnpike vllm serve MODEL --scheduler-cls turnpike_vllm.scheduler.TurnpikeScheduler "
-    "(after: pip install turnpike-vllm)"
+    "(with turnpike-vllm installed there: docs/guide/install.md)"
 )
 _PLUGIN_GAIN: Final = (
     "it keeps a session's KV cache while its tools run, and runs the turn first that should be first; it "
