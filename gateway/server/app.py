@@ -18,7 +18,7 @@ from gateway.core import events as ev
 from gateway.core.coordinator import Coordinator
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
-from gateway.domain.ids import ReplicaId
+from gateway.domain.ids import ReplicaId, TenantId
 from gateway.domain.session_ids import keyed_ids
 from gateway.server.clock import SteadyClock
 from gateway.server.door import Door
@@ -43,6 +43,7 @@ from gateway.server.prefill_legs import PrefillLegs
 from gateway.server.prefills import Prefills
 from gateway.server.reading import Reading
 from gateway.server.references import References, read_references
+from gateway.server.request_head import RequestHead
 from gateway.server.settings import (
     Read,
     Settings,
@@ -430,6 +431,7 @@ class Gateway:
             self._peers.follow(config)
         self._forget_visitors()
         self._handlers.follow(server)
+        self.websockets.follow(server)
         health.follow(
             config.upstream,
             has_several_pools=len(config.pools) > 1,
@@ -443,9 +445,15 @@ class Gateway:
         self._config = config
 
     def _forget_visitors(self) -> None:
+        """Whoever is known by a connection is asked for anew."""
         self.listener.forget_visitors()
         if self._peers is not None:
             self._peers.listener.forget_visitors()
+        self.websockets.ask_anew(self._whose)
+
+    def _whose(self, head: RequestHead) -> TenantId | None:
+        tenant = self._tenants.authenticate(head.headers, head.visitor.client)
+        return tenant.id if tenant is not None else None
 
     def _on_hangup(self, settings: Settings) -> None:
         self._tasks.spawn(reload_on_signal(settings.reload, self.observation.audit.record))

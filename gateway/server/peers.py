@@ -384,9 +384,9 @@ class Peers:
             task.cancel()
             raise
 
+
 def _with_quotas(config: Config) -> frozenset[TenantId]:
     return frozenset(TenantId(each.name) for each in config.tenants if each.quota.is_limited)
-
 
 
 class _Load:
