@@ -5,12 +5,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
-
 from benchmarks.results import page
 from benchmarks.results.__main__ import Bench, fill
 from benchmarks.results.figures import KEPT, bootstrapped, cells, ratio, strongest
 from benchmarks.results.scenario import Scenario, names
 from benchmarks.results.store import FOLDER, Run, Store
+
 from gateway.simulator.fleet import FleetSpec, ReplicaGroup
 
 FLEET = FleetSpec(replicas=(ReplicaGroup(profile="qwen3-coder-30b-a3b@h200"),))

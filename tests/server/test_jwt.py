@@ -93,7 +93,7 @@ async def test_nothing_else_is_let_in(start, path):
         "another key": token(OTHER_RSA, at=now),
         "an unknown key": token(kid="x", at=now),
         "the wrong key": token(kid="e", at=now),
-        "none": jwt.encode({"tenant": "team-a", "exp": int(now) + 60}, None, "none", {"kid": "r"}),
+        "none": jwt.encode({"tenant": "team-a", "exp": int(now) + 60}, "", "none", {"kid": "r"}),
         "hmac with the public key": _hmac(body, pem),
         "another algorithm": token(algorithm="RS512", at=now),
         "cut": right[:-8],
