@@ -225,7 +225,7 @@ def ask(
     *,
     timeout_s: float = _TIMEOUT_S,
 ) -> Any:
-    """What a running gateway answers; `body`, as it is or to be JSON: it is a POST. Raises ConfigError, OSError
+    """What a running gateway answers; `body`, as it is or as JSON: it is a POST. Raises ConfigError, OSError
     or ValueError, with what the gateway says against it."""
     if not arguments.control.startswith(("http://", "https://")):
         raise ConfigError(f"--control: {arguments.control} is no URL")

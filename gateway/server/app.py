@@ -15,7 +15,6 @@ from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.config.server import split_listen
 from gateway.core import events as ev
-from gateway.core.coordinator import Coordinator
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import ReplicaId, TenantId
