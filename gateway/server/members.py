@@ -25,7 +25,6 @@ from gateway.server.tasks import TaskGroup, check_each
 from gateway.upstream.discovery import Discovery
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.replica import Address, Replica
-from gateway.wire.kv_transfer import Tier
 
 _LOOK_PERIOD_S: Final = 1.0
 

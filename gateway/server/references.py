@@ -16,6 +16,7 @@ from gateway.server.mcp_servers import open_servers
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.replica import Address
 from gateway.upstream.tls import upstream_tls
+from gateway.wire.kv_transfer import Tier
 
 
 class References(NamedTuple):
