@@ -8,6 +8,7 @@ import resource
 import secrets
 import sys
 from contextlib import redirect_stdout
+from functools import partial
 from typing import Any, Final, TextIO, cast
 
 import uvloop
@@ -17,13 +18,16 @@ from gateway.config import Config
 from gateway.config.load import ConfigError, load_config
 from gateway.config.server import worker_count
 from gateway.dashboard.cli import add_look
+from gateway.dashboard.settings_cli import add_settings_commands
 from gateway.dashboard.terminal import LineFormatter, Printable
 from gateway.domain.printable import printable
 from gateway.evaluation.cli import add_eval
 from gateway.evaluation.workflow_cli import add_graph
-from gateway.server.app import Gateway, check_references
+from gateway.server.app import Gateway
 from gateway.server.clock import SteadyClock
 from gateway.server.memory import set_up_memory
+from gateway.server.references import check_references
+from gateway.server.settings import Read, set_log_level
 from gateway.server.tenants import hash_key
 from gateway.server.workers.gateways import add_control
 from gateway.server.workers.seat import Seat
@@ -33,7 +37,9 @@ from gateway.shared_state.protocol import StoreUnavailable
 from gateway.simulator.cli import add_simulate
 from gateway.simulator.live.cli import add_play
 from gateway.simulator.replay import add_replay
+from gateway.upstream.doctor import add_doctor
 from gateway.upstream.host_probe import add_probe
+from gateway.upstream.starter import add_init
 from gateway.wire.hashing import seed_hashes
 from gateway.workload.cli import add_workload
 
@@ -66,12 +72,20 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--workers", metavar="N", help="processes that serve: a number, or auto for one a core (default 1)"
     )
+    serve.add_argument(
+        "--sidecar",
+        action="store_true",
+        help=f"for the engine beside it: {_BESIDE}, with the key in {_BESIDE_KEY} if that is set",
+    )
     serve.add_argument("--worker", help=argparse.SUPPRESS)  # what a worker's parent tells it
     serve.set_defaults(command=_serve)
 
     check = commands.add_parser("check-config", help="read the settings, and say what is wrong with them")
     _add_settings(check)
     check.set_defaults(command=_check_config)
+
+    add_init(commands)
+    add_doctor(commands)
 
     hashing = commands.add_parser("hash-key", help="print the hash of an API key, for key_hashes")
     hashing.add_argument("--generate", action="store_true", help="make a new key, and print it too")
@@ -83,12 +97,16 @@ def _parser() -> argparse.ArgumentParser:
     add_simulate(commands)
     add_replay(commands)
     add_look(commands)
+    add_settings_commands(commands)
     add_control(commands)
     add_play(commands)
     add_probe(commands)
     return parser
 
 
+_BESIDE: Final = "http://127.0.0.1:8000"
+_BESIDE_KEY: Final = "VLLM_API_KEY"
+"""Where vLLM itself looks for the key that it is to ask for."""
 _FLAGS: Final = (
     ("listen", "server.listen"),
     ("control", "server.control"),
@@ -118,36 +136,39 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _load(arguments: argparse.Namespace) -> Config:
+def _load(arguments: argparse.Namespace, text: str | None = None) -> Config:
+    """`text`: in place of the file's."""
     flags: dict[str, Any] = {}
     if arguments.backend:
         flags["pools"] = [{"replicas": [{"url": url} for url in arguments.backend]}]
-    for flag, key in _FLAGS:
+    elif getattr(arguments, "sidecar", False):
+        key = {"api_key_env": _BESIDE_KEY} if os.environ.get(_BESIDE_KEY) else {}
+        flags["pools"] = [{"replicas": [{"url": _BESIDE, **key}]}]
+    for flag, setting in _FLAGS:
         if getattr(arguments, flag) is not None:
-            flags[key] = getattr(arguments, flag)
+            flags[setting] = getattr(arguments, flag)
     if arguments.allow_public_without_keys:
         flags["server.allow_public_without_keys"] = True
     if (workers := getattr(arguments, "workers", None)) is not None:
         flags["server.workers"] = int(workers) if workers.isdecimal() else workers
-    return load_config(arguments.config_flag or arguments.config, os.environ, flags)
+    return load_config(arguments.config_flag or arguments.config, os.environ, flags, text=text)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
     if arguments.worker is not None:
         seat, config = Seat.take(arguments.worker)
-        return _run_gateway(config, seat)
+        return _run_gateway(config, seat, None)
     config = _load(arguments)
+    has_file = arguments.config_flag is not None or arguments.config is not None
     wanted = worker_count(config.server.workers, cores=_usable_cores())
+    read = partial(_load, arguments)
     if wanted == 1:
-        return _run_gateway(config, None)
-
-    def load_checked() -> Config:
-        config = _load(arguments)
-        check_references(config, os.environ)
-        return config
+        return _run_gateway(config, None, read if has_file else None)
+    set_log_level(config.server.log_level)
 
     async def run() -> int:
-        return await Supervisor(load_checked(), load_checked, wanted=wanted).run()
+        check_references(config, os.environ)
+        return await Supervisor(config, read, os.environ, wanted=wanted).run()
 
     return uvloop.run(run())
 
@@ -158,7 +179,9 @@ def _usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _run_gateway(config: Config, seat: Seat | None) -> int:
+def _run_gateway(config: Config, seat: Seat | None, read: Read | None) -> int:
+    """`read`: None if there is no file to read again."""
+    set_log_level(config.server.log_level)
     _allow_open_files(2 * config.server.limits.max_connections + 1024)
 
     secret, is_its_own = _joined(config)
@@ -168,7 +191,7 @@ def _run_gateway(config: Config, seat: Seat | None) -> int:
     async def run() -> None:
         try:
             gateway = Gateway(
-                config, os.environ, seat=seat, fleet_secret=secret, is_secret_its_own=is_its_own
+                config, os.environ, seat=seat, read=read, fleet_secret=secret, is_secret_its_own=is_its_own
             )
         except ValueError as error:
             raise ConfigError(str(error)) from error  # what the settings name is not there, or is none

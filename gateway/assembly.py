@@ -12,7 +12,9 @@ from gateway.config.profiles import load_profile
 from gateway.core.coordinator import Coordinator
 from gateway.core.fleet import Fleet, PoolFacts
 from gateway.core.forecasts import Forecasts
+from gateway.core.live_settings import LiveSettings
 from gateway.core.session_book import SessionBook
+from gateway.cost.profile import Profile
 from gateway.domain.fleet import Role
 from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId
 from gateway.domain.lessons import Notes
@@ -41,35 +43,44 @@ def assemble(
         # An id that we did not see being minted may be another tenant's.
         core = msgspec.structs.replace(core, is_unknown_state_refused=True)
     notes = Notes() if publishes else None
-    forecasts = _forecasts(config, notes)
+    live = live_settings(config)
+    forecasts = Forecasts(live.profiles, notes)
     if placement is None:
         placement = PredictedPlacement(config.routing, forecasts, random.Random(0))  # noqa: S311 - no secret
     return Coordinator(
         core,
-        fleet=Fleet(
-            [PoolFacts(PoolId(pool.name), pool.models) for pool in config.pools],
-            FleetHealth(config.health),
-            roles=_roles(config),
-            zones=_zones(config),
-        ),
-        admission=_admission(config, notes),
+        fleet=Fleet(live.pools, FleetHealth(config.health), roles=live.roles, zones=live.zones),
+        admission=SessionAdmission(config.admission, live.quotas, trusted=live.trusted, notes=notes),
         placement=placement,
         sessions=SessionBook(
             Sessions(config.sessions, session_ids),
             ToolBoundaries(config.tools),
             StateResidence(config.state),
             Predictor(config.workflow, notes),
-            trusted=_schedulers(config) if config.tenants else None,
+            trusted=live.trusted if live.quotas else None,
             publishes=publishes,
         ),
         forecasts=forecasts,
         trickle=Trickle(config.trickle),
         notes=notes,
-        named_models=named_models(config.models),
+        named_models=named_models(live.models),
         ahead=config.prefill_ahead,
         disaggregation=config.disaggregation,
         bounds=Bounds(config.bounds, config.prices, publishes=publishes) if config.bounds else None,
         transfers=frozenset(PoolId(pool.name) for pool in config.pools if pool.transfer is not None),
+    )
+
+
+def live_settings(config: Config) -> LiveSettings:
+    """What a brain can be given anew. Raises ProfileError."""
+    return LiveSettings(
+        pools=tuple(PoolFacts(PoolId(pool.name), pool.models) for pool in config.pools),
+        roles=_roles(config),
+        zones=_zones(config),
+        profiles=_profiles(config),
+        models=config.models,
+        quotas={TenantId(tenant.name): tenant.quota for tenant in config.tenants},
+        trusted=frozenset(TenantId(tenant.name) for tenant in config.tenants if tenant.is_believed),
     )
 
 
@@ -91,23 +102,10 @@ def _zones(config: Config) -> dict[ReplicaId, str]:
     }
 
 
-def _forecasts(config: Config, notes: Notes | None) -> Forecasts:
+def _profiles(config: Config) -> dict[ReplicaId, Profile]:
     profiles = {}
     for pool in config.pools:
         for name, replica in zip(pool.names(), pool.replicas, strict=True):
             if (profile := replica.profile or pool.profile) is not None:
                 profiles[ReplicaId(name)] = load_profile(profile)
-    return Forecasts(profiles, notes)
-
-
-def _admission(config: Config, notes: Notes | None) -> SessionAdmission:
-    return SessionAdmission(
-        config.admission,
-        {TenantId(tenant.name): tenant.quota for tenant in config.tenants},
-        trusted=_schedulers(config),
-        notes=notes,
-    )
-
-
-def _schedulers(config: Config) -> frozenset[TenantId]:
-    return frozenset(TenantId(tenant.name) for tenant in config.tenants if tenant.is_believed)
+    return profiles

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 
 from gateway.config import Config
+from gateway.config.changes import HELD_BY_PARENT, is_live, is_live_unless_none
 
 TARGET = Path(__file__).parent.parent / "docs/reference/configuration.md"
 
@@ -22,7 +23,16 @@ _HEAD = """\
 
 <!-- Written by `python -m tools.config_reference`; change the docstrings, not this file. -->
 
-Settings are read once, at the start: defaults, then the TOML file, then the environment, then flags.
+Settings are read at the start: defaults, then the TOML file, then the environment, then flags. The file is
+read again [on SIGHUP](reload.md), and `reload` says which settings are taken up then:
+
+| `reload` | one process | several workers |
+|---|---|---|
+| live | at once, with all that the gateway knows of sessions | by new workers |
+| live, not from or to none | the same, but for a change from none to some, or back | by new workers |
+| – | needs a restart | by new workers |
+| never | needs a restart | needs a restart |
+
 `turnpike check-config FILE` says what is wrong with a file, with the key. An unknown key is an error.
 In the environment, `TURNPIKE_SERVER__LISTEN=…` sets `server.listen`.
 """
@@ -42,14 +52,23 @@ def _sections(settings: type[msgspec.Struct], prefix: str) -> list[str]:
         inner, is_list = _struct_in(hints[field.name])
         if inner is None:
             kind = _name_of(hints[field.name])
-            rows.append(f"| `{field.name}` | {kind} | {_default(field)} | {docs.get(field.name, '')} |\n")
+            cells = (f"`{field.name}`", kind, _default(field), _on_reload(key), docs.get(field.name, ""))
+            rows.append(f"| {' | '.join(cells)} |\n")
         else:
             title = f"\n## `[[{key}]]`\n\n" if is_list else f"\n## `[{key}]`\n\n"
             about = (inspect.getdoc(inner) or "").partition("\n\n")[0].replace("\n", " ")
             is_own = inner.__doc__ is not None and not about.startswith(inner.__name__ + "(")
             below.append(title + (f"{about}\n\n" if is_own else "") + "".join(_sections(inner, f"{key}.")))
-    table = "| key | type | default | |\n|---|---|---|---|\n" + "".join(rows) if rows else ""
+    table = "| key | type | default | reload | |\n|---|---|---|---|---|\n" + "".join(rows) if rows else ""
     return [table, *below]
+
+
+def _on_reload(path: str) -> str:
+    if path in HELD_BY_PARENT:
+        return "never"
+    if is_live_unless_none(path):
+        return "live, not from or to none"
+    return "live" if is_live(path) else "–"
 
 
 def _struct_in(annotation: Any) -> tuple[type[msgspec.Struct] | None, bool]:
@@ -58,6 +77,8 @@ def _struct_in(annotation: Any) -> tuple[type[msgspec.Struct] | None, bool]:
         return _struct_in(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) is tuple:
         return _struct_in(typing.get_args(annotation)[0])[0], True
+    if type(None) in typing.get_args(annotation):
+        return _struct_in(typing.get_args(annotation)[0])
     is_struct = isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
     return (annotation if is_struct else None), False
 

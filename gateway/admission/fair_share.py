@@ -62,7 +62,7 @@ def urgency(config: FairShareConfig, task: Entry, *, now: float) -> float:
 class FairShare:
     def __init__(self, config: FairShareConfig, weights: dict[TenantId, float] | None = None) -> None:
         self._config = config
-        self.weights = weights or {}
+        self.weights = weights if weights is not None else {}
         self._held: dict[TenantId, float] = {}
         self._waiting: dict[TenantId, int] = {}
         self._recent = RecentUse()

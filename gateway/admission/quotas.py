@@ -39,6 +39,12 @@ class Quotas:
         self._tokens: dict[TenantId, tuple[float, float]] = {}
         """What is left, and when that was so. Only tenants with a quota are here."""
 
+    def set(self, quotas: dict[TenantId, Quota]) -> None:
+        """As they are from now on. What is used up of a minute's tokens stays used up."""
+        self._quotas = quotas
+        for tenant in self._tokens.keys() - quotas.keys():
+            del self._tokens[tenant]
+
     def __bool__(self) -> bool:
         """Whether anybody has a quota of tokens."""
         return any(quota.tokens_per_minute is not None for quota in self._quotas.values())

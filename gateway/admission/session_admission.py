@@ -67,12 +67,10 @@ class SessionAdmission:
         """`trusted`: whose claims of a class or deadline count; everybody's where there are no tenants;
         `notes`: for other gateways."""
         self._config = config
-        self._tenants = dict(tenants or {})
-        self._trusted = frozenset(trusted)
         self._notes = notes
-        self._quotas = Quotas(self._tenants)
-        self._has_quotas = bool(self._quotas)
-        self._weights = {tenant: quota.weight for tenant, quota in self._tenants.items()}
+        self._quotas = Quotas({})
+        self._weights: dict[TenantId, float] = {}
+        """All pools have it, too."""
         self._cpu = CpuPressure()
         self._max_running = config.max_running_per_replica
         self.pools: dict[PoolId, PoolAdmission] = {}
@@ -80,6 +78,18 @@ class SessionAdmission:
         self._displaced: list[Displaced] = []
         self.said: list[Record] = []
         self._refusals = 0
+        self.set_tenants(tenants or {}, trusted)
+
+    def set_tenants(self, tenants: Mapping[TenantId, Quota], trusted: Collection[TenantId]) -> None:
+        """As they are from now on; sessions that are known keep their class, and their places."""
+        self._tenants = dict(tenants)
+        self._trusted = frozenset(trusted)
+        self._quotas.set(self._tenants)
+        self._has_quotas = bool(self._quotas)
+        self._weights.clear()
+        self._weights.update({tenant: quota.weight for tenant, quota in self._tenants.items()})
+        for pool in self.pools.values():
+            pool.is_stirred = True
 
     # --- questions -----------------------------------------------------------------------------------
 

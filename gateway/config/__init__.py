@@ -10,6 +10,7 @@ from gateway.admission.bounds import BoundConfig, PriceConfig
 from gateway.admission.settings import AdmissionConfig
 from gateway.config.hints import HintsConfig
 from gateway.config.history import HistoryConfig
+from gateway.config.jwt import JwtConfig
 from gateway.config.mcp import McpServerConfig
 from gateway.config.otel import OtelConfig
 from gateway.config.recording import RecordingConfig
@@ -37,6 +38,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     pools: tuple[PoolConfig, ...]
     models: tuple[ModelConfig, ...] = ()
     tenants: tuple[TenantConfig, ...] = ()
+    jwt: JwtConfig | None = None
     mcp: tuple[McpServerConfig, ...] = ()
     bounds: tuple[BoundConfig, ...] = ()
     prices: tuple[PriceConfig, ...] = ()
@@ -66,6 +68,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _refuse_repeats("pools: the name", [pool.name for pool in self.pools])
         _refuse_repeats("tenants: the name", [tenant.name for tenant in self.tenants])
         _refuse_repeats("tenants: the key", [key for tenant in self.tenants for key in tenant.key_hashes])
+        keyless = [tenant.name for tenant in self.tenants if not tenant.key_hashes]
+        if keyless and self.jwt is None:
+            raise ValueError(f"tenants: {keyless[0]} has no key_hashes, and there is no [jwt]")
+        if self.jwt is not None and not self.tenants:
+            raise ValueError("jwt: there are no [[tenants]] that a token could name")
         urls = [replica.url.rstrip("/") for pool in self.pools for replica in pool.replicas]
         _refuse_repeats("pools.replicas: the url", urls)
         _refuse_repeats("pools.replicas: the name", [name for pool in self.pools for name in pool.names()])

@@ -25,9 +25,15 @@ class ConfigError(Exception):
     """What is wrong, for a person: the file, the key, and what was expected there."""
 
 
-def load_config(path: str | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> Config:
-    """`flags`: dotted key → value, as given on the command line. Raises ConfigError."""
-    tree = _read_toml(path) if path is not None else {}
+def load_config(
+    path: str | None, environ: Mapping[str, str], flags: Mapping[str, Any], *, text: str | None = None
+) -> Config:
+    """`flags`: dotted key → value, as given on the command line; `text`: what to read in place of the file;
+    no other file is read for it. Raises ConfigError."""
+    if text is not None:
+        path, tree = "the file", _parse_toml(text, "the file")
+    else:
+        tree = _read_toml(path) if path is not None else {}
     origins: dict[str, str] = {}
     """Where a value comes from, if not from the file."""
     for key, variable in _from_environment(environ).items():
@@ -47,7 +53,8 @@ def load_config(path: str | None, environ: Mapping[str, str], flags: Mapping[str
         raise ConfigError(f"{origins[max(named, key=len)] if named else source}: {what}") from None
     except UnicodeEncodeError:
         raise ConfigError(f"{', '.join(origins.values()) or source}: not valid UTF-8") from None
-    _check_profiles(config, source)
+    if text is None:
+        _check_profiles(config, source)
     _check_targets(config, source)
     if (why := _what_is_wrong_with_bounds(config)) is not None:
         raise ConfigError(f"{source}: bounds: {why}")
@@ -126,11 +133,19 @@ def read_api_key(env: str | None, file: str | None, environ: Mapping[str, str]) 
 
 def _read_toml(path: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # of TOML, of UTF-8, of a number of 5,000 digits
+    except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
+    return _parse_toml(text, path)
+
+
+def _parse_toml(text: str, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # of TOML, of a number of 5,000 digits
+        raise ConfigError(f"{source}: {error}") from None
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -60,6 +60,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     state_path: Annotated[str, PRIVATE] | None = None
     """A file that remembers, as hashes, where stored responses live, so that a restart does not lose them.
     With tenants an id that is not remembered is refused. Several workers have `<path>.worker-N` each."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What the gateway says on its standard error: this, and what is graver."""
     holding: HoldingConfig = HoldingConfig()
     limits: HttpLimits = HttpLimits()
     websocket: WebSocketConfig = WebSocketConfig()

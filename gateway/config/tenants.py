@@ -20,8 +20,9 @@ Trust = Literal["engine-control", "scheduling", "kv-transfer"]
 class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}\Z"), RECORDED]
     """Appears in records and metrics; lower-case letters, digits, dots, dashes, underscores."""
-    key_hashes: Annotated[tuple[KeyHash, ...], Meta(min_length=1)]
-    """Several, so that a key can be replaced without a gap."""
+    key_hashes: tuple[KeyHash, ...] = ()
+    """Several, so that a key can be replaced without a gap. None for a tenant that comes with tokens alone
+    (`[jwt]`)."""
     trust: tuple[Trust, ...] = ()
     """What this tenant may do beyond asking: `engine-control`, the engine's own control paths; `scheduling`,
     its word on whether somebody waits for its sessions, until when, and how long to hold their state;

@@ -37,7 +37,7 @@ from gateway.domain.shares import Share
 from gateway.errors import http_status
 from gateway.fleet.trickle import Trickle
 from gateway.routing.disaggregation import DisaggregationConfig
-from gateway.routing.models import NamedModel
+from gateway.routing.models import NamedModel, named_models
 from gateway.routing.placement import PlacementPolicy
 from gateway.routing.prefill_ahead import PrefillAheadConfig
 
@@ -210,7 +210,8 @@ class Coordinator:
             case ev.AttemptFailed():
                 self._attempt_failed(event, now=now)
             case (
-                ev.ReplicaCameUp()
+                ev.ReplicaJoined()
+                | ev.ReplicaCameUp()
                 | ev.ReplicaWentDown()
                 | ev.ReplicaDrained()
                 | ev.ReplicaLeft()
@@ -232,12 +233,24 @@ class Coordinator:
                 self.taught.learn(event.lessons, now=now)
             case ev.SessionAdopted() | ev.SpendRemembered():
                 self._remember(event, now=now)
-            case ev.DrainStarted():
-                self.is_draining = True
+            case ev.SettingsChanged() | ev.DrainStarted():
+                self._operator_acted(event)
             case ev.TimerFired() | ev.HashesSeeded():  # what is unknown by another seed lapses
                 self._timer_fired(now=now)
             case _:
                 assert_never(event)
+
+    def _operator_acted(self, event: ev.SettingsChanged | ev.DrainStarted) -> None:
+        if isinstance(event, ev.DrainStarted):
+            self.is_draining = True
+            return
+        settings = event.settings
+        named = named_models(settings.models)  # first what may raise
+        self.fleet.set_pools(settings.pools, settings.roles, settings.zones)
+        self.admission.set_tenants(settings.quotas, settings.trusted)
+        self.sessions.trusted = settings.trusted if settings.quotas else None
+        self.forecasts.believe(settings.profiles)
+        self.models.named = named
 
     def _known(self, request: RequestId) -> LiveRequest:
         live = self.live.get(request)

@@ -2,10 +2,11 @@
 
 import msgspec
 
+from gateway.core.live_settings import LiveSettings
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.host import HostSignals
-from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
+from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.lessons import Owned
 from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
 from gateway.domain.shares import Share
@@ -126,6 +127,13 @@ class ReplicaCameUp(msgspec.Struct, frozen=True, tag=True):
     facts: ReplicaFacts
 
 
+class ReplicaJoined(msgspec.Struct, frozen=True, tag=True):
+    """The settings name a replica that they did not name before; whether it is there is not known yet."""
+
+    replica: ReplicaId
+    pool: PoolId
+
+
 class ReplicaWentDown(msgspec.Struct, frozen=True, tag=True):
     """A replica does not answer. Requests already sent to it end on their own."""
 
@@ -224,6 +232,12 @@ class HashesSeeded(msgspec.Struct, frozen=True, tag=True):
     seed: int
 
 
+class SettingsChanged(msgspec.Struct, frozen=True, tag=True):
+    """An operator has changed what may be changed while it runs. Replicas come and go by their own events."""
+
+    settings: LiveSettings
+
+
 class DrainStarted(msgspec.Struct, frozen=True, tag=True):
     """No new request is taken from now on; what runs or waits is finished."""
 
@@ -246,7 +260,15 @@ RequestEvent = (
     | ClientLeft
     | PrefillLegEnded
 )
-FleetEvent = ReplicaCameUp | ReplicaWentDown | ReplicaDrained | ReplicaLeft | ResidencyTold | SharesReceived
+FleetEvent = (
+    ReplicaJoined
+    | ReplicaCameUp
+    | ReplicaWentDown
+    | ReplicaDrained
+    | ReplicaLeft
+    | ResidencyTold
+    | SharesReceived
+)
 Event = (
     RequestEvent
     | FleetEvent
@@ -260,6 +282,7 @@ Event = (
     | SessionAdopted
     | SpendRemembered
     | HashesSeeded
+    | SettingsChanged
     | DrainStarted
     | TimerFired
 )

@@ -52,14 +52,8 @@ class Fleet:
         zones: Mapping[ReplicaId, str] | None = None,
     ) -> None:
         """`roles`: of those replicas that are not for both; `zones`: of those of which it is known."""
-        if not pools:
-            raise ValueError("a fleet needs a pool")
-        of_role = {role: frozenset(r for r, has in (roles or {}).items() if has is role) for role in Role}
-        self._for_prompts, self._for_decoding = of_role[Role.PREFILL], of_role[Role.DECODE]
-        self._zones = zones or {}
+        self.set_pools(pools, roles or {}, zones or {})
         self.health = health or FleetHealth(HealthConfig())
-        self._pools = {pool.id: pool for pool in pools}
-        self._first = next(iter(self._pools))
         self._replicas: dict[ReplicaId, ReplicaState] = {}
         self._served_by_some: dict[PoolId, frozenset[str]] = {}
         """Models that not all replicas of a pool serve."""
@@ -68,6 +62,18 @@ class Fleet:
         self.adapters = AdapterSlots()
         self.forgotten: list[ReplicaId] = []
         """Lately; whoever tells others of them clears it."""
+
+    def set_pools(
+        self, pools: Collection[PoolFacts], roles: Mapping[ReplicaId, Role], zones: Mapping[ReplicaId, str]
+    ) -> None:
+        """As they are from now on. Replicas of a pool that is no more are to leave."""
+        if not pools:
+            raise ValueError("a fleet needs a pool")
+        of_role = {role: frozenset(r for r, has in roles.items() if has is role) for role in Role}
+        self._for_prompts, self._for_decoding = of_role[Role.PREFILL], of_role[Role.DECODE]
+        self._zones = zones
+        self._pools = {pool.id: pool for pool in pools}
+        self._first = next(iter(self._pools))
 
     @property
     def only_pool(self) -> PoolId | None:
@@ -106,6 +112,14 @@ class Fleet:
         if facts.models != had:
             self._look_at_models(facts.pool)
         return not was_up
+
+    def joined(self, replica: ReplicaId, pool: PoolId) -> None:
+        """It is a member, and not known to be up: turns may wait for it as for one that went down."""
+        state = self._replicas.get(replica)
+        if state is None:
+            self._replicas[replica] = ReplicaState(facts=ReplicaFacts(id=replica, pool=pool), is_up=False)
+        else:
+            state.is_leaving = False
 
     def went_down(self, replica: ReplicaId, *, now: float) -> bool:
         """Whether this is news: the replica was up."""
@@ -281,7 +295,8 @@ class Fleet:
                 return pool.id
         unread = {pool.id: None for pool in self._pools.values() if not pool.models}
         for state in self._replicas.values():
-            if self._pools[state.facts.pool].models or not state.facts.models:
+            pool_facts = self._pools.get(state.facts.pool)
+            if pool_facts is None or pool_facts.models or not state.facts.models:
                 continue
             if model in state.facts.models:
                 return state.facts.pool

@@ -81,6 +81,10 @@ class Forecasts:
         self._lessons: dict[RequestId, Prediction] = {}
         """Live turns to learn from."""
 
+    def believe(self, profiles: Mapping[ReplicaId, Profile]) -> None:
+        """Of replicas that come from now on."""
+        self._profiles = dict(profiles)
+
     # --- what is expected --------------------------------------------------------------------------
 
     def turn_s(

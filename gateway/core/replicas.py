@@ -41,6 +41,8 @@ class Replicas:
     def take_in(self, event: Event, *, now: float) -> list[LiveRequest]:
         """Returns those that have to be decided anew, since where they were to run is gone."""
         match event:
+            case ev.ReplicaJoined():
+                self._fleet.joined(event.replica, event.pool)
             case ev.ReplicaCameUp():
                 return self._came_up(event, now=now)
             case ev.ReplicaWentDown():

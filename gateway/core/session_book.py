@@ -47,7 +47,7 @@ class SessionBook:
         self.tools = tools
         self.predictor = predictor
         self.residence = residence
-        self._trusted = trusted
+        self.trusted = trusted
         self.said: list[tuple[ReplicaId, str]] = []
         """Hints that are to be sent, and to whom."""
         self._publishes = publishes
@@ -342,7 +342,7 @@ class SessionBook:
         ]
 
     def _believed(self, live: LiveRequest) -> Claims | None:
-        is_trusted = self._trusted is None or live.tenant in self._trusted
+        is_trusted = self.trusted is None or live.tenant in self.trusted
         return live.facts.claims if is_trusted else None
 
     def _end(self, session: Session, reason: str, *, now: float) -> list[rec.Record]:

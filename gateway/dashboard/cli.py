@@ -27,6 +27,7 @@ from gateway.domain.printable import printable
 from gateway.domain.records import Record
 
 _CONTROL: Final = "http://127.0.0.1:8081"
+_CONTROL_VARIABLE: Final = "TURNPIKE_CONTROL"
 _TIMEOUT_S: Final = 10.0
 _COLUMNS: Final = ("session", "state", "for", "class", "tenant", "replica", "turns", "cached", "source")
 
@@ -73,18 +74,28 @@ def add_look(commands: Any) -> None:
     )
     trace.set_defaults(command=_trace, json=False)
     for parser in (sessions, explain, trace):
-        parser.add_argument("--control", metavar="URL", default=_CONTROL, help=f"default {_CONTROL}")
-        parser.add_argument(
-            "--key-env", metavar="VARIABLE", help="the environment variable that holds the control key"
-        )
-    for parser in (sessions, explain):
+        add_control_options(parser, has_json=parser is not trace)
+
+
+def add_control_options(parser: argparse.ArgumentParser, *, has_json: bool = True) -> None:
+    """Of commands that `ask` a running gateway."""
+    parser.add_argument(
+        "--control",
+        metavar="URL",
+        default=os.environ.get(_CONTROL_VARIABLE, _CONTROL),
+        help=f"default {_CONTROL}, or what {_CONTROL_VARIABLE} says",
+    )
+    parser.add_argument(
+        "--key-env", metavar="VARIABLE", help="the environment variable that holds the control key"
+    )
+    if has_json:
         parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 def _sessions(arguments: argparse.Namespace) -> int:
     if arguments.act is not None:
         return _act(arguments)
-    now = _ask(arguments, "/turnpike/snapshot")
+    now = ask(arguments, "/turnpike/snapshot")
     shown = [each for each in now["sessions"] if arguments.state in (None, each["state"])][: arguments.limit]
     if arguments.json:
         print(json.dumps(shown))
@@ -108,7 +119,7 @@ def _act(arguments: argparse.Namespace) -> int:
         in_flight = "finish" if arguments.let_finish else "cancel"
         body = {"for_s": arguments.for_s, "in_flight": in_flight}
     session = urllib.parse.quote(arguments.session, safe="")
-    told = _ask(arguments, f"/turnpike/sessions/{session}/{arguments.act}", body)
+    told = ask(arguments, f"/turnpike/sessions/{session}/{arguments.act}", body)
     if arguments.json:
         print(json.dumps(told))
     elif arguments.act == "stop":
@@ -141,7 +152,7 @@ def _explain(arguments: argparse.Namespace) -> int:
             raise ValueError(f"{arguments.stream}: nothing is in there of {request}")
         told = json.loads(msgspec.json.encode(found))
     else:
-        told = _ask(arguments, f"/turnpike/turns/{request}")
+        told = ask(arguments, f"/turnpike/turns/{request}")
     if arguments.json:
         print(json.dumps(told))
     else:
@@ -167,13 +178,13 @@ def _trace(arguments: argparse.Namespace) -> int:
 def _whole_session(arguments: argparse.Namespace, session: str) -> dict[str, Any]:
     """With all turns that are kept, which come some hundred at a time."""
     path = f"/turnpike/sessions/{urllib.parse.quote(session, safe='')}"
-    page: dict[str, Any] = _ask(arguments, path)
+    page: dict[str, Any] = ask(arguments, path)
     part = page
     while part["is_cut"] and part["turns"]:
         arrived_s = min(
             each["at_s"] for each in part["turns"][0]["records"] if each["type"] != "session_start"
         )
-        part = _ask(arguments, f"{path}?before_s={arrived_s!r}")
+        part = ask(arguments, f"{path}?before_s={arrived_s!r}")
         page["turns"] = [*part["turns"], *page["turns"]]
     return page
 
@@ -248,8 +259,15 @@ def _lines(told: Mapping[str, Any]) -> Iterator[str]:
         yield f"became   {became['outcome']} after {became['duration_ms']:.0f} ms{tokens}"
 
 
-def _ask(arguments: argparse.Namespace, path: str, body: Mapping[str, Any] | None = None) -> Any:
-    """`body`: of what is to be done; None where something is only looked at."""
+def ask(
+    arguments: argparse.Namespace,
+    path: str,
+    body: bytes | Mapping[str, Any] | None = None,
+    *,
+    timeout_s: float = _TIMEOUT_S,
+) -> Any:
+    """What a running gateway answers; `body`, as it is or as JSON: it is a POST. Raises ConfigError, OSError
+    or ValueError, with what the gateway says against it."""
     if not arguments.control.startswith(("http://", "https://")):
         raise ConfigError(f"--control: {arguments.control} is no URL")
     headers = {}
@@ -258,10 +276,11 @@ def _ask(arguments: argparse.Namespace, path: str, body: Mapping[str, Any] | Non
         if not key:
             raise ConfigError(f"--key-env: the environment variable {arguments.key_env} is not set, or empty")
         headers["Authorization"] = f"Bearer {key}"
-    data = json.dumps(body).encode() if body is not None else None
-    request = urllib.request.Request(arguments.control.rstrip("/") + path, data, headers)  # noqa: S310
+    data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    url = arguments.control.rstrip("/") + path
+    request = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
             return json.load(answer)
     except urllib.error.HTTPError as error:
         try:

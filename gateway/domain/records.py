@@ -374,6 +374,17 @@ class ReplicaChanged(_Record, frozen=True, kw_only=True, tag="replica"):
     why: str
 
 
+class ControlActed(_Record, frozen=True, kw_only=True, tag="control"):
+    """Somebody did something on the control plane, or tried to."""
+
+    who: str
+    """`key`, and the beginning of its hash; `no key`; or a signal."""
+    what: str
+    """Method and path."""
+    outcome: int
+    """The HTTP status that was answered."""
+
+
 Record = (
     SessionStarted
     | SessionEnded
@@ -401,4 +412,5 @@ Record = (
     | SessionStopped
     | Refused
     | ReplicaChanged
+    | ControlActed
 )

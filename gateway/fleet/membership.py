@@ -43,13 +43,31 @@ class MembershipError(Exception):
 
 class Membership:
     def __init__(self, members: Collection[Member], *, most: int = MOST) -> None:
-        """`members`: those that were set; they never leave."""
+        """`members`: those that were set."""
         self._most = most
         self._members = {member.name: member for member in members}
         self._expires_s: dict[ReplicaId, float] = {}
 
     def __contains__(self, name: ReplicaId) -> bool:
         return name in self._members
+
+    def settings_say(self, members: Collection[Member]) -> Changes:
+        """Those that are set from now on. Who was found or has registered under the address or the name of
+        one of them gives way."""
+        wanted = {member.name: member for member in members}
+        urls = {member.url for member in members}
+        left = tuple(
+            member
+            for member in self._members.values()
+            if wanted.get(member.name) != member
+            and (member.origin == SET or member.name in wanted or member.url in urls)
+        )
+        for member in left:
+            del self._members[member.name]
+            self._expires_s.pop(member.name, None)
+        joined = tuple(member for member in members if member.name not in self._members)
+        self._members.update({member.name: member for member in joined})
+        return Changes(joined, left)
 
     def list_says(self, pool: PoolId, origin: str, urls: Collection[str]) -> Changes:
         """All that this list says now; what it said before and says no more, leaves."""

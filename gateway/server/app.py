@@ -17,7 +17,7 @@ from gateway.config.server import split_listen
 from gateway.core import events as ev
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
-from gateway.domain.ids import ReplicaId
+from gateway.domain.ids import ReplicaId, TenantId
 from gateway.domain.session_ids import keyed_ids
 from gateway.server.clock import SteadyClock
 from gateway.server.door import Door
@@ -26,6 +26,7 @@ from gateway.server.forwarded import TrustedProxies
 from gateway.server.handlers import Handlers
 from gateway.server.hint_sender import HintSender
 from gateway.server.hosts import Hosts
+from gateway.server.jwt_tokens import JwtTokens
 from gateway.server.kv_fetches import PrefixPulls
 from gateway.server.listener import Listener
 from gateway.server.listening import listening_sockets
@@ -34,12 +35,22 @@ from gateway.server.mcp_early import McpEarly
 from gateway.server.mcp_proxy import McpProxy
 from gateway.server.mcp_servers import open_servers
 from gateway.server.members import Members
-from gateway.server.observation import Observation
+from gateway.server.observation import Observation, hosts_of
 from gateway.server.outbound import Outbound
 from gateway.server.peers import Peers
 from gateway.server.prefill_legs import PrefillLegs
 from gateway.server.prefills import Prefills
 from gateway.server.reading import Reading
+from gateway.server.references import References, read_references
+from gateway.server.request_head import RequestHead
+from gateway.server.settings import (
+    Read,
+    Settings,
+    SettingsPlane,
+    reload_on_signal,
+    set_log_level,
+    worker_routes,
+)
 from gateway.server.spending import Spending, SpentFile
 from gateway.server.state_file import StateFile
 from gateway.server.tasks import TaskGroup
@@ -70,15 +81,19 @@ class Gateway:
         environ: Mapping[str, str],
         *,
         seat: Seat | None = None,
+        read: Read | None = None,
         fleet_secret: bytes | None = None,
         is_secret_its_own: bool = False,
     ) -> None:
-        """Needs a running event loop. `seat`: this process is a worker's; `fleet_secret`: what all gateways
+        """Needs a running event loop. `seat`: this process is a worker's; `read`: reads the settings again,
+        None if that cannot be done; `fleet_secret`: what all gateways
         of the shared store know, None for the only one; `is_secret_its_own`: they may know another one, since
         the store did not answer. Raises ConfigError or OSError for what the settings
         point to."""
         self._config = config
         self._seat = seat
+        references = read_references(config, environ)
+        self.settings = Settings(config, references, environ, read, self._follow_settings) if read else None
         self._now = asyncio.get_running_loop().time
         self._clock = SteadyClock()
         self._tasks = TaskGroup()
@@ -107,8 +122,7 @@ class Gateway:
         )
         self._members = Members(
             config,
-            environ,
-            tls=_upstream_tls(config),
+            references,
             clock=self._clock,
             local_faults=local_faults,
             send=self.driver.send,
@@ -131,21 +145,17 @@ class Gateway:
             on_holdings=self.observation.engine_holds,
             is_looked_at=lambda: self.observation.views.is_looked_at,
         )
-        self._tenants = tenants = Tenants(config.tenants, salt=fleet_secret)
+        tokens = JwtTokens(config.jwt, references.jwt_keys, clock=self._clock) if config.jwt else None
+        self._tenants = tenants = Tenants(config.tenants, salt=fleet_secret, tokens=tokens)
         self._peers = self.observation.peers = self._open_peers(
             environ, fleet_secret, is_its_own=is_secret_its_own
         )
         self._spending, self._spent_file = self._open_spending(self._peers)
         outbound = Outbound(config.hints, are_keys_required=tenants.are_keys_required)
-        ahead = config.prefill_ahead
-        self._prefills: Prefills | None = None
-        if ahead.enabled or config.routing.stealing.enabled:
-            self._prefills = Prefills(
-                self.driver, self._replicas, outbound, max_bytes=ahead.kept_bytes, foresees=ahead.enabled
-            )
-            self.driver.on_prefill = self._prefills.take
+        self._prefills = self._open_prefills(outbound)
         self._handlers = self._open_handlers(outbound)
-        self._mcp = self._open_mcp(environ, local_faults)
+        self._mcp = self._open_mcp(environ, references.upstream_tls, local_faults)
+        self._tls = references.server_tls
         proxies = TrustedProxies(config.server.trusted_proxies)
         self.listener = Listener(
             self._mcp or self._handlers,
@@ -155,6 +165,7 @@ class Gateway:
             now=self._now,
         )
         self._state_file = self._open_state_file()
+        self._watchers: dict[ReplicaId, tuple[asyncio.Task[None], ...]] = {}
         self._is_retiring = self._is_handing_over = False
         self._hurry = asyncio.Event()
         """Set by a signal that ends the lame-duck phase."""
@@ -189,6 +200,16 @@ class Gateway:
             own = path if self._seat is None else own_path(path, self._seat.number)
             file = SpentFile(own, bounds, self.driver.send, others=paths_of_all(path))
         return spending, file
+
+    def _open_prefills(self, outbound: Outbound) -> Prefills | None:
+        ahead = self._config.prefill_ahead
+        if not ahead.enabled and not self._config.routing.stealing.enabled:
+            return None
+        prefills = Prefills(
+            self.driver, self._replicas, outbound, max_bytes=ahead.kept_bytes, foresees=ahead.enabled
+        )
+        self.driver.on_prefill = prefills.take
+        return prefills
 
     def _open_peers(
         self, environ: Mapping[str, str], secret: bytes | None, *, is_its_own: bool
@@ -251,10 +272,11 @@ class Gateway:
             spending=self._spending,
         )
 
-    def _open_mcp(self, environ: Mapping[str, str], local_faults: LocalFaults) -> McpProxy | None:
+    def _open_mcp(
+        self, environ: Mapping[str, str], tls: ssl.SSLContext | None, local_faults: LocalFaults
+    ) -> McpProxy | None:
         if not self._config.mcp:
             return None
-        tls = _upstream_tls(self._config)
         servers = open_servers(self._config, environ, tls=tls, local_faults=local_faults)
         counts = self.observation.metrics.mcp = McpCounts()
         calls = McpCalls(self.driver, counts, self._config)
@@ -267,14 +289,14 @@ class Gateway:
     async def start(self) -> None:
         """Raises OSError if an address cannot be bound."""
         server = self._config.server
-        tls = _server_tls(server.tls_certificate, server.tls_key)
         if self._peers is not None:
             await self._peers.open(self.listener)
         if self._seat is None:
-            await self.listener.open(await listening_sockets(*split_listen(server.listen)), tls)
+            await self.listener.open(await listening_sockets(*split_listen(server.listen)), self._tls)
         control = self.observation.control(self.driver, self._tenants, is_retiring=lambda: self._is_retiring)
         app = control.app()
         app.add_routes(self._members.routes())
+        app.add_routes(self._settings_routes())
         app.add_routes(Hosts(self.driver.send).routes())
         traced = self.driver.coordinator.sessions.tools.traced
         app.add_routes(ToolSpans(self.driver.send, traced.verdicts, self._tenants).routes())
@@ -286,17 +308,21 @@ class Gateway:
             self.control_port = self._control.addresses[0][1]
         else:
             await web.UnixSite(self._control, self._seat.control_path).start()
-            self._tasks.spawn(self._follow(self._seat, tls))
+            self._tasks.spawn(self._follow(self._seat))
+        if (tokens := self._tenants.tokens) is not None and tokens.is_kept_by_url:
+            await tokens.fetch()
+            self._tasks.supervise("keys of tokens", tokens.keep_keys)
         self._start_loops()
         if self._peers is not None:
             self._tasks.supervise("peers", self._peers.watch)
             self._tasks.supervise("peers' lessons", self._peers.teach)
             self._tasks.supervise("peers' timeouts", self._peers.listener.watch)
 
-    async def _follow(self, seat: Seat, tls: ssl.SSLContext | None) -> None:
+    async def _follow(self, seat: Seat) -> None:
         """Does what the parent says. It may not be served before it says so: replicas are not known yet."""
+        seat.on_acted = self.observation.audit.record
         if await seat.told() is Order.ACCEPT:
-            await self.listener.open(seat.sockets, tls)
+            await self.listener.open(seat.sockets, self._tls)
             if await seat.told() is Order.HAND_OVER:
                 self._is_handing_over = True
                 self._stopping.set()
@@ -307,12 +333,9 @@ class Gateway:
         supervise = self._tasks.supervise
         self._health.open()
         self._engines.open()
-        for replica in self._replicas.values():
-            self._replica_joined(replica)
         for name, work in self.observation.loops():
             supervise(name, work)
-        for name, work in self._members.loops(self._replica_joined):
-            supervise(name, work)
+        self._members.open(self._tasks, self._replica_joined, self._replica_left)
         if self._state_file is not None:
             supervise("state file", self._state_file.run)
         if self._spent_file is not None:
@@ -386,6 +409,54 @@ class Gateway:
         if self._seat is not None:
             await self._seat.leave(self.observation.metrics.render())
 
+    # --- settings that change ----------------------------------------------------------------------
+
+    def _settings_routes(self) -> list[web.RouteDef]:
+        if self._seat is not None:
+            return worker_routes()
+        if (settings := self.settings) is None:
+            return []
+        return SettingsPlane(read=settings.read, diff=settings.diff, reload=settings.reload).routes()
+
+    def _follow_settings(self, config: Config, references: References) -> None:
+        """All at once, and the same for settings that were there before: so a failure is undone."""
+        server, health = config.server, self._health
+        self.driver.send(ev.SettingsChanged(references.brain))
+        self._tenants.follow(config.tenants)
+        self.listener.follow(server.limits, references.server_tls)
+        if self._tenants.tokens is not None and references.jwt_keys is not None:
+            self._tenants.tokens.set_keys(references.jwt_keys)
+        if self._peers is not None:
+            self._peers.follow(config)
+        self._forget_visitors()
+        self._handlers.follow(server)
+        self.websockets.follow(server)
+        health.follow(
+            config.upstream,
+            has_several_pools=len(config.pools) > 1,
+            named_models=[model.name for model in config.models],
+        )
+        self._engines.follow(config.upstream)
+        self._members.follow(config, references)
+        if (access := self.observation.access) is not None:
+            access.follow(server.control_key_hashes, server.control_read_key_hashes, hosts_of(server))
+        set_log_level(server.log_level)
+        self._config = config
+
+    def _forget_visitors(self) -> None:
+        """Whoever is known by a connection is asked for anew."""
+        self.listener.forget_visitors()
+        if self._peers is not None:
+            self._peers.listener.forget_visitors()
+        self.websockets.ask_anew(self._whose)
+
+    def _whose(self, head: RequestHead) -> TenantId | None:
+        tenant = self._tenants.authenticate(head.headers, head.visitor.client)
+        return tenant.id if tenant is not None else None
+
+    def _on_hangup(self, settings: Settings) -> None:
+        self._tasks.spawn(reload_on_signal(settings.reload, self.observation.audit.record))
+
     async def run(self) -> None:
         """Serves until SIGTERM or SIGINT; each further signal goes on to the next step.
 
@@ -394,6 +465,8 @@ class Gateway:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
+        if self.settings is not None:
+            loop.add_signal_handler(signal.SIGHUP, self._on_hangup, self.settings)
         try:
             await self.start()
             if self._seat is None:
@@ -423,8 +496,17 @@ class Gateway:
         await self.drain()
 
     def _replica_joined(self, replica: Replica) -> None:
-        self._tasks.supervise("health checks", partial(self._health.watch, replica), of=replica.id)
-        self._tasks.supervise("engine watch", partial(self._engines.watch, replica), of=replica.id)
+        self._watchers[replica.id] = (
+            self._tasks.supervise("health checks", partial(self._health.watch, replica), of=replica.id),
+            self._tasks.supervise("engine watch", partial(self._engines.watch, replica), of=replica.id),
+        )
+
+    def _replica_left(self, replica: ReplicaId) -> None:
+        for watcher in self._watchers.pop(replica):
+            watcher.cancel()
+        self._health.left(replica)
+        self._engines.went_down(replica)
+        self.observation.replica_went_down(replica)
 
     def _replica_came_up(self, facts: ReplicaFacts) -> None:
         self._engines.came_up(facts)
@@ -451,17 +533,10 @@ class Gateway:
             if self._mcp is not None:
                 self._mcp.sweep(now)
             self._members.sweep(now=now)
+            if (tokens := self._tenants.tokens) is not None and tokens.must_ask_anew():
+                self._forget_visitors()
             if self._peers is not None:
                 self._peers.sweep(now=now)
-
-
-def check_references(config: Config, environ: Mapping[str, str]) -> None:
-    """Raises what `Gateway` would for files, variables and addresses that the settings name in vain."""
-    tls, local_faults = _upstream_tls(config), LocalFaults()
-    Members(config, environ, tls=tls, clock=SteadyClock(), local_faults=local_faults, send=lambda _: None)
-    open_servers(config, environ, tls=tls, local_faults=local_faults)
-    _server_tls(config.server.tls_certificate, config.server.tls_key)
-    TrustedProxies(config.server.trusted_proxies)
 
 
 def listening_on(config: Config, port: int, control_port: int) -> str:
@@ -472,19 +547,3 @@ def listening_on(config: Config, port: int, control_port: int) -> str:
 
 async def _wait(event: asyncio.Event) -> None:
     await event.wait()
-
-
-def _upstream_tls(config: Config) -> ssl.SSLContext | None:
-    is_needed = any(r.url.startswith("https://") for pool in config.pools for r in pool.replicas)
-    is_needed = is_needed or any(pool.discovery is not None for pool in config.pools)
-    is_needed = is_needed or any(each.url.startswith("https://") for each in config.mcp)
-    return ssl.create_default_context(cafile=config.upstream.ca_file) if is_needed else None
-
-
-def _server_tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
-    if certificate is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
-    context.set_alpn_protocols(["http/1.1"])
-    return context

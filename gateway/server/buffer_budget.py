@@ -11,14 +11,16 @@ class BufferBudget:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self._max = max_bytes
+        self.max_bytes = max_bytes
         self.used = 0
         self._held: dict[TenantId, int] = {}
 
     def take(self, tenant: TenantId, size: int) -> bool:
         """False, and nothing taken, if there is no room."""
         used, held = self.used + size, self._held.get(tenant, 0) + size
-        if 2 * used > self._max and (used > self._max or held * (len(self._held) + 1) > self._max):
+        if 2 * used > self.max_bytes and (
+            used > self.max_bytes or held * (len(self._held) + 1) > self.max_bytes
+        ):
             return False
         if size:
             self.used, self._held[tenant] = used, held

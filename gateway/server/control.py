@@ -15,6 +15,7 @@ from gateway.core import events as ev
 from gateway.dashboard.history_views import Look
 from gateway.dashboard.views import Views
 from gateway.domain.ids import RequestId, SessionId
+from gateway.server.audit import Audit
 from gateway.server.control_access import ControlAccess, key_hash
 from gateway.server.driver import Driver
 from gateway.server.events import Events
@@ -53,6 +54,7 @@ class ControlPlane:
         views: Views,
         events: Events | None,
         access: ControlAccess,
+        audit: Audit,
         *,
         is_retiring: Callable[[], bool],
         failing: Callable[[], list[str]],
@@ -68,13 +70,14 @@ class ControlPlane:
         self._views = views
         self._events = events
         self._access = access
+        self._audit = audit
         self._is_retiring = is_retiring
         self._failing = failing
         self._up_to_date = up_to_date
         self._tell_of_stop = tell_of_stop
 
     def app(self) -> web.Application:
-        app = web.Application(middlewares=[self._access.check, self._bring_up_to_date])
+        app = web.Application(middlewares=[self._audit.watch, self._access.check, self._bring_up_to_date])
         app.add_routes(
             [
                 web.get("/turnpike", self._to_the_page),

@@ -25,7 +25,7 @@ OPEN_PATHS: Final = frozenset(("/turnpike/healthz", "/turnpike/readyz"))
 """Orchestrators' probes carry no key."""
 TRACES_PATH: Final = "/v1/traces"
 _SHORT: Final = 128
-_READS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
+READS: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 _CHALLENGE: Final = {"WWW-Authenticate": 'Basic realm="turnpike", charset="UTF-8"'}
 
 
@@ -33,13 +33,17 @@ class ControlAccess:
     def __init__(
         self,
         *,
-        write_hashes: tuple[str, ...],
-        read_hashes: tuple[str, ...],
+        write_hashes: Iterable[str],
+        read_hashes: Iterable[str],
         tenants: Tenants,
         hosts: Iterable[str],
     ) -> None:
         """`hosts`: the names by which the control plane is asked for, in lower case."""
         self._tenants = tenants
+        self.follow(write_hashes, read_hashes, hosts)
+
+    def follow(self, write_hashes: Iterable[str], read_hashes: Iterable[str], hosts: Iterable[str]) -> None:
+        """As it was given them at first."""
         self._hosts = frozenset(hosts)
         self._write = frozenset(write_hashes)
         self._read = frozenset(read_hashes) | self._write
@@ -51,7 +55,7 @@ class ControlAccess:
         if is_checked and not is_own_host(host, self._hosts):
             why = f"the host {host[:_SHORT]!r} is not known here; server.control_hosts lists those that are"
             return web.json_response({"error": why}, status=421)
-        is_write = request.method not in _READS
+        is_write = request.method not in READS
         if is_write and _is_of_another_origin(request):
             return web.json_response({"error": "a page of another origin may not do this"}, status=403)
         if request.path in OPEN_PATHS:
@@ -90,6 +94,10 @@ def is_own_host(header: str, names: Collection[str]) -> bool:
 
 def _is_of_a_browser(request: web.Request) -> bool:
     return "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
+
+
+def has_key(request: web.Request) -> bool:
+    return bool(_key_of(request.headers.get("Authorization", "")))
 
 
 def key_hash(request: web.Request) -> str:

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 import msgspec
 
 from gateway.config.holding import HoldingConfig
+from gateway.config.server import ServerConfig
 from gateway.core import events as ev
 from gateway.core import refusals
 from gateway.core.commands import Dispatch, PrefillLeg, Refuse
@@ -112,6 +113,11 @@ class Handlers:
         self._served = 0
         self._holding = holding
         self._relays: dict[Relay, Replica] = {}
+
+    def follow(self, server: ServerConfig) -> None:
+        """For requests that come from now on."""
+        self._with_receipts = server.receipts
+        self._holding = server.holding
 
     async def __call__(self, client: ClientConnection, request: HttpRequest) -> None:
         endpoint = request.head.visitor.endpoint

@@ -89,6 +89,13 @@ class Listener:
             return connect()
         return Preface(self._proxies, connect, self._prefaces, self.limits.max_connections)
 
+    def follow(self, limits: HttpLimits, tls: ssl.SSLContext | None) -> None:
+        """For connections that come from now on; the room for bodies, for all."""
+        self.limits = limits
+        self.budget.max_bytes = limits.max_buffered_bytes
+        if self._tls is not None and tls is not None:
+            self._tls.follow(tls, handshake_s=limits.head_timeout_s)
+
     def leave(self) -> None:
         """Takes no new connections; those there are have one more request each, or the one that runs."""
         self.is_draining = True

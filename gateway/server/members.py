@@ -8,7 +8,6 @@ On the control listener, for whoever may act there:
 """
 
 import asyncio
-import ssl
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
@@ -16,17 +15,16 @@ import msgspec
 from aiohttp import web
 
 from gateway.config import Config
-from gateway.config.load import read_api_key
-from gateway.config.upstream import DiscoveryConfig, ReplicaName
+from gateway.config.upstream import DiscoveryConfig, KvEventsConfig, ReplicaName
 from gateway.core import events as ev
 from gateway.domain.ids import PoolId, ReplicaId, SessionId
 from gateway.fleet.membership import SET, Changes, Member, Membership, MembershipError
 from gateway.server.drains import Drains
-from gateway.server.tasks import Work, check_each
+from gateway.server.references import References
+from gateway.server.tasks import TaskGroup, check_each
 from gateway.upstream.discovery import Discovery
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.replica import Address, Replica
-from gateway.wire.kv_transfer import Tier
 
 _LOOK_PERIOD_S: Final = 1.0
 
@@ -48,61 +46,74 @@ class Members:
     def __init__(
         self,
         config: Config,
-        environ: Mapping[str, str],
+        references: References,
         *,
-        tls: ssl.SSLContext | None,
         clock: Callable[[], float],
         local_faults: LocalFaults,
         send: Callable[[ev.Event], None],
     ) -> None:
-        """Raises ConfigError or ValueError for what the settings point to."""
         self._config = config
-        self._tls = tls
+        self._references = references
         self._clock = clock
         self._local_faults = local_faults
         self._discoveries = {pool.name: pool.discovery for pool in config.pools if pool.discovery is not None}
-        self._keys = {
-            PoolId(name): read_api_key(each.api_key_env, each.api_key_file, environ)
-            for name, each in self._discoveries.items()
-        }
-        self.replicas: dict[ReplicaId, Replica] = {}
+        members = _members(config)
+        self.replicas = {member.name: self._replica(member) for member in members}
         self._leaving: list[Replica] = []
-        members = []
-        for pool in config.pools:
-            for name, each in zip(pool.names(), pool.replicas, strict=True):
-                member = Member(name=ReplicaId(name), pool=PoolId(pool.name), url=each.url, origin=SET)
-                key = read_api_key(each.api_key_env, each.api_key_file, environ)
-                tier = Tier.parse(each.kv_tier) if each.kv_tier is not None else None
-                self.replicas[member.name] = self._replica(member, key, tier)
-                members.append(member)
         self._membership = Membership(members)
         self._on_join: Callable[[Replica], None] = lambda _: None
+        self._on_leave: Callable[[ReplicaId], None] = lambda _: None
+        self._tasks = TaskGroup()
+        self._feeds: dict[ReplicaId, tuple[KvEventsConfig, asyncio.Task[None]]] = {}
         self._send = send
         self.drains = Drains(self.replicas, send)
         self.tell_of_drains: Callable[[], Awaitable[None]] | None = None
         """To be set if there may be other gateways."""
 
-    def loops(self, on_join: Callable[[Replica], None]) -> list[tuple[str, Work]]:
-        """Endless, with their names, for the caller to run as tasks. `on_join` is told of everybody who comes
-        later."""
-        self._on_join = on_join
+    def open(
+        self, tasks: TaskGroup, on_join: Callable[[Replica], None], on_leave: Callable[[ReplicaId], None]
+    ) -> None:
+        """Begins to look for members. `on_join` is told of everybody, now and later; `on_leave` of who goes,
+        before anybody comes under that name."""
+        self._tasks, self._on_join, self._on_leave = tasks, on_join, on_leave
+        for replica in self.replicas.values():
+            on_join(replica)
         pools = {pool.name: pool for pool in self._config.pools}
-        listed = [
-            ("discovery", Discovery(pools[name], each, self._list_says).run)
-            for name, each in self._discoveries.items()
-            if each.file is not None or each.dns is not None
-        ]
-        return [*listed, *self._feeds(), ("registrations", self._look_after)]
+        for name, each in self._discoveries.items():
+            if each.file is not None or each.dns is not None:
+                tasks.supervise("discovery", Discovery(pools[name], each, self._list_says).run)
+        self._follow_feeds()
+        tasks.supervise("registrations", self._look_after)
 
-    def _feeds(self) -> list[tuple[str, Work]]:
-        feeds: list[tuple[str, Work]] = []
-        for pool in self._config.pools:
-            for name, each in zip(pool.names(), pool.replicas, strict=True):
-                if each.kv_events is not None:
-                    from gateway.upstream.kv_feed import KvFeed  # noqa: PLC0415 - only who asks needs ZeroMQ
+    def follow(self, config: Config, references: References) -> None:
+        """The settings name these replicas from now on; what they say of those that stay is taken over."""
+        self._config, self._references = config, references
+        changes = self._membership.settings_say(_members(config))
+        for member in changes.left:
+            self._leave(member, "the settings do not name it any more")
+        for member in changes.joined:
+            self._send(ev.ReplicaJoined(member.name, member.pool))
+            self._join(member)
+        for replica in self.replicas.values():
+            replica.follow(config.upstream, api_key=self._key_of(replica.id, replica.pool))
+            replica.kv_tier = references.kv_tiers.get(replica.id)
+        self._follow_feeds()
 
-                    feeds.append(("KV events", KvFeed(ReplicaId(name), each.kv_events, self._told).run))
-        return feeds
+    def _follow_feeds(self) -> None:
+        wanted = {
+            ReplicaId(name): each.kv_events
+            for pool in self._config.pools
+            for name, each in zip(pool.names(), pool.replicas, strict=True)
+            if each.kv_events is not None
+        }
+        for name in [name for name, (told, _) in self._feeds.items() if wanted.get(name) != told]:
+            self._feeds.pop(name)[1].cancel()
+        for name, told in wanted.items():
+            if name not in self._feeds:
+                from gateway.upstream.kv_feed import KvFeed  # noqa: PLC0415 - only who asks needs ZeroMQ
+
+                feed = KvFeed(name, told, self._told)
+                self._feeds[name] = told, self._tasks.supervise("KV events", feed.run)
 
     def _told(self, replica: ReplicaId, tokens: Mapping[SessionId, float]) -> None:
         self._send(ev.ResidencyTold(replica, dict(tokens)))
@@ -140,29 +151,34 @@ class Members:
             self._join(member)
 
     def _join(self, member: Member) -> None:
-        replica = self.replicas[member.name] = self._replica(member, self._keys.get(member.pool))
+        replica = self.replicas[member.name] = self._replica(member)
         self._on_join(replica)
         self.drains.joined(member.name)
 
     def _leave(self, member: Member, why: str) -> None:
         replica = self.replicas.pop(member.name)
         self._leaving.append(replica)
+        self._on_leave(member.name)
         self._send(ev.ReplicaLeft(member.name, why))
         self.drains.left(member.name)
 
-    def _replica(self, member: Member, key: str | None, kv_tier: Tier | None = None) -> Replica:
+    def _replica(self, member: Member) -> Replica:
         address = Address.parse(member.url)
         return Replica(
             member.name,
             member.pool,
             address,
             config=self._config.upstream,
-            api_key=key,
-            tls=self._tls if address.is_tls else None,
+            api_key=self._key_of(member.name, member.pool),
+            tls=self._references.upstream_tls if address.is_tls else None,
             local_faults=self._local_faults,
             keepalive_s=self._config.server.limits.tcp_keepalive_s,
-            kv_tier=kv_tier,
+            kv_tier=self._references.kv_tiers.get(member.name),
         )
+
+    def _key_of(self, name: ReplicaId, pool: PoolId) -> str | None:
+        named = self._references.replica_keys
+        return named[name] if name in named else self._references.pool_keys.get(pool)
 
     # --- those who say so --------------------------------------------------------------------------
 
@@ -218,3 +234,11 @@ class Members:
         if self.tell_of_drains is not None:
             await self.tell_of_drains()
         return web.json_response({"name": name, "draining": asked.draining})
+
+
+def _members(config: Config) -> list[Member]:
+    return [
+        Member(name=ReplicaId(name), pool=PoolId(pool.name), url=each.url.rstrip("/"), origin=SET)
+        for pool in config.pools
+        for name, each in zip(pool.names(), pool.replicas, strict=True)
+    ]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gateway.config import Config
-from gateway.config.server import split_listen
+from gateway.config.server import ServerConfig, split_listen
 from gateway.core.coordinator import Coordinator
 from gateway.core.snapshot import Gauges, take_gauges
 from gateway.dashboard.graphs import view_graphs
@@ -18,6 +18,7 @@ from gateway.domain.engine import EngineSignals, SessionKv
 from gateway.domain.ids import ReplicaId
 from gateway.domain.records import Record
 from gateway.history.store import History
+from gateway.server.audit import Audit
 from gateway.server.control import ControlPlane
 from gateway.server.control_access import ControlAccess
 from gateway.server.driver import Driver
@@ -134,6 +135,10 @@ class Observation:
                     "Agents' tool spans that told of no call that was seen",
                     lambda: traced.verdicts.total() - traced.verdicts[Verdict.TAKEN],
                 ),
+                "control_actions_unrecorded": (
+                    "Actions on the control plane that came too fast to be recorded",
+                    lambda: self.audit.left_out,
+                ),
                 "turns_untraced": ("Turns left out of traces", lambda: _count(self._export, "left_out")),
             },
             restarts=tasks.restarts,
@@ -161,6 +166,9 @@ class Observation:
         self._handover = Handover(takers, line_takers)
         self.take = self._handover.take
         """For the driver."""
+        self.audit = Audit(lambda record: self.take([record]), clock=clock)
+        self.access: ControlAccess | None = None
+        """There after `control`."""
 
     @property
     def dropped(self) -> int:
@@ -200,11 +208,11 @@ class Observation:
         server = self._config.server
         if self._ring is not None:
             self._events = Events(self._ring, self._tasks)
-        access = ControlAccess(
+        self.access = access = ControlAccess(
             write_hashes=server.control_key_hashes,
             read_hashes=server.control_read_key_hashes,
             tenants=tenants,
-            hosts=(*server.control_hosts, split_listen(server.control)[0].lower()),
+            hosts=hosts_of(server),
         )
         return ControlPlane(
             driver,
@@ -212,6 +220,7 @@ class Observation:
             self.views,
             self._events,
             access,
+            self.audit,
             is_retiring=is_retiring,
             failing=self._failing,
             up_to_date=self._handover.flush,
@@ -253,6 +262,11 @@ class Observation:
 
     def _gauges(self) -> Gauges:
         return take_gauges(self._coordinator, self._signals, now=self._clock())
+
+
+def hosts_of(server: ServerConfig) -> tuple[str, ...]:
+    """The names by which the control plane is asked for."""
+    return (*server.control_hosts, split_listen(server.control)[0].lower())
 
 
 def _count(who: object | None, name: str) -> int:

@@ -129,7 +129,7 @@ class Peers:
         self._load = _Load(now)
         self._loop = asyncio.get_running_loop()
         self._idle_s = config.sessions.idle_s
-        self._with_quotas = [TenantId(each.name) for each in config.tenants if each.quota.is_limited]
+        self._with_quotas = _with_quotas(config)
 
     @property
     def store(self) -> Store:
@@ -158,6 +158,11 @@ class Peers:
         await self.listener.open(await listening_sockets(host, port), None)
         self._url = self._config.peer_url or f"http://{host}:{self.listener.port}"
         await self.tell()
+
+    def follow(self, config: Config) -> None:
+        """Of the settings, what may change while it runs."""
+        self.directory.with_quotas = _with_quotas(config)
+        self.listener.follow(config.server.limits, None)
 
     # --- who lives -------------------------------------------------------------------------------
 
@@ -378,6 +383,10 @@ class Peers:
         except asyncio.CancelledError:
             task.cancel()
             raise
+
+
+def _with_quotas(config: Config) -> frozenset[TenantId]:
+    return frozenset(TenantId(each.name) for each in config.tenants if each.quota.is_limited)
 
 
 class _Load:

@@ -13,6 +13,7 @@ import msgspec
 
 from gateway.config.tenants import TenantConfig
 from gateway.domain.ids import TenantId
+from gateway.server.jwt_tokens import JwtTokens, looks_like_jwt
 from gateway.wire.headers import RawHeaders
 
 _HASH_PREFIX: Final = "sha256:"
@@ -32,16 +33,30 @@ def hash_key(key: str) -> str:
 
 
 class Tenants:
-    def __init__(self, configs: tuple[TenantConfig, ...], *, salt: bytes | None = None) -> None:
+    def __init__(
+        self,
+        configs: tuple[TenantConfig, ...],
+        *,
+        salt: bytes | None = None,
+        tokens: JwtTokens | None = None,
+    ) -> None:
         """Without any tenant configured, everybody may, each client address as a tenant of its own;
-        of IPv6 each /64. `salt`: gateways that share it give them the same names."""
-        self._by_hash: dict[str, Tenant] = {}
+        of IPv6 each /64. `salt`: gateways that share it give them the same names. `tokens`: verifies them;
+        None where keys alone count."""
+        self.tokens = tokens
+        self.follow(configs)
+        self._anonymous: dict[str, Tenant] = {}
+        self._salt = salt or secrets.token_bytes(16)
+
+    def follow(self, configs: tuple[TenantConfig, ...]) -> None:
+        """These are let in from now on. Whoever is known by connection must be asked for anew."""
+        by_hash, by_name = dict[str, Tenant](), dict[str, Tenant]()
         for config in configs:
             controls, moves_kv = "engine-control" in config.trust, "kv-transfer" in config.trust
             tenant = Tenant(TenantId(config.name), controls, config.is_believed, moves_kv)
-            self._by_hash.update(dict.fromkeys(config.key_hashes, tenant))
-        self._anonymous: dict[str, Tenant] = {}
-        self._salt = salt or secrets.token_bytes(16)
+            by_name[config.name] = tenant
+            by_hash.update(dict.fromkeys(config.key_hashes, tenant))
+        self._by_hash, self._by_name = by_hash, by_name
 
     def salt_with(self, salt: bytes) -> None:
         """Names clients without keys by this one from now on."""
@@ -50,21 +65,28 @@ class Tenants:
 
     @property
     def are_keys_required(self) -> bool:
-        return bool(self._by_hash)
+        return bool(self._by_name)
 
     def authenticate(self, headers: RawHeaders, peer: str) -> Tenant | None:
         """The tenant of a request; None if it carries no valid key where one is required.
 
         All keys that a request carries must be the same tenant's, so that nobody can be billed for another.
         """
-        if not self._by_hash:
+        if not self._by_name:
             return self._anonymous_tenant(peer)
-        found = {self._by_hash.get(hash_key(key)) for key in _keys_of(headers)}
+        found = {self._whose(key) for key in _keys_of(headers)}
         return found.pop() if len(found) == 1 else None
 
     def by_hash(self, key_hash: str) -> Tenant | None:
         """Whose key it is; nobody's if none is required."""
         return self._by_hash.get(key_hash)
+
+    def _whose(self, key: str) -> Tenant | None:
+        tenant = self._by_hash.get(hash_key(key))
+        if tenant is None and self.tokens is not None and looks_like_jwt(key):
+            name = self.tokens.tenant_of(key, self._by_name)
+            return self._by_name[name] if name is not None else None
+        return tenant
 
     def _anonymous_tenant(self, peer: str) -> Tenant:
         tenant = self._anonymous.get(peer)

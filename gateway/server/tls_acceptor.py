@@ -46,6 +46,11 @@ class TlsAcceptor:
         port: int = self._sockets[0].getsockname()[1]
         return port
 
+    def follow(self, tls: ssl.SSLContext, *, handshake_s: float) -> None:
+        """For handshakes that begin from now on."""
+        self._tls = tls
+        self._handshake_s = handshake_s
+
     def open(self, sockets: Iterable[socket.socket]) -> None:
         """Takes the connections of these, which listen and do not block, and owns them."""
         for listening in sockets:

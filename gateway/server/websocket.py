@@ -100,7 +100,7 @@ class WebSocket:
         self._has_closed_client = False
         """A close is the last that the client got."""
         self._has_client_closed = False
-        self._is_draining = False
+        self._is_draining = self._is_revoked = False
 
     # --- the client's messages -------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class WebSocket:
                 continue
             if message.opcode in (Opcode.PING, Opcode.PONG):
                 self._send(message.opcode, message.data or b"")
-            else:
+            elif not self._is_revoked:
                 self._waiting.append(message)
                 self._waiting_bytes += len(message.data or b"")
         if self._ending_s is not None:
@@ -300,6 +300,19 @@ class WebSocket:
             self._replica_failed("closed the connection")
 
     # --- how it ends -----------------------------------------------------------------------------
+
+    @property
+    def head(self) -> RequestHead:
+        """Of the requests that messages are taken for: whose they are, and by what credentials."""
+        return self._head
+
+    def revoke(self) -> None:
+        """Its client's credentials count no more: what runs may end, and nothing else begins."""
+        self._is_revoked = True
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._account()
+        self.drain()
 
     def drain(self) -> None:
         """To be ended as soon as no response runs."""

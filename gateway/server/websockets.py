@@ -9,7 +9,7 @@ import base64
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -72,6 +72,16 @@ class WebSockets:
     def __len__(self) -> int:
         """How many are open."""
         return len(self._open)
+
+    def follow(self, config: ServerConfig) -> None:
+        """For those that are opened from now on."""
+        self._config = config
+
+    def ask_anew(self, authenticate: Callable[[RequestHead], TenantId | None]) -> None:
+        """Those whose credentials are not their tenant's any more are ended."""
+        for each in tuple(self._open):
+            if authenticate(each.head) != each.head.visitor.tenant.id:
+                each.revoke()
 
     async def serve(self, client: ClientConnection, head: RequestHead) -> None:
         """Until the client is gone, or was refused."""

@@ -85,7 +85,7 @@ class Directory:
         self._peers = peers
         self._knows = knows
         self._idle_s = idle_s
-        self._with_quotas = frozenset(with_quotas)
+        self.with_quotas = frozenset(with_quotas)
         self._allowances = allowances
         self.withheld = 0
         """Entries that were over their tenant's allowance."""
@@ -173,7 +173,7 @@ class Directory:
         return heir
 
     def _home(self, tenant: TenantId, client: str, facts: RequestFacts) -> Place:
-        stated, has_quota = facts.explicit, tenant in self._with_quotas
+        stated, has_quota = facts.explicit, tenant in self.with_quotas
         if has_quota:
             of = str(tenant)
         elif stated is not None:

@@ -9,14 +9,14 @@ but not the key that makes them: a reader of the log cannot foretell a name.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import cache
 from itertools import count
 from typing import Any, Final
 
 import msgspec
-from msgspec import inspect
 
 from gateway.config import Config
+from gateway.config.jwt import JwtConfig
+from gateway.config.privacy import fields_of, holds_private_text
 from gateway.config.tenants import TenantConfig
 from gateway.config.upstream import KvEventsConfig, ReplicaConfig
 from gateway.core.commands import Command, Dispatch, Publish, Refuse, Spend
@@ -122,7 +122,7 @@ def without_secrets(config: Config) -> Config:
     """What the brain is made from, of its texts those that may be recorded (`config/privacy.py`). The shell's
     own settings are left at their defaults."""
     of_the_brain = {
-        field.name: getattr(config, field.name) for field in _fields(Config) if field.name not in _SHELL
+        field.name: getattr(config, field.name) for field in fields_of(Config) if field.name not in _SHELL
     }
     shown: Config = _shown(Config(**of_the_brain), count(1))
     return shown
@@ -135,42 +135,18 @@ def _shown(value: Any, numbers: Iterator[int]) -> Any:
         return value
     kind = type(value)
     fields: dict[str, Any] = {}
-    for field in _fields(kind):
-        if not _holds_private_text(field.type):
+    for field in fields_of(kind):
+        if not holds_private_text(field.type):
             fields[field.name] = _shown(getattr(value, field.name), numbers)
-        elif field.required:
+        elif (kind, field.name) in _PLACEHOLDERS:
             fields[field.name] = _PLACEHOLDERS[kind, field.name](next(numbers))
     return kind(**fields)
-
-
-@cache
-def _fields(kind: type[msgspec.Struct]) -> tuple[inspect.Field, ...]:
-    shape = inspect.type_info(kind)
-    assert isinstance(shape, inspect.StructType)
-    return shape.fields
-
-
-def _holds_private_text(shape: inspect.Type, *, may_be_recorded: bool = False) -> bool:
-    """Of a field that is no struct, nor holds structs: those are looked into."""
-    match shape:
-        case inspect.Metadata():
-            mark = (shape.extra or {}).get("recorded", may_be_recorded)
-            return _holds_private_text(shape.type, may_be_recorded=mark)
-        case inspect.StrType():
-            return not may_be_recorded
-        case inspect.UnionType():
-            return any(_holds_private_text(each) for each in shape.types)
-        case inspect.CollectionType():
-            return _holds_private_text(shape.item_type)
-        case inspect.DictType():
-            return _holds_private_text(shape.key_type) or _holds_private_text(shape.value_type)
-        case _:
-            return False
 
 
 _PLACEHOLDERS: Final[dict[tuple[type[msgspec.Struct], str], Callable[[int], Any]]] = {
     (ReplicaConfig, "url"): lambda number: f"http://replica-{number}",
     (KvEventsConfig, "endpoint"): lambda number: f"tcp://replica-{number}:1",
+    **{(JwtConfig, name): lambda _: "not-recorded" for name in ("jwks", "issuer", "audience")},
     (TenantConfig, "key_hashes"): lambda number: (f"sha256:{number:064x}",),
 }
 """For what must be set, and differ."""

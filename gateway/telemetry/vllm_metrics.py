@@ -63,6 +63,15 @@ def read_vllm_metrics(text: str) -> EngineSignals:
     )
 
 
+def cache_settings(text: str) -> dict[str, str]:
+    """What it says of how its KV cache is set up, by vLLM's own names; values as Python writes them. Never
+    raises."""
+    for name, labels, _ in _samples(text[:_MAX_BYTES]):
+        if name == "cache_config_info":
+            return dict(_LABEL.findall(labels))
+    return {}
+
+
 _WANTED: Final = frozenset(
     (
         "cache_config_info",

@@ -73,6 +73,10 @@ class EngineWatch:
         self._engines.discard(replica)
         self._with_plugin.discard(replica)
 
+    def follow(self, config: UpstreamConfig) -> None:
+        """As it was given them at first. How long one look may take stays what it was at `open`."""
+        self._config = config
+
     def open(self) -> None:
         """To be called before the first `watch`."""
         self._session = open_session(self._config.health_timeout_s)

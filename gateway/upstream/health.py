@@ -51,11 +51,8 @@ class HealthChecks:
         engines which requests go first, if they understand it; `named_models`: names of the operator's, to be
         listed with theirs."""
         self._are_ordered = are_ordered
-        self._named = tuple(named_models)
-        self.lists_models = has_several_pools or bool(named_models)
-        """Else what its only pool says is passed on."""
         self._replicas = replicas
-        self._config = config
+        self.follow(config, has_several_pools=has_several_pools, named_models=named_models)
         self._on_up = on_up
         self._on_down = on_down
         self._facts: dict[ReplicaId, ReplicaFacts] = {}
@@ -63,6 +60,15 @@ class HealthChecks:
         self._failures: dict[ReplicaId, int] = {}
         self._wake: dict[ReplicaId, asyncio.Event] = {}
         self._session: aiohttp.ClientSession | None = None
+
+    def follow(
+        self, config: UpstreamConfig, *, has_several_pools: bool, named_models: Collection[str]
+    ) -> None:
+        """As it was given them at first. How long one check may take stays what it was at `open`."""
+        self._config = config
+        self._named = tuple(named_models)
+        self.lists_models = has_several_pools or bool(named_models)
+        """Else what its only pool says is passed on."""
 
     def open(self) -> None:
         """To be called before the first `watch`."""
@@ -111,8 +117,12 @@ class HealthChecks:
             if wake.is_set():  # not more often than this, however many requests fail
                 await asyncio.sleep(min(0.1, self._config.health_period_s))
                 wake.clear()
+
+    def left(self, replica: ReplicaId) -> None:
+        """It is no member any more, nor watched; who comes under its name is somebody else."""
         for known in (self._facts, self._models, self._failures):
-            known.pop(replica.id, None)
+            known.pop(replica, None)
+        self._wake.pop(replica, None)
 
     async def _check(self, replica: Replica) -> None:
         try:

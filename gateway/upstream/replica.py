@@ -136,6 +136,11 @@ class Replica:
             allow_redirects=False,
         )
 
+    def follow(self, config: UpstreamConfig, *, api_key: str | None) -> None:
+        """As it was given them at first; for whatever begins from now on."""
+        self._config = config
+        self.api_key = api_key
+
     @property
     def busy_count(self) -> int:
         return len(self._busy) + len(self._websockets)

@@ -15,6 +15,7 @@ import time
 
 import pytest
 
+from gateway import __main__ as cli
 from gateway.__main__ import main
 from gateway.server.tenants import hash_key
 
@@ -302,3 +303,14 @@ def test_the_stream_flag_writes_the_stream(tmp_path):
         backend.close()
     types = [json.loads(line)["type"] for line in stream.read_text().splitlines()]
     assert {"replica", "turn_arrive", "gpu_submit", "gpu_end"} <= set(types), types
+
+
+def test_a_sidecar_serves_the_engine_beside_it(monkeypatch):
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+    sidecar = cli._load(cli._parser().parse_args(["serve", "--sidecar"])).pools[0].replicas
+    assert [(each.url, each.api_key_env) for each in sidecar] == [("http://127.0.0.1:8000", None)]
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    with_key = cli._load(cli._parser().parse_args(["serve", "--sidecar"])).pools[0].replicas
+    assert [each.api_key_env for each in with_key] == ["VLLM_API_KEY"]
+    named = cli._load(cli._parser().parse_args(["serve", "--sidecar", "--backend", "http://b"]))
+    assert [each.url for each in named.pools[0].replicas] == ["http://b"], "what is named goes before"

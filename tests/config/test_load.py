@@ -81,7 +81,7 @@ def test_a_file_is_utf8_whatever_the_locale(write):
         ('[server]\ntls_key = "key.pem"\n', "server: tls_certificate and tls_key go together"),
         ('[server]\nlisten = "0.0.0.0:80"\n', "server.listen: 0.0.0.0:80 is reachable from elsewhere"),
         ('[[tenants]]\nname = "a"\nkey_hashes = ["secret"]\n', "tenants[0].key_hashes[0]: Expected"),
-        ('[[tenants]]\nname = "a"\n', "tenants[0].key_hashes: is required"),
+        ('[[tenants]]\nname = "a"\n', "tenants: a has no key_hashes, and there is no [jwt]"),
         ('[[tenants]]\nname = "a\\n"\nkey_hashes = []\n', "tenants[0].name: Expected"),
         ('[hints]\ncache_salt_secret = "short"\n', "hints.cache_salt_secret: Expected `str` of length >= 16"),
         ('[[pools]]\nreplicas = [{ url = "ftp://a" }]\n', "pools[1].replicas[0].url: Expected"),

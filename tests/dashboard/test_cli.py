@@ -119,7 +119,7 @@ def test_sessions_are_listed(control, capsys):
 def test_names_do_nothing_in_a_terminal(control, capsys, monkeypatch):
     hostile = "bash\x1b]0;owned\x07\nforged"
     now = {**SNAPSHOT, "sessions": [{**SNAPSHOT_SESSION, "open_tools": [hostile], "tenant": hostile}]}
-    monkeypatch.setattr(cli, "_ask", lambda *_: now)
+    monkeypatch.setattr(cli, "ask", lambda *_: now)
     assert main(["sessions", "--control", control]) == 0
     out = capsys.readouterr().out
     assert len(out.splitlines()) == 3 and all(line.isprintable() for line in out.splitlines())
@@ -127,9 +127,9 @@ def test_names_do_nothing_in_a_terminal(control, capsys, monkeypatch):
 
 
 def test_an_explanation_does_nothing_in_a_terminal(control, capsys, monkeypatch):
-    told = cli._ask(argparse.Namespace(control=control, key_env=None), "/turnpike/turns/r4")
+    told = cli.ask(argparse.Namespace(control=control, key_env=None), "/turnpike/turns/r4")
     told["known"]["model"] = "m\x1b[2J\nwhy      forged"
-    monkeypatch.setattr(cli, "_ask", lambda *_: told)
+    monkeypatch.setattr(cli, "ask", lambda *_: told)
     assert main(["explain", "r4", "--control", control]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(line.isprintable() for line in lines) and "why      forged" not in lines

@@ -69,3 +69,24 @@ def test_names_and_addresses_are_not_shared():
     with pytest.raises(MembershipError, match="as many members"):
         members.heartbeat("default", "http://d:1", None, ttl_s=1, now=0.0)
     assert not members.list_says("default", "dns", ["http://d:1"]).joined
+
+
+def test_the_settings_say_who_is_set():
+    members = fleet()
+    members.list_says("default", "dns", ["http://b:1", "http://c:1"])
+    members.heartbeat(PoolId("default"), "http://d:1", "late", ttl_s=5.0, now=0.0)
+
+    def member(name: str, url: str) -> Member:
+        return Member(name=ReplicaId(name), pool=PoolId("default"), url=url, origin=SET)
+
+    changes = members.settings_say(
+        [member("default-0", "http://a:2"), member("b", "http://b:1"), member("late", "http://e:1")]
+    )
+    assert set(names(changes.left)) == {"default-0", "default-b-1", "late"}, (
+        "moved, found by address, by name"
+    )
+    assert names(changes.joined) == ["default-0", "b", "late"]
+    assert "default-c-1" in members and not members.expired(now=10.0), "a name that is set does not lapse"
+    again = members.settings_say([member("b", "http://b:1")])
+    assert names(again.left) == ["default-0", "late"] and not again.joined
+    assert not members.list_says("default", "dns", ["http://b:1", "http://c:1"]).joined, "b is set"

@@ -22,7 +22,7 @@ EXTERNAL = {"up"}
 COUNTED_ELSEWHERE = (
     *("stream_dropped", "event_gaps", "spans_sent", "spans_dropped", "turns_untraced"),
     *("requests_passed_on", "sessions_adopted", "peers_unreached", "shared_entries_withheld"),
-    *("tool_spans_taken", "tool_spans_left", "faults"),
+    *("tool_spans_taken", "tool_spans_left", "faults", "control_actions_unrecorded"),
     *("history_turns", "history_dropped", "history_failures"),
 )
 

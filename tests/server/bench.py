@@ -14,6 +14,7 @@ import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from gateway.config import Config
 from gateway.config.load import load_config
 from gateway.server.app import Gateway
 
@@ -310,6 +311,7 @@ class Bench:
         self._logs = _LoudLogs()
         self._complaints: list[dict[str, Any]] = []
         self.may_log_errors = False
+        self.settings: dict[str, Any] = {}
 
     @property
     def backend(self) -> Backend:
@@ -347,8 +349,8 @@ class Bench:
         upstream = {"health_period_s": 60.0, **settings.pop("upstream", {})}
         core = {"max_outage_s": 0, **settings.pop("core", {})}
         tree = {"pools": configured, "server": server, "upstream": upstream, "core": core, **settings}
-        config = load_config(None, {}, tree)
-        self.gateway = Gateway(config, environ or {}, fleet_secret=fleet_secret)
+        self.settings = tree
+        self.gateway = Gateway(self._read(None), environ or {}, read=self._read, fleet_secret=fleet_secret)
         await self.gateway.start()
         await eventually(
             lambda: (
@@ -356,6 +358,10 @@ class Bench:
             ),
             "the replicas never came up",
         )
+
+    def _read(self, text: str | None) -> Config:
+        """`settings` are this gateway's file: what they are changed to counts when they are read again."""
+        return load_config(None, {}, {} if text is not None else self.settings, text=text)
 
     async def _open_pool(
         self, shape: dict[str, Any], tls: Any, make: Callable[[], Backend]

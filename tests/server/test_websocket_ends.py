@@ -376,3 +376,42 @@ async def test_a_bug_of_ours_costs_one_connection(start, connect: Connect, monke
     monkeypatch.undo()
     assert (await good.ask())[-1]["type"] == "response.completed"
     await good.socket.close()
+
+
+# --- its key is taken away ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("runs", [False, True])
+async def test_a_key_that_is_taken_away_ends_it_behind_what_runs(start, runs):
+    bench = await start(tenants=TENANTS)
+    may_end = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await agree(exchange)
+        if runs:
+            await exchange.send(CREATED)
+            await may_end.wait()
+            await exchange.send(text(events("resp_1", text="x")[-1]))
+        await exchange.until_left()
+
+    bench.backend.script = script
+    headers = b"Authorization: Bearer %s\r\n" % ALICE.encode()
+    client = await Raw.open(bench, headers=headers)
+    if runs:
+        client.send(said(create()))
+        assert (await client.event())["type"] == "response.created"
+    bench.settings["tenants"] = [
+        {**each, "key_hashes": each["key_hashes"][1:]} if each["name"] == "alice" else each
+        for each in TENANTS
+    ]
+    assert bench.gateway.settings is not None
+    await bench.gateway.settings.reload()
+    if runs:
+        client.send(said(create()))  # nothing else begins
+        await asyncio.sleep(0.05)
+        may_end.set()
+        assert (await client.event())["type"] == "response.completed"
+    assert await client.closed() == 1012
+    client.send(frame(Opcode.CLOSE, b"", MASK))
+    assert await client.client.rest() == (b"", "eof")
+    assert (await bench.ask(post(headers=headers))).status == 401

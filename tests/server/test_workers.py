@@ -10,6 +10,7 @@ import subprocess
 
 import pytest
 
+from gateway.server.tenants import hash_key
 from gateway.server.workers.control import _ROUTES
 from tests.prerequisites import require_command
 from tests.server.bench import DELTA, DONE, STREAM_HEAD, Message, chunk, eventually, get, post, sends
@@ -130,6 +131,44 @@ async def test_settings_that_are_wrong_change_nothing(tmp_path, wrong):
         await eventually(lambda: many.pids == before)
         await many.until_all_are_ready()
         assert (await many.ask()).get(b"x-turnpike-session") is not None
+
+
+async def test_the_control_plane_shows_and_makes_changes(tmp_path):
+    key = "tp-write"
+    keys = f'control_key_hashes = ["{hash_key(key)}"]'
+    async with Many(tmp_path, settings=f'[stream]\npath = "{tmp_path}/stream"\n') as many:
+        reload, diff = b"/turnpike/settings/reload", b"/turnpike/settings/diff"
+        many.write_settings(keys)
+        told = await many.control(post(b"", reload))
+        assert told.status == 200, told.body
+        assert [each["key"] for each in told.json()["changes"]] == ["server.control_key_hashes"]
+        assert (await many.control(post(b"", reload))).status == 401, "workers check who asks"
+        bearer = b"Authorization: Bearer %s\r\n" % key.encode()
+        many.write_settings(f"{keys}\nreceipts = false")
+        (shown,) = (await many.control(post(b"", diff, bearer))).json()["changes"]
+        assert shown["key"] == "server.receipts" and not shown["needs_restart"]
+        assert (await many.ask()).get(b"x-turnpike-session") is not None
+        many.write_settings(f"{keys}\nreceipts = 5")
+        refused = await many.control(post(b"", reload, bearer))
+        assert refused.status == 409 and "server.receipts" in refused.json()["error"]
+        many.workers = 3
+        many.write_settings(keys)
+        refused = await many.control(post(b"", reload, bearer))
+        assert refused.status == 409 and refused.json()["error"] == "server.workers: needs a restart"
+        many.workers = 2
+        many.write_settings(f"{keys}\nreceipts = false")
+        assert (await many.control(post(b"", reload, bearer))).status == 200
+        await eventually(lambda: len(many.pids) == 2)  # the old ones may take what was on its way
+        assert (await many.ask()).get(b"x-turnpike-session") is None
+        who = f"key {hash_key(key)[:19]}"
+        wanted = {("no key", 200), ("no key", 401), (who, 409), (who, 200)}
+        await eventually(lambda: {(e["who"], e["outcome"]) for e in acted(tmp_path)} == wanted)
+
+
+def acted(directory) -> list:
+    """What workers recorded of the control plane."""
+    lines = [line for file in directory.glob("stream.worker-*") for line in file.read_text().splitlines()]
+    return [record for line in lines if (record := json.loads(line))["type"] == "control"]
 
 
 async def test_settings_whose_replicas_are_down_change_nothing(tmp_path):

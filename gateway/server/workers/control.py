@@ -17,7 +17,9 @@ import msgspec
 from aiohttp import web
 
 from gateway.dashboard.history_views import merge_looks, merge_session_pages
+from gateway.server.audit import acted
 from gateway.server.control_access import TRACES_PATH
+from gateway.server.settings import DIFF_PATH, RELOAD_PATH, Record, SettingsPlane
 from gateway.server.workers.control_line import Answer, ControlLine
 from gateway.server.workers.merged_events import MergedEvents, Positions
 from gateway.server.workers.merged_metrics import Totals, merge
@@ -52,6 +54,8 @@ class How(Enum):
     EVENTS = "events"
     HEALTH = "health"
     READINESS = "readiness"
+    SETTINGS = "settings"
+    """By the parent, if a worker says that who asks may; by all, where there is no parent."""
 
 
 _ROUTES: Final = (
@@ -73,6 +77,8 @@ _ROUTES: Final = (
     ("DELETE", "/turnpike/replicas/{name}", How.ALL),
     ("POST", "/turnpike/replicas/{name}/drain", How.ALL),
     ("POST", "/turnpike/hosts/{name}", How.ALL),
+    ("POST", DIFF_PATH, How.SETTINGS),
+    ("POST", RELOAD_PATH, How.SETTINGS),
     ("POST", TRACES_PATH, How.ALL),
 )
 _TOLD_TO_LATER_ONES: Final = ("/turnpike/replicas", "/turnpike/hosts/")
@@ -117,10 +123,15 @@ class MergedControl:
         began_s: float | None = None,
         noun: str = "worker",
         has_metrics: bool = True,
+        settings: SettingsPlane | None = None,
+        record: Record = lambda *_: None,
     ) -> None:
         """`began_s`: when all began, in Unix time; None for when the first of them did. `noun`: what each is
-        called. `has_metrics`: whether totals are kept over their restarts, so that they can be added up."""
+        called. `has_metrics`: whether totals are kept over their restarts, so that they can be added up.
+        `settings`: of all; None if each has its own. `record`: keeps who did what with them."""
         self._workers = workers
+        self._settings = settings
+        self._record = record
         self._began_s = began_s
         self._noun = noun
         self._has_metrics = has_metrics
@@ -140,6 +151,7 @@ class MergedControl:
             How.EVENTS: self._events.serve,
             How.HEALTH: self._get_health,
             How.READINESS: self._get_readiness,
+            How.SETTINGS: self._change_settings,
         }
 
     def app(self) -> web.Application:
@@ -249,6 +261,20 @@ class MergedControl:
             and self._workers.missing_s < _MISSING_S
         )
         return web.json_response({"ready": is_ready, "failing": failing}, status=200 if is_ready else 503)
+
+    async def _change_settings(self, request: web.Request) -> web.StreamResponse:
+        """Workers check who asks."""
+        if self._settings is None:
+            return await self._tell_all(request)
+        for worker in (*self._workers.serving, *self._workers.running):
+            may = await worker.ask("POST", request.path, request.headers)
+            if may is not None and may.status == 204:
+                response = await self._settings.answer(request)
+                self._record(*acted(request), response.status)
+                return response
+            if may is not None:
+                return _passed_on(may)
+        return self._none_answers()
 
     # --- workers -----------------------------------------------------------------------------------
 

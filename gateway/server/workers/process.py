@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Final, Self
 
 import aiohttp
+import msgspec
 
 from gateway.config import Config
 from gateway.server.workers.control_line import ControlLine
-from gateway.server.workers.seat import Order, Place, sent
+from gateway.server.workers.seat import ACTED, Order, Place, sent
 
 _ROOT: Final = Path(__file__).parents[3]
 _CODE: Final = "import sys; sys.path.insert(0, {root!r}); from gateway.__main__ import main; sys.exit(main())"
@@ -116,6 +117,10 @@ class Worker(ControlLine):
         """It leaves its connections their next answer, and ends."""
         self.is_leaving = True
         self._tell(Order.HAND_OVER)
+
+    def acted(self, who: str, what: str, outcome: int) -> None:
+        """It is to record that."""
+        self._writer.write(ACTED + msgspec.json.encode((who, what, outcome)) + b"\n")
 
     def _tell(self, order: Order) -> None:
         self._writer.write(order.value)

@@ -9,6 +9,7 @@ import glob
 import shutil
 import socket
 import struct
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Final, Self
@@ -18,6 +19,10 @@ import msgspec
 from gateway.config import Config
 
 _LENGTH: Final = struct.Struct("!I")
+
+
+ACTED: Final = b"acted "
+"""Before what is to be recorded, on a line of its own between the orders."""
 
 
 class Order(Enum):
@@ -49,6 +54,8 @@ class Seat:
         self.control_path = place.control_path
         self.sockets = [socket.socket(fileno=each) for each in place.sockets]
         self._line = socket.socket(fileno=place.line)
+        self.on_acted: Callable[[str, str, int], None] = lambda *_: None
+        """To be set by who records what the parent did: who asked, for what, and what came of it."""
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     @classmethod
@@ -72,7 +79,9 @@ class Seat:
     async def told(self) -> Order:
         """The next order."""
         reader, _ = await self._opened()
-        order = Order(await reader.readline())
+        while (line := await reader.readline()).startswith(ACTED):
+            self.on_acted(*msgspec.json.decode(line.removeprefix(ACTED), type=tuple[str, str, int]))
+        order = Order(line)
         if order is Order.NONE:
             shutil.rmtree(Path(self.control_path).parent, ignore_errors=True)  # nobody asks there any more
         return order

@@ -11,7 +11,7 @@ import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -20,11 +20,20 @@ import msgspec
 from aiohttp import web
 
 from gateway.config import Config
+from gateway.config.changes import Change, changes
 from gateway.config.load import ConfigError
 from gateway.config.server import split_listen
 from gateway.server.app import listening_on
 from gateway.server.clock import SteadyClock
 from gateway.server.listening import SharedPort
+from gateway.server.references import check_references
+from gateway.server.settings import (
+    Read,
+    SettingsPlane,
+    refuse_restarts,
+    reload_on_signal,
+    set_log_level,
+)
 from gateway.server.tasks import CALM_S, TaskGroup, pause_s
 from gateway.server.workers.control import MergedControl
 from gateway.server.workers.merged_metrics import Totals
@@ -49,14 +58,14 @@ _MAX_FAILURES: Final = 5
 _KILLED_AFTER_S: Final = 10.0
 """Beyond the time that a worker has for its end."""
 _STORE: Final = "store"
-_FIXED: Final = ("listen", "control", "workers")
 
 
 class Supervisor:
-    def __init__(self, config: Config, load: Callable[[], Config], *, wanted: int) -> None:
-        """`load` reads the settings again, and checks them: raises ConfigError, OSError or ValueError."""
+    def __init__(self, config: Config, read: Read, environ: Mapping[str, str], *, wanted: int) -> None:
+        """`config` is checked."""
         self._config = config
-        self._load = load
+        self._read = read
+        self._environ = environ
         self.wanted = wanted
         self.restarts = 0
         self.gone = Totals()
@@ -75,7 +84,11 @@ class Supervisor:
         self._starting: set[int] = set()
         """Numbers."""
         self._serial = 0
-        self._control = MergedControl(self, began_s=SteadyClock()())
+        settings = SettingsPlane(read=read, diff=self._diff, reload=self.reload)
+        self._control = MergedControl(self, began_s=SteadyClock()(), settings=settings, record=self._record)
+        self._one_reload = asyncio.Lock()
+        self._relieved: list[Worker] = []
+        """By the last reload; some may still be leaving."""
         self._directory = Path()
         self._reload_asked = asyncio.Event()
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -304,34 +317,48 @@ class Supervisor:
             await self._reload_asked.wait()
             self._reload_asked.clear()
             if not self.is_ending:
-                await self._reload()
+                await reload_on_signal(self.reload, self._record)
 
-    async def _reload(self) -> None:
-        """New workers with the settings as they are now; when all are ready, the old ones leave."""
-        try:
-            config = await asyncio.to_thread(self._load)
-            for name in _FIXED:
-                if getattr(config.server, name) != getattr(self._config.server, name):
-                    raise ConfigError(f"server.{name} is another: that needs a restart")
-        except (ConfigError, OSError, ValueError) as error:
-            _log.error("the settings stay as they were: %s", error)
-            return
-        old, started = self.serving, list[Worker]()
-        why = await self._start_all(config, started)
-        if why is not None:
-            _log.error("the settings stay as they were: %s", why)
-            for each in started:
-                each.signal(signal.SIGINT)
-            await _ended(started)
-            return
+    def _record(self, who: str, what: str, outcome: int) -> None:
+        """Has a worker record what the parent did."""
+        if self.serving:
+            self.serving[0].acted(who, what, outcome)
+
+    def _diff(self, after: Config) -> tuple[Change, ...]:
+        return changes(self._config, after, has_workers=True)
+
+    def _read_checked(self) -> Config:
+        config = self._read(None)
+        check_references(config, self._environ)
+        return config
+
+    async def reload(self) -> tuple[Change, ...]:
+        """New workers with the settings as they are now; when all are ready, the old ones leave. Raises
+        ConfigError, OSError or ValueError if nothing was changed, and says why."""
+        async with self._one_reload:
+            await _ended(self._relieved)  # else two reloads in a row would have three times as many
+            config = await asyncio.to_thread(self._read_checked)
+            changed = self._diff(config)
+            refuse_restarts(changed)
+            started = list[Worker]()
+            if (why := await self._start_all(config, started)) is not None:
+                for each in started:
+                    each.signal(signal.SIGINT)
+                await _ended(started)
+                raise ConfigError(why)
+            self._relieved = self.serving
+            self._hand_over(config, started)
+            return changed
+
+    def _hand_over(self, config: Config, started: list[Worker]) -> None:
         self._config = config
+        set_log_level(config.server.log_level)
         for worker in started:
             before = self._slots[worker.slot]
             self._put(worker)
             if before is not None:
                 before.hand_over()
-        _log.info("the settings were read again: %d new workers serve", len(started))
-        await _ended(old)  # else two reloads in a row would have three times as many
+        _log.info("%d new workers serve", len(started))
 
     async def _start_all(self, config: Config, started: list[Worker]) -> str | None:
         """What speaks against going on with those that were started."""

@@ -1,0 +1,146 @@
+"""What differs between two settings, and whether a gateway takes it up while it runs (pure).
+
+One process takes up what `LIVE` names, and keeps all that it knows. Several workers are replaced by new ones,
+which read everything; what their parent holds needs a restart all the same (`HELD_BY_PARENT`).
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from gateway.config import Config
+from gateway.config.privacy import fields_of, holds_private_text
+from gateway.config.upstream import PoolConfig
+
+LIVE: Final = (
+    "models",
+    "pools",
+    "tenants",
+    "server.allow_public_without_keys",
+    "server.control_hosts",
+    "server.control_key_hashes",
+    "server.control_read_key_hashes",
+    "server.drain_s",
+    "server.holding",
+    "server.lame_duck_s",
+    "server.limits",
+    "server.log_level",
+    "server.receipts",
+    "server.tls_certificate",
+    "server.tls_key",
+    "upstream",
+)
+"""With all that is below them."""
+_NOT_LIVE: Final = ("pools.discovery", "pools.transfer", "upstream.ca_file", "upstream.health_timeout_s")
+"""Of what is below them, these are not."""
+_NEVER_NONE: Final = ("tenants", "server.tls_certificate", "server.tls_key")
+"""Live, but for the change from none to some, or back: it changes what every request goes through."""
+HELD_BY_PARENT: Final = ("server.listen", "server.control", "server.workers")
+"""Of several workers."""
+_HIDDEN: Final = "(not shown)"
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One setting that is another."""
+
+    key: str
+    """Such as `tenants[team-a].quota.weight`."""
+    before: str | None
+    """As JSON; None: it was not there. Of secrets, addresses and paths nothing is shown."""
+    after: str | None
+    needs_restart: bool
+
+
+class _Leaf(NamedTuple):
+    path: str
+    """Without the names of elements: `tenants.quota.weight`."""
+    value: Any
+    is_private: bool
+    is_default: bool
+    """And so nothing to tell of an element that comes or goes."""
+
+
+def is_live(path: str) -> bool:
+    """Whether one process takes it up; `path`: of a setting, without names of elements."""
+    return _is_below(path, LIVE) and not _is_below(path, _NOT_LIVE)
+
+
+def is_live_unless_none(path: str) -> bool:
+    """Whether it is live, but for the change from none to some, or back."""
+    return path in _NEVER_NONE
+
+
+def changes(before: Config, after: Config, *, has_workers: bool) -> tuple[Change, ...]:
+    """In the settings' order; `has_workers`: several processes serve."""
+    old, new = dict(_leaves(before)), dict(_leaves(after))
+    found = []
+    for key in dict.fromkeys((*old, *new)):
+        was, now = old.get(key), new.get(key)
+        leaf = was or now
+        assert leaf is not None
+        if was is not None and now is not None:
+            if was.value == now.value:
+                continue
+        elif leaf.is_default:
+            continue
+        found.append(
+            Change(
+                key=key,
+                before=_shown(was),
+                after=_shown(now),
+                needs_restart=_needs_restart(leaf.path, was, now, has_workers=has_workers),
+            )
+        )
+    return tuple(found)
+
+
+def moved_between_pools(before: Config, after: Config) -> str | None:
+    """The name of a replica that would change its pool, which none can do while it may be running turns."""
+    pool_of = {name: pool.name for pool in before.pools for name in pool.names()}
+    names = ((name, pool.name) for pool in after.pools for name in pool.names())
+    return next((name for name, pool in names if pool_of.get(name, pool) != pool), None)
+
+
+def _needs_restart(path: str, was: _Leaf | None, now: _Leaf | None, *, has_workers: bool) -> bool:
+    if has_workers:
+        return path in HELD_BY_PARENT
+    is_switched = path in _NEVER_NONE and not (was and was.value and now and now.value)
+    return is_switched or not is_live(path)
+
+
+def _leaves(config: Config) -> Iterator[tuple[str, _Leaf]]:
+    yield from _below(config, "", "")
+
+
+def _below(settings: msgspec.Struct, key: str, path: str) -> Iterator[tuple[str, _Leaf]]:
+    for field in fields_of(type(settings)):
+        value = getattr(settings, field.name)
+        named, at = f"{key}{field.name}", f"{path}{field.name}"
+        is_default = not field.required and value == field.default
+        if isinstance(value, msgspec.Struct):
+            yield named, _Leaf(at, "there", False, is_default)
+            yield from _below(value, f"{named}.", f"{at}.")
+        elif isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):
+            names = _names(settings, value)
+            yield named, _Leaf(at, names, False, is_default)
+            for name, each in zip(names, value, strict=True):
+                yield from _below(each, f"{named}[{name}].", f"{at}.")
+        else:
+            yield named, _Leaf(at, value, holds_private_text(field.type), is_default)
+
+
+def _names(settings: msgspec.Struct, elements: tuple[msgspec.Struct, ...]) -> tuple[str, ...]:
+    if isinstance(settings, PoolConfig):
+        return tuple(settings.names())
+    return tuple(getattr(each, "name", None) or str(number) for number, each in enumerate(elements))
+
+
+def _shown(leaf: _Leaf | None) -> str | None:
+    if leaf is None or leaf.value is None or leaf.value == ():
+        return None
+    return _HIDDEN if leaf.is_private else msgspec.json.encode(leaf.value).decode()
+
+
+def _is_below(path: str, sections: tuple[str, ...]) -> bool:
+    return any(path == each or path.startswith(f"{each}.") for each in sections)

@@ -1,0 +1,25 @@
+"""What a brain can be given anew while it runs: the fleet's shape, names of models, tenants (pure)."""
+
+import msgspec
+
+from gateway.admission.quotas import Quota
+from gateway.core.fleet import PoolFacts
+from gateway.cost.profile import Profile
+from gateway.domain.fleet import Role
+from gateway.domain.ids import ReplicaId, TenantId
+from gateway.routing.models import ModelConfig
+
+
+class LiveSettings(msgspec.Struct, frozen=True, kw_only=True):
+    pools: tuple[PoolFacts, ...]
+    roles: dict[ReplicaId, Role] = {}
+    """Of those replicas that are not for both."""
+    zones: dict[ReplicaId, str] = {}
+    """Of those of which it is known."""
+    profiles: dict[ReplicaId, Profile] = {}
+    """What is believed of a replica, until it is seen."""
+    models: tuple[ModelConfig, ...] = ()
+    quotas: dict[TenantId, Quota] = {}
+    """Of all tenants; none where nobody needs a key."""
+    trusted: frozenset[TenantId] = frozenset()
+    """Whose claims of classes and deadlines count."""

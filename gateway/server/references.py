@@ -1,0 +1,84 @@
+"""What settings point to outside themselves: keys, certificates, profiles, addresses. Read before anything is
+made or changed with them, so that what is wrong changes nothing."""
+
+import ssl
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gateway.assembly import live_settings
+from gateway.config import Config
+from gateway.config.load import ConfigError, read_api_key
+from gateway.core.live_settings import LiveSettings
+from gateway.domain.ids import PoolId, ReplicaId
+from gateway.server.forwarded import TrustedProxies
+from gateway.server.jwt_tokens import Keys, read_jwks_file
+from gateway.server.mcp_servers import open_servers
+from gateway.upstream.local_faults import LocalFaults
+from gateway.upstream.replica import Address
+from gateway.upstream.tls import upstream_tls
+from gateway.wire.kv_transfer import Tier
+
+
+class References(NamedTuple):
+    replica_keys: dict[ReplicaId, str | None]
+    """Of the replicas that the settings name."""
+    kv_tiers: dict[ReplicaId, Tier]
+    """Of those that have one."""
+    pool_keys: dict[PoolId, str | None]
+    """For those that are found, or register."""
+    upstream_tls: ssl.SSLContext | None
+    """None if nobody speaks https."""
+    server_tls: ssl.SSLContext | None
+    brain: LiveSettings
+    jwt_keys: Keys | None
+    """Of a file."""
+
+
+def read_references(config: Config, environ: Mapping[str, str]) -> References:
+    """Blocks. Raises ConfigError, OSError or ValueError."""
+    replica_keys, pool_keys, tiers = {}, {}, dict[ReplicaId, Tier]()
+    for pool in config.pools:
+        if (found := pool.discovery) is not None:
+            pool_keys[PoolId(pool.name)] = read_api_key(found.api_key_env, found.api_key_file, environ)
+        for name, each in zip(pool.names(), pool.replicas, strict=True):
+            Address.parse(each.url)
+            replica_keys[ReplicaId(name)] = read_api_key(each.api_key_env, each.api_key_file, environ)
+            if each.kv_tier is not None:
+                tiers[ReplicaId(name)] = Tier.parse(each.kv_tier)
+            if each.kv_events is not None:
+                _check_feeds()
+    server = config.server
+    return References(
+        replica_keys,
+        tiers,
+        pool_keys,
+        upstream_tls(config),
+        _server_tls(server.tls_certificate, server.tls_key),
+        live_settings(config),
+        read_jwks_file(config.jwt) if config.jwt is not None else None,
+    )
+
+
+def check_references(config: Config, environ: Mapping[str, str]) -> None:
+    """Raises what `Gateway` would for files, variables and addresses that the settings name in vain."""
+    tls = read_references(config, environ).upstream_tls
+    open_servers(config, environ, tls=tls, local_faults=LocalFaults())
+    TrustedProxies(config.server.trusted_proxies)
+
+
+def _check_feeds() -> None:
+    try:
+        import zmq  # noqa: F401, PLC0415 - only who asks needs ZeroMQ
+    except ImportError:
+        raise ConfigError(
+            "pools.replicas.kv_events: needs ZeroMQ: pip install turnpike-gateway[kv-events]"
+        ) from None
+
+
+def _server_tls(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+    if certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    context.set_alpn_protocols(["http/1.1"])
+    return context

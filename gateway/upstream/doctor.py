@@ -1,0 +1,117 @@
+"""`turnpike doctor`: what was detected of each backend, what is missing, and what it would gain."""
+
+import argparse
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from gateway.config import Config
+from gateway.config.load import load_config, read_api_key
+from gateway.config.upstream import PoolConfig, ReplicaConfig, UpstreamConfig
+from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.printable import printable
+from gateway.upstream.examine import Seen, examine
+from gateway.upstream.findings import Finding, findings
+from gateway.upstream.replica import Address, Replica
+from gateway.upstream.tls import upstream_tls
+
+_AT_ONCE: Final = 32
+DEFAULT_FILE: Final = "turnpike.toml"
+
+
+class Examined(msgspec.Struct, frozen=True, kw_only=True):
+    replica: str
+    url: str
+    findings: list[Finding]
+
+    @property
+    def is_usable(self) -> bool:
+        return all(each.level != "bad" for each in self.findings)
+
+
+def add_doctor(commands: Any) -> None:
+    """The `doctor` command, below the `turnpike` command's."""
+    doctor = commands.add_parser("doctor", help="what was detected of each backend, and what is missing")
+    doctor.add_argument(
+        "config", nargs="?", metavar="FILE", help=f"settings in TOML (default {DEFAULT_FILE}, if it is there)"
+    )
+    doctor.add_argument("--backend", action="append", metavar="URL", help="look at this one instead")
+    doctor.add_argument(
+        "--ask", action="store_true", help="have each generate two tokens, to see what its answers tell"
+    )
+    doctor.add_argument("--json", action="store_true", help="as JSON")
+    doctor.set_defaults(command=_doctor)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    """0 if the gateway can use all of them, else 1."""
+    flags: dict[str, Any] = {}
+    file = arguments.config
+    if arguments.backend:
+        flags["pools"] = [{"replicas": [{"url": url} for url in arguments.backend]}]
+    elif file is None and Path(DEFAULT_FILE).exists():
+        file = DEFAULT_FILE
+    config = load_config(file, os.environ, flags)
+    examined = asyncio.run(examine_all(config, os.environ, asks=arguments.ask))
+    if arguments.json:
+        print(json.dumps(msgspec.to_builtins(examined)))
+    else:
+        print("\n\n".join(printable_lines(each) for each in examined))
+        for pool in config.pools:
+            if pool.discovery is not None:
+                print(f"\npool {pool.name}: replicas that are discovered are not looked at")
+    return 0 if all(each.is_usable for each in examined) else 1
+
+
+async def examine_all(config: Config, environ: Mapping[str, str], *, asks: bool) -> list[Examined]:
+    """All replicas that the settings name, in their order. Raises ConfigError or ValueError."""
+    some = asyncio.Semaphore(_AT_ONCE)
+    tls = upstream_tls(config)
+
+    async def look(name: str, pool: PoolConfig, each: ReplicaConfig) -> Examined:
+        address = Address.parse(each.url)
+        replica = Replica(
+            ReplicaId(name),
+            PoolId(pool.name),
+            address,
+            config=config.upstream,
+            api_key=read_api_key(each.api_key_env, each.api_key_file, environ),
+            tls=tls if address.is_tls else None,
+        )
+        async with some:
+            seen = await examine(replica, config.upstream, kv_events=each.kv_events, asks=asks)
+        told = findings(seen, role=each.role, transfer=pool.transfer)
+        return Examined(replica=name, url=each.url, findings=told)
+
+    looks = [
+        look(name, pool, each)
+        for pool in config.pools
+        for name, each in zip(pool.names(), pool.replicas, strict=True)
+    ]
+    return list(await asyncio.gather(*looks))
+
+
+async def examine_url(url: str, config: UpstreamConfig) -> Seen:
+    """A backend of which nothing but the address is known. Raises ValueError if it is none."""
+    replica = Replica(
+        ReplicaId("backend"), PoolId("default"), Address.parse(url), config=config, api_key=None, tls=None
+    )
+    return await examine(replica, config, kv_events=None, asks=False)
+
+
+def printable_lines(examined: Examined) -> str:
+    lines = [f"{examined.replica}  {examined.url}"]
+    for each in examined.findings:
+        lines.append(f"  {each.level:<4} {each.what}")
+        for word, text in (("gain", each.gain), ("do", each.do)):
+            if text is not None:
+                lines += [
+                    f"       {f'{word}:' if not n else '':<5} {line}"
+                    for n, line in enumerate(text.split("\n"))
+                ]
+    return "\n".join(map(printable, lines))

@@ -1,0 +1,176 @@
+"""One look at a backend from outside: is it there, what is it, what does it say of how it is set up?
+
+It is asked what the gateway's own health checks ask (`health.py`), and for `/metrics` and the plugin's state.
+Nothing is generated, unless that is wanted: then one short prompt is sent twice, to see whether the second
+one is found in the cache, and whether answers say so.
+"""
+
+import asyncio
+import contextlib
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+
+from gateway.config.upstream import KvEventsConfig, UpstreamConfig
+from gateway.domain.engine import EngineSignals
+from gateway.domain.fleet import ReplicaFacts
+from gateway.domain.ids import ReplicaId
+from gateway.telemetry.vllm_metrics import cache_settings, read_vllm_metrics
+from gateway.upstream.health import HealthChecks
+from gateway.upstream.replica import Replica, open_session
+
+_MAX_BYTES: Final = 2 << 20
+_PROMPT: Final = "Turnpike asks whether this prompt is cached. " * 40
+"""Longer than a KV block of any usual size."""
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What the second of two equal requests told."""
+
+    status: int
+    tells_cached: bool
+    """The answer says how many prompt tokens were found in the cache."""
+    was_cached: bool | None
+    """As the engine counts; None if it does not."""
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    facts: ReplicaFacts | None = None
+    """None if it is down."""
+    why_down: str = ""
+    models_status: int = 0
+    """What `/v1/models` answered."""
+    max_tokens: int | None = None
+    """Of a conversation with its first model."""
+    plugin: dict[str, Any] | None = None
+    """What `/turnpike/kv` says; None if there is no such path."""
+    signals: EngineSignals | None = None
+    cache: dict[str, str] = {}
+    """By vLLM's own names."""
+    hears_events: bool | None = None
+    """Somebody listens where KV events are to come from; None if the settings name no place."""
+    asked: Asked | None = None
+
+
+async def examine(
+    replica: Replica, config: UpstreamConfig, *, kv_events: KvEventsConfig | None, asks: bool
+) -> Seen:
+    """`asks`: it may be asked to generate two tokens."""
+    facts, why = await _checked(replica, config)
+    if facts is None:
+        return Seen(why_down=why)
+    session = open_session(config.health_timeout_s)
+    try:
+        status, listing = await _get(session, replica, "/v1/models")
+        plugin_status, plugin = await _get(session, replica, "/turnpike/kv")
+        metrics = await _text(session, replica, "/metrics")
+        asked = await _ask_twice(session, replica, facts.models[0]) if asks and facts.models else None
+    finally:
+        await session.close()
+    has_metrics = "vllm:" in metrics
+    return Seen(
+        facts=facts,
+        models_status=status,
+        max_tokens=_max_tokens(listing),
+        plugin=plugin if plugin_status == 200 and isinstance(plugin, dict) else None,
+        signals=read_vllm_metrics(metrics) if has_metrics else None,
+        cache=cache_settings(metrics),
+        hears_events=await _listens(kv_events.endpoint) if kv_events is not None else None,
+        asked=asked,
+    )
+
+
+async def _checked(replica: Replica, config: UpstreamConfig) -> tuple[ReplicaFacts | None, str]:
+    """As a health check of the gateway finds it, at the first attempt; or why it is down."""
+    found: asyncio.Future[tuple[ReplicaFacts | None, str]] = asyncio.get_running_loop().create_future()
+
+    def tell(facts: ReplicaFacts | None, why: str = "") -> None:
+        if not found.done():
+            found.set_result((facts, why))
+
+    def down(_: ReplicaId, why: str) -> None:
+        tell(None, why)
+
+    once = msgspec.structs.replace(config, failures_until_down=1)
+    checks = HealthChecks({replica.id: replica}, once, on_up=tell, on_down=down, has_several_pools=False)
+    checks.open()
+    try:
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(checks.watch(replica))
+            try:
+                async with asyncio.timeout(5 * config.health_timeout_s):  # a check asks up to five times
+                    return await found
+            except TimeoutError:
+                return None, "timed out"
+            finally:
+                watching.cancel()
+    finally:
+        await checks.close()
+
+
+async def _get(session: aiohttp.ClientSession, replica: Replica, path: str) -> tuple[int, Any]:
+    """The status, 0 for none, and what the body says, as far as it is JSON."""
+    with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+        async with replica.ask(session, "GET", path) as response:
+            return response.status, _json(await response.content.read(_MAX_BYTES))
+    return 0, None
+
+
+async def _text(session: aiohttp.ClientSession, replica: Replica, path: str) -> str:
+    body = bytearray()
+    with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+        async with replica.ask(session, "GET", path) as response:
+            if response.status == 200:
+                async for some in response.content.iter_any():
+                    body += some
+                    if len(body) > _MAX_BYTES:
+                        break
+    return body.decode(errors="replace")
+
+
+async def _ask_twice(session: aiohttp.ClientSession, replica: Replica, model: str) -> Asked:
+    body = {"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": _PROMPT}]}
+    content, before, status, told = msgspec.json.encode(body), None, 0, None
+    for _ in range(2):
+        before = read_vllm_metrics(await _text(session, replica, "/metrics")).prefix_hit
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+            path = "/v1/chat/completions"
+            async with replica.ask(session, "POST", path, content=content) as response:
+                status, told = response.status, _json(await response.content.read(_MAX_BYTES))
+    after = read_vllm_metrics(await _text(session, replica, "/metrics")).prefix_hit
+    usage = told.get("usage") if isinstance(told, dict) else None
+    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+    return Asked(
+        status=status,
+        tells_cached=isinstance(details, dict) and "cached_tokens" in details,
+        was_cached=after > before if after is not None and before is not None else None,
+    )
+
+
+async def _listens(endpoint: str) -> bool:
+    """Of `tcp://`; others are taken to be there."""
+    scheme, _, where = endpoint.partition("://")
+    host, _, port = where.rpartition(":")
+    if scheme != "tcp" or not port.isdecimal():
+        return True
+    try:
+        async with asyncio.timeout(2.0):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
+def _max_tokens(listing: Any) -> int | None:
+    data = listing.get("data") if isinstance(listing, dict) else None
+    first = data[0] if isinstance(data, list) and data else None
+    most = first.get("max_model_len") if isinstance(first, dict) else None
+    return most if isinstance(most, int) else None
+
+
+def _json(body: bytes) -> Any:
+    with contextlib.suppress(ValueError, RecursionError):
+        return msgspec.json.decode(body)
+    return None

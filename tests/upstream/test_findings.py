@@ -1,0 +1,81 @@
+"""What `turnpike doctor` says of a backend, from what was seen of it."""
+
+import pytest
+
+from gateway.domain.engine import EngineSignals
+from gateway.domain.fleet import Abilities, ReplicaFacts
+from gateway.domain.ids import PoolId, ReplicaId
+from gateway.upstream.examine import Asked, Seen
+from gateway.upstream.findings import findings
+
+FACTS = ReplicaFacts(
+    id=ReplicaId("a"), pool=PoolId("p"), abilities=Abilities(engine="vllm", version="0.32.0"), models=("m",)
+)
+WHOLE = Seen(
+    facts=FACTS,
+    models_status=200,
+    max_tokens=4096,
+    plugin={"state": "awake", "host_tier": None},
+    signals=EngineSignals(kv_tokens=1000),
+    cache={"enable_prefix_caching": "True", "kv_offloading_size": "8.0"},
+    hears_events=True,
+    asked=Asked(status=200, tells_cached=True, was_cached=True),
+)
+
+
+def but(**fields) -> Seen:
+    return Seen(**{name: getattr(WHOLE, name) for name in WHOLE.__struct_fields__} | fields)
+
+
+def told(seen: Seen, level: str) -> list[tuple[str, str | None]]:
+    return [(each.what, each.do) for each in findings(seen) if each.level == level]
+
+
+def test_nothing_is_missing():
+    assert [each.level for each in findings(WHOLE)] == ["ok"] * 7
+    assert "serves m (context 4096 tokens)" in [each.what for each in findings(WHOLE)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "what", "do"),
+    [
+        ({"plugin": None}, "plugin turnpike-vllm is not loaded", "--scheduler-cls"),
+        ({"plugin": {"state": "absent", "why": "no class"}}, "absent: no class", "turnpike-vllm doctor"),
+        (
+            {"cache": {"enable_prefix_caching": "False", "kv_offloading_size": "1"}},
+            "caching is off",
+            "--enable-prefix",
+        ),
+        ({"cache": {}}, "no KV offload", "--kv-offloading-size"),
+        ({"signals": None, "cache": {}}, "/metrics is not there", "/metrics"),
+        ({"hears_events": None}, "KV events are not listened to", "kv_events = {"),
+        (
+            {"asked": Asked(status=200, tells_cached=False, was_cached=True)},
+            "do not say",
+            "--enable-prompt-tokens",
+        ),
+    ],
+)
+def test_what_is_missing_has_a_gain_and_a_flag(fields, what, do):
+    (missing,) = [each for each in findings(but(**fields)) if each.level == "off"]
+    assert what in missing.what and missing.gain and do in (missing.do or "")
+    assert not told(but(**fields), "bad")
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"facts": None, "why_down": "refused"}, "does not answer: refused"),
+        ({"models_status": 401}, "wants an API key (401)"),
+        ({"hears_events": False}, "nobody publishes"),
+        ({"asked": Asked(status=500, tells_cached=False, was_cached=None)}, "answered with 500"),
+    ],
+)
+def test_what_cannot_be_used_is_bad(fields, what):
+    ((said, _),) = told(but(**fields), "bad")
+    assert what in said
+
+
+def test_another_server_lacks_nothing_but_what_vllm_tells():
+    other = but(facts=ReplicaFacts(id=FACTS.id, pool=FACTS.pool, models=("m",)), signals=None, plugin=None)
+    assert [each.level for each in findings(other)] == ["off", "ok"]
