@@ -197,7 +197,7 @@ async def test_a_trace_of_a_session_and_of_those_that_run_for_it(tmp_path, capsy
         is_cut = bool(turns) and turns[0] != lives[session][0]
         return {"session": {"session": session}, "kin": kin, "turns": told, "is_cut": is_cut}
 
-    monkeypatch.setattr(cli, "_ask", ask)
+    monkeypatch.setattr(cli, "ask", ask)
     monkeypatch.chdir(tmp_path)
     assert main(["trace", "s/1"]) == 0
     events = json.loads((tmp_path / "s_1.perfetto-trace").read_text())["traceEvents"]
