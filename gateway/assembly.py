@@ -46,7 +46,8 @@ def assemble(
     live = live_settings(config)
     forecasts = Forecasts(live.profiles, notes)
     if placement is None:
-        placement = PredictedPlacement(config.routing, forecasts, random.Random(0))  # noqa: S311 - no secret
+        dice = random.Random(0)  # noqa: S311 - no secret
+        placement = PredictedPlacement(config.routing, forecasts, dice, config.prefix_pull)
     return Coordinator(
         core,
         fleet=Fleet(live.pools, FleetHealth(config.health), roles=live.roles, zones=live.zones),
@@ -67,6 +68,9 @@ def assemble(
         ahead=config.prefill_ahead,
         disaggregation=config.disaggregation,
         bounds=Bounds(config.bounds, config.prices, publishes=publishes) if config.bounds else None,
+        pulls=frozenset(PoolId(pool.name) for pool in config.pools if pool.transfer == "p2p")
+        if config.prefix_pull.enabled
+        else frozenset(),
         transfers=frozenset(PoolId(pool.name) for pool in config.pools if pool.transfer is not None),
     )
 

@@ -26,6 +26,7 @@ from gateway.routing.disaggregation import DisaggregationConfig
 from gateway.routing.models import ModelConfig
 from gateway.routing.predicted import RoutingConfig
 from gateway.routing.prefill_ahead import PrefillAheadConfig
+from gateway.routing.prefix_pull import PrefixPullConfig
 from gateway.routing.state_residence import StateResidenceConfig
 from gateway.tool_probe.boundaries import ToolBoundariesConfig
 from gateway.workflow.predictor import WorkflowConfig
@@ -58,6 +59,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     routing: RoutingConfig = RoutingConfig()
     prefill_ahead: PrefillAheadConfig = PrefillAheadConfig()
     disaggregation: DisaggregationConfig = DisaggregationConfig()
+    prefix_pull: PrefixPullConfig = PrefixPullConfig()
     health: HealthConfig = HealthConfig()
     trickle: TrickleConfig = TrickleConfig()
     state: StateResidenceConfig = StateResidenceConfig()

@@ -72,6 +72,7 @@ class Coordinator:
         named_models: Mapping[str, NamedModel],
         ahead: PrefillAheadConfig,
         disaggregation: DisaggregationConfig,
+        pulls: frozenset[PoolId] = frozenset(),
         transfers: frozenset[PoolId] = frozenset(),
         notes: Notes | None = None,
         bounds: Bounds | None = None,
@@ -101,6 +102,7 @@ class Coordinator:
             ahead=ahead,
             disaggregation=disaggregation,
             transfers=transfers,
+            pulls=pulls,
             refuse=lambda live, refusal, now: self._refuse(live, refusal, now=now),
             to_engines=self._to_engines,
         )

@@ -42,7 +42,8 @@ from gateway.domain.decision import (
     WaitReason,
 )
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import PoolId, RequestId
+from gateway.domain.ids import PoolId, ReplicaId, RequestId
+from gateway.domain.prefix_pull import PullPrefix
 from gateway.domain.request import Answer, Usage, Work
 from gateway.domain.turn_trace import TurnTrace
 from gateway.fleet.trickle import Trickle
@@ -75,12 +76,14 @@ class Gate:
         ahead: PrefillAheadConfig,
         disaggregation: DisaggregationConfig,
         transfers: frozenset[PoolId],
+        pulls: frozenset[PoolId],
         refuse: Callable[[LiveRequest, Refusal, float], None],
         to_engines: ToEngines,
     ) -> None:
         """`live`: the requests whose ids are waiting; `out`: where commands and records are put; `transfers`:
-        the pools whose replicas hand over prompts that they computed; `refuse`: turns away a request that
-        left the waiting room for somebody else, at a time."""
+        the pools whose replicas hand over prompts that they computed; `pulls`: those of them whose replicas
+        pull what another one holds; `refuse`: turns away a request that left the waiting room for somebody
+        else, at a time."""
         self._fleet = fleet
         self._admission = admission
         self.placement = placement
@@ -105,6 +108,7 @@ class Gate:
             is_anybody_waiting=lambda: bool(self.waiting_room.turns),
         )
         self.legs = PrefillLegs(disaggregation, transfers, fleet, placement, forecasts, out)
+        self._pulls = pulls
         self._now = 0.0
         self.pools_with_room: dict[PoolId, None] = {}
         """What `let_in` has to look at."""
@@ -438,8 +442,14 @@ class Gate:
             waits_at = (
                 self._fleet.without_slot(live.runs_on, candidates) if self._fleet.adapters.are_told else ()
             )
-            asked = Asked(now, agent, facts.body_bytes, tokens, waits_at, live.handed_over)
+            transfer_s = None
+            if live.pool in self._pulls and not live.handed_over:
+                transfer_s = partial(self.legs.transfer_s, live.pool, now=now)
+            asked = Asked(now, agent, facts.body_bytes, tokens, waits_at, live.handed_over, transfer_s)
         placement = self.placement.place(candidates, live.session, asked)
+        pull = None
+        if asked.transfer_s is not None and live.session is not None:
+            pull = self._pull(live, live.session, placement.replica, asked)
         if live.leg_left is not None:
             self.legs.placed(live)
         if self.ahead:
@@ -448,9 +458,22 @@ class Gate:
             placement = Placement(replica=placement.replica, reason=PlacementReason.STATE_LIVES_THERE)
         elif live.tried:
             placement = Placement(replica=placement.replica, reason=PlacementReason.RETRIED_ELSEWHERE)
-        self._send(live, placement, now=now)
+        self._send(live, placement, pull, now=now)
 
-    def _send(self, live: LiveRequest, placement: Placement, *, now: float) -> None:
+    def _pull(
+        self, live: LiveRequest, session: SessionRef, replica: ReplicaId, asked: Asked
+    ) -> PullPrefix | None:
+        """What its replica is to pull from another one, that is up."""
+        found = self.placement.pull(session, replica, asked)
+        source = self._fleet.get(found.source) if found is not None else None
+        if found is None or source is None or not source.is_up:
+            return None
+        live.handed_over, live.handed_over_by = found.tokens, found.source
+        return PullPrefix(found.source, int(found.tokens))
+
+    def _send(
+        self, live: LiveRequest, placement: Placement, pull: PullPrefix | None = None, *, now: float
+    ) -> None:
         live.replica, live.submitted_s = placement.replica, now
         live.tried.append(placement.replica)
         live.attempts += 1
@@ -496,6 +519,7 @@ class Gate:
                 model=live.runs_on if route is not None else None,
                 fallback=route.fallback if route is not None else None,
                 bound=live.bound,
+                pull=pull,
             )
         )
 

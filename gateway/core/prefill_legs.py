@@ -13,6 +13,7 @@ Invariants: a leg is in its replica's books from its command until its end is to
 request has one if and only if it is prefilling; of each that was begun it is told once what became of it.
 """
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -35,6 +36,8 @@ from gateway.wire.prefill import may_have_leg
 
 _PATIENCE: Final = 4.0
 """Times what was predicted."""
+_LOOKED_AT: Final = 3
+"""Replicas beside its home where it might run as a whole: those that run least."""
 
 
 class _Leg(msgspec.Struct, eq=False, frozen=True):
@@ -127,11 +130,16 @@ class PrefillLegs:
             link = self._fleet.link(load.replica, home.replica)
             takes_s = rate.over(link).transfer_s(new_tokens, now=now)
             found.append((self._work(load, tokens, held_there, now=now), takes_s, load.replica, held_there))
-        there, transfer_s, replica, held_there = min(found, key=lambda each: each[0].cost_s + each[1])
+        there, transfer_s, replica, held_at = min(found, key=lambda each: each[0].cost_s + each[1])
         here = self._work(home, tokens, held, now=now)
+        # Without a leg it would not wait at a busy home, but run as a whole where that is quicker.
+        elsewhere = [load for load in candidates if load.replica != home.replica]
+        for load in heapq.nsmallest(_LOOKED_AT, elsewhere, key=lambda load: load.running):
+            held_there = min(self._placement.held(live.session, load.replica), tokens)
+            here = min(here, self._work(load, tokens, held_there, now=now), key=lambda work: work.cost_s)
         if not pays(self._config, new_tokens=new_tokens, here=here, there=there, transfer_s=transfer_s):
             return None
-        return Elsewhere(replica, _of_prompt(tokens, held_there))
+        return Elsewhere(replica, _of_prompt(tokens, held_at))
 
     def _work(self, load: ReplicaLoad, tokens: float, held: float, *, now: float) -> Work:
         work = _of_prompt(tokens, held)
@@ -185,6 +193,12 @@ class PrefillLegs:
             self._fleet.ended(leg.replica)
             self._fleet.health.ended(request, leg.replica, failed=None, now=leg.began_s)
             self._forecasts.leg_ended(request, leg.replica, leg.prediction, None, took_s=0.0, now=leg.began_s)
+
+    def transfer_s(
+        self, pool: PoolId, source: ReplicaId, target: ReplicaId, tokens: float, *, now: float
+    ) -> float:
+        """Of so many tokens from one replica to another, as expected."""
+        return self._rates[pool].over(self._fleet.link(source, target)).transfer_s(tokens, now=now)
 
     # --- what it was worth -------------------------------------------------------------------------
 

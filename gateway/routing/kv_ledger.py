@@ -195,6 +195,11 @@ class KvLedger:
         known = self._sessions.get(session)
         return known.first if known is not None else None
 
+    def agent(self, session: SessionId) -> AgentKey:
+        """Of its first conversation."""
+        known = self._sessions.get(session)
+        return known.agent if known is not None else UNKNOWN_AGENT
+
     def conversations(self, session: SessionId) -> list[Conversation]:
         """Those that are remembered, the first one first."""
         known = self._sessions.get(session)
@@ -220,6 +225,11 @@ class KvLedger:
         if known.told is not None and conversation[0] in known.named:
             return min(copy.tokens, known.told.get(conversation[0], 0.0)) if copy.life == known.life else 0.0
         return copy.tokens if known.holds(copy) else 0.0
+
+    def holders(self, conversation: Conversation) -> list[ReplicaId]:
+        """Where it left something, which may be gone."""
+        entry = self._conversations.get(conversation)
+        return list(entry.copies) if entry is not None else []
 
     def context(self, conversation: Conversation) -> float:
         """Tokens that it had last, wherever they are."""

@@ -18,6 +18,7 @@ from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.request import Usage
 from gateway.domain.shares import ReplicaShare
 from gateway.routing.kv_ledger import Conversation
+from gateway.routing.prefix_pull import Pull
 from gateway.routing.stealing import Steal
 
 
@@ -34,6 +35,8 @@ class Asked(msgspec.Struct, frozen=True):
     """Where it would wait for a place for its adapter."""
     handed_over: float = 0.0
     """Tokens of its prompt that were computed for wherever it goes."""
+    transfer_s: Callable[[ReplicaId, ReplicaId, float], float] | None = None
+    """Predicted, from one replica to another, of so many tokens; None if nothing is pulled."""
 
 
 NOTHING_KNOWN = Asked()
@@ -67,6 +70,10 @@ class PlacementPolicy:
     def sessions_at(self) -> Mapping[ReplicaId, int]:
         """How many sessions live on each replica, as far as the policy keeps count."""
         return {}
+
+    def pull(self, session: SessionRef, replica: ReplicaId, asked: Asked) -> Pull | None:
+        """What a turn that was placed there is to pull from another replica."""
+        return None
 
     def is_adrift(self, candidates: Sequence[ReplicaLoad], session: SessionRef) -> bool:
         """Whether it lived on a replica that is none of these, so that its prompt is computed anew."""

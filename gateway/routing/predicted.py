@@ -27,6 +27,7 @@ from msgspec import Meta
 
 from gateway.cost.estimator import TurnWork
 from gateway.cost.foresight import Foresight
+from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
@@ -35,11 +36,15 @@ from gateway.domain.request import Usage
 from gateway.domain.shares import ReplicaShare
 from gateway.routing.kv_ledger import Conversation, KvLedger
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
+from gateway.routing.prefix_pull import PrefixPullConfig, Pull, best_pull
 from gateway.routing.stealing import Steal, Stealing, StealingConfig
 
 _FEW: Final = 3
 """Turns that a home may run more than another replica before anything is predicted."""
 _LOOKED_AT: Final = 3
+_FORKS: Final = 0.8
+"""A sub-agent under its session's own system prompt, whose prompt is at least this share of what the session
+holds, is taken to begin with that: harnesses fork themselves so."""
 _MOVE_PAYS: Final = 0.8
 """A move must be predicted to take no more than this share of staying."""
 _LESS_FULL: Final = 0.9
@@ -57,6 +62,9 @@ _NEW_TOKENS, _CONTEXT_TOKENS, _OUTPUT_TOKENS = 2_000.0, 20_000.0, 200
 """Of a usual turn, until there were some."""
 
 
+NO_PULLS: Final = PrefixPullConfig()
+
+
 class RoutingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stealing: StealingConfig = StealingConfig()
     max_conversations: Annotated[int, Meta(ge=1)] = 200_000
@@ -64,8 +72,15 @@ class RoutingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class PredictedPlacement(PlacementPolicy):
-    def __init__(self, config: RoutingConfig, foresight: Foresight, rng: random.Random) -> None:
+    def __init__(
+        self,
+        config: RoutingConfig,
+        foresight: Foresight,
+        rng: random.Random,
+        pulls: PrefixPullConfig = NO_PULLS,
+    ) -> None:
         self._foresight = foresight
+        self._pulls = pulls
         self._by_load = LeastLoaded()
         self.ledger = KvLedger(config.max_conversations)
         self.stealing = Stealing(config.stealing, rng)
@@ -180,18 +195,65 @@ class PredictedPlacement(PlacementPolicy):
 
     def _turn_s(self, load: ReplicaLoad, session: SessionRef, tokens: float, asked: Asked) -> float:
         """Of this turn, to itself and to those that run there."""
-        held = min(max(self.held(session, load.replica), asked.handed_over), tokens)
+        held = min(max(self._held(session, load.replica, tokens, asked.agent), asked.handed_over), tokens)
+        pull_s = 0.0
+        if asked.transfer_s is not None and held < tokens:
+            pull = self._best_pull(session, load.replica, held, tokens, asked)
+            if pull is not None:
+                held, pull_s = min(pull.tokens, tokens), pull.seconds
         work = TurnWork(new_tokens=tokens - held, cached_tokens=held)
-        completion_s = self._foresight.completion_s(load.replica, work, now=asked.now)
+        completion_s = pull_s + self._foresight.completion_s(load.replica, work, now=asked.now)
         prefill_s = self._alone_s(load.replica, tokens - held, held, 1)
         return completion_s * load.slower + HOLDS_UP * prefill_s * load.running
 
+    def pull(self, session: SessionRef, replica: ReplicaId, asked: Asked) -> Pull | None:
+        if asked.transfer_s is None:
+            return None
+        tokens = asked.tokens()
+        held = min(self._held(session, replica, tokens, asked.agent), tokens)
+        return self._best_pull(session, replica, held, tokens, asked)
+
+    def _best_pull(
+        self, session: SessionRef, replica: ReplicaId, held: float, tokens: float, asked: Asked
+    ) -> Pull | None:
+        transfer_s = asked.transfer_s
+        assert transfer_s is not None
+        holders = [
+            (other, min(there, tokens))
+            for other in self.ledger.holders(self._begins_with(session, tokens, asked.agent))
+            if other != replica and (there := self._held(session, other, tokens, asked.agent))
+        ]
+        return best_pull(
+            self._pulls,
+            holders,
+            held,
+            transfer_s=lambda source, moved: transfer_s(source, replica, moved),
+            prefill_s=lambda new, cached: self._alone_s(replica, new, cached, 1),
+        )
+
     def held(self, session: SessionRef, replica: ReplicaId) -> float:
         """A fork is taken to find there what its parent left."""
+        return self._held(session, replica, 0.0, UNKNOWN_AGENT)
+
+    def _held(self, session: SessionRef, replica: ReplicaId, tokens: float, agent: AgentKey) -> float:
         held = self.ledger.held((session.session, session.thread), replica)
-        if not held and session.edge is Edge.FORKS and (first := self.ledger.first(session.session)):
-            return self.ledger.held(first, replica)
-        return held
+        if held:
+            return held
+        return self.ledger.held(self._begins_with(session, tokens, agent), replica)
+
+    def _begins_with(self, session: SessionRef, tokens: float, agent: AgentKey) -> Conversation:
+        """The conversation whose state a turn builds on: its own, or that which it forked from."""
+        own = (session.session, session.thread)
+        first = self.ledger.first(session.session)
+        if first is None or first == own or self.ledger.context(own):
+            return own
+        is_fork = session.edge is Edge.FORKS or (
+            session.edge is Edge.SPAWNED
+            and agent.agent_type != 0
+            and agent == self.ledger.agent(session.session)
+            and tokens >= _FORKS * self.ledger.context(first)
+        )
+        return first if is_fork else own
 
     def _usual_turn_s(self, replica: ReplicaId) -> float:
         return self._alone_s(replica, self._new_tokens, self._context_tokens, _OUTPUT_TOKENS)

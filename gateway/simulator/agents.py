@@ -139,10 +139,12 @@ class Agent:
 
 
 def agent_of(session: Session, ref: TurnRef) -> int:
-    """As `Transcript.agent`: of its kind, or of the system prompt that an orchestrator put there."""
+    """As `Transcript.agent`: of its kind, or of the system prompt that an orchestrator put there, or that a
+    sub-agent has for its own."""
     thread = session.threads[ref.thread]
-    if any(turn.shared_key is not None for turn in thread.turns):
-        return zlib.crc32(f"{session.agent_type} {session.spoken_under(ref)[0]}".encode())
+    opening = session.spoken_under(ref)[0]
+    if any(turn.shared_key is not None for turn in thread.turns) or opening != session.threads[0].shared_key:
+        return zlib.crc32(f"{session.agent_type} {opening}".encode())
     return zlib.crc32(session.agent_type.encode())
 
 

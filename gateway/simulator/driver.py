@@ -30,6 +30,7 @@ from gateway.domain.request import Answer, RequestFacts, ToolCall, Usage
 from gateway.simulator.brain import Brain
 from gateway.simulator.engine.turn import EngineTurn
 from gateway.simulator.kernel import Alarm, Kernel
+from gateway.simulator.legs import Legs
 from gateway.simulator.patience import retry_after_s
 from gateway.workflow.engine_order import BEHIND
 from gateway.workload.trace.format import Session, TurnRef
@@ -134,6 +135,7 @@ class Driver:
         """The last turns of conversations whose tools run."""
         self._prefills: dict[int, tuple[RequestId, ReplicaId]] = {}
         """Of whose prompt and where, by the number of the engine's turn."""
+        self.legs = Legs(kernel=kernel, send=self.send)
         self._timer: Alarm | None = None
 
     def __len__(self) -> int:
@@ -173,7 +175,7 @@ class Driver:
     # --- the engines' side -------------------------------------------------------------------------
 
     def first_token(self, turn: EngineTurn) -> None:
-        if turn.number in self._prefills:
+        if turn.number in self._prefills or turn.number in self.legs:
             return
         request = self._running[turn.number]
         call = self._calls[request]
@@ -191,6 +193,9 @@ class Driver:
             usage = Usage(prompt_tokens=turn.input_tokens, cached_tokens=cached_tokens, output_tokens=1)
             of, _ = self._prefills.pop(turn.number)
             self.send(ev.PrefillEnded(of, usage))
+            return
+        if turn.number in self.legs:
+            self.legs.finished(turn, cached_tokens=cached_tokens)
             return
         request = self._running.pop(turn.number)
         call = self._calls.pop(request)
@@ -219,6 +224,7 @@ class Driver:
         if isinstance(command, Dispatch):
             self._dispatch(command)
         elif isinstance(command, Refuse):
+            self.legs.let_go(command.request)
             self._refused(self._calls.pop(command.request), command)
         elif isinstance(command, SendHint):
             self.engines[command.replica].hint(command.hint)
@@ -226,8 +232,8 @@ class Driver:
             self._prefill(command)
         elif isinstance(command, StopPrefill):
             self._kernel.after(0.0, self._stop_prefill, command.turn)
-        elif isinstance(command, PrefillLeg):  # simulated engines hand nothing over
-            self._kernel.after(0.0, self.send, ev.PrefillLegEnded(command.request, None))
+        elif isinstance(command, PrefillLeg):
+            self._begin_leg(command)
         elif self._on_record is not None and not isinstance(command, Publish | Spend | Cancel):
             self._on_record(command)
 
@@ -250,8 +256,24 @@ class Driver:
             hint=command.hint,
             priority=command.priority,
             marks=call.marks,
+            source=self.legs.source_of(command),
         )
         self.engines[call.replica].submit(turn)
+
+    def _begin_leg(self, command: PrefillLeg) -> None:
+        call = self._calls[command.request]
+        self._turns += 1
+        turn = EngineTurn(
+            number=self._turns,
+            session=call.session,
+            ref=call.ref,
+            keys=call.keys(),
+            submitted_s=self._kernel.now,
+            is_prefill=True,
+            hands_over=True,
+        )
+        if self.legs.begin(command, turn, self.engines[command.replica]):
+            self.engines[command.replica].submit(turn)
 
     def _prefill(self, command: Prefill) -> None:
         paused = self._paused.get(command.session, {}).get(command.thread)

@@ -16,7 +16,7 @@ lost = "sim-3"
 """
 
 import tomllib
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -35,6 +35,15 @@ class ReplicaGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """KV blocks of a replica; as many as the profile's memory holds, unless stated."""
     offload_gb: Annotated[float, Meta(ge=0)] = 0.0
     """Host memory for KV blocks (10⁹ bytes), by vLLM's own CPU offloading; 0 for none."""
+    role: Literal["both", "prefill", "decode"] = "both"
+    """What they are for, where prompts may be computed on another replica than decodes."""
+    network_gbit_s: Annotated[float, Meta(ge=0)] = 0.0
+    """Of a replica's network card, each way, in 10⁹ bits a second: KV caches may be handed over. 0: they are
+    not."""
+
+    def __post_init__(self) -> None:
+        if self.network_gbit_s and self.offload_gb:
+            raise ValueError("a simulated engine has one connector: `offload_gb` or `network_gbit_s`")
 
 
 class ToolHostGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,7 +60,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     at_s: Annotated[float, Meta(ge=0)]
     lost: str | None = None
-    """A replica by name: no turn is sent there from now on; those that run there end."""
+    """A replica by name: no turn is sent there from now on. Those that run there end; prefill legs, and what
+    is being pulled from there, break off."""
     joins: str | None = None
     """A replica by name: it is not there before."""
     tool_speed: Annotated[float, Meta(gt=0, le=100)] | None = None
@@ -65,6 +75,23 @@ class FleetSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     changes: tuple[Change, ...] = ()
     noise: Annotated[float, Meta(ge=0, le=2)] = 0.0
     """σ of the log-normal factor (of mean 1) on the time of each engine step; 0 for none."""
+    transfer_latency_s: Annotated[float, Meta(ge=0, le=10)] = 0.005
+    """Of handing a KV cache over, before its first byte: to ask for it and describe its blocks. Assumed."""
+
+    def __post_init__(self) -> None:
+        with_network = {group.network_gbit_s > 0 for group in self.replicas}
+        if len(with_network) > 1:
+            raise ValueError("all replicas have a `network_gbit_s`, or none")
+        roles = {group.role for group in self.replicas}
+        if roles - {"both"} and not self.hands_over:
+            raise ValueError("replicas with a role need a `network_gbit_s`")
+        if roles == {"prefill"}:
+            raise ValueError("a fleet needs a replica that decodes")
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether KV caches get from one replica to another."""
+        return all(group.network_gbit_s for group in self.replicas)
 
     def each(self) -> list[tuple[ReplicaId, ReplicaGroup]]:
         """Every replica by name, in order."""

@@ -127,6 +127,12 @@ class Totals(msgspec.Struct, kw_only=True):
     """By all engines: more than prompts − cached + outputs if preemption made them compute again."""
     moved_tokens: int = 0
     """Of these: where sessions were to go on, while their tools ran."""
+    prefill_legs: int = 0
+    """Prompts that were computed to be decoded elsewhere, or were to be."""
+    pulls: int = 0
+    """Turns that were to pull what another replica had of their prompts."""
+    carried_bytes: float = 0.0
+    """Of KV caches, from one replica to another."""
     busy_s: float = 0.0
     """All engines' steps together."""
     tool_core_s: float = 0.0

@@ -27,8 +27,10 @@ from gateway.simulator.fleet import Change, FleetSpec
 from gateway.simulator.hosts import HostProbe, ToolHost
 from gateway.simulator.isolated import IsolatedTimes
 from gateway.simulator.kernel import Kernel
+from gateway.simulator.network import Network
 from gateway.simulator.results import Ignore, ReplicaSample, SessionOutcome, Sink, Totals, TurnOutcome
 from gateway.simulator.signals import Reports
+from gateway.wire.kv_transfer import TransferName
 from gateway.workload.trace.content import ContentChain
 from gateway.workload.trace.format import Session
 
@@ -41,8 +43,9 @@ POOL = PoolId("sim")
 
 def stock_config(fleet: FleetSpec) -> Config:
     """The gateway's defaults, before this fleet."""
-    replicas = tuple(ReplicaConfig(url=f"http://{name}") for name, _ in fleet.each())
-    return Config(pools=(PoolConfig(name=POOL, replicas=replicas),))
+    replicas = tuple(ReplicaConfig(url=f"http://{name}", role=group.role) for name, group in fleet.each())
+    transfer: TransferName | None = "p2p" if fleet.hands_over else None
+    return Config(pools=(PoolConfig(name=POOL, replicas=replicas, transfer=transfer),))
 
 
 def stock_coordinator(fleet: FleetSpec) -> Coordinator:
@@ -124,6 +127,7 @@ class _Run:
         specs = _engine_specs(fleet, options, load_profile)
         self._engines = build_engines(specs, options, kernel=self._kernel, listener=self._driver, seed=seed)
         self._driver.engines = {engine.name: engine for engine in self._engines}
+        self._connect(fleet)
         if front is not None:
             self._driver.engines = {each.name: Front(each, front, self._kernel) for each in self._engines}
         self._reports = Reports(
@@ -184,6 +188,16 @@ class _Run:
         is_by_priority = self._options.scheduling_policy is SchedulingPolicy.PRIORITY
         abilities = Abilities(turnpike_hints=engine.plugin is not None, priority=is_by_priority)
         self._driver.send(ev.ReplicaCameUp(ReplicaFacts(id=engine.name, pool=POOL, abilities=abilities)))
+
+    def _connect(self, fleet: FleetSpec) -> None:
+        """The replicas that hand KV caches over."""
+        exchanges = {each.name: each.exchange for each in self._engines if each.exchange is not None}
+        cards = {name: group.network_gbit_s * 1e9 / 8 for name, group in fleet.each()}
+        network = Network(cards, latency_s=fleet.transfer_latency_s, kernel=self._kernel)
+        for exchange in exchanges.values():
+            exchange.network = network
+        self._driver.legs.exchanges = exchanges
+        self._network = network
 
     # --- arrivals ----------------------------------------------------------------------------------
 
@@ -279,6 +293,7 @@ class _Run:
     def _change(self, change: Change) -> None:
         if change.lost is not None:
             self._driver.send(ev.ReplicaWentDown(ReplicaId(change.lost), "was taken away"))
+            self._driver.legs.replica_lost(ReplicaId(change.lost))
         for engine in self._engines:
             if engine.name == change.joins:
                 self._came_up(engine)
@@ -301,6 +316,8 @@ class _Run:
         totals = self._totals
         totals.end_s = self._kernel.now
         totals.refusals = self._driver.refusals
+        totals.prefill_legs, totals.pulls = self._driver.legs.begun, self._driver.legs.pulls
+        totals.carried_bytes = self._network.carried_bytes
         totals.tool_core_s = sum(host.busy_core_s for host in self._hosts)
         for engine in self._engines:
             totals.steps += engine.counts.steps
@@ -345,6 +362,7 @@ def _engine_specs(
                 profile=profile,
                 kv_blocks=group.kv_blocks or profile.kv_tokens // options.block_size,
                 offload_bytes=group.offload_gb * 1e9,
+                network_bytes_per_s=group.network_gbit_s * 1e9 / 8,
                 noise=fleet.noise,
             )
         )

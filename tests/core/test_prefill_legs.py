@@ -330,6 +330,25 @@ def test_what_would_hold_up_those_that_decode_is_computed_elsewhere():
     assert fleet.legs[0].limit_s >= 10.0
 
 
+@pytest.mark.parametrize(("role", "legs"), [("prefill", 1), ("both", 0)])
+def test_what_could_run_as_a_whole_where_it_would_be_computed_has_no_leg(role, legs):
+    """Its home is busy, and the other replica idle: the turn moves there, if it may."""
+    fleet = Fleet("p d", roles={"p": role, "d": "decode"}, disaggregation={})
+    _ = fleet >> ev.ReplicaDrained(ReplicaId("p"), is_draining=True)
+    fleet.asks("r0", session="s", size=SHORT).sent_on()
+    _ = fleet >> left("r0")
+    for number in range(6):
+        fleet.asks(f"runs-{number}", size=SHORT)
+        fleet.sent_on()
+        _ = fleet >> started(f"runs-{number}") >> first_token(f"runs-{number}")
+    _ = fleet >> ev.ReplicaDrained(ReplicaId("p"), is_draining=False)
+    fleet.asks("r1", session="s", size=400_000)
+    assert len(fleet.legs) == legs
+    if not legs:
+        sent = fleet.sent_on()
+        assert (sent.placement.replica, sent.placement.reason) == ("p", PlacementReason.HOME_IS_BUSY)
+
+
 def test_a_slow_transfer_is_not_worth_it():
     fleet = busy_fleet(tokens_per_s=1_000.0).asks("r1", size=400_000)
     fleet.sent_on()

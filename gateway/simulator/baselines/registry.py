@@ -17,6 +17,7 @@ from gateway.simulator.baselines.plas import PLAS
 from gateway.simulator.baselines.plugin import PLUGIN
 from gateway.simulator.baselines.saga import SAGA
 from gateway.simulator.baselines.session_cap import REQUEST_CAP, SESSION_CAP
+from gateway.simulator.baselines.split import SPLIT
 from gateway.simulator.baselines.stock import AFFINITY, STOCK
 from gateway.simulator.baselines.sutradhara import SUTRADHARA
 from gateway.simulator.baselines.turnpike import TURNPIKE
@@ -27,6 +28,7 @@ RECIPES: Final = {
         TURNPIKE,
         STOCK,
         AFFINITY,
+        SPLIT,
         OFFLOAD,
         DISPATCH,
         PLUGIN,

@@ -18,6 +18,7 @@ from gateway.domain.session_ids import numbered_ids
 from gateway.simulator.baselines.foresight import WithoutForesight
 from gateway.simulator.baselines.placements import PLACEMENTS
 from gateway.simulator.baselines.plan import Knob, Plan, Recipe, Values
+from gateway.simulator.baselines.roles import with_roles, without_network
 from gateway.simulator.brain import Brain
 from gateway.simulator.engine.options import SchedulingPolicy
 from gateway.simulator.errors import SimulatorError
@@ -27,6 +28,8 @@ from gateway.simulator.several import SeveralGateways
 
 _OURS: Final = "predicted"
 _NONE: Final = "none"
+_NEVER: Final = 1 << 40
+"""Tokens: no prompt has as many."""
 _PLACEMENTS: Final = (_OURS, *PLACEMENTS)
 
 
@@ -45,6 +48,10 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
         "host_kv_tokens_per_s": link / kv_bytes,
     }
 
+    fleet = with_roles(plan.fleet, str(values["prefill"]))
+    hands_over = values["legs"] == "on" or values["pulls"] == "on"
+    plan = msgspec.structs.replace(plan, fleet=fleet if hands_over else without_network(fleet))
+
     where = str(values["placement"])
     if where != _OURS and where not in PLACEMENTS:
         raise SimulatorError(f"turnpike: there is no placement {where!r}; there are {', '.join(_PLACEMENTS)}")
@@ -59,7 +66,17 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
         stealing = msgspec.structs.replace(config.routing.stealing, enabled=values["stealing"] == "on")
         routing = msgspec.structs.replace(config.routing, stealing=stealing)
         ahead = msgspec.structs.replace(config.prefill_ahead, enabled=values["ahead"] == "on")
-        config = msgspec.structs.replace(config, admission=checked, routing=routing, prefill_ahead=ahead)
+        threshold = int(values["threshold"]) or None
+        if values["legs"] != "on":
+            threshold = _NEVER
+        config = msgspec.structs.replace(
+            config,
+            admission=checked,
+            routing=routing,
+            prefill_ahead=ahead,
+            disaggregation=msgspec.structs.replace(config.disaggregation, threshold_tokens=threshold),
+            prefix_pull=msgspec.structs.replace(config.prefix_pull, enabled=values["pulls"] == "on"),
+        )
 
         count = int(values["gateways"])
         are_taught = count > 1 and bool(values["shares"]) and bool(values["lessons"])
@@ -124,6 +141,30 @@ TURNPIKE = Recipe(
             default="off",
             sweep=("off",),
             meaning="`on`: the next prompt is computed while tools run, if its system prompt is foreseen",
+        ),
+        Knob(
+            name="legs",
+            default="on",
+            sweep=("on",),
+            meaning="`off`: every prompt is computed where it is decoded, though replicas could hand it over",
+        ),
+        Knob(
+            name="prefill",
+            default="",
+            sweep=("",),
+            meaning="numbers of the replicas that compute prompts, as in `0.1`; by default as the fleet says",
+        ),
+        Knob(
+            name="threshold",
+            default=0,
+            sweep=(0,),
+            meaning="tokens to be computed, above which a prompt is computed elsewhere; 0: where it pays",
+        ),
+        Knob(
+            name="pulls",
+            default="off",
+            sweep=("off",),
+            meaning="`on`: what another replica holds of a prompt is pulled where that is quicker",
         ),
         Knob(
             name="engines",

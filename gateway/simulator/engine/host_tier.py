@@ -18,10 +18,8 @@ from gateway.simulator.engine.options import EngineOptions, EngineSpec
 _CONNECTOR: Final = "OffloadingConnector"
 
 
-def transfer_config(spec: EngineSpec) -> Any:
-    """What `vllm serve` would be given; None without host memory."""
-    if not spec.offload_bytes:
-        return None
+def offload_config(spec: EngineSpec) -> Any:
+    """What `vllm serve` would be given."""
     return KVTransferConfig(
         kv_connector=_CONNECTOR,
         kv_role="kv_both",
@@ -53,6 +51,8 @@ class _Transfer(msgspec.Struct, eq=False):
 
 class HostTier:
     """The worker's side of one engine's connector."""
+
+    stores_full_blocks = True
 
     def __init__(self, spec: EngineSpec, options: EngineOptions) -> None:
         profile = spec.profile

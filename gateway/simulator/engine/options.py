@@ -43,4 +43,6 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile
     kv_blocks: int
     offload_bytes: float = 0.0
+    network_bytes_per_s: float = 0.0
+    """Of its network card, each way; 0: it hands no KV cache over, and gets none."""
     noise: float = 0.0

@@ -22,7 +22,8 @@ from vllm.v1.request import RequestStatus
 from gateway.cost.roofline import Batch, context_product
 from gateway.domain.ids import ReplicaId
 from gateway.simulator.engine.eviction import Eviction
-from gateway.simulator.engine.host_tier import HostTier, transfer_config
+from gateway.simulator.engine.hand_over import KvExchange, exchange_config
+from gateway.simulator.engine.host_tier import HostTier, offload_config
 from gateway.simulator.engine.options import EngineOptions, EngineSpec, SchedulingPolicy
 from gateway.simulator.engine.plugin import RETRY_S, Plugin
 from gateway.simulator.engine.policy import overridden
@@ -40,7 +41,7 @@ class ReplicaEngine:
         self, spec: EngineSpec, options: EngineOptions, *, kernel: Kernel, listener: TurnListener, seed: str
     ) -> None:
         self.name: ReplicaId = spec.name
-        self.scheduler = build_scheduler(spec, options, transfer_config(spec))
+        self.scheduler = build_scheduler(spec, options, _transfer_config(spec))
         self.counts = EngineCounts()
         self.kv_blocks = spec.kv_blocks - 1  # vLLM keeps one for itself
         self._kernel = kernel
@@ -70,7 +71,20 @@ class ReplicaEngine:
         if options.plugin is not None:
             self.plugin = Plugin(self.scheduler, clock=lambda: kernel.now)
         self._takes_stretches = options.takes_stretches and self.plugin is None
-        self._tier = HostTier(spec, options) if spec.offload_bytes else None
+        self.exchange: KvExchange | None = None
+        if spec.network_bytes_per_s:
+            self.exchange = KvExchange(
+                spec,
+                options,
+                self.scheduler,
+                kernel=kernel,
+                turn_of=lambda number: self._work[number].turn,
+                before=self.settle,
+                changed=self._books_changed,
+                arrived=self._loaded,
+            )
+        self._tier = HostTier(spec, options) if spec.offload_bytes else self.exchange
+        """What brings blocks from elsewhere."""
         self._retention: Retention | None = None
         self._eviction: Eviction | None = None
         self._has_order = False
@@ -111,6 +125,8 @@ class ReplicaEngine:
         """The simulation is over; what a policy still holds is let go."""
         if self._retention is not None:
             self._retention.let_all_go()
+        if self.exchange is not None:
+            self.exchange.end()
         if self.plugin is not None:
             self.plugin.end()
 
@@ -284,8 +300,8 @@ class ReplicaEngine:
         if grace_ends_s is not None and grace_ends_s <= self._kernel.now:
             return False  # who waits is to be let in
         steps = limit(running, self._pool.get_num_free_blocks(), self._block_size)
-        if self._tier is not None:
-            steps = min(steps, within_blocks(running, self._block_size))  # what is full is stored at once
+        if self._tier is not None and self._tier.stores_full_blocks:
+            steps = min(steps, within_blocks(running, self._block_size))
         if self._are_marked:
             missing = [each.to_mark() for each in self._work.values() if each.has_token]
             steps = min([steps, *(tokens for tokens in missing if tokens is not None)])
@@ -338,9 +354,9 @@ class ReplicaEngine:
         self._began_s = ended_s
         self._taken = steps
 
-    # --- the host's memory ---------------------------------------------------------------------------
+    # --- what comes from elsewhere -------------------------------------------------------------------
 
-    def _hear_of_transfers(self, tier: HostTier) -> None:
+    def _hear_of_transfers(self, tier: HostTier | KvExchange) -> None:
         report = tier.take_ended(now=self._kernel.now)
         if report is not None:
             self.scheduler.update_from_output(SchedulerOutput.make_empty(), report)
@@ -400,7 +416,11 @@ class ReplicaEngine:
 
     def _turn_ended(self, request: Any) -> None:
         """In place of the scheduler's own method, for a request that is finished."""
-        turn = self._work[request.request_id].turn
+        work = self._work.get(request.request_id)
+        if work is None:  # it ended long ago, and another replica has it now
+            self._free_blocks(request)
+            return
+        turn = work.turn
         (blocks,) = self.scheduler.kv_cache_manager.coordinator.get_blocks(request.request_id)
         if self._eviction is not None:
             self._eviction.ended(turn, blocks)
@@ -410,10 +430,17 @@ class ReplicaEngine:
 
     def _blocks_were_released(self) -> None:
         """Between steps, so whoever waits may have a chance."""
+        if self._ends and not self.waiting:
+            self._is_head_refused = False
+        else:
+            self._books_changed()
+
+    def _books_changed(self) -> None:
+        """Other blocks are free than when the stretch was planned that is going on, if one is."""
         self._is_head_refused = False
         if self._alarm is None and self._work:
             self._begin_now()
-        elif self._ends and self.waiting:
+        elif self._ends:
             self._cut()
 
     def _order_waiting(self) -> None:
@@ -429,3 +456,10 @@ class ReplicaEngine:
             raise ValueError("a policy must order all that wait, and nobody else")
         queue.clear()
         queue.extend(ordered)
+
+
+def _transfer_config(spec: EngineSpec) -> Any:
+    """None if blocks come from nowhere else."""
+    if spec.offload_bytes:
+        return offload_config(spec)
+    return exchange_config(spec) if spec.network_bytes_per_s else None

@@ -1,11 +1,26 @@
 """What a replica is asked, and what it tells."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from gateway.workload.trace.format import Session, Turn, TurnRef
+
+
+class KvSource(msgspec.Struct, kw_only=True, eq=False):
+    """Where tokens of a turn's prompt are, beside what its own engine has."""
+
+    exchange: Any
+    """`KvExchange` of the replica that has them."""
+    tokens: int
+    leg: int | None = None
+    """The prefill leg that computed them, by its number: they are kept there. None: as many as there are
+    still."""
+    first_block: int = 0
+    """That is wanted; set by the engine."""
+    is_over: bool = False
+    """Nothing more comes from there; set by the engine."""
 
 
 class EngineTurn(msgspec.Struct, kw_only=True, eq=False):
@@ -24,6 +39,9 @@ class EngineTurn(msgspec.Struct, kw_only=True, eq=False):
     """For engines with `SchedulingPolicy.PRIORITY`; the lowest runs first."""
     is_prefill: bool = False
     """Only its prompt is to be computed."""
+    hands_over: bool = False
+    """What was computed is kept when it ends, for another engine that pulls it."""
+    source: KvSource | None = None
     known_tokens: int | None = None
     """Of the prompt, if only so much of it is known."""
     marks: tuple[int, ...] = ()

@@ -1,0 +1,109 @@
+"""Policies that play the same sessions on a simulated fleet, and what is measured of each run."""
+
+import multiprocessing
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+from benchmarks.simulations.forks import forking
+from benchmarks.verdict import percentile
+from gateway.config.profiles import load_profile
+from gateway.simulator.baselines.spec import parse_policies
+from gateway.simulator.driver import ClientConfig
+from gateway.simulator.experiment.draw import Arrivals, draw
+from gateway.simulator.fleet import FleetSpec
+from gateway.simulator.isolated import IsolatedTimes
+from gateway.simulator.results import Ignore, SessionOutcome, Totals, TurnOutcome
+from gateway.simulator.run import simulate
+from gateway.workload.trace.format import Session
+
+Figures = dict[str, float]
+
+_FORKS_EVERY_S = 60.0
+_RETRIES = 1_000_000
+"""Of a refused turn: a session that gives up would make a run look shorter than it was."""
+
+
+class Game(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    fleet: FleetSpec
+    pool: Sequence[Session] = ()
+    """To draw sessions from."""
+    per_h: float = 0.0
+    """Sessions."""
+    forks: int = 0
+    """Sub-agents of each session, which are made up and not drawn."""
+    count: int
+    """Sessions of a run."""
+    told: tuple[str, ...]
+    """Figures that are printed meanwhile."""
+
+    def sessions(self, seed: int) -> list[Session]:
+        if self.forks:
+            return forking(self.count, self.forks, every_s=_FORKS_EVERY_S, seed=seed)
+        return draw(self.pool, arrivals=Arrivals.POISSON, per_h=self.per_h, count=self.count, seed=seed)
+
+
+class _Sink(Ignore):
+    def __init__(self) -> None:
+        self.turns: list[TurnOutcome] = []
+        self.sessions: list[SessionOutcome] = []
+
+    def turn_done(self, outcome: TurnOutcome) -> None:
+        self.turns.append(outcome)
+
+    def session_done(self, outcome: SessionOutcome) -> None:
+        self.sessions.append(outcome)
+
+
+def play_all(policy: str, game: Game, seeds: Sequence[int], *, jobs: int) -> list[Figures]:
+    """By seed."""
+    import gateway.simulator.engine.replica  # noqa: F401, PLC0415 - takes seconds; forked processes inherit it
+
+    tasks = [(policy, game, seed) for seed in seeds]
+    if jobs == 1 or len(tasks) == 1:
+        return [play(*task) for task in tasks]
+    with multiprocessing.get_context("fork").Pool(min(jobs, len(tasks))) as pool:
+        return pool.starmap(play, tasks)
+
+
+def play(policy: str, game: Game, seed: int) -> Figures:
+    plan = parse_policies(policy)[0].variants[0].plan(game.fleet)
+    sessions, sink = game.sessions(seed), _Sink()
+    first = load_profile(game.fleet.replicas[0].profile)
+    options = plan.options
+    totals = simulate(
+        sessions,
+        plan.fleet,
+        plan.make_brain,
+        options=options,
+        client=ClientConfig(max_retries=_RETRIES),
+        seed=seed,
+        sink=sink,
+        isolated=IsolatedTimes(
+            first,
+            kv_blocks=first.kv_tokens // options.block_size,
+            block_size=options.block_size,
+            max_model_len=options.max_model_len,
+        ),
+    )
+    return _figures(sink, totals)
+
+
+def _figures(sink: _Sink, totals: Totals) -> Figures:
+    took_s = [each.end_s - each.arrival_s for each in sink.sessions]
+    found = {
+        "completion_s": statistics.fmean(took_s),
+        "slowdown": statistics.fmean(
+            took / each.isolated_s for took, each in zip(took_s, sink.sessions, strict=True)
+        ),
+        "ttft_s": statistics.fmean(turn.first_token_s - turn.arrival_s for turn in sink.turns),
+        "legs": float(totals.prefill_legs),
+        "pulls": float(totals.pulls),
+        "carried_gb": totals.carried_bytes / 1e9,
+    }
+    forked = [turn.first_token_s - turn.arrival_s for turn in sink.turns if turn.thread and turn.turn == 0]
+    if forked:
+        found["forks_ttft_p90_s"] = percentile(forked, 90)
+    return found

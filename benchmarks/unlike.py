@@ -1,0 +1,248 @@
+"""What are roles, unlike devices and pulled prefixes worth on a fleet?
+
+    python -m benchmarks.unlike [--quick] [--json] [--part NAME ...] [--seeds N] [--sessions N] [--jobs N]
+        [--knee PART=PER_H ...]
+
+Simulated, in three parts; each policy plays the same sessions, seed by seed. Ratios are means over the seeds,
+with bootstrapped 95 % intervals (`_low`, `_high`).
+
+`apart`: four H200 with Qwen3-Coder-30B-A3B and 400 Gbit/s each, on coding agents and on agents that read long
+documents, at 0.6, 1 and 1.2 × the knee (where affinity takes 1.6 × what sessions take alone). Turnpike, which
+may compute any prompt on any replica, against the better of its own brain with every prompt computed where it
+is decoded and with two replicas for prompts and two for decoding; beside them a static split by a threshold
+(llm-d, Dynamo) and affinity. Mean completion.
+
+`devices`: two H200, two A100 and two L40S with Qwen3-14B and 200 Gbit/s each, on coding agents at the knee,
+where Turnpike takes 1.6 × what sessions take alone on an H200: against affinity, SAGA's rule, and static
+splits whose prompts the fastest or the slowest two compute. Mean completion.
+
+`forks`: sessions of a 40,000-token prompt whose answer starts 40 sub-agents that go on from there, on four
+H200: the 90th percentile of their first tokens with and without pulling the prefix from where it is.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, Final
+
+import msgspec
+
+from benchmarks.command import judged
+from benchmarks.simulations.knee import SLOW, find_knee
+from benchmarks.simulations.played import Figures, Game, play_all
+from benchmarks.verdict import Verdict, bootstrapped
+from gateway.simulator.fleet import FleetSpec, ReplicaGroup
+from gateway.workload.trace.agent_kinds import CODING
+from gateway.workload.trace.agents import AgentKind, ToolKind, session_of
+from gateway.workload.trace.format import Session
+from gateway.workload.trace.spread import Spread
+
+PARTS: Final = ("apart", "devices", "forks")
+RELATIVE: Final = (0.6, 1.0, 1.2)
+NOISE: Final = 0.02
+SUB_AGENTS: Final = 40
+WORSE: Final = 1.02
+GAIN: Final = 1.2
+
+TOGETHER, APART, LATE = "turnpike:legs=off", "turnpike:prefill=0.1", "turnpike"
+DOCUMENTS: Final = AgentKind(
+    name="documents",
+    turns=Spread(median=2, sigma=0.5, least=1, most=6),
+    opening_tokens=500,
+    task_tokens=Spread(median=24_000, sigma=0.6, least=4_000, most=80_000),
+    output_tokens=Spread(median=300, sigma=0.5, least=50, most=1_500),
+    final_tokens=Spread(median=500, sigma=0.5, least=50, most=2_000),
+    result_tokens=Spread(median=6_000, sigma=0.8, least=200, most=30_000),
+    tools=(ToolKind(name="open", lasts_s=Spread(median=0.5, sigma=0.7, most=20)),),
+)
+"""Assumed throughout: agents that read long documents, and little of them twice."""
+
+
+def _fleet(gbit_s: float, *kinds: tuple[str, int]) -> FleetSpec:
+    groups = [ReplicaGroup(profile=profile, count=count, network_gbit_s=gbit_s) for profile, count in kinds]
+    return FleetSpec(replicas=tuple(groups), noise=NOISE)
+
+
+LIKE: Final = _fleet(400, ("qwen3-coder-30b-a3b@h200", 4))
+UNLIKE: Final = _fleet(200, ("qwen3-14b@h200", 2), ("qwen3-14b@a100-80", 2), ("qwen3-14b@l40s", 2))
+
+
+def sessions_of(kind: AgentKind, longest: int) -> list[Session]:
+    dice = Random(f"unlike {kind.name}")
+    made = [session_of(kind, dice, id_=f"{kind.name}-{number}") for number in range(300)]
+    return [session for session in made if session.peak_tokens <= longest]
+
+
+class Bench:
+    """Plays policies seed by seed, and compares them."""
+
+    def __init__(self, options: argparse.Namespace, verdict: Verdict, tell: Any, *, is_quick: bool) -> None:
+        self.verdict = verdict
+        self.is_quick = is_quick
+        self.sessions: int = options.sessions
+        self._tell = tell
+        self._jobs: int = options.jobs
+        self._seeds = range(1, options.seeds + 1)
+        self._knees: Mapping[str, float] = dict(options.knee or ())
+
+    def __call__(
+        self, policies: Sequence[str], game: Game, *, seeds: Sequence[int] = ()
+    ) -> dict[str, list[Figures]]:
+        found = {}
+        for policy in policies:
+            runs = found[policy] = play_all(policy, game, seeds or self._seeds, jobs=self._jobs)
+            means = {name: statistics.fmean(run[name] for run in runs) for name in game.told}
+            self._tell(f"{game.name}, {policy}: " + ", ".join(f"{k} {v:.4g}" for k, v in means.items()))
+        return found
+
+    def compare(
+        self,
+        name: str,
+        ours: Sequence[Figures],
+        theirs: Sequence[Figures],
+        metric: str,
+        *,
+        least: float | None,
+    ) -> None:
+        """How many times as much of the metric others take; `least`: of times, if there is a target."""
+        times = bootstrapped([their[metric] / our[metric] for our, their in zip(ours, theirs, strict=True)])
+        if least is not None:
+            self.verdict.at_least(name, times.mean, least)
+        else:
+            self.verdict.tell(name, times.mean)
+        self.verdict.tell(f"{name}_low", times.low)
+        self.verdict.tell(f"{name}_high", times.high)
+
+    def knee(self, name: str, policy: str, game: Game, guess: float) -> float:
+        """Sessions an hour."""
+        known = self._knees.get(name)
+        if known is None:
+            seeds = [101]  # none that is measured with
+            known, _ = find_knee(
+                lambda per_h: self([policy], at(game, per_h), seeds=seeds)[policy][0]["slowdown"],
+                guess,
+                at_most=SLOW,
+            )
+        self.verdict.tell(f"{name}_knee_per_h", known)
+        return known
+
+
+def at(game: Game, per_h: float) -> Game:
+    return msgspec.structs.replace(game, name=f"{game.name} at {per_h:.0f} an hour", per_h=per_h)
+
+
+def game_of(name: str, kind: AgentKind, fleet: FleetSpec, longest: int, count: int) -> Game:
+    return Game(
+        name=name,
+        fleet=fleet,
+        pool=sessions_of(kind, longest),
+        count=count,
+        told=("completion_s", "slowdown", "ttft_s", "legs", "pulls"),
+    )
+
+
+def apart(bench: Bench) -> None:
+    rivals = ("split:prefill=0.1", "affinity")
+    for kind, guess in ((DOCUMENTS, 2_000.0), (CODING, 900.0)):
+        if bench.is_quick and kind is CODING:
+            continue
+        game = game_of(kind.name, kind, LIKE, 120_000, bench.sessions)
+        knee = bench.knee(kind.name, "affinity", game, guess)
+        for relative in RELATIVE[1:2] if bench.is_quick else RELATIVE:
+            found = bench([TOGETHER, APART, LATE, *rivals], at(game, relative * knee))
+            name = f"apart_{kind.name}_at_{relative:g}"
+            means = {
+                policy: statistics.fmean(run["completion_s"] for run in found[policy]) for policy in found
+            }
+            better = min((TOGETHER, APART), key=means.__getitem__)
+            ratio = bootstrapped(
+                [
+                    our["completion_s"] / their["completion_s"]
+                    for our, their in zip(found[LATE], found[better], strict=True)
+                ]
+            )
+            bench.verdict.at_most(f"{name}_to_the_better", ratio.mean, WORSE)
+            bench.verdict.tell(f"{name}_to_the_better_low", ratio.low)
+            bench.verdict.tell(f"{name}_to_the_better_high", ratio.high)
+            bench.verdict.tell(f"{name}_s", means[LATE])
+            for policy, short in (
+                (TOGETHER, "together"),
+                (APART, "apart"),
+                (rivals[0], "split"),
+                (rivals[1], "affinity"),
+            ):
+                bench.compare(f"{name}_{short}", found[LATE], found[policy], "completion_s", least=None)
+
+
+def devices(bench: Bench) -> None:
+    game = game_of("devices", CODING, UNLIKE, 60_000, bench.sessions)
+    knee = bench.knee("devices", TOGETHER, game, 500.0)
+    rivals = {
+        "affinity": "affinity",
+        "saga": "turnpike:legs=off:placement=affinity",
+        "split_fast": "split:prefill=0.1",
+        "split_slow": "split:prefill=4.5",
+    }
+    found = bench([LATE, TOGETHER, *rivals.values()], at(game, knee))
+    for short, policy in rivals.items():
+        bench.compare(f"devices_{short}", found[LATE], found[policy], "completion_s", least=GAIN)
+    bench.compare("devices_together", found[LATE], found[TOGETHER], "completion_s", least=None)
+
+
+def forks(bench: Bench) -> None:
+    pulled, computed = "turnpike:legs=off:pulls=on", TOGETHER
+    rivals = {"computed": computed, "affinity": "affinity", "round_robin": "stock"}
+    for gbit_s in (400.0,) if bench.is_quick else (400.0, 100.0):
+        game = Game(
+            name=f"forks, {gbit_s:g} Gbit/s",
+            fleet=_fleet(gbit_s, ("qwen3-coder-30b-a3b@h200", 4)),
+            forks=SUB_AGENTS,
+            count=bench.sessions // 10,
+            told=("forks_ttft_p90_s", "completion_s", "pulls", "carried_gb"),
+        )
+        found = bench([pulled, *rivals.values()], game)
+        name = f"forks_at_{gbit_s:g}"
+        bench.verdict.tell(
+            f"{name}_ttft_p90_s", statistics.fmean(run["forks_ttft_p90_s"] for run in found[pulled])
+        )
+        for short, policy in rivals.items():
+            bench.compare(
+                f"{name}_ttft_p90_{short}", found[pulled], found[policy], "forks_ttft_p90_s", least=None
+            )
+            bench.compare(
+                f"{name}_completion_{short}", found[pulled], found[policy], "completion_s", least=None
+            )
+
+
+def _knee(text: str) -> tuple[str, float]:
+    name, _, per_h = text.partition("=")
+    return name, float(per_h)
+
+
+def main(argv: list[str] | None = None) -> int:
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument("--part", nargs="+", choices=PARTS, help="these alone (default: all)")
+    own.add_argument("--seeds", type=int, default=6, help="runs of each policy at each load (default 6)")
+    own.add_argument("--sessions", type=int, default=60, help="of each run (default 60)")
+    own.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
+    own.add_argument(
+        "--knee", type=_knee, nargs="+", help="PART=PER_H, where it is known (default: measured)"
+    )
+    asked, _ = own.parse_known_args(argv)
+
+    def measure(is_quick: bool, verdict: Verdict, tell: Any) -> None:
+        if is_quick:
+            asked.seeds, asked.sessions = min(asked.seeds, 2), asked.sessions // 2
+        bench = Bench(asked, verdict, tell, is_quick=is_quick)
+        parts = {"apart": apart, "devices": devices, "forks": forks}
+        for part in asked.part or PARTS:
+            parts[part](bench)
+
+    quick = "two seeds, half of the sessions, the knee alone, and no coding agents apart"
+    return judged(__file__, __doc__, measure, quick=quick, own=own, argv=argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
