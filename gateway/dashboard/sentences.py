@@ -91,6 +91,7 @@ REFUSALS: Final = {
     "request_timeout": "it was not sent in time",
     "unauthenticated": "it brought no valid key",
     "forbidden": "its key may not do this",
+    "kv_field": "it named where an engine is to fetch KV cache from, which its key may not",
     "unknown_model": "nobody serves that model",
     "state_not_found": "it builds on state that is not known",
     "memory_full": "the gateway holds as many bytes as it may",
