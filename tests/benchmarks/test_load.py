@@ -144,6 +144,8 @@ async def test_a_stream_has_its_events_and_its_end(port, dialect):
         case "messages":
             pieces = [each["delta"].get("partial_json", "") for each in told if "delta" in each]
             assert json.loads("".join(pieces)) and told[-2]["delta"]["stop_reason"] == "tool_use"
+        case other:
+            pytest.fail(f"nothing is known of {other}")
 
 
 async def test_a_paced_upstream_gives_all_streams_an_event_in_each_step():

@@ -53,14 +53,21 @@ def runs() -> list[Run]:
 
 def test_the_strongest_baseline_is_the_best_one_of_the_same_memory_that_knows_no_more(scenario, runs):
     at = cells(scenario, runs, 1.2)
-    assert strongest(at, "completion_mean_s", has_offload=False).label == "session-cap:n=8"
-    assert strongest(at, "goodput_2", has_offload=False).label == "session-cap:n=8"
-    assert strongest(at, "completion_mean_s", has_offload=True).label == "affinity+offload"
+
+    def label(metric: str, *, has_offload: bool) -> str:
+        cell = strongest(at, metric, has_offload=has_offload)
+        assert cell is not None
+        return cell.label
+
+    assert label("completion_mean_s", has_offload=False) == "session-cap:n=8"
+    assert label("goodput_2", has_offload=False) == "session-cap:n=8"
+    assert label("completion_mean_s", has_offload=True) == "affinity+offload"
 
 
 def test_seeds_are_compared_one_by_one(scenario, runs):
     at = {cell.policy: cell for cell in cells(scenario, runs, 1.2)}
     found = ratio(at["turnpike"], at["affinity"], "completion_mean_s")
+    assert found is not None
     assert (found.mean, found.low, found.high) == pytest.approx((0.5, 0.5, 0.5))
 
 
@@ -69,6 +76,7 @@ def test_an_interval_holds_the_mean_as_often_as_it_says():
     for _ in range(200):
         logs = [dice.gauss(0.1, 0.2) for _ in range(10)]
         found = bootstrapped(logs)
+        assert found is not None
         inside += found.low <= math.exp(0.1) <= found.high
     assert 170 <= inside < 200
 

@@ -16,7 +16,17 @@ import msgspec
 from gateway.assembly import assemble
 from gateway.config import Config
 from gateway.core import events as ev
-from gateway.core.commands import Dispatch, Prefill, PrefillLeg, Publish, Refuse, SendHint, StopPrefill
+from gateway.core.commands import (
+    Cancel,
+    Dispatch,
+    Prefill,
+    PrefillLeg,
+    Publish,
+    Refuse,
+    SendHint,
+    Spend,
+    StopPrefill,
+)
 from gateway.core.coordinator import Coordinator
 from gateway.core.invariants import check_books
 from gateway.domain.decision import Placement, PlacementReason, RefusalReason, SessionRef
@@ -94,7 +104,7 @@ class Playbook:
                 self.legs.append(command)
             elif isinstance(command, StopPrefill):
                 self.stopped.append(command.turn)
-            elif not isinstance(command, Publish):
+            elif not isinstance(command, Publish | Cancel | Spend):
                 self.records.append(command)
         check_books(self.brain)
         return self

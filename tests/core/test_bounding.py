@@ -1,12 +1,15 @@
 """Bounds and stopped sessions, as the brain acts on them."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
+from gateway.admission.bounds import Bounds
 from gateway.admission.classes import ServiceClass
 from gateway.core import events as ev
 from gateway.core.bounding import MAX_STOPPED
-from gateway.core.commands import Cancel, Spend
+from gateway.core.commands import Cancel, Dispatch, Refuse, Spend
 from gateway.domain import records as rec
 from gateway.domain.decision import RefusalReason
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
@@ -38,6 +41,12 @@ def bounded(**bound) -> Playbook:
     return Playbook(bounds=[{"name": "b", **bound}])
 
 
+def bounds_of(play: Playbook) -> Bounds:
+    bounds = play.brain.bounding.bounds
+    assert bounds is not None
+    return bounds
+
+
 def turn(play: Playbook, request: str, session: str = "x", usage: Usage = USAGE, **fields) -> None:
     play >> arrived(request, explicit=stated(session), **fields) << dispatch(request, to="a")
     play >> at_once(request, usage=usage)
@@ -55,7 +64,7 @@ def test_who_is_beyond_its_bound_is_refused_and_others_are_not():
     (record,) = play.seen(rec.BoundReached)
     assert (record.turn, record.bound, record.limit, record.action) == ("r3", "b", "turns", "refuse")
     assert (record.used, record.most, record.tenant) == (3, 2, "t")
-    assert play.brain.bounding.bounds.turns == {}
+    assert bounds_of(play).turns == {}
 
 
 def test_a_refusal_says_what_was_reached():
@@ -63,6 +72,7 @@ def test_a_refusal_says_what_was_reached():
     turn(play, "r1")
     play >> arrived("r2", explicit=stated("x"))
     command = play.take()
+    assert isinstance(command, Refuse)
     assert command.bound == "b turns"
     assert command.refusal.message == "This session has reached the bound `b`: 1 turns."
     assert command.refusal.retry_after_s is None
@@ -74,6 +84,7 @@ def test_who_is_warned_or_only_watched_goes_on(action, shadow):
     turn(play, "r1")
     play >> arrived("r2", explicit=stated("x"))
     command = play.take()
+    assert isinstance(command, Dispatch)
     assert command.placement.replica == "a"
     assert command.bound == (None if shadow else "b turns")
     (record,) = play.seen(rec.BoundReached)
@@ -125,21 +136,21 @@ def test_what_ends_badly_costs_nothing():
     play >> failed("r1", was_sent=True) << refuse("r1", RefusalReason.UPSTREAM_BROKEN)
     play >> arrived("r2", explicit=stated("x"), body_bytes=400) << dispatch("r2", to="a")
     play >> at_once("r2", status=500)
-    assert play.brain.bounding.bounds.sessions[play.session.id].used == Amounts()
+    assert bounds_of(play).sessions[play.session.id].used == Amounts()
 
 
 def test_who_leaves_before_its_answer_pays_all_the_same():
     play = bounded(tokens=1000)
     play >> arrived("r1", explicit=stated("x"), body_bytes=400) << dispatch("r1", to="a")
     play >> left("r1")
-    assert play.brain.bounding.bounds.sessions[play.session.id].used == Amounts(1, 100, 0)
+    assert bounds_of(play).sessions[play.session.id].used == Amounts(1, 100, 0)
 
 
 def test_a_stream_that_does_not_count_is_guessed():
     play = bounded(tokens=1000)
     play >> arrived("r1", explicit=stated("x"), body_bytes=400) << dispatch("r1", to="a")
     play >> started("r1") >> first_token("r1") >> finished("r1", said_bytes=80)
-    assert play.brain.bounding.bounds.sessions[play.session.id].used == Amounts(1, 120, 0)
+    assert bounds_of(play).sessions[play.session.id].used == Amounts(1, 120, 0)
 
 
 def test_light_requests_are_not_bounded():
@@ -154,7 +165,7 @@ def test_a_session_that_is_over_is_forgotten():
     play = bounded(turns=1)
     turn(play, "r1")
     play >> session_finished(play.session.id)
-    assert play.brain.bounding.bounds.sessions == {}
+    assert bounds_of(play).sessions == {}
     turn(play, "r2")
 
 
@@ -162,7 +173,7 @@ def test_sessions_without_end_leave_no_more_than_may_be_kept():
     play = Playbook(bounds=[{"name": "b", "turns": 99}], sessions={"max_sessions": 20})
     for number in range(300):
         turn(play, f"r{number}", f"session-{number}")
-    assert 10 < len(play.brain.bounding.bounds.sessions) <= 21
+    assert 10 < len(bounds_of(play).sessions) <= 21
 
 
 def test_a_days_bound_is_of_all_sessions():
@@ -170,7 +181,9 @@ def test_a_days_bound_is_of_all_sessions():
     turn(play, "r1", "x")
     turn(play, "r2", "y")
     play >> arrived("r3", explicit=stated("z"))
-    assert play.take().refusal.message == "This key has reached the bound `b` this day: 2 turns."
+    command = play.take()
+    assert isinstance(command, Refuse)
+    assert command.refusal.message == "This key has reached the bound `b` this day: 2 turns."
 
 
 def test_what_earlier_processes_knew_is_remembered():
@@ -183,11 +196,14 @@ def test_what_earlier_processes_knew_is_remembered():
 
 
 def test_what_the_store_reserved_for_who_is_refused_at_the_door_is_given_back():
-    config = {"tenants": TENANTS, "bounds": [{"name": "b", "of": "tenant", "per": "day", "turns": 2}]}
+    config: dict[str, Any] = {
+        "tenants": TENANTS,
+        "bounds": [{"name": "b", "of": "tenant", "per": "day", "turns": 2}],
+    }
     play = Playbook(**config)
     account = Account(TenantId("t"), ALL_AGENTS, "1970-01-01")
     reserved = Reserved((Spent(account, Amounts(1, 0, 0)),), Amounts(1, 0, 0))
-    play.brain.bounding.bounds._publishes = True
+    bounds_of(play)._publishes = True
     play.brain.handle(ev.DrainStarted(), now=play.now)
     event = ev.RequestArrived(RequestId("r1"), TenantId("t"), facts(), reserved=reserved)
     commands = play.brain.handle(event, now=play.now)
@@ -207,7 +223,7 @@ def stop(play: Playbook, *, for_s: float = 3600.0, cancels: bool = True) -> list
         ev.SessionStopped(play.session.id, for_s, cancels, by="0123abcd"), now=play.now
     )
     play.records += [each for each in commands if isinstance(each, rec.SessionStopped)]
-    play.decisions += [each for each in commands if type(each).__name__ == "Refuse"]
+    play.decisions += [each for each in commands if isinstance(each, Refuse)]
     return [each for each in commands if isinstance(each, Cancel)]
 
 

@@ -1,8 +1,11 @@
 """Turns that come by a connection: they run where it goes, and nowhere else."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
+from gateway.core.commands import Dispatch
 from gateway.core.connections import place_connection, pool_of_connection
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason
@@ -89,8 +92,8 @@ def goes(play: Playbook, *, session: str | None = None, without: str = "", tenan
         PoolId("pool"),
         TenantId(tenant),
         stated(session) if session is not None else None,
-        without=set(without.split()),
-        connections=open_at,
+        without={ReplicaId(name) for name in without.split()},
+        connections={ReplicaId(name): count for name, count in open_at.items()},
     )
 
 
@@ -108,11 +111,14 @@ def test_each_counts_as_a_turn():
 def test_a_session_comes_back_to_its_home():
     play = Playbook(replicas="a b", have_homes=True)
     _ = play >> arrived("r1", explicit=stated("s1"))
-    first = play.take().placement.replica
+    sent = play.take()
+    assert isinstance(sent, Dispatch)
+    first = sent.placement.replica
+    busy: dict[str, Any] = {first: 3}
     _ = play >> started("r1") >> finished("r1")
-    assert goes(play, session="s1", **{first: 3}) == first
-    assert goes(play, session="s1", tenant="another", **{first: 3}) != first
-    assert goes(play, session="s2", **{first: 3}) != first
+    assert goes(play, session="s1", **busy) == first
+    assert goes(play, session="s1", tenant="another", **busy) != first
+    assert goes(play, session="s2", **busy) != first
     assert goes(play, session="s1", without=first) not in (None, first)
 
 

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from gateway.dashboard.explain import Explainer
 from gateway.dashboard.history_views import Look, look_back
-from gateway.domain.ids import ReplicaId, RequestId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.domain.records import Record
 from gateway.history.store import History
 from tests.dashboard.world import World
@@ -138,7 +138,8 @@ class FakeControl:
         return web.Response(body=msgspec.json.encode(found), content_type="application/json")
 
     async def _session(self, request: web.Request) -> web.Response:
-        found = await self.history.session(request.match_info["id"]) if self.history is not None else None
+        session = SessionId(request.match_info["id"])
+        found = await self.history.session(session) if self.history is not None else None
         if found is None or not found.turns:
             return web.json_response({"error": "nothing is known of this session (any more)"}, status=404)
         turns = [{"turn": turn, "records": records} for turn, records in found.turns]

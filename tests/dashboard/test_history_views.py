@@ -23,12 +23,14 @@ from tests.history.lives import A, B, begun, refused, whole
 async def kept(tmp_path, name, records):
     """A store that was written and opened again."""
     config = HistoryConfig(path=str(tmp_path / name))
-    for batch in (records, []):
-        history = History(config, running=lambda: {A: 0}, clock=time.time, monotonic=time.monotonic)
-        if batch:
-            history.take(batch)
-            await history.close()
-    return history
+
+    def opened() -> History:
+        return History(config, running=lambda: {A: 0}, clock=time.time, monotonic=time.monotonic)
+
+    history = opened()
+    history.take(records)
+    await history.close()
+    return opened()
 
 
 class Run:
@@ -88,11 +90,14 @@ async def test_what_is_explained_is_what_the_stream_would_have_explained(tmp_pat
     history = History(
         HistoryConfig(path=str(tmp_path / "h")), running=dict, clock=time.time, monotonic=time.monotonic
     )
-    said = []
+    said: list[str] = []
     for turn in run.turns:
         explainer = Explainer(RequestId(turn), run.running)
         explainer.read(run.play.records[::-1])
-        streamed, stored = explainer.explanation(), explained(await history.turn(RequestId(turn)))
+        found = await history.turn(RequestId(turn))
+        assert found is not None
+        streamed, stored = explainer.explanation(), explained(found)
+        assert streamed is not None and stored is not None
         for name in ("turn", "known", "decided", "expected", "became", "why", "window", "records"):
             assert getattr(stored, name) == getattr(streamed, name), (turn, name)
         assert {(each.replica, each.running) for each in stored.alternatives} == {
@@ -116,6 +121,7 @@ def test_the_window_and_how_quick_others_were_are_told():
     told = explained(
         StoredTurn(RequestId("r"), SessionId("s"), [came, waits, *rest], {A: 0, B: 3}, before, moved)
     )
+    assert told is not None
     assert told.window == moved and "The window of p was 4 sessions" in told.why[0]
     [other] = told.alternatives
     assert (other.replica, other.running) == (B, 3)

@@ -38,7 +38,9 @@ def test_a_turn_is_handed_out_once_with_all_that_was_said_at_its_end():
     late = rec.ToolTimed(at_s=9.0, turn=RequestId("r1"), session=SessionId("s"), name="bash", duration_ms=3.0)
     fold.take([late], UP)
     [(turn, told)] = fold.finished().late
-    assert turn == "r1" and unpack(msgspec.msgpack.decode(told)[1], SHAPE, turn=turn, session="s") == [late]
+    assert turn == "r1" and unpack(
+        msgspec.msgpack.decode(told)[1], SHAPE, turn=late.turn, session=late.session
+    ) == [late]
 
 
 def test_loads_are_those_when_it_was_sent():
@@ -118,7 +120,7 @@ def test_it_is_bounded(monkeypatch):
     fold.take(whole("big", "s", 1.0, model=huge), UP)
     rows = fold.finished(everything=True).turns
     [row] = [row for row in rows if row.turn == "big"]
-    assert len(row.told) <= MAX_TOLD_BYTES and len(row.model) == 256
+    assert len(row.told) <= MAX_TOLD_BYTES and row.model is not None and len(row.model) == 256
     assert {type(each) for each in records_of(row)} >= {rec.Routed, rec.GpuSubmit, rec.GpuEnd}
 
 

@@ -16,7 +16,7 @@ EXPECTED = rec.Expected(
     prompt_tokens=10, cached_tokens=4, output_tokens=3, first_token_ms=5.0, first_token_p10_ms=4.0,
     first_token_p90_ms=6.0, completion_ms=50.0, completion_p10_ms=40.0, completion_p90_ms=60.0,
 )  # fmt: skip
-RECORDS = [
+RECORDS: list[rec.Record] = [
     rec.TurnArrived(
         at_s=1.5, turn=TURN, session=SESSION, tenant=TENANT, protocol=Protocol.CHAT, model="m",
         source=SessionSource.PREFIX, confidence=0.9, body_bytes=9, message_count=2, tool_count=1,

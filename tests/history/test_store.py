@@ -5,6 +5,7 @@ import sqlite3
 import stat
 import time
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 import pytest
@@ -116,8 +117,8 @@ async def test_of_many_turns_a_sample_is_looked_at_that_is_spread_over_all(tmp_p
 
 
 async def test_what_was_around_a_decision_is_found(tmp_path):
-    moved = {"pool": "p", "sessions": 4.0, "kv_budget": None, "admitted": 1, "waiting": 0, "demand": 0.0}
-    moved |= {"gpu_pressure": 0.1, "cpu_pressure": 0.2}
+    moved: dict[str, Any] = {"pool": "p", "sessions": 4.0, "kv_budget": None, "admitted": 1, "waiting": 0}
+    moved |= {"demand": 0.0, "gpu_pressure": 0.1, "cpu_pressure": 0.2}
     async with running(tmp_path / "h") as history:
         history.take([rec.WindowUpdated(at_s=5.0, reason="healthy", **moved)])
         history.take([rec.WindowUpdated(at_s=50.0, reason="later", **moved)])

@@ -1,6 +1,7 @@
 """What another replica holds of a prompt is pulled where that is predicted to be clearly quicker."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,11 @@ ON = PrefixPullConfig(enabled=True)
 OWN, OTHER = AgentKey(TenantId("t"), 7), AgentKey(TenantId("t"), 8)
 
 
+def about(seconds: float) -> Any:
+    """What is equal to a float, and stands for one."""
+    return pytest.approx(seconds)
+
+
 def pull(holders, held=0.0, *, token_s=1e-4, config=ON):
     """A token takes a millisecond to be computed."""
     return best_pull(
@@ -30,11 +36,11 @@ def pull(holders, held=0.0, *, token_s=1e-4, config=ON):
 
 
 def test_from_who_holds_most():
-    assert pull([(A, 1_000), (B, 3_000), (C, 2_000)]) == Pull(B, 3_000, pytest.approx(0.3))
+    assert pull([(A, 1_000), (B, 3_000), (C, 2_000)]) == Pull(B, 3_000, about(0.3))
 
 
 def test_what_is_there_already_is_not_carried():
-    assert pull([(A, 3_000)], 1_000) == Pull(A, 3_000, pytest.approx(0.2))
+    assert pull([(A, 3_000)], 1_000) == Pull(A, 3_000, about(0.2))
 
 
 @pytest.mark.parametrize("holders", [[], [(A, 1_000)], [(A, 400)]])
@@ -102,11 +108,11 @@ class Fleet:
 
 @pytest.mark.parametrize("edge", [Edge.FORKS, Edge.SPAWNED])
 def test_a_fork_pulls_what_its_parent_left(edge):
-    assert Fleet().pulls(B, 5_500, edge=edge) == Pull(A, 5_000, pytest.approx(0.05))
+    assert Fleet().pulls(B, 5_500, edge=edge) == Pull(A, 5_000, about(0.05))
 
 
 def test_a_moved_conversation_pulls_what_it_left_itself():
-    assert Fleet().pulls(B, 5_500, edge=Edge.CONTINUES, thread="1") == Pull(A, 5_000, pytest.approx(0.05))
+    assert Fleet().pulls(B, 5_500, edge=Edge.CONTINUES, thread="1") == Pull(A, 5_000, about(0.05))
 
 
 def test_where_it_is_nothing_is_pulled():
@@ -120,7 +126,7 @@ def test_a_sub_agent_under_another_system_prompt_is_no_fork():
 
 def test_a_sub_agent_with_a_short_prompt_is_no_fork():
     assert Fleet().pulls(B, 3_900) is None
-    assert Fleet().pulls(B, 4_100) == Pull(A, 4_100, pytest.approx(0.041)), "never more than the prompt has"
+    assert Fleet().pulls(B, 4_100) == Pull(A, 4_100, about(0.041)), "never more than the prompt has"
 
 
 def test_where_nothing_can_be_pulled_nothing_is():

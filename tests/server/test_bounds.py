@@ -102,9 +102,8 @@ async def test_sdks_do_not_repeat_it(start):
             await client.messages.create(
                 model="m", max_tokens=9, messages=[{"role": "user", "content": "go"}]
             )
-        assert (
-            denied.value.body["error"]["message"] == "This session has reached the bound `short`: 1 tokens."
-        )
+        body: Any = denied.value.body
+        assert body["error"]["message"] == "This session has reached the bound `short`: 1 tokens."
     assert _refusals(bench) == 3, "each asked once"
     assert bench.backend.seen == []
 

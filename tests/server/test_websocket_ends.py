@@ -339,8 +339,8 @@ async def test_a_replica_that_is_to_go_is_left_behind_what_runs(start, connect: 
         path = b"/turnpike/replicas/%s/drain" % names[0].encode()
         assert (await bench.control(post(body, path))).status == 200
     else:
-        member = bench.gateway._replicas[names[0]]  # type: ignore[index]
-        bench.gateway._members._leave(_Member(names[0]), "said so")  # type: ignore[arg-type]
+        member = bench.gateway._replicas[names[0]]
+        bench.gateway._members._leave(_Member(names[0]), "said so")
         assert member.id not in bench.gateway._replicas
     assert await clients[0].closed() == 1012
     assert (await clients[1].ask())[-1]["type"] == "response.completed"

@@ -78,8 +78,8 @@ def test_a_leg_s_blocks_come_over_the_network_and_only_the_last_token_is_compute
     pair = Pair().leg(1)
     pair.submits(pair.b, 2, 10.0, source=pair.of(1))
     found = pair.end()
-    assert found[1] == (pytest.approx(prefill_s(LITTLE, TOKENS)), 0)
-    assert found[2] == (pytest.approx(10.0 + TRANSFER_S + LAST_TOKEN_S), TOKENS - 1)
+    assert found[1] == pytest.approx((prefill_s(LITTLE, TOKENS), 0))
+    assert found[2] == pytest.approx((10.0 + TRANSFER_S + LAST_TOKEN_S, TOKENS - 1))
 
 
 def test_what_a_leg_computed_is_kept_until_it_was_pulled():
@@ -98,7 +98,7 @@ def test_a_lease_ends_and_who_comes_later_computes():
     held = []
     pair.kernel.at(39.0, lambda: held.append(pair.a.kv_used()))
     found = pair.end()
-    assert found[2] == (pytest.approx(40.0 + prefill_s(LITTLE, TOKENS)), 0)
+    assert found[2] == pytest.approx((40.0 + prefill_s(LITTLE, TOKENS), 0))
     assert held == [0.0]
 
 
@@ -117,7 +117,7 @@ def test_a_prefix_is_pulled_as_far_as_it_is_there_and_asked_for():
     found = pair.end()
     part_s = LATENCY_S + 60 * BLOCK * LITTLE.model.kv_bytes_per_token / RATE
     rest_s = prefill_s(LITTLE, 40 * BLOCK, 60 * BLOCK)
-    assert found[2] == (pytest.approx(10.0 + part_s + rest_s), 60 * BLOCK)
+    assert found[2] == pytest.approx((10.0 + part_s + rest_s, 60 * BLOCK))
 
 
 def test_what_is_pulled_cannot_be_overwritten_until_it_has_come():
@@ -143,7 +143,7 @@ def test_what_is_on_its_way_is_waited_for_and_not_pulled_twice():
 def test_a_prefix_that_is_gone_is_computed():
     pair = Pair()
     pair.submits(pair.b, 2, 10.0, source=pair.of(None))
-    assert pair.end()[2] == (pytest.approx(10.0 + prefill_s(LITTLE, TOKENS)), 0)
+    assert pair.end()[2] == pytest.approx((10.0 + prefill_s(LITTLE, TOKENS), 0))
 
 
 @pytest.mark.parametrize("leg", [1, None])
@@ -151,7 +151,7 @@ def test_a_replica_that_is_lost_while_it_sends_leaves_the_prompt_to_be_computed(
     pair = Pair()
     pair.submits(pair.a, 1, 0.0, hands_over=leg is not None).submits(pair.b, 2, 10.0, source=pair.of(leg))
     pair.kernel.at(11.0, pair.exchanges[0].lost)
-    assert pair.end()[2] == (pytest.approx(11.0 + prefill_s(LITTLE, TOKENS)), 0)
+    assert pair.end()[2] == pytest.approx((11.0 + prefill_s(LITTLE, TOKENS), 0))
 
 
 def of_roles(*roles: str, **fields: Any) -> FleetSpec:

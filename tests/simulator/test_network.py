@@ -37,7 +37,7 @@ def test_no_card_carries_more_than_it_can_and_nobody_could_have_more(pairs, rate
     cards = dict(zip((A, B, C, D), rates, strict=True))
     transfers = [transfer(*pair) for pair in pairs]
     found = fair_rates(transfers, cards)
-    passing: dict[object, list[Transfer]] = {}
+    passing: dict[tuple[ReplicaId, bool], list[Transfer]] = {}
     for each in transfers:
         for card in each.cards:
             passing.setdefault(card, []).append(each)
@@ -54,7 +54,11 @@ def ends(*, latency_s: float = 0.0, called_off: bool = False) -> dict[str, float
     network = Network({A: 5.0, B: 5.0, C: 5.0}, latency_s=latency_s, kernel=kernel)
     found: dict[str, float] = {}
     first = network.send(A, B, 10.0, lambda: found.update(first=kernel.now))
-    kernel.at(1.0, network.send, A, C, 5.0, lambda: found.update(second=kernel.now))
+
+    def send_second() -> None:
+        network.send(A, C, 5.0, lambda: found.update(second=kernel.now))
+
+    kernel.at(1.0, send_second)
     if called_off:
         kernel.at(2.0, network.call_off, first)
     kernel.run()

@@ -211,20 +211,22 @@ async def test_whole_chunks_pass_the_parser_by(monkeypatch):
 )
 async def test_what_only_looks_like_a_chunk_is_none(reads):
     """The read before it ended within a size, or within a chunk."""
-    wanted = []
-    for by_themselves in (False, True):
-        connection, got = UpstreamConnection(), []
+
+    def body(by_themselves: bool) -> bytes:
+        connection, got = UpstreamConnection(), list[bytes]()
         Pipe(connection)
         connection.send([GET], is_head_request=False)
         connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        passed = (lambda chunk, part, got=got: got.append(part)) if by_themselves else None
-        connection.set_sink(lambda parts, is_last, got=got: got.extend(parts), passed)
-        for read in reads:
+        connection.set_sink(
+            lambda parts, is_last: got.extend(parts),
+            (lambda chunk, part: got.append(part)) if by_themselves else None,
+        )
+        for read in (*reads, b"0\r\n\r\n"):
             connection.data_received(read)
-        connection.data_received(b"0\r\n\r\n")
         assert connection.done.has_come
-        wanted.append(b"".join(got))
-    assert wanted[0] == wanted[1]
+        return b"".join(got)
+
+    assert body(by_themselves=False) == body(by_themselves=True)
 
 
 async def test_a_step_that_the_table_does_not_have_raises():

@@ -1,6 +1,7 @@
 """A step that is done again has the same hashes, in every protocol, whatever its ids are."""
 
 import json
+from typing import Any
 
 import pytest
 from msgspec import Raw
@@ -12,7 +13,7 @@ from gateway.wire.transcript import TranscriptReader
 
 
 def chat(number: int, *, command="ls", result="a b", text="I look."):
-    call = {"id": f"call_{number}", "type": "function"}
+    call: dict[str, Any] = {"id": f"call_{number}", "type": "function"}
     call["function"] = {"name": "bash", "arguments": json.dumps({"command": command})}
     return (
         [{"role": "assistant", "content": f"{text} {number}", "tool_calls": [call]}],
@@ -108,6 +109,7 @@ def test_a_reader_tells_steps_if_it_is_asked_to(step):
     answer, news = step(1)
     items = raws([{"role": "user", "content": "go"}, *answer, *news])
     fields = decode_small_body(b'{"model":"m","messages":[]}', is_responses=False)
+    assert fields is not None
     reader = TranscriptReader()
     silent = reader.read(fields, items)[0].new
     assert (silent.called, silent.brought) == (0, 0) and silent != NewItems()

@@ -24,10 +24,11 @@ class SplitPlay(Play):
     def hears(self, event, now=0.0):
         found = []
         for command in self.router.handle(event, now=now):
-            assert isinstance(command, Dispatch | PrefillLeg)
-            is_leg = isinstance(command, PrefillLeg)
-            replica = command.replica if is_leg else command.placement.replica
-            found.append(f"{command.request} {'first ' if is_leg else ''}on {replica}")
+            if isinstance(command, PrefillLeg):
+                found.append(f"{command.request} first on {command.replica}")
+            else:
+                assert isinstance(command, Dispatch)
+                found.append(f"{command.request} on {command.placement.replica}")
         return found
 
     def computed(self, name):
