@@ -1,6 +1,5 @@
 """From settings to a coordinator: the wiring that both drivers, server and simulator, use."""
 
-import random
 from collections.abc import Iterator
 
 import msgspec
@@ -46,8 +45,7 @@ def assemble(
     live = live_settings(config)
     forecasts = Forecasts(live.profiles, notes)
     if placement is None:
-        dice = random.Random(0)  # noqa: S311 - no secret
-        placement = PredictedPlacement(config.routing, forecasts, dice, config.prefix_pull)
+        placement = PredictedPlacement(config.routing, forecasts, config.prefix_pull)
     return Coordinator(
         core,
         fleet=Fleet(live.pools, FleetHealth(config.health), roles=live.roles, zones=live.zones),

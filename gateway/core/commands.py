@@ -49,16 +49,15 @@ class SendHint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 @final
 class Prefill(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Have the prompt of this turn, which is over, or what is known of the next one's, computed on a replica,
-    and throw the answer away. Answered by `PrefillEnded`, however it ends."""
+    """Have what is known of the next turn's prompt computed on a replica, and throw the answer away: that of
+    this turn, which is over, with its answer behind it, as its client will send that back. Answered by
+    `PrefillEnded`, however it ends."""
 
     turn: RequestId
     session: SessionId
     thread: ThreadId
     replica: ReplicaId
     hint: str | None = None
-    extends: bool = False
-    """Of the next turn: with the answer behind it, as its client will send it back."""
     agent: int = 0
     """`Transcript.agent` that the next turn is expected to have; 0: that of this one."""
 

@@ -309,32 +309,18 @@ class Gate:
                 alone=self._forecasts.alone(live, live.tried[-1], usage) if learns else None,
             )
             if answer is not None and answer.status < 400:
-                self._placed_turn_over(live, answer, now=now)
+                self.placement.turn_over(
+                    live.session,
+                    live.tried[-1],
+                    answer.usage,
+                    agent=live.facts.transcript.agent,
+                    pauses=bool(answer.tool_calls),
+                    now=now,
+                )
         self._admission.turn_over(live.request, outcome, now=now)
         if self.ahead:
             is_answered = answer is not None and answer.status < 400
             self.ahead.turn_over(live.request, answer.usage if answer and is_answered else None, now=now)
-
-    def _placed_turn_over(self, live: LiveRequest, answer: Answer, *, now: float) -> None:
-        assert live.session is not None and live.pool is not None
-        self.placement.turn_over(
-            live.session,
-            live.tried[-1],
-            answer.usage,
-            turn=live.request,
-            agent=live.facts.transcript.agent,
-            pauses=bool(answer.tool_calls),
-            is_movable=live.facts.is_replayable
-            and not answer.state_ids
-            and live.home is None
-            and live.model is None,
-            now=now,
-        )
-        if self.placement.looks_around and len(self._fleet) > 1:
-            candidates = self._fleet.candidates(live.pool, only=None, without=())
-            steal = self.placement.look_around(candidates, now=now)
-            if steal is not None:
-                self.ahead.steal(steal, now=now)
 
     def leave_waiting_room(self, live: LiveRequest, *, now: float) -> None:
         self.waiting_room.leave(live.request)
@@ -378,10 +364,7 @@ class Gate:
         self.legs.ended(live, usage, outcome, is_fault=is_fault, now=now)
 
     def prefill_ended(self, turn: RequestId, usage: Usage | None, *, now: float) -> None:
-        state = self._fleet.get(self.ahead.ended(turn, usage, now=now))
-        if state is not None:
-            self.room_may_be(state.facts.pool)
-            self.ahead.begin_again(state.facts.id, now=now)
+        self.ahead.begin_again(self.ahead.ended(turn, usage, now=now), now=now)
 
     def _turn_away(self, live: LiveRequest, refusal: Refusal, *, now: float) -> None:
         self.leave_waiting_room(live, now=now)

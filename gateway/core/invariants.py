@@ -44,10 +44,9 @@ def _check_requests(brain: Coordinator) -> None:
             (light if live.facts.work in CAPACITY_FREE_WORK else running)[live.replica] += 1
             assert live.tried[-1] == live.replica
     for state in brain.fleet:
-        beside = brain.gate.ahead.at(state.facts.id) + brain.gate.legs.at(state.facts.id)
-        here = running[state.facts.id] + beside
+        here = running[state.facts.id] + brain.gate.legs.at(state.facts.id)
         assert state.running == here, f"{state.facts.id} runs {here}, its book says {state.running}"
-        is_light = light[state.facts.id] + brain.gate.ahead.light_at(state.facts.id)
+        is_light = light[state.facts.id] + brain.gate.ahead.at(state.facts.id)
         assert state.light == is_light, f"{state.facts.id}: light requests"
 
 

@@ -1,21 +1,17 @@
-"""Prompts that are computed ahead of their turns, while tools run: which, and their books (U1, S7, S10).
+"""Prompts that are computed ahead of their turns, while tools run: which, and their books (U1).
 
-Two reasons to do so: a session is stolen, and what its last turn left is computed where it goes
-(`gateway/routing/stealing.py`); or its next turn is expected under another system prompt, and what is known
-of it is computed where it will run (`gateway/routing/prefill_ahead.py`).
+A conversation's next turn is expected under another system prompt, and what is known of it is computed where
+it will run (`gateway/routing/prefill_ahead.py`).
 
-Source: SAGA (§5.2): a stolen session's KV cache is moved before the session is; Sutradhara (§4.1).
+Source: Sutradhara (§4.1).
 
-Deviations: SAGA's workers send each other KV blocks. A stock server has no such door, but it has a prefix
-cache: it is sent the prompt for one token that nobody reads. Engines that share a KV store through a
-connector load a prompt that they know instead of computing it. Sutradhara's engine goes on with a part that
-it was sent; here the next turn finds it in the prefix cache. So it is no harm to stop one when its turn has
-come: what was computed by then is found.
+Deviations: the paper's engine goes on with a part that it was sent. A stock server has no such door, but it
+has a prefix cache: it is sent what is known of the prompt for one token that nobody reads, and the next turn
+finds that. So it is no harm to stop one when its turn has come: what was computed by then is found.
 
 Invariants: a prefill is in its replica's books from its command until its end is told, however it ends; of a
-turn there is at most one at a time. One for a session that is stolen takes a place there; one ahead takes
-none, so that nobody waits for it. Of each that was begun ahead it is told once what became of it; at most
-`max_sessions` sessions that pause are remembered.
+turn there is at most one at a time. It takes no place there, so that nobody waits for it. Of each that was
+begun it is told once what became of it; at most `max_sessions` sessions that pause are remembered.
 """
 
 from collections import OrderedDict
@@ -36,7 +32,6 @@ from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import Conversation
 from gateway.routing.placement import PlacementPolicy
 from gateway.routing.prefill_ahead import Outcome, PrefillAheadConfig, outcome_of, pays
-from gateway.routing.stealing import Steal
 from gateway.workflow.conversations import StepPrediction
 from gateway.workflow.next_agents import NextAgents
 from gateway.workflow.steps import ToolSet
@@ -85,13 +80,6 @@ class _Ahead(msgspec.Struct, eq=False):
     """As the next turn shows."""
 
 
-class _Move(msgspec.Struct, eq=False):
-    steal: Steal
-    began_s: float
-    is_off: bool = False
-    """The session goes on where it is, or not at all."""
-
-
 class PrefillsAhead:
     def __init__(
         self,
@@ -113,7 +101,6 @@ class PrefillsAhead:
         self._out = out
         self._is_anybody_waiting = is_anybody_waiting
         self._stream = Stream(out)
-        self._moves: dict[RequestId, _Move] = {}
         self._under_way: dict[RequestId, _Ahead] = {}
         self._pauses: OrderedDict[SessionId, dict[ThreadId, Pause]] = OrderedDict()
         """The longest silent session first."""
@@ -124,28 +111,11 @@ class PrefillsAhead:
 
     def __bool__(self) -> bool:
         """Whether it wants to hear of turns."""
-        return self.config.enabled or bool(self._moves)
+        return self.config.enabled
 
     def at(self, replica: ReplicaId) -> int:
-        """Prefills that have a place there."""
-        return sum(move.steal.thief == replica for move in self._moves.values())
-
-    def light_at(self, replica: ReplicaId) -> int:
-        """And those that have none."""
+        """Prefills there."""
         return sum(ahead.pause.replica == replica for ahead in self._under_way.values())
-
-    # --- sessions that are stolen ------------------------------------------------------------------
-
-    def steal(self, steal: Steal, *, now: float) -> None:
-        if steal.turn in self._under_way:  # it is computed where it is
-            self._placement.moved(steal, None)
-            return
-        session, thread = steal.conversation
-        hint = self._to_engines.with_prefill(steal.conversation, steal.thief)
-        prefill = Prefill(turn=steal.turn, session=session, thread=thread, replica=steal.thief, hint=hint)
-        self._fleet.submitted(steal.thief)
-        self._moves[steal.turn] = _Move(steal, now)
-        self._out.append(prefill)
 
     # --- conversations that pause ------------------------------------------------------------------
 
@@ -221,8 +191,7 @@ class PrefillsAhead:
 
     def _may_begin(self, pause: Pause) -> bool:
         """None is under way for it, and not too many where it would be."""
-        is_under_way = pause.turn in self._under_way or pause.turn in self._moves
-        return not is_under_way and self.light_at(pause.replica) < self.config.most
+        return pause.turn not in self._under_way and self.at(pause.replica) < self.config.most
 
     def _begin(self, pause: Pause, *, now: float) -> None:
         session, thread = pause.conversation
@@ -236,7 +205,6 @@ class PrefillsAhead:
                 thread=thread,
                 replica=pause.replica,
                 hint=self._to_engines.with_prefill(pause.conversation, pause.replica),
-                extends=True,
                 agent=pause.guess,
             )
         )
@@ -271,7 +239,6 @@ class PrefillsAhead:
     def _goes_on(self, live: LiveRequest) -> None:
         assert live.session is not None
         session, thread = live.session.session, live.session.thread
-        self._stop_moves(session, thread)
         threads = self._pauses.get(session)
         if threads is None or live.session.edge is Edge.SERVES:
             return
@@ -299,7 +266,6 @@ class PrefillsAhead:
             self._tell(ahead, outcome, used, now=now)
 
     def session_over(self, session: SessionId, *, now: float) -> None:
-        self._stop_moves(session, None)
         for pause in self._pauses.pop(session, {}).values():
             self._give_up(pause, now=now)
 
@@ -314,13 +280,6 @@ class PrefillsAhead:
 
     def ended(self, turn: RequestId, usage: Usage | None, *, now: float) -> ReplicaId:
         """Where it was. `usage`: None if it did not come to its end."""
-        move = self._moves.pop(turn, None)
-        if move is not None:
-            self._fleet.ended(move.steal.thief)
-            self._placement.moved(move.steal, None if move.is_off else usage)
-            outcome = "late" if move.is_off else "ready" if usage is not None else "failed"
-            self._stream.moved(move.steal, outcome, usage or Usage(), took_s=now - move.began_s, now=now)
-            return move.steal.thief
         ahead = self._under_way.pop(turn, None)
         if ahead is None:
             raise LifecycleError(f"no prefill of {turn} is under way")
@@ -343,14 +302,6 @@ class PrefillsAhead:
         if ahead.ended_s is None and not ahead.is_off:
             ahead.is_off = True
             self._out.append(StopPrefill(turn=ahead.pause.turn))
-
-    def _stop_moves(self, session: SessionId, thread: ThreadId | None) -> None:
-        """`thread`: None for all of them."""
-        for turn, move in self._moves.items():
-            moving, its_thread = move.steal.conversation
-            if moving == session and thread in (None, its_thread) and not move.is_off:
-                move.is_off = True
-                self._out.append(StopPrefill(turn=turn))
 
     def _tell(self, ahead: _Ahead, outcome: Outcome, used: int, *, now: float) -> None:
         took_s = (ahead.ended_s if ahead.ended_s is not None else now) - ahead.began_s

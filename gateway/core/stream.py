@@ -11,7 +11,6 @@ from gateway.domain.decision import Placement, Refusal, Wait, WaitReason
 from gateway.domain.ids import ReplicaId, RequestId
 from gateway.domain.request import Answer, Usage, Work
 from gateway.routing.kv_ledger import Conversation
-from gateway.routing.stealing import Steal
 
 GPU_WORK = (Work.GENERATE, Work.POOL)
 
@@ -31,22 +30,6 @@ class Stream:
     def left_waiting(self, live: LiveRequest, *, now: float) -> None:
         waited_ms = live.waited_s * 1e3
         self.append(rec.TurnLeft(at_s=now, turn=live.request, session=live.session_id, waited_ms=waited_ms))
-
-    def moved(self, steal: Steal, outcome: str, usage: Usage, *, took_s: float, now: float) -> None:
-        session, thread = steal.conversation
-        self.append(
-            rec.PrefixMoved(
-                at_s=now,
-                session=session,
-                thread=thread,
-                turn=steal.turn,
-                origin=steal.victim,
-                replica=steal.thief,
-                outcome=outcome,
-                usage=usage,
-                duration_ms=took_s * 1e3,
-            )
-        )
 
     def prefilled_ahead(
         self,

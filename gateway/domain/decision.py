@@ -96,8 +96,6 @@ class PlacementReason(Word):
     """It lives on a replica that runs far more than the others."""
     HOME_IS_FULL = "home_is_full"
     """More live there than fit."""
-    STOLEN = "stolen"
-    """A replica that idled took the session over from one that has too many."""
     HOME_IS_GONE = "home_is_gone"
     """It lives on a replica that cannot run this turn."""
 

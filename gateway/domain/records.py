@@ -284,21 +284,6 @@ class StepPredicted(_Record, frozen=True, kw_only=True, tag="step_predict"):
     """When the next turn is expected; None if none is."""
 
 
-class PrefixMoved(_Record, frozen=True, kw_only=True, tag="prefix_move"):
-    """A session's prefix was to be computed on another replica, while its tools ran; that has ended."""
-
-    session: SessionId
-    thread: ThreadId
-    turn: RequestId
-    """Whose prompt it is."""
-    origin: ReplicaId
-    replica: ReplicaId
-    outcome: str
-    """`ready`, `late` (the session went on, or ended, before) or `failed`."""
-    usage: Usage
-    duration_ms: float
-
-
 class PrefilledAhead(_Record, frozen=True, kw_only=True, tag="prefill_ahead"):
     """What was known of a next prompt was to be computed while tools ran; this became of it."""
 
@@ -405,7 +390,6 @@ Record = (
     | ToolEnd
     | ToolTimed
     | StepPredicted
-    | PrefixMoved
     | PrefilledAhead
     | PrefillLegEnded
     | BoundReached

@@ -284,7 +284,7 @@ _OF_TURNS: Final = frozenset(
     (
         *(rec.TurnArrived, rec.TurnWaited, rec.TurnLeft, rec.TurnWouldWait, rec.Routed, rec.ModelChosen),
         *(rec.GpuSubmit, rec.GpuFirstToken, rec.GpuEnd, rec.ToolStart, rec.ToolEnd, rec.ToolTimed),
-        *(rec.StepPredicted, rec.PrefixMoved, rec.PrefilledAhead, rec.PrefillLegEnded, rec.Refused),
+        *(rec.StepPredicted, rec.PrefilledAhead, rec.PrefillLegEnded, rec.Refused),
         rec.BoundReached,
     )
 )

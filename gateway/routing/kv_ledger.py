@@ -260,23 +260,17 @@ class KvLedger:
         *,
         agent: AgentKey = UNKNOWN_AGENT,
         now: float,
-    ) -> Conversation | None:
-        """A turn was placed. Returns whom that had to forget.
-
-        A side request does not say whether its session works."""
+    ) -> None:
+        """A turn was placed. A side request does not say whether its session works."""
         is_known = session.session in self._sessions
         self._move((session.session, session.thread), replica, agent)
         if session.edge is not Edge.SERVES or not is_known:
             self.heard(session.session, works=session.edge is not Edge.SERVES, now=now)
         others = self._sessions[session.session].others
         if others is not None and len(others) > MAX_OTHERS:
-            oldest = session.session, next(iter(others))
+            self._forget((session.session, next(iter(others))))
         elif len(self._conversations) > self._max:
-            oldest = next(iter(self._conversations))
-        else:
-            return None
-        self._forget(oldest)
-        return oldest
+            self._forget(next(iter(self._conversations)))
 
     def heard(self, session: SessionId, *, works: bool, now: float) -> None:
         """A turn of it begins, or was answered. `works`: it runs, or tools do, so another turn follows."""

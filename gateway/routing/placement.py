@@ -14,12 +14,11 @@ from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Placement, PlacementReason, SessionRef
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, RequestId, SessionId
+from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Usage
 from gateway.domain.shares import ReplicaShare
 from gateway.routing.kv_ledger import Conversation
 from gateway.routing.prefix_pull import Pull
-from gateway.routing.stealing import Steal
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -46,9 +45,6 @@ class PlacementPolicy:
     """Which of these replicas should run the turn?
 
     A policy that is told something that it has no use for need not say so."""
-
-    looks_around: bool = False
-    """It wants to be asked whenever a turn has ended."""
 
     def place(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN
@@ -85,25 +81,14 @@ class PlacementPolicy:
         replica: ReplicaId,
         usage: Usage,
         *,
-        turn: RequestId,
         agent: int,
         pauses: bool,
-        is_movable: bool,
         now: float,
     ) -> None:
-        """A turn was answered, to its end. `pauses`: the session's tools run now; `is_movable`: no state of
-        it lives on that replica, and to send it to another one harms nobody."""
+        """A turn was answered, to its end. `pauses`: the session's tools run now."""
 
     def adopt(self, session: SessionRef, replica: ReplicaId, usage: Usage, *, now: float) -> None:
         """A turn of it ran there, by another gateway's decision."""
-
-    def look_around(self, candidates: Sequence[ReplicaLoad], *, now: float) -> Steal | None:
-        """What the replicas of a pool run, when a turn there has ended. Whose session is to be moved now, if
-        anybody's, while its tools run."""
-        return None
-
-    def moved(self, steal: Steal, usage: Usage | None) -> None:
-        """What its last turn left is there now; None: it will not be."""
 
     def prefilled(self, conversation: Conversation, replica: ReplicaId, usage: Usage) -> None:
         """What is known of its next prompt, or this one's for another replica, was computed there."""

@@ -17,7 +17,6 @@ Invariants: the chosen replica is one of the candidates; those of `KvLedger`; a 
 """
 
 import heapq
-import random
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Annotated, Final
@@ -31,13 +30,12 @@ from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, RequestId, SessionId
+from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Usage
 from gateway.domain.shares import ReplicaShare
 from gateway.routing.kv_ledger import Conversation, KvLedger
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 from gateway.routing.prefix_pull import PrefixPullConfig, Pull, best_pull
-from gateway.routing.stealing import Steal, Stealing, StealingConfig
 
 _FEW: Final = 3
 """Turns that a home may run more than another replica before anything is predicted."""
@@ -66,7 +64,6 @@ NO_PULLS: Final = PrefixPullConfig()
 
 
 class RoutingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    stealing: StealingConfig = StealingConfig()
     max_conversations: Annotated[int, Meta(ge=1)] = 200_000
     """Conversations of which it is remembered where they are."""
 
@@ -76,15 +73,12 @@ class PredictedPlacement(PlacementPolicy):
         self,
         config: RoutingConfig,
         foresight: Foresight,
-        rng: random.Random,
         pulls: PrefixPullConfig = NO_PULLS,
     ) -> None:
         self._foresight = foresight
         self._pulls = pulls
         self._by_load = LeastLoaded()
         self.ledger = KvLedger(config.max_conversations)
-        self.stealing = Stealing(config.stealing, rng)
-        self.looks_around = config.stealing.enabled
         self._new_tokens, self._context_tokens = _NEW_TOKENS, _CONTEXT_TOKENS
         """Of a usual turn: what has to be computed of its prompt, and what its session holds after it."""
 
@@ -101,9 +95,7 @@ class PredictedPlacement(PlacementPolicy):
             return self._by_load.place(candidates)
         self.ledger.pass_time(now=asked.now)
         chosen, reason = self._choose(candidates, session, asked)
-        forgotten = self.ledger.settle(session, chosen, agent=asked.agent, now=asked.now)
-        if forgotten is not None:
-            self.stealing.session_ended(forgotten)
+        self.ledger.settle(session, chosen, agent=asked.agent, now=asked.now)
         return Placement(replica=chosen, reason=reason)
 
     def likely(
@@ -123,11 +115,6 @@ class PredictedPlacement(PlacementPolicy):
         home = self.ledger.home(session)
         if home is None:
             return self._for_a_newcomer(candidates, session, asked), PlacementReason.LEAST_LOADED
-        conversation = (session.session, session.thread)
-        self.stealing.goes_on(conversation)
-        thief = self.stealing.claim(conversation, candidates, now=asked.now)
-        if thief is not None:
-            return thief, PlacementReason.STOLEN
         at_home = next((load for load in candidates if load.replica == home), None)
         if at_home is None:
             return self._for_a_newcomer(candidates, session, asked), PlacementReason.HOME_IS_GONE
@@ -270,15 +257,6 @@ class PredictedPlacement(PlacementPolicy):
     def _fullness(self, load: ReplicaLoad) -> float:
         return self.ledger.sums(load.replica).wanted / self._room(load.replica)
 
-    def _burden(self, replica: ReplicaId, more: int) -> float:
-        """What a usual turn of each session that lives there takes, together."""
-        return (self.ledger.sums(replica).sessions + more) * self._usual_turn_s(replica)
-
-    def _has_room(self, replica: ReplicaId, session: SessionId) -> bool:
-        """For a session that lives elsewhere."""
-        _, wants = self.ledger.counted(session)
-        return self.ledger.sums(replica).wanted + wants <= self._room(replica)
-
     # --- what happens ------------------------------------------------------------------------------
 
     def turn_over(
@@ -287,18 +265,14 @@ class PredictedPlacement(PlacementPolicy):
         replica: ReplicaId,
         usage: Usage,
         *,
-        turn: RequestId,
         agent: int,
         pauses: bool,
-        is_movable: bool,
         now: float,
     ) -> None:
         if session.edge is Edge.SERVES:
             return
         conversation = (session.session, session.thread)
         self.ledger.heard(session.session, works=pauses, now=now)
-        if pauses and is_movable and self.looks_around and self.ledger.first(session.session) == conversation:
-            self.stealing.paused(conversation, replica, turn)
         opens = not self.ledger.context(conversation)
         self.ledger.turn_over(conversation, replica, usage)
         if usage.prompt_tokens is None:
@@ -312,16 +286,6 @@ class PredictedPlacement(PlacementPolicy):
     def adopt(self, session: SessionRef, replica: ReplicaId, usage: Usage, *, now: float) -> None:
         self.ledger.settle(session, replica, now=now)
         self.ledger.turn_over((session.session, session.thread), replica, usage)
-
-    def look_around(self, candidates: Sequence[ReplicaLoad], *, now: float) -> Steal | None:
-        if len(candidates) < 2:
-            return None
-        return self.stealing.look(candidates, self._burden, self._has_room, now=now)
-
-    def moved(self, steal: Steal, usage: Usage | None) -> None:
-        if usage is not None:
-            self.ledger.turn_over(steal.conversation, steal.thief, usage)
-        self.stealing.moved(steal, is_there=usage is not None)
 
     def prefilled(self, conversation: Conversation, replica: ReplicaId, usage: Usage) -> None:
         self.ledger.turn_over(conversation, replica, usage)
@@ -337,19 +301,15 @@ class PredictedPlacement(PlacementPolicy):
         self.ledger.others_have(replica, others)
 
     def session_ended(self, session: SessionId) -> None:
-        for conversation in self.ledger.conversations(session):
-            self.stealing.session_ended(conversation)
         self.ledger.session_ended(session)
 
     def replica_lost(self, replica: ReplicaId) -> None:
         """Homes stay: whose replica comes back at once need not move, and who moves is adrift."""
         self.ledger.replica_lost(replica)
-        self.stealing.replica_lost(replica)
 
     def replica_left(self, replica: ReplicaId) -> None:
         self._by_load.replica_left(replica)
         self.ledger.replica_left(replica)
-        self.stealing.replica_left(replica)
 
     def told(self, replica: ReplicaId, tokens: Mapping[SessionId, float]) -> None:
         self.ledger.told(replica, tokens)

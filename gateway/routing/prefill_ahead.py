@@ -47,8 +47,8 @@ class PrefillAheadConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     max_sessions: Annotated[int, Meta(ge=1)] = 20_000
     """Sessions that pause, of which it is remembered what they wait for."""
     kept_bytes: Annotated[int, Meta(ge=0)] = 256 << 20
-    """Of requests whose conversations may go on, and of their answers, kept to be sent ahead, and for
-    work stealing (`routing.stealing`); the oldest go first."""
+    """Of requests whose conversations may go on, and of their answers, kept to be sent ahead; the
+    oldest go first."""
 
 
 def pays(

@@ -203,11 +203,9 @@ class Gateway:
 
     def _open_prefills(self, outbound: Outbound) -> Prefills | None:
         ahead = self._config.prefill_ahead
-        if not ahead.enabled and not self._config.routing.stealing.enabled:
+        if not ahead.enabled:
             return None
-        prefills = Prefills(
-            self.driver, self._replicas, outbound, max_bytes=ahead.kept_bytes, foresees=ahead.enabled
-        )
+        prefills = Prefills(self.driver, self._replicas, outbound, max_bytes=ahead.kept_bytes)
         self.driver.on_prefill = prefills.take
         return prefills
 

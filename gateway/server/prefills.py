@@ -1,9 +1,8 @@
-"""Prompts that are computed where their sessions are to go on, while tools run: the driver's side of it.
+"""Next prompts that are computed while tools run, as far as they are known: the driver's side of it.
 
 A request whose answer may ask for tools is kept, until the conversation's next one comes or there is no room.
-If the brain says so, it is sent once more, for one token that nobody reads: as it was, to the replica where
-its session is to go on; or with its answer behind it, as its client will send that back. How clients send
-answers back is learned whenever a next request comes.
+If the brain says so, it is sent once more, for one token that nobody reads, with its answer behind it, as its
+client will send that back. How clients send answers back is learned whenever a next request comes.
 
 Invariants: every prefill that the brain asks for ends in one `PrefillEnded`; nothing here raises into the
 brain's driver; nothing is read on the way of a request or an answer that somebody waits for; what is sent for
@@ -31,7 +30,6 @@ from gateway.upstream.moments import Run
 from gateway.upstream.replica import Replica
 from gateway.wire.echoing import Echoing
 from gateway.wire.next_prompt import compare, may_be_foreseen, next_prompt
-from gateway.wire.prefill import may_be_prefilled, prefill_body
 from gateway.wire.said import Said
 from gateway.workflow.engine_order import BEHIND
 
@@ -47,13 +45,11 @@ class Prefills:
         outbound: Outbound,
         *,
         max_bytes: int,
-        foresees: bool,
     ) -> None:
-        """`replicas` may change; `foresees`: answers are kept, too."""
+        """`replicas` may change."""
         self._driver = driver
         self._replicas = replicas
         self._outbound = outbound
-        self._foresees = foresees
         self.kept = KeptRequests(max_bytes)
         self.heads = Heads(max_bytes)
         self._echoing = Echoing()
@@ -74,13 +70,16 @@ class Prefills:
         that is over."""
         if session.edge is Edge.SERVES:
             return None  # the conversation goes on from the request before
-        if not may_be_prefilled(facts.protocol) or not facts.is_readable or request.head.facts.coding:
+        if (
+            not may_be_foreseen(facts.protocol)
+            or not facts.is_readable
+            or request.head.facts.coding
+            or len(request.body) > _MAX_BYTES
+        ):
             self.kept.drop((session.session, session.thread))
             return None
         kept, before = self.kept.replace(turn, session, request, facts)
         kept.model = model
-        if not self._foresees or not may_be_foreseen(facts.protocol) or len(request.body) > _MAX_BYTES:
-            return None
         kept.said, body = Said(), kept.request.body
         goes_on_from = before if session.edge is Edge.CONTINUES else None
         # No argument of the callback: the loop would write it into the log, should this fail.
@@ -149,7 +148,7 @@ class Prefills:
         replica = self._replicas.get(command.replica)
         if kept is None or kept.turn != command.turn or replica is None:
             return  # it has gone on, or there was no room for it
-        body = self._foreseen(kept, command.agent) if command.extends else prefill_body(kept.request.body)
+        body = self._foreseen(kept, command.agent)
         if body is None:
             return
         request = HttpRequest(kept.request.head, body)
@@ -174,7 +173,7 @@ class Prefills:
             usage = usage_of(upstream, request.head.visitor.endpoint, await read_whole(upstream))
             is_whole = True
             assert upstream.head is not None
-            if command.extends and upstream.head.status == HTTPStatus.BAD_REQUEST:
+            if upstream.head.status == HTTPStatus.BAD_REQUEST:
                 self._echoing.refused(kept.client)
         except UpstreamError:
             return

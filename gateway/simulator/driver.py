@@ -293,8 +293,7 @@ class Driver:
             marks=(),
         )
         turn.began_s, turn.cached_tokens = None, 0
-        if command.extends:
-            _look_ahead(turn, call, command.agent or call.facts.transcript.agent)
+        _look_ahead(turn, call, command.agent or call.facts.transcript.agent)
         self.engines[command.replica].submit(turn)
 
     def _stop_prefill(self, of: RequestId) -> None:

@@ -126,7 +126,7 @@ class Totals(msgspec.Struct, kw_only=True):
     computed_tokens: int = 0
     """By all engines: more than prompts − cached + outputs if preemption made them compute again."""
     moved_tokens: int = 0
-    """Of these: where sessions were to go on, while their tools ran."""
+    """Of these: next prompts, as far as known, while tools ran."""
     prefill_legs: int = 0
     """Prompts that were computed to be decoded elsewhere, or were to be."""
     pulls: int = 0

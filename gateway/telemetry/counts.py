@@ -72,7 +72,6 @@ class Counts:
         self._session_ends: Counter[str] = Counter()
         self._window_updates: Counter[tuple[PoolId, str]] = Counter()
         self._replica_changes: Counter[tuple[ReplicaId, str]] = Counter()
-        self._moves: Counter[str] = Counter()
         self._ahead: Counter[str] = Counter()
         self._legs: Counter[tuple[ReplicaId, str]] = Counter()
         self._ahead_tokens: Counter[str] = Counter()
@@ -97,7 +96,6 @@ class Counts:
             rec.ToolStart: lambda each: self._ready.add_ms([ms for record in each for ms in record.ready_ms]),
             rec.ToolEnd: lambda each: self._tools.add_ms([record.duration_ms for record in each]),
             rec.ToolTimed: lambda each: self._calls.add_ms([record.duration_ms for record in each]),
-            rec.PrefixMoved: lambda each: self._moves.update([record.outcome for record in each]),
             rec.PrefilledAhead: self._count_ahead,
             rec.PrefillLegEnded: lambda each: self._legs.update([(r.replica, r.outcome) for r in each]),
             rec.Refused: lambda each: self._refusals.update([record.reason for record in each]),
@@ -152,9 +150,6 @@ class Counts:
         )
         yield _counter(
             "replica_changes", "Changes of replicas' states", ["replica", "state"], self._replica_changes
-        )
-        yield _counter(
-            "prefix_moves", "Prefixes computed where their sessions were to go on", ["outcome"], self._moves
         )
         yield _counter(
             "prefill_ahead",

@@ -1,4 +1,4 @@
-"""A request for a prompt alone: one that was sent before, for one token that nobody reads.
+"""A request for a prompt alone: for one token that nobody reads.
 
 Whatever shapes the prompt stays as its client wrote it; what shapes the answer goes where it would make one
 token an error.
@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.domain.request import Protocol
-from gateway.wire.body import UNREADABLE, read_as
+from gateway.wire.body import read_as
 from gateway.wire.kv_fields import KV_FIELDS
 
 _ONE: Final = Raw(b"1")
@@ -20,9 +20,6 @@ _NULL: Final = b"null"
 _NOT_FOR_ONE_TOKEN: Final = frozenset(
     ("max_completion_tokens", "min_tokens", "n", "best_of", "stream_options", "prompt_logprobs", "echo")
 ).union(KV_FIELDS)  # what they say holds once
-_PROTOCOLS: Final = (Protocol.CHAT, Protocol.COMPLETIONS, Protocol.MESSAGES)
-"""Of which a next prompt can be foreseen."""
-_body: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
 class _Tool(msgspec.Struct):
@@ -34,13 +31,9 @@ _CLIENTS_TOOLS: Final = frozenset(("function", "custom", "namespace"))
 """Types of tools that the client runs."""
 
 
-def may_be_prefilled(protocol: Protocol) -> bool:
-    return protocol in _PROTOCOLS
-
-
 def may_have_leg(protocol: Protocol) -> bool:
     """Whether a request that is about to be sent may have its prompt computed by another one before."""
-    return protocol in _PROTOCOLS or protocol is Protocol.RESPONSES
+    return protocol in (Protocol.CHAT, Protocol.COMPLETIONS, Protocol.MESSAGES, Protocol.RESPONSES)
 
 
 def needs_more_than_its_prompt(fields: Mapping[str, Raw], protocol: Protocol) -> bool:
@@ -50,15 +43,6 @@ def needs_more_than_its_prompt(fields: Mapping[str, Raw], protocol: Protocol) ->
         return False
     tools = read_as(_tools, fields["tools"])
     return tools is None or any(each.type not in _CLIENTS_TOOLS for each in tools)
-
-
-def prefill_body(body: bytes) -> bytes | None:
-    """Of a request in one of those protocols; None if it cannot be read."""
-    try:
-        fields = _body.decode(body)
-    except UNREADABLE:
-        return None
-    return msgspec.json.encode(for_one_token(fields))
 
 
 def for_one_token(fields: Mapping[str, Raw], protocol: Protocol = Protocol.CHAT) -> dict[str, Raw]:

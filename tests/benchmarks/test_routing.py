@@ -10,7 +10,7 @@ from gateway.simulator.measures.figures import RunFigures
 HASH = "turnpike:placement=session-hash"
 
 
-def runs(*means_s: float, busy: float = 0.8, spread: float = 1.1, steals: float = 0.0) -> list[RunFigures]:
+def runs(*means_s: float, busy: float = 0.8, spread: float = 1.1) -> list[RunFigures]:
     return [
         RunFigures(
             sessions=10,
@@ -25,7 +25,6 @@ def runs(*means_s: float, busy: float = 0.8, spread: float = 1.1, steals: float 
                 "hit_rate": 0.9,
                 "busy": busy,
                 "busy_max_to_mean": spread,
-                "steals_max": steals,
             },
         )
         for mean_s in means_s
@@ -41,7 +40,6 @@ def runs(*means_s: float, busy: float = 0.8, spread: float = 1.1, steals: float 
         (runs(148, 290), 0.6, ["at_mean_to_affinity"]),
         (runs(100, 200, spread=1.4), 1.0, ["at_busy_max_to_mean"]),
         (runs(100, 200, spread=1.4, busy=0.5), 1.0, []),
-        (runs(100, 200, steals=4), 1.0, ["at_steals_of_a_session"]),
     ],
 )
 def test_losses_are_losses(ours, relative, missed):

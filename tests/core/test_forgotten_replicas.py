@@ -75,7 +75,7 @@ class Fleet(Playbook):
 
 
 def test_nothing_is_kept_of_a_replica_that_left():
-    fleet = Fleet(routing={"stealing": {"enabled": True}})
+    fleet = Fleet()
     fleet.serves("goes")
     assert len(list(keyed_by("goes", fleet.brain))) > 5
     fleet >> ev.ReplicaLeft(ReplicaId("goes"), "was told to")

@@ -405,23 +405,3 @@ def test_an_adapter_goes_where_it_has_a_place():
     for number in range(8):
         play >> at_once(f"r{number}")
     assert not play.brain.fleet.adapters.running
-
-
-def test_a_session_of_an_adapter_is_not_moved_where_that_may_be_missing(monkeypatch):
-    play = Playbook(
-        replicas="",
-        have_homes=True,
-        routing={"stealing": {"enabled": True}},
-    )
-    play >> listing("a", "lora") >> listing("b")
-    moved: list[bool] = []
-
-    def turn_over(*_: Any, is_movable: bool, **__: Any) -> None:
-        moved.append(is_movable)
-
-    monkeypatch.setattr(play.brain.gate.placement, "turn_over", turn_over)
-    for model in ("lora", "base"):
-        play >> arrived(model, model=model, is_replayable=True)
-        play.take()
-        play >> at_once(model, "call")
-    assert moved == [False, True]

@@ -7,12 +7,25 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch
+from gateway.core.invariants import check_books
+from gateway.core.lifecycle import LifecycleError
 from gateway.domain import records as rec
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Transcript, Usage
-from tests.core.playbook import Playbook, arrived, failed, finished, first_token, left, started, stated
+from tests.core.playbook import (
+    Playbook,
+    arrived,
+    down,
+    failed,
+    finished,
+    first_token,
+    left,
+    started,
+    stated,
+    up,
+)
 from turnpike_vllm.hints import Hint, ServiceClass, parse
 
 ASKS, READS = 11, 22
@@ -86,7 +99,7 @@ class Fleet(Playbook):
 def test_what_is_known_of_the_next_prompt_is_computed_while_tools_run_and_found():
     fleet = Fleet().asks("s").calls("s")
     [prefill] = fleet.prefills
-    assert (prefill.turn, prefill.replica, prefill.extends, prefill.agent) == ("s-1", "a", True, READS)
+    assert (prefill.turn, prefill.replica, prefill.agent) == ("s-1", "a", READS)
     fleet.computed().reads("s").answers("s-2", cached=19_000)
     assert fleet.outcomes() == [("used", 18_000)]
 
@@ -213,6 +226,31 @@ def test_what_one_tenant_teaches_is_not_guessed_for_another():
     fleet.take()
     _ = fleet >> started("x-1") >> first_token("x-1") >> finished("x-1", "call-x", usage=USAGE)
     assert not fleet.prefills
+
+
+def test_a_replica_that_dies_and_leaves_is_forgotten_when_its_prefill_has_ended():
+    fleet = Fleet().asks("s").calls("s")
+    _ = fleet >> up("b") >> down("a") >> ev.ReplicaLeft(ReplicaId("a"), "is no member")
+    assert fleet.brain.fleet.get(ReplicaId("a")) is not None
+    fleet.computed(None)
+    assert fleet.brain.fleet.get(ReplicaId("a")) is None and fleet.outcomes() == [("failed", 0)]
+
+
+def test_an_end_of_what_never_began_is_the_drivers_mistake():
+    fleet = Fleet().asks("s").calls("s").computed()
+    with pytest.raises(LifecycleError, match="no prefill of s-1"):
+        fleet.brain.handle(ev.PrefillEnded(RequestId("s-1"), None), now=fleet.now)
+
+
+def test_a_fault_when_it_ends_leaves_nothing_in_the_books(monkeypatch):
+    fleet = Fleet().asks("s").calls("s")
+    monkeypatch.setattr(fleet.brain.gate.placement, "prefilled", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        fleet.brain.handle(ev.PrefillEnded(RequestId("s-1"), AHEAD), now=fleet.now)
+    fleet.brain.recover(now=fleet.now)
+    check_books(fleet.brain)
+    state = fleet.brain.fleet.get(ReplicaId("a"))
+    assert state is not None and state.light == 0
 
 
 def test_every_prefill_is_told_once_whatever_happens():

@@ -62,11 +62,11 @@ def test_that_more_may_be_in_than_fit_is_told():
 
 def test_what_is_newer_is_told_by_its_name():
     class Newer(Enum):
-        STOLEN_AT_NIGHT = "stolen_at_night"
+        MOVED_AT_NIGHT = "moved_at_night"
 
-    newer: Any = Newer.STOLEN_AT_NIGHT
+    newer: Any = Newer.MOVED_AT_NIGHT
     routed = rec.Routed(at_s=1.0, turn=TURN, session=SESSION, replica=A, reason=newer, waited_ms=0.0)
-    assert why_there(routed, {A: 3}) == "It went to a: stolen at night. 3 turns ran there then."
+    assert why_there(routed, {A: 3}) == "It went to a: moved at night. 3 turns ran there then."
     refused = rec.Refused(
         at_s=1.0, turn=TURN, session=SESSION, tenant=TENANT, reason=RefusalReason.QUEUE_FULL, waited_ms=5.0
     )

@@ -13,7 +13,7 @@ _TOML = (
     '[server]\nlisten = "127.0.0.1:8080"\ndrain_s = 30\n',
     '[[pools]]\nname = "p"\nreplicas = [{ url = "http://a:1" }]\n',
     '[[tenants]]\nname = "t"\nkey_hashes = ["sha256:' + "0" * 64 + '"]\n',
-    "[routing]\nstealing = true\n",
+    "[routing]\nmax_conversations = 9\n",
     '[hints]\ncache_salt_secret = "x"\n',
     "[admission]\n",
     '[stream]\npath = "x"\n',

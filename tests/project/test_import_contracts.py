@@ -76,8 +76,8 @@ def test_each_contract_breaks(tree: Path, module: str, source: str, broken: str)
             "import asyncio\n\n\nasync def f(g):\n    t = asyncio.create_task(g())\n    await t\n",
             True,
         ),
-        ("gateway/routing/work_stealing.py", "import random\n\nx = random.choice([1])\n", True),
-        ("gateway/routing/work_stealing.py", "import random\n\nx = random.Random(1)\n", False),
+        ("gateway/routing/dice.py", "import random\n\nx = random.choice([1])\n", True),
+        ("gateway/routing/dice.py", "import random\n\nx = random.Random(1)\n", False),
         ("gateway/upstream/pools.py", "import os\n\nx = os.environ\n", True),
         (
             "gateway/server/tasks.py",

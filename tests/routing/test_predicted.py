@@ -1,6 +1,5 @@
 """Placement by prediction: who stays, who moves, and where newcomers go."""
 
-import random
 from collections import Counter
 
 import msgspec
@@ -9,7 +8,7 @@ from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Edge, PlacementReason, SessionRef, SessionSource
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import MAX_OTHERS
 from gateway.routing.placement import Asked
@@ -41,7 +40,7 @@ class Fleet:
     def __init__(self, **settings):
         self.oracle = Oracle()
         config = msgspec.convert(settings, RoutingConfig)
-        self.policy = PredictedPlacement(config, self.oracle, random.Random(0))
+        self.policy = PredictedPlacement(config, self.oracle)
         self.now = 0.0
 
     def place(
@@ -65,10 +64,8 @@ class Fleet:
             turn(session, thread, edge),
             replica,
             usage,
-            turn=RequestId(f"r-{session}"),
             agent=7,
             pauses=pauses,
-            is_movable=True,
             now=self.now,
         )
 
@@ -474,48 +471,6 @@ def test_who_has_nothing_to_lose_avoids_one_whose_last_turn_was_late():
     assert place("u", 9.0) == "b"
 
 
-def test_an_idle_replica_steals_a_session_that_pauses():
-    fleet = Fleet(stealing={"enabled": True, "idle_s": 0.1})
-    for number in range(6):
-        fleet.place(f"s{number}", a=0)
-        fleet.answer(f"s{number}", "a")
-    loads = [ReplicaLoad(A, 4), ReplicaLoad(B, 0)]
-    assert fleet.policy.look_around(loads, now=fleet.now) is None
-    fleet.now += 0.2
-    steal = fleet.policy.look_around(loads, now=fleet.now)
-    assert steal is not None and steal.turn == "r-s0"
-    held = fleet.policy.ledger.held
-    assert held(steal.conversation, B) == 0
-    fleet.policy.moved(steal, Usage(prompt_tokens=1000, cached_tokens=0, output_tokens=1))
-    assert held(steal.conversation, B) == 1001
-    placement = fleet.place("s0", a=4, b=0)
-    assert placement.replica == "b" and placement.reason is PlacementReason.STOLEN
-    assert fleet.policy.sessions_at == {"a": 5, "b": 1}
-
-
-def test_a_session_that_goes_on_is_not_stolen():
-    fleet = Fleet(stealing={"enabled": True, "idle_s": 0.1})
-    for number in range(6):
-        fleet.place(f"s{number}", a=0)
-        fleet.answer(f"s{number}", "a")
-    fleet.place("s0", a=3, b=0)
-    loads = [ReplicaLoad(A, 4), ReplicaLoad(B, 0)]
-    assert fleet.policy.look_around(loads, now=0.0) is None
-    steal = fleet.policy.look_around(loads, now=0.2)
-    assert steal is not None and steal.turn == "r-s1"
-
-
-def test_stealing_is_off_unless_it_is_asked_for():
-    fleet = Fleet()
-    for number in range(6):
-        fleet.place(f"s{number}", a=0)
-        fleet.answer(f"s{number}", "a")
-    loads = [ReplicaLoad(A, 4), ReplicaLoad(B, 0)]
-    assert fleet.policy.look_around(loads, now=0.0) is None
-    assert fleet.policy.look_around(loads, now=9.0) is None
-    assert not fleet.policy.looks_around
-
-
 def test_books_are_closed():
     fleet = Fleet(max_conversations=3)
     for number in range(9):
@@ -525,7 +480,6 @@ def test_books_are_closed():
     for number in range(9):
         fleet.policy.session_ended(SessionId(f"s{number}"))
     assert not fleet.policy.sessions_at and not fleet.policy.ledger._conversations
-    assert not fleet.policy.stealing._at
 
 
 def test_a_session_of_endless_sub_agents_pushes_out_nobody_and_leaves_nothing():

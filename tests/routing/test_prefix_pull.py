@@ -1,6 +1,5 @@
 """What another replica holds of a prompt is pulled where that is predicted to be clearly quicker."""
 
-import random
 from typing import Any
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Edge, SessionRef, SessionSource
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, ThreadId
+from gateway.domain.ids import ReplicaId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Usage
 from gateway.routing.placement import Asked
 from gateway.routing.predicted import PredictedPlacement, RoutingConfig
@@ -76,13 +75,11 @@ class Fleet:
 
     def __init__(self):
         self.oracle = Oracle()
-        self.policy = PredictedPlacement(RoutingConfig(), self.oracle, random.Random(0), ON)
+        self.policy = PredictedPlacement(RoutingConfig(), self.oracle, ON)
         first = self.ref("1", Edge.OPENS)
         self.policy.place([ReplicaLoad(A, 0)], first, self.asked(5_000))
         usage = Usage(prompt_tokens=5_000, cached_tokens=0, output_tokens=0)
-        self.policy.turn_over(
-            first, A, usage, turn=RequestId("r"), agent=7, pauses=True, is_movable=True, now=0.0
-        )
+        self.policy.turn_over(first, A, usage, agent=7, pauses=True, now=0.0)
 
     def ref(self, thread, edge):
         return SessionRef(

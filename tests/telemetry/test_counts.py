@@ -55,9 +55,6 @@ def test_records_are_counted():
             at_s=1.0, pool=PoolId("p"), sessions=1.0, kv_budget=None, admitted=1, waiting=0, demand=0.0,
             gpu_pressure=0.0, cpu_pressure=0.0, reason="healthy",
         ),
-        rec.PrefixMoved(
-            **THERE, thread=ThreadId("1"), origin=REPLICA, outcome="late", usage=USAGE, duration_ms=1.0
-        ),
         rec.PrefilledAhead(
             **THERE, thread=ThreadId("1"), outcome="used", usage=USAGE, used_tokens=5, duration_ms=1.0
         ),
@@ -78,7 +75,6 @@ def test_records_are_counted():
         'turnpike_replica_changes_total{replica="r0",state="up"} 1.0',
         'turnpike_records_total{type="gpu_1st_token"} 2.0',
         'turnpike_records_total{type="strange"} 1.0',
-        'turnpike_prefix_moves_total{outcome="late"} 1.0',
         'turnpike_prefill_ahead_total{outcome="used"} 1.0',
         'turnpike_prefill_ahead_tokens_total{what="computed"} 6.0',
         'turnpike_prefill_ahead_tokens_total{what="used"} 5.0',

@@ -22,7 +22,7 @@ from typing import Final
 
 from gateway.domain.decision import Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
+from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 from gateway.domain.request import Usage
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
 from gateway.simulator.baselines.session_affinity import SessionAffinity
@@ -113,10 +113,8 @@ class _Seen(PlacementPolicy):
         replica: ReplicaId,
         usage: Usage,
         *,
-        turn: RequestId,
         agent: int,
         pauses: bool,
-        is_movable: bool,
         now: float,
     ) -> None:
         """The first turn of a conversation finds what it shares with others."""

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from gateway.domain.decision import Edge, Placement, PlacementReason, SessionRef
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, RequestId, SessionId
+from gateway.domain.ids import ReplicaId, SessionId
 from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import KvLedger
 from gateway.routing.placement import NOTHING_KNOWN, Asked, LeastLoaded, PlacementPolicy
@@ -54,10 +54,8 @@ class SessionAffinity(PlacementPolicy):
         replica: ReplicaId,
         usage: Usage,
         *,
-        turn: RequestId,
         agent: int,
         pauses: bool,
-        is_movable: bool,
         now: float,
     ) -> None:
         if session.edge is not Edge.SERVES:

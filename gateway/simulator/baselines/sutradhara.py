@@ -93,7 +93,6 @@ class Splits(Router):
                 session=SessionId(name),
                 thread=ThreadId(""),
                 replica=ReplicaId(book.replica),
-                extends=True,
                 agent=agent,
             )
         ]

@@ -63,8 +63,6 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
             checked = msgspec.convert(tree, type(config.admission))
         except msgspec.ValidationError as error:
             raise SimulatorError(f"turnpike: {error}") from None
-        stealing = msgspec.structs.replace(config.routing.stealing, enabled=values["stealing"] == "on")
-        routing = msgspec.structs.replace(config.routing, stealing=stealing)
         ahead = msgspec.structs.replace(config.prefill_ahead, enabled=values["ahead"] == "on")
         threshold = int(values["threshold"]) or None
         if values["legs"] != "on":
@@ -72,7 +70,6 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
         config = msgspec.structs.replace(
             config,
             admission=checked,
-            routing=routing,
             prefill_ahead=ahead,
             disaggregation=msgspec.structs.replace(config.disaggregation, threshold_tokens=threshold),
             prefix_pull=msgspec.structs.replace(config.prefix_pull, enabled=values["pulls"] == "on"),
@@ -129,12 +126,6 @@ TURNPIKE = Recipe(
             default=_OURS,
             sweep=(_OURS,),
             meaning="`predicted`; to compare with: " + ", ".join(f"`{name}`" for name in PLACEMENTS),
-        ),
-        Knob(
-            name="stealing",
-            default="off",
-            sweep=("off",),
-            meaning="`on`: replicas that idle take sessions over",
         ),
         Knob(
             name="ahead",

@@ -37,4 +37,4 @@ class EngineCounts(msgspec.Struct):
     cached_tokens: int = 0
     preemptions: int = 0
     moved_tokens: int = 0
-    """Computed of prompts whose answers nobody wanted: sessions on their way."""
+    """Computed of next prompts while tools ran: nobody wanted the answers."""

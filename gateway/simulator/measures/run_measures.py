@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from gateway.domain.decision import PlacementReason
-from gateway.domain.ids import ReplicaId, SessionId
-from gateway.domain.records import Record, Routed
+from gateway.domain.ids import ReplicaId
+from gateway.domain.records import Record
 from gateway.simulator.measures.goodput import Goodput
 from gateway.simulator.measures.histogram import Histogram
 from gateway.simulator.measures.series import Gauge, Series
@@ -47,8 +46,6 @@ class RunMeasures:
         """Turns in the engines' queues."""
         self.busy_s = 0.0
         self.replica_busy_s: dict[ReplicaId, float] = {}
-        self.steals: dict[SessionId, int] = {}
-        """Of each session that was stolen, how often."""
         self.kv_used_most = 0.0
         self.waterfall = waterfall or Waterfall()
         self._steady_at = (round(_EARLY * sessions), round(_LATE * sessions))
@@ -91,9 +88,7 @@ class RunMeasures:
             self.replica_busy_s[each.replica] = self.replica_busy_s.get(each.replica, 0.0) + each.busy_s
 
     def record(self, record: Record) -> None:
-        """Of the stream, only who was stolen."""
-        if type(record) is Routed and record.reason is PlacementReason.STOLEN and record.session is not None:
-            self.steals[record.session] = self.steals.get(record.session, 0) + 1
+        """Nothing is measured by the stream."""
 
     def _ended(self, arrival_s: float, end_s: float) -> None:
         self.ended += 1

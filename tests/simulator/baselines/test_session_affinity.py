@@ -6,7 +6,7 @@ import msgspec
 
 from gateway.domain.decision import Edge, PlacementReason, SessionRef, SessionSource
 from gateway.domain.fleet import ReplicaLoad
-from gateway.domain.ids import ReplicaId, RequestId, SessionId, ThreadId
+from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 from gateway.domain.request import Usage
 from gateway.routing.placement import Asked
 from gateway.simulator.baselines.session_affinity import SessionAffinity
@@ -98,8 +98,6 @@ def test_a_side_request_does_not_end_a_tool_phase():
     title = msgspec.structs.replace(turn("s"), edge=Edge.SERVES)
     for ref, pauses in ((turn("s"), True), (title, False)):
         affinity.place(loads(a=0), ref)
-        affinity.turn_over(
-            ref, here, Usage(), turn=RequestId("r"), agent=0, pauses=pauses, is_movable=False, now=0.0
-        )
+        affinity.turn_over(ref, here, Usage(), agent=0, pauses=pauses, now=0.0)
     affinity.place(loads(b=0), turn("other"), Asked(now=16.0))
     assert affinity.sessions_at == {"a": 1, "b": 1}
