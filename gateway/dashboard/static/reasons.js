@@ -22,7 +22,6 @@ export const PLACES = {
   "home_is_full": "more live at its home than fit there, so they lose what they left",
   "home_is_busy": "its home ran far more than the others, or turns there were far later than elsewhere",
   "home_is_gone": "its home could not run it",
-  "stolen": "it idled, and took the session over from a replica that had too many",
 };
 
 /** Why it was refused. */
