@@ -181,7 +181,7 @@ class Predictor:
         return (before, hint) if hint is not None else None
 
     def hint_with_prefill(self, session: SessionId, thread: ThreadId, replica: ReplicaId) -> str | None:
-        """What it left is computed there as well."""
+        """What is known of its next prompt is computed there."""
         known = self.conversations.thread(thread)
         if known is None:
             return None
