@@ -1,161 +1,30 @@
-"""What is known of the next prompt is computed while tools run: on real sockets, by a policy that asks for it
-whenever a test says so."""
+"""What is known of the next prompt is computed while tools run: what is sent, on real sockets, by a policy
+that asks for it whenever a test says so."""
 
-import asyncio
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from gateway.core import events as ev
-from gateway.core.commands import Prefill, StopPrefill
 from gateway.domain import records as rec
-from gateway.domain.ids import ReplicaId, RequestId
-from gateway.domain.request import Usage
-from gateway.server.kept import Kept
 from gateway.server.tenants import hash_key
-from tests.server.bench import Bench, Exchange, Message, Script, answer, chunk, eventually, post, sends
-
-ON = {"enabled": True}
-TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"type": "object"}}}]
-ASKS = {"role": "user", "content": "Find é."}
-RESULT = {"role": "tool", "tool_call_id": "call-1", "content": "found"}
-ARGUMENTS = '{"command": "ls", "all": true}'
-DELTAS: list[dict[str, Any]] = [
-    {"role": "assistant", "content": ""},
-    {"reasoning": "Let me "},
-    {"reasoning": "look."},
-    {"content": "I "},
-    {"content": "look."},
-    {
-        "tool_calls": [
-            {"index": 0, "id": "call-1", "type": "function", "function": {"name": "bash", "arguments": ""}}
-        ]
-    },
-    {"tool_calls": [{"index": 0, "function": {"arguments": ARGUMENTS[:9]}}]},
-    {"tool_calls": [{"index": 0, "function": {"arguments": ARGUMENTS[9:]}}]},
-]
-MESSAGES_ASK = {"role": "user", "content": [{"type": "text", "text": "Find."}]}
-MESSAGES_EVENTS: list[dict[str, Any]] = [
-    {"type": "message_start", "message": {"id": "msg-1", "usage": {"input_tokens": 9, "output_tokens": 1}}},
-    {"type": "content_block_start", "index": 0, "content_block": {"type": "thinking", "thinking": ""}},
-    {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "Hm."}},
-    {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "SIG"}},
-    {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}},
-    {"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": "I look."}},
-    {
-        "type": "content_block_start",
-        "index": 2,
-        "content_block": {"type": "tool_use", "id": "toolu-1", "name": "bash", "input": {}},
-    },
-    {
-        "type": "content_block_delta",
-        "index": 2,
-        "delta": {"type": "input_json_delta", "partial_json": '{"command": "ls"}'},
-    },
-    {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}},
-    {"type": "message_stop"},
-]
-
-
-def call(arguments: str = ARGUMENTS) -> dict[str, Any]:
-    return {"id": "call-1", "type": "function", "function": {"name": "bash", "arguments": arguments}}
-
-
-def turn(*messages: Any, system: str = "You look.", headers: bytes = b"", session: str = "s") -> bytes:
-    body = {
-        "model": "m",
-        "messages": [{"role": "system", "content": system}, *messages],
-        "tools": TOOLS,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    return post(json.dumps(body).encode(), headers=b"x-turnpike-session: %s\r\n" % session.encode() + headers)
-
-
-def streamed(events: Sequence[dict[str, Any]], end: bytes = b"data: [DONE]\n\n") -> list[bytes]:
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    lines = [b"data: %s\n\n" % json.dumps(event).encode() for event in events]
-    return [head, *map(chunk, lines), *([chunk(end)] if end else []), chunk(b"")]
-
-
-def chat_stream() -> list[bytes]:
-    deltas = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in DELTAS]
-    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
-    return streamed([*deltas, end])
-
-
-class Ahead:
-    """Asks for prefills, and takes what the brain would be told of their ends: it asked for none."""
-
-    def __init__(self, bench: Bench, prefill: Script | None = None) -> None:
-        self.bench = bench
-        self.prefill = prefill or sends(answer())
-        self.asked: list[Message] = []
-        self.ended: list[tuple[RequestId, Usage | None]] = []
-        self.pieces = chat_stream()
-        prefills = bench.gateway._prefills
-        assert prefills is not None
-        self.prefills = prefills
-        self._send = bench.gateway.driver.send
-        bench.gateway.driver.send = self._sent  # type: ignore[method-assign]
-        for backend in bench.backends:
-            backend.script = self.script
-
-    def _sent(self, event: Any) -> None:
-        if isinstance(event, ev.PrefillEnded):
-            self.ended.append((event.turn, event.usage))
-        else:
-            self._send(event)
-
-    async def script(self, exchange: Exchange) -> None:
-        if json.loads(exchange.request.body).get("max_tokens") == 1:
-            self.asked.append(exchange.request)
-            await self.prefill(exchange)
-            return
-        for piece in self.pieces:
-            await exchange.send(piece)
-
-    async def pauses(self, request: bytes) -> Kept:
-        """A turn, to its end."""
-        assert (await self.bench.ask(request)).status == 200
-        return [*self.prefills.kept][-1]
-
-    def begin(self, kept: Kept, *, agent: int = 0, replica: str = "default-0") -> RequestId:
-        session, thread = kept.conversation
-        self.prefills.take(
-            Prefill(
-                turn=kept.turn,
-                session=session,
-                thread=thread,
-                replica=ReplicaId(replica),
-                agent=agent,
-            )
-        )
-        return kept.turn
-
-    async def ends(self, kept: Kept, **how: Any) -> Usage | None:
-        turn, before = self.begin(kept, **how), len(self.ended)
-        await eventually(lambda: len(self.ended) > before)
-        assert [each for each, _ in self.ended[before:]] == [turn]
-        return self.ended[-1][1]
-
-    def stop(self, kept: Kept) -> None:
-        self.prefills.take(StopPrefill(turn=kept.turn))
-
-    @property
-    def foreseen(self) -> dict[str, Any]:
-        body: dict[str, Any] = json.loads(self.asked[-1].body)
-        return body
-
-
-async def started(start: Any, prefill: Script | None = None, **settings: Any) -> Ahead:
-    return Ahead(await start(prefill_ahead=ON, **settings), prefill)
-
-
-def said_plainly() -> dict[str, Any]:
-    return {"role": "assistant", "content": "I look.", "tool_calls": [call()]}
+from tests.server.bench import Exchange, answer, eventually, post, sends
+from tests.server.prefills_bench import (
+    ARGUMENTS,
+    ASKS,
+    MESSAGES_ASK,
+    MESSAGES_EVENTS,
+    ON,
+    RESULT,
+    TOOLS,
+    Ahead,
+    call,
+    chat_stream,
+    said_plainly,
+    started,
+    streamed,
+    turn,
+)
 
 
 async def test_the_next_prompt_is_sent_as_far_as_it_is_known(start):
@@ -270,129 +139,6 @@ async def test_a_client_that_leaves_in_the_middle_of_its_answer(start):
     await eventually(ahead.bench.is_quiet)
     [kept] = ahead.prefills.kept
     assert kept.said is None and await ahead.ends(kept) is None
-
-
-@pytest.mark.parametrize(
-    "prefill",
-    [
-        sends(answer(b'{"error":{}}', status=b"400 Bad Request")),
-        sends(answer(b'{"error":{}}', status=b"500 Internal Server Error")),
-        sends(b"", then="reset"),
-        sends(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", then="close"),
-        sends(answer(b'{"choices":[]}')),
-        sends(answer(b"no json")),
-    ],
-    ids=["refused", "fails", "resets", "breaks off", "says nothing", "says nonsense"],
-)
-async def test_an_engine_that_does_not_compute_it(start, prefill):
-    ahead = await started(start, prefill)
-    kept = await ahead.pauses(turn(ASKS))
-    assert await ahead.ends(kept) is None
-    assert (await ahead.bench.ask(turn(ASKS, said_plainly(), RESULT))).status == 200
-
-
-async def test_an_answer_that_stops_is_given_up(start):
-    begins = sends(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{", then="hang")
-    ahead = await started(start, begins, upstream={"stall_timeout_s": 0.3})
-    kept = await ahead.pauses(turn(ASKS))
-    assert await ahead.ends(kept) is None and len(ahead.asked) == 1 and ahead.bench.is_quiet()
-
-
-async def test_an_answer_in_pieces_is_read_to_its_end(start):
-    whole = answer()
-
-    async def in_pieces(exchange: Exchange) -> None:
-        for at in range(0, len(whole), 50):
-            await exchange.send(whole[at : at + 50])
-            await asyncio.sleep(0.002)
-
-    ahead = await started(start, in_pieces)
-    usage = await ahead.ends(await ahead.pauses(turn(ASKS)))
-    assert usage is not None and usage.prompt_tokens == 3
-
-
-async def test_it_asks_for_the_model_that_its_name_leads_to(start):
-    ahead = await started(start, models=({"name": "m", "targets": [{"model": "Qwen/Qwen3-32B"}]},))
-    assert await ahead.ends(await ahead.pauses(turn(ASKS))) is not None
-    assert ahead.foreseen["model"] == "Qwen/Qwen3-32B"
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        (b"/v1/completions", {"model": "m", "prompt": "Find."}),
-        (b"/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": "x" * (1 << 20)}]}),
-    ],
-    ids=["a protocol in which nothing is foreseen", "too large"],
-)
-async def test_what_cannot_be_extended_is_not_kept(start, path, body):
-    ahead = await started(start)
-    await ahead.pauses(turn(ASKS))
-    ahead.bench.backend.script = sends(answer())
-    asked = json.dumps(body).encode()
-    response = await ahead.bench.ask(post(asked, path=path, headers=b"x-turnpike-session: other\r\n"))
-    assert response.status == 200
-    [kept] = ahead.prefills.kept
-    assert ASKS["content"] in json.loads(kept.request.body)["messages"][-1]["content"]
-
-
-async def test_what_engines_refuse_is_not_sent_again(start):
-    ahead = await started(start, sends(answer(b'{"error":{}}', status=b"400 Bad Request")))
-    kept = await ahead.pauses(turn(ASKS))
-    await ahead.ends(kept)
-    await ahead.ends(kept)
-    assert len(ahead.asked) == 1
-
-
-async def test_an_engine_that_dies_meanwhile(start):
-    ahead = await started(start, lambda exchange: exchange.until_left())
-    kept = await ahead.pauses(turn(ASKS))
-    ahead.begin(kept)
-    await eventually(lambda: ahead.asked)
-    await ahead.bench.backend.close()
-    await eventually(lambda: ahead.ended)
-    assert ahead.ended == [(kept.turn, None)] and ahead.bench.is_quiet()
-
-
-async def test_a_replica_that_is_not_there(start):
-    ahead = await started(start)
-    assert await ahead.ends(await ahead.pauses(turn(ASKS)), replica="default-9") is None
-
-
-async def test_who_is_stopped_leaves_at_once(start):
-    has_left = asyncio.Event()
-
-    async def hangs(exchange: Exchange) -> None:
-        await exchange.until_left()
-        has_left.set()
-
-    ahead = await started(start, hangs)
-    kept = await ahead.pauses(turn(ASKS))
-    ahead.begin(kept)
-    await eventually(lambda: ahead.asked)
-    ahead.stop(kept)
-    async with asyncio.timeout(10):
-        await has_left.wait()
-    assert ahead.ended == [(kept.turn, None)]
-    ahead.stop(kept)  # again, and it is over
-    ahead.begin(kept)
-    ahead.stop(kept)  # before it could begin
-    await eventually(lambda: len(ahead.ended) == 2)
-    assert ahead.bench.is_quiet()
-
-
-async def test_a_gateway_that_drains_and_stops(start):
-    ahead = await started(start, lambda exchange: exchange.until_left())
-    kept = await ahead.pauses(turn(ASKS))
-    ahead.begin(kept)
-    await eventually(lambda: ahead.asked)
-    await ahead.bench.gateway.drain()
-    assert not ahead.ended, "nobody waits for it"
-    await ahead.bench.gateway.stop()
-    assert ahead.ended == [(kept.turn, None)]
-    ahead.begin(kept)
-    await eventually(lambda: len(ahead.ended) == 2)
-    assert ahead.ended[1] == (kept.turn, None) and len(ahead.asked) == 1
 
 
 async def test_what_is_kept_is_bounded(start):
