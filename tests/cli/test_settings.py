@@ -100,6 +100,15 @@ def test_a_file_is_compared_read_again_and_refused(tmp_path, capsys):
             assert answer.status == 200
 
 
+@pytest.fixture
+def hangups_end():
+    """Under nohup they are ignored, and children inherit that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hangups_end")
 def test_without_a_file_a_hangup_ends_it(tmp_path):
     backend = f"http://127.0.0.1:{closed_port()}"
     settings = ("--backend", backend, "--listen", "127.0.0.1:0", "--control", "127.0.0.1:0")
