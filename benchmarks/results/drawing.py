@@ -72,13 +72,11 @@ def _frame(by_load: dict[float, list[Cell]], shown: Sequence[tuple[int, str]], m
     }
     values = [bound for curve in curves.values() for _, each in curve for bound in (each.low, each.high)]
     is_share = metric != "completion_mean_s"
-    low, high = (0.0, 1.0) if is_share else (min(values), max(values))
     frame = Frame(
         x=(min(by_load), max(by_load)),
-        y=(low, high),
+        y=(0.0, 1.0 if is_share else max(values)),
         x_title="load, × knee",
         y_title=_TITLES[metric],
-        log_y=not is_share and high > 8 * low,
         x_ticks=sorted(by_load),
     )
     for colour, policy in shown:
