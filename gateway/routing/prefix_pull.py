@@ -3,14 +3,10 @@
 Source: ours. vLLM's tiered offloading pulls what a request names as its `remote_kv_source`; Agent.xpu's
 devices share one memory (arXiv 2506.24045, §4.3).
 
-Symbols: —
-
 Theory of operation. A session that moves, or forks on several replicas, finds nothing where it goes. To
 compute what another replica holds takes time that others there could use; to pull it takes the network. It is
 pulled where that is predicted to take clearly less. Engines pull by what blocks contain, so a wrong guess of
 what is there costs a question.
-
-Deviations: —
 
 Invariants: pure; a replica pulls nothing from itself, and never more than the prompt has.
 """

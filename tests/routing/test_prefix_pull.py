@@ -47,6 +47,11 @@ def test_nothing_where_nobody_has_more(holders):
     assert pull(holders, 1_000) is None
 
 
+@pytest.mark.parametrize("there", [400, 1_000])
+def test_nothing_where_nobody_has_more_however_little_is_worth_it(there):
+    assert pull([(A, there)], 1_000, config=PrefixPullConfig(enabled=True, least_s=0.0)) is None
+
+
 @pytest.mark.parametrize(("token_s", "is_pulled"), [(7.9e-4, True), (8.1e-4, False), (2e-3, False)])
 def test_it_must_be_clearly_quicker_than_computing(token_s, is_pulled):
     assert (pull([(A, 1_000)], token_s=token_s) is not None) == is_pulled
@@ -114,6 +119,15 @@ def test_a_moved_conversation_pulls_what_it_left_itself():
 
 def test_where_it_is_nothing_is_pulled():
     assert Fleet().pulls(A, 5_500) is None
+
+
+def test_what_it_left_there_earlier_is_not_pulled_again():
+    fleet = Fleet()
+    earlier = Usage(prompt_tokens=3_000, cached_tokens=0, output_tokens=0)
+    own = fleet.ref("1", Edge.CONTINUES)
+    fleet.policy.place([ReplicaLoad(B, 0)], own, fleet.asked(3_000))
+    fleet.policy.turn_over(own, B, earlier, agent=7, pauses=True, now=0.0)
+    assert fleet.pulls(B, 5_500, edge=Edge.CONTINUES, thread="1") == Pull(A, 5_000, about(0.02))
 
 
 def test_a_sub_agent_under_another_system_prompt_is_no_fork():

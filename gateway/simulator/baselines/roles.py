@@ -1,10 +1,21 @@
 """Which replicas of a fleet compute prompts for others, as a policy says."""
 
+from typing import Final
+
 import msgspec
 
 from gateway.domain.ids import ReplicaId
+from gateway.simulator.baselines.plan import Knob
 from gateway.simulator.errors import SimulatorError
 from gateway.simulator.fleet import FleetSpec
+
+PREFILL_REPLICAS: Final = Knob(
+    name="prefill",
+    default="",
+    sweep=("",),
+    meaning="numbers of the replicas that compute prompts, as in `0.1`; by default as the fleet says",
+)
+"""For `with_roles`."""
 
 
 def with_roles(fleet: FleetSpec, for_prompts: str) -> FleetSpec:

@@ -24,7 +24,7 @@ from gateway.core import events as ev
 from gateway.core.commands import Command, PrefillLeg
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.simulator.baselines.plan import Knob, Plan, Recipe, Values
-from gateway.simulator.baselines.roles import roles_of, with_roles
+from gateway.simulator.baselines.roles import PREFILL_REPLICAS, roles_of, with_roles
 from gateway.simulator.baselines.router import BYTES_PER_TOKEN, Affinity, Router
 from gateway.simulator.fleet import FleetSpec
 
@@ -108,12 +108,7 @@ SPLIT = Recipe(
     source="llm-d, Dynamo",
     apply=_split,
     knobs=(
-        Knob(
-            name="prefill",
-            default="",
-            sweep=("",),
-            meaning="numbers of the replicas that compute prompts, as in `0.1`; by default as the fleet says",
-        ),
+        PREFILL_REPLICAS,
         Knob(
             name="threshold",
             default=1000,

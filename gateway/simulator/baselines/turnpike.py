@@ -18,7 +18,7 @@ from gateway.domain.session_ids import numbered_ids
 from gateway.simulator.baselines.foresight import WithoutForesight
 from gateway.simulator.baselines.placements import PLACEMENTS
 from gateway.simulator.baselines.plan import Knob, Plan, Recipe, Values
-from gateway.simulator.baselines.roles import with_roles, without_network
+from gateway.simulator.baselines.roles import PREFILL_REPLICAS, with_roles, without_network
 from gateway.simulator.brain import Brain
 from gateway.simulator.engine.options import SchedulingPolicy
 from gateway.simulator.errors import SimulatorError
@@ -139,12 +139,7 @@ TURNPIKE = Recipe(
             sweep=("on",),
             meaning="`off`: every prompt is computed where it is decoded, though replicas could hand it over",
         ),
-        Knob(
-            name="prefill",
-            default="",
-            sweep=("",),
-            meaning="numbers of the replicas that compute prompts, as in `0.1`; by default as the fleet says",
-        ),
+        PREFILL_REPLICAS,
         Knob(
             name="threshold",
             default=0,
