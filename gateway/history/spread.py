@@ -1,5 +1,7 @@
 """Percentiles that can be added up (pure): counts in buckets that grow by a twentieth.
 
+Source: DDSketch (arXiv 1908.10693), §2, without the collapsing of buckets.
+
 Invariants: a percentile is within 2.5 % of one of the values; those of several gateways come out as those of
 all their values in one.
 """
