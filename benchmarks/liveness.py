@@ -113,7 +113,6 @@ def anything(rng: random.Random) -> Hint:
         thread=rng.choice(["", "t"]),
         seq=rng.randrange(60),
         service=rng.choice([None, *ServiceClass]),
-        attained=rng.choice([None, rng.randrange(10**6)]),
         retain_s=rng.choice([None, 0.0, rng.uniform(0, 3_600)]),
         reuse=rng.choice([None, rng.random()]),
         is_final=rng.random() < 0.2,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from turnpike_vllm import hints, telemetry
 from turnpike_vllm.classes import Piggyback
 from turnpike_vllm.conductor import Conductor
-from turnpike_vllm.coordinator import Coordinator, CoordinatorConfig
+from turnpike_vllm.coordinator import Coordinator
 from turnpike_vllm.eviction import Evictor
 from turnpike_vllm.ferry import Calls, Ferry
 from turnpike_vllm.hints import Hint, Refusal, ServiceClass
@@ -78,8 +78,7 @@ class Biases:
         self._wake = wake
         self._failed = failed
         self._is_running = is_running
-        config = settings.coordinator or CoordinatorConfig()
-        self.sessions = Sessions(settings.max_sessions, config.window_s)
+        self.sessions = Sessions(settings.max_sessions)
         self.pace = Pace()
         self.pool = KvPool(scheduler.kv_cache_manager, scheduler.block_size)
         retention, eviction, classes = settings.retention, settings.eviction, settings.classes
@@ -147,7 +146,7 @@ class Biases:
                 self.heard[each.value] += 1
             else:
                 self._annotate(row, each, now)
-        self.conductor.enter(row, now)
+        self.conductor.enter(row)
 
     def _annotate(self, row: Row, hint: Hint, now: float) -> None:
         """The request is this thread's, however old the hint is."""
@@ -183,7 +182,7 @@ class Biases:
         if row is None:  # it was there before us
             row = nobodys(request, self.clock())
             setattr(request, ATTRIBUTE, row)
-            self.conductor.enter(row, row.arrived)
+            self.conductor.enter(row)
         return row
 
     def before_step(self) -> None:
@@ -250,7 +249,7 @@ class Biases:
             if self.keeper.ferry is not None:
                 self.keeper.ferry.freeing(request, now)
             return
-        self.conductor.leave(row, now)
+        self.conductor.leave(row)
         self.keeper.turn_ended(row, is_normal=is_normal, is_blocked=self._was_blocked, now=now)
 
     def preempting(self, request: Any) -> None:
@@ -339,18 +338,15 @@ class Biases:
         held = getattr(self.scheduler, "kv_holding_waiting", None) or ()
         return [*self.scheduler.waiting, *held]
 
-    def _by_class(self, requests: Sequence[Any]) -> dict[str, list[int]]:
-        """How many, by class and level."""
-        levels = (self.settings.coordinator or CoordinatorConfig()).levels
-        found = {each.name.lower(): [0] * levels for each in ServiceClass}
+    def _by_class(self, requests: Sequence[Any]) -> dict[str, int]:
+        found = {each.name.lower(): 0 for each in ServiceClass}
         for request in requests:
             row = getattr(request, ATTRIBUTE, None) or nobodys(request, 0.0)
-            found[row.klass.name.lower()][row.level] += 1
+            found[row.klass.name.lower()] += 1
         return found
 
     def _sessions(self) -> dict[str, dict[str, float]]:
         """The sessions that hold anything, and the last ones heard of."""
-        now = self.clock()
         retained = self.keeper.retained_by_session()
         running: Counter[str] = Counter()
         for request in self.scheduler.running:
@@ -365,7 +361,6 @@ class Biases:
                 "retained": retained[session.name],
                 "running": running[session.name],
                 "resident": max(running[session.name], self.keeper.resident(session)),
-                "attained": session.service.slide(now=now),
             }
         return told
 

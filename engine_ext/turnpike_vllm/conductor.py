@@ -16,7 +16,7 @@ from turnpike_vllm.waiting import RankedQueue
 MAX_DISPLACED = 2
 """A request is displaced so often at most; then it stays until it is done."""
 COUNT_EVERY = 8
-"""Service is counted every so many steps: nobody's level changes faster than that."""
+"""Who got service is noted every so many steps."""
 LOOK_EVERY = 8 * COUNT_EVERY
 """Where nothing changes, one in so many steps is looked at."""
 DISPLACE_AFTER_S = 0.02
@@ -72,7 +72,7 @@ class Conductor:
         self._is_prefilling = False
         self._left = 0
         self._reserve = 0
-        self._reserved_for: tuple[int, int] = (0, 0)
+        self._reserved_for = ServiceClass.REACTIVE
         self._used = 0
 
     # The waiting queue asks for these.
@@ -82,7 +82,6 @@ class Conductor:
         row = self.row_of(request)
         rank = self._coordinator.rank(
             service=row.klass,
-            level=row.level,
             task=row.task_at,
             arrived=row.served_at,
             now=now,
@@ -92,24 +91,20 @@ class Conductor:
     def next_rise(self, request: Any, now: float) -> float | None:
         return self._coordinator.next_rise(arrived=self.row_of(request).served_at, now=now)
 
-    def enter(self, row: Row, now: float) -> None:
-        """Give an arriving request its level."""
-        attained = 0 if row.session is None else row.session.service.slide(now=now)
+    def enter(self, row: Row) -> None:
         if self.coordinator is not None:
             row.added_tokens = row.request.num_tokens - self.pool.resident_tokens(row.request)
-            row.level = self.coordinator.level(added_tokens=row.added_tokens, attained=attained)
         self.live[row.klass] += 1
 
-    def leave(self, row: Row, now: float) -> None:
+    def leave(self, row: Row) -> None:
         self.live[row.klass] -= 1
         self.stir()  # whoever stepped aside for it need not any longer
-        self._count(row, now)
 
     # Before and in a step.
 
     @property
     def is_due(self) -> bool:
-        """Whether service is counted in this step."""
+        """Whether it is noted in this step who got service."""
         return self.steps % COUNT_EVERY == 0
 
     def stir(self) -> None:
@@ -150,7 +145,10 @@ class Conductor:
         is_due = self.is_due
         if is_due:
             for request in running:
-                self._count(getattr(request, ATTRIBUTE, None) or self.row_of(request), now)
+                row = getattr(request, ATTRIBUTE, None) or self.row_of(request)
+                if request.num_computed_tokens > row.counted:
+                    row.served_at = now
+                row.counted = request.num_computed_tokens
         if self.queue is not None:
             self.order["promoted"] += self.queue.advance(now)
             if self.queue and self.has_victims:
@@ -194,7 +192,7 @@ class Conductor:
         runs = self.is_running(request)
         if row.klass is ServiceClass.PROACTIVE and self._plan is not ALL:
             tokens = self._background_chunk(row, tokens, now)
-        if runs and tokens and self._reserve and self._key(row) > self._reserved_for:
+        if runs and tokens and self._reserve and row.klass > self._reserved_for:
             most = self.scheduler.max_num_scheduled_tokens - self._used - self._reserve
             if most < tokens:
                 self.order["headroom"] += 1
@@ -275,7 +273,7 @@ class Conductor:
         if len(scheduler.running) >= self._places():
             return 0
         best = self.row_of(self.queue.peek_request())
-        self._reserved_for = self._key(best)
+        self._reserved_for = best.klass
         most = int(self.coordinator.config.headroom * scheduler.max_num_scheduled_tokens)
         return min(best.added_tokens, most) if best.blocked_since is None else 0
 
@@ -327,29 +325,7 @@ class Conductor:
             return request.priority, request.arrival_time
         row = self.row_of(request)
         footprint = request.num_computed_tokens.bit_length()
-        return (*self._key(row), footprint, row.task_at)
-
-    @staticmethod
-    def _key(row: Row) -> tuple[int, int]:
-        return row.klass, row.level
-
-    def _count(self, row: Row, now: float) -> None:
-        done = row.request.num_computed_tokens
-        got, row.counted = done - row.counted, done
-        if got <= 0:
-            return
-        row.served_at = now
-        if row.session is None:
-            return
-        service = row.session.service
-        service.add(got, now=now)
-        if self.coordinator is None:
-            return
-        level = self.coordinator.level(added_tokens=row.added_tokens, attained=service.total)
-        if level != row.level:
-            self.order["demoted" if level > row.level else "raised"] += 1
-            row.level = level
-            self.is_dirty = True
+        return row.klass, footprint, row.task_at
 
     @property
     def _coordinator(self) -> Coordinator:

@@ -18,7 +18,7 @@ class Gauges:
 
         self._state = make("state", "1: how the plugin, and each bias, is now.", "of", "state")
         self._blocks = make("blocks", "KV blocks by what they are used for.", "state")
-        self._requests = make("requests", "Requests by place, class and level.", "place", "class", "level")
+        self._requests = make("requests", "Requests by place and class.", "place", "class")
         self._bias = make("bias", "What each bias has done since the start.", "bias", "what")
         self._launch = make("launch_delay_seconds", "From arrival to the first step.", "what")
 
@@ -40,9 +40,8 @@ class Gauges:
         for state, count in told["blocks"].items():
             self._blocks.labels(state).set(count)
         for place in ("running", "waiting"):
-            for name, levels in told[place].items():
-                for level, count in enumerate(levels):
-                    self._requests.labels(place, name, level).set(count)
+            for name, count in told[place].items():
+                self._requests.labels(place, name).set(count)
         for bias, counts in told["counters"].items():
             for what, count in counts.items():
                 self._bias.labels(bias, what).set(count)

@@ -73,8 +73,6 @@ class Hint:
     thread: str = ""
     """The conversation within the session; what is retained is retained by thread."""
     service: ServiceClass | None = None
-    attained: int | None = None
-    """Tokens of service that the session got lately, here or elsewhere: a moved session keeps its level."""
     age_s: float | None = None
     """How long ago the session's task began."""
     retain_s: float | None = None
@@ -206,7 +204,6 @@ class _Reader:
             seq=seq,
             thread=self.identifier("thread") or "",
             service=self.service(),
-            attained=self.count("attained"),
             age_s=self.number("age_s", 1e9),
             retain_s=self.number("retain_s", MAX_SECONDS),
             reuse=self.number("reuse", 1.0),

@@ -176,7 +176,7 @@ def _until_deadline(told: dict[str, Any]) -> float:
 
 def _is_idle(told: dict[str, Any]) -> bool:
     """Then no step meets what is due: a session to be called back, say."""
-    return not any(map(sum, told.get("running", {}).values()))
+    return not any(told.get("running", {}).values())
 
 
 async def _read(request: Any) -> bytes | None:

@@ -25,10 +25,9 @@ class Row:
     """As the client of the server gave it, where the server has priorities."""
     added_tokens: int = 0
     """Prompt tokens that were not resident at arrival."""
-    level: int = 0
     is_final: bool = False
     counted: int = 0
-    """Computed tokens whose service has been counted."""
+    """Computed tokens when it was last looked at."""
     served_at: float = 0.0
     """When it last got any service; its arrival before that."""
     admitted: float | None = None

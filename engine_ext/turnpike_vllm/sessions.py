@@ -1,9 +1,8 @@
-"""What the engine remembers of sessions: what hints said, and what service they got."""
+"""What the engine remembers of sessions: what hints said of them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from turnpike_vllm.coordinator import ServiceWindow
 from turnpike_vllm.hints import Hint, Refusal, ServiceClass
 from turnpike_vllm.retention import Thread
 
@@ -27,7 +26,6 @@ class Session:
     name: str
     task_at: float
     """When its task began, on the engine's clock."""
-    service: ServiceWindow
     klass: ServiceClass = ServiceClass.REACTIVE
     heard_at: float = 0.0
     is_finished: bool = False
@@ -41,7 +39,6 @@ _MAX_THREADS = 256
 @dataclass
 class Sessions:
     max_sessions: int
-    window_s: float
     _by_name: dict[str, Session] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -62,7 +59,7 @@ class Sessions:
         thread. ``begins_turn``: it came with a request."""
         session = self._by_name.pop(hint.session, None)
         if session is None:
-            session = Session(hint.session, now - (hint.age_s or 0.0), ServiceWindow(self.window_s))
+            session = Session(hint.session, now - (hint.age_s or 0.0))
         self._by_name[hint.session] = session  # the last to be forgotten
         if len(self._by_name) > self.max_sessions:
             del self._by_name[next(iter(self._by_name))]
@@ -83,8 +80,6 @@ class Sessions:
             session.klass = hint.service
         if hint.age_s is not None:
             session.task_at = min(session.task_at, now - hint.age_s)
-        if hint.attained is not None:
-            session.service.is_at_least(hint.attained, now=now)
 
 
 def _update_policy(policy: ThreadPolicy, hint: Hint, *, begins_turn: bool) -> None:

@@ -101,9 +101,7 @@ def _number(wanted: object, given: object, place: str) -> object:
         return float(given)
     if wanted is int and _is_count(given):
         return given
-    if wanted == tuple[int, ...] and isinstance(given, list) and all(map(_is_count, given)):
-        return tuple(given)
-    raise SettingsError(f"{place}: must be {'a list of counts' if wanted == tuple[int, ...] else 'a number'}")
+    raise SettingsError(f"{place}: must be a number")
 
 
 def _is_count(value: object) -> bool:

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-SNAPSHOT_VERSION = 1
+SNAPSHOT_VERSION = 2
 MAX_SESSIONS_TOLD = 1_000
 
 
@@ -57,10 +57,8 @@ def together(ranks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _sum(values: list[Any]) -> Any:
-    """Of numbers, lists and objects of numbers."""
+    """Of numbers, and objects of numbers."""
     if isinstance(values[0], dict):
         names = dict.fromkeys(name for value in values for name in value)
         return {name: _sum([value[name] for value in values if name in value]) for name in names}
-    if isinstance(values[0], list):
-        return [sum(each) for each in zip(*values, strict=True)]
     return sum(values)

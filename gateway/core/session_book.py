@@ -283,7 +283,6 @@ class SessionBook:
             age_s=now - live.task_arrived_s,
             service_class=service_class,
             stated=self._believed(live),
-            now=now,
         )
         live.is_hinted = hint is not None
         return hint

@@ -42,9 +42,8 @@ class Hints:
         age_s: float,
         is_final: bool,
         service_class: str | None = None,
-        attained: int | None = None,
     ) -> str | None:
-        """`service_class`: `reactive` or `proactive`; `attained`: tokens of service lately, elsewhere."""
+        """`service_class`: `reactive` or `proactive`."""
         return self._write(
             ref.session,
             ref.thread,
@@ -52,7 +51,6 @@ class Hints:
             is_final=is_final,
             age_s=max(0.0, age_s),
             service_class=service_class,
-            attained=attained,
         )
 
     def at_pause(self, ref: SessionRef, decision: RetentionDecision) -> str | None:
@@ -82,7 +80,6 @@ class Hints:
         is_final: bool = False,
         age_s: float | None = None,
         service_class: str | None = None,
-        attained: int | None = None,
     ) -> str | None:
         if not HAS_CONTRACT:
             return None
@@ -95,8 +92,6 @@ class Hints:
         )
         if service_class is not None:
             said += f',"class":"{service_class}"'
-        if attained:
-            said += f',"attained":{attained}'
         if age_s is not None:
             said += f',"age_s":{age_s:.3f}'
         if returns_in_s is not None:

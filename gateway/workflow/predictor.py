@@ -17,7 +17,6 @@ from gateway.tool_probe.text_calls import Block, LateCalls
 from gateway.workflow.conversations import Conversation, Conversations, ConversationsConfig, StepPrediction
 from gateway.workflow.hints import Hints
 from gateway.workflow.retention import Retention, RetentionConfig, RetentionDecision
-from gateway.workflow.service import AttainedService
 
 _MAX_REPLICAS = 4096
 
@@ -38,8 +37,6 @@ class Predictor:
         self._is_shared = config.share_learned
         self._retention = Retention(config.reuse)
         self._hints = Hints()
-        self._service = AttainedService()
-        """Of those in `_told`."""
         self._kv_used: dict[ReplicaId, float] = {}
         self._told: dict[SessionId, ReplicaId] = {}
         """Live sessions of which an engine was told something, and which one."""
@@ -79,10 +76,6 @@ class Predictor:
     def answered(
         self, ref: SessionRef, facts: RequestFacts, answer: Answer | None, *, now: float
     ) -> StepPrediction | None:
-        if answer is not None and ref.session in self._told and answer.usage.prompt_tokens is not None:
-            usage = answer.usage
-            computed = (usage.prompt_tokens or 0) - (usage.cached_tokens or 0) + (usage.output_tokens or 0)
-            self._service.add(ref.session, computed, now=now)
         return self.conversations.answered(ref, facts, answer, now=now)
 
     def behind(self, ref: SessionRef) -> tuple[int, StepPrediction] | None:
@@ -127,7 +120,6 @@ class Predictor:
         """Whom to tell so, and what."""
         self.conversations.session_over(session)
         replica = self._told.pop(session, None)
-        self._service.forget(session)
         hint = self._hints.at_end(session) if replica is not None else None
         return [(replica, hint)] if replica is not None and hint is not None else []
 
@@ -156,20 +148,18 @@ class Predictor:
         age_s: float,
         service_class: str | None,
         stated: Claims | None = None,
-        now: float,
     ) -> str | None:
         thread = self.conversations.thread(ref.thread)
         if thread is None:
             return None
         decision = self._provisional(thread, replica, stated)
-        told, self._told[ref.session] = self._told.get(ref.session), replica
+        self._told[ref.session] = replica
         return self._hints.with_request(
             ref,
             decision,
             age_s=age_s,
             is_final=facts.explicit is not None and facts.explicit.final,
             service_class=service_class,
-            attained=self._service.of(ref.session, now=now) if told not in (None, replica) else None,
         )
 
     def hint_where_it_was(self, ref: SessionRef, replica: ReplicaId) -> tuple[ReplicaId, str] | None:

@@ -51,7 +51,6 @@ def test_engines_are_told_where_it_goes_and_that_it_left():
     [gone] = [told for told in fleet.hints if told.replica == "a"]
     released, with_request = read(gone.hint), read(fleet.sent.hint)
     assert (released.retain_s, released.reuse, released.thread) == (0.0, 0.0, with_request.thread)
-    assert with_request.attained and 4800 < with_request.attained <= 4920, "what it was served elsewhere"
     assert released.seq < with_request.seq
     fleet.drains("a", is_draining=False)
     fleet.answers("s-2", "call-2").asks("s-3", "call-2")

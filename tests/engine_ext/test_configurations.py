@@ -227,7 +227,7 @@ def workload(case: Case) -> Iterator[Asked]:
             place += 1
         for number in range(5):
             kind = ServiceClass.PROACTIVE if number % 2 else ServiceClass.REACTIVE
-            hint = Hint(session=f"x{turn}-{number}", seq=1, service=kind, attained=9_000 * number)
+            hint = Hint(session=f"x{turn}-{number}", seq=1, service=kind, age_s=9.0 * number)
             asked = prompt(40 + place, 90 + 60 * number)
             place += 1
             adapter = place % case.adapters + 1 if case.adapters else 0
@@ -261,7 +261,7 @@ def drive(engine: Checked, case: Case) -> dict[str, Asked]:
             each.prompt,
             max_tokens=each.max_tokens,
             hint=each.hint,
-            priority=(each.hint.attained or 0) // 9_000,
+            priority=int((each.hint.age_s or 0) // 9),
             **more,
         )
         asked[name] = each

@@ -52,7 +52,7 @@ def work(engine: SimulatedEngine) -> None:
         engine.submit(prompt(number, 200), max_tokens=8, hint=hint)
     engine.run(until=engine.now + 0.2)
     for number in range(8):
-        hint = Hint(session=f"b{number}", seq=1, service=ServiceClass.PROACTIVE, attained=9_000 * number)
+        hint = Hint(session=f"b{number}", seq=1, service=ServiceClass.PROACTIVE, age_s=9.0 * number)
         engine.submit(prompt(20 + number, 300), max_tokens=120, hint=hint)
     engine.run(until=engine.now + 0.3)
     for number in range(8):

@@ -18,7 +18,6 @@ SLOW_HOST = HostMemory(blocks=120, bytes_per_s=2e8)
 
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "service": st.sampled_from(ServiceClass),
-    "attained": st.integers(0, 10**6),
     "age_s": st.floats(0, 1e4),
     "retain_s": st.floats(0, 3_600),
     "reuse": st.floats(0, 1),

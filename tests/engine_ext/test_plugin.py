@@ -18,8 +18,8 @@ SNAPSHOT = {
     "state": "awake",
     "next_deadline_s": None,
     "blocks": {"total": 9, "free": 5, "used": 3, "retained": 1},
-    "running": {"reactive": [1, 0]},
-    "waiting": {"reactive": [0, 2]},
+    "running": {"reactive": 1},
+    "waiting": {"reactive": 2},
     "launch_delay": {"count": 1},
     "counters": {"holds": {"held": 4}},
 }
@@ -87,7 +87,7 @@ async def test_the_gauges_follow(endpoints: Endpoints) -> None:
 
     await endpoints.snapshot()
     assert REGISTRY.get_sample_value("turnpike_engine_blocks", {"state": "retained"}) == 1
-    labels = {"place": "waiting", "class": "reactive", "level": "1"}
+    labels = {"place": "waiting", "class": "reactive"}
     assert REGISTRY.get_sample_value("turnpike_engine_requests", labels) == 2
     assert REGISTRY.get_sample_value("turnpike_engine_bias", {"bias": "holds", "what": "held"}) == 4
     await asyncio.sleep(0.05)  # the refreshing goes on
@@ -137,7 +137,7 @@ async def test_all_ranks_are_told_together() -> None:
     status, told = await found.snapshot()
     assert (status, told["state"], told["next_deadline_s"]) == (200, "inert", 3.0)
     assert told["blocks"] == {"total": 18, "free": 10, "used": 6, "retained": 2}
-    assert told["waiting"] == {"reactive": [0, 4]}
+    assert told["waiting"] == {"reactive": 4}
     assert told["counters"] == {"holds": {"held": 8}}
     assert told["sessions"] == {"s": {"retained": 2}}
     assert [each["state"] for each in told["ranks"]] == ["inert", "awake"]
@@ -165,7 +165,7 @@ async def test_the_refreshing_ends_where_no_scheduler_answers(core: Core) -> Non
 
 
 async def test_deadlines_pass_while_the_engine_idles(core: Core) -> None:
-    core.told = {**SNAPSHOT, "running": {"reactive": [0, 0]}, "next_deadline_s": 0.0}
+    core.told = {**SNAPSHOT, "running": {"reactive": 0}, "next_deadline_s": 0.0}
     found = Endpoints()
     await found.init_state(SimpleNamespace(engine_core=core), None, Namespace(api_key=None))
     await asyncio.sleep(0.2)  # without a deadline it looks again after `GAUGES_S`

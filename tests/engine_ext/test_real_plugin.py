@@ -94,7 +94,7 @@ def test_hints_travel_with_requests_of_every_kind(client: Client, path: str, bod
 
 
 def test_hints_come_between_requests(client: Client) -> None:
-    hint = client.hint("posted", attained=5_000)
+    hint = client.hint("posted", age_s=5.0)
     assert client.ask("/turnpike/hints", hint.as_dict()) == {
         "state": "awake",
         "followed": 1,
@@ -102,7 +102,7 @@ def test_hints_come_between_requests(client: Client) -> None:
         "refused": {},
     }
     assert client.ask("/turnpike/hints", {"hints": [hint.as_dict(), {}]})["refused"] == {"malformed": 1}
-    assert client.kv()["sessions"]["posted"]["attained"] == 5_000
+    assert "posted" in client.kv()["sessions"]
 
 
 @pytest.mark.parametrize(

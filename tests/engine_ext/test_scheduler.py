@@ -447,13 +447,14 @@ class TestOpportunist:
 
 
 class TestOrder:
-    def test_a_short_call_goes_before_long_ones_that_came_earlier(self, make: Make) -> None:
+    def test_the_next_call_of_an_old_task_goes_before_long_prompts_of_new_ones(self, make: Make) -> None:
         order = {}
         for biased in (False, True):
             engine = make(blocks=2_000, is_biased=biased)
             for seed in range(4):
                 engine.submit(prompt(seed, 5_000), max_tokens=2, hint=Hint(session=f"long{seed}", seq=1))
-            short = engine.submit(prompt(9, 100), max_tokens=2, hint=Hint(session="short", seq=1))
+            old = Hint(session="old", seq=1, age_s=20.0)
+            short = engine.submit(prompt(9, 100), max_tokens=2, hint=old)
             engine.run()
             order[biased] = engine.done[short].ttft_s
         assert order[True] < 0.2 * order[False]
@@ -471,13 +472,6 @@ class TestOrder:
         engine.run()
         by_time = sorted(names, key=lambda name: engine.done[name].first_token or 0.0)
         assert by_time == [names[1], names[0], names[2]]
-
-    def test_service_demotes_a_session_and_moves_with_it(self, make: Make) -> None:
-        engine = make(blocks=2_000)
-        engine.submit(prompt(1, 100), max_tokens=50, hint=Hint(session="moved", seq=1, attained=40_000))
-        engine.submit(prompt(2, 100), max_tokens=50, hint=Hint(session="new", seq=1))
-        engine.run(until=0.1)
-        assert engine.biases.snapshot()["running"]["reactive"] == [1, 0, 1, 0]
 
     def test_a_better_class_takes_a_place_in_a_full_batch_and_only_so_often(self, make: Make) -> None:
         engine = make(blocks=2_000, max_num_seqs=2)

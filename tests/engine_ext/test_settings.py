@@ -21,7 +21,7 @@ def test_numbers_and_switches() -> None:
         {
             "turnpike": {
                 "retention": {"grace_s": 3, "budget": 0.5},
-                "coordinator": {"quotas": [1, 2], "max_wait_s": 9.5},
+                "coordinator": {"max_wait_s": 9.5},
                 "eviction": {"size_max_blocks": 77},
                 "classes": False,
                 "opportunist": False,
@@ -30,7 +30,7 @@ def test_numbers_and_switches() -> None:
         }
     )
     assert found.retention is not None and (found.retention.grace_s, found.retention.budget) == (3.0, 0.5)
-    assert found.coordinator is not None and found.coordinator.quotas == (1, 2)
+    assert found.coordinator is not None and found.coordinator.max_wait_s == 9.5
     assert found.eviction is not None and found.eviction.size_max_blocks == 77
     assert found.classes is None and not found.opportunist and found.max_sessions == 9
     assert read_settings({"turnpike": {"classes": True}}).classes is not None
@@ -49,7 +49,7 @@ def test_numbers_and_switches() -> None:
         ({"retention": {"grace_s": -1}}, "must be a number"),
         ({"retention": {"grace_s": True}}, "must be a number"),
         ({"eviction": {"size_max_blocks": 1.5}}, "must be a number"),
-        ({"coordinator": {"quotas": [1, "2"]}}, "must be a list of counts"),
+        ({"coordinator": {"quotas": [1, 2]}}, "turnpike.coordinator.quotas: unknown"),
     ],
 )
 def test_what_is_wrong_is_named(raw: object, complaint: str) -> None:

@@ -156,9 +156,7 @@ def test_after_a_step_all_that_was_due_has_risen_and_nothing_was_ranked_twice(
 
     def ranked(item: Item, now: float) -> Rank:
         asked.append(item)
-        return coordinator.rank(
-            service=ServiceClass.REACTIVE, level=3, task=0.0, arrived=item.arrived, now=now
-        )
+        return coordinator.rank(service=ServiceClass.REACTIVE, task=0.0, arrived=item.arrived, now=now)
 
     queue: RankedQueue[Item] = RankedQueue(
         ranked, lambda item, now: coordinator.next_rise(arrived=item.arrived, now=now), min(arrivals)

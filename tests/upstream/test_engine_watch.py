@@ -142,7 +142,7 @@ async def test_what_sessions_hold_is_asked_for_while_somebody_looks():
         assert held[0] == (), "it said nothing that could be read"
         engine.holdings = (
             '{"v":1,"block_size":16,"blocks":{"total":9},"sessions":'
-            '{"s-1":{"retained":2,"running":0,"resident":5,"attained":1.5},"s-2":{"retained":0,"resident":0}}}'
+            '{"s-1":{"retained":2,"running":0,"resident":5},"s-2":{"retained":0,"resident":0}}}'
         )
         await eventually(lambda: held[-1] != ())
         assert held[-1] == (SessionKv(session=SessionId("s-1"), resident_tokens=80, retained_tokens=32),)

@@ -2,18 +2,15 @@
 
 from typing import Any
 
-import msgspec
-
 from gateway.domain.decision import Edge
 from gateway.domain.ids import ReplicaId, SessionId
-from gateway.domain.request import Usage
 from gateway.tool_probe.calls import ToolRun
 from gateway.workflow.predictor import Predictor, WorkflowConfig
 from tests.workflow.test_conversations import answer, facts, ref
 from turnpike_vllm.hints import Hint, ServiceClass, parse
 
 A = ReplicaId("a")
-NOTHING: Any = {"age_s": 0.0, "service_class": None, "now": 0.0}
+NOTHING: Any = {"age_s": 0.0, "service_class": None}
 """Is said with a request."""
 
 
@@ -48,24 +45,10 @@ def test_side_requests_get_no_hint():
     assert known.hint_with_request(ref("s", Edge.SERVES), facts(), A, **NOTHING) is None
 
 
-def test_what_a_session_is_and_had_goes_with_it_to_another_engine():
+def test_what_a_session_is_goes_with_it_to_every_engine():
     known: Any = Predictor(WorkflowConfig())
-
-    def sent(to: str, now: float) -> Any:
-        told = {"age_s": now, "service_class": "proactive", "now": now}
-        return parse(known.hint_with_request(ref("s"), facts(), ReplicaId(to), **told))
-
-    def said(prompt: int, cached: int, output: int, now: float) -> None:
-        usage = Usage(prompt_tokens=prompt, cached_tokens=cached, output_tokens=output)
-        known.answered(ref("s"), facts(), msgspec.structs.replace(answer("bash"), usage=usage), now=now)
-
     known.arrived(ref("s"), facts(), now=0.0)
-    assert sent("a", 0.0).service is ServiceClass.PROACTIVE and sent("a", 0.0).attained is None
-    said(1000, 200, 100, now=10.0)
-    assert sent("a", 10.0).attained is None  # that engine knows
-    said(2000, 1100, 0, now=40.0)
-    assert sent("b", 40.0).attained == 450 + 900  # half of what was 30 s ago
-    assert sent("b", 41.0).attained is None
-    known.session_over(SessionId("s"))
-    known.arrived(ref("s"), facts(), now=50.0)
-    assert sent("c", 50.0).attained is None
+    for replica, age_s in (("a", 0.0), ("b", 40.0)):
+        told = {"age_s": age_s, "service_class": "proactive"}
+        sent: Any = parse(known.hint_with_request(ref("s"), facts(), ReplicaId(replica), **told))
+        assert (sent.service, sent.age_s) == (ServiceClass.PROACTIVE, age_s)
