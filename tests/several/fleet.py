@@ -8,6 +8,7 @@ the answer was an error of the server. An answer that was cut in its midst it as
 import asyncio
 import contextlib
 import json
+import math
 import os
 import secrets
 import signal
@@ -32,6 +33,8 @@ READY_WITHIN_S = 60.0
 ATTEMPTS = 3
 """Of an SDK that retries twice."""
 BETWEEN_ATTEMPTS_S = 0.05
+GO_ON_WITHIN_S = 20.0
+"""Ten times what they take, and more."""
 KV_TOKENS = 160_000
 KV = b'vllm:cache_config_info{block_size="16",num_gpu_blocks="%d"} 1.0\n' % (KV_TOKENS // 16)
 
@@ -55,6 +58,7 @@ class Served:
     agent: str
     step: int
     began_s: float
+    ended_s: float = math.inf
     is_whole: bool = False
     """It was answered to its end."""
 
@@ -81,8 +85,8 @@ class Engines:
         for backend in self.backends:
             await backend.close()
 
-    def count(self, agent: str, step: int) -> int:
-        return sum(each.agent == agent and each.step == step for each in self.served)
+    def of_step(self, agent: str, step: int) -> list[Served]:
+        return [each for each in self.served if each.agent == agent and each.step == step]
 
     async def _serve(self, exchange: Exchange, stored: set[str]) -> None:
         body = exchange.request.json()
@@ -93,15 +97,22 @@ class Engines:
         agent = messages[0]["content"].split(":")[0]
         served = Served(agent, sum(each["role"] == "tool" for each in messages), now())
         self.served.append(served)
-        pace = self.paces.get(agent, Pace())
         made = said(f"Step {served.step} of {agent} is done, and the next one begins.")
+        try:
+            served.is_whole = await self._say(
+                exchange, made, self.paces.get(agent, Pace()), streams=bool(body.get("stream"))
+            )
+        finally:
+            served.ended_s = now()
+
+    async def _say(self, exchange: Exchange, made: dict[str, Any], pace: Pace, *, streams: bool) -> bool:
+        """Whether the gateway stayed to the end."""
         if await leaves_within(exchange, pace.head_s):
-            return
-        if not body.get("stream"):
-            await exchange.send(answer(json.dumps(completion(made)).encode()))
-        elif not await self._stream(exchange, made, pace.stream_s):
-            return
-        served.is_whole = True
+            return False
+        if streams:
+            return await self._stream(exchange, made, pace.stream_s)
+        await exchange.send(answer(json.dumps(completion(made)).encode()))
+        return True
 
     async def _stream(self, exchange: Exchange, made: dict[str, Any], stream_s: float) -> bool:
         """Whether the gateway stayed to the end."""
@@ -374,6 +385,8 @@ def now() -> float:
 class Turn:
     step: int
     began_s: float
+    asked_s: float
+    """When its last attempt began."""
     ended_s: float
     session: str
     status: int
@@ -412,6 +425,10 @@ class Agent:
         ]
 
     @property
+    def states_id(self) -> bool:
+        return bool(self._headers)
+
+    @property
     def sessions(self) -> list[str]:
         """That its turns were booked under, in order."""
         return list(dict.fromkeys(turn.session for turn in self.turns))
@@ -433,6 +450,7 @@ class Agent:
         while True:
             attempts += 1
             self._next += 1
+            asked_s = now()
             response = await self._attempt(self.asks[self._next % len(self.asks)], request)
             if isinstance(response, Message):
                 break
@@ -442,7 +460,7 @@ class Agent:
                 assert len(self.lost) < 20, self.lost
             await asyncio.sleep(BETWEEN_ATTEMPTS_S)
         session = (response.get(b"x-turnpike-session") or b"").decode()
-        turn = Turn(step, began_s, now(), session, response.status, attempts)
+        turn = Turn(step, began_s, asked_s, now(), session, response.status, attempts)
         self.turns.append(turn)
         assert turn.status == 200, response.body
         made = assembled(response.body) if self._streams else response.json()["choices"][0]["message"]
@@ -464,10 +482,10 @@ class Agent:
                 response = await client.receive()
         except ConnectionRefusedError:
             return "refused"
+        except TimeoutError:  # an OSError, too
+            return "late"
         except (OSError, EOFError):
             return "broken"
-        except TimeoutError:
-            return "late"
         finally:
             if client is not None and (response is None or not response.is_whole):
                 client.close()
@@ -526,5 +544,11 @@ def slowest_s(agents: Sequence[Agent], *, since_s: float) -> float:
     )
 
 
-def turns_since(agent: Agent, since_s: float) -> int:
-    return sum(turn.began_s >= since_s for turn in agent.turns)
+async def all_go_on(agents: Sequence[Agent], *, turns: int) -> None:
+    """Each has so many turns more, from their first attempt to their end; at its own pace."""
+    since_s = now()
+
+    async def have_gone_on() -> bool:
+        return all(sum(turn.began_s >= since_s for turn in agent.turns) >= turns for agent in agents)
+
+    await comes_true(have_gone_on, GO_ON_WITHIN_S)

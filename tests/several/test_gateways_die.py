@@ -13,6 +13,7 @@ from tests.several.fleet import (
     Fleet,
     GatewayProcess,
     Pace,
+    all_go_on,
     at_work,
     comes_true,
     failures_of,
@@ -20,13 +21,11 @@ from tests.several.fleet import (
     now,
     running_fleet,
     slowest_s,
-    turns_since,
 )
+from tests.several.splits import WRITTEN_WITHIN_S, answered_turns, splits
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
-IN_FLIGHT_S = 0.05
-"""What a turn left that ended so shortly before its gateway was killed may not be in the store yet."""
 FOOTPRINT = '[admission]\npolicy = "footprint"\n'
 BUDGET = 0.9 * 2 * KV_TOKENS
 """Of both engines, by that policy."""
@@ -36,13 +35,6 @@ async def home_of_most(fleet: Fleet) -> GatewayProcess:
     await asyncio.sleep(0.3)  # so old may metrics be
     counts = [await each.metric("sessions") for each in fleet.gateways]
     return fleet.gateways[counts.index(max(counts))]
-
-
-def has_split(agent: Agent, *, killed_s: float) -> bool:
-    """And not because its turn ended in the very moment of the kill."""
-    ended = (turn.ended_s for turn in agent.turns)
-    was_caught = any(killed_s - IN_FLIGHT_S < ended_s < killed_s + IN_FLIGHT_S for ended_s in ended)
-    return len(agent.sessions) > 1 and not was_caught
 
 
 async def test_sessions_of_a_killed_gateway_go_on_at_the_others(tmp_path):
@@ -62,20 +54,19 @@ async def test_sessions_of_a_killed_gateway_go_on_at_the_others(tmp_path):
             await comes_true(lambda: have_it_all(fleet.gateways), 2.0)
             killed = await home_of_most(fleet)
             others = [each for each in fleet.gateways if each is not killed]
-            killed_s = now()
+            known, killed_s = answered_turns(fleet), now()
             killed.kill()
             await fleet.know_one_another(others, within_s=5.0)
             await comes_true(lambda: have_it_all(others), 5.0 - (now() - killed_s))
             well_s = now()
-            await asyncio.sleep(2.5)
+            await all_go_on(fleet.agents, turns=3)
         assert [agent.lost for agent in fleet.agents if agent.lost] == []
         failures = failures_of(fleet.agents)
         assert set(failures) <= {"refused", "broken", "cut"} and failures["refused"] and failures["broken"]
         assert all(
             not agent.failures["cut"] for agent in fleet.agents if not agent.name.startswith("streams")
         )
-        assert [agent.name for agent in fleet.agents if has_split(agent, killed_s=killed_s)] == []
-        assert all(turns_since(agent, well_s) >= 2 for agent in fleet.agents)
+        assert splits(fleet, known, killed_s=killed_s) == []
         assert slowest_s(fleet.agents, since_s=well_s) < 0.5
         assert sum([await each.metric("sessions_adopted_total") for each in others]) > 0
         await comes_true(lambda: is_quiet(others), 2.0)
@@ -101,7 +92,7 @@ async def test_what_waited_for_a_stopped_gateway_is_decided_once(tmp_path):
 
         agent.asks = [there]
         await agent.turn()  # over a connection between the gateways that is kept
-        await asyncio.sleep(IN_FLIGHT_S)
+        await comes_true(lambda: knows_all(fleet, agent), WRITTEN_WITHIN_S)
         home.send(signal.SIGSTOP)
         stopped_s = now()
         impatient = asyncio.ensure_future(leave_unanswered(home, agent, after_s=2.0))
@@ -112,7 +103,7 @@ async def test_what_waited_for_a_stopped_gateway_is_decided_once(tmp_path):
         await asyncio.sleep(max(0.0, stopped_s + 3.0 - now()))
         home.send(signal.SIGCONT)
         await fleet.know_one_another(fleet.gateways, within_s=2.0)
-        assert [fleet.engines.count("agent", step) for step in range(4)] == [1, 1, 1, 1]
+        assert [len(fleet.engines.of_step("agent", step)) for step in range(4)] == [1, 1, 1, 1]
         agent.asks = [here, there]
         for _ in range(4):
             await agent.turn()
@@ -120,6 +111,10 @@ async def test_what_waited_for_a_stopped_gateway_is_decided_once(tmp_path):
         assert await other.metric("sessions_adopted_total") == 1
         # It asks who has its sessions.
         await comes_true(lambda: is_metric(home, "requests_passed_on_total", 2), 1.0)
+
+
+async def knows_all(fleet: Fleet, agent: Agent) -> bool:
+    return answered_turns(fleet).total() == len(agent.turns)
 
 
 async def leave_unanswered(gateway: GatewayProcess, agent: Agent, *, after_s: float) -> None:
@@ -134,20 +129,19 @@ async def test_sessions_are_not_split_by_a_gateway_that_was_stopped(tmp_path):
     async with running_fleet(tmp_path, gateways=3) as fleet:
         for number in range(6):
             headers = b"x-turnpike-session: stated-%d\r\n" % number if number < 3 else b""
-            fleet.agent(f"agent-{number}", streams=number % 2 == 0, headers=headers, patience_s=1.5)
+            fleet.agent(f"agent-{number}", streams=number % 2 == 0, headers=headers, patience_s=2.0)
         async with at_work(*fleet.agents):
             await asyncio.sleep(1.5)
             stopped = await home_of_most(fleet)
+            known, stopped_s = answered_turns(fleet), now()
             stopped.send(signal.SIGSTOP)
-            stopped_s = now()
             await asyncio.sleep(3.0)
             stopped.send(signal.SIGCONT)
             await fleet.know_one_another(fleet.gateways, within_s=2.0)
             well_s = now()
-            await asyncio.sleep(2.0)
+            await all_go_on(fleet.agents, turns=10)
         assert [agent.lost for agent in fleet.agents if agent.lost] == []
-        assert [agent.name for agent in fleet.agents if has_split(agent, killed_s=stopped_s)] == []
-        assert all(turns_since(agent, well_s) >= 3 for agent in fleet.agents)
+        assert splits(fleet, known, killed_s=stopped_s) == []
         assert slowest_s(fleet.agents, since_s=well_s) < 1.0
 
 
@@ -163,11 +157,9 @@ async def test_a_rolling_restart_fails_no_request(tmp_path):
                 await gateway.end()
                 await fleet.start(gateway)
                 await fleet.know_one_another(fleet.gateways, within_s=5.0)
-            well_s = now()
-            await asyncio.sleep(1.7)
+            await all_go_on(fleet.agents, turns=1)
         assert [agent.lost for agent in fleet.agents if agent.lost] == []
         assert set(failures_of(fleet.agents)) <= {"refused", "broken"}, (
             "what keeps an idle connection sees it end"
         )
         assert [len(agent.sessions) for agent in fleet.agents] == [1] * 8
-        assert all(turns_since(agent, well_s) > 0 for agent in fleet.agents)

@@ -11,13 +11,13 @@ from tests.several.fleet import (
     Agent,
     Fleet,
     Pace,
+    all_go_on,
     at_work,
     comes_true,
     failures_of,
     now,
     running_fleet,
     slowest_s,
-    turns_since,
 )
 from tests.shared_state.servers import RedisServer
 
@@ -63,12 +63,10 @@ async def test_redis_and_a_gateway_die_together(tmp_path):
             await fleet.know_one_another(fleet.gateways[1:], within_s=5.0)
             await fleet.start(fleet.gateways[0])
             await fleet.know_one_another(fleet.gateways, within_s=5.0)
-            well_s = now()
-            await asyncio.sleep(1.0)
+            await all_go_on(workers, turns=4)
         assert [agent.lost for agent in workers if agent.lost] == []
         assert set(failures_of(workers)) <= {"refused", "broken", "cut"}
         assert slowest_s(workers, since_s=killed_s) < DEADLINE_S + 2 * BUSY_S
-        assert all(turns_since(agent, well_s) >= 2 for agent in workers)
         await runs_are_one_session(fleet.agent("late-0"), fleet.agent("late-1", streams=True))
 
 

@@ -6,7 +6,8 @@ import time
 import pytest
 
 from gateway.shared_state.redis_store import PREFIX
-from tests.several.fleet import at_work, comes_true, failures_of, now, running_fleet, turns_since
+from tests.several.fleet import all_go_on, at_work, comes_true, failures_of, now, running_fleet
+from tests.several.splits import answered_turns, splits
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
@@ -43,15 +44,13 @@ async def test_clocks_that_differ_by_minutes_do_not_matter(tmp_path):
                 await comes_true(lambda each=each, wanted=is_draining: is_it(each, wanted), 2.0)
         async with at_work(*fleet.agents):
             await asyncio.sleep(0.5)
+            known, killed_s = answered_turns(fleet), now()
             fleet.gateways[0].kill()
             others = fleet.gateways[1:]
             await fleet.know_one_another(others, within_s=5.0)
-            well_s = now()
-            await asyncio.sleep(1.0)
+            await all_go_on(fleet.agents, turns=3)
         assert [agent.lost for agent in fleet.agents if agent.lost] == []
-        assert all(turns_since(agent, well_s) > 0 for agent in fleet.agents)
-        split = [agent.name for agent in fleet.agents if len(agent.sessions) > 1]
-        assert len(split) <= 1, "but for a turn that ended in the moment of the kill"
+        assert splits(fleet, known, killed_s=killed_s) == []
 
 
 async def is_it(gateway, wanted):
