@@ -3,7 +3,8 @@
 By what the store knew then and what engines saw, not by the clock: on a busy machine both take their time.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
 from itertools import pairwise
 
 import msgspec
@@ -11,7 +12,6 @@ import msgspec
 from gateway.domain.turn_trace import TurnTrace
 from gateway.shared_state.protocol import VERSION
 from gateway.shared_state.redis_store import PREFIX
-from gateway.workflow.turns import Outcome
 from tests.several.fleet import Agent, Fleet, Turn
 
 WRITTEN_WITHIN_S = 1.0
@@ -20,31 +20,31 @@ READ_WITHIN_S = 0.25
 """What came from a gateway before it was killed, its client has read, also on a busy machine."""
 
 
-def answered_turns(fleet: Fleet) -> Counter[str]:
-    """That the store knows now, by session. What a turn left is written in order, this last."""
+def turns_in_store(fleet: Fleet) -> dict[str, set[int]]:
+    """The numbers of those that the store knows now, by session. Of what a turn left, this is written last."""
     with fleet.redis.admin() as admin:
         values = admin.mget({*admin.scan_iter(match=PREFIX + b"e:t:*", count=1000)})
-    traces = [
-        msgspec.msgpack.decode(value.removeprefix(VERSION), type=TurnTrace) for value in values if value
-    ]
-    return Counter(each.session for each in traces if each.outcome == Outcome.ANSWERED.value)
+    known: dict[str, set[int]] = defaultdict(set)
+    for value in filter(None, values):
+        trace = msgspec.msgpack.decode(value.removeprefix(VERSION), type=TurnTrace)
+        known[trace.session].add(trace.turns)
+    return known
 
 
-def splits(fleet: Fleet, known: Counter[str], *, killed_s: float) -> list[str]:
-    """Whose sessions went on under another name without need. `known`: what the store knew just before the
-    kill, which has to be all but what ended lately."""
+def splits(fleet: Fleet, known: Mapping[str, Collection[int]], *, killed_s: float) -> list[str]:
+    """Turns that began another session without need. `known`: what the store knew just before the kill, which
+    has to be all but what ended lately."""
     wrong = []
     for agent in fleet.agents:
-        had = [turn.session for turn in agent.turns if turn.ended_s < killed_s - WRITTEN_WITHIN_S]
-        assert len(had) <= sum(known[each] for each in set(had)), (
-            f"the turns of {agent.name} are not in the store"
-        )
         count: Counter[str] = Counter()
         for last, turn in pairwise(agent.turns):
             count[last.session] += 1
-            was_lost = count[last.session] > known[last.session] and last.asked_s < killed_s
-            is_excused = was_lost and last.ended_s < killed_s + READ_WITHIN_S
-            if turn.session != last.session and not is_excused and not asks_for_more(fleet, agent, turn):
+            is_known = count[last.session] in known.get(last.session, ())
+            assert is_known or last.ended_s > killed_s - WRITTEN_WITHIN_S, (
+                f"{agent.name}: {last} is not known"
+            )
+            was_lost = not is_known and last.asked_s < killed_s and last.ended_s < killed_s + READ_WITHIN_S
+            if turn.session != last.session and not was_lost and not asks_for_more(fleet, agent, turn):
                 wrong.append(f"{agent.name}: {turn.step}")
     return wrong
 

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.shared_state.redis_store import PREFIX
 from tests.several.fleet import all_go_on, at_work, comes_true, failures_of, now, running_fleet
-from tests.several.splits import answered_turns, splits
+from tests.several.splits import splits, turns_in_store
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
@@ -44,7 +44,7 @@ async def test_clocks_that_differ_by_minutes_do_not_matter(tmp_path):
                 await comes_true(lambda each=each, wanted=is_draining: is_it(each, wanted), 2.0)
         async with at_work(*fleet.agents):
             await asyncio.sleep(0.5)
-            known, killed_s = answered_turns(fleet), now()
+            known, killed_s = turns_in_store(fleet), now()
             fleet.gateways[0].kill()
             others = fleet.gateways[1:]
             await fleet.know_one_another(others, within_s=5.0)
