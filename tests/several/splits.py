@@ -21,7 +21,7 @@ READ_WITHIN_S = 0.25
 
 
 def turns_in_store(fleet: Fleet) -> dict[str, set[int]]:
-    """The numbers of those that the store knows now, by session. Of what a turn left, this is written last."""
+    """The numbers of those that the store knows, by session. Of what a turn left, this is written last."""
     with fleet.redis.admin() as admin:
         values = admin.mget({*admin.scan_iter(match=PREFIX + b"e:t:*", count=1000)})
     known: dict[str, set[int]] = defaultdict(set)
