@@ -534,13 +534,13 @@ def failures_of(agents: Sequence[Agent]) -> Counter[str]:
     return sum((agent.failures for agent in agents), Counter())
 
 
-def slowest_s(agents: Sequence[Agent], *, since_s: float) -> float:
-    """What a turn took beyond what engines take for it, at most."""
+def slowest_s(agents: Sequence[Agent], *, since_s: float = 0.0, until_s: float = math.inf) -> float:
+    """What a turn that began and ended between took beyond what engines take for it, at most."""
     return max(
         turn.ended_s - turn.began_s - agent.pace.head_s - agent.pace.stream_s
         for agent in agents
         for turn in agent.turns
-        if turn.began_s >= since_s
+        if since_s <= turn.began_s and turn.ended_s < until_s
     )
 
 
