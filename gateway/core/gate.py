@@ -255,8 +255,6 @@ class Gate:
             self._trickle.over(live.request)
         if live.handed_over:
             self.legs.first_token(live, now=now)
-        if self.ahead and live.replica is not None:
-            self.ahead.begin_again(live.replica, now=now)
 
     def _may_move(self, live: LiveRequest, candidates: Sequence[ReplicaLoad]) -> bool:
         """Whether a turn may be sent now, or waits for its turn to be moved."""
@@ -321,6 +319,8 @@ class Gate:
         if self.ahead:
             is_answered = answer is not None and answer.status < 400
             self.ahead.turn_over(live.request, answer.usage if answer and is_answered else None, now=now)
+            if live.tried:
+                self.ahead.look_for_slack(live.tried[-1], now=now)
 
     def leave_waiting_room(self, live: LiveRequest, *, now: float) -> None:
         self.waiting_room.leave(live.request)
@@ -364,7 +364,7 @@ class Gate:
         self.legs.ended(live, usage, outcome, is_fault=is_fault, now=now)
 
     def prefill_ended(self, turn: RequestId, usage: Usage | None, *, now: float) -> None:
-        self.ahead.begin_again(self.ahead.ended(turn, usage, now=now), now=now)
+        self.ahead.look_for_slack(self.ahead.ended(turn, usage, now=now), now=now)
 
     def _turn_away(self, live: LiveRequest, refusal: Refusal, *, now: float) -> None:
         self.leave_waiting_room(live, now=now)
@@ -436,7 +436,7 @@ class Gate:
         if live.leg_left is not None:
             self.legs.placed(live)
         if self.ahead:
-            self.ahead.sent(live, placement.replica)
+            self.ahead.sent(live, placement.replica, now=now)
         if live.home is not None:
             placement = Placement(replica=placement.replica, reason=PlacementReason.STATE_LIVES_THERE)
         elif live.tried:

@@ -7,18 +7,23 @@ Source: Sutradhara (§4.1).
 
 Deviations: the paper's engine goes on with a part that it was sent. A stock server has no such door, but it
 has a prefix cache: it is sent what is known of the prompt for one token that nobody reads, and the next turn
-finds that. So it is no harm to stop one when its turn has come: what was computed by then is found.
+finds that. So it is no harm to stop one when its turn has come: what was computed by then is found. To a
+stock server all requests are alike: one is sent there only while nothing else is in flight, and stopped as soon
+as a turn is sent. It waits for that, as long as the pause lasts.
 
 Invariants: a prefill is in its replica's books from its command until its end is told, however it ends; of a
 turn there is at most one at a time. It takes no place there, so that nobody waits for it. Of each that was
 begun it is told once what became of it; at most `max_sessions` sessions that pause are remembered.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
+from gateway.admission.decay import DecayedMean
 from gateway.core.commands import Command, Prefill, StopPrefill
 from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
@@ -31,16 +36,18 @@ from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, Thread
 from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import Conversation
 from gateway.routing.placement import PlacementPolicy
-from gateway.routing.prefill_ahead import Outcome, PrefillAheadConfig, outcome_of, pays
+from gateway.routing.prefill_ahead import Outcome, PrefillAheadConfig, has_slack, outcome_of, pays
 from gateway.workflow.conversations import StepPrediction
 from gateway.workflow.next_agents import NextAgents
 from gateway.workflow.steps import ToolSet
 
-_UNKNOWN_GAP_S = 1.0
+_UNKNOWN_GAP_S: Final = 1.0
 """How long tools are taken to run of which nothing is known."""
-_STEPS = 20_000
-_OF_SESSION = 64
+_STEPS: Final = 20_000
+_OF_SESSION: Final = 64
 """Conversations of one session that are remembered, as in `workflow/conversations.py`."""
+_ARRIVALS: Final = 16.0
+"""Turns until one that came to a replica counts half in how often they come."""
 
 
 class Pause(msgspec.Struct, eq=False, kw_only=True):
@@ -62,10 +69,33 @@ class Pause(msgspec.Struct, eq=False, kw_only=True):
     """That it comes, and under that one."""
     gap_s: float = 0.0
     """Until then, as expected."""
+    prefill_s: float = 0.0
+    """What it takes there alone, as expected when its tools began to run."""
     ahead: "_Ahead | None" = None
     """What is computed for it, or was."""
     gave_way: bool = False
-    """To others; it may be begun again."""
+    """To others."""
+
+
+class _Arrivals:
+    """Of turns at a replica."""
+
+    __slots__ = ("_gaps", "_last_s")
+
+    def __init__(self) -> None:
+        self._last_s: float | None = None
+        self._gaps = DecayedMean(half_life=_ARRIVALS)
+
+    def came(self, *, now: float) -> None:
+        if self._last_s is not None:
+            self._gaps.add(now - self._last_s)
+        self._last_s = now
+
+    def next_s(self, *, now: float) -> float:
+        """Until the next one, as expected: as long as between any two lately, or as it is quiet already."""
+        if self._last_s is None or not self._gaps.weight:
+            return math.inf
+        return max(self._gaps.mean(0.0, 0.0), now - self._last_s)
 
 
 class _Ahead(msgspec.Struct, eq=False):
@@ -104,7 +134,9 @@ class PrefillsAhead:
         self._under_way: dict[RequestId, _Ahead] = {}
         self._pauses: OrderedDict[SessionId, dict[ThreadId, Pause]] = OrderedDict()
         """The longest silent session first."""
-        self._gave_way: dict[ReplicaId, list[Pause]] = {}
+        self._wanted: dict[ReplicaId, dict[RequestId, Pause]] = {}
+        """By turn: those that wait for slack, or gave way; the longest first."""
+        self._arrivals: dict[ReplicaId, _Arrivals] = {}
         self._awaited: dict[RequestId, _Ahead] = {}
         """By the turn that was to find it, and is not over."""
         self.next_agents = NextAgents(_STEPS)
@@ -150,13 +182,15 @@ class PrefillsAhead:
         pause.probability = expected.share * (1.0 - behind.ends)
         pause.tokens = usage.prompt_tokens + (usage.output_tokens or 0)
         pause.gap_s = behind.returns.quantile_s(0.5) or _UNKNOWN_GAP_S
-        self._begin_if_it_pays(pause, now=now)
+        pause.prefill_s = self._forecasts.turn_s(pause.replica, pause.tokens, 0, 1)
+        self._want(pause)
+        self.look_for_slack(pause.replica, now=now)
 
-    def begin_again(self, replica: ReplicaId, *, now: float) -> None:
-        """One that gave way to others there."""
-        pause = self._gave_way_at(replica)
-        if pause is not None:
-            self._begin_if_it_pays(pause, now=now)
+    def look_for_slack(self, replica: ReplicaId, *, now: float) -> None:
+        """There may be some."""
+        for pause in tuple(self._wanted.get(replica, {}).values()):
+            if pause.turn not in self._under_way and not self._begin_if_it_pays(pause, now=now):
+                return
 
     def _remember(self, pause: Pause, *, now: float) -> None:
         session, thread = pause.conversation
@@ -172,29 +206,67 @@ class PrefillsAhead:
             for each in forgotten.values():
                 self._give_up(each, now=now)
 
-    def _begin_if_it_pays(self, pause: Pause, *, now: float) -> None:
-        """And if nobody has to wait for it, and it finds room."""
-        state = self._fleet.get(pause.replica)
-        if state is None or not state.is_up or state.is_draining or self._is_anybody_waiting():
-            return
-        if not self._may_begin(pause) or self._placement.spare(pause.replica) < pause.tokens:
-            return
-        prefill_s = self._forecasts.turn_s(pause.replica, pause.tokens, 0, 1)
-        if pays(
+    def look_for_slack(self, replica: ReplicaId, *, now: float) -> None:
+        """There may be some, for those that wait for it."""
+        for pause in tuple(self._wanted.get(replica, {}).values()):
+            if not self._may_begin(replica):
+                return
+            if pause.turn in self._under_way or not self._has_slack(pause, now=now):
+                continue
+            if self._pays(pause):
+                self._begin(pause, now=now)
+            else:
+                self._unwant(pause)
+
+    def _may_begin(self, replica: ReplicaId) -> bool:
+        """It is there, nobody has to wait for a prefill, and there are not too many."""
+        state = self._fleet.get(replica)
+        return (
+            state is not None
+            and state.is_up
+            and not state.is_draining
+            and not self._is_anybody_waiting()
+            and self.at(replica) < self.config.most
+        )
+
+    def _has_slack(self, pause: Pause, *, now: float) -> bool:
+        """There is room for what it leaves, and an engine to which all are alike has nothing else to do."""
+        replica = pause.replica
+        if self._placement.spare(replica) < pause.tokens:
+            return False
+        if self._to_engines.displaces(replica):
+            return True
+        arrivals = self._arrivals.get(replica)
+        return has_slack(
+            prefill_s=pause.prefill_s,
+            in_flight=self._turns_at(replica) + self.at(replica),
+            next_s=arrivals.next_s(now=now) if arrivals is not None else math.inf,
+        )
+
+    def _turns_at(self, replica: ReplicaId) -> int:
+        state = self._fleet.get(replica)
+        return state.running + state.elsewhere if state is not None else 0
+
+    def _pays(self, pause: Pause) -> bool:
+        return pays(
             self.config,
-            prefill_s=prefill_s,
+            prefill_s=pause.prefill_s,
             pause_s=pause.gap_s,
             probability=pause.probability,
-            running=state.running,
-        ):
-            self._begin(pause, now=now)
+            running=self._turns_at(pause.replica),
+        )
 
-    def _may_begin(self, pause: Pause) -> bool:
-        """None is under way for it, and not too many where it would be."""
-        return pause.turn not in self._under_way and self.at(pause.replica) < self.config.most
+    def _want(self, pause: Pause) -> None:
+        self._wanted.setdefault(pause.replica, {})[pause.turn] = pause
+
+    def _unwant(self, pause: Pause) -> None:
+        wanted = self._wanted.get(pause.replica)
+        if wanted is not None and wanted.pop(pause.turn, None) is not None and not wanted:
+            del self._wanted[pause.replica]
 
     def _begin(self, pause: Pause, *, now: float) -> None:
         session, thread = pause.conversation
+        self._unwant(pause)
         pause.gave_way = False
         self._under_way[pause.turn] = pause.ahead = _Ahead(pause, now)
         self._fleet.submitted(pause.replica, is_light=True)
@@ -215,24 +287,15 @@ class PrefillsAhead:
             if ahead.pause.replica == replica and not ahead.is_off:
                 self._stop(ahead)
                 ahead.pause.gave_way = True
-                self._gave_way.setdefault(replica, []).append(ahead.pause)
-
-    def _gave_way_at(self, replica: ReplicaId) -> Pause | None:
-        """One that did there, and is still wanted, if it may be begun again."""
-        waiting = self._gave_way.get(replica, [])
-        while waiting and not waiting[0].gave_way:
-            del waiting[0]
-        if not waiting:
-            self._gave_way.pop(replica, None)
-            return None
-        return waiting[0] if self._may_begin(waiting[0]) else None
+                self._want(ahead.pause)
 
     # --- turns -------------------------------------------------------------------------------------
 
-    def sent(self, live: LiveRequest, replica: ReplicaId) -> None:
+    def sent(self, live: LiveRequest, replica: ReplicaId, *, now: float) -> None:
         """A turn is sent there: no prefill of its conversation is awaited, nor one that would hold it up."""
         if live.session is not None:
             self._goes_on(live)
+        self._arrivals.setdefault(replica, _Arrivals()).came(now=now)
         if not self._to_engines.displaces(replica):
             self._make_way(replica)
 
@@ -247,6 +310,7 @@ class PrefillsAhead:
             return
         if not threads:
             del self._pauses[session]
+        self._unwant(pause)
         pause.gave_way = False
         agent = live.facts.transcript.agent
         goes_on = live.session.edge is Edge.CONTINUES
@@ -271,10 +335,15 @@ class PrefillsAhead:
 
     def _give_up(self, pause: Pause, *, now: float) -> None:
         """Its next turn is not waited for any more."""
+        self._unwant(pause)
         pause.gave_way = False
         if pause.ahead is not None:
             self._stop(pause.ahead)
             self._tell(pause.ahead, Outcome.CANCELLED, 0, now=now)
+
+    def replica_left(self, replica: ReplicaId) -> None:
+        """It is no member any more, and nothing runs there."""
+        self._arrivals.pop(replica, None)
 
     # --- prefills ----------------------------------------------------------------------------------
 
@@ -292,6 +361,7 @@ class PrefillsAhead:
         ahead.ended_s, ahead.usage = now, usage
         if usage is not None:
             self._placement.prefilled(pause.conversation, pause.replica, usage)
+            self._unwant(pause)
             pause.gave_way = False
         elif pause.gave_way or not ahead.is_off:
             # Its next turn has yet to come; what was computed by then is found, if it gave way.

@@ -65,6 +65,15 @@ def pays(
     return gained_s > lost_s
 
 
+def has_slack(*, prefill_s: float, in_flight: int, next_s: float) -> bool:
+    """Whether a prefill holds up nobody on an engine to which all requests are alike. `in_flight`: turns and
+    prefills there; `next_s`: until a turn comes, as expected.
+
+    Those that decode share each step with it, and a step under way cannot be stopped: it ends with the
+    slowest of what is in it."""
+    return not in_flight and prefill_s <= next_s
+
+
 class Outcome(Enum):
     """What became of a prefill ahead."""
 

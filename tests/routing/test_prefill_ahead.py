@@ -1,9 +1,11 @@
 """Prefill ahead: what pays, and what became of it."""
 
+import math
+
 import pytest
 
 from gateway.domain.request import Usage
-from gateway.routing.prefill_ahead import Outcome, PrefillAheadConfig, outcome_of, pays
+from gateway.routing.prefill_ahead import Outcome, PrefillAheadConfig, has_slack, outcome_of, pays
 
 CONFIG = PrefillAheadConfig(enabled=True)
 
@@ -23,6 +25,14 @@ CONFIG = PrefillAheadConfig(enabled=True)
 def test_what_pays(prefill_s, pause_s, probability, running, does):
     found = pays(CONFIG, prefill_s=prefill_s, pause_s=pause_s, probability=probability, running=running)
     assert found == does
+
+
+@pytest.mark.parametrize(
+    ("prefill_s", "in_flight", "next_s", "does"),
+    [(0.5, 0, 2.0, True), (0.5, 1, 2.0, False), (0.5, 0, 0.4, False), (0.5, 0, math.inf, True)],
+)
+def test_where_a_prefill_holds_up_nobody(prefill_s, in_flight, next_s, does):
+    assert has_slack(prefill_s=prefill_s, in_flight=in_flight, next_s=next_s) == does
 
 
 def usage(prompt: int, cached: int | None) -> Usage:
