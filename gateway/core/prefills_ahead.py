@@ -8,8 +8,8 @@ Source: Sutradhara (§4.1).
 Deviations: the paper's engine goes on with a part that it was sent. A stock server has no such door, but it
 has a prefix cache: it is sent what is known of the prompt for one token that nobody reads, and the next turn
 finds that. So it is no harm to stop one when its turn has come: what was computed by then is found. To a
-stock server all requests are alike: one is sent there only while nothing else is in flight, and stopped as soon
-as a turn is sent. It waits for that, as long as the pause lasts.
+stock server all requests are alike: one is sent there only while nothing else is in flight, and stopped as
+soon as a turn is sent. It waits for that, as long as the pause lasts.
 
 Invariants: a prefill is in its replica's books from its command until its end is told, however it ends; of a
 turn there is at most one at a time. It takes no place there, so that nobody waits for it. Of each that was
@@ -185,12 +185,6 @@ class PrefillsAhead:
         pause.prefill_s = self._forecasts.turn_s(pause.replica, pause.tokens, 0, 1)
         self._want(pause)
         self.look_for_slack(pause.replica, now=now)
-
-    def look_for_slack(self, replica: ReplicaId, *, now: float) -> None:
-        """There may be some."""
-        for pause in tuple(self._wanted.get(replica, {}).values()):
-            if pause.turn not in self._under_way and not self._begin_if_it_pays(pause, now=now):
-                return
 
     def _remember(self, pause: Pause, *, now: float) -> None:
         session, thread = pause.conversation

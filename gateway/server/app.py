@@ -19,6 +19,7 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import ReplicaId, TenantId
 from gateway.domain.session_ids import keyed_ids
+from gateway.server.asking import Asking
 from gateway.server.clock import SteadyClock
 from gateway.server.door import Door
 from gateway.server.driver import Driver
@@ -238,36 +239,36 @@ class Gateway:
         self.listener.forget_visitors()
 
     def _open_handlers(self, outbound: Outbound) -> Handlers:
-        config, are_keys_required = self._config, self._tenants.are_keys_required
-        reading = Reading(self.driver, self.observation.metrics.unread)
-        self.websockets = WebSockets(
+        config = self._config
+        asking = Asking(
             self.driver,
-            self._replicas,
             self._health,
             outbound,
-            reading,
-            config=config.server,
-            are_keys_required=are_keys_required,
+            Reading(self.driver, self.observation.metrics.unread),
+            are_keys_required=self._tenants.are_keys_required,
+            traces=self.observation.traces,
+            prefills=self._prefills,
             peers=self._peers,
+            spending=self._spending,
+        )
+        self.websockets = WebSockets(
+            self._replicas,
+            self._health,
+            asking,
+            config=config.server,
             counts=self.observation.metrics.websockets,
         )
         return Handlers(
             self.driver,
             self._replicas,
             self._health,
-            outbound,
-            are_keys_required=are_keys_required,
+            asking,
             with_receipts=config.server.receipts,
             holding=config.server.holding,
-            traces=self.observation.traces,
             overhead=self.observation.metrics.overhead,
-            reading=reading,
             websockets=self.websockets,
-            prefills=self._prefills,
             legs=PrefillLegs.of(config, self.driver, self._replicas, self._health, outbound),
             pulls=PrefixPulls.of(config, self._replicas, self.observation.metrics.pulls),
-            peers=self._peers,
-            spending=self._spending,
         )
 
     def _open_mcp(
