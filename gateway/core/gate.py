@@ -436,7 +436,7 @@ class Gate:
         if live.leg_left is not None:
             self.legs.placed(live)
         if self.ahead:
-            self.ahead.sent(live, placement.replica, now=now)
+            self.ahead.sent(live, placement.replica)
         if live.home is not None:
             placement = Placement(replica=placement.replica, reason=PlacementReason.STATE_LIVES_THERE)
         elif live.tried:

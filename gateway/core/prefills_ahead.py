@@ -16,14 +16,12 @@ turn there is at most one at a time. It takes no place there, so that nobody wai
 begun it is told once what became of it; at most `max_sessions` sessions that pause are remembered.
 """
 
-import math
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from gateway.admission.decay import DecayedMean
 from gateway.core.commands import Command, Prefill, StopPrefill
 from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
@@ -46,8 +44,6 @@ _UNKNOWN_GAP_S: Final = 1.0
 _STEPS: Final = 20_000
 _OF_SESSION: Final = 64
 """Conversations of one session that are remembered, as in `workflow/conversations.py`."""
-_ARRIVALS: Final = 16.0
-"""Turns until one that came to a replica counts half in how often they come."""
 
 
 class Pause(msgspec.Struct, eq=False, kw_only=True):
@@ -69,33 +65,10 @@ class Pause(msgspec.Struct, eq=False, kw_only=True):
     """That it comes, and under that one."""
     gap_s: float = 0.0
     """Until then, as expected."""
-    prefill_s: float = 0.0
-    """What it takes there alone, as expected when its tools began to run."""
     ahead: "_Ahead | None" = None
     """What is computed for it, or was."""
     gave_way: bool = False
     """To others."""
-
-
-class _Arrivals:
-    """Of turns at a replica."""
-
-    __slots__ = ("_gaps", "_last_s")
-
-    def __init__(self) -> None:
-        self._last_s: float | None = None
-        self._gaps = DecayedMean(half_life=_ARRIVALS)
-
-    def came(self, *, now: float) -> None:
-        if self._last_s is not None:
-            self._gaps.add(now - self._last_s)
-        self._last_s = now
-
-    def next_s(self, *, now: float) -> float:
-        """Until the next one, as expected: as long as between any two lately, or as it is quiet already."""
-        if self._last_s is None or not self._gaps.weight:
-            return math.inf
-        return max(self._gaps.mean(0.0, 0.0), now - self._last_s)
 
 
 class _Ahead(msgspec.Struct, eq=False):
@@ -136,7 +109,6 @@ class PrefillsAhead:
         """The longest silent session first."""
         self._wanted: dict[ReplicaId, dict[RequestId, Pause]] = {}
         """By turn: those that wait for slack, or gave way; the longest first."""
-        self._arrivals: dict[ReplicaId, _Arrivals] = {}
         self._awaited: dict[RequestId, _Ahead] = {}
         """By the turn that was to find it, and is not over."""
         self.next_agents = NextAgents(_STEPS)
@@ -182,7 +154,6 @@ class PrefillsAhead:
         pause.probability = expected.share * (1.0 - behind.ends)
         pause.tokens = usage.prompt_tokens + (usage.output_tokens or 0)
         pause.gap_s = behind.returns.quantile_s(0.5) or _UNKNOWN_GAP_S
-        pause.prefill_s = self._forecasts.turn_s(pause.replica, pause.tokens, 0, 1)
         self._want(pause)
         self.look_for_slack(pause.replica, now=now)
 
@@ -203,10 +174,10 @@ class PrefillsAhead:
     def look_for_slack(self, replica: ReplicaId, *, now: float) -> None:
         """There may be some, for those that wait for it."""
         for pause in tuple(self._wanted.get(replica, {}).values()):
-            if not self._may_begin(replica):
+            if not self._may_begin(replica) or self._placement.spare(replica) < pause.tokens:
                 return
-            if pause.turn in self._under_way or not self._has_slack(pause, now=now):
-                continue
+            if pause.turn in self._under_way:
+                continue  # it was told to give way, and has yet to end
             if self._pays(pause):
                 self._begin(pause, now=now)
             else:
@@ -215,39 +186,21 @@ class PrefillsAhead:
     def _may_begin(self, replica: ReplicaId) -> bool:
         """It is there, nobody has to wait for a prefill, and there are not too many."""
         state = self._fleet.get(replica)
-        return (
-            state is not None
-            and state.is_up
-            and not state.is_draining
-            and not self._is_anybody_waiting()
-            and self.at(replica) < self.config.most
-        )
-
-    def _has_slack(self, pause: Pause, *, now: float) -> bool:
-        """There is room for what it leaves, and an engine to which all are alike has nothing else to do."""
-        replica = pause.replica
-        if self._placement.spare(replica) < pause.tokens:
+        if state is None or not state.is_up or state.is_draining or self._is_anybody_waiting():
             return False
-        if self._to_engines.displaces(replica):
-            return True
-        arrivals = self._arrivals.get(replica)
-        return has_slack(
-            prefill_s=pause.prefill_s,
-            in_flight=self._turns_at(replica) + self.at(replica),
-            next_s=arrivals.next_s(now=now) if arrivals is not None else math.inf,
-        )
-
-    def _turns_at(self, replica: ReplicaId) -> int:
-        state = self._fleet.get(replica)
-        return state.running + state.elsewhere if state is not None else 0
+        prefills = self.at(replica)
+        in_flight = state.running + state.elsewhere + prefills
+        displaces = self._to_engines.displaces(replica)
+        return prefills < self.config.most and has_slack(in_flight=in_flight, displaces=displaces)
 
     def _pays(self, pause: Pause) -> bool:
-        return pays(
+        state = self._fleet.get(pause.replica)
+        return state is not None and pays(
             self.config,
-            prefill_s=pause.prefill_s,
+            prefill_s=self._forecasts.turn_s(pause.replica, pause.tokens, 0, 1),
             pause_s=pause.gap_s,
             probability=pause.probability,
-            running=self._turns_at(pause.replica),
+            running=state.running,
         )
 
     def _want(self, pause: Pause) -> None:
@@ -276,7 +229,7 @@ class PrefillsAhead:
         )
 
     def _make_way(self, replica: ReplicaId) -> None:
-        """A turn goes there, and the engine would let it wait."""
+        """A turn goes there, and the engine would let it share with them."""
         for ahead in self._under_way.values():
             if ahead.pause.replica == replica and not ahead.is_off:
                 self._stop(ahead)
@@ -285,11 +238,10 @@ class PrefillsAhead:
 
     # --- turns -------------------------------------------------------------------------------------
 
-    def sent(self, live: LiveRequest, replica: ReplicaId, *, now: float) -> None:
+    def sent(self, live: LiveRequest, replica: ReplicaId) -> None:
         """A turn is sent there: no prefill of its conversation is awaited, nor one that would hold it up."""
         if live.session is not None:
             self._goes_on(live)
-        self._arrivals.setdefault(replica, _Arrivals()).came(now=now)
         if not self._to_engines.displaces(replica):
             self._make_way(replica)
 
@@ -334,10 +286,6 @@ class PrefillsAhead:
         if pause.ahead is not None:
             self._stop(pause.ahead)
             self._tell(pause.ahead, Outcome.CANCELLED, 0, now=now)
-
-    def replica_left(self, replica: ReplicaId) -> None:
-        """It is no member any more, and nothing runs there."""
-        self._arrivals.pop(replica, None)
 
     # --- prefills ----------------------------------------------------------------------------------
 

@@ -86,7 +86,6 @@ class Replicas:
         for replica in self._fleet.forgotten:
             self._stream.replica_changed(replica, "left", "is no member any more", now=now)
             self._gate.placement.replica_left(replica)
-            self._gate.ahead.replica_left(replica)
             self._forecasts.replica_left(replica)
             self._predictor.replica_left(replica)
         self._fleet.forgotten.clear()

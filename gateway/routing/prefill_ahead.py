@@ -65,13 +65,13 @@ def pays(
     return gained_s > lost_s
 
 
-def has_slack(*, prefill_s: float, in_flight: int, next_s: float) -> bool:
-    """Whether a prefill holds up nobody on an engine to which all requests are alike. `in_flight`: turns and
-    prefills there; `next_s`: until a turn comes, as expected.
+def has_slack(*, in_flight: int, displaces: bool) -> bool:
+    """Whether a prefill holds up nobody where it would run. `in_flight`: turns and prefills there;
+    `displaces`: its engine runs whatever somebody waits for before what nobody waits for.
 
-    Those that decode share each step with it, and a step under way cannot be stopped: it ends with the
-    slowest of what is in it."""
-    return not in_flight and prefill_s <= next_s
+    Where all requests are alike, those that decode share each step with it, and a step under way is not
+    stopped: it ends with the slowest of what is in it."""
+    return displaces or not in_flight
 
 
 class Outcome(Enum):

@@ -200,18 +200,6 @@ def test_an_engine_that_follows_hints_computes_it_beside_others():
     assert [prefill.turn for prefill in fleet.prefills] == ["s-1"]
 
 
-@pytest.mark.parametrize(("apart_s", "is_sent"), [(0.01, False), (60.0, True)])
-def test_on_a_stock_engine_it_is_not_begun_where_a_turn_is_expected_before_its_end(apart_s, is_sent):
-    fleet = Fleet().asks("s")
-    for number in range(64):
-        _ = fleet >> arrived(f"other-{number}", explicit=stated(f"other-{number}"))
-        fleet.take()
-        _ = fleet >> started(f"other-{number}") >> finished(f"other-{number}")
-        fleet.now += apart_s
-    _ = fleet >> finished("s-1", "call-s", usage=USAGE)
-    assert bool(fleet.prefills) == is_sent
-
-
 def test_what_gave_way_and_was_done_all_the_same_counts():
     fleet = Fleet().asks("s").calls("s").sends("other-1", "other", 44).computed()
     assert len(fleet.prefills) == 1

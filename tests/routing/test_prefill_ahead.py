@@ -1,7 +1,5 @@
 """Prefill ahead: what pays, and what became of it."""
 
-import math
-
 import pytest
 
 from gateway.domain.request import Usage
@@ -28,11 +26,10 @@ def test_what_pays(prefill_s, pause_s, probability, running, does):
 
 
 @pytest.mark.parametrize(
-    ("prefill_s", "in_flight", "next_s", "does"),
-    [(0.5, 0, 2.0, True), (0.5, 1, 2.0, False), (0.5, 0, 0.4, False), (0.5, 0, math.inf, True)],
+    ("in_flight", "displaces", "does"), [(0, False, True), (1, False, False), (1, True, True)]
 )
-def test_where_a_prefill_holds_up_nobody(prefill_s, in_flight, next_s, does):
-    assert has_slack(prefill_s=prefill_s, in_flight=in_flight, next_s=next_s) == does
+def test_where_a_prefill_holds_up_nobody(in_flight, displaces, does):
+    assert has_slack(in_flight=in_flight, displaces=displaces) == does
 
 
 def usage(prompt: int, cached: int | None) -> Usage:
