@@ -209,7 +209,6 @@ async def test_no_more_turns_of_a_connection_wait_at_once_than_may_run(start, co
     await eventually(lambda: len(bench.brain.waiting_room) == 16)
     await asyncio.sleep(0.05)
     assert len(bench.brain.waiting_room) == 16
-    assert bench.gateway.listener.budget.used > 16 * 100, "what waits in its stream counts"
     may_end.set()
     await first.turn()
     for _ in range(40):
@@ -221,6 +220,22 @@ async def test_no_more_turns_of_a_connection_wait_at_once_than_may_run(start, co
     await eventually(lambda: not bench.gateway.listener.budget.used)
 
 
+async def test_turns_that_run_and_turns_that_wait_are_no_more_together(start, connect: Connect):
+    bench = await start(backend=Speaker, admission={"max_running_per_replica": 16})
+    backend = speaker_of(bench)
+    backend.turn = hangs
+    first, second = await connect(bench), await connect(bench)
+    await first.socket.send_json(create())
+    await eventually(lambda: len(backend.asked) == 1)
+    for at in range(18):
+        await second.socket.send_json(create(f"turn {at}", stream_id=f"s{at}"))
+    await eventually(lambda: len(backend.asked) == 16 and len(bench.brain.waiting_room) == 1)
+    await asyncio.sleep(0.05)
+    assert len(bench.brain.live) == 17, "15 that run and one that waits, beside the other connection's"
+    for client in (first, second):
+        await client.socket.close()
+
+
 async def test_who_leaves_takes_all_that_wait_with_it(start, connect: Connect):
     bench = await start(backend=Speaker, admission={"max_running_per_replica": 1})
     backend = speaker_of(bench)
@@ -229,8 +244,9 @@ async def test_who_leaves_takes_all_that_wait_with_it(start, connect: Connect):
     await first.socket.send_json(create())
     await eventually(lambda: len(backend.asked) == 1)
     for at in range(3):
-        await second.socket.send_json(create(f"turn {at}", stream_id=f"s{at}"))
+        await second.socket.send_json(create(f"turn {at}" * 20_000, stream_id=f"s{at}"))
     await eventually(lambda: len(bench.brain.waiting_room) == 3)
+    assert bench.gateway.listener.budget.used > 3 * 100_000, "what waits counts"
     await second.socket.close()
     await eventually(lambda: not len(bench.brain.waiting_room) and len(bench.brain.live) == 1)
     await first.socket.close()
