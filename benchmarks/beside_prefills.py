@@ -29,6 +29,8 @@ from turnpike_vllm.hints import Hint, ServiceClass
 from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions, StepTime
 
 _PAUSES: Final = 0.25
+_SAID: Final = 40
+"""By a turn under another system prompt."""
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,12 +141,13 @@ class Play:
                 self._begin()
             engine.now = max(engine.now, due_s)
             if what == "other":
-                others.append(self._turn(count + number, prompt(number, rng.choice(kind.prompts)), rng))
+                tokens = prompt(number, rng.choice(kind.prompts))
+                others.append(self._turn(count + number, tokens, rng.choice(kind.answers)))
             elif what == "turn":
                 self._wanted.pop(number, None)
                 self._stop(number)
                 tokens = [*self._known(number), *prompt(20_000 + number, kind.new_tokens)]
-                switched.append(self._turn(number, tokens, rng, begins=2))
+                switched.append(self._turn(number, tokens, _SAID, begins=2))
             elif self._with_ahead:
                 self._wanted[number] = None
                 self._begin()
@@ -156,12 +159,12 @@ class Play:
             [engine.done[name].ttft_s for name in switched],
         )
 
-    def _turn(self, who: int, tokens: list[int], rng: random.Random, begins: int = 1) -> str:
+    def _turn(self, who: int, tokens: list[int], said: int, begins: int = 1) -> str:
         if not self._is_biased:
             for number in tuple(self._under_way):
                 if self._stop(number):
                     self._wanted[number] = None
-        name = submit(self._engine, who, tokens, rng.choice(self._kind.answers), begins=begins)
+        name = submit(self._engine, who, tokens, said, begins=begins)
         self._turns.append(name)
         return name
 
