@@ -96,6 +96,7 @@ class SessionBook:
                 parent=ref.parent,
                 claims=facts.claims,
                 guess=ref.guess,
+                agent=f"{facts.transcript.agent_type:016x}" if facts.transcript.agent_type else "",
             )
         )
         if facts.tool_times:

@@ -63,6 +63,8 @@ class TurnArrived(_Record, frozen=True, kw_only=True, tag="turn_arrive"):
     """What its client says of how urgent it is, trusted or not."""
     guess: Guess | None = None
     """Where else it may belong."""
+    agent: str = ""
+    """Its agent type, as settings name it; empty if unknown."""
 
 
 class TurnWaited(_Record, frozen=True, kw_only=True, tag="turn_wait"):
@@ -199,6 +201,9 @@ class GpuSubmit(_Record, frozen=True, kw_only=True, tag="gpu_submit"):
     """None for work that is no turn."""
     engine_class: str | None = None
     """What an engine that follows hints was told that it is: `reactive` or `proactive`."""
+    pool: PoolId | None = None
+    service_class: str | None = None
+    """What admission takes its session for: `reactive` or `proactive`; None if it knows none."""
 
 
 class GpuFirstToken(_Record, frozen=True, kw_only=True, tag="gpu_1st_token"):
@@ -219,6 +224,9 @@ class GpuEnd(_Record, frozen=True, kw_only=True, tag="gpu_end"):
     usage: Usage
     finish_reason: str | None
     duration_ms: float
+    alone_ms: float | None = None
+    """What it would have taken there with the replica to itself, as learned; None if too little is known of
+    the replica, or the backend did not count."""
 
 
 class ToolNum(_Record, frozen=True, kw_only=True, tag="tool_num"):
