@@ -3,21 +3,22 @@
     python -m benchmarks.savings [--workload FILE] [--replicas 4] [--seeds 1,2,3,4,5] [--loads 0.5,1]
         [--quick] [--json]
 
-A: this gateway's brain, whose estimate (`gateway/telemetry/savings.py`) is read at the end. B: stock vLLM behind
-round robin. Both serve the same sessions, which arrive at the same times, on simulated replicas. The truth is
-what B's engines were busy for longer than A's: the replica-seconds that were saved.
+A: this gateway's brain, whose estimate (`gateway/telemetry/savings.py`) is read at the end. B: stock vLLM
+behind round robin. Both serve the same sessions, which arrive at the same times, on simulated replicas. The
+truth is what B's engines were busy for longer than A's: the replica-seconds that were saved.
 
-The estimate is to be within 15 % of that, as the mean over the seeds, at every load; loads are sessions an hour
-for each replica. Told besides: the error bar that the gateway gives, what the prompts alone make of the
+The estimate is to be within 15 % of that, as the mean over the seeds, at every load; loads are sessions an
+hour for each replica. Told besides: the error bar that the gateway gives, what the prompts alone make of the
 difference, and by how much a balancer that knows no sessions was taken to find too much or too little.
 
-A run of 100 sessions takes 20 to 60 s; `--quick` plays five seeds at one load, with 10 sessions for each replica.
+A run of 100 sessions takes 20 to 60 s; `--quick` plays five seeds at one load, with 10 sessions for each
+replica.
 """
 
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,11 +29,13 @@ from benchmarks.verdict import Interval, Verdict
 from gateway.core.coordinator import Coordinator
 from gateway.domain.ids import PoolId
 from gateway.domain.records import Record
+from gateway.simulator.baselines.plan import Plan
 from gateway.simulator.baselines.spec import parse_policies
+from gateway.simulator.brain import Brain
 from gateway.simulator.driver import ClientConfig
 from gateway.simulator.experiment.draw import Arrivals, draw
 from gateway.simulator.fleet import FleetSpec, decode_fleet
-from gateway.simulator.results import Ignore, Totals
+from gateway.simulator.results import Ignore, Sink, Totals
 from gateway.simulator.run import POOL, simulate
 from gateway.telemetry.savings import Saved, Savings
 from gateway.workload.trace.format import Session
@@ -61,29 +64,36 @@ class _Records(Ignore):
 
 def play(fleet: FleetSpec, sessions: Sequence[Session], seed: int) -> Outcome:
     """A and B."""
-    found: list[Totals] = []
     sink = _Records()
-    for policy in ("turnpike", "stock"):
-        plan = parse_policies(policy)[0].variants[0].plan(fleet)
-        made = plan.make_brain(plan.fleet)
-        if isinstance(made, Coordinator):
-            brain, fits = made, plan.kv_tokens(plan.fleet)
-            sink.savings = Savings(
-                brain.forecasts, kv_tokens=lambda name: fits[str(name)], replicas=brain.fleet.up
-            )
-        totals = simulate(
-            sessions,
-            plan.fleet,
-            lambda _: made,
-            options=plan.options,
-            client=ClientConfig(max_retries=_RETRIES),
-            seed=seed,
-            sink=sink if isinstance(made, Coordinator) else Ignore(),
-        )
-        found.append(totals)
+    ours = parse_policies("turnpike")[0].variants[0].plan(fleet)
+    fits = ours.kv_tokens(ours.fleet)
+
+    def brain(spec: FleetSpec) -> Brain:
+        made = ours.make_brain(spec)
+        assert isinstance(made, Coordinator)
+        sink.savings = Savings(made.forecasts, kv_tokens=lambda name: fits[str(name)], replicas=made.fleet.up)
+        return made
+
+    a = _totals(sessions, ours, brain, seed, sink)
+    theirs = parse_policies("stock")[0].variants[0].plan(fleet)
+    b = _totals(sessions, theirs, theirs.make_brain, seed, Ignore())
     assert sink.savings is not None
     sink.savings.settle()
-    return Outcome(sink.savings.saved()[PoolId(POOL)], *found)
+    return Outcome(sink.savings.saved()[PoolId(POOL)], a, b)
+
+
+def _totals(
+    sessions: Sequence[Session], plan: Plan, brain: Callable[[FleetSpec], Brain], seed: int, sink: Sink
+) -> Totals:
+    return simulate(
+        sessions,
+        plan.fleet,
+        brain,
+        options=plan.options,
+        client=ClientConfig(max_retries=_RETRIES),
+        seed=seed,
+        sink=sink,
+    )
 
 
 def judge(at: str, runs: Sequence[Outcome], verdict: Verdict) -> None:
@@ -101,14 +111,16 @@ def judge(at: str, runs: Sequence[Outcome], verdict: Verdict) -> None:
     covered = [abs(s - t) <= b for s, t, b in zip(said_s, true_s, bars, strict=True)]
     verdict.tell(f"{at}_bar_covers", _mean([float(each) for each in covered]))
     tokens = [
-        (run.theirs.prompt_tokens - run.theirs.cached_tokens) - (run.ours.prompt_tokens - run.ours.cached_tokens)
+        (run.theirs.prompt_tokens - run.theirs.cached_tokens)
+        - (run.ours.prompt_tokens - run.ours.cached_tokens)
         for run in runs
     ]
     told = [run.told.tokens for run in runs]
     verdict.tell(f"{at}_tokens_off", _mean([t / m - 1 for t, m in zip(told, tokens, strict=True)]))
-    verdict.tell(f"{at}_s_per_token_off", _mean([
-        (s / t) / (ts / tt) - 1 for s, t, ts, tt in zip(said_s, told, true_s, tokens, strict=True)
-    ]))
+    verdict.tell(
+        f"{at}_s_per_token_off",
+        _mean([(s / t) / (ts / tt) - 1 for s, t, ts, tt in zip(said_s, told, true_s, tokens, strict=True)]),
+    )
     for name in ("ours", "theirs"):
         totals: list[Totals] = [getattr(run, name) for run in runs]
         verdict.tell(f"{at}_{name}_hits", _mean([each.cached_tokens / each.prompt_tokens for each in totals]))
@@ -123,8 +135,12 @@ def main() -> int:
     parser.add_argument("--workload", default="saga-tenants", help=f"a file, or one of {', '.join(MIXES)}")
     parser.add_argument("--replicas", type=int, default=4)
     parser.add_argument("--sessions", type=int, default=25, help="of each run, for each replica (default 25)")
-    parser.add_argument("--seeds", type=lambda text: [int(each) for each in text.split(",")], default=[1, 2, 3, 4, 5])
-    parser.add_argument("--loads", type=lambda text: [float(each) for each in text.split(",")], default=[30.0, 60.0])
+    parser.add_argument(
+        "--seeds", type=lambda text: [int(each) for each in text.split(",")], default=[1, 2, 3, 4, 5]
+    )
+    parser.add_argument(
+        "--loads", type=lambda text: [float(each) for each in text.split(",")], default=[30.0, 60.0]
+    )
     parser.add_argument("--quick", action="store_true", help="one load, and fewer sessions")
     parser.add_argument("--json", action="store_true", help="print the last line alone")
     options = parser.parse_args()
@@ -147,7 +163,11 @@ def main() -> int:
             run = play(fleet, sessions, seed)
             runs.append(run)
             true_s, said_s = run.theirs.busy_s - run.ours.busy_s, run.told.seconds
-            print(f"{per_h:g}/h seed {seed}: {true_s:.0f} s saved, {said_s:.0f} s told", file=sys.stderr, flush=True)
+            print(
+                f"{per_h:g}/h seed {seed}: {true_s:.0f} s saved, {said_s:.0f} s told",
+                file=sys.stderr,
+                flush=True,
+            )
         judge(f"{per_h:g}_per_h", runs, verdict)
     return verdict.report(is_json_alone=options.json)
 

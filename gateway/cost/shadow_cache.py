@@ -1,11 +1,11 @@
 """What would a fleet's KV caches have held, had turns run elsewhere? A cache that is kept in numbers only.
 
-Source: ghost lists (Megiddo and Modha, *ARC*, FAST 2003): entries without contents, by which a cache tells what
-another policy would have found.
+Source: ghost lists (Megiddo and Modha, *ARC*, FAST 2003): entries without contents, by which a cache tells
+what another policy would have found.
 
-Each replica keeps, of each conversation, how many tokens it holds beyond what the conversation shares with the
-one that it began with; those least recently used go first, and of a conversation its end, as vLLM's prefix cache
-frees blocks.
+Each replica keeps, of each conversation, how many tokens it holds beyond what the conversation shares with
+the one that it began with; those least recently used go first, and of a conversation its end, as vLLM's
+prefix cache frees blocks.
 
 Deviations: tokens, not blocks. What a turn computes is held from when it is sent; nothing is held on purpose.
 

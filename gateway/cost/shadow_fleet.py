@@ -1,12 +1,13 @@
-"""What would a fleet have done with the same turns, had somebody else placed them? Played along, in numbers only.
+"""What would a fleet have done with the same turns, had somebody else placed them? Played along, in numbers
+only.
 
-Source: a replica is what `roofline.py` takes it for: prompts are computed one after another, and rows that decode
-go on beside them, a token a step. How long both take is asked of whoever has watched the real ones
+Source: a replica is what `roofline.py` takes it for: prompts are computed one after another, and rows that
+decode go on beside them, a token a step. How long both take is asked of whoever has watched the real ones
 (`estimator.py`). What is cached there is `shadow_cache.py`.
 
 Deviations: a fluid: between two events of a replica all its rows advance alike. A prompt begins when what it
-needs fits beside what runs, as vLLM's `--scheduler-reserve-full-isl` has it; nothing is preempted, and no step has
-noise.
+needs fits beside what runs, as vLLM's `--scheduler-reserve-full-isl` has it; nothing is preempted, and no
+step has noise.
 
 Invariants: events happen in the order of their times; the turns of a conversation run one after another; a
 replica is never ahead of `until_s`; at most `MAX_BEHIND` turns are not over, further ones are left out.

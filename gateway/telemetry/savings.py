@@ -1,22 +1,22 @@
 """What was not computed again, and what a balancer that knows no sessions would have taken (pure).
 
-Two answers. What engines found cached needed no computing: so many tokens, times what a token of a prompt takes at
-that context. And what would have been without: the same turns are played (`gateway/cost/shadow_fleet.py`), once
-where and when they ran, with what their engines found; and once as a balancer would have them that sends turns
-round robin to the same replicas, with the same memory. The difference of the time that the engines were busy is
-what was saved. There a turn is sent as long after the one before it as its agent took, so an agent that waits for
-longer sends later; nobody is held back.
+Two answers. What engines found cached needed no computing: so many tokens, times what a token of a prompt
+takes at that context. And what would have been without: the same turns are played
+(`gateway/cost/shadow_fleet.py`), once where and when they ran, with what their engines found; and once as a
+balancer would have them that sends turns round robin to the same replicas, with the same memory. The
+difference of the time that the engines were busy is what was saved. There a turn is sent as long after the
+one before it as its agent took, so an agent that waits for longer sends later; nobody is held back.
 
-The error bar is measured, too: what the caches of the first play are off by, against what engines report, as a
-share, of what the second one found; and what the turns of the first one took, against what they really took, as a
-share of what was saved.
+The error bar is measured, too: what the caches of the first play are off by, against what engines report, as
+a share, of what the second one found; and what the turns of the first one took, against what they really
+took, as a share of what was saved.
 
-Deviations: the agents ask for the same; an agent that forks does not wait for longer where its forks do. What the
-first turns of conversations share is what engines found of them.
+Deviations: the agents ask for the same; an agent that forks does not wait for longer where its forks do. What
+the first turns of conversations share is what engines found of them.
 
-Invariants: memory is bounded (`MAX_OPEN`, `MAX_LEFT`, `MAX_TYPES`, `MAX_BEHIND` of the plays); what was computed
-ahead, or on another replica for the one that decoded, is not saved; turns whose backend does not say what it
-found cached are counted, and nothing else is done with them.
+Invariants: memory is bounded (`MAX_OPEN`, `MAX_LEFT`, `MAX_TYPES`, `MAX_BEHIND` of the plays); what was
+computed ahead, or on another replica for the one that decoded, is not saved; turns whose backend does not say
+what it found cached are counted, and nothing else is done with them.
 """
 
 from collections import OrderedDict
@@ -27,6 +27,7 @@ import msgspec
 
 from gateway.cost.shadow_fleet import ShadowFleet, ShadowTurn
 from gateway.domain import records as rec
+from gateway.domain.allowance import Allowance
 from gateway.domain.decision import Edge
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Usage
@@ -38,6 +39,8 @@ _HELD_UP: Final = 2_000
 """Turns that may wait to be played until the replicas are known well enough."""
 _LONG_S: Final = 600.0
 """A turn that runs for longer holds up nobody's play."""
+_BURST_S: Final = 10.0
+"""Of turns that may come at once, as many as are played in that time."""
 _GOES_ON: Final = frozenset((Edge.CONTINUES, Edge.FORKS, Edge.REWINDS, Edge.RETRIES))
 _BEGINS_LIKE: Final = frozenset((Edge.RETRIES, Edge.REWINDS))
 """With the prompt of the turn before, and not with its answer."""
@@ -64,18 +67,32 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     behind: int
     """Turns that a balancer without sessions would not have served yet."""
     left_out: int
-    """Turns that were not played, because too many were behind."""
+    """Turns that were not played, because there were too many."""
+    prompt_tokens: float
     cached_tokens: float
     """Of prompts, that were not computed again."""
     cached_s: float
     """Of a replica's time, that computing those would have taken."""
-    tokens: float
-    """Of prompts, that a balancer without sessions would have computed besides; less than nothing where it
-    would have found more."""
-    seconds: float
-    """Of a replica's time, that it would have been busy besides."""
+    computed_tokens: float
+    """Of prompts."""
+    blind_tokens: float
+    """That a balancer without sessions would have computed."""
+    busy_s: float
+    """Of replicas, as the turns are played."""
+    blind_s: float
+    """And with a balancer without sessions."""
     error_s: float
-    """By how much that may be wrong."""
+    """By how much `seconds` may be wrong."""
+
+    @property
+    def tokens(self) -> float:
+        """Saved against a balancer without sessions; less than nothing where it would have found more."""
+        return self.blind_tokens - self.computed_tokens
+
+    @property
+    def seconds(self) -> float:
+        """Of a replica's time, the same."""
+        return self.blind_s - self.busy_s
 
 
 class _Left(NamedTuple):
@@ -120,7 +137,7 @@ class _Pool:
     def __init__(self, costs: _Costs, replicas: Callable[[], Sequence[ReplicaId]]) -> None:
         self.ours = ShadowFleet(costs)
         self.blind = ShadowFleet(costs)
-        self.turns = self.uncounted = self.next = 0
+        self.turns = self.uncounted = self.left_out = self.next = 0
         self.prompt = self.cached = self.cached_s = 0.0
         self.beside = self.beside_s = 0.0
         """Computed ahead, or for another replica."""
@@ -135,8 +152,7 @@ class _Pool:
             self.blind.send(turn, up[self.next % len(up)], at_s=at_s)
 
     def saved(self) -> Saved:
-        tokens = self.blind.computed_tokens - self.ours.computed_tokens - self.beside
-        seconds = self.blind.busy_s - self.ours.busy_s - self.beside_s
+        busy_s, blind_s = self.ours.busy_s + self.beside_s, self.blind.busy_s
         found, modelled = self.ours.given_tokens, self.ours.found_tokens
         off = abs(modelled - found) / found if found else 1.0
         per_token_s = self.cached_s / self.cached if self.cached else 0.0
@@ -145,12 +161,15 @@ class _Pool:
             turns=self.turns,
             uncounted=self.uncounted,
             behind=self.blind.behind,
-            left_out=self.blind.left_out,
+            left_out=self.left_out + self.blind.left_out,
+            prompt_tokens=self.prompt,
             cached_tokens=self.cached - self.beside,
             cached_s=self.cached_s - self.beside_s,
-            tokens=tokens,
-            seconds=seconds,
-            error_s=off * self.blind.found_tokens * per_token_s + late * abs(seconds),
+            computed_tokens=self.ours.computed_tokens + self.beside,
+            blind_tokens=self.blind.computed_tokens,
+            busy_s=busy_s,
+            blind_s=blind_s,
+            error_s=off * self.blind.found_tokens * per_token_s + late * abs(blind_s - busy_s),
         )
 
 
@@ -161,12 +180,14 @@ class Savings:
         *,
         kv_tokens: Callable[[ReplicaId], int | None],
         replicas: Callable[[PoolId], Sequence[ReplicaId]],
+        turns_per_s: float = float("inf"),
     ) -> None:
-        """`kv_tokens`: as many fit on a replica, None if its engine does not say; `replicas`: those of a pool
-        that may be given turns."""
+        """`turns_per_s`: so many are played, on average; `kv_tokens`: as many fit on a replica, None if its
+        engine does not say; `replicas`: those of a pool that may be given turns."""
         self._watched = watched
         self._costs = _Costs(watched, kv_tokens)
         self._replicas = replicas
+        self._allowance = Allowance(per_s=turns_per_s, burst=_BURST_S * turns_per_s)
         self._pools: dict[PoolId, _Pool] = {}
         self._open: OrderedDict[RequestId, _Open] = OrderedDict()
         self._left: OrderedDict[RequestId, _Left] = OrderedDict()
@@ -243,6 +264,9 @@ class Savings:
         left = self._left.get(arrived.parent) if arrived.parent is not None else None
         if cached is None or (left is None and arrived.edge in _GOES_ON):
             pool.uncounted += 1
+            return
+        if not self._allowance.take(now=record.at_s):
+            pool.left_out += 1
             return
         conversation, known = self._begins(pool, arrived, left, prompt, cached)
         output = max(1.0, float(record.usage.output_tokens or 0))
