@@ -7,9 +7,11 @@ A: this gateway's brain, whose estimate (`gateway/telemetry/savings.py`) is read
 behind round robin. Both serve the same sessions, which arrive at the same times, on simulated replicas. The
 truth is what B's engines were busy for longer than A's: the replica-seconds that were saved.
 
-The estimate is to be within 15 % of that, as the mean over the seeds, at every load; loads are sessions an
-hour for each replica. Told besides: the error bar that the gateway gives, what the prompts alone make of the
-difference, and by how much a balancer that knows no sessions was taken to find too much or too little.
+Played twice: the gateway was told nothing of its replicas, and it was told their profile (`pools.profile`),
+which says what a long prompt costs before one was seen. The estimate is to be within 15 % of that, as the
+mean over the seeds, at every load; loads are sessions an hour for each replica. Told besides: the error bar
+that the gateway gives, what the prompts alone make of the difference, and by how much a balancer that knows
+no sessions was taken to find too much or too little.
 
 A run of 100 sessions takes 20 to 60 s; `--quick` plays five seeds at one load, with 10 sessions for each
 replica.
@@ -26,6 +28,7 @@ import msgspec
 
 from benchmarks.simulations.workloads import MIXES, composed, load
 from benchmarks.verdict import Interval, Verdict
+from gateway.config.profiles import load_profile
 from gateway.core.coordinator import Coordinator
 from gateway.domain.ids import PoolId
 from gateway.domain.records import Record
@@ -52,6 +55,11 @@ class Outcome(msgspec.Struct, frozen=True):
     ours: Totals
     theirs: Totals
 
+    @property
+    def saved_s(self) -> float:
+        """The truth: so much longer B's engines were busy."""
+        return self.theirs.busy_s - self.ours.busy_s
+
 
 class _Records(Ignore):
     def __init__(self) -> None:
@@ -62,8 +70,10 @@ class _Records(Ignore):
         self.savings.take([record])
 
 
-def play(fleet: FleetSpec, sessions: Sequence[Session], seed: int) -> Outcome:
-    """A and B."""
+def play_ours(
+    fleet: FleetSpec, sessions: Sequence[Session], seed: int, *, knows: bool
+) -> tuple[Saved, Totals]:
+    """A. `knows`: the gateway is told its replicas' profile."""
     sink = _Records()
     ours = parse_policies("turnpike")[0].variants[0].plan(fleet)
     fits = ours.kv_tokens(ours.fleet)
@@ -71,15 +81,21 @@ def play(fleet: FleetSpec, sessions: Sequence[Session], seed: int) -> Outcome:
     def brain(spec: FleetSpec) -> Brain:
         made = ours.make_brain(spec)
         assert isinstance(made, Coordinator)
+        if knows:
+            made.forecasts.believe({name: load_profile(group.profile) for name, group in spec.each()})
         sink.savings = Savings(made.forecasts, kv_tokens=lambda name: fits[str(name)], replicas=made.fleet.up)
         return made
 
-    a = _totals(sessions, ours, brain, seed, sink)
-    theirs = parse_policies("stock")[0].variants[0].plan(fleet)
-    b = _totals(sessions, theirs, theirs.make_brain, seed, Ignore())
+    totals = _totals(sessions, ours, brain, seed, sink)
     assert sink.savings is not None
     sink.savings.settle()
-    return Outcome(sink.savings.saved()[PoolId(POOL)], a, b)
+    return sink.savings.saved()[PoolId(POOL)], totals
+
+
+def play_theirs(fleet: FleetSpec, sessions: Sequence[Session], seed: int) -> Totals:
+    """B."""
+    theirs = parse_policies("stock")[0].variants[0].plan(fleet)
+    return _totals(sessions, theirs, theirs.make_brain, seed, Ignore())
 
 
 def _totals(
@@ -97,7 +113,7 @@ def _totals(
 
 
 def judge(at: str, runs: Sequence[Outcome], verdict: Verdict) -> None:
-    true_s = [run.theirs.busy_s - run.ours.busy_s for run in runs]
+    true_s = [run.saved_s for run in runs]
     said_s = [run.told.seconds for run in runs]
     off = Interval.of([said / true - 1 for said, true in zip(said_s, true_s, strict=True)])
     verdict.at_most(f"{at}_off", abs(off.mean), OFF)
@@ -154,21 +170,20 @@ def main() -> int:
             path = composed(options.workload, Path(folder), count=400)
         pool = load(path, fleet).sessions
     for per_h in options.loads:
-        runs = []
+        runs: dict[str, list[Outcome]] = {"untold": [], "told": []}
         for seed in options.seeds:
             count = options.sessions * options.replicas
             sessions = draw(
                 pool, arrivals=Arrivals.POISSON, per_h=per_h * options.replicas, count=count, seed=seed
             )
-            run = play(fleet, sessions, seed)
-            runs.append(run)
-            true_s, said_s = run.theirs.busy_s - run.ours.busy_s, run.told.seconds
-            print(
-                f"{per_h:g}/h seed {seed}: {true_s:.0f} s saved, {said_s:.0f} s told",
-                file=sys.stderr,
-                flush=True,
-            )
-        judge(f"{per_h:g}_per_h", runs, verdict)
+            theirs = play_theirs(fleet, sessions, seed)
+            for name, found in runs.items():
+                run = Outcome(*play_ours(fleet, sessions, seed, knows=name == "told"), theirs)
+                found.append(run)
+                line = f"{per_h:g}/h seed {seed}, {name} of profiles: {run.saved_s:.0f} s saved, "
+                print(f"{line}{run.told.seconds:.0f} s said", file=sys.stderr, flush=True)
+        for name, found in runs.items():
+            judge(f"{per_h:g}_per_h_{name}", found, verdict)
     return verdict.report(is_json_alone=options.json)
 
 

@@ -99,8 +99,14 @@ class _Replica:
                 self._cache.computed(self.name, self.prompt.conversation, self.prompt.tokens, capacity=fits)
                 new = max(1.0, self.prompt.prompt - found)
                 self.computed += new
-                self.left_s = self._costs.prompt_s(self.name, new, found)
-                self.steps_per_s = (1 + new // _CHUNK) / self.left_s
+                steps, name = 1 + new // _CHUNK, self.name
+                self.left_s = self._costs.prompt_s(name, new, found)
+                if self.rows:  # what they read, in each of its steps
+                    alone_s = self._costs.step_s(name, 1, 1.0)
+                    self.left_s += steps * max(
+                        0.0, self._costs.step_s(name, len(self.rows), self.context) - alone_s
+                    )
+                self.steps_per_s = steps / self.left_s
         if self.prompt is None and self.rows:
             self.steps_per_s = 1 / self._costs.step_s(self.name, len(self.rows), self.context)
 

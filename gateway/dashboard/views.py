@@ -44,7 +44,8 @@ class Views:
         history: History | None = None,
         outcome: Callable[[], tuple[Any, str | None]] = lambda: (None, None),
     ) -> None:
-        """`outcome`: what comes of it all, and the currency of its money. `signals`, `holdings`: what engines said last, kept up to date by whoever gives them."""
+        """`outcome`: what comes of it all, and the currency of its money. `signals`, `holdings`: what engines
+        said last, kept up to date by whoever gives them."""
         self._brain = brain
         self._ring = ring if ring is not None else _NO_RING
         self._signals = signals

@@ -8,8 +8,8 @@ difference of the time that the engines were busy is what was saved. There a tur
 one before it as its agent took, so an agent that waits for longer sends later; nobody is held back.
 
 The error bar is measured, too: what the caches of the first play are off by, against what engines report, as
-a share, of what the second one found; and what the turns of the first one took, against what they really
-took, as a share of what was saved.
+a share, of what the second one found; and by how much turns came off what was expected of them (the mean of
+those of the first play, and p10 and p90 of first tokens lately), as a share of what was saved.
 
 Deviations: the agents ask for the same; an agent that forks does not wait for longer where its forks do. What
 the first turns of conversations share is what engines found of them.
@@ -55,6 +55,10 @@ class Watched(Protocol):
 
     def step_s(self, replica: ReplicaId, rows: int, context_tokens: float) -> float | None:
         """A step of so many turns that decode, whose contexts are so long together."""
+        ...
+
+    def first_token_bars(self, replica: ReplicaId) -> tuple[float, float] | None:
+        """By what factors first tokens lately came sooner or later than was expected: p10 and p90."""
         ...
 
 
@@ -151,12 +155,13 @@ class _Pool:
             self.next += 1
             self.blind.send(turn, up[self.next % len(up)], at_s=at_s)
 
-    def saved(self) -> Saved:
+    def saved(self, bars: tuple[float, float]) -> Saved:
         busy_s, blind_s = self.ours.busy_s + self.beside_s, self.blind.busy_s
         found, modelled = self.ours.given_tokens, self.ours.found_tokens
         off = abs(modelled - found) / found if found else 1.0
         per_token_s = self.cached_s / self.cached if self.cached else 0.0
         late = abs(self.played_s / self.took_s - 1) if self.took_s else 1.0
+        late = max(late, 1 - bars[0], bars[1] - 1)
         return Saved(
             turns=self.turns,
             uncounted=self.uncounted,
@@ -207,7 +212,9 @@ class Savings:
         }
 
     def saved(self) -> dict[PoolId, Saved]:
-        return {name: pool.saved() for name, pool in self._pools.items()}
+        known = self._costs.known
+        bars = (self._watched.first_token_bars(known) if known is not None else None) or (0.0, 2.0)
+        return {name: pool.saved(bars) for name, pool in self._pools.items()}
 
     def take(self, records: Iterable[rec.Record]) -> None:
         takes = self._takes
