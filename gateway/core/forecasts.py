@@ -112,8 +112,8 @@ class Forecasts:
         return known.estimator.prefill_s(max(0, prompt - cached), cached)
 
     def first_token_bars(self, replica: ReplicaId) -> tuple[float, float] | None:
-        """By what factors first tokens there lately came sooner or later than was expected; None if too little
-        is known of the replica."""
+        """By what factors first tokens there lately came sooner or later than was expected; None if too
+        little is known of the replica."""
         known = self._known(replica)
         return known.estimator.first_token_bars() if known is not None else None
 

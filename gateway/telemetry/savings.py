@@ -20,7 +20,7 @@ what it found cached are counted, and nothing else is done with them.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -216,12 +216,13 @@ class Savings:
         bars = (self._watched.first_token_bars(known) if known is not None else None) or (0.0, 2.0)
         return {name: pool.saved(bars) for name, pool in self._pools.items()}
 
-    def take(self, records: Iterable[rec.Record]) -> None:
+    def take(self, records: Sequence[rec.Record]) -> None:
         takes = self._takes
         for record in records:
             if (take := takes.get(type(record))) is not None:
                 take(record)
-                self._now = record.at_s
+        if records:
+            self._now = records[-1].at_s
         self._play()
 
     def settle(self) -> None:
@@ -312,6 +313,10 @@ class Savings:
         else:
             of = (arrived.tenant, arrived.agent)
             known = float(cached) or min(self._shared.get(of, 0.0), prompt)
+            if not known:  # nobody knows yet how much of it others begin with, too
+                pool.ours.cache.begins_with(conversation, of, prompt)
+                pool.blind.cache.begins_with(conversation, of, prompt)
+                return conversation, 0.0
             self._shared[of] = known
             if len(self._shared) > MAX_TYPES:
                 self._shared.popitem(last=False)
