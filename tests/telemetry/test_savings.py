@@ -99,9 +99,13 @@ def test_its_memory_is_as_small_as_theirs():
     assert told(tight).blind_tokens > told(roomy).blind_tokens
 
 
-def test_an_agent_that_waits_for_longer_sends_later():
-    made = of()
-    made.take(talk("s", 2))
+@pytest.mark.parametrize("is_over", [False, True])
+def test_an_agent_that_waits_for_longer_sends_later(is_over):
+    made, records = of(), talk("s", 2)
+    made.take(records[:5])
+    if is_over:
+        made.settle()
+    made.take(records[5:])
     made.settle()
     blind = made._left[RequestId("s-1")].blind
     # Its first turn ends as it did; 5 s later its tool is done, as it was.
@@ -160,8 +164,8 @@ def test_what_was_computed_ahead_was_not_saved():
     made.take([
         rec.PrefilledAhead(
             at_s=50.0, session=SessionId("s"), thread=ThreadId("s.1"), turn=RequestId("s-2"),
-            replica=FLEET[0], outcome="used", usage=Usage(prompt_tokens=5000, cached_tokens=4000), used_tokens=900,
-            duration_ms=1.0,
+            replica=FLEET[0], outcome="used", usage=Usage(prompt_tokens=5000, cached_tokens=4000),
+            used_tokens=900, duration_ms=1.0,
         )
     ])  # fmt: skip
     after = told(made)
