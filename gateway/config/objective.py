@@ -19,6 +19,7 @@ class ObjectiveConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     gpu_hour_price: Annotated[float, Meta(gt=0)] | None = None
     """Of one GPU; what was saved is told in money then."""
     gpus_per_replica: Annotated[int, Meta(ge=1)] = 1
+    """That one replica runs on."""
     currency: Annotated[str, Meta(min_length=1, max_length=8), PRIVATE] = "USD"
     """What the price is in."""
 

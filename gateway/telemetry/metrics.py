@@ -69,7 +69,8 @@ class Metrics(Collector):
 
     def render(self) -> bytes:
         """The Prometheus text format."""
-        return generate_latest(self._registry)
+        text = generate_latest(self._registry)
+        return text + self._outcome.text().encode() if self._outcome is not None else text
 
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("turnpike_build", "The gateway", {"version": __version__})

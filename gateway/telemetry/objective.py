@@ -15,7 +15,7 @@ under `other`; a tenant or an agent type has a label from its `EARNED`th session
 once take no room; memory is bounded by `max_sessions` and `MAX_OPEN`.
 """
 
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -25,7 +25,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from gateway.config.objective import ObjectiveConfig
 from gateway.domain import records as rec
 from gateway.domain.ids import RequestId, SessionId
-from gateway.telemetry.spreads import Spread, growing, histogram
+from gateway.telemetry.spreads import Histogram, growing
 
 MAX_LABELS: Final = 24
 MAX_OPEN: Final = 20_000
@@ -107,12 +107,34 @@ class Objective:
         self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()
         self._tenants, self._agents = _Names(), _Names()
         self._labels: set[Labels] = set()
-        self._session_s: dict[_Of, Spread] = defaultdict(lambda: Spread(_SESSION_S))
-        self._part_s: dict[_Of, Spread] = defaultdict(lambda: Spread(_SESSION_S))
-        self._session_turns: dict[_Of, Spread] = defaultdict(lambda: Spread(_TURNS))
-        self._first_s: dict[_Of, Spread] = defaultdict(lambda: Spread(_FIRST_S))
-        self._token_s: dict[_Of, Spread] = defaultdict(lambda: Spread(_TOKEN_S))
-        self._slowdown: dict[_Of, Spread] = defaultdict(lambda: Spread(_SLOWDOWNS))
+        self._session_s = Histogram(
+            "session_seconds",
+            "Finished sessions, from the first turn to the last answer, without what nothing of them ran in",
+            LABELS,
+            _SESSION_S,
+        )
+        self._part_s = Histogram(
+            "session_part_seconds",
+            "What finished sessions spent in the gateway's queue, until first tokens, decoding, and in tools",
+            ["part", *LABELS],
+            _SESSION_S,
+        )
+        self._session_turns = Histogram("session_turns", "Turns of finished sessions", LABELS, _TURNS)
+        self._first_s = Histogram(
+            "ttft_seconds",
+            "From a turn's arrival to its first token, or to its answer if it is not streamed",
+            ["pool", "class"],
+            _FIRST_S,
+        )
+        self._token_s = Histogram(
+            "tpot_seconds", "Each token after the first, of streamed answers", ["pool", "class"], _TOKEN_S
+        )
+        self._slowdown = Histogram(
+            "slowdown",
+            "What finished sessions and turns took, over what they would have taken alone",
+            ["of", "pool", "class"],
+            _SLOWDOWNS,
+        )
         self.sessions: Counter[_Of] = Counter()
         """By labels and whether they were in time: `yes`, `no`, or `unknown`."""
         self.turns: Counter[_Of] = Counter()
@@ -134,38 +156,18 @@ class Objective:
             if (take := takes.get(type(record))) is not None:
                 take(record)
 
+    def text(self) -> str:
+        """The histograms, in Prometheus' format: they have too many lines for its client."""
+        return "".join(
+            each.text()
+            for each in (
+                *(self._session_s, self._part_s, self._session_turns),
+                *(self._first_s, self._token_s, self._slowdown),
+            )
+        )
+
     def families(self) -> Iterator[Metric]:
-        yield histogram(
-            "session_seconds",
-            "Finished sessions, from the first turn to the last answer, without what nothing of them ran in",
-            self._session_s,
-            LABELS,
-        )
-        yield histogram(
-            "session_part_seconds",
-            "What finished sessions spent in the gateway's queue, until first tokens, decoding, and in tools",
-            self._part_s,
-            ["part", *LABELS],
-        )
-        yield histogram("session_turns", "Turns of finished sessions", self._session_turns, LABELS)
-        yield histogram(
-            "ttft_seconds",
-            "From a turn's arrival to its first token, or to its answer if it is not streamed",
-            self._first_s,
-            ["pool", "class"],
-        )
-        yield histogram(
-            "tpot_seconds",
-            "Each token after the first, of streamed answers",
-            self._token_s,
-            ["pool", "class"],
-        )
-        yield histogram(
-            "slowdown",
-            "What finished sessions and turns took, over what they would have taken alone",
-            self._slowdown,
-            ["of", "pool", "class"],
-        )
+        """The rest."""
         sessions = CounterMetricFamily(
             "turnpike_slo_sessions", "Sessions that ended, by whether in time", labels=[*LABELS, "met"]
         )
@@ -227,10 +229,10 @@ class Objective:
         key = (turn.pool, turn.service_class)
         alone_s = record.alone_ms / 1e3 if record.alone_ms is not None else None
         if is_good:
-            self._first_s[key].add(first_s - turn.arrived_s)
+            self._first_s.add(key, first_s - turn.arrived_s)
             output = record.usage.output_tokens or 0
             if output > 1 and end_s > first_s:
-                self._token_s[key].add((end_s - first_s) / (output - 1))
+                self._token_s.add(key, (end_s - first_s) / (output - 1))
         session = self._over(record.turn, at_s=end_s, end="left" if is_left else "good" if is_good else "bad")
         if session is not None:
             session.turns += 1
@@ -268,7 +270,7 @@ class Objective:
         if not alone_s:
             return "unknown"
         slowdown = took_s / alone_s
-        self._slowdown[(of, *key)].add(slowdown)
+        self._slowdown.add((of, *key), slowdown)
         return "yes" if slowdown <= self._alpha else "no"
 
     # --- sessions --------------------------------------------------------------------------------
@@ -292,10 +294,10 @@ class Objective:
         alone_s = None if session.unknown else session.alone_s + session.tools_s
         met = self._judge("session", (labels.pool, labels.service_class), took_s, alone_s)
         self.sessions[(*labels, met)] += 1
-        self._session_s[labels].add(max(0.0, session.last_s - session.started_s - session.idle_s))
-        self._session_turns[labels].add(session.turns)
+        self._session_s.add(labels, max(0.0, session.last_s - session.started_s - session.idle_s))
+        self._session_turns.add(labels, session.turns)
         for part in PARTS:
-            self._part_s[(part, *labels)].add(getattr(session, f"{part}_s"))
+            self._part_s.add((part, *labels), getattr(session, f"{part}_s"))
 
     def _labels_of(self, session: _Session) -> Labels:
         tenant, agent = self._tenants.label(session.tenant), self._agents.label(session.agent or "unknown")

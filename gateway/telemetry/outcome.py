@@ -68,7 +68,12 @@ class Outcome:
             error_money=error_s * self._price if self._price is not None else None,
         )
 
+    def text(self) -> str:
+        """Histograms, in Prometheus' format."""
+        return self._objective.text()
+
     def families(self) -> Iterator[Metric]:
+        """All else."""
         yield from self._objective.families()
         tokens = CounterMetricFamily(
             "turnpike_prompt_tokens_computed",

@@ -52,6 +52,51 @@ def growing(least: float, most: float, *, ratio: float = RATIO) -> tuple[float, 
     return tuple(float(f"{least * (most / least) ** (step / steps):.3g}") for step in range(steps + 1))
 
 
+class Histogram:
+    """Many spreads of one family, as text: with thousands of lines, what a line begins with is made once."""
+
+    def __init__(self, name: str, help_text: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
+        self._name = f"turnpike_{name}"
+        self._head = f"# HELP {self._name} {help_text}\n# TYPE {self._name} histogram\n"
+        self._labels = labels
+        self._bounds = bounds
+        self._spreads: dict[tuple[str, ...], Spread] = {}
+        self._prefixes: dict[tuple[str, ...], list[str]] = {}
+
+    def add(self, values: tuple[str, ...], value: float) -> None:
+        """`values`: of the labels."""
+        spread = self._spreads.get(values)
+        if spread is None:
+            spread = self._spreads[values] = Spread(self._bounds)
+            self._prefixes[values] = self._lines_of(values)
+        spread.add(value)
+
+    def text(self) -> str:
+        """In Prometheus' format."""
+        lines = [self._head]
+        for values, spread in self._spreads.items():
+            *buckets, count, total = self._prefixes[values]
+            below = 0
+            for prefix, more in zip(buckets, spread.counts, strict=True):
+                below += more
+                lines.append(f"{prefix}{below}.0\n")
+            lines.append(f"{count}{below}.0\n{total}{spread.total!r}\n")
+        return "".join(lines)
+
+    def _lines_of(self, values: tuple[str, ...]) -> list[str]:
+        said = ",".join(
+            f'{label}="{_escaped(value)}"' for label, value in zip(self._labels, values, strict=True)
+        )
+        comma = "," if said else ""
+        bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
+        buckets = [f'{self._name}_bucket{{{said}{comma}le="{bound}"}} ' for bound in bounds]
+        return [*buckets, f"{self._name}_count{{{said}}} ", f"{self._name}_sum{{{said}}} "]
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
 def histogram(
     name: str, help_text: str, spreads: Mapping[tuple[str, ...], Spread], labels: list[str] | None = None
 ) -> Metric:

@@ -118,7 +118,8 @@ def test_sessions_are_listed(control, capsys):
 
 OUTCOME = {
     "sessions": 3, "in_time": 2, "judged": 2, "turns_in_time": 9, "turns_judged": 10,
-    "cached_tokens": 12345.0, "cached_s": 6.25, "saved_tokens": 5000.0, "saved_s": 3.5, "error_s": 0.5, "saved_money": None,
+    "cached_tokens": 12345.0, "cached_s": 6.25, "saved_tokens": 5000.0, "saved_s": 3.5, "error_s": 0.5,
+    "saved_money": None,
     "error_money": None,
 }  # fmt: skip
 

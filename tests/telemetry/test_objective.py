@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.config.objective import ObjectiveConfig
 from gateway.domain import records as rec
@@ -23,8 +23,8 @@ def of(alpha: float = 2.0, *, max_sessions: int = 1000) -> Objective:
 
 def samples(made: Objective, name: str) -> dict[tuple[str, ...], float]:
     found: dict[tuple[str, ...], float] = {}
-    family: Metric
-    for family in made.families():
+    parsed = text_string_to_metric_families(made.text())
+    for family in (*made.families(), *parsed):
         for sample in family.samples:
             if sample.name == f"turnpike_{name}":
                 found[tuple(value for key, value in sample.labels.items())] = sample.value
@@ -117,6 +117,13 @@ def test_conversations_beside_one_another_have_no_idle_time_between_them():
     made.take(sorted([*long, *short], key=lambda record: record.at_s))
     made.take([*turn("r3", "s", 10.0), over("s", 12.0)])
     assert samples(made, "session_seconds_sum") == {HERE: pytest.approx(12.0)}
+
+
+def test_labels_do_not_break_out_of_their_quotes():
+    made, hostile = of(), 'a"} 1\n# \\'
+    for number in range(EARNED):
+        made.take([*turn(f"r{number}", f"s{number}", 0.0, tenant=hostile), over(f"s{number}", 3.0)])
+    assert samples(made, "session_seconds_count")["p", hostile, "reactive", "a"] == 1
 
 
 def test_labels_are_earned_and_few():
