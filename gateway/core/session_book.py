@@ -116,6 +116,7 @@ class SessionBook:
                     session=session.id,
                     turn=turn,
                     names=closed.names,
+                    calls=tuple(["" if call.is_in_text else call.id for call in closed.calls]),
                     duration_ms=closed.duration_s * 1e3,
                     observation_bytes=new.size,
                     has_failed=new.has_failed,

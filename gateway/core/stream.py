@@ -155,6 +155,8 @@ class Stream:
                 usage=answer.usage if answer else Usage(),
                 finish_reason=answer.finish_reason if answer else None,
                 duration_ms=(now - live.submitted_s) * 1e3,
+                response_id=answer.response_id if answer else None,
+                response_model=answer.model if answer else None,
                 alone_ms=live.alone.seconds * 1e3 if live.alone is not None else None,
             )
         )

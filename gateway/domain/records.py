@@ -224,6 +224,9 @@ class GpuEnd(_Record, frozen=True, kw_only=True, tag="gpu_end"):
     usage: Usage
     finish_reason: str | None
     duration_ms: float
+    response_id: str | None = None
+    response_model: str | None = None
+    """As its answer says."""
     alone_ms: float | None = None
     """What it would have taken there with the replica to itself, as learned; None if too little is known of
     the replica, or the backend did not count."""
@@ -251,6 +254,8 @@ class ToolEnd(_Record, frozen=True, kw_only=True, tag="tool_end"):
     """The turn that brought the results."""
     names: tuple[str, ...]
     duration_ms: float
+    calls: tuple[str, ...] = ()
+    """Their ids, in the order of their names; an empty one of a call that its answer's text asks for."""
     observation_bytes: int = 0
     """What the turn brings since the answer that asked for the tools."""
     has_failed: bool = False
