@@ -80,9 +80,10 @@ def test_as_many_conversations_are_known_as_may_be(monkeypatch):
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 400)), max_size=60), st.integers(100, 1000))
 def test_it_finds_what_a_list_of_tokens_would(turns, capacity):
     """An oracle that keeps each token."""
-    cache, tokens = ShadowCache(), OrderedDict()
+    cache = ShadowCache()
+    tokens: OrderedDict[tuple[int, int], None] = OrderedDict()
     for name, size in turns:
-        held = sum(1 for each in tokens if each[0] == name)
+        held = len([each for each in tokens if each[0] == name])
         assert cache.found("a", name, 10_000) == held
         for key in [key for key in tokens if key[0] == name]:
             del tokens[key]

@@ -74,13 +74,12 @@ def test_prompts_wait_for_one_another_and_rows_share_steps():
 
 
 def test_a_prompt_takes_longer_beside_many_rows_and_holds_them_up():
-    ends = []
+    ends, late = [], turn("late", prompt=100, output=1)
     for comes in (False, True):
         fleet = ShadowFleet(Linear())
         rows = [turn(f"{number}", prompt=1, output=1000) for number in range(11)]
         for row in rows:
             fleet.send(row, A, at_s=0.0)
-        late = turn("late", prompt=100, output=1)
         if comes:
             fleet.send(late, A, at_s=10.0)
         fleet.play(FOREVER)

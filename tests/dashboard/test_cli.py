@@ -4,6 +4,7 @@ import argparse
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import msgspec
 import pytest
@@ -125,7 +126,7 @@ OUTCOME = {
 
 
 def test_what_came_of_it_is_told(control, capsys, monkeypatch):
-    now = {**SNAPSHOT, "sessions": [], "outcome": OUTCOME, "currency": None}
+    now: dict[str, Any] = {**SNAPSHOT, "sessions": [], "outcome": OUTCOME, "currency": None}
     monkeypatch.setattr(cli, "ask", lambda *_: now)
     assert main(["sessions", "--control", control]) == 0
     assert capsys.readouterr().out.splitlines()[2:] == [

@@ -99,7 +99,7 @@ def test_each_tool_has_a_span_and_says_which_call_it_is():
 
 def test_a_turn_says_what_its_answer_is_and_which_agent_asked():
     traced = Traced()
-    facts = {"explicit": stated("one"), "transcript": Transcript(agent_type=0xA9, tail=1)}
+    facts: dict[str, Any] = {"explicit": stated("one"), "transcript": Transcript(agent_type=0xA9, tail=1)}
     traced.play >> arrived("r1", model="alias", **facts)
     traced.play.take()
     traced.play >> started("r1") >> first_token("r1")
