@@ -1,6 +1,6 @@
 """What the gateway says that it saved, against what an A/B of the same sessions measures.
 
-    python -m benchmarks.savings [--workload FILE] [--replicas 4] [--seeds 1,2,3,4,5] [--loads 0.5,1]
+    python -m benchmarks.savings [--workload FILE] [--replicas 4] [--seeds 1,2,3,4,5] [--loads 10,25,60]
         [--quick] [--json]
 
 A: this gateway's brain, whose estimate (`gateway/telemetry/savings.py`) is read at the end. B: stock vLLM
@@ -13,8 +13,8 @@ mean over the seeds, at every load; loads are sessions an hour for each replica.
 that the gateway gives, what the prompts alone make of the difference, and by how much a balancer that knows
 no sessions was taken to find too much or too little.
 
-A run of 100 sessions takes 20 to 60 s; `--quick` plays five seeds at one load, with 10 sessions for each
-replica.
+A seed at a load takes a minute, all of them a quarter of an hour; `--quick` plays five seeds at the last
+load.
 """
 
 import argparse
@@ -150,18 +150,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.savings", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--workload", default="saga-tenants", help=f"a file, or one of {', '.join(MIXES)}")
     parser.add_argument("--replicas", type=int, default=4)
-    parser.add_argument("--sessions", type=int, default=25, help="of each run, for each replica (default 25)")
+    parser.add_argument("--sessions", type=int, default=10, help="of each run, for each replica (default 10)")
     parser.add_argument(
         "--seeds", type=lambda text: [int(each) for each in text.split(",")], default=[1, 2, 3, 4, 5]
     )
     parser.add_argument(
-        "--loads", type=lambda text: [float(each) for each in text.split(",")], default=[30.0, 60.0]
+        "--loads", type=lambda text: [float(each) for each in text.split(",")], default=[10.0, 25.0, 60.0]
     )
-    parser.add_argument("--quick", action="store_true", help="one load, and fewer sessions")
+    parser.add_argument("--quick", action="store_true", help="the last load alone")
     parser.add_argument("--json", action="store_true", help="print the last line alone")
     options = parser.parse_args()
     if options.quick:
-        options.loads, options.sessions = options.loads[-1:], 10
+        options.loads = options.loads[-1:]
     fleet = decode_fleet((_FLEET % options.replicas).encode())
     verdict = Verdict()
     with tempfile.TemporaryDirectory() as folder:
