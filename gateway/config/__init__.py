@@ -12,6 +12,7 @@ from gateway.config.hints import HintsConfig
 from gateway.config.history import HistoryConfig
 from gateway.config.jwt import JwtConfig
 from gateway.config.mcp import McpServerConfig
+from gateway.config.objective import ObjectiveConfig
 from gateway.config.otel import OtelConfig
 from gateway.config.recording import RecordingConfig
 from gateway.config.server import ServerConfig, is_loopback
@@ -48,6 +49,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     hints: HintsConfig = HintsConfig()
     stream: StreamFileConfig = StreamFileConfig()
     history: HistoryConfig = HistoryConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
     otel: OtelConfig = OtelConfig()
     recording: RecordingConfig = RecordingConfig()
     shared: SharedConfig = SharedConfig()

@@ -304,7 +304,7 @@ class Gate:
                 ran_s=now - live.submitted_s,
                 usage=usage,
                 prefill_s=self._forecasts.prefill_s(live.tried[-1], usage) if learns else None,
-                alone=self._forecasts.alone(live, live.tried[-1], usage) if learns else None,
+                alone=live.alone if learns else None,
             )
             if answer is not None and answer.status < 400:
                 self.placement.turn_over(
@@ -352,8 +352,12 @@ class Gate:
             output_tokens=answer.usage.output_tokens if answer is not None else None,
             now=now,
         )
+        counted = self._forecasts.ended(live, replica, answer, is_whole=outcome == "finished", now=now)
+        live.alone = None
+        if counted is not None and counted.status < 400:
+            live.alone = self._forecasts.alone(live, replica, counted.usage)
         self._stream.left_replica(live, replica, outcome, answer, now=now)
-        return self._forecasts.ended(live, replica, answer, is_whole=outcome == "finished", now=now)
+        return counted
 
     def leave_leg(
         self, live: LiveRequest, usage: Usage | None, outcome: str, *, is_fault: bool | None, now: float
@@ -483,7 +487,8 @@ class Gate:
             now=now,
         )
         told = self._to_engines.with_request(live, placement.replica, now=now)
-        self._stream.submitted(live, placement, expected, told.service_class, now=now)
+        service_class = told.service_class or self._to_engines.class_of(live)
+        self._stream.submitted(live, placement, expected, told.service_class, service_class, now=now)
         route = live.route
         if route is not None:
             route.choice.begun += 1

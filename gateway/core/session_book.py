@@ -96,6 +96,7 @@ class SessionBook:
                 parent=ref.parent,
                 claims=facts.claims,
                 guess=ref.guess,
+                agent=f"{facts.transcript.agent_type:016x}" if facts.transcript.agent_type else "",
             )
         )
         if facts.tool_times:
@@ -115,6 +116,7 @@ class SessionBook:
                     session=session.id,
                     turn=turn,
                     names=closed.names,
+                    calls=tuple(["" if call.is_in_text else call.id for call in closed.calls]),
                     duration_ms=closed.duration_s * 1e3,
                     observation_bytes=new.size,
                     has_failed=new.has_failed,

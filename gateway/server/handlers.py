@@ -32,7 +32,7 @@ from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
 from gateway.server.tasks import check_each
 from gateway.server.websockets import WebSockets
-from gateway.telemetry.counts import Spread
+from gateway.telemetry.spreads import Spread
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut, LocalFault
 from gateway.upstream.health import HealthChecks
