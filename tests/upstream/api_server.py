@@ -42,8 +42,10 @@ class ApiServer:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["ApiServer"]:
         await self.open()
-        yield self
-        await self.close()
+        try:
+            yield self
+        finally:
+            await self.close()
 
     async def open(self, port: int = 0) -> None:
         app = web.Application()
