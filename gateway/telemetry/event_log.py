@@ -116,7 +116,9 @@ def decode_entry(line: bytes) -> Entry:
     return _entry.decode(line)
 
 
-_SHELL: Final = frozenset(("server", "upstream", "mcp", "shared", "stream", "history", "otel", "recording"))
+_SHELL: Final = frozenset(
+    ("server", "picker", "upstream", "mcp", "shared", "stream", "history", "otel", "recording")
+)
 
 
 def without_secrets(config: Config) -> Config:
