@@ -1,5 +1,5 @@
-"""A real Envoy before some engines, which asks a picker where each request goes, as a gateway of the Gateway API
-inference extension has it: `override_host` takes the endpoint from the header, else goes round."""
+"""A real Envoy before some engines, which asks a picker where each request goes, as a gateway of the Gateway
+API inference extension has it: `override_host` takes the endpoint from the header, else goes round."""
 
 import asyncio
 import contextlib

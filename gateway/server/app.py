@@ -290,6 +290,7 @@ class Gateway:
             self.listener.budget,
             are_keys_required=self._tenants.are_keys_required,
             spending=self._spending,
+            tasks=self._tasks,
         )
 
     def _open_mcp(

@@ -12,6 +12,7 @@ from gateway.server.picker.service import PickerServer
 from gateway.server.picker.stream import Picking
 from gateway.server.reading import Reading
 from gateway.server.spending import Spending
+from gateway.server.tasks import TaskGroup
 from gateway.upstream.replica import Replica
 
 
@@ -26,6 +27,7 @@ def open_picker(
     *,
     are_keys_required: bool,
     spending: Spending | None,
+    tasks: TaskGroup,
 ) -> PickerServer:
     picking = Picking(
         config=config.picker,
@@ -39,5 +41,6 @@ def open_picker(
         are_keys_required=are_keys_required,
         with_receipts=config.server.receipts,
         spending=spending,
+        tasks=tasks,
     )
     return PickerServer(picking)

@@ -1,6 +1,5 @@
 """The gRPC server that Envoy asks: `envoy.service.ext_proc.v3.ExternalProcessor`, and gRPC's health check."""
 
-from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import grpc
@@ -67,11 +66,12 @@ class PickerServer:
         """No more streams; those that run may end."""
         await self._server.stop(grace_s)
 
-    async def _process(self, told: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+    async def _process(self, _: Any, context: Any) -> None:
         self.stream_count += 1
         try:
-            async for reply in Stream(self._picking, _host_of(context.peer())).run(told):
-                yield reply
+            await Stream(self._picking, _host_of(context.peer()), context.write).run(
+                context.read, grpc.aio.EOF
+            )
         finally:
             self.stream_count -= 1
 

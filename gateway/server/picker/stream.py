@@ -9,7 +9,7 @@ the books: after the protocol's own end of the answer it has finished, else its 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -35,6 +35,7 @@ from gateway.server.request_head import RequestHead, no_room, too_large
 from gateway.server.request_parser import HttpRequest
 from gateway.server.response_writer import refusal_parts
 from gateway.server.spending import Spending
+from gateway.server.tasks import TaskGroup
 from gateway.upstream.errors import ConnectFailed
 from gateway.upstream.moments import in_task
 from gateway.upstream.replica import Replica
@@ -64,6 +65,7 @@ class Picking(msgspec.Struct, frozen=True):
     are_keys_required: bool
     with_receipts: bool
     spending: Spending | None
+    tasks: TaskGroup
 
 
 class _RefusedError(Exception):
@@ -74,8 +76,11 @@ class _RefusedError(Exception):
 
 
 class Stream:
-    def __init__(self, picking: Picking, peer: str) -> None:
-        """`peer`: Envoy's address."""
+    def __init__(
+        self, picking: Picking, peer: str, write: Callable[[Any], Coroutine[Any, Any, None]]
+    ) -> None:
+        """`peer`: Envoy's address; `write`: sends it a message."""
+        self._write = write
         self._picking = picking
         self._peer = peer
         self._head: RequestHead | None = None
@@ -95,20 +100,18 @@ class Stream:
         self._stop = asyncio.Event()
         self._open = contextlib.ExitStack()
 
-    async def run(self, told: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """Answers Envoy's messages, in order."""
+    async def run(self, read: Callable[[], Awaitable[Any]], end: object) -> None:
+        """Answers Envoy's messages, in order. `read`: the next one, or `end`."""
         with self._open:
             try:
-                async for message in told:
-                    if self._stopped is not None:
-                        raise _RefusedError(self._stopped)
+                while (message := await read()) is not end and self._stopped is None:
                     for reply in await self._answer(message):
-                        yield reply
+                        await self._write(reply)
             except _RefusedError as error:
-                yield self._refusal(error)
+                await self._write(self._refusal(error))
             except Exception:  # noqa: BLE001 - a bug of ours costs one request, never the process
                 _log.exception("a request failed inside the picker")
-                yield self._refusal(_RefusedError(refusals.internal()))
+                await self._write(self._refusal(_RefusedError(refusals.internal())))
             finally:
                 self._let_go()
 
@@ -341,6 +344,8 @@ class Stream:
     def _cancelled(self, _: Protocol, refusal: Refusal) -> None:
         self._stopped = refusal
         self._stop.set()
+        if self._observer is not None:  # it has begun: Envoy cuts it
+            self._picking.tasks.spawn(self._write(self._refusal(_RefusedError(refusal))))
 
     def _refusal(self, error: _RefusedError) -> Any:
         status, lines, body = refusal_parts(self._protocol, error.refusal, error.told)
