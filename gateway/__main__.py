@@ -14,6 +14,7 @@ from typing import Any, Final, TextIO, cast
 import uvloop
 
 from gateway import __version__
+from gateway.completion import add_completion
 from gateway.config import Config
 from gateway.config.load import ConfigError, load_config
 from gateway.config.server import worker_count
@@ -106,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     add_control(commands)
     add_play(commands)
     add_probe(commands)
+    add_completion(commands, parser)
     return parser
 
 
