@@ -76,6 +76,7 @@ def settings(
     listener = {
         "name": "in",
         "address": address(port),
+        "per_connection_buffer_limit_bytes": 64 << 20,
         "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
     }
     round_robin = {

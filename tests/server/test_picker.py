@@ -7,6 +7,8 @@ import json
 
 import pytest
 
+from gateway.config.load import ConfigError, load_config
+from gateway.server.picker.checking import check_picker
 from gateway.server.tenants import hash_key
 from gateway.simulator.replay import replay
 from tests.envoy import DESTINATION, envoy
@@ -21,6 +23,7 @@ from tests.server.bench import (
     answer,
     chunk,
     eventually,
+    get,
     post,
     sends,
 )
@@ -231,6 +234,41 @@ async def test_what_goes_out_is_what_the_proxy_sends(start, picked):
         sent.append((own, session_id is not None, seen.body))
     assert sent[0] == sent[1]
     assert b"authorization" not in sent[1][0] and b"x-turnpike-session" not in sent[1][0]
+
+
+async def test_a_body_of_megabytes_passes(picked):
+    bench = await picked(replicas=1)
+    large = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 3_000_000}]}).encode()
+    assert (await bench.ask(post(large))).status == 200
+    assert bench.backend.seen[0].body == large
+    await eventually(bench.is_quiet)
+
+
+async def test_a_list_of_models_passes_without_a_body(picked):
+    bench = await picked()
+    told = await bench.ask(get(b"/v1/models"))
+    assert told.status == 200 and sum(len(backend.seen) for backend in bench.backends) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ('[shared]\nurl = "redis://r:6379"\n', "shared.url"),
+        ("[prefill_ahead]\nenabled = true\n", "prefill_ahead.enabled"),
+        ("[server]\nworkers = 2\n", "server.workers"),
+        ('[[mcp]]\nname = "a"\nurl = "http://a:1/mcp"\n', "mcp"),
+    ],
+)
+def test_what_a_picker_cannot_do_is_said_before_it_starts(settings, what):
+    config = load_config(None, {}, {}, text='[[pools]]\nreplicas = [{ url = "http://a:1" }]\n' + settings)
+    with pytest.raises(ConfigError, match=f"picker: cannot go with {what}"):
+        check_picker(config)
+
+
+def test_a_picker_for_everybody_asks_for_keys():
+    text = '[[pools]]\nreplicas = [{ url = "http://a:1" }]\n[picker]\nlisten = "0.0.0.0:9002"\n'
+    with pytest.raises(ConfigError, match=r"picker\.listen: .* is reachable from elsewhere"):
+        load_config(None, {}, {}, text=text)
 
 
 # --- refusals -------------------------------------------------------------------------------------------

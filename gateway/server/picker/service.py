@@ -52,7 +52,9 @@ class PickerServer:
         """The port. Raises OSError if the address cannot be bound."""
         host, port = split_listen(self._picking.config.listen)
         try:
-            bound = self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            bound: int = self._server.add_insecure_port(
+                f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            )
         except RuntimeError as error:
             raise OSError(str(error)) from None
         await self._server.start()

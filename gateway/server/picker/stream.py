@@ -87,7 +87,7 @@ class Stream:
         self._protocol = Protocol.CHAT
         self._body = bytearray()
         self._held = 0
-        self._is_duplex = False
+        self._is_duplex = self._has_trailers = False
         self._answers_duplex = False
         self._ticket: Ticket | None = None
         self._told = b""
@@ -135,6 +135,7 @@ class Stream:
                 )
             reply.response_body.SetInParent()
         elif message.HasField("request_trailers"):
+            self._has_trailers = True
             ended = await self._body_came(b"", True) if self._is_duplex else []
             reply.request_trailers.SetInParent()
             return [*ended, reply]
@@ -288,7 +289,7 @@ class Stream:
             sent = messages.ProcessingResponse()
             sent.request_headers.CopyFrom(reply.request_body)
             sent.dynamic_metadata.CopyFrom(reply.dynamic_metadata)
-            return [sent, *_pieces("request_body", body, True)]
+            return [sent, *_pieces("request_body", body, not self._has_trailers)]
         if body != request.body:
             common.body_mutation.body = body
             messages.mutate(common.header_mutation, [(b"content-length", b"%d" % len(body))])
