@@ -169,7 +169,9 @@ async def decisions(bench) -> list[tuple]:
     for backend in bench.backends:
         backend.script = script
     sessions = [list(session(number, 5)) for number in range(8)]
-    running, told, names = [], [], {}
+    running: list[tuple[bytes, asyncio.Task]] = []
+    told: list[tuple] = []
+    names: dict[bytes, int] = {}
 
     async def end_the_first() -> None:
         body, asking = running.pop(0)
@@ -185,7 +187,7 @@ async def decisions(bench) -> list[tuple]:
             body, reply = each[turn]
             replies[body] = reply, asyncio.Event()
             running.append((body, asyncio.create_task(bench.ask(post(body)))))
-            await eventually(lambda body=body: body in came)
+            await eventually(partial(came.__contains__, body))
             if len(running) == 4:
                 await end_the_first()
     while running:
