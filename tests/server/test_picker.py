@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import hashlib
 import json
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -130,7 +132,7 @@ async def chunked(reader) -> bytes:
 
 def session(number: int, turns: int):
     """Bodies of an agent's chat, each with all that was said before; answers call a tool."""
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "system", "content": "You are an agent."},
         {"role": "user", "content": f"task {number}"},
     ]
