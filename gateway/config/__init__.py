@@ -14,6 +14,7 @@ from gateway.config.jwt import JwtConfig
 from gateway.config.mcp import McpServerConfig
 from gateway.config.objective import ObjectiveConfig
 from gateway.config.otel import OtelConfig
+from gateway.config.picker import PickerConfig
 from gateway.config.recording import RecordingConfig
 from gateway.config.server import ServerConfig, is_loopback
 from gateway.config.shared import SharedConfig
@@ -45,6 +46,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     bounds: tuple[BoundConfig, ...] = ()
     prices: tuple[PriceConfig, ...] = ()
     server: ServerConfig = ServerConfig()
+    picker: PickerConfig = PickerConfig()
     upstream: UpstreamConfig = UpstreamConfig()
     hints: HintsConfig = HintsConfig()
     stream: StreamFileConfig = StreamFileConfig()
@@ -88,12 +90,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return
         has_control_keys = bool(self.server.control_key_hashes or self.server.control_read_key_hashes)
         for key, listen, has_keys, remedy in (
-            ("listen", self.server.listen, bool(self.tenants), "add [[tenants]] with key_hashes"),
-            ("control", self.server.control, has_control_keys, "set control_key_hashes"),
+            ("picker.listen", self.picker.listen, bool(self.tenants), "add [[tenants]] with key_hashes"),
+            ("server.listen", self.server.listen, bool(self.tenants), "add [[tenants]] with key_hashes"),
+            ("server.control", self.server.control, has_control_keys, "set control_key_hashes"),
         ):
             if not has_keys and not is_loopback(listen):
                 raise ValueError(
-                    f"server.{key}: {listen} is reachable from elsewhere and asks for no key; {remedy}, "
+                    f"{key}: {listen} is reachable from elsewhere and asks for no key; {remedy}, "
                     "or set server.allow_public_without_keys"
                 )
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gateway.config.kubernetes import KubernetesConfig
 from gateway.config.privacy import PRIVATE, RECORDED
 from gateway.wire.kv_transfer import Tier, TransferName
 
@@ -64,6 +65,9 @@ class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A file that names one URL a line; it may change at any time."""
     dns: Annotated[str, Meta(pattern=r"^(https?://)?[A-Za-z0-9._-]+:[0-9]{1,5}\Z"), PRIVATE] | None = None
     """A name whose every address is a replica, with the port: `vllm.models.svc:8000`."""
+    kubernetes: KubernetesConfig | None = None
+    """A service in Kubernetes, whose endpoints are replicas: known at once, with what the cluster knows of
+    their readiness and termination."""
     registration: bool = False
     """Replicas may register at the control plane: `POST /turnpike/replicas`, again before `ttl_s` is over."""
     period_s: _Seconds = 5.0

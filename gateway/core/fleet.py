@@ -146,7 +146,7 @@ class Fleet:
         self._to_be_drained.discard(replica)
         state = self._replicas.get(replica)
         if state is not None and not state.is_up:
-            state.is_leaving = True
+            state.is_leaving, state.is_draining = True, False
             self._forget_if_gone(state)
 
     def _forget_if_gone(self, state: ReplicaState) -> None:
