@@ -231,6 +231,10 @@ class Fleet:
             and (is_sound or may_take(state.facts.id, state.running, _USUAL_LEGS, now=now))
         ]
 
+    def for_both(self, pool: PoolId) -> list[ReplicaId]:
+        """Those that are up whose role is both."""
+        return [each for each in self.up(pool) if each not in self._for_prompts | self._for_decoding]
+
     def up(self, pool: PoolId) -> list[ReplicaId]:
         """Those that may be given turns, as far as their role goes."""
         up = [state.facts.id for state in self if state.is_up and state.facts.pool == pool]

@@ -413,8 +413,10 @@ class Gate:
         longest_s = self._max_outage_s if live.waits_for is WaitReason.NO_REPLICA else most_s
         return live.parked_s + max(0.0, min(longest_s, most_s - live.waited_s))
 
-    def _submit(self, live: LiveRequest, candidates: list[ReplicaLoad], *, now: float) -> None:
+    def _submit(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> None:
         """Sends it to one of these; or first its prompt elsewhere."""
+        if self.legs.pools:
+            candidates = self.legs.decoders(live, candidates, now=now)
         if self.legs.pools and self.legs.may_have_one(live):
             elsewhere = self.legs.choose(live, candidates, self._with_room, now=now)
             if elsewhere is not None:
