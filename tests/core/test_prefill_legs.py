@@ -546,3 +546,65 @@ def test_a_slow_way_between_zones_is_held_against_that_way_alone():
     _ = fleet >> up("q")
     fleet.asks("s1")
     assert fleet.legs[-1].replica == "q", "which computes it more slowly, as far as is known"
+
+
+def of_both(names: str = "a b c d", *, late_roles: bool = True, **settings: Any) -> Fleet:
+    return Fleet(
+        names,
+        roles=dict.fromkeys("abcd", "both"),
+        disaggregation={"late_roles": late_roles, "threshold_tokens": 1_000},
+        **settings,
+    )
+
+
+def busy(fleet: Fleet) -> Fleet:
+    """For a minute, prompts were asked for that take all of four replicas' time."""
+    late = fleet.brain.gate.legs._late[PoolId("pool")]
+    for second in range(60):
+        late.asked(4.0, now=fleet.now + second)
+    fleet.now += 60.0
+    return fleet
+
+
+def test_where_prompts_take_half_of_the_time_one_of_four_computes_them_for_the_others():
+    fleet = busy(of_both())
+    for number in range(6):
+        fleet.asks(f"r{number}")
+        assert fleet.legs[-1].replica == "a"
+    for number in range(6):
+        assert fleet.ended(f"r{number}").sent_on().placement.replica != "a", "though it runs least"
+    fleet.now += 300.0
+    fleet.asks("later", size=SHORT)
+    assert fleet.sent_on().placement.replica == "a", "once they take little"
+
+
+def test_what_turns_ask_is_seen():
+    fleet = of_both()
+    for number in range(120):
+        fleet.asks(f"r{number}", size=40 * LONG)
+        fleet.now += 0.5
+    assert len({leg.replica for leg in fleet.legs[:20]}) > 1
+    assert {leg.replica for leg in fleet.legs[-20:]} == {"a"}
+
+
+def test_roles_are_not_bound_late_unless_the_operator_wants_it():
+    fleet = of_both(late_roles=False)
+    for number in range(120):
+        fleet.asks(f"r{number}", size=40 * LONG)
+        fleet.now += 0.5
+    assert len({leg.replica for leg in fleet.legs[-20:]}) > 1
+
+
+def test_a_session_stays_on_a_replica_that_is_for_prompts_now():
+    fleet = of_both("a").asks("r1", session="s", size=SHORT).runs("r1", prompt_tokens=100)
+    _ = busy(fleet) >> up("b") >> up("c") >> up("d")
+    fleet.asks("r2", session="t", size=SHORT)
+    assert fleet.sent_on().placement.replica != "a"
+    fleet.asks("r3", session="s", size=SHORT + 100)
+    assert fleet.sent_on().placement.replica == "a"
+
+
+def test_where_nobody_else_is_left_a_turn_goes_to_one_that_is_for_prompts_now():
+    fleet = of_both(admission={"max_running_per_replica": 1})
+    places = [busy(fleet).asks(f"r{number}", size=SHORT).sent_on().placement.replica for number in range(4)]
+    assert places[-1] == "a" and set(places) == set("abcd")
