@@ -1,7 +1,7 @@
 """What are roles, unlike devices and pulled prefixes worth on a fleet?
 
     python -m benchmarks.unlike [--quick] [--json] [--part NAME ...] [--seeds N] [--sessions N] [--jobs N]
-        [--knee PART=PER_H ...]
+        [--knee PART=PER_H ...] [--loads KNEES ...] [--agents NAME ...] [--keep FILE]
 
 Simulated, in three parts; each policy plays the same sessions, seed by seed. Ratios are means over the seeds,
 with bootstrapped 95 % intervals (`_low`, `_high`).
@@ -90,6 +90,8 @@ class Bench:
         self._tell = tell
         self._jobs: int = options.jobs
         self._seeds = range(1, options.seeds + 1)
+        self.loads: Sequence[float] = options.loads or (RELATIVE[1:2] if is_quick else RELATIVE)
+        self.agents: Sequence[str] = options.agents
         self._knees: Mapping[str, float] = dict(options.knee or ())
         self._kept = Kept(options.keep)
 
@@ -157,9 +159,11 @@ def game_of(name: str, kind: AgentKind, fleet: FleetSpec, longest: int, count: i
 def apart(bench: Bench) -> None:
     rivals = ("split:prefill=0.1", "affinity")
     for kind, longest, guess in ((DOCUMENTS, 120_000, 2_000.0), (CODING, 40_000, 4_000.0)):
+        if kind.name not in bench.agents:
+            continue
         game = game_of(kind.name, kind, LIKE, longest, bench.sessions)
         knee = bench.knee(kind.name, "affinity", game, guess)
-        for relative in RELATIVE[1:2] if bench.is_quick else RELATIVE:
+        for relative in bench.loads:
             found = bench([TOGETHER, APART, LATE, *rivals], at(game, relative * knee))
             name = f"apart_{kind.name}_at_{relative:g}"
             means = {
@@ -239,6 +243,10 @@ def main(argv: list[str] | None = None) -> int:
     own.add_argument("--sessions", type=int, default=60, help="of each run (default 60)")
     own.add_argument(
         "--keep", type=Path, help="a file for runs that are over: cut off, it goes on from there"
+    )
+    own.add_argument("--loads", type=float, nargs="+", help="of `apart`, in knees (default: 0.6 1 1.4)")
+    own.add_argument(
+        "--agents", nargs="+", default=("documents", "coding"), help="of `apart` (default: both)"
     )
     own.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     own.add_argument(

@@ -434,7 +434,11 @@ class Gate:
             transfer_s = None
             if live.pool in self._pulls and not live.handed_over:
                 transfer_s = partial(self.legs.transfer_s, live.pool, now=now)
-            asked = Asked(now, agent, facts.body_bytes, tokens, waits_at, live.handed_over, transfer_s)
+            way_s = None
+            if live.handed_over and live.handed_over_by is not None and self._fleet.has_zones:
+                assert live.pool is not None
+                way_s = partial(self.legs.transfer_s, live.pool, live.handed_over_by, now=now)
+            asked = Asked(now, agent, facts.body_bytes, tokens, waits_at, live.handed_over, transfer_s, way_s)
         placement = self.placement.place(candidates, live.session, asked)
         pull = None
         if asked.transfer_s is not None and live.session is not None:

@@ -163,7 +163,7 @@ class PrefillLegs:
     def _work(self, load: ReplicaLoad, tokens: float, held: float, *, now: float) -> Work:
         work = _of_prompt(tokens, held)
         return Work(
-            first_token_s=self._forecasts.completion_s(load.replica, work, now=now),
+            first_token_s=self._forecasts.completion_s(load.replica, work, now=now) * (1.0 + load.price),
             prefill_s=self._forecasts.turn_s(load.replica, work.new_tokens, held, 1),
             turns=max(0, load.running - self.at(load.replica)),
         )
@@ -217,6 +217,8 @@ class PrefillLegs:
         self, pool: PoolId, source: ReplicaId, target: ReplicaId, tokens: float, *, now: float
     ) -> float:
         """Of so many tokens from one replica to another, as expected."""
+        if source == target:
+            return 0.0
         return self._rates[pool].over(self._fleet.link(source, target)).transfer_s(tokens, now=now)
 
     # --- what it was worth -------------------------------------------------------------------------

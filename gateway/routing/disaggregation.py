@@ -47,7 +47,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A prompt at one replica, as predicted."""
 
     first_token_s: float
-    """Among those that are there."""
+    """Among those that are there; where a second has a price, with it."""
     prefill_s: float
     """Alone."""
     turns: int

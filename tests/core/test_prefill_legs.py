@@ -7,8 +7,10 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Refuse
+from gateway.core.fleet import PoolFacts
 from gateway.core.invariants import check_books
 from gateway.core.lifecycle import LifecycleError
+from gateway.core.live_settings import LiveSettings
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason
 from gateway.domain.fleet import ReplicaLoad
@@ -49,10 +51,19 @@ class Fleet(Playbook):
         disaggregation: dict[str, Any] | None = None,
         transfer: str = "shared_storage",
         zones: dict[str, str] | None = None,
+        prices: dict[str, float] | None = None,
         **settings: Any,
     ) -> None:
+        if prices is not None:
+            settings["routing"] = {"price_per_s": 1.0}
         replicas = [
-            {"url": f"http://{name}", "name": name, "role": role, "zone": (zones or {}).get(name)}
+            {
+                "url": f"http://{name}",
+                "name": name,
+                "role": role,
+                "zone": (zones or {}).get(name),
+                "price_per_h": 3_600.0 * (prices or {}).get(name, 0.0),
+            }
             for name, role in (roles or ROLES).items()
         ]
         super().__init__(
@@ -608,3 +619,51 @@ def test_where_nobody_else_is_left_a_turn_goes_to_one_that_is_for_prompts_now():
     fleet = of_both(admission={"max_running_per_replica": 1})
     places = [busy(fleet).asks(f"r{number}", size=SHORT).sent_on().placement.replica for number in range(4)]
     assert places[-1] == "a" and set(places) == set("abcd")
+
+
+@pytest.mark.parametrize(("near", "far"), [("d", "e"), ("e", "d")])
+def test_the_turn_is_decoded_in_the_zone_where_its_prompt_was_computed(near, far):
+    fleet = Fleet("p d e", zones={"p": "one", near: "one", far: "two"})
+    rate = fleet.brain.gate.legs.rates[PoolId("pool")]
+    rate.over(frozenset(("one", "two"))).observe(1e6, 1e4, now=fleet.now)
+    for number in range(4):
+        sent = fleet.asks(f"r{number}").ended(f"r{number}").sent_on()
+        assert sent.placement.replica == near
+    assert sent.placement.reason is PlacementReason.NEARER, "the other one runs nothing"
+
+
+def test_where_all_are_in_one_zone_no_way_is_asked_for():
+    fleet = Fleet("p d e", zones={"p": "one", "d": "one", "e": "one"})
+    assert not fleet.brain.fleet.has_zones
+    fleet.brain.gate.legs.rates[PoolId("pool")].observe(1e6, 1e4, now=fleet.now)
+    places = {fleet.asks(f"r{n}").ended(f"r{n}").sent_on().placement.replica for n in range(4)}
+    assert places == SPREAD
+
+
+def test_a_prompt_goes_to_the_cheaper_of_equal_replicas():
+    roles = {"p": "prefill", "q": "prefill", "d": "decode"}
+    for dear, cheap in (("p", "q"), ("q", "p")):
+        fleet = Fleet("p q d", roles=roles, prices={dear: 0.2}).asks("r1")
+        assert fleet.legs[-1].replica == cheap
+
+
+BOTH = {"d": "both", "e": "both"}
+
+
+def test_a_rented_replica_gets_turns_once_the_others_are_late_enough():
+    """A second there counts as one more."""
+    fleet = Fleet("d e", roles=BOTH, prices={"e": 1.0})
+    places = [fleet.asks(f"r{number}", size=SHORT).sent_on().placement for number in range(12)]
+    assert places[0].replica == "d" and places[0].reason is PlacementReason.LEAST_LOADED
+    assert places[1].replica == "d" and places[1].reason is PlacementReason.CHEAPER
+    assert "e" in {each.replica for each in places}
+
+
+def test_prices_are_swapped_in_place():
+    fleet = Fleet("d e", roles=BOTH, prices={"e": 9.0})
+    assert fleet.asks("r1", size=SHORT).sent_on().placement.replica == "d"
+    _ = fleet >> ev.SettingsChanged(
+        LiveSettings(pools=(PoolFacts(PoolId("pool")),), prices={ReplicaId("d"): 9.0})
+    )
+    assert fleet.asks("r2", size=SHORT).sent_on().placement.replica == "e"
+    assert fleet.asks("r3", size=SHORT).sent_on().placement.replica == "e"
