@@ -667,3 +667,9 @@ def test_prices_are_swapped_in_place():
     )
     assert fleet.asks("r2", size=SHORT).sent_on().placement.replica == "e"
     assert fleet.asks("r3", size=SHORT).sent_on().placement.replica == "e"
+
+
+def test_what_stays_where_it_is_has_no_way():
+    legs = Fleet().brain.gate.legs
+    assert legs.transfer_s(PoolId("pool"), ReplicaId("p"), ReplicaId("p"), 1e6, now=0.0) == 0.0
+    assert legs.transfer_s(PoolId("pool"), ReplicaId("p"), ReplicaId("d"), 1e6, now=0.0) > 1.0
