@@ -20,6 +20,10 @@ splits whose prompts the fastest or the slowest two compute. Mean completion.
 
 `forks`: sessions of a 40,000-token prompt whose answer starts 40 sub-agents that go on from there, on four
 H200: the 90th percentile of their first tokens with and without pulling the prefix from where it is.
+
+`rented`: four H200, of which one costs 4 an hour while it is worth 0.002 that a turn is done a second sooner;
+coding agents at a quarter of the knee and at it. The share of turns that it gets, with that price and
+without, and mean completion against a fleet without prices, and against one of three.
 """
 
 import argparse
@@ -43,12 +47,14 @@ from gateway.workload.trace.agents import AgentKind, ToolKind, session_of
 from gateway.workload.trace.format import Session
 from gateway.workload.trace.spread import Spread
 
-PARTS: Final = ("apart", "devices", "forks")
+PARTS: Final = ("apart", "devices", "forks", "rented")
 RELATIVE: Final = (0.6, 1.0, 1.4)
 NOISE: Final = 0.02
 SUB_AGENTS: Final = 40
 WORSE: Final = 1.02
 GAIN: Final = 1.2
+PRICE_PER_S: Final = 0.002
+"""Where an hour of a replica costs 4: a second there counts as 0.56 more."""
 
 TOGETHER, APART, LATE = "turnpike:legs=off", "turnpike:prefill=0.1", "turnpike:roles=late"
 PLAIN: Final = "turnpike"
@@ -231,6 +237,28 @@ def forks(bench: Bench) -> None:
             )
 
 
+def rented(bench: Bench) -> None:
+    owned, dear = LIKE.replicas[0], msgspec.structs.replace(LIKE.replicas[0], count=1, price_per_h=4.0)
+    fleet = msgspec.structs.replace(
+        LIKE, replicas=(msgspec.structs.replace(owned, count=3), dear), price_per_s=PRICE_PER_S
+    )
+    game = game_of("rented", CODING, fleet, 40_000, bench.sessions)
+    game = msgspec.structs.replace(game, told=("completion_s", "on_last"))
+    free = msgspec.structs.replace(game, name="not rented", fleet=LIKE)
+    three = FleetSpec(replicas=(msgspec.structs.replace(owned, count=3),), noise=NOISE)
+    without = msgspec.structs.replace(game, name="without", fleet=three)
+    knee = bench.knee("rented", TOGETHER, free, 1_800.0)
+    for relative in (0.25, 1.0):
+        priced, unpriced, alone = (
+            bench([TOGETHER], at(each, relative * knee))[TOGETHER] for each in (game, free, without)
+        )
+        name = f"rented_at_{relative:g}"
+        bench.verdict.tell(f"{name}_share", statistics.fmean(run["on_last"] for run in priced))
+        bench.verdict.tell(f"{name}_share_unpriced", statistics.fmean(run["on_last"] for run in unpriced))
+        bench.compare(f"{name}_unpriced", priced, unpriced, "completion_s", least=None)
+        bench.compare(f"{name}_without", priced, alone, "completion_s", least=None)
+
+
 def _knee(text: str) -> tuple[str, float]:
     name, _, per_h = text.partition("=")
     return name, float(per_h)
@@ -258,7 +286,7 @@ def main(argv: list[str] | None = None) -> int:
         if is_quick:
             asked.seeds, asked.sessions = min(asked.seeds, 2), asked.sessions // 2
         bench = Bench(asked, verdict, tell, is_quick=is_quick)
-        parts = {"apart": apart, "devices": devices, "forks": forks}
+        parts = {"apart": apart, "devices": devices, "forks": forks, "rented": rented}
         for part in asked.part or PARTS:
             parts[part](bench)
 

@@ -13,6 +13,7 @@ import msgspec
 from benchmarks.simulations.forks import forking
 from benchmarks.verdict import percentile
 from gateway.config.profiles import load_profile
+from gateway.domain.ids import ReplicaId
 from gateway.simulator.baselines.spec import parse_policies
 from gateway.simulator.driver import ClientConfig
 from gateway.simulator.experiment.draw import Arrivals, draw
@@ -99,10 +100,12 @@ def play(policy: str, game: Game, seed: int) -> Figures:
             max_model_len=options.max_model_len,
         ),
     )
-    return _figures(sink, totals)
+    *_, (last, _) = plan.fleet.each()
+    return _figures(sink, totals, last)
 
 
-def _figures(sink: _Sink, totals: Totals) -> Figures:
+def _figures(sink: _Sink, totals: Totals, last: ReplicaId) -> Figures:
+    """`last`: the fleet's last replica."""
     took_s = [each.end_s - each.arrival_s for each in sink.sessions]
     found = {
         "completion_s": statistics.fmean(took_s),
@@ -112,6 +115,7 @@ def _figures(sink: _Sink, totals: Totals) -> Figures:
         "ttft_s": statistics.fmean(turn.first_token_s - turn.arrival_s for turn in sink.turns),
         "token_s": statistics.fmean(map(_token_s, sink.turns)),
         "late": statistics.fmean(map(_is_late, sink.turns)),
+        "on_last": statistics.fmean(turn.replica == last for turn in sink.turns),
         "legs": float(totals.prefill_legs),
         "pulls": float(totals.pulls),
         "carried_gb": totals.carried_bytes / 1e9,

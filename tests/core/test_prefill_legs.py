@@ -626,10 +626,9 @@ def test_the_turn_is_decoded_in_the_zone_where_its_prompt_was_computed(near, far
     fleet = Fleet("p d e", zones={"p": "one", near: "one", far: "two"})
     rate = fleet.brain.gate.legs.rates[PoolId("pool")]
     rate.over(frozenset(("one", "two"))).observe(1e6, 1e4, now=fleet.now)
-    for number in range(4):
-        sent = fleet.asks(f"r{number}").ended(f"r{number}").sent_on()
-        assert sent.placement.replica == near
-    assert sent.placement.reason is PlacementReason.NEARER, "the other one runs nothing"
+    places = [fleet.asks(f"r{n}").ended(f"r{n}").sent_on().placement for n in range(4)]
+    assert {each.replica for each in places} == {near}
+    assert places[-1].reason is PlacementReason.NEARER, "the other one runs nothing"
 
 
 def test_where_all_are_in_one_zone_no_way_is_asked_for():
