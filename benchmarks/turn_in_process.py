@@ -9,7 +9,8 @@ a change of some per cent on a busy machine, where the whole cannot; it does not
 
 Parts: `request`, until it is sent on; `start`, the head and the first four events of the answer; `middle`,
 each an event in a read of its own; `end`, the last three events, with all that is learned; `all`. With
-`--against`, another checkout in turns with this one, and the ratio of this one to that, with its interval.
+`--against`, another checkout in turns with this one, and the ratio of this one to that, with its interval, of
+`request` and of `all`.
 """
 
 import argparse
@@ -186,10 +187,11 @@ def measure(options: argparse.Namespace, is_quick: bool, verdict: Verdict, tell:
         seen = [[_asked(tree, shape, turns) for tree in trees] for _ in range(rounds)]
         for part in PARTS:
             verdict.tell(f"{shape.name}.{part}", statistics.median(ours[part] for ours, *_ in seen))
-            if options.against is not None and part == "all":
+            if options.against is not None and part in ("request", "all"):
                 interval = Interval.of([ours[part] / theirs[part] for ours, theirs in seen])
+                name = "ratio" if part == "all" else f"{part}_ratio"
                 for kind in ("mean", "low", "high"):
-                    verdict.tell(f"{shape.name}.ratio_{kind}", getattr(interval, kind))
+                    verdict.tell(f"{shape.name}.{name}_{kind}", getattr(interval, kind))
         tell(f"{shape.name}: {verdict.figures[f'{shape.name}.all'].value} µs")
 
 

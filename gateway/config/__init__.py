@@ -86,6 +86,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _refuse_repeats("mcp: the name", [each.name for each in self.mcp])
         _refuse_repeats("bounds: the name", [each.name for each in self.bounds])
         _refuse_repeats("prices: the model", [each.model for each in self.prices])
+        priced = [pool.name for pool in self.pools if any(each.price_per_h for each in pool.replicas)]
+        if priced and self.routing.price_per_s is None:
+            raise ValueError(f"pools: {priced[0]} has a replica with a price_per_h; set routing.price_per_s")
         if self.server.allow_public_without_keys:
             return
         has_control_keys = bool(self.server.control_key_hashes or self.server.control_read_key_hashes)

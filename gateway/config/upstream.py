@@ -44,6 +44,9 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     zone: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z"), RECORDED] | None = None
     """Where it stands, such as a rack or a data centre, in a pool that has a `transfer`: how fast KV caches
     come from one zone to another is learned apart from how fast they come within one."""
+    price_per_h: Annotated[float, Meta(ge=0), RECORDED] = 0.0
+    """What an hour of it costs, in any currency: turns go there only if elsewhere they would be later by more
+    than `routing.price_per_s` says that is worth."""
     kv_tier: Annotated[str, PRIVATE] | None = None
     """Where its engine's tier of type `p2p` listens for other engines, for example `10.0.0.7:5710`: the host
     and port of that tier's settings."""

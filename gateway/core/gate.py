@@ -413,8 +413,10 @@ class Gate:
         longest_s = self._max_outage_s if live.waits_for is WaitReason.NO_REPLICA else most_s
         return live.parked_s + max(0.0, min(longest_s, most_s - live.waited_s))
 
-    def _submit(self, live: LiveRequest, candidates: list[ReplicaLoad], *, now: float) -> None:
+    def _submit(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> None:
         """Sends it to one of these; or first its prompt elsewhere."""
+        if self.legs.pools:
+            candidates = self.legs.decoders(live, candidates, now=now)
         if self.legs.pools and self.legs.may_have_one(live):
             elsewhere = self.legs.choose(live, candidates, self._with_room, now=now)
             if elsewhere is not None:
@@ -432,7 +434,11 @@ class Gate:
             transfer_s = None
             if live.pool in self._pulls and not live.handed_over:
                 transfer_s = partial(self.legs.transfer_s, live.pool, now=now)
-            asked = Asked(now, agent, facts.body_bytes, tokens, waits_at, live.handed_over, transfer_s)
+            way_s = None
+            if live.handed_over and live.handed_over_by is not None and self._fleet.has_zones:
+                assert live.pool is not None
+                way_s = partial(self.legs.transfer_s, live.pool, live.handed_over_by, now=now)
+            asked = Asked(now, agent, facts.body_bytes, tokens, waits_at, live.handed_over, transfer_s, way_s)
         placement = self.placement.place(candidates, live.session, asked)
         pull = None
         if asked.transfer_s is not None and live.session is not None:

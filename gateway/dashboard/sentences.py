@@ -29,6 +29,8 @@ PLACEMENTS: Final = {
     "home_is_full": "more live at its home than fit there, so they lose what they left",
     "home_is_busy": "its home ran far more than the others, or turns there were far later than elsewhere",
     "home_is_gone": "its home could not run it",
+    "cheaper": "elsewhere it would not have been done so much sooner that it is worth the price",
+    "nearer": "its prompt was computed in that zone, and would have had a longer way to another one",
 }
 MOVES: Final = {
     "capacity": "engines said how much fits",
