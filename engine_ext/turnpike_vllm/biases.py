@@ -44,6 +44,7 @@ class Timed(NamedTuple):
     began: float
     tokens: int
     context: int
+    decodes: bool
 
 
 class Biases:
@@ -211,7 +212,7 @@ class Biases:
             conductor.unsettle()
         # Steps that only decode are many and alike.
         if tokens and (conductor.is_due or not decodes):
-            self.timed.append(Timed(output, now, tokens, sum(contexts)))
+            self.timed.append(Timed(output, now, tokens, sum(contexts), decodes))
         if conductor.is_settled:
             deadline = self.keeper.next_deadline()
             latest = now + LOOK_WITHIN_S
@@ -223,7 +224,10 @@ class Biases:
         last, self._last_output = self._last_output, now
         if timed.output is output:
             self.timed.popleft()
-            self.pace.observe(now - max(timed.began, last), tokens=timed.tokens, context=timed.context)
+            took_s = now - max(timed.began, last)
+            self.pace.observe(
+                took_s, tokens=timed.tokens, context=timed.context, decodes=timed.decodes
+            )
 
     def chunk(self, request: Any, computed: int, tokens: int) -> int:
         return self.conductor.chunk(request, computed, tokens, self.clock())
