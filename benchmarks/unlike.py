@@ -3,7 +3,7 @@
     python -m benchmarks.unlike [--quick] [--json] [--part NAME ...] [--seeds N] [--sessions N] [--jobs N]
         [--knee PART=PER_H ...]
 
-Simulated, in three parts; each policy plays the same sessions, seed by seed. Ratios are means over the seeds,
+Simulated, in four parts; each policy plays the same sessions, seed by seed. Ratios are means over the seeds,
 with bootstrapped 95 % intervals (`_low`, `_high`).
 
 `apart`: four H200 with Qwen3-Coder-30B-A3B and 400 Gbit/s each, on coding agents and on agents that read long
@@ -18,6 +18,11 @@ splits whose prompts the fastest or the slowest two compute. Mean completion.
 
 `forks`: sessions of a 40,000-token prompt whose answer starts 40 sub-agents that go on from there, on four
 H200: the 90th percentile of their first tokens with and without pulling the prefix from where it is.
+
+`mix`: Agent.xpu's requests, a few a minute, on its device (`simulations/mix.py`), where what somebody waits
+for runs beside background work. `fcfs` is its strongest baseline (continuous batching on one device, chunks
+of 256 tokens), `serial` one request at a time, `vllm` the former with vLLM's own priorities. `_pair`: a
+second device computes prompts, as in the paper; `agent_xpu` is its policy there. Latencies and throughput.
 """
 
 import argparse
@@ -31,7 +36,9 @@ import msgspec
 
 from benchmarks.command import judged
 from benchmarks.simulations.knee import SLOW, find_knee
-from benchmarks.simulations.played import Figures, Game, play_all
+from benchmarks.simulations.mix import Arm, Ground
+from benchmarks.simulations.mix import play as play_mix
+from benchmarks.simulations.played import Figures, Game, by_processes, play_all
 from benchmarks.verdict import Verdict, bootstrapped
 from gateway.simulator.fleet import FleetSpec, ReplicaGroup
 from gateway.workload.trace.agent_kinds import CODING
@@ -39,7 +46,7 @@ from gateway.workload.trace.agents import AgentKind, ToolKind, session_of
 from gateway.workload.trace.format import Session
 from gateway.workload.trace.spread import Spread
 
-PARTS: Final = ("apart", "devices", "forks")
+PARTS: Final = ("apart", "devices", "forks", "mix")
 RELATIVE: Final = (0.6, 1.0, 1.2)
 NOISE: Final = 0.02
 SUB_AGENTS: Final = 40
@@ -114,6 +121,14 @@ class Bench:
             self.verdict.tell(name, times.mean)
         self.verdict.tell(f"{name}_low", times.low)
         self.verdict.tell(f"{name}_high", times.high)
+
+    def mixed(self, name: str, arm: Arm, ground: Ground) -> list[Figures]:
+        runs = by_processes(play_mix, [(arm, ground, seed) for seed in self._seeds], jobs=self._jobs)
+        means = {metric: statistics.fmean(run[metric] for run in runs) for metric in runs[0]}
+        self._tell(f"{ground.name}, {name}: " + ", ".join(f"{k} {v:.4g}" for k, v in means.items()))
+        for metric in ("reactive_s", "reactive_p90_s", "background_s", "background_tokens_per_s"):
+            self.verdict.tell(f"mix_{ground.name}_{name}_{metric}", means[metric])
+        return runs
 
     def knee(self, name: str, policy: str, game: Game, guess: float) -> float:
         """Sessions an hour."""
@@ -216,6 +231,41 @@ def forks(bench: Bench) -> None:
             )
 
 
+ARMS: Final = {
+    "serial": Arm("affinity", places=1),
+    "fcfs": Arm("affinity"),
+    "vllm": Arm("reactive-first"),
+    "turnpike": Arm("turnpike"),
+    "plugin": Arm("turnpike+plugin"),
+    "fcfs_pair": Arm("split:threshold=0", is_pair=True),
+    "agent_xpu_pair": Arm("agent-xpu", is_pair=True),
+    "plugin_pair": Arm("turnpike+plugin:connectors=1", is_pair=True),
+}
+BASELINES: Final = ("serial", "fcfs")
+GROUNDS: Final = (Ground("8b", 3, 6), Ground("3b", 4, 30), Ground("8b", 5, 6))
+"""Rates of the paper; 30 a minute, its most, saturate the smaller model."""
+SOONER: Final = 1 / 0.03
+"""The paper prints 97 % less reactive latency."""
+MIXED: Final = ("reactive_s", "reactive_p90_s", "reactive_per_token_s", "background_per_token_s")
+
+
+def mix(bench: Bench) -> None:
+    for ground in GROUNDS[:1] if bench.is_quick else GROUNDS:
+        found = {name: bench.mixed(name, arm, ground) for name, arm in ARMS.items()}
+        for base in BASELINES:
+            theirs, at = found[base], f"mix_{ground.name}_{base}_to"
+            for name in [name for name in ARMS if name not in BASELINES]:
+                ours, is_judged = found[name], name.startswith("plugin")
+                for metric in MIXED:
+                    least = SOONER if is_judged and metric == "reactive_s" else None
+                    bench.compare(f"{at}_{name}_{metric}", ours, theirs, metric, least=least)
+                throughput = f"mix_{ground.name}_{name}_to_{base}_throughput"
+                least = 1.0 if is_judged else None
+                bench.compare(throughput, theirs, ours, "background_tokens_per_s", least=least)
+            alone = [{"reactive_s": run["reactive_alone_s"]} for run in theirs]
+            bench.compare(f"{at}_alone_reactive_s", alone, theirs, "reactive_s", least=None)
+
+
 def _knee(text: str) -> tuple[str, float]:
     name, _, per_h = text.partition("=")
     return name, float(per_h)
@@ -236,7 +286,7 @@ def main(argv: list[str] | None = None) -> int:
         if is_quick:
             asked.seeds, asked.sessions = min(asked.seeds, 2), asked.sessions // 2
         bench = Bench(asked, verdict, tell, is_quick=is_quick)
-        parts = {"apart": apart, "devices": devices, "forks": forks}
+        parts = {"apart": apart, "devices": devices, "forks": forks, "mix": mix}
         for part in asked.part or PARTS:
             parts[part](bench)
 

@@ -2,7 +2,7 @@
 
 import multiprocessing
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -59,9 +59,15 @@ class _Sink(Ignore):
 
 def play_all(policy: str, game: Game, seeds: Sequence[int], *, jobs: int) -> list[Figures]:
     """By seed."""
+    return by_processes(play, [(policy, game, seed) for seed in seeds], jobs=jobs)
+
+
+def by_processes(
+    play: Callable[..., Figures], tasks: Sequence[tuple[object, ...]], *, jobs: int
+) -> list[Figures]:
+    """Of each task, in order."""
     import gateway.simulator.engine.replica  # noqa: F401, PLC0415 - takes seconds; forked processes inherit it
 
-    tasks = [(policy, game, seed) for seed in seeds]
     if jobs == 1 or len(tasks) == 1:
         return [play(*task) for task in tasks]
     with multiprocessing.get_context("fork").Pool(min(jobs, len(tasks))) as pool:

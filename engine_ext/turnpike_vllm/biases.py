@@ -43,8 +43,8 @@ class Timed(NamedTuple):
     output: Any
     began: float
     tokens: int
+    rows: int
     context: int
-    decodes: bool
 
 
 class Biases:
@@ -207,12 +207,13 @@ class Biases:
                 self._admitted(self.row_of(request), now)
         tokens = output.total_num_scheduled_tokens
         contexts = getattr(output.scheduled_cached_reqs, "num_computed_tokens", ())
-        decodes = tokens == len(contexts)
+        decodes = tokens == len(contexts) and not conductor.prefill
         if not decodes:
             conductor.unsettle()
         # Steps that only decode are many and alike.
         if tokens and (conductor.is_due or not decodes):
-            self.timed.append(Timed(output, now, tokens, sum(contexts), decodes))
+            rows = max(0, tokens - conductor.prefill)
+            self.timed.append(Timed(output, now, tokens, rows, sum(contexts)))
         if conductor.is_settled:
             deadline = self.keeper.next_deadline()
             latest = now + LOOK_WITHIN_S
@@ -225,9 +226,7 @@ class Biases:
         if timed.output is output:
             self.timed.popleft()
             took_s = now - max(timed.began, last)
-            self.pace.observe(
-                took_s, tokens=timed.tokens, context=timed.context, decodes=timed.decodes
-            )
+            self.pace.observe(took_s, tokens=timed.tokens, rows=timed.rows, context=timed.context)
 
     def chunk(self, request: Any, computed: int, tokens: int) -> int:
         return self.conductor.chunk(request, computed, tokens, self.clock())

@@ -32,8 +32,8 @@ class ClassesConfig:
     aged_tpot: float = 1.0
     """How much longer it may make such a step once it has aged."""
     least_tokens: int = 64
-    """What background prompts get of a step in which nobody waits; beside reactive work, what aged ones get at
-    most of what ``aged_tpot`` allows."""
+    """Tokens that background prompts get of a step without reactive work, at least; and that aged ones get of
+    what ``aged_tpot`` allows beside it, at most."""
 
 
 class Row(NamedTuple):

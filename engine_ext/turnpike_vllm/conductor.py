@@ -70,6 +70,8 @@ class Conductor:
         """Requests that this step leaves out."""
         self._plan: Plan = ALL
         self._is_prefilling = False
+        self.prefill = 0
+        """Tokens of prompts that this step computes."""
         self._left = self._aged_left = 0
         self._reserve = 0
         self._reserved_for = ServiceClass.REACTIVE
@@ -142,6 +144,7 @@ class Conductor:
 
     def before_step(self, *, is_reactive_alive: bool, now: float) -> None:
         running = self.scheduler.running
+        self.prefill = 0
         is_due = self.is_due
         if is_due:
             for request in running:
@@ -184,6 +187,7 @@ class Conductor:
             return tokens  # vLLM has just chosen which images go with these tokens
         tokens = self._chunk(self.row_of(request), computed, tokens, now)
         self._used += tokens
+        self.prefill += tokens
         return tokens
 
     def _chunk(self, row: Row, computed: int, tokens: int, now: float) -> int:
@@ -202,7 +206,7 @@ class Conductor:
     def _background_chunk(self, row: Row, tokens: int, runs: bool, now: float) -> int:
         allowed = min(tokens, self._left)
         if allowed < tokens and self._is_aged(row, now):
-            # Where vLLM lets one in that gets nothing, it looks at nobody behind: so one that waits gets a token.
+            # Behind one that waits and gets nothing vLLM lets in nobody: so it gets a token.
             allowed = max(allowed, min(tokens, self._aged_left), not runs)
             self._aged_left = max(0, self._aged_left - allowed)
             self.classes["aged_prefill"] += 1

@@ -1,12 +1,16 @@
 """How long does a step take? Measured from the steps themselves, so that slack follows the hardware.
 
-A small step waits for memory: all weights are read, however few its tokens are. A large one waits for its
-arithmetic. So a step takes the longer of two lines (a roofline: Williams et al., *CACM* 52(4), 2009), each
-``base + per_token * tokens + per_context * context`` seconds, where ``context`` is what the decoding requests
-have behind them. Steps that only decode teach the first line, those that compute prompts the second; but where
-so few tokens of prompts were computed that the first line is above the second, it is taught. Each is fitted by
-recursive least squares with forgetting (Ljung, *System Identification*, §11.2), and none of its numbers counts
-as negative. On a device without a bend both lines are the same.
+A step that only decodes takes ``base + per_row * rows + per_context * context`` seconds, where ``context`` is
+what the requests have behind them; one that computes prompts ``base + per_token * tokens + per_context *
+context``. Each line is fitted by recursive least squares with forgetting (Ljung, *System Identification*,
+§11.2), and none of the numbers counts as negative.
+
+A step that decodes waits for memory: all weights are read for few tokens. What it leaves of the arithmetic may
+compute a prompt meanwhile (a roofline: Williams et al., *CACM* 52(4), 2009). So of n tokens beside it,
+
+    decoding + per_token * n - overlap * min(decoding, per_token * n)
+
+``overlap`` is measured: 0 where nothing is hidden, 1 where all is.
 """
 
 from dataclasses import dataclass, field
@@ -17,8 +21,6 @@ _UNCERTAIN = 1e4
 _MOST_UNCERTAIN = 1e6
 """Without a bound, what no step shows for long would become arbitrarily uncertain."""
 _LEAST_PER_TOKEN_MS: Final = 1e-3
-_BENT: Final = 0.5
-"""Where a token costs more than this part of what it costs in a large step, there is no bend to be told from noise."""
 
 
 @dataclass
@@ -72,56 +74,58 @@ class _Line:
 
 @dataclass
 class Pace:
-    _small: _Line = field(default_factory=_Line)
-    _large: _Line = field(default_factory=_Line)
+    _decoding: _Line = field(default_factory=_Line)
+    _prompts: _Line = field(default_factory=_Line)
+    _hidden: float = 0.0
+    _hideable: float = 0.0
+    """Seconds of prompts beside decoding: those that made no step longer, of all; older ones count for less."""
 
     @property
     def steps(self) -> int:
-        return self._small.steps + self._large.steps
+        return self._decoding.steps + self._prompts.steps
 
-    def observe(self, seconds: float, *, tokens: int, context: int, decodes: bool) -> None:
-        """A step took so long. ``decodes``: it computed no prompt."""
-        line = self._small if decodes or tokens <= self._bend else self._large
-        line.observe(seconds * 1e3, tokens, context)
-        if line is self._large and self._small.steps and line.base > self._small.base:
-            # Chunks of one size do not tell what is constant; it is no more than in a small step.
-            line.observe(self._small.base, 0, 0)
-
-    @property
-    def _bend(self) -> float:
-        """Up to so many tokens a step takes as long as one that decodes; 0 if that is not known."""
-        small, large = self._small, self._large
-        if not small.steps or not large.steps or small.per_token > _BENT * large.per_token:
-            return 0.0
-        return (small.base - large.base) / (large.per_token - small.per_token)
+    def observe(self, seconds: float, *, tokens: int, rows: int, context: int) -> None:
+        """A step took so long, of so many tokens, of which ``rows`` decoded."""
+        prefill = tokens - rows
+        if not prefill:
+            self._decoding.observe(seconds * 1e3, tokens, context)
+            return
+        if rows and self._decoding.steps and self._prompts.steps:
+            decoding = self._decoding_s(rows, context)
+            computes = self.per_token_s * prefill
+            if computes <= decoding and seconds <= decoding + computes:
+                self._hidden = _FORGET * self._hidden + decoding + computes - seconds
+                self._hideable = _FORGET * self._hideable + computes
+                return
+        self._prompts.observe(seconds * 1e3, tokens, context)
+        if self._decoding.steps and self._prompts.base > self._decoding.base:
+            # Chunks of one size do not tell what is constant; it is no more than in a step without them.
+            self._prompts.observe(self._decoding.base, 0, 0)
 
     @property
     def per_token_s(self) -> float:
         """Of a prompt's tokens."""
-        return self._per_token_ms / 1e3
+        line = self._prompts if self._prompts.steps else self._decoding
+        return max(line.per_token, _LEAST_PER_TOKEN_MS) / 1e3
 
     @property
-    def _per_token_ms(self) -> float:
-        line = self._large if self._large.steps else self._small
-        return max(line.per_token, _LEAST_PER_TOKEN_MS)
+    def overlap(self) -> float:
+        return min(1.0, self._hidden / self._hideable) if self._hideable else 0.0
 
     def predict(self, *, rows: int, context: int, prefill: int = 0) -> float:
         """Of a step in which so many requests decode, and so many tokens of prompts are computed."""
-        return max(at + slope * prefill for at, slope in self._lines(rows, context)) / 1e3
+        decoding, computes = self._decoding_s(rows, context), self.per_token_s * prefill
+        return decoding + computes - self.overlap * min(decoding, computes)
 
     def tokens_within(self, seconds: float, *, rows: int, context: int) -> int:
         """How many tokens of prefill beside so many decoding rows a step of ``seconds`` has room for."""
-        rooms = [(seconds * 1e3 - at) / slope for at, slope in self._lines(rows, context)]
-        return max(0, int(min(rooms)))
+        decoding, exposed = self._decoding_s(rows, context), 1.0 - self.overlap
+        left, up_to_bend = seconds - decoding, exposed * decoding
+        if left <= 0.0:
+            return 0
+        takes = left / exposed if left < up_to_bend else left + decoding - up_to_bend
+        return int(takes / self.per_token_s)
 
-    def _lines(self, rows: int, context: int) -> list[tuple[float, float]]:
-        """Of each line that is known: what these requests take, and each further token, in ms.
-
-        What decoding alone shows of a token's cost is vague, as contexts grow with the rows; it is never more
-        than in a large step."""
-        most = self._per_token_ms
-        known = [line for line in (self._small, self._large) if line.steps] or [self._small]
-        return [
-            (line.predict(rows, context), min(max(line.per_token, _LEAST_PER_TOKEN_MS), most))
-            for line in known
-        ]
+    def _decoding_s(self, rows: int, context: int) -> float:
+        line = self._decoding if rows and self._decoding.steps else self._prompts
+        return line.predict(rows, context) / 1e3
