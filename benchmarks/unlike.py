@@ -242,7 +242,7 @@ ARMS: Final = {
     "plugin_pair": Arm("turnpike+plugin:connectors=1", is_pair=True),
 }
 BASELINES: Final = ("serial", "fcfs")
-GROUNDS: Final = (Ground("8b", 3, 6), Ground("3b", 4, 30), Ground("8b", 5, 6))
+GROUNDS: Final = (Ground("8b", 3, 6), Ground("3b", 4, 30))
 """Rates of the paper; 30 a minute, its most, saturate the smaller model."""
 SOONER: Final = 1 / 0.03
 """The paper prints 97 % less reactive latency."""

@@ -45,6 +45,8 @@ class Timed(NamedTuple):
     tokens: int
     rows: int
     context: int
+    behind: int
+    """Tokens behind those that decode."""
 
 
 class Biases:
@@ -212,8 +214,9 @@ class Biases:
             conductor.unsettle()
         # Steps that only decode are many and alike.
         if tokens and (conductor.is_due or not decodes):
-            rows = max(0, tokens - conductor.prefill)
-            self.timed.append(Timed(output, now, tokens, rows, sum(contexts)))
+            rows, context = max(0, tokens - conductor.prefill), sum(contexts)
+            behind = context if decodes else _behind(output)
+            self.timed.append(Timed(output, now, tokens, rows, context, behind))
         if conductor.is_settled:
             deadline = self.keeper.next_deadline()
             latest = now + LOOK_WITHIN_S
@@ -226,7 +229,9 @@ class Biases:
         if timed.output is output:
             self.timed.popleft()
             took_s = now - max(timed.began, last)
-            self.pace.observe(took_s, tokens=timed.tokens, rows=timed.rows, context=timed.context)
+            self.pace.observe(
+                took_s, tokens=timed.tokens, rows=timed.rows, context=timed.context, behind=timed.behind
+            )
 
     def chunk(self, request: Any, computed: int, tokens: int) -> int:
         return self.conductor.chunk(request, computed, tokens, self.clock())
@@ -366,6 +371,13 @@ class Biases:
                 "resident": max(running[session.name], self.keeper.resident(session)),
             }
         return told
+
+
+def _behind(output: Any) -> int:
+    """Tokens behind the requests that decode, in a step that also computes prompts."""
+    cached, tokens = output.scheduled_cached_reqs, output.num_scheduled_tokens
+    pairs = zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+    return sum(computed for request, computed in pairs if tokens[request] == 1)
 
 
 def _carried_by(request: Any, key: str | None) -> list[Hint | Refusal]:

