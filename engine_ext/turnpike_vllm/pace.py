@@ -5,8 +5,8 @@ what the requests have behind them; one that computes prompts ``base + per_token
 context``. Each line is fitted by recursive least squares with forgetting (Ljung, *System Identification*,
 §11.2), and none of the numbers counts as negative.
 
-A step that decodes waits for memory: all weights are read for few tokens. What it leaves of the arithmetic may
-compute a prompt meanwhile (a roofline: Williams et al., *CACM* 52(4), 2009). So of n tokens beside it,
+A step that decodes waits for memory: all weights are read for few tokens. What it leaves of the arithmetic
+may compute a prompt meanwhile (a roofline: Williams et al., *CACM* 52(4), 2009). So of n tokens beside it,
 
     decoding + per_token * n - overlap * min(decoding, per_token * n)
 
@@ -80,7 +80,7 @@ class Pace:
     _prompts: _Line = field(default_factory=_Line)
     _hidden: float = 0.0
     _hideable: float = 0.0
-    """Seconds of prompts beside decoding: those that made no step longer, of all; older ones count for less."""
+    """Seconds of prompts beside decoding: those that made no step longer, and all; older count less."""
 
     @property
     def steps(self) -> int:
@@ -89,8 +89,8 @@ class Pace:
     def observe(
         self, seconds: float, *, tokens: int, rows: int, context: int, behind: int | None = None
     ) -> None:
-        """A step took so long, of so many tokens, of which ``rows`` decoded, with ``behind`` tokens behind them;
-        ``context``: behind all, of prompts too. None: the same."""
+        """A step took so long, of so many tokens, of which ``rows`` decoded, with ``behind`` tokens behind
+        them. ``context``: behind all, those of prompts too. None: the same."""
         prefill = tokens - rows
         if not prefill:
             self._decoding.observe(seconds * 1e3, tokens, context)

@@ -1,5 +1,5 @@
-"""Background work beside what somebody waits for, on a device that reads its weights for longer than it computes
-a few tokens: in vLLM's real scheduler, without a model, on a virtual clock."""
+"""Background work beside what somebody waits for, on a device that reads its weights for longer than it
+computes a few tokens: in vLLM's real scheduler, without a model, on a virtual clock."""
 
 from typing import Any
 

@@ -88,7 +88,7 @@ def _agent_xpu(plan: Plan, values: Values) -> Plan:
     for_prompts = roles_of(fleet, "prefill")
     kv_tokens = msgspec.structs.replace(plan, fleet=fleet).kv_tokens(fleet)
     settings = {
-        "coordinator": {"footprints": [], "quotas": [], "max_wait_s": _NEVER_S, "headroom": 0.0},
+        "coordinator": {"max_wait_s": _NEVER_S, "headroom": 0.0},
         "classes": {"age_s": values["age_s"]},
         "connectors": ["HandOver"],
         **dict.fromkeys(("retention", "eviction", "opportunist"), False),
