@@ -67,7 +67,8 @@ def requests(reactive: float, background: float, *, seed: int) -> list[Session]:
 def _of_class(
     kind: ServiceClass, lengths: dict[str, Lengths], per_minute: float, *, seed: int
 ) -> list[Session]:
-    dice, made, now = Random(f"{kind.value} {seed}"), [], 0.0
+    dice, now = Random(f"{kind.value} {seed}"), 0.0
+    made: list[Session] = []
     names = sorted(lengths)
     while (now := now + dice.expovariate(per_minute / 60)) < TRACE_S:
         name = dice.choice(names)

@@ -16,14 +16,14 @@ Invariants: those of `SplitRouter`; a reactive prompt has no leg; in a step that
 `_ROWS` requests decode but for those that somebody waits for or that have aged.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch
-from gateway.domain.ids import RequestId
+from gateway.domain.ids import ReplicaId, RequestId
 from gateway.simulator.baselines.plan import Knob, Plan, Recipe, Values
 from gateway.simulator.baselines.roles import PREFILL_REPLICAS, roles_of, with_roles
 from gateway.simulator.baselines.router import Turn
@@ -40,8 +40,8 @@ _EVERY: Final = 0
 
 
 class AgentXpuRouter(SplitRouter):
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given, _EVERY)
+    def __init__(self, kv_tokens: Mapping[str, int], for_prompts: Collection[ReplicaId]) -> None:
+        super().__init__(kv_tokens, for_prompts, _EVERY)
         self._hints = Hints()
         self._background: set[RequestId] = set()
 
