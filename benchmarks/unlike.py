@@ -3,7 +3,7 @@
     python -m benchmarks.unlike [--quick] [--json] [--part NAME ...] [--seeds N] [--sessions N] [--jobs N]
         [--knee PART=PER_H ...] [--loads KNEES ...] [--agents NAME ...] [--keep FILE]
 
-Simulated, in three parts; each policy plays the same sessions, seed by seed. Ratios are means over the seeds,
+Simulated, in five parts; each policy plays the same sessions, seed by seed. Ratios are means over the seeds,
 with bootstrapped 95 % intervals (`_low`, `_high`).
 
 `apart`: four H200 with Qwen3-Coder-30B-A3B and 400 Gbit/s each, on agents that read long documents and on
@@ -24,6 +24,11 @@ H200: the 90th percentile of their first tokens with and without pulling the pre
 `rented`: four H200, of which one costs 4 an hour while it is worth 0.002 that a turn is done a second sooner;
 coding agents at a quarter of the knee and at it. The share of turns that it gets, with that price and
 without, and mean completion against a fleet without prices, and against one of three.
+
+`mix`: Agent.xpu's requests, a few a minute, on its device (`simulations/mix.py`), where what somebody waits
+for runs beside background work. `fcfs` is its strongest baseline (continuous batching on one device, chunks
+of 256 tokens), `serial` one request at a time, `vllm` the former with vLLM's own priorities. `_pair`: a
+second device computes prompts, as in the paper; `agent_xpu` is its policy there. Latencies and throughput.
 """
 
 import argparse
@@ -39,7 +44,9 @@ import msgspec
 from benchmarks.command import judged
 from benchmarks.simulations.kept import Kept
 from benchmarks.simulations.knee import SLOW, find_knee
-from benchmarks.simulations.played import Figures, Game, play_all
+from benchmarks.simulations.mix import Arm, Ground
+from benchmarks.simulations.mix import play as play_mix
+from benchmarks.simulations.played import Figures, Game, by_processes, play_all
 from benchmarks.verdict import Verdict, bootstrapped
 from gateway.simulator.fleet import FleetSpec, ReplicaGroup
 from gateway.workload.trace.agent_kinds import CODING
@@ -47,7 +54,7 @@ from gateway.workload.trace.agents import AgentKind, ToolKind, session_of
 from gateway.workload.trace.format import Session
 from gateway.workload.trace.spread import Spread
 
-PARTS: Final = ("apart", "devices", "forks", "rented")
+PARTS: Final = ("apart", "devices", "forks", "rented", "mix")
 RELATIVE: Final = (0.6, 1.0, 1.4)
 NOISE: Final = 0.02
 SUB_AGENTS: Final = 40
@@ -133,6 +140,14 @@ class Bench:
             self.verdict.tell(name, times.mean)
         self.verdict.tell(f"{name}_low", times.low)
         self.verdict.tell(f"{name}_high", times.high)
+
+    def mixed(self, name: str, arm: Arm, ground: Ground) -> list[Figures]:
+        runs = list(by_processes(play_mix, [(arm, ground, seed) for seed in self._seeds], jobs=self._jobs))
+        means = {metric: statistics.fmean(run[metric] for run in runs) for metric in runs[0]}
+        self._tell(f"{ground.name}, {name}: " + ", ".join(f"{k} {v:.4g}" for k, v in means.items()))
+        for metric in ("reactive_s", "reactive_p90_s", "background_s", "background_tokens_per_s"):
+            self.verdict.tell(f"mix_{ground.name}_{name}_{metric}", means[metric])
+        return runs
 
     def knee(self, name: str, policy: str, game: Game, guess: float) -> float:
         """Sessions an hour."""
@@ -259,6 +274,41 @@ def rented(bench: Bench) -> None:
         bench.compare(f"{name}_without", priced, alone, "completion_s", least=None)
 
 
+ARMS: Final = {
+    "serial": Arm("affinity", places=1),
+    "fcfs": Arm("affinity"),
+    "vllm": Arm("reactive-first"),
+    "turnpike": Arm("turnpike"),
+    "plugin": Arm("turnpike+plugin"),
+    "fcfs_pair": Arm("split:threshold=0", is_pair=True),
+    "agent_xpu_pair": Arm("agent-xpu", is_pair=True),
+    "plugin_pair": Arm("turnpike+plugin:connectors=1", is_pair=True),
+}
+BASELINES: Final = ("serial", "fcfs")
+GROUNDS: Final = (Ground("8b", 3, 6), Ground("3b", 4, 30))
+"""Rates of the paper; 30 a minute, its most, saturate the smaller model."""
+SOONER: Final = 1 / 0.03
+"""The paper prints 97 % less reactive latency."""
+MIXED: Final = ("reactive_s", "reactive_p90_s", "reactive_per_token_s", "background_per_token_s")
+
+
+def mix(bench: Bench) -> None:
+    for ground in GROUNDS[:1] if bench.is_quick else GROUNDS:
+        found = {name: bench.mixed(name, arm, ground) for name, arm in ARMS.items()}
+        for base in BASELINES:
+            theirs, at = found[base], f"mix_{ground.name}_{base}_to"
+            for name in [name for name in ARMS if name not in BASELINES]:
+                ours, is_judged = found[name], name.startswith("plugin")
+                for metric in MIXED:
+                    least = SOONER if is_judged and metric == "reactive_s" else None
+                    bench.compare(f"{at}_{name}_{metric}", ours, theirs, metric, least=least)
+                throughput = f"mix_{ground.name}_{name}_to_{base}_throughput"
+                least = 1.0 if is_judged else None
+                bench.compare(throughput, theirs, ours, "background_tokens_per_s", least=least)
+            alone = [{"reactive_s": run["reactive_alone_s"]} for run in theirs]
+            bench.compare(f"{at}_alone_reactive_s", alone, theirs, "reactive_s", least=None)
+
+
 def _knee(text: str) -> tuple[str, float]:
     name, _, per_h = text.partition("=")
     return name, float(per_h)
@@ -286,7 +336,7 @@ def main(argv: list[str] | None = None) -> int:
         if is_quick:
             asked.seeds, asked.sessions = min(asked.seeds, 2), asked.sessions // 2
         bench = Bench(asked, verdict, tell, is_quick=is_quick)
-        parts = {"apart": apart, "devices": devices, "forks": forks, "rented": rented}
+        parts = {"apart": apart, "devices": devices, "forks": forks, "rented": rented, "mix": mix}
         for part in asked.part or PARTS:
             parts[part](bench)
 

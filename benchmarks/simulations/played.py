@@ -6,7 +6,7 @@ soon enough, and the others come quickly enough on average.
 
 import multiprocessing
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -66,17 +66,25 @@ class _Sink(Ignore):
 
 def play_all(policy: str, game: Game, seeds: Sequence[int], *, jobs: int) -> Iterator[tuple[int, Figures]]:
     """Seeds and their figures, in their order, each as soon as those before it are over."""
+    found = by_processes(play, [(policy, game, seed) for seed in seeds], jobs=jobs)
+    return zip(seeds, found, strict=True)
+
+
+def by_processes(
+    play: Callable[..., Figures], tasks: Sequence[tuple[object, ...]], *, jobs: int
+) -> Iterator[Figures]:
+    """Of each task, in their order, each as soon as those before it are over."""
     import gateway.simulator.engine.replica  # noqa: F401, PLC0415 - takes seconds; forked processes inherit it
 
-    tasks = [(policy, game, seed) for seed in seeds]
     if jobs == 1 or len(tasks) <= 1:
-        yield from ((seed, play(policy, game, seed)) for seed in seeds)
+        yield from (play(*task) for task in tasks)
         return
     with multiprocessing.get_context("fork").Pool(min(jobs, len(tasks))) as pool:
-        yield from zip(seeds, pool.imap(_play_one, tasks), strict=True)
+        yield from pool.imap(_call, [(play, task) for task in tasks])
 
 
-def _play_one(task: tuple[str, Game, int]) -> Figures:
+def _call(job: tuple[Callable[..., Figures], tuple[object, ...]]) -> Figures:
+    play, task = job
     return play(*task)
 
 

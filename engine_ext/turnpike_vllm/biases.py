@@ -43,7 +43,10 @@ class Timed(NamedTuple):
     output: Any
     began: float
     tokens: int
+    rows: int
     context: int
+    behind: int
+    """Tokens behind those that decode."""
 
 
 class Biases:
@@ -206,12 +209,14 @@ class Biases:
                 self._admitted(self.row_of(request), now)
         tokens = output.total_num_scheduled_tokens
         contexts = getattr(output.scheduled_cached_reqs, "num_computed_tokens", ())
-        decodes = tokens == len(contexts)
+        decodes = tokens == len(contexts) and not conductor.prefill
         if not decodes:
             conductor.unsettle()
         # Steps that only decode are many and alike.
         if tokens and (conductor.is_due or not decodes):
-            self.timed.append(Timed(output, now, tokens, sum(contexts)))
+            rows, context = max(0, tokens - conductor.prefill), sum(contexts)
+            behind = context if decodes else _behind(output)
+            self.timed.append(Timed(output, now, tokens, rows, context, behind))
         if conductor.is_settled:
             deadline = self.keeper.next_deadline()
             latest = now + LOOK_WITHIN_S
@@ -223,7 +228,10 @@ class Biases:
         last, self._last_output = self._last_output, now
         if timed.output is output:
             self.timed.popleft()
-            self.pace.observe(now - max(timed.began, last), tokens=timed.tokens, context=timed.context)
+            took_s = now - max(timed.began, last)
+            self.pace.observe(
+                took_s, tokens=timed.tokens, rows=timed.rows, context=timed.context, behind=timed.behind
+            )
 
     def chunk(self, request: Any, computed: int, tokens: int) -> int:
         return self.conductor.chunk(request, computed, tokens, self.clock())
@@ -363,6 +371,13 @@ class Biases:
                 "resident": max(running[session.name], self.keeper.resident(session)),
             }
         return told
+
+
+def _behind(output: Any) -> int:
+    """Tokens behind the requests that decode, in a step that also computes prompts."""
+    cached, tokens = output.scheduled_cached_reqs, output.num_scheduled_tokens
+    pairs = zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+    return sum(computed for request, computed in pairs if tokens[request] == 1)
 
 
 def _carried_by(request: Any, key: str | None) -> list[Hint | Refusal]:

@@ -29,8 +29,11 @@ class ClassesConfig:
     waits for two of them at most (one runs, one is queued), hence for 0.1 s."""
     age_s: float = 20.0
     """Background work that got no service for so long has aged."""
+    aged_tpot: float = 1.0
+    """How much longer it may make such a step once it has aged."""
     least_tokens: int = 64
-    """What an aged prefill gets of every step, at least."""
+    """Tokens that background prompts get of a step without reactive work, at least; and that aged ones get of
+    what ``aged_tpot`` allows beside it, at most."""
 
 
 class Row(NamedTuple):
@@ -68,14 +71,14 @@ class Piggyback:
         *,
         reactive_rows: int,
         reactive_context: int,
-        is_reactive_prefill: bool,
+        reactive_prefill: int,
         is_reactive_alive: bool,
     ) -> Plan:
-        """``reactive_rows`` decode, with ``reactive_context`` tokens behind them; whether a reactive prompt
-        is to be computed; whether a reactive session lives at all."""
-        if not reactive_rows and not is_reactive_prefill:
+        """``reactive_rows`` decode, with ``reactive_context`` tokens behind them; so many tokens of reactive
+        prompts are computed; whether a reactive session lives at all."""
+        if not reactive_rows and not reactive_prefill:
             return self._alone(rows) if is_reactive_alive else ALL
-        return self._beside(rows, reactive_rows, reactive_context, is_reactive_prefill)
+        return self._beside(rows, reactive_rows, reactive_context, reactive_prefill)
 
     def _alone(self, rows: Sequence[Row]) -> Plan:
         decoding = [each for each in rows if not each.is_prefill]
@@ -85,17 +88,22 @@ class Piggyback:
         bound = max(tokens, self.config.least_tokens)
         return Plan(frozenset(), bound, bound)
 
-    def _beside(self, rows: Sequence[Row], reactive_rows: int, context: int, is_prefill: bool) -> Plan:
-        allowed = self.config.added_tpot * self.pace.predict(tokens=reactive_rows, context=context)
+    def _beside(self, rows: Sequence[Row], decoding: int, context: int, prefill: int) -> Plan:
+        config, pace = self.config, self.pace
+        takes_s = pace.predict(rows=decoding, context=context, prefill=prefill)
+        within_s = (1.0 + config.added_tpot) * takes_s
         left_out: set[object] = set()
         # The longest leave first, then the newest (§4.5): the shortest and oldest are let in first.
         for row in sorted(rows, key=lambda each: (each.context, each.admitted)):
             if row.is_prefill:
                 continue
-            cost = self.pace.per_token_s + self.pace.per_context_s * row.context
-            if row.is_aged or cost <= allowed:
-                allowed -= cost
+            longer = context + row.context
+            fits = pace.predict(rows=decoding + 1, context=longer, prefill=prefill) <= within_s
+            if row.is_aged or fits:
+                decoding, context = decoding + 1, longer
             else:
                 left_out.add(row.key)
-        tokens = 0 if is_prefill else max(0, int(allowed / self.pace.per_token_s))
-        return Plan(frozenset(left_out), tokens, self.config.least_tokens)
+        aged_s = (1.0 + config.aged_tpot) * takes_s
+        room = 0 if prefill else pace.tokens_within(within_s, rows=decoding, context=context)
+        aged = pace.tokens_within(aged_s, rows=decoding, context=context) - prefill
+        return Plan(frozenset(left_out), room, max(0, min(aged, config.least_tokens)))

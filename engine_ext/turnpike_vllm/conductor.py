@@ -70,7 +70,9 @@ class Conductor:
         """Requests that this step leaves out."""
         self._plan: Plan = ALL
         self._is_prefilling = False
-        self._left = 0
+        self.prefill = 0
+        """Tokens of prompts that this step computes."""
+        self._left = self._aged_left = 0
         self._reserve = 0
         self._reserved_for = ServiceClass.REACTIVE
         self._used = 0
@@ -142,6 +144,7 @@ class Conductor:
 
     def before_step(self, *, is_reactive_alive: bool, now: float) -> None:
         running = self.scheduler.running
+        self.prefill = 0
         is_due = self.is_due
         if is_due:
             for request in running:
@@ -163,7 +166,7 @@ class Conductor:
         if self.piggyback is not None and is_due:
             self._plan = self._share(self.piggyback, is_reactive_alive, now)
             self.left_out = self._plan.left_out
-        self._left = self._plan.prefill_tokens
+        self._left, self._aged_left = self._plan.prefill_tokens, self._plan.aged_tokens
 
     def after_step(self) -> None:
         if self.queue is not None:
@@ -184,6 +187,7 @@ class Conductor:
             return tokens  # vLLM has just chosen which images go with these tokens
         tokens = self._chunk(self.row_of(request), computed, tokens, now)
         self._used += tokens
+        self.prefill += tokens
         return tokens
 
     def _chunk(self, row: Row, computed: int, tokens: int, now: float) -> int:
@@ -191,7 +195,7 @@ class Conductor:
         request = row.request
         runs = self.is_running(request)
         if row.klass is ServiceClass.PROACTIVE and self._plan is not ALL:
-            tokens = self._background_chunk(row, tokens, now)
+            tokens = self._background_chunk(row, tokens, runs, now)
         if runs and tokens and self._reserve and row.klass > self._reserved_for:
             most = self.scheduler.max_num_scheduled_tokens - self._used - self._reserve
             if most < tokens:
@@ -199,11 +203,15 @@ class Conductor:
                 tokens = min(tokens, max(most, self.pool.block_size))
         return self._fit(request, computed, tokens, runs) if self.is_opportunist and tokens else tokens
 
-    def _background_chunk(self, row: Row, tokens: int, now: float) -> int:
+    def _background_chunk(self, row: Row, tokens: int, runs: bool, now: float) -> int:
         allowed = min(tokens, self._left)
-        if allowed < min(tokens, self.pool.block_size):
-            allowed = min(tokens, self._plan.aged_tokens) if self._is_aged(row, now) else 0
-            self.classes["aged_prefill" if allowed else "held_back"] += 1
+        if allowed < tokens and self._is_aged(row, now):
+            # Behind one that waits and gets nothing vLLM lets in nobody: so it gets a token.
+            allowed = max(allowed, min(tokens, self._aged_left), not runs)
+            self._aged_left = max(0, self._aged_left - allowed)
+            self.classes["aged_prefill"] += 1
+        if not allowed:
+            self.classes["held_back"] += 1
         elif allowed < tokens:
             self.classes["chunk_bounded"] += 1
         self._left = max(0, self._left - allowed)
@@ -233,7 +241,7 @@ class Conductor:
             return ALL
         background: list[Background] = []
         self._is_prefilling = False
-        reactive, context, is_prefill = 0, 0, False
+        reactive, context, prefill = 0, 0, 0
         spec, all_decode = self.scheduler.num_spec_tokens, self.is_settled
         for request in self.scheduler.running:
             row = getattr(request, ATTRIBUTE, None) or self.row_of(request)
@@ -247,13 +255,13 @@ class Conductor:
                 reactive += 1
                 context += done
             else:
-                is_prefill = True
+                prefill += request.num_tokens - done
         # One that only waits makes nobody step aside: it may wait for their memory.
         plan = piggyback.plan(
             background,
             reactive_rows=reactive,
             reactive_context=context,
-            is_reactive_prefill=is_prefill,
+            reactive_prefill=min(prefill, self.scheduler.max_num_scheduled_tokens),
             is_reactive_alive=is_reactive_alive,
         )
         if plan.left_out:

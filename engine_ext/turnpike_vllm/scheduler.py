@@ -68,7 +68,7 @@ def detect(scheduler: Any, settings: Settings) -> tuple[Settings, dict[str, str]
         off("prefix caching is off", "retention", "eviction", "host_tier")
     off(KvPool.lacks_order(scheduler.kv_cache_manager), "eviction", "opportunist")
     off(HostCopies.lacks(scheduler), "host_tier")
-    for name, reason in reasons(scheduler):
+    for name, reason in reasons(scheduler, settings.connectors):
         off(reason, name)
     if settings.retention is None or "retention" in why:
         off(why.get("retention", "retention is switched off"), "host_tier")

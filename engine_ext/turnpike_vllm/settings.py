@@ -38,6 +38,8 @@ class Settings:
     classes: ClassesConfig | None = field(default_factory=ClassesConfig)
     signed_hints: bool = True
     """Follow those in requests only if a gateway has signed them; off where all clients may hint."""
+    connectors: tuple[str, ...] = ()
+    """Classes of KV connectors, beside those that the biases were tried with, that they may run with."""
     max_sessions: int = 4_096
     """Sessions that are remembered; the one that was silent longest goes first."""
 
@@ -70,6 +72,8 @@ def read_settings(additional_config: object) -> Settings:
     for name, value in raw.items():
         if name in _POLICIES:
             changes[name] = _policy(name, value)
+        elif name == "connectors" and _are_names(value):
+            changes[name] = tuple(value)
         elif isinstance(value, bool) if name in _SWITCHES else name == "max_sessions" and _is_size(value):
             changes[name] = value
         else:
@@ -106,6 +110,10 @@ def _number(wanted: object, given: object, place: str) -> object:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _is_size(value: object) -> bool:

@@ -4,7 +4,7 @@ An allow-list, read when the server starts. What is on here runs against stock v
 token, in ``tests/engine_ext/test_configurations.py``.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NamedTuple
 
 BIASES: Final = (
@@ -15,6 +15,7 @@ BIASES: Final = (
 _ORDER: Final = frozenset({"coordinator"})
 _NO_COPIES: Final = frozenset(BIASES) - {"host_tier"}
 _CONNECTORS: Final = ("OffloadingConnector", "ExampleConnector")
+_OTHER_CONNECTOR: Final = "not tried with it; name it in `connectors` if you have"
 
 
 class Trait(NamedTuple):
@@ -38,6 +39,11 @@ def _get(scheduler: Any, path: str, default: Any = None) -> Any:
 def _specs(scheduler: Any) -> list[str]:
     groups = _get(scheduler, "kv_cache_config.kv_cache_groups", ())
     return [type(group.kv_cache_spec).__name__ for group in groups]
+
+
+def connector_of(scheduler: Any) -> str | None:
+    connector = _get(scheduler, "connector")
+    return None if connector is None else type(connector).__name__
 
 
 def _is_more(path: str) -> Callable[[Any], bool]:
@@ -85,8 +91,9 @@ TRAITS: Final = (
     Trait("hashes that are not by block", lambda it: _hash_size(it) != it.block_size, _ORDER),
     Trait(
         "a KV connector that was not tried",
-        lambda it: _get(it, "connector") is not None and type(it.connector).__name__ not in _CONNECTORS,
+        lambda it: connector_of(it) not in (None, *_CONNECTORS),
         _ORDER,
+        _OTHER_CONNECTOR,
     ),
     Trait(
         "--scheduling-policy priority",
@@ -108,9 +115,11 @@ def _hash_size(scheduler: Any) -> int:
     return int(_get(scheduler, "hash_block_size", scheduler.block_size))
 
 
-def reasons(scheduler: Any) -> Iterator[tuple[str, str]]:
-    """(Bias, why it is off in this configuration)."""
+def reasons(scheduler: Any, connectors: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """(Bias, why it is off in this configuration). ``connectors``: those that the operator has tried."""
     for trait in TRAITS:
+        if trait.why == _OTHER_CONNECTOR and connector_of(scheduler) in connectors:
+            continue
         if trait.has(scheduler):
             for name in BIASES:
                 if name not in trait.tried:

@@ -3,11 +3,14 @@
 from turnpike_vllm.classes import ALL, ClassesConfig, Piggyback, Plan, Row
 from turnpike_vllm.pace import Pace
 
+STEPS = [(1, 1_000), (64, 64_000), (32, 1_000), (2_000, 0), (500, 10_000), (1_000, 50_000)]
+
 
 def piggyback() -> Piggyback:
     pace = Pace()
-    for tokens, context in [(1, 1_000), (64, 64_000), (2_000, 0), (500, 10_000)] * 100:
-        pace.observe(0.010 + 1e-5 * tokens + 1e-7 * context, tokens=tokens, context=context)
+    for tokens, context in STEPS * 100:
+        seconds = 0.010 + 1e-5 * tokens + 1e-7 * context
+        pace.observe(seconds, tokens=tokens, context=context, rows=tokens if tokens < 100 else 0)
     return Piggyback(ClassesConfig(), pace)
 
 
@@ -15,12 +18,12 @@ def row(key: str, context: int, *, admitted: float = 0.0, prefill: bool = False,
     return Row(key, context, admitted, prefill, aged)
 
 
-def plan(*rows: Row, reactive: int = 1, prefill: bool = False, alive: bool = True) -> Plan:
+def plan(*rows: Row, reactive: int = 1, prefill: int = 0, alive: bool = True) -> Plan:
     return piggyback().plan(
         rows,
         reactive_rows=reactive,
         reactive_context=1_000 * reactive,
-        is_reactive_prefill=prefill,
+        reactive_prefill=prefill,
         is_reactive_alive=alive,
     )
 
@@ -50,8 +53,31 @@ def test_aged_work_is_never_left_out() -> None:
     assert shared.aged_tokens > 0
 
 
+def test_aged_prompts_make_a_step_twice_as_long_at_most() -> None:
+    shared = plan(row("aged", 100, prefill=True, aged=True))
+    assert shared.aged_tokens == ClassesConfig().least_tokens  # 0.6 ms of 10
+    slow = Pace()
+    for rows, chunk in [(1, 0), (2, 0), (4, 0), (2, 10), (2, 256), (1, 128)] * 50:
+        seconds = max(0.110, 0.006 * (rows + chunk))
+        slow.observe(seconds, tokens=rows + chunk, rows=rows, context=0)
+    told = Piggyback(ClassesConfig(), slow).plan(
+        [row("aged", 100, prefill=True, aged=True)],
+        reactive_rows=2,
+        reactive_context=0,
+        reactive_prefill=0,
+        is_reactive_alive=True,
+    )
+    assert 32 <= told.aged_tokens <= 37  # 0.22 s at 6 ms, less two
+
+
+def test_rows_that_decode_may_join_a_reactive_prompt() -> None:
+    rows = [row(str(number), 100) for number in range(40)]
+    assert not plan(*rows, reactive=0, prefill=2_000).left_out  # 1.4 ms of 30
+    assert plan(*[row("long", 50_000)], reactive=0, prefill=2_000).left_out == {"long"}
+
+
 def test_no_background_prefill_beside_a_reactive_one() -> None:
-    assert plan(row("a", 100, prefill=True), prefill=True).prefill_tokens == 0
+    assert plan(row("a", 100, prefill=True), prefill=500).prefill_tokens == 0
     assert plan(row("a", 100, prefill=True)).prefill_tokens > 0
 
 

@@ -153,7 +153,7 @@ class TestPassing:
             engine.step()
         pace, steps = engine.biases.pace, engine.steps
         assert steps / LOOK_EVERY - 2 <= pace.steps <= steps / LOOK_EVERY + 8
-        assert pace.predict(tokens=1, context=1_000) == pytest.approx(0.004034, rel=0.03)
+        assert pace.predict(rows=1, context=1_000) == pytest.approx(0.004034, rel=0.03)
 
 
 class TestAsleep:

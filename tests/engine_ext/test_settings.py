@@ -26,6 +26,7 @@ def test_numbers_and_switches() -> None:
                 "classes": False,
                 "opportunist": False,
                 "max_sessions": 9,
+                "connectors": ["NixlConnector"],
             }
         }
     )
@@ -33,6 +34,7 @@ def test_numbers_and_switches() -> None:
     assert found.coordinator is not None and found.coordinator.max_wait_s == 9.5
     assert found.eviction is not None and found.eviction.size_max_blocks == 77
     assert found.classes is None and not found.opportunist and found.max_sessions == 9
+    assert found.connectors == ("NixlConnector",)
     assert read_settings({"turnpike": {"classes": True}}).classes is not None
 
 
@@ -43,6 +45,8 @@ def test_numbers_and_switches() -> None:
         ({"retentoin": True}, "turnpike.retentoin: unknown"),
         ({"opportunist": 1}, "turnpike.opportunist"),
         ({"max_sessions": 0}, "turnpike.max_sessions"),
+        ({"connectors": "NixlConnector"}, "turnpike.connectors"),
+        ({"connectors": [1]}, "turnpike.connectors"),
         ({"retention": 5}, "turnpike.retention: must be"),
         ({"retention": {"grace": 5}}, "turnpike.retention.grace: unknown"),
         ({"retention": {"grace_s": "5"}}, "turnpike.retention.grace_s: must be a number"),

@@ -4,7 +4,7 @@ A recipe changes it. What two recipes both want to decide, they cannot both have
 """
 
 from collections.abc import Callable, Mapping
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -115,7 +115,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         options = msgspec.structs.replace(self.options, policy=policy, scheduling_policy=order)
         return msgspec.structs.replace(self, options=options)
 
-    def with_plugin(self, settings: Mapping[str, bool]) -> Self:
+    def with_plugin(self, settings: Mapping[str, Any]) -> Self:
         self._refuse_another_bias()
         options = msgspec.structs.replace(self.options, plugin=settings)
         return msgspec.structs.replace(self, options=options)

@@ -2,8 +2,9 @@
 
 from typing import Final
 
+from gateway.simulator.baselines.agent_xpu import AGENT_XPU
 from gateway.simulator.baselines.belady import BELADY
-from gateway.simulator.baselines.by_order import OLDEST_FIRST, SMALLEST_FIRST
+from gateway.simulator.baselines.by_order import OLDEST_FIRST, REACTIVE_FIRST, SMALLEST_FIRST
 from gateway.simulator.baselines.continuum import CONTINUUM, CONTINUUM_DYNAMIC
 from gateway.simulator.baselines.dispatch import DISPATCH
 from gateway.simulator.baselines.edf import EDF
@@ -40,6 +41,8 @@ RECIPES: Final = {
         MARS,
         SAGA,
         SUTRADHARA,
+        AGENT_XPU,
+        REACTIVE_FIRST,
         OLDEST_FIRST,
         SMALLEST_FIRST,
         SESSION_CAP,

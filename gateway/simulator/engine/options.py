@@ -34,6 +34,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the engines are biased by; called once for each of them."""
     plugin: Mapping[str, Any] | None = None
     """The engines carry `turnpike-vllm`, with these settings. None: they do not."""
+    piggyback: Callable[[Any], Any] | None = None
+    """Another rule of who shares a step in place of the plugin's, given that one; for a baseline."""
 
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):

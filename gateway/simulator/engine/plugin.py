@@ -21,11 +21,16 @@ def biased(scheduler_class: type) -> type:
 class Plugin:
     """What an engine wants of the plugin in its scheduler."""
 
-    def __init__(self, scheduler: Any, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, scheduler: Any, *, clock: Callable[[], float], piggyback: Callable[[Any], Any] | None = None
+    ) -> None:
+        """`piggyback`: as `EngineOptions` has it."""
         self._biases = scheduler.turnpike
         if self._biases is None:
             raise RuntimeError("the plugin could not attach to this vLLM")
         self._biases.clock = clock
+        if piggyback is not None:
+            self._biases.conductor.piggyback = piggyback(self._biases.conductor.piggyback)
 
     def hint(self, text: str) -> None:
         """As `POST /turnpike/hints` does."""

@@ -69,7 +69,7 @@ class ReplicaEngine:
         """Nothing can be computed before a transfer has ended; the alarm is for that."""
         self.plugin: Plugin | None = None
         if options.plugin is not None:
-            self.plugin = Plugin(self.scheduler, clock=lambda: kernel.now)
+            self.plugin = Plugin(self.scheduler, clock=lambda: kernel.now, piggyback=options.piggyback)
         self._takes_stretches = options.takes_stretches and self.plugin is None
         self.exchange: KvExchange | None = None
         if spec.network_bytes_per_s:

@@ -127,6 +127,9 @@ def test_order_by_age_by_size_and_by_service():
         (8, 10),
     )  # both are in the first queue
     assert order("smallest-first", old, long, late) == ((9, 10), (7, 9))
+    background = msgspec.structs.replace(old, service_class=ServiceClass.PROACTIVE)
+    assert order("reactive-first", background, long, late) == ((9, 10), (7, 9))
+    assert order("reactive-first", old, long, late) == ((7, 8), (8, 10))
 
 
 # --- what is kept, and what is overwritten ---------------------------------------------------------------

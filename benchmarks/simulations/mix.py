@@ -1,0 +1,178 @@
+"""Agent.xpu's mix: requests that somebody waits for beside background work, on one small device or a pair.
+
+Source: Agent.xpu (arXiv 2506.24045) §6.1: requests of three reactive and three background data sets in
+equal parts, two independent Poisson processes, fifteen minutes. The paper shows lengths in a picture
+(Fig. 7): those here are assumed, of the size that the data sets are described with.
+"""
+
+import statistics
+from random import Random
+from typing import Final, Literal
+
+import msgspec
+
+from benchmarks.simulations.played import Figures
+from benchmarks.verdict import percentile
+from gateway.config.profiles import load_profile
+from gateway.simulator.baselines.spec import parse_policies
+from gateway.simulator.driver import ClientConfig
+from gateway.simulator.engine.options import EngineOptions
+from gateway.simulator.fleet import FleetSpec, ReplicaGroup
+from gateway.simulator.isolated import IsolatedTimes
+from gateway.simulator.results import Ignore, SessionOutcome, TurnOutcome
+from gateway.simulator.run import simulate
+from gateway.workload.trace.format import ServiceClass, Session, Thread, Turn
+from gateway.workload.trace.spread import Spread
+
+TRACE_S: Final = 900.0
+NOISE: Final = 0.02
+BLOCK: Final = 16
+_SHARED_MEMORY_GBIT_S: Final = 1e5
+"""Of a pair that shares its memory: nothing is copied."""
+_RETRIES: Final = 1_000_000
+
+Lengths = tuple[Spread, Spread]
+"""Tokens of a prompt and of its answer."""
+
+
+def _lengths(prompt: float, sigma: float, most: int, answer: float, answer_sigma: float) -> Lengths:
+    return (
+        Spread(median=prompt, sigma=sigma, least=5, most=most),
+        Spread(median=answer, sigma=answer_sigma, least=5, most=1_000),
+    )
+
+
+BACKGROUND: Final = {
+    "ProactiveBench": _lengths(700, 0.6, 3_000, 90, 0.5),
+    "SAMSum": _lengths(140, 0.6, 800, 24, 0.4),
+    "CNN/DailyMail": _lengths(900, 0.45, 2_800, 70, 0.35),
+}
+REACTIVE: Final = {
+    "LMSYS-Chat-1M": _lengths(40, 1.2, 2_000, 160, 0.8),
+    "MTRAG": _lengths(1_500, 0.5, 6_000, 110, 0.6),
+    "Berkeley Function Call Leaderboard": _lengths(400, 0.6, 2_500, 45, 0.5),
+}
+
+
+def requests(reactive: float, background: float, *, seed: int) -> list[Session]:
+    """Of `TRACE_S`, so many a minute of each class, by arrival. None shares anything with another."""
+    both = (
+        (ServiceClass.REACTIVE, REACTIVE, reactive),
+        (ServiceClass.PROACTIVE, BACKGROUND, background),
+    )
+    made = [each for kind in both for each in _of_class(*kind, seed=seed)]
+    return sorted(made, key=lambda session: session.arrival_s)
+
+
+def _of_class(
+    kind: ServiceClass, lengths: dict[str, Lengths], per_minute: float, *, seed: int
+) -> list[Session]:
+    dice, now = Random(f"{kind.value} {seed}"), 0.0
+    made: list[Session] = []
+    names = sorted(lengths)
+    while (now := now + dice.expovariate(per_minute / 60)) < TRACE_S:
+        name = dice.choice(names)
+        prompt, answer = (spread.count(dice) for spread in lengths[name])
+        turn = Turn(input_tokens=prompt, output_tokens=answer)
+        session = Session(
+            id=f"{kind.value}-{len(made)}",
+            arrival_s=now,
+            service_class=kind,
+            agent_type=name,
+            threads=(Thread(turns=(turn,)),),
+        )
+        made.append(session)
+    return made
+
+
+class Ground(msgspec.Struct, frozen=True):
+    """A model and the arrivals, in requests a minute."""
+
+    model: Literal["3b", "8b"]
+    reactive: float
+    background: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}_{self.reactive:g}_{self.background:g}"
+
+    def fleet(self, *, is_pair: bool) -> FleetSpec:
+        """The device that decodes; of a pair the second one computes prompts alone."""
+        profile = f"benchmarks/simulations/soc-{self.model}.toml"
+        if not is_pair:
+            return FleetSpec(replicas=(ReplicaGroup(profile=profile),), noise=NOISE)
+        groups = tuple(
+            ReplicaGroup(profile=profile, role=role, network_gbit_s=_SHARED_MEMORY_GBIT_S)
+            for role in ("decode", "prefill")
+        )
+        return FleetSpec(replicas=groups, noise=NOISE, transfer_latency_s=0.0)
+
+
+class Arm(msgspec.Struct, frozen=True):
+    """Who schedules, and on what."""
+
+    policy: str
+    is_pair: bool = False
+    places: int = 256
+    """Requests that an engine runs at a time."""
+
+
+class _Sink(Ignore):
+    def __init__(self) -> None:
+        self.sessions: list[SessionOutcome] = []
+        self.tokens: dict[str, int] = {}
+
+    def turn_done(self, outcome: TurnOutcome) -> None:
+        self.tokens[outcome.session] = outcome.prompt_tokens + outcome.output_tokens
+
+    def session_done(self, outcome: SessionOutcome) -> None:
+        self.sessions.append(outcome)
+
+    def of(self, kind: ServiceClass) -> list[SessionOutcome]:
+        return [each for each in self.sessions if each.service_class is kind]
+
+    def per_token_s(self, outcomes: list[SessionOutcome]) -> float:
+        return statistics.fmean(_took_s(each) / self.tokens[each.id] for each in outcomes)
+
+
+def _took_s(outcome: SessionOutcome) -> float:
+    return outcome.end_s - outcome.arrival_s
+
+
+def play(arm: Arm, ground: Ground, seed: int) -> Figures:
+    """Means, in seconds from a request to its answer's end. `per_token`: the paper's normalised latency, over
+    the tokens of prompt and answer. `reactive_alone_s`: of requests that have the device to themselves.
+    `background_tokens_per_s`: of the prompts and answers of requests that ended within the trace."""
+    fleet = ground.fleet(is_pair=arm.is_pair)
+    asked = EngineOptions(max_num_seqs=arm.places, block_size=BLOCK)
+    plan = parse_policies(arm.policy)[0].variants[0].plan(fleet, asked)
+    profile, options, sink = load_profile(fleet.replicas[0].profile), plan.options, _Sink()
+    totals = simulate(
+        requests(ground.reactive, ground.background, seed=seed),
+        plan.fleet,
+        plan.make_brain,
+        options=options,
+        client=ClientConfig(max_retries=_RETRIES),
+        seed=seed,
+        sink=sink,
+        isolated=IsolatedTimes(
+            profile,
+            kv_blocks=profile.kv_tokens // BLOCK,
+            block_size=BLOCK,
+            max_model_len=options.max_model_len,
+        ),
+    )
+    reactive, background = sink.of(ServiceClass.REACTIVE), sink.of(ServiceClass.PROACTIVE)
+    took_s = [_took_s(each) for each in reactive]
+    in_time = [sink.tokens[each.id] for each in background if each.end_s <= TRACE_S]
+    return {
+        "reactive_s": statistics.fmean(took_s),
+        "reactive_p90_s": percentile(took_s, 90),
+        "reactive_per_token_s": sink.per_token_s(reactive),
+        "reactive_alone_s": statistics.fmean(each.isolated_s for each in reactive),
+        "background_s": statistics.fmean(map(_took_s, background)),
+        "background_per_token_s": sink.per_token_s(background),
+        "background_tokens_per_s": sum(in_time) / TRACE_S,
+        "busy": totals.busy_s / totals.end_s,
+        "legs": float(totals.prefill_legs),
+    }
