@@ -10,7 +10,8 @@ needs fits beside what runs, as vLLM's `--scheduler-reserve-full-isl` has it; no
 step has noise.
 
 Invariants: events happen in the order of their times; the turns of a conversation run one after another; a
-replica is never ahead of `until_s`; at most `MAX_BEHIND` turns are not over, further ones are left out.
+replica is never ahead of `until_s`; at most `MAX_BEHIND` turns are not over, further ones are left out; a
+call of `play` ends after so many events as it is given.
 """
 
 import heapq
@@ -24,9 +25,14 @@ from gateway.cost.shadow_cache import ShadowCache
 from gateway.domain.ids import ReplicaId
 
 MAX_BEHIND: Final = 20_000
+EVENTS: Final = 256
+"""That a call plays at most: some 2 ms."""
 _CHUNK: Final = 8192
 """Tokens of a prompt in a step; while it is computed a row gets a token for each."""
 _NEVER: Final = float("inf")
+_DUE_S: Final = 1e-6
+"""What is over within so long, is over now: more than the grain of a clock that counts from 1970 (0.2 µs),
+below which nothing would ever pass."""
 
 
 class Costs(Protocol):
@@ -130,12 +136,12 @@ class _Replica:
     def over(self) -> list[ShadowTurn]:
         """The turns that end now."""
         ended = []
-        if self.prompt is not None and self.left_s <= 1e-9:
+        if self.prompt is not None and self.left_s <= _DUE_S:
             turn, self.prompt = self.prompt, None
             self._numbers += 1
             heapq.heappush(self.rows, (self.steps + turn.output - 1, self._numbers, turn))
             self.context += turn.tokens
-        while self.rows and self.rows[0][0] <= self.steps + 1e-6:
+        while self.rows and self.rows[0][0] - self.steps <= _DUE_S * self.steps_per_s:
             turn = heapq.heappop(self.rows)[2]
             self.context -= turn.tokens
             turn.ended_s = self.at_s
@@ -189,14 +195,15 @@ class ShadowFleet:
         heapq.heappush(self._arrivals, (turn.sent_s, self._numbers, replica, turn))
         return True
 
-    def play(self, until_s: float) -> None:
-        while True:
+    def play(self, until_s: float, *, events: int = EVENTS) -> bool:
+        """False if there were more than so many: the rest is for the next call."""
+        for _ in range(events):
             arrives_s = self._arrivals[0][0] if self._arrivals else _NEVER
             first = min(self._next, key=self._next.__getitem__, default=None)
             ends_s = self._next[first] if first is not None else _NEVER
             now = min(arrives_s, ends_s)
             if now > until_s or now == _NEVER:
-                break
+                return True
             self._now = now
             if ends_s <= arrives_s:
                 assert first is not None
@@ -216,6 +223,7 @@ class ShadowFleet:
                 for told in turn.then:
                     told(turn)
                 turn.then = []
+        return False
 
     def _joined(self, name: ReplicaId) -> _Replica:
         made = self._replicas[name] = _Replica(name, self._costs, self.cache)

@@ -233,8 +233,9 @@ class Savings:
     def settle(self) -> None:
         """Plays everything to its end, whatever the time."""
         for pool in self._pools.values():
-            pool.ours.play(float("inf"))
-            pool.blind.play(float("inf"))
+            for fleet in (pool.ours, pool.blind):
+                while not fleet.play(float("inf")):
+                    pass
 
     def _play(self) -> None:
         """As far as nothing can come any more that was before."""

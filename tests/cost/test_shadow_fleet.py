@@ -133,3 +133,24 @@ def test_as_many_turns_are_behind_as_may_be(monkeypatch):
     assert (fleet.behind, fleet.left_out) == (3, 2)
     fleet.play(FOREVER)
     assert fleet.send(turn(), A, at_s=100.0)
+
+
+@pytest.mark.parametrize("began_s", [1.79e9, 2.0**33 / 3])
+def test_a_clock_that_counts_from_1970_is_too_coarse_for_nothing(began_s: float):
+    fleet = ShadowFleet(Linear())
+    turns = [turn(f"{number}", prompt=1 + number / 7, output=1 + number / 3) for number in range(200)]
+    for number, each in enumerate(turns):
+        fleet.send(each, (A, B)[number % 2], at_s=began_s + number / 11)
+    calls = 1
+    while not fleet.play(FOREVER):
+        calls += 1
+        assert calls < 10
+    assert fleet.behind == 0 and all(each.ended_s > each.sent_s for each in turns)
+
+
+def test_a_call_ends_after_so_many_events():
+    fleet = ShadowFleet(Linear())
+    for number in range(10):
+        fleet.send(turn(f"{number}"), A, at_s=float(number))
+    assert not fleet.play(FOREVER, events=3) and fleet.behind == 10
+    assert fleet.play(FOREVER) and fleet.behind == 0
