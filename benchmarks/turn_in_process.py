@@ -1,6 +1,6 @@
 """What the gateway's own code takes for a turn, without sockets, kernel and event loop.
 
-    python -m benchmarks.turn_in_process [--quick] [--json] [--only SHAPE,…] [--against CHECKOUT]
+    python -m benchmarks.turn_in_process [--quick] [--json] [--only SHAPE,…] [--relay] [--against CHECKOUT]
 
 The shapes of `benchmarks.agent_turns`, in one process: what clients and the server would send is given to the
 gateway's connections, and what they write is taken from them. Processor time of the thread, of each turn; the
@@ -9,7 +9,8 @@ a change of some per cent on a busy machine, where the whole cannot; it does not
 
 Parts: `request`, until it is sent on; `start`, the head and the first four events of the answer; `middle`,
 each an event in a read of its own; `end`, the last three events, with all that is learned; `all`. With
-`--against`, another checkout in turns with this one, and the ratio of this one to that, with its interval.
+`--against`, another checkout in turns with this one, and the ratio of this one to that, with its interval;
+with `--relay`, both with `server.mode = "relay"`.
 """
 
 import argparse
@@ -131,11 +132,15 @@ def _taken_by(give: Callable[[bytes], None], reads: list[bytes]) -> float:
     return time.thread_time() - start
 
 
-async def _measured(shape: Shape, turns: int, engine: int, folder: str) -> dict[str, float]:
+_SESSIONS: Final = '[stream]\npath = "{folder}/stream"\n'
+_RELAY: Final = 'mode = "relay"\n'
+
+
+async def _measured(shape: Shape, turns: int, engine: int, folder: str, mode: str) -> dict[str, float]:
     """µs of each part."""
     settings = Path(folder) / "turnpike.toml"
     settings.write_text(
-        f'[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\n[stream]\npath = "{folder}/stream"\n'
+        f'[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\n{mode.format(folder=folder)}'
         f'[[pools]]\nreplicas = [{{ url = "http://127.0.0.1:{engine}" }}]\n'
     )
     gateway = Gateway(load_config(str(settings), {}, {}), {})
@@ -149,24 +154,24 @@ async def _measured(shape: Shape, turns: int, engine: int, folder: str) -> dict[
     return {name: statistics.quantiles(each, n=10)[1] for name, each in seen.taken.items()}
 
 
-def work(name: str, turns: int) -> None:
+def work(name: str, turns: int, *, is_relay: bool) -> None:
     """In a process of its own: prints what it measured."""
     [shape] = [each for each in SHAPES if each.name == name]
     with (
         upstream(Pinning.of_this_machine(), events=4) as [engine],
         tempfile.TemporaryDirectory() as folder,
     ):
-        found = uvloop.run(_measured(shape, turns, engine, folder))
+        found = uvloop.run(_measured(shape, turns, engine, folder, _RELAY if is_relay else _SESSIONS))
     print(json.dumps(found), flush=True)
     os._exit(0)  # connections that are none cannot be drained
 
 
-def _asked(tree: Path, shape: Shape, turns: int) -> dict[str, float]:
+def _asked(tree: Path, shape: Shape, turns: int, *, is_relay: bool) -> dict[str, float]:
     """Of the gateway in this checkout, under these benchmarks."""
     code = (
         "import sys, types; benchmarks = types.ModuleType('benchmarks'); "
         f"benchmarks.__path__ = [{str(ROOT / 'benchmarks')!r}]; sys.modules['benchmarks'] = benchmarks; "
-        f"from benchmarks.turn_in_process import work; work({shape.name!r}, {turns})"
+        f"from benchmarks.turn_in_process import work; work({shape.name!r}, {turns}, is_relay={is_relay})"
     )
     environment = guarded() | {"PYTHONPATH": f"{tree}:{tree}/engine_ext"}
     done = subprocess.run(
@@ -183,7 +188,7 @@ def measure(options: argparse.Namespace, is_quick: bool, verdict: Verdict, tell:
     for shape in SHAPES:
         if options.only and shape.name not in options.only.split(","):
             continue
-        seen = [[_asked(tree, shape, turns) for tree in trees] for _ in range(rounds)]
+        seen = [[_asked(tree, shape, turns, is_relay=options.relay) for tree in trees] for _ in range(rounds)]
         for part in PARTS:
             verdict.tell(f"{shape.name}.{part}", statistics.median(ours[part] for ours, *_ in seen))
             if options.against is not None and part == "all":
@@ -196,6 +201,7 @@ def measure(options: argparse.Namespace, is_quick: bool, verdict: Verdict, tell:
 def main(argv: list[str] | None = None) -> int:
     own = argparse.ArgumentParser(add_help=False)
     own.add_argument("--only", default="", help="some shapes, with commas between them")
+    own.add_argument("--relay", action="store_true", help="without sessions")
     own.add_argument("--against", type=Path, help="another checkout of Turnpike")
     options, _ = own.parse_known_args(argv)
     return judged(

@@ -239,7 +239,7 @@ class Gateway:
 
     def _open_handlers(self, outbound: Outbound) -> Handlers:
         config, are_keys_required = self._config, self._tenants.are_keys_required
-        reading = Reading(self.driver, self.observation.metrics.unread)
+        reading = Reading(self.driver, self.observation.metrics.unread, is_relay=config.server.is_relay)
         self.websockets = WebSockets(
             self.driver,
             self._replicas,
@@ -257,8 +257,7 @@ class Gateway:
             self._health,
             outbound,
             are_keys_required=are_keys_required,
-            with_receipts=config.server.receipts,
-            holding=config.server.holding,
+            server=config.server,
             traces=self.observation.traces,
             overhead=self.observation.metrics.overhead,
             reading=reading,

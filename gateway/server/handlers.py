@@ -13,7 +13,6 @@ from urllib.parse import unquote
 
 import msgspec
 
-from gateway.config.holding import HoldingConfig
 from gateway.config.server import ServerConfig
 from gateway.core import events as ev
 from gateway.core import refusals
@@ -45,7 +44,7 @@ from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
 from gateway.wire.inflate import INFLATABLE, inflating
-from gateway.wire.observer import observe
+from gateway.wire.observer import ResponseObserver, SilentObserver, observe
 
 _log = logging.getLogger(__name__)
 
@@ -78,8 +77,7 @@ class Handlers:
         outbound: Outbound,
         *,
         are_keys_required: bool,
-        with_receipts: bool,
-        holding: HoldingConfig,
+        server: ServerConfig,
         traces: TraceContexts | None = None,
         overhead: Spread | None = None,
         reading: Reading,
@@ -100,7 +98,6 @@ class Handlers:
         self._health = health
         self._outbound = outbound
         self._are_keys_required = are_keys_required
-        self._with_receipts = with_receipts
         self._traces = traces
         self._overhead = overhead
         self._reading = reading
@@ -111,12 +108,12 @@ class Handlers:
         self._peers = peers
         self._spending = spending
         self._served = 0
-        self._holding = holding
         self._relays: dict[Relay, Replica] = {}
+        self.follow(server)
 
     def follow(self, server: ServerConfig) -> None:
         """For requests that come from now on."""
-        self._with_receipts = server.receipts
+        self._with_receipts = server.has_receipts
         self._holding = server.holding
 
     async def __call__(self, client: ClientConnection, request: HttpRequest) -> None:
@@ -187,7 +184,7 @@ class Handlers:
                 self._traces.arrived(ticket.request, traceparent)
             attempt = await self._reach(ticket, client, request, facts)
             if attempt is not None:
-                await self._answer(ticket, client, request, attempt)
+                await self._answer(ticket, client, request, facts, attempt)
 
     def _ask_for_adapters(self, replica: ReplicaId, model: str | None) -> None:
         """It does not know a model that it listed: it may have unloaded an adapter."""
@@ -243,7 +240,12 @@ class Handlers:
                 held.end()
 
     async def _answer(
-        self, ticket: Ticket, client: ClientConnection, request: HttpRequest, attempt: _Attempt
+        self,
+        ticket: Ticket,
+        client: ClientConnection,
+        request: HttpRequest,
+        facts: RequestFacts,
+        attempt: _Attempt,
     ) -> None:
         replica, upstream, told, held = attempt.replica, attempt.upstream, attempt.told, attempt.held
         endpoint, head = request.head.visitor.endpoint, upstream.head
@@ -252,9 +254,13 @@ class Handlers:
         write: Write = client.write
         kept = attempt.kept
         said = kept.said if kept is not None else None
-        observer = observe(
-            endpoint.protocol, endpoint.work, head.content_type, head.content_encoding, said=said
-        )
+        observer: ResponseObserver
+        if facts.is_relayed and not facts.stores:  # else later requests need the ids in it
+            observer = SilentObserver()
+        else:
+            observer = observe(
+                endpoint.protocol, endpoint.work, head.content_type, head.content_encoding, said=said
+            )
         try:
             if held is None or not held.has_begun:
                 client.start_response(head.start + told, framing_of(head, request.head))

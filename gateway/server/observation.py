@@ -64,7 +64,8 @@ class Observation:
         self._holdings: dict[ReplicaId, tuple[SessionKv, ...]] = {}
         self._file = StreamFile(config.stream) if config.stream.path is not None else None
         stream = config.stream
-        self._ring = Ring(stream.ring_records, stream.ring_bytes) if stream.ring_records else None
+        keeps_some = stream.ring_records and not config.server.is_relay
+        self._ring = Ring(stream.ring_records, stream.ring_bytes) if keeps_some else None
         self._events: Events | None = None
         self._history = self._open_history()
         traced = coordinator.sessions.tools.traced
