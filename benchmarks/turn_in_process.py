@@ -9,9 +9,9 @@ a change of some per cent on a busy machine, where the whole cannot; it does not
 
 Parts: `request`, until it is sent on; `start`, the head and the first four events of the answer; `middle`,
 each an event in a read of its own; `end`, the last three events, with all that is learned; `all`; and, where
-many sessions share a connection, `opening`, all of a session's first turn, which the others do not count. With
-`--against`, another checkout in turns with this one, and the ratio of this one to that, with its interval;
-with `--relay`, both with `server.mode = "relay"`.
+many sessions share a connection, `opening`, all of a session's first turn, which the others do not count.
+With `--against`, another checkout in turns with this one, and the ratio of this one to that, with its
+interval; with `--relay`, both with `server.mode = "relay"`.
 """
 
 import argparse
