@@ -148,7 +148,7 @@ def test_of_too_many_some_are_read_together(monkeypatch):
     assert not traces.prompts
     for one in words[4:]:
         traces.add_arrival(turn(), one)
-    assert [one.read for one in words] == [1, 1, 1, 0, 0, 0, 0] and list(traces.prompts) == [0, 1, 2]
+        assert [one.read for one in words] == [1, 1, 1, 0, 0, 0, 0] and list(traces.prompts) == [0, 1, 2]
 
 
 def test_tenants_share_the_memory_for_words(monkeypatch):
