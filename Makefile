@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup programs test nightly minors check fast fuzz demo format clean
+.PHONY: help setup programs test nightly minors check fast fuzz demo docs format clean
 
 bin := .venv/bin
 # Checked where they exist.
@@ -18,7 +18,7 @@ help:  ## show this list
 setup:  ## prepare .venv: the gateway, its tools, a real vLLM for the CPU
 	@tools/setup.sh
 
-programs: setup  ## fetch what tests use and pip does not have, where it is missing: Chromium, promtool, Redis
+programs: setup  ## fetch what tests use and pip does not have, where it is missing: Chromium, promtool, Redis, Envoy
 	@tools/programs.sh
 
 test: setup programs  ## all tests but the nightly ones, against a real vLLM and real agents too (minutes)
@@ -46,6 +46,10 @@ fuzz: setup  ## a million inputs for whatever reads what others send, on all cor
 
 demo: setup  ## real agents and vLLM servers, with a load balancer and with the gateway: what changes
 	$(bin)/python -m demo $(demo_args)
+
+docs: setup  ## the documentation as a site, in build/docs; a link that leads nowhere is an error
+	@$(bin)/python -c 'import material' 2>/dev/null || $(bin)/python -m uv pip install --quiet --python $(bin)/python --group docs
+	$(bin)/python -m mkdocs --quiet build --strict --config-file tools/mkdocs.yml
 
 format: setup  ## rewrite the sources as the formatter and the linter want them
 	$(bin)/ruff check --fix-only --quiet .

@@ -11,7 +11,7 @@ Parts: `request`, until it is sent on; `start`, the head and the first four even
 each an event in a read of its own; `end`, the last three events, with all that is learned; `all`; and, where
 many sessions share a connection, `opening`, all of a session's first turn, which the others do not count.
 With `--against`, another checkout in turns with this one, and the ratio of this one to that, with its
-interval; with `--relay`, both with `server.mode = "relay"`.
+interval, of `request`, `all` and `opening`; with `--relay`, both with `server.mode = "relay"`.
 """
 
 import argparse
@@ -205,10 +205,11 @@ def measure(options: argparse.Namespace, is_quick: bool, verdict: Verdict, tell:
         seen = [[_asked(tree, shape, turns, is_relay=options.relay) for tree in trees] for _ in range(rounds)]
         for part in seen[0][0]:
             verdict.tell(f"{shape.name}.{part}", statistics.median(ours[part] for ours, *_ in seen))
-            if options.against is not None and part in ("all", OPENING):
+            if options.against is not None and part in ("request", "all", OPENING):
                 interval = Interval.of([ours[part] / theirs[part] for ours, theirs in seen])
+                name = "ratio" if part == "all" else f"{part}_ratio"
                 for kind in ("mean", "low", "high"):
-                    verdict.tell(f"{shape.name}.ratio_of_{part}_{kind}", getattr(interval, kind))
+                    verdict.tell(f"{shape.name}.{name}_{kind}", getattr(interval, kind))
         tell(f"{shape.name}: {verdict.figures[f'{shape.name}.all'].value} µs")
 
 

@@ -1,16 +1,18 @@
 """What are roles, unlike devices and pulled prefixes worth on a fleet?
 
     python -m benchmarks.unlike [--quick] [--json] [--part NAME ...] [--seeds N] [--sessions N] [--jobs N]
-        [--knee PART=PER_H ...]
+        [--knee PART=PER_H ...] [--loads KNEES ...] [--agents NAME ...] [--keep FILE]
 
 Simulated, in three parts; each policy plays the same sessions, seed by seed. Ratios are means over the seeds,
 with bootstrapped 95 % intervals (`_low`, `_high`).
 
-`apart`: four H200 with Qwen3-Coder-30B-A3B and 400 Gbit/s each, on coding agents and on agents that read long
-documents, at 0.6, 1 and 1.2 × the knee (where affinity takes 1.6 × what sessions take alone). Turnpike, which
-may compute any prompt on any replica, against the better of its own brain with every prompt computed where it
-is decoded and with two replicas for prompts and two for decoding; beside them a static split by a threshold
-(llm-d, Dynamo) and affinity. Mean completion.
+`apart`: four H200 with Qwen3-Coder-30B-A3B and 400 Gbit/s each, on agents that read long documents and on
+coding agents (those whose conversations end within 40,000 tokens, so that a run takes seconds), at 0.6, 1
+and 1.4 × the knee (where affinity takes 1.6 × what sessions take alone). Turnpike, whose roles are bound
+late, against the better of its own brain with every prompt computed where it is decoded and with two
+replicas for prompts and two for decoding; beside them a static split by a threshold (llm-d, Dynamo) and
+affinity. Mean completion; and the share of turns that miss a goal of 4 s to the first token or 20 ms for
+each other one.
 
 `devices`: two H200, two A100 and two L40S with Qwen3-14B and 200 Gbit/s each, on coding agents at the knee,
 where Turnpike takes 1.6 × what sessions take alone on an H200: against affinity, SAGA's rule, and static
@@ -18,18 +20,24 @@ splits whose prompts the fastest or the slowest two compute. Mean completion.
 
 `forks`: sessions of a 40,000-token prompt whose answer starts 40 sub-agents that go on from there, on four
 H200: the 90th percentile of their first tokens with and without pulling the prefix from where it is.
+
+`rented`: four H200, of which one costs 4 an hour while it is worth 0.002 that a turn is done a second sooner;
+coding agents at a quarter of the knee and at it. The share of turns that it gets, with that price and
+without, and mean completion against a fleet without prices, and against one of three.
 """
 
 import argparse
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import msgspec
 
 from benchmarks.command import judged
+from benchmarks.simulations.kept import Kept
 from benchmarks.simulations.knee import SLOW, find_knee
 from benchmarks.simulations.played import Figures, Game, play_all
 from benchmarks.verdict import Verdict, bootstrapped
@@ -39,14 +47,17 @@ from gateway.workload.trace.agents import AgentKind, ToolKind, session_of
 from gateway.workload.trace.format import Session
 from gateway.workload.trace.spread import Spread
 
-PARTS: Final = ("apart", "devices", "forks")
-RELATIVE: Final = (0.6, 1.0, 1.2)
+PARTS: Final = ("apart", "devices", "forks", "rented")
+RELATIVE: Final = (0.6, 1.0, 1.4)
 NOISE: Final = 0.02
 SUB_AGENTS: Final = 40
 WORSE: Final = 1.02
 GAIN: Final = 1.2
+PRICE_PER_S: Final = 0.002
+"""Where an hour of a replica costs 4: a second there counts as 0.56 more."""
 
-TOGETHER, APART, LATE = "turnpike:legs=off", "turnpike:prefill=0.1", "turnpike"
+TOGETHER, APART, LATE = "turnpike:legs=off", "turnpike:prefill=0.1", "turnpike:roles=late"
+PLAIN: Final = "turnpike"
 DOCUMENTS: Final = AgentKind(
     name="documents",
     turns=Spread(median=2, sigma=0.5, least=1, most=6),
@@ -85,14 +96,22 @@ class Bench:
         self._tell = tell
         self._jobs: int = options.jobs
         self._seeds = range(1, options.seeds + 1)
+        self.loads: Sequence[float] = options.loads or (RELATIVE[1:2] if is_quick else RELATIVE)
+        self.agents: Sequence[str] = options.agents
         self._knees: Mapping[str, float] = dict(options.knee or ())
+        self._kept = Kept(options.keep)
 
     def __call__(
         self, policies: Sequence[str], game: Game, *, seeds: Sequence[int] = ()
     ) -> dict[str, list[Figures]]:
         found = {}
         for policy in policies:
-            runs = found[policy] = play_all(policy, game, seeds or self._seeds, jobs=self._jobs)
+            known = {seed: self._kept.get(policy, game, seed) for seed in seeds or self._seeds}
+            missing = [seed for seed, figures in known.items() if figures is None]
+            for seed, figures in play_all(policy, game, missing, jobs=self._jobs):
+                known[seed] = figures
+                self._kept.put(policy, game, seed, figures)
+            runs = found[policy] = [figures for figures in known.values() if figures is not None]
             means = {name: statistics.fmean(run[name] for run in runs) for name in game.told}
             self._tell(f"{game.name}, {policy}: " + ", ".join(f"{k} {v:.4g}" for k, v in means.items()))
         return found
@@ -139,18 +158,18 @@ def game_of(name: str, kind: AgentKind, fleet: FleetSpec, longest: int, count: i
         fleet=fleet,
         pool=sessions_of(kind, longest),
         count=count,
-        told=("completion_s", "slowdown", "ttft_s", "legs", "pulls"),
+        told=("completion_s", "slowdown", "ttft_s", "token_s", "late", "legs", "pulls"),
     )
 
 
 def apart(bench: Bench) -> None:
     rivals = ("split:prefill=0.1", "affinity")
-    for kind, guess in ((DOCUMENTS, 2_000.0), (CODING, 900.0)):
-        if bench.is_quick and kind is CODING:
+    for kind, longest, guess in ((DOCUMENTS, 120_000, 2_000.0), (CODING, 40_000, 4_000.0)):
+        if kind.name not in bench.agents:
             continue
-        game = game_of(kind.name, kind, LIKE, 120_000, bench.sessions)
+        game = game_of(kind.name, kind, LIKE, longest, bench.sessions)
         knee = bench.knee(kind.name, "affinity", game, guess)
-        for relative in RELATIVE[1:2] if bench.is_quick else RELATIVE:
+        for relative in bench.loads:
             found = bench([TOGETHER, APART, LATE, *rivals], at(game, relative * knee))
             name = f"apart_{kind.name}_at_{relative:g}"
             means = {
@@ -166,13 +185,15 @@ def apart(bench: Bench) -> None:
             bench.verdict.at_most(f"{name}_to_the_better", ratio.mean, WORSE)
             bench.verdict.tell(f"{name}_to_the_better_low", ratio.low)
             bench.verdict.tell(f"{name}_to_the_better_high", ratio.high)
-            bench.verdict.tell(f"{name}_s", means[LATE])
-            for policy, short in (
-                (TOGETHER, "together"),
-                (APART, "apart"),
-                (rivals[0], "split"),
-                (rivals[1], "affinity"),
-            ):
+            shorts = dict(
+                zip((TOGETHER, APART, *rivals), ("together", "apart", "split", "affinity"), strict=True)
+            )
+            for policy, short in ({LATE: "turnpike"} | shorts).items():
+                bench.verdict.tell(f"{name}_{short}_s", means[policy])
+                bench.verdict.tell(
+                    f"{name}_{short}_late", statistics.fmean(run["late"] for run in found[policy])
+                )
+            for policy, short in shorts.items():
                 bench.compare(f"{name}_{short}", found[LATE], found[policy], "completion_s", least=None)
 
 
@@ -185,7 +206,7 @@ def devices(bench: Bench) -> None:
         "split_fast": "split:prefill=0.1",
         "split_slow": "split:prefill=4.5",
     }
-    found = bench([LATE, TOGETHER, *rivals.values()], at(game, knee))
+    found = bench([PLAIN, TOGETHER, *rivals.values()], at(game, knee))
     for short, policy in rivals.items():
         bench.compare(f"devices_{short}", found[LATE], found[policy], "completion_s", least=GAIN)
     bench.compare("devices_together", found[LATE], found[TOGETHER], "completion_s", least=None)
@@ -216,6 +237,28 @@ def forks(bench: Bench) -> None:
             )
 
 
+def rented(bench: Bench) -> None:
+    owned, dear = LIKE.replicas[0], msgspec.structs.replace(LIKE.replicas[0], count=1, price_per_h=4.0)
+    fleet = msgspec.structs.replace(
+        LIKE, replicas=(msgspec.structs.replace(owned, count=3), dear), price_per_s=PRICE_PER_S
+    )
+    game = game_of("rented", CODING, fleet, 40_000, bench.sessions)
+    game = msgspec.structs.replace(game, told=("completion_s", "on_last"))
+    free = msgspec.structs.replace(game, name="not rented", fleet=LIKE)
+    three = FleetSpec(replicas=(msgspec.structs.replace(owned, count=3),), noise=NOISE)
+    without = msgspec.structs.replace(game, name="without", fleet=three)
+    knee = bench.knee("rented", TOGETHER, free, 1_800.0)
+    for relative in (0.25, 1.0):
+        priced, unpriced, alone = (
+            bench([TOGETHER], at(each, relative * knee))[TOGETHER] for each in (game, free, without)
+        )
+        name = f"rented_at_{relative:g}"
+        bench.verdict.tell(f"{name}_share", statistics.fmean(run["on_last"] for run in priced))
+        bench.verdict.tell(f"{name}_share_unpriced", statistics.fmean(run["on_last"] for run in unpriced))
+        bench.compare(f"{name}_unpriced", priced, unpriced, "completion_s", least=None)
+        bench.compare(f"{name}_without", priced, alone, "completion_s", least=None)
+
+
 def _knee(text: str) -> tuple[str, float]:
     name, _, per_h = text.partition("=")
     return name, float(per_h)
@@ -226,6 +269,13 @@ def main(argv: list[str] | None = None) -> int:
     own.add_argument("--part", nargs="+", choices=PARTS, help="these alone (default: all)")
     own.add_argument("--seeds", type=int, default=6, help="runs of each policy at each load (default 6)")
     own.add_argument("--sessions", type=int, default=60, help="of each run (default 60)")
+    own.add_argument(
+        "--keep", type=Path, help="a file for runs that are over: cut off, it goes on from there"
+    )
+    own.add_argument("--loads", type=float, nargs="+", help="of `apart`, in knees (default: 0.6 1 1.4)")
+    own.add_argument(
+        "--agents", nargs="+", default=("documents", "coding"), help="of `apart` (default: both)"
+    )
     own.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     own.add_argument(
         "--knee", type=_knee, nargs="+", help="PART=PER_H, where it is known (default: measured)"
@@ -236,11 +286,11 @@ def main(argv: list[str] | None = None) -> int:
         if is_quick:
             asked.seeds, asked.sessions = min(asked.seeds, 2), asked.sessions // 2
         bench = Bench(asked, verdict, tell, is_quick=is_quick)
-        parts = {"apart": apart, "devices": devices, "forks": forks}
+        parts = {"apart": apart, "devices": devices, "forks": forks, "rented": rented}
         for part in asked.part or PARTS:
             parts[part](bench)
 
-    quick = "two seeds, half of the sessions, the knee alone, and no coding agents apart"
+    quick = "two seeds, half of the sessions, and the knee alone"
     return judged(__file__, __doc__, measure, quick=quick, own=own, argv=argv)
 
 

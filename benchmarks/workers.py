@@ -2,19 +2,25 @@
 
     python -m benchmarks.workers [--workers 2] [--connections 32] [--rounds 3] [--quick] [--json]
 
-Growing conversations with tool calls, each on a connection of its own, answered whole by a server that takes
-no time; one worker and several in turns. Told is CPU time a request, of all processes of the gateway, kernel
-and parent included, as a ratio to one worker's, round by round. Requests a second are told, too: where load,
-upstream and workers share two cores, they say nothing of what workers could do elsewhere.
+Growing conversations with tool calls, each on a connection of its own from its first turn on, answered whole
+by a server that takes no time; one worker, several, and as many gateways that share nothing, in turns. Told
+is CPU time a request, of all processes of the gateway, kernel and parent included, as a ratio to one
+worker's, round by round. `apart_cpu_to_one_worker` is what further processes cost on this machine, whatever
+they do: what workers cost beyond it is what they share. Requests a second are told, too: where load, upstream
+and workers share two cores, they say nothing of what workers could do elsewhere.
 """
 
 import argparse
 import asyncio
 import random
+import statistics
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from benchmarks.command import judged
 from benchmarks.conversations import Conversation
@@ -42,8 +48,15 @@ def processes_of(pid: int) -> set[int]:
     return found
 
 
+class Case(msgspec.Struct, frozen=True):
+    title: str
+    gateways: int
+    workers: int
+    """Of each."""
+
+
 async def one_round(
-    workers: int, engine: int, folder: Path, options: argparse.Namespace
+    case: Case, engine: int, folder: Path, options: argparse.Namespace
 ) -> tuple[float, float]:
     """CPU seconds a request, and requests a second."""
     rng = random.Random(7)
@@ -53,44 +66,75 @@ async def one_round(
     ]
     for at, each in enumerate(conversations):
         each.skip_to(at)
-    backend, server = f"http://127.0.0.1:{engine}", f"workers = {workers}\n"
-    with gateway_process([backend], folder, server=server) as (url, pid):
-        port = int(url.rpartition(":")[2])
-        await drive(port, conversations, is_right, warm_up_s=0.0, seconds=WARM_UP_S)
-        found = processes_of(pid)
+    backend, server = f"http://127.0.0.1:{engine}", f"workers = {case.workers}\n"
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(gateway_process([backend], folder / str(number), server=server))
+            for number in range(case.gateways)
+        ]
+        found = set[int]().union(*(processes_of(pid) for _, pid in started))
+        runs = [
+            asyncio.create_task(
+                drive(
+                    int(url.rpartition(":")[2]),
+                    conversations[number :: case.gateways],
+                    is_right,
+                    warm_up_s=WARM_UP_S,
+                    seconds=options.seconds,
+                )
+            )
+            for number, (url, _) in enumerate(started)
+        ]
+        # Nobody connects anew for what is measured: a session stays with the worker at which it began.
+        await asyncio.sleep(WARM_UP_S)
         before_s = sum(map(cpu_seconds, found))
-        outcome = await drive(port, conversations, is_right, warm_up_s=0.0, seconds=options.seconds)
+        await asyncio.sleep(options.seconds)
         used_s = sum(map(cpu_seconds, found)) - before_s
-    if outcome.failures or not outcome.answers:
-        raise BenchmarkError(f"{outcome.failures} requests failed, first: {outcome.first_failure}")
-    return used_s / outcome.answers, outcome.answers / outcome.seconds
+        outcomes = await asyncio.gather(*runs)
+    answers = sum(outcome.answers for outcome in outcomes)
+    for outcome in outcomes:
+        if outcome.failures or not outcome.answers:
+            raise BenchmarkError(f"{outcome.failures} requests failed, first: {outcome.first_failure}")
+    return used_s / answers, answers / options.seconds
 
 
 def measure(options: argparse.Namespace, is_quick: bool, verdict: Verdict, tell: Any) -> None:
     if is_quick:
         options.rounds, options.seconds = 2, 4.0
+    count = options.workers
+    one = Case("1 worker", 1, 1)
+    several, apart = (
+        Case(f"{count} workers", 1, count),
+        Case(f"{count} gateways that share nothing", count, 1),
+    )
+    found: dict[Case, list[tuple[float, float]]] = {each: [] for each in (one, several, apart)}
     with (
         tempfile.TemporaryDirectory() as folder,
         upstream(Pinning.of_this_machine()) as ports,
     ):
-        ratios, rates = [], []
         for number in range(options.rounds):
-            found = {}
-            for workers in (1, options.workers):
-                where = Path(folder) / f"{number}-{workers}"
-                cost_s, rate = found[workers] = asyncio.run(one_round(workers, ports[0], where, options))
-                tell(f"{workers} worker(s): {cost_s * 1e6:.0f} µs of CPU a request, {rate:.0f} a second")
-            ratios.append(found[options.workers][0] / found[1][0])
-            rates.append(found[options.workers][1] / found[1][1])
-    verdict.at_most("cpu_to_one_worker", sorted(ratios)[len(ratios) // 2], 1.1)
-    verdict.tell("rate_to_one_worker", sorted(rates)[len(rates) // 2])
+            for case, seen in found.items():
+                where = Path(folder) / f"{number}-{case.title}"
+                cost_s, rate = asyncio.run(one_round(case, ports[0], where, options))
+                seen.append((cost_s, rate))
+                tell(f"{case.title}: {cost_s * 1e6:.0f} µs of CPU a request, {rate:.0f} a second")
+
+    def to_one(case: Case, figure: int) -> float:
+        """The median of the rounds."""
+        pairs = zip(found[case], found[one], strict=True)
+        return statistics.median(each[figure] / of_one[figure] for each, of_one in pairs)
+
+    verdict.at_most("cpu_to_one_worker", to_one(several, 0), 1.1)
+    verdict.tell("rate_to_one_worker", to_one(several, 1))
+    verdict.tell("apart_cpu_to_one_worker", to_one(apart, 0))
+    verdict.tell("apart_rate_to_one_worker", to_one(apart, 1))
 
 
 def main(argv: list[str] | None = None) -> int:
     own = argparse.ArgumentParser(add_help=False)
     own.add_argument("--workers", type=int, default=2, help="of the one that is compared (default 2)")
     own.add_argument("--connections", type=int, default=32, help="at once (default 32)")
-    own.add_argument("--rounds", type=int, default=3, help="of both, in turns (default 3)")
+    own.add_argument("--rounds", type=int, default=3, help="of all, in turns (default 3)")
     own.add_argument("--seconds", type=float, default=10.0, help="of each (default 10)")
     options, _ = own.parse_known_args(argv)
     return judged(

@@ -93,7 +93,7 @@ class Agents:
         start = time.thread_time()
         agent = predictor.arrived(ref, facts, now=self.now)
         predictor.tools_ran(ToolRun(ref.session, agent, names, took_s))
-        predictor.hint_with_request(ref, facts, REPLICA, age_s=1.0, service_class="reactive", now=self.now)
+        predictor.hint_with_request(ref, facts, REPLICA, age_s=1.0, service_class="reactive")
         pause = predictor.answered(ref, facts, answer, now=self.now)
         if pause is not None:
             decision = predictor.retention(ref.thread, pause, REPLICA)

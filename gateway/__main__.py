@@ -14,6 +14,7 @@ from typing import Any, Final, TextIO, cast
 import uvloop
 
 from gateway import __version__
+from gateway.completion import add_completion
 from gateway.config import Config
 from gateway.config.load import ConfigError, load_config
 from gateway.config.server import worker_count
@@ -26,6 +27,7 @@ from gateway.evaluation.workflow_cli import add_graph
 from gateway.server.app import Gateway
 from gateway.server.clock import SteadyClock
 from gateway.server.memory import set_up_memory
+from gateway.server.picker.checking import check_picker
 from gateway.server.references import check_references
 from gateway.server.settings import Read, set_log_level
 from gateway.server.tenants import hash_key
@@ -80,6 +82,10 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--worker", help=argparse.SUPPRESS)  # what a worker's parent tells it
     serve.set_defaults(command=_serve)
 
+    picker = commands.add_parser("picker", help="tell Envoy where requests go, instead of sending them there")
+    _add_settings(picker)
+    picker.set_defaults(command=_pick)
+
     check = commands.add_parser("check-config", help="read the settings, and say what is wrong with them")
     _add_settings(check)
     check.set_defaults(command=_check_config)
@@ -101,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     add_control(commands)
     add_play(commands)
     add_probe(commands)
+    add_completion(commands, parser)
     return parser
 
 
@@ -173,14 +180,20 @@ def _serve(arguments: argparse.Namespace) -> int:
     return uvloop.run(run())
 
 
+def _pick(arguments: argparse.Namespace) -> int:
+    config = _load(arguments)
+    check_picker(config)
+    return _run_gateway(config, None, None, is_picker=True)
+
+
 def _usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _run_gateway(config: Config, seat: Seat | None, read: Read | None) -> int:
-    """`read`: None if there is no file to read again."""
+def _run_gateway(config: Config, seat: Seat | None, read: Read | None, *, is_picker: bool = False) -> int:
+    """`read`: None if there is no file to read again, or settings are not followed."""
     set_log_level(config.server.log_level)
     _allow_open_files(2 * config.server.limits.max_connections + 1024)
 
@@ -191,7 +204,13 @@ def _run_gateway(config: Config, seat: Seat | None, read: Read | None) -> int:
     async def run() -> None:
         try:
             gateway = Gateway(
-                config, os.environ, seat=seat, read=read, fleet_secret=secret, is_secret_its_own=is_its_own
+                config,
+                os.environ,
+                seat=seat,
+                read=read,
+                fleet_secret=secret,
+                is_secret_its_own=is_its_own,
+                is_picker=is_picker,
             )
         except ValueError as error:
             raise ConfigError(str(error)) from error  # what the settings name is not there, or is none

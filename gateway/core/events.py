@@ -142,10 +142,11 @@ class ReplicaWentDown(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReplicaDrained(msgspec.Struct, frozen=True, tag=True):
-    """An operator wants a replica to have no new turns; what runs there may end. Or wants it back."""
+    """A replica is to have no new turns; what runs there may end. Or it is wanted back."""
 
     replica: ReplicaId
     is_draining: bool
+    why: str = "as an operator said"
 
 
 class ReplicaLeft(msgspec.Struct, frozen=True, tag=True):

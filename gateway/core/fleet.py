@@ -50,9 +50,11 @@ class Fleet:
         health: FleetHealth | None = None,
         roles: Mapping[ReplicaId, Role] | None = None,
         zones: Mapping[ReplicaId, str] | None = None,
+        prices: Mapping[ReplicaId, float] | None = None,
     ) -> None:
-        """`roles`: of those replicas that are not for both; `zones`: of those of which it is known."""
-        self.set_pools(pools, roles or {}, zones or {})
+        """`roles`: of those replicas that are not for both; `zones`: of those of which it is known; `prices`:
+        of those that have one, as in `ReplicaLoad.price`."""
+        self.set_pools(pools, roles or {}, zones or {}, prices or {})
         self.health = health or FleetHealth(HealthConfig())
         self._replicas: dict[ReplicaId, ReplicaState] = {}
         self._served_by_some: dict[PoolId, frozenset[str]] = {}
@@ -64,14 +66,18 @@ class Fleet:
         """Lately; whoever tells others of them clears it."""
 
     def set_pools(
-        self, pools: Collection[PoolFacts], roles: Mapping[ReplicaId, Role], zones: Mapping[ReplicaId, str]
+        self,
+        pools: Collection[PoolFacts],
+        roles: Mapping[ReplicaId, Role],
+        zones: Mapping[ReplicaId, str],
+        prices: Mapping[ReplicaId, float],
     ) -> None:
         """As they are from now on. Replicas of a pool that is no more are to leave."""
         if not pools:
             raise ValueError("a fleet needs a pool")
         of_role = {role: frozenset(r for r, has in roles.items() if has is role) for role in Role}
         self._for_prompts, self._for_decoding = of_role[Role.PREFILL], of_role[Role.DECODE]
-        self._zones = zones
+        self._zones, self._prices = zones, prices
         self._pools = {pool.id: pool for pool in pools}
         self._first = next(iter(self._pools))
 
@@ -85,6 +91,10 @@ class Fleet:
 
     def __len__(self) -> int:
         return len(self._replicas)
+
+    @property
+    def has_zones(self) -> bool:
+        return len(set(self._zones.values())) > 1
 
     def link(self, one: ReplicaId, other: ReplicaId) -> Link | None:
         """What lies between them, if they are known to be in two zones."""
@@ -146,7 +156,7 @@ class Fleet:
         self._to_be_drained.discard(replica)
         state = self._replicas.get(replica)
         if state is not None and not state.is_up:
-            state.is_leaving = True
+            state.is_leaving, state.is_draining = True, False
             self._forget_if_gone(state)
 
     def _forget_if_gone(self, state: ReplicaState) -> None:
@@ -204,6 +214,8 @@ class Fleet:
             found = [load for load in found if self.health.state(load.replica) is not ejected] or found
         if self._for_prompts:
             found = [load for load in found if load.replica not in self._for_prompts] or found
+        if self._prices:
+            found = self._priced(found)
         late = self.health.outliers
         if late.is_empty:
             return found
@@ -219,7 +231,7 @@ class Fleet:
     ) -> list[ReplicaLoad]:
         """Replicas that may compute a prompt for another one, `without`; as `candidates`."""
         may_take, is_sound = self.health.may_take, self.health.all_up
-        return [
+        found = [
             ReplicaLoad(state.facts.id, state.running + state.elsewhere)
             for state in self._replicas.values()
             if state.is_up
@@ -230,6 +242,19 @@ class Fleet:
             and (model is None or not state.facts.models or model in state.facts.models)
             and (is_sound or may_take(state.facts.id, state.running, _USUAL_LEGS, now=now))
         ]
+        return self._priced(found) if self._prices else found
+
+    def _priced(self, loads: Sequence[ReplicaLoad]) -> list[ReplicaLoad]:
+        return [
+            msgspec.structs.replace(load, price=self._prices[load.replica])
+            if load.replica in self._prices
+            else load
+            for load in loads
+        ]
+
+    def for_both(self, pool: PoolId) -> list[ReplicaId]:
+        """Those that are up whose role is both."""
+        return [each for each in self.up(pool) if each not in self._for_prompts | self._for_decoding]
 
     def up(self, pool: PoolId) -> list[ReplicaId]:
         """Those that may be given turns, as far as their role goes."""

@@ -111,6 +111,17 @@ class Forecasts:
             return None
         return known.estimator.prefill_s(max(0, prompt - cached), cached)
 
+    def first_token_bars(self, replica: ReplicaId) -> tuple[float, float] | None:
+        """By what factors first tokens there lately came sooner or later than was expected; None if too
+        little is known of the replica."""
+        known = self._known(replica)
+        return known.estimator.first_token_bars() if known is not None else None
+
+    def step_s(self, replica: ReplicaId, rows: int, context_tokens: float) -> float | None:
+        """Of so many turns that decode there; None if too little is known of the replica."""
+        known = self._known(replica)
+        return known.estimator.step_s(rows, context_tokens) if known is not None else None
+
     def alone(self, live: LiveRequest, replica: ReplicaId, usage: Usage) -> Alone | None:
         """What the turn takes there alone, if it finds all that the turn before it left; None if usage does
         not say how long it was, or too little is known of the replica. What was found need not be known."""

@@ -255,8 +255,6 @@ class Gate:
             self._trickle.over(live.request)
         if live.handed_over:
             self.legs.first_token(live, now=now)
-        if self.ahead and live.replica is not None:
-            self.ahead.begin_again(live.replica, now=now)
 
     def _may_move(self, live: LiveRequest, candidates: Sequence[ReplicaLoad]) -> bool:
         """Whether a turn may be sent now, or waits for its turn to be moved."""
@@ -306,7 +304,7 @@ class Gate:
                 ran_s=now - live.submitted_s,
                 usage=usage,
                 prefill_s=self._forecasts.prefill_s(live.tried[-1], usage) if learns else None,
-                alone=self._forecasts.alone(live, live.tried[-1], usage) if learns else None,
+                alone=live.alone if learns else None,
             )
             if answer is not None and answer.status < 400:
                 self.placement.turn_over(
@@ -321,6 +319,8 @@ class Gate:
         if self.ahead:
             is_answered = answer is not None and answer.status < 400
             self.ahead.turn_over(live.request, answer.usage if answer and is_answered else None, now=now)
+            if live.tried:
+                self.ahead.look_for_slack(live.tried[-1], now=now)
 
     def leave_waiting_room(self, live: LiveRequest, *, now: float) -> None:
         self.waiting_room.leave(live.request)
@@ -352,8 +352,12 @@ class Gate:
             output_tokens=answer.usage.output_tokens if answer is not None else None,
             now=now,
         )
+        counted = self._forecasts.ended(live, replica, answer, is_whole=outcome == "finished", now=now)
+        live.alone = None
+        if counted is not None and counted.status < 400:
+            live.alone = self._forecasts.alone(live, replica, counted.usage)
         self._stream.left_replica(live, replica, outcome, answer, now=now)
-        return self._forecasts.ended(live, replica, answer, is_whole=outcome == "finished", now=now)
+        return counted
 
     def leave_leg(
         self, live: LiveRequest, usage: Usage | None, outcome: str, *, is_fault: bool | None, now: float
@@ -364,7 +368,7 @@ class Gate:
         self.legs.ended(live, usage, outcome, is_fault=is_fault, now=now)
 
     def prefill_ended(self, turn: RequestId, usage: Usage | None, *, now: float) -> None:
-        self.ahead.begin_again(self.ahead.ended(turn, usage, now=now), now=now)
+        self.ahead.look_for_slack(self.ahead.ended(turn, usage, now=now), now=now)
 
     def _turn_away(self, live: LiveRequest, refusal: Refusal, *, now: float) -> None:
         self.leave_waiting_room(live, now=now)
@@ -409,8 +413,10 @@ class Gate:
         longest_s = self._max_outage_s if live.waits_for is WaitReason.NO_REPLICA else most_s
         return live.parked_s + max(0.0, min(longest_s, most_s - live.waited_s))
 
-    def _submit(self, live: LiveRequest, candidates: list[ReplicaLoad], *, now: float) -> None:
+    def _submit(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> None:
         """Sends it to one of these; or first its prompt elsewhere."""
+        if self.legs.pools:
+            candidates = self.legs.decoders(live, candidates, now=now)
         if self.legs.pools and self.legs.may_have_one(live):
             elsewhere = self.legs.choose(live, candidates, self._with_room, now=now)
             if elsewhere is not None:
@@ -428,7 +434,11 @@ class Gate:
             transfer_s = None
             if live.pool in self._pulls and not live.handed_over:
                 transfer_s = partial(self.legs.transfer_s, live.pool, now=now)
-            asked = Asked(now, agent, facts.body_bytes, tokens, waits_at, live.handed_over, transfer_s)
+            way_s = None
+            if live.handed_over and live.handed_over_by is not None and self._fleet.has_zones:
+                assert live.pool is not None
+                way_s = partial(self.legs.transfer_s, live.pool, live.handed_over_by, now=now)
+            asked = Asked(now, agent, facts.body_bytes, tokens, waits_at, live.handed_over, transfer_s, way_s)
         placement = self.placement.place(candidates, live.session, asked)
         pull = None
         if asked.transfer_s is not None and live.session is not None:
@@ -483,7 +493,8 @@ class Gate:
             now=now,
         )
         told = self._to_engines.with_request(live, placement.replica, now=now)
-        self._stream.submitted(live, placement, expected, told.service_class, now=now)
+        service_class = told.service_class or self._to_engines.class_of(live)
+        self._stream.submitted(live, placement, expected, told.service_class, service_class, now=now)
         route = live.route
         if route is not None:
             route.choice.begun += 1

@@ -5,6 +5,7 @@ import msgspec
 from gateway.admission.applicant import Applicant
 from gateway.admission.waiting_room import Lane
 from gateway.core.lifecycle import TRANSITIONS, LifecycleError, State, Step, advance
+from gateway.cost.estimator import Alone
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Edge, SessionRef, WaitReason
 from gateway.domain.ids import NOBODYS, PoolId, ReplicaId, RequestId, SessionId, TenantId
@@ -69,6 +70,8 @@ class LiveRequest(msgspec.Struct, kw_only=True):
     decode_s: float | None = None
     """From its first token to its end, without the prompts that its replica computed meanwhile; None while
     that is not known."""
+    alone: Alone | None = None
+    """What its last attempt would have taken alone, once that is known."""
     had_leg: bool = False
     """A prefill leg was begun for it; there is no second one."""
     handed_over: float = 0.0

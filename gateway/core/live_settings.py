@@ -16,6 +16,8 @@ class LiveSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of those replicas that are not for both."""
     zones: dict[ReplicaId, str] = {}
     """Of those of which it is known."""
+    prices: dict[ReplicaId, float] = {}
+    """Of a second of those that cost something, in seconds by which turns may be later elsewhere."""
     profiles: dict[ReplicaId, Profile] = {}
     """What is believed of a replica, until it is seen."""
     models: tuple[ModelConfig, ...] = ()

@@ -31,6 +31,7 @@ from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Usage
 from gateway.domain.request import Work as Kind
 from gateway.routing.disaggregation import DisaggregationConfig, Work, pays
+from gateway.routing.late_roles import LateRoles
 from gateway.routing.placement import PlacementPolicy
 from gateway.wire.prefill import may_have_leg
 
@@ -73,6 +74,7 @@ class PrefillLegs:
         self._stream = Stream(out)
         self._under_way: dict[RequestId, _Leg] = {}
         self._rates = {pool: TransferRate(config.tokens_per_s) for pool in pools}
+        self._late = {pool: LateRoles() for pool in pools} if config.late_roles else {}
         self._awaited: dict[RequestId, float] = {}
         """By turn that has begun behind a leg: when its first token would come, were its prompt there."""
 
@@ -106,6 +108,19 @@ class PrefillLegs:
             and may_have_leg(facts.protocol)
         )
 
+    def decoders(
+        self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float
+    ) -> Sequence[ReplicaLoad]:
+        """Of these, without those that compute prompts at the moment; but a session stays where it lives."""
+        if not self._late or live.pool not in self._late or live.session is None or live.home is not None:
+            return candidates
+        late = self._late[live.pool]
+        late.settle(self._fleet.for_both(live.pool), now=now)
+        if not late.replicas:
+            return candidates
+        rest = [load for load in candidates if load.replica not in late.replicas]
+        return candidates if not rest or self._placement.is_adrift(rest, live.session) else rest
+
     def choose(
         self,
         live: LiveRequest,
@@ -122,6 +137,11 @@ class PrefillLegs:
         others = with_room(
             self._fleet.may_prefill(live.pool, without=home.replica, model=live.model, now=now)
         )
+        here = self._work(home, tokens, held, now=now)
+        late = self._late.get(live.pool)
+        if late is not None:
+            late.asked(here.prefill_s, now=now)
+            others = [load for load in others if load.replica in late.replicas] or others
         if not others:
             return None
         found, rate, new_tokens = [], self._rates[live.pool], tokens - held
@@ -131,7 +151,6 @@ class PrefillLegs:
             takes_s = rate.over(link).transfer_s(new_tokens, now=now)
             found.append((self._work(load, tokens, held_there, now=now), takes_s, load.replica, held_there))
         there, transfer_s, replica, held_at = min(found, key=lambda each: each[0].cost_s + each[1])
-        here = self._work(home, tokens, held, now=now)
         # Without a leg it would not wait at a busy home, but run as a whole where that is quicker.
         elsewhere = [load for load in candidates if load.replica != home.replica]
         for load in heapq.nsmallest(_LOOKED_AT, elsewhere, key=lambda load: load.running):
@@ -144,7 +163,7 @@ class PrefillLegs:
     def _work(self, load: ReplicaLoad, tokens: float, held: float, *, now: float) -> Work:
         work = _of_prompt(tokens, held)
         return Work(
-            first_token_s=self._forecasts.completion_s(load.replica, work, now=now),
+            first_token_s=self._forecasts.completion_s(load.replica, work, now=now) * (1.0 + load.price),
             prefill_s=self._forecasts.turn_s(load.replica, work.new_tokens, held, 1),
             turns=max(0, load.running - self.at(load.replica)),
         )
@@ -198,6 +217,8 @@ class PrefillLegs:
         self, pool: PoolId, source: ReplicaId, target: ReplicaId, tokens: float, *, now: float
     ) -> float:
         """Of so many tokens from one replica to another, as expected."""
+        if source == target:
+            return 0.0
         return self._rates[pool].over(self._fleet.link(source, target)).transfer_s(tokens, now=now)
 
     # --- what it was worth -------------------------------------------------------------------------

@@ -7,7 +7,9 @@ Source: Sutradhara (§4.1).
 
 Deviations: the paper's engine goes on with a part that it was sent. A stock server has no such door, but it
 has a prefix cache: it is sent what is known of the prompt for one token that nobody reads, and the next turn
-finds that. So it is no harm to stop one when its turn has come: what was computed by then is found.
+finds that. So it is no harm to stop one when its turn has come: what was computed by then is found. To a
+stock server all requests are alike: one is sent there only while nothing else is in flight, and stopped as
+soon as a turn is sent. It waits for that, as long as the pause lasts.
 
 Invariants: a prefill is in its replica's books from its command until its end is told, however it ends; of a
 turn there is at most one at a time. It takes no place there, so that nobody waits for it. Of each that was
@@ -16,6 +18,7 @@ begun it is told once what became of it; at most `max_sessions` sessions that pa
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -31,15 +34,15 @@ from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId, Thread
 from gateway.domain.request import Usage
 from gateway.routing.kv_ledger import Conversation
 from gateway.routing.placement import PlacementPolicy
-from gateway.routing.prefill_ahead import Outcome, PrefillAheadConfig, outcome_of, pays
+from gateway.routing.prefill_ahead import Outcome, PrefillAheadConfig, has_slack, outcome_of, pays
 from gateway.workflow.conversations import StepPrediction
 from gateway.workflow.next_agents import NextAgents
 from gateway.workflow.steps import ToolSet
 
-_UNKNOWN_GAP_S = 1.0
+_UNKNOWN_GAP_S: Final = 1.0
 """How long tools are taken to run of which nothing is known."""
-_STEPS = 20_000
-_OF_SESSION = 64
+_STEPS: Final = 20_000
+_OF_SESSION: Final = 64
 """Conversations of one session that are remembered, as in `workflow/conversations.py`."""
 
 
@@ -65,7 +68,7 @@ class Pause(msgspec.Struct, eq=False, kw_only=True):
     ahead: "_Ahead | None" = None
     """What is computed for it, or was."""
     gave_way: bool = False
-    """To others; it may be begun again."""
+    """To others."""
 
 
 class _Ahead(msgspec.Struct, eq=False):
@@ -104,7 +107,8 @@ class PrefillsAhead:
         self._under_way: dict[RequestId, _Ahead] = {}
         self._pauses: OrderedDict[SessionId, dict[ThreadId, Pause]] = OrderedDict()
         """The longest silent session first."""
-        self._gave_way: dict[ReplicaId, list[Pause]] = {}
+        self._wanted: dict[ReplicaId, dict[RequestId, Pause]] = {}
+        """By turn: those that wait for slack, or gave way; the longest first."""
         self._awaited: dict[RequestId, _Ahead] = {}
         """By the turn that was to find it, and is not over."""
         self.next_agents = NextAgents(_STEPS)
@@ -150,13 +154,8 @@ class PrefillsAhead:
         pause.probability = expected.share * (1.0 - behind.ends)
         pause.tokens = usage.prompt_tokens + (usage.output_tokens or 0)
         pause.gap_s = behind.returns.quantile_s(0.5) or _UNKNOWN_GAP_S
-        self._begin_if_it_pays(pause, now=now)
-
-    def begin_again(self, replica: ReplicaId, *, now: float) -> None:
-        """One that gave way to others there."""
-        pause = self._gave_way_at(replica)
-        if pause is not None:
-            self._begin_if_it_pays(pause, now=now)
+        self._want(pause)
+        self.look_for_slack(pause.replica, now=now)
 
     def _remember(self, pause: Pause, *, now: float) -> None:
         session, thread = pause.conversation
@@ -172,29 +171,49 @@ class PrefillsAhead:
             for each in forgotten.values():
                 self._give_up(each, now=now)
 
-    def _begin_if_it_pays(self, pause: Pause, *, now: float) -> None:
-        """And if nobody has to wait for it, and it finds room."""
-        state = self._fleet.get(pause.replica)
+    def look_for_slack(self, replica: ReplicaId, *, now: float) -> None:
+        """There may be some, for those that wait for it."""
+        for pause in tuple(self._wanted.get(replica, {}).values()):
+            if not self._may_begin(replica) or self._placement.spare(replica) < pause.tokens:
+                return
+            if pause.turn in self._under_way:
+                continue  # it was told to give way, and has yet to end
+            if self._pays(pause):
+                self._begin(pause, now=now)
+            else:
+                self._unwant(pause)
+
+    def _may_begin(self, replica: ReplicaId) -> bool:
+        """It is there, nobody has to wait for a prefill, and there are not too many."""
+        state = self._fleet.get(replica)
         if state is None or not state.is_up or state.is_draining or self._is_anybody_waiting():
-            return
-        if not self._may_begin(pause) or self._placement.spare(pause.replica) < pause.tokens:
-            return
-        prefill_s = self._forecasts.turn_s(pause.replica, pause.tokens, 0, 1)
-        if pays(
+            return False
+        prefills = self.at(replica)
+        in_flight = state.running + state.elsewhere + prefills
+        displaces = self._to_engines.displaces(replica)
+        return prefills < self.config.most and has_slack(in_flight=in_flight, displaces=displaces)
+
+    def _pays(self, pause: Pause) -> bool:
+        state = self._fleet.get(pause.replica)
+        return state is not None and pays(
             self.config,
-            prefill_s=prefill_s,
+            prefill_s=self._forecasts.turn_s(pause.replica, pause.tokens, 0, 1),
             pause_s=pause.gap_s,
             probability=pause.probability,
             running=state.running,
-        ):
-            self._begin(pause, now=now)
+        )
 
-    def _may_begin(self, pause: Pause) -> bool:
-        """None is under way for it, and not too many where it would be."""
-        return pause.turn not in self._under_way and self.at(pause.replica) < self.config.most
+    def _want(self, pause: Pause) -> None:
+        self._wanted.setdefault(pause.replica, {})[pause.turn] = pause
+
+    def _unwant(self, pause: Pause) -> None:
+        wanted = self._wanted.get(pause.replica)
+        if wanted is not None and wanted.pop(pause.turn, None) is not None and not wanted:
+            del self._wanted[pause.replica]
 
     def _begin(self, pause: Pause, *, now: float) -> None:
         session, thread = pause.conversation
+        self._unwant(pause)
         pause.gave_way = False
         self._under_way[pause.turn] = pause.ahead = _Ahead(pause, now)
         self._fleet.submitted(pause.replica, is_light=True)
@@ -210,22 +229,12 @@ class PrefillsAhead:
         )
 
     def _make_way(self, replica: ReplicaId) -> None:
-        """A turn goes there, and the engine would let it wait."""
+        """A turn goes there, and the engine would let it share with them."""
         for ahead in self._under_way.values():
             if ahead.pause.replica == replica and not ahead.is_off:
                 self._stop(ahead)
                 ahead.pause.gave_way = True
-                self._gave_way.setdefault(replica, []).append(ahead.pause)
-
-    def _gave_way_at(self, replica: ReplicaId) -> Pause | None:
-        """One that did there, and is still wanted, if it may be begun again."""
-        waiting = self._gave_way.get(replica, [])
-        while waiting and not waiting[0].gave_way:
-            del waiting[0]
-        if not waiting:
-            self._gave_way.pop(replica, None)
-            return None
-        return waiting[0] if self._may_begin(waiting[0]) else None
+                self._want(ahead.pause)
 
     # --- turns -------------------------------------------------------------------------------------
 
@@ -247,6 +256,7 @@ class PrefillsAhead:
             return
         if not threads:
             del self._pauses[session]
+        self._unwant(pause)
         pause.gave_way = False
         agent = live.facts.transcript.agent
         goes_on = live.session.edge is Edge.CONTINUES
@@ -271,6 +281,7 @@ class PrefillsAhead:
 
     def _give_up(self, pause: Pause, *, now: float) -> None:
         """Its next turn is not waited for any more."""
+        self._unwant(pause)
         pause.gave_way = False
         if pause.ahead is not None:
             self._stop(pause.ahead)
@@ -292,6 +303,7 @@ class PrefillsAhead:
         ahead.ended_s, ahead.usage = now, usage
         if usage is not None:
             self._placement.prefilled(pause.conversation, pause.replica, usage)
+            self._unwant(pause)
             pause.gave_way = False
         elif pause.gave_way or not ahead.is_off:
             # Its next turn has yet to come; what was computed by then is found, if it gave way.

@@ -119,7 +119,7 @@ class Replicas:
         state = self._fleet.get(event.replica)
         assert state is not None
         word = "draining" if event.is_draining else "drained"
-        self._stream.replica_changed(event.replica, word, "as an operator said", now=now)
+        self._stream.replica_changed(event.replica, word, event.why, now=now)
         self._gate.room_may_be(state.facts.pool)
         return self._gate.strand(state.facts.pool, now=now)
 

@@ -96,6 +96,7 @@ class SessionBook:
                 parent=ref.parent,
                 claims=facts.claims,
                 guess=ref.guess,
+                agent=f"{facts.transcript.agent_type:016x}" if facts.transcript.agent_type else "",
             )
         )
         if facts.tool_times:
@@ -115,6 +116,7 @@ class SessionBook:
                     session=session.id,
                     turn=turn,
                     names=closed.names,
+                    calls=tuple(["" if call.is_in_text else call.id for call in closed.calls]),
                     duration_ms=closed.duration_s * 1e3,
                     observation_bytes=new.size,
                     has_failed=new.has_failed,
@@ -255,7 +257,10 @@ class SessionBook:
     def _publish_turn(self, live: LiveRequest, turn: Turn, answer: Answer | None) -> None:
         """By its answer it is found from now on, and by what its client states."""
         tenant, session, stated = live.tenant, turn.session, live.facts.explicit
-        names = []
+        # What this very event saw before (an answer that came whole), goes with it.
+        early = [each for each in self.published if each.request == turn.request]
+        names = [name for each in early for name in each.names]
+        self.published = [each for each in self.published if each not in early]
         if stated is not None and (tenant, stated.schema, stated.session) in session.explicit_keys:
             names.append(evidence.of_stated(tenant, stated.schema, stated.session))
         if turn.text and not turn.has_failed:

@@ -82,6 +82,7 @@ class Stream:
         placement: Placement,
         expected: rec.Expected | None,
         engine_class: str | None,
+        service_class: str | None,
         *,
         now: float,
     ) -> None:
@@ -108,6 +109,8 @@ class Stream:
                 attempt=live.attempts,
                 expected=expected,
                 engine_class=engine_class,
+                pool=live.pool,
+                service_class=service_class,
             )
         )
 
@@ -152,6 +155,9 @@ class Stream:
                 usage=answer.usage if answer else Usage(),
                 finish_reason=answer.finish_reason if answer else None,
                 duration_ms=(now - live.submitted_s) * 1e3,
+                response_id=answer.response_id if answer else None,
+                response_model=answer.model if answer else None,
+                alone_ms=live.alone.seconds * 1e3 if live.alone is not None else None,
             )
         )
 

@@ -35,17 +35,18 @@ class ToEngines:
         """Nothing, if the engine does not listen."""
         abilities = self._fleet.abilities(replica)
         if abilities.priority:
-            said = self._class_of(live)
+            said = self.class_of(live)
             can_wait = said == ServiceClass.PROACTIVE.value
             return Told(None, self._order.submitted(live.request, replica, can_wait, now=now), said)
         if live.session is None or not abilities.turnpike_hints:
             return Told()
-        said = self._class_of(live)
+        said = self.class_of(live)
         hint = self._sessions.hint_for(live, replica, said, now=now)
         self.say_hints()
         return Told(hint=hint, service_class=said if hint is not None else None)
 
-    def _class_of(self, live: LiveRequest) -> str | None:
+    def class_of(self, live: LiveRequest) -> str | None:
+        """None if admission does not know its session."""
         if live.session is None or live.pool is None:
             return None
         known_as = live.session.session if live.runs_for is None else live.runs_for

@@ -21,6 +21,7 @@ import msgspec
 
 from gateway.config.load import ConfigError
 from gateway.dashboard.explain import Explainer, Explanation
+from gateway.dashboard.sentences import outcome_lines
 from gateway.dashboard.trace import trace_of
 from gateway.domain.ids import RequestId
 from gateway.domain.printable import printable
@@ -108,6 +109,8 @@ def _sessions(arguments: argparse.Namespace) -> int:
         f"{len(shown)} of {now['session_count']} sessions; {now['running']} turns run, "
         f"{now['waiting']} wait, the tools of {now['active_tools']} sessions run"
     )
+    for line in outcome_lines(now.get("outcome"), now.get("currency")):
+        print(printable(line))
     return 0
 
 

@@ -98,6 +98,10 @@ class PlacementReason(Word):
     """More live there than fit."""
     HOME_IS_GONE = "home_is_gone"
     """It lives on a replica that cannot run this turn."""
+    CHEAPER = "cheaper"
+    """Without prices it would have run elsewhere."""
+    NEARER = "nearer"
+    """Were all ways equally long, it would have run elsewhere, farther from where its prompt was computed."""
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True, gc=False):

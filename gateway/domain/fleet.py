@@ -52,3 +52,5 @@ class ReplicaLoad(msgspec.Struct, frozen=True, gc=False):
     """Times as late as turns on the others, against what is expected of each; 1 where that is no news."""
     seems_slower: float = 1.0
     """The same, where they are late less often: for those who have nothing there to lose."""
+    price: float = 0.0
+    """Of a second there, in seconds by which turns may be later elsewhere."""

@@ -63,6 +63,8 @@ class TurnArrived(_Record, frozen=True, kw_only=True, tag="turn_arrive"):
     """What its client says of how urgent it is, trusted or not."""
     guess: Guess | None = None
     """Where else it may belong."""
+    agent: str = ""
+    """Its agent type, as settings name it; empty if unknown."""
 
 
 class TurnWaited(_Record, frozen=True, kw_only=True, tag="turn_wait"):
@@ -199,6 +201,9 @@ class GpuSubmit(_Record, frozen=True, kw_only=True, tag="gpu_submit"):
     """None for work that is no turn."""
     engine_class: str | None = None
     """What an engine that follows hints was told that it is: `reactive` or `proactive`."""
+    pool: PoolId | None = None
+    service_class: str | None = None
+    """What admission takes its session for: `reactive` or `proactive`; None if it knows none."""
 
 
 class GpuFirstToken(_Record, frozen=True, kw_only=True, tag="gpu_1st_token"):
@@ -219,6 +224,12 @@ class GpuEnd(_Record, frozen=True, kw_only=True, tag="gpu_end"):
     usage: Usage
     finish_reason: str | None
     duration_ms: float
+    response_id: str | None = None
+    response_model: str | None = None
+    """As its answer says."""
+    alone_ms: float | None = None
+    """What it would have taken there with the replica to itself, as learned; None if too little is known of
+    the replica, or the backend did not count."""
 
 
 class ToolNum(_Record, frozen=True, kw_only=True, tag="tool_num"):
@@ -243,6 +254,8 @@ class ToolEnd(_Record, frozen=True, kw_only=True, tag="tool_end"):
     """The turn that brought the results."""
     names: tuple[str, ...]
     duration_ms: float
+    calls: tuple[str, ...] = ()
+    """Their ids, in the order of their names; an empty one of a call that its answer's text asks for."""
     observation_bytes: int = 0
     """What the turn brings since the answer that asked for the tools."""
     has_failed: bool = False

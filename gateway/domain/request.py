@@ -349,6 +349,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     said_bytes: int = 0
     """What it says to its reader, with the arguments of calls."""
     finish_reason: str | None = None
+    response_id: str | None = None
+    model: str | None = None
+    """What the backend says that it is of."""
     has_terminal: bool = False
     """The protocol's own end of the answer was seen."""
     retry_after_s: float | None = None

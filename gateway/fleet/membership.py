@@ -72,11 +72,7 @@ class Membership:
     def list_says(self, pool: PoolId, origin: str, urls: Collection[str]) -> Changes:
         """All that this list says now; what it said before and says no more, leaves."""
         wanted = dict.fromkeys(url.rstrip("/") for url in urls)
-        left = [
-            member
-            for member in self._members.values()
-            if member.origin == origin and member.pool == pool and member.url not in wanted
-        ]
+        left = [member for member in self.of_list(pool, origin) if member.url not in wanted]
         for member in left:
             del self._members[member.name]
         joined = [
@@ -85,6 +81,10 @@ class Membership:
             if self._find(url) is None and self._of_pool(pool) < self._most
         ]
         return Changes(tuple(joined), tuple(left))
+
+    def of_list(self, pool: PoolId, origin: str) -> list[Member]:
+        """Those that stand in this list, and in none that counts more."""
+        return [each for each in self._members.values() if each.origin == origin and each.pool == pool]
 
     def heartbeat(
         self, pool: PoolId, url: str, name: str | None, *, ttl_s: float, now: float

@@ -36,6 +36,8 @@ class Asked(msgspec.Struct, frozen=True):
     """Tokens of its prompt that were computed for wherever it goes."""
     transfer_s: Callable[[ReplicaId, ReplicaId, float], float] | None = None
     """Predicted, from one replica to another, of so many tokens; None if nothing is pulled."""
+    way_s: Callable[[ReplicaId, float], float] | None = None
+    """Predicted, of so many tokens of what was handed over; None if that takes as long wherever it goes."""
 
 
 NOTHING_KNOWN = Asked()

@@ -4,22 +4,25 @@ there?
 Source: ours, on the predictions of Agent.xpu (§4.2, `gateway/cost`); SAGA (§5.1) for affinity.
 
 Theory of operation. Replicas are compared by one cost, in seconds. It is the predicted completion of the
-turn there, its prompt computed as far as it is not held there; the time by which that prefill holds up those
-that run there; and, as a session will make many more turns, one more turn of each session that lives there
-then, with what has to be computed again because the KV cache cannot hold all of them when they are grown as
-sessions of their agent are in the end. Where a turn's LoRA adapter would wait for a place, another adapter's
-turns have to end first, which is taken to last one usual turn. A turn that has a home stays, without anything
-being predicted (which takes some µs), unless others run far fewer, its home is slow, or those that live there
-do not fit any more.
+turn there, its prompt computed as far as it is not held there; the time by which that prefill holds up
+those that run there; and, as a session will make many more turns, one more turn of each session that lives
+there then, with what has to be computed again because the KV cache cannot hold all of them when they are
+grown as sessions of their agent are in the end. Where a turn's LoRA adapter would wait for a place, another
+adapter's turns have to end first, which is taken to last one usual turn. What a leg computed of a prompt
+has a way to go, which may be longer to another zone. Where replicas have prices, what this turn and a usual
+one take of one is worth so many seconds by which it may be later elsewhere: at equal predictions the
+cheaper one wins, and a dear one is used when the others would be later by more than that. A turn that has a
+home stays, without anything being predicted (which takes some µs), unless others run far fewer, its home is
+slow or dearer than others, or those that live there do not fit any more.
 
 Invariants: the chosen replica is one of the candidates; those of `KvLedger`; a home is compared with at most
 `_LOOKED_AT` others.
 """
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -66,6 +69,26 @@ NO_PULLS: Final = PrefixPullConfig()
 class RoutingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_conversations: Annotated[int, Meta(ge=1)] = 200_000
     """Conversations of which it is remembered where they are."""
+    price_per_s: Annotated[float, Meta(gt=0)] | None = None
+    """What it is worth that a turn is done a second sooner, in the currency of `price_per_h`: a second on a
+    replica counts as `price_per_h / 3600 / price_per_s` seconds more. Needed where replicas have a price."""
+
+
+class _Cost(NamedTuple):
+    """Of a turn on a replica."""
+
+    seconds: float
+    """In all."""
+    replica: ReplicaId
+    unpriced_s: float
+    """As if the replica cost nothing."""
+    near_s: float
+    """As if what was handed over were there."""
+
+
+_ALL: Final[Callable[[_Cost], float]] = attrgetter("seconds")
+_UNPRICED: Final[Callable[[_Cost], float]] = attrgetter("unpriced_s")
+_NEAR: Final[Callable[[_Cost], float]] = attrgetter("near_s")
 
 
 class PredictedPlacement(PlacementPolicy):
@@ -114,26 +137,32 @@ class PredictedPlacement(PlacementPolicy):
     ) -> tuple[ReplicaId, PlacementReason]:
         home = self.ledger.home(session)
         if home is None:
-            return self._for_a_newcomer(candidates, session, asked), PlacementReason.LEAST_LOADED
+            return self._for_a_newcomer(candidates, session, asked, PlacementReason.LEAST_LOADED)
         at_home = next((load for load in candidates if load.replica == home), None)
         if at_home is None:
-            return self._for_a_newcomer(candidates, session, asked), PlacementReason.HOME_IS_GONE
+            return self._for_a_newcomer(candidates, session, asked, PlacementReason.HOME_IS_GONE)
         is_full = self.ledger.sums(home).held > self.ledger.fits(home)
         least = min([load.running for load in candidates])
         is_busy = at_home.slower > 1.0 or at_home.running > least + _FEW
-        if len(candidates) == 1 or not (is_busy or is_full):
+        is_dear = at_home.price > 0.0 and any(load.price < at_home.price for load in candidates)
+        if len(candidates) == 1 or not (is_busy or is_full or is_dear):
             return home, PlacementReason.SESSION_LIVES_THERE
         others = [load for load in candidates if load.replica != home]
-        if not is_busy:
-            others = self._less_full(home, others, session, asked)
+        if is_full and not is_busy:
+            roomy = self._less_full(home, others, session, asked)
+            is_full = bool(roomy)
+            others = roomy or others
+        if not (is_busy or is_full):
+            others = [load for load in others if load.price < at_home.price]
             if not others:
                 return home, PlacementReason.SESSION_LIVES_THERE
         some = heapq.nsmallest(_LOOKED_AT, others, key=self._fullness if is_full else attrgetter("running"))
-        (stay_s, _), *costs = self._costs([at_home, *some], session, asked)
-        cost_s, best = min(costs)
-        if cost_s >= _MOVE_PAYS * stay_s:
+        costs = self._costs([at_home, *some], session, asked)
+        best = _best_of_these(costs, _ALL, home=home)
+        if best == home:
             return home, PlacementReason.SESSION_LIVES_THERE
-        return best, PlacementReason.HOME_IS_FULL if is_full else PlacementReason.HOME_IS_BUSY
+        reason = PlacementReason.HOME_IS_FULL if is_full else PlacementReason.HOME_IS_BUSY
+        return best, _because(costs, best, reason, home=home)
 
     def _less_full(
         self, home: ReplicaId, others: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
@@ -148,18 +177,22 @@ class PredictedPlacement(PlacementPolicy):
         ]
 
     def _for_a_newcomer(
-        self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
-    ) -> ReplicaId:
+        self,
+        candidates: Sequence[ReplicaLoad],
+        session: SessionRef,
+        asked: Asked,
+        reason: PlacementReason,
+    ) -> tuple[ReplicaId, PlacementReason]:
         if len(candidates) == 1:
-            return candidates[0].replica
+            return candidates[0].replica, reason
         wary = [msgspec.structs.replace(load, slower=load.seems_slower) for load in candidates]
-        return min(self._costs(wary, session, asked))[1]
+        costs = self._costs(wary, session, asked)
+        best = _best_of_these(costs, _ALL)
+        return best, _because(costs, best, reason)
 
     # --- what it costs -----------------------------------------------------------------------------
 
-    def _costs(
-        self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked
-    ) -> list[tuple[float, ReplicaId]]:
+    def _costs(self, candidates: Sequence[ReplicaLoad], session: SessionRef, asked: Asked) -> list[_Cost]:
         tokens = asked.tokens()
         counted_at, wants = self.ledger.counted(session.session)
         wants = max(wants, tokens, self.ledger.grows_to(asked.agent))
@@ -173,25 +206,35 @@ class PredictedPlacement(PlacementPolicy):
             lacks = sums.wanted + (0.0 if is_counted else wants) - self._room(load.replica)
             again_s = self._alone_s(fastest, min(self._context_tokens, max(0.0, lacks) / there), 0.0, 1)
             pace = max(1.0, alone_s[load.replica] / alone_s[fastest] / _ALIKE)
-            cost_s = self._turn_s(load, session, tokens, asked)
+            turn_s, lasts_s, way_s = self._turn_s(load, session, tokens, asked)
             if load.replica in asked.waits_at:
-                cost_s += alone_s[load.replica] * load.slower
-            cost_s += there * pace * (alone_s[fastest] * load.slower + again_s)
-            found.append((cost_s, load.replica))
+                turn_s += alone_s[load.replica] * load.slower
+            turn_s += there * pace * (alone_s[fastest] * load.slower + again_s)
+            cost_s = turn_s
+            if load.price:
+                cost_s += load.price * (lasts_s + alone_s[load.replica] * load.slower)
+            found.append(_Cost(cost_s, load.replica, turn_s, cost_s - way_s))
         return found
 
-    def _turn_s(self, load: ReplicaLoad, session: SessionRef, tokens: float, asked: Asked) -> float:
-        """Of this turn, to itself and to those that run there."""
-        held = min(max(self._held(session, load.replica, tokens, asked.agent), asked.handed_over), tokens)
-        pull_s = 0.0
+    def _turn_s(
+        self, load: ReplicaLoad, session: SessionRef, tokens: float, asked: Asked
+    ) -> tuple[float, float, float]:
+        """Of this turn, to itself and to those that run there; of that, how long it lasts; and of that, until
+        what was handed over is there."""
+        own = self._held(session, load.replica, tokens, asked.agent)
+        held = min(max(own, asked.handed_over), tokens)
+        pull_s = way_s = 0.0
+        if asked.way_s is not None and held > own:
+            way_s = asked.way_s(load.replica, held - own)
         if asked.transfer_s is not None and held < tokens:
             pull = self._best_pull(session, load.replica, held, tokens, asked)
             if pull is not None:
                 held, pull_s = min(pull.tokens, tokens), pull.seconds
         work = TurnWork(new_tokens=tokens - held, cached_tokens=held)
-        completion_s = pull_s + self._foresight.completion_s(load.replica, work, now=asked.now)
+        completion_s = pull_s + way_s + self._foresight.completion_s(load.replica, work, now=asked.now)
         prefill_s = self._alone_s(load.replica, tokens - held, held, 1)
-        return completion_s * load.slower + HOLDS_UP * prefill_s * load.running
+        lasts_s = completion_s * load.slower
+        return lasts_s + HOLDS_UP * prefill_s * load.running, lasts_s, way_s * load.slower
 
     def pull(self, session: SessionRef, replica: ReplicaId, asked: Asked) -> Pull | None:
         if asked.transfer_s is None:
@@ -316,3 +359,25 @@ class PredictedPlacement(PlacementPolicy):
 
     def engine_reported(self, replica: ReplicaId, signals: EngineSignals) -> None:
         self.ledger.engine_reported(replica, signals)
+
+
+def _best_of_these(
+    costs: Sequence[_Cost], of: Callable[[_Cost], float], *, home: ReplicaId | None = None
+) -> ReplicaId:
+    """`home`: the first of them, which is left only where that clearly pays."""
+    others = costs if home is None else costs[1:]
+    least_s, best = min((of(cost), cost.replica) for cost in others)
+    return best if home is None or least_s < _MOVE_PAYS * of(costs[0]) else home
+
+
+def _because(
+    costs: Sequence[_Cost], best: ReplicaId, reason: PlacementReason, *, home: ReplicaId | None = None
+) -> PlacementReason:
+    """Why it is the best: by its price or its way, if without that another one were."""
+    if any(cost.unpriced_s < cost.seconds for cost in costs):
+        if _best_of_these(costs, _UNPRICED, home=home) != best:
+            return PlacementReason.CHEAPER
+    if any(cost.near_s < cost.seconds for cost in costs):
+        if _best_of_these(costs, _NEAR, home=home) != best:
+            return PlacementReason.NEARER
+    return reason

@@ -5,8 +5,9 @@ devices share one memory (arXiv 2506.24045, §4.3).
 
 Theory of operation. A session that moves, or forks on several replicas, finds nothing where it goes. To
 compute what another replica holds takes time that others there could use; to pull it takes the network. It is
-pulled where that is predicted to take clearly less. Engines pull by what blocks contain, so a wrong guess of
-what is there costs a question.
+pulled where that is predicted to take clearly less, from where most time is gained: of those that hold as
+much, the one in the same zone, if that way is quicker. Engines pull by what blocks contain, so a wrong guess
+of what is there costs a question.
 
 Invariants: pure; a replica pulls nothing from itself, and never more than the prompt has.
 """
@@ -51,11 +52,12 @@ def best_pull(
     """`holders`: other replicas, and how many tokens of the prompt each holds; `held`: what is held where the
     turn goes; `transfer_s`: of so many tokens from there; `prefill_s`: to compute so many behind so many.
     None if nothing is to be pulled."""
-    source, most = max(holders, key=lambda each: each[1], default=(None, 0.0))
-    if source is None or most <= held:
-        return None
-    computed_s = prefill_s(most - held, held)
-    pulled_s = transfer_s(source, most - held)
-    if computed_s < config.least_s or pulled_s > config.must_gain * computed_s:
-        return None
-    return Pull(source, most, pulled_s)
+    best, gained_s = None, 0.0
+    for source, there in holders:
+        if there <= held:
+            continue
+        computed_s, pulled_s = prefill_s(there - held, held), transfer_s(source, there - held)
+        is_worth_it = computed_s >= config.least_s and pulled_s <= config.must_gain * computed_s
+        if is_worth_it and computed_s - pulled_s > gained_s:
+            best, gained_s = Pull(source, there, pulled_s), computed_s - pulled_s
+    return best

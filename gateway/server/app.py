@@ -8,6 +8,7 @@ import signal
 import ssl
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -19,6 +20,7 @@ from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaFacts
 from gateway.domain.ids import ReplicaId, TenantId
 from gateway.domain.session_ids import keyed_ids
+from gateway.server.asking import Asking
 from gateway.server.clock import SteadyClock
 from gateway.server.door import Door
 from gateway.server.driver import Driver
@@ -68,6 +70,9 @@ from gateway.upstream.replica import Replica
 from gateway.wire.facts import TRANSCRIPTS
 from gateway.wire.hashing import seed_hashes
 
+if TYPE_CHECKING:
+    from gateway.server.picker.service import PickerServer
+
 _log = logging.getLogger(__name__)
 _SWEEP_PERIOD_S = 1.0
 
@@ -84,12 +89,13 @@ class Gateway:
         read: Read | None = None,
         fleet_secret: bytes | None = None,
         is_secret_its_own: bool = False,
+        is_picker: bool = False,
     ) -> None:
         """Needs a running event loop. `seat`: this process is a worker's; `read`: reads the settings again,
         None if that cannot be done; `fleet_secret`: what all gateways
         of the shared store know, None for the only one; `is_secret_its_own`: they may know another one, since
-        the store did not answer. Raises ConfigError or OSError for what the settings
-        point to."""
+        the store did not answer; `is_picker`: clients ask Envoy, which asks us where they go. Raises
+        ConfigError or OSError for what the settings point to."""
         self._config = config
         self._seat = seat
         references = read_references(config, environ)
@@ -164,6 +170,8 @@ class Gateway:
             proxies=proxies if config.server.proxy_protocol else None,
             now=self._now,
         )
+        self._picker = self._open_picker(outbound, proxies) if is_picker else None
+        self.picker_port = 0
         self._state_file = self._open_state_file()
         self._watchers: dict[ReplicaId, tuple[asyncio.Task[None], ...]] = {}
         self._is_retiring = self._is_handing_over = False
@@ -238,35 +246,51 @@ class Gateway:
         self.listener.forget_visitors()
 
     def _open_handlers(self, outbound: Outbound) -> Handlers:
-        config, are_keys_required = self._config, self._tenants.are_keys_required
-        reading = Reading(self.driver, self.observation.metrics.unread, is_relay=config.server.is_relay)
-        self.websockets = WebSockets(
+        config = self._config
+        asking = Asking(
             self.driver,
-            self._replicas,
             self._health,
             outbound,
-            reading,
-            config=config.server,
-            are_keys_required=are_keys_required,
+            Reading(self.driver, self.observation.metrics.unread, is_relay=self._config.server.is_relay),
+            are_keys_required=self._tenants.are_keys_required,
+            traces=self.observation.traces,
+            prefills=self._prefills,
             peers=self._peers,
+            spending=self._spending,
+        )
+        self.websockets = WebSockets(
+            self._replicas,
+            self._health,
+            asking,
+            config=config.server,
             counts=self.observation.metrics.websockets,
         )
         return Handlers(
             self.driver,
             self._replicas,
             self._health,
-            outbound,
-            are_keys_required=are_keys_required,
+            asking,
             server=config.server,
-            traces=self.observation.traces,
             overhead=self.observation.metrics.overhead,
-            reading=reading,
             websockets=self.websockets,
-            prefills=self._prefills,
             legs=PrefillLegs.of(config, self.driver, self._replicas, self._health, outbound),
             pulls=PrefixPulls.of(config, self._replicas, self.observation.metrics.pulls),
-            peers=self._peers,
+        )
+
+    def _open_picker(self, outbound: Outbound, proxies: TrustedProxies) -> "PickerServer":
+        from gateway.server.picker.opening import open_picker  # noqa: PLC0415 - only a picker needs gRPC
+
+        return open_picker(
+            self._config,
+            self.driver,
+            Door(self._tenants, proxies),
+            Reading(self.driver, self.observation.metrics.unread, is_relay=self._config.server.is_relay),
+            outbound,
+            self._replicas,
+            self.listener.budget,
+            are_keys_required=self._tenants.are_keys_required,
             spending=self._spending,
+            tasks=self._tasks,
         )
 
     def _open_mcp(
@@ -288,7 +312,9 @@ class Gateway:
         server = self._config.server
         if self._peers is not None:
             await self._peers.open(self.listener)
-        if self._seat is None:
+        if self._picker is not None:
+            self.picker_port = await self._picker.start()
+        elif self._seat is None:
             await self.listener.open(await listening_sockets(*split_listen(server.listen)), self._tls)
         control = self.observation.control(self.driver, self._tenants, is_retiring=lambda: self._is_retiring)
         app = control.app()
@@ -346,6 +372,8 @@ class Gateway:
     async def retire(self) -> None:
         """Says that it is not ready, and still serves whoever comes, until load balancers have noticed."""
         self._is_retiring = True
+        if self._picker is not None:
+            self._picker.retire()
         if self._peers is not None:
             await self._peers.leave()
         with contextlib.suppress(TimeoutError):
@@ -373,6 +401,8 @@ class Gateway:
     async def _drain_connections(self) -> None:
         if self._mcp is not None:
             self._mcp.drain()
+        if self._picker is not None:
+            await self._picker.stop(self._config.server.drain_s)
         listeners = [self.listener, *([self._peers.listener] if self._peers is not None else [])]
         await asyncio.gather(*(each.drain(self._config.server.drain_s) for each in listeners))
         if left := sum(each.connection_count for each in listeners):
@@ -380,6 +410,8 @@ class Gateway:
 
     async def stop(self) -> None:
         self.listener.close()
+        if self._picker is not None:
+            await self._picker.stop(0.0)
         if self._prefills is not None:
             self._prefills.close()
         await self._tasks.cancel()
@@ -467,7 +499,8 @@ class Gateway:
         try:
             await self.start()
             if self._seat is None:
-                _log.info("%s", listening_on(self._config, self.listener.port, self.control_port))
+                port = self.listener.port if self._picker is None else self.picker_port
+                _log.info("%s", listening_on(self._config, port, self.control_port, self._picker is not None))
             await self._stopping.wait()
             leaving = self._tasks.spawn(self._leave())
             hurrying = self._tasks.spawn(_wait(self._ending))
@@ -536,7 +569,10 @@ class Gateway:
                 self._peers.sweep(now=now)
 
 
-def listening_on(config: Config, port: int, control_port: int) -> str:
+def listening_on(config: Config, port: int, control_port: int, is_picker: bool = False) -> str:
+    if is_picker:
+        host, _ = split_listen(config.picker.listen)
+        return f"picking for Envoy on {host}:{port}, control on port {control_port}"
     host, _ = split_listen(config.server.listen)
     scheme = "https" if config.server.tls_certificate else "http"
     return f"listening on {scheme}://{host}:{port}, control on port {control_port}"

@@ -4,6 +4,9 @@ What was said of a replica carries a number that grows with each word; the great
 gateways. It stands in the shared store, also when the drain is over, so that a gateway which was cut off
 cannot bring back what was lifted meanwhile.
 
+Where replicas are found may say of one, too, that it goes: then it gets no new turns, whatever operators say.
+Each gateway finds that out for itself.
+
 Invariants: only members count, so what is remembered is bounded by them; one that leaves and comes again is
 new here, unless the store still has a word on it.
 """
@@ -30,6 +33,7 @@ class Drains:
         self._said: dict[ReplicaId, Drain] = {}
         self._heard: Mapping[ReplicaId, Drain] = {}
         self._gone: set[ReplicaId] = set()
+        self._found_going: set[ReplicaId] = set()
 
     def say(self, replica: ReplicaId, *, is_draining: bool) -> None:
         """An operator did."""
@@ -46,6 +50,12 @@ class Drains:
         missing.update((replica, said) for replica, said in self._said.items() if said != heard.get(replica))
         return missing
 
+    def found(self, replica: ReplicaId, *, is_going: bool) -> None:
+        """Where it was found says so."""
+        if is_going != (replica in self._found_going):
+            (self._found_going.add if is_going else self._found_going.discard)(replica)
+            self._send_for(replica, "as where it was found said")
+
     def joined(self, replica: ReplicaId) -> None:
         """What was heard of it before counts at once."""
         heard, said = self._heard.get(replica), self._said.get(replica)
@@ -54,9 +64,15 @@ class Drains:
 
     def left(self, replica: ReplicaId) -> None:
         """The store is to forget it; where it is still a member, that is put right."""
+        self._found_going.discard(replica)
         if self._said.pop(replica, None) is not None:
             self._gone.add(replica)
 
     def _take(self, replica: ReplicaId, drain: Drain) -> None:
         self._said[replica] = drain
-        self._send(ev.ReplicaDrained(replica, drain.is_draining))
+        self._send_for(replica, "as an operator said")
+
+    def _send_for(self, replica: ReplicaId, why: str) -> None:
+        said = self._said.get(replica)
+        is_draining = replica in self._found_going or (said is not None and said.is_draining)
+        self._send(ev.ReplicaDrained(replica, is_draining, why))

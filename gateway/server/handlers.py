@@ -14,31 +14,24 @@ from urllib.parse import unquote
 import msgspec
 
 from gateway.config.server import ServerConfig
-from gateway.core import events as ev
 from gateway.core import refusals
 from gateway.core.commands import Dispatch, PrefillLeg, Refuse
-from gateway.domain.ids import ReplicaId, SessionId
+from gateway.domain.ids import ReplicaId
 from gateway.domain.request import RequestFacts
+from gateway.server.asking import Asking
 from gateway.server.connection import ClientConnection
 from gateway.server.driver import Driver, Ticket
 from gateway.server.holding import Held, is_event_stream
-from gateway.server.judged_bodies import refusal_of
 from gateway.server.kept import Kept
 from gateway.server.kv_fetches import Fetch, HandedOver, PrefixPulls, fetch_for
-from gateway.server.outbound import Outbound
-from gateway.server.peers import Peers
 from gateway.server.prefill_legs import PrefillLegs
-from gateway.server.prefills import Prefills
-from gateway.server.reading import READ_AT_ONCE, Reading
 from gateway.server.receipts import receipts
 from gateway.server.relay import Relay, Write, framing_of, pass_whole
 from gateway.server.request_head import RequestHead
 from gateway.server.request_parser import HttpRequest
-from gateway.server.spending import Spending
 from gateway.server.tasks import check_each
 from gateway.server.websockets import WebSockets
-from gateway.telemetry.counts import Spread
-from gateway.telemetry.trace_context import TraceContexts
+from gateway.telemetry.spreads import Spread
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed, ConnectTimedOut, LocalFault
 from gateway.upstream.health import HealthChecks
@@ -74,39 +67,24 @@ class Handlers:
         driver: Driver,
         replicas: Mapping[ReplicaId, Replica],
         health: HealthChecks,
-        outbound: Outbound,
+        asking: Asking,
         *,
-        are_keys_required: bool,
         server: ServerConfig,
-        traces: TraceContexts | None = None,
         overhead: Spread | None = None,
-        reading: Reading,
         websockets: WebSockets,
-        prefills: Prefills | None = None,
         legs: PrefillLegs | None = None,
         pulls: PrefixPulls | None = None,
-        peers: Peers | None = None,
-        spending: Spending | None = None,
     ) -> None:
-        """`traces`: None if nobody traces; `overhead`: what a request takes until it is sent on, of some;
-        `prefills`: None if no
-        prompt is ever computed ahead; `legs`: None if none is computed on one replica for another;
-        `pulls`: None if none is pulled from one; `peers`: None if this is the only gateway; `spending`: None
-        if the brain alone knows what tenants use."""
+        """`overhead`: what a request takes until it is sent on, of some; `legs`: None if no prompt is
+        computed on one replica for another; `pulls`: None if none is pulled from one."""
         self._driver = driver
         self._replicas = replicas
         self._health = health
-        self._outbound = outbound
-        self._are_keys_required = are_keys_required
-        self._traces = traces
+        self._asking = asking
         self._overhead = overhead
-        self._reading = reading
         self._websockets = websockets
-        self._prefills = prefills
         self._legs = legs
         self._pulls = pulls
-        self._peers = peers
-        self._spending = spending
         self._served = 0
         self._relays: dict[Relay, Replica] = {}
         self.follow(server)
@@ -148,10 +126,7 @@ class Handlers:
         if self._health.lists_models and self._is_listing(request.head):
             client.respond(200, b"", msgspec.json.encode(self._health.merged_models()))
             return
-        if len(request.body) < READ_AT_ONCE and not request.head.facts.coding:
-            facts = self._reading.at_once(endpoint, request)
-        else:
-            facts = await self._reading.in_slices(endpoint, request)
+        facts = await self._asking.read(request)
         if path.startswith(_MODELS):
             name = unquote(path.removeprefix(_MODELS))
             card = self._health.card_of(name) if request.head.method in ("GET", "HEAD") else None
@@ -159,38 +134,24 @@ class Handlers:
                 client.respond(200, b"", msgspec.json.encode(card))
                 return
             facts = msgspec.structs.replace(facts, model=name)
-        refusal = refusal_of(request, facts, are_keys_required=self._are_keys_required)
+        refusal = self._asking.refusal_of(request, facts)
         if refusal is not None:
             client.refuse(endpoint.protocol, refusal)
             return
-        if self._peers is not None and not self._peers.has(visitor, facts):
-            left = await self._peers.place(client, request, facts)
-            if left is None:
-                return
-            for trace in left:
-                self._driver.send(ev.SessionAdopted(trace))
+        if not await self._asking.is_ours(request, facts, client):
+            return
         if request.head.facts.coding in INFLATABLE and facts.model in self._driver.coordinator.models.named:
             request = await self._driver.in_slices(_inflating(request))
             refusal = client.hold_instead(request)
             if refusal is not None:
                 client.refuse(endpoint.protocol, refusal)
                 return
-        spending = self._spending
-        reserved = await spending.reserve(visitor.tenant.id, facts) if spending is not None else None
-        with self._driver.open_ticket(visitor.tenant.id, facts, reserved) as ticket:
+        with await self._asking.open(request, facts) as ticket:
             ticket.began_s = began_s
             ticket.on_cancel = client.refuse_instead
-            if self._traces is not None and (traceparent := request.head.facts.traceparent):
-                self._traces.arrived(ticket.request, traceparent)
             attempt = await self._reach(ticket, client, request, facts)
             if attempt is not None:
                 await self._answer(ticket, client, request, facts, attempt)
-
-    def _ask_for_adapters(self, replica: ReplicaId, model: str | None) -> None:
-        """It does not know a model that it listed: it may have unloaded an adapter."""
-        state = self._driver.coordinator.fleet.get(replica)
-        if state is not None and model in state.facts.adapters:
-            self._health.check_now(replica)
 
     async def _reach(
         self, ticket: Ticket, client: ClientConnection, request: HttpRequest, facts: RequestFacts
@@ -207,7 +168,7 @@ class Handlers:
                 if type(decision) is PrefillLeg:
                     assert self._legs is not None
                     ticket.began_s = 0.0  # what the leg takes is no overhead
-                    trace = self._trace(ticket, decision.session)
+                    trace = self._asking.trace(ticket, decision.session)
                     handed_over = await self._legs.run(ticket, decision, request, trace)
                     continue
                 told = receipts(decision) if self._with_receipts else b""
@@ -227,11 +188,8 @@ class Handlers:
                 upstream = await self._attempt(ticket, decision, replica, request, facts, fetch)
                 if upstream is not None:
                     if upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND:
-                        self._ask_for_adapters(replica.id, decision.model or facts.model)
-                    kept = None
-                    if self._prefills is not None and decision.session is not None:
-                        model = _other_model(decision, facts)
-                        kept = self._prefills.keep(ticket.request, decision.session, request, facts, model)
+                        self._asking.not_found(replica, decision.model or facts.model)
+                    kept = self._asking.keep(ticket, decision, request, facts)
                     if upstream.has_sent_all:  # else the transport holds the body, and it still counts
                         client.let_go_of_body()
                     return _Attempt(replica, upstream, told, held, kept)
@@ -275,8 +233,8 @@ class Handlers:
                 is_reusable = await self._relay(relay, replica)
         finally:
             replica.release(upstream, reuse=is_reusable)
-            if kept is not None and self._prefills is not None:
-                self._prefills.answered(kept, is_whole=head.status < 400 and observer.has_terminal)
+            if kept is not None and self._asking.prefills is not None:
+                self._asking.prefills.answered(kept, is_whole=head.status < 400 and observer.has_terminal)
 
     def _hold(self, client: ClientConnection, request: HttpRequest, facts: RequestFacts) -> Held | None:
         """The client is about to wait; None if it cannot be told anything meanwhile."""
@@ -297,27 +255,14 @@ class Handlers:
         fetch: Fetch | None,
     ) -> UpstreamConnection | None:
         """Sends the request to one replica. None if no response head came; the brain knows then."""
-        session_id = decision.session.session if decision.session is not None else None
-        abilities = self._driver.coordinator.fleet.abilities(replica.id)
-        chunks_with = partial(
-            self._outbound.chunks,
-            request,
-            replica,
-            abilities,
-            decision.session,
-            hint=decision.hint,
-            rank=decision.rank,
-            is_readable=facts.is_readable,
-            trace=self._trace(ticket, session_id),
-            model=_other_model(decision, facts),
-        )
+        chunks_with = self._asking.chunks_with(ticket, decision, request, facts, replica)
         told = fetch.fields if fetch is not None else None
         exchange = partial(
             replica.exchange,
             is_head_request=request.head.method == "HEAD",
             may_repeat=facts.is_replayable and decision.attempt == 1 and not told,  # that is said once
         )
-        priority = self._outbound.priority(request, replica, abilities, decision.priority)
+        priority = self._asking.priority(request, replica, decision)
         chunks = chunks_with(priority=priority, fetch=told)
         ticket.fetch = fetch
         if ticket.began_s and self._overhead is not None and not decision.waited_s:
@@ -353,10 +298,6 @@ class Handlers:
             ticket.attempt_failed(error, was_sent=True)
         return None
 
-    def _trace(self, ticket: Ticket, session: SessionId | None) -> bytes | None:
-        """For whoever is asked on behalf of this request."""
-        return self._traces.header(ticket.request, session) if self._traces is not None else None
-
     async def _relay(self, relay: Relay, replica: Replica) -> bool:
         """To its end. Whether the replica's connection is fit for reuse."""
         self._relays[relay] = replica
@@ -364,11 +305,6 @@ class Handlers:
             return await relay.run()
         finally:
             del self._relays[relay]
-
-
-def _other_model(decision: Dispatch, facts: RequestFacts) -> str | None:
-    """What to ask the replica for, if that is not what the client asks for."""
-    return decision.model if decision.model != facts.model else None
 
 
 def _inflating(request: HttpRequest) -> Generator[None, None, HttpRequest]:

@@ -8,7 +8,9 @@ On the control listener, for whoever may act there:
 """
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -23,10 +25,14 @@ from gateway.server.drains import Drains
 from gateway.server.references import References
 from gateway.server.tasks import TaskGroup, check_each
 from gateway.upstream.discovery import Discovery
+from gateway.upstream.endpoint_slices import Said
+from gateway.upstream.kubernetes import KubernetesDiscovery
 from gateway.upstream.local_faults import LocalFaults
 from gateway.upstream.replica import Address, Replica
 
 _LOOK_PERIOD_S: Final = 1.0
+_KUBERNETES: Final = "service"
+"""What a list is called in the reason for which a replica left."""
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +88,10 @@ class Members:
         for name, each in self._discoveries.items():
             if each.file is not None or each.dns is not None:
                 tasks.supervise("discovery", Discovery(pools[name], each, self._list_says).run)
+            if each.kubernetes is not None:
+                on_said, rng = partial(self._kubernetes_says, PoolId(name)), random.Random()  # noqa: S311
+                following = KubernetesDiscovery(each.kubernetes, on_said, rng=rng)
+                tasks.supervise("discovery in Kubernetes", following.run)
         self._follow_feeds()
         tasks.supervise("registrations", self._look_after)
 
@@ -149,6 +159,14 @@ class Members:
             self._leave(member, f"is not in the pool's {origin} any more")
         for member in changes.joined:
             self._join(member)
+
+    def _kubernetes_says(self, pool: PoolId, said: Said) -> None:
+        """Who goes already, or is not ready, does not join; who is there stays, without new turns."""
+        going = set(said.draining)
+        stay = [each.url for each in self._membership.of_list(pool, _KUBERNETES) if each.url in going]
+        self._list_says(pool, _KUBERNETES, [*said.up, *stay])
+        for member in self._membership.of_list(pool, _KUBERNETES):
+            self.drains.found(member.name, is_going=member.url in going)
 
     def _join(self, member: Member) -> None:
         replica = self.replicas[member.name] = self._replica(member)

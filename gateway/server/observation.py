@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from gateway.config import Config
+from gateway.config.objective import ObjectiveConfig
 from gateway.config.server import ServerConfig, split_listen
 from gateway.core.coordinator import Coordinator
-from gateway.core.snapshot import Gauges, take_gauges
+from gateway.core.snapshot import NO_SIGNALS, Gauges, take_gauges
 from gateway.dashboard.graphs import view_graphs
 from gateway.dashboard.views import Views
 from gateway.domain.engine import EngineSignals, SessionKv
@@ -33,7 +34,10 @@ from gateway.telemetry.export import TraceExport
 from gateway.telemetry.frames import Frames
 from gateway.telemetry.jsonl import StreamFile
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.objective import Objective
+from gateway.telemetry.outcome import Outcome, OutcomeView
 from gateway.telemetry.ring import Ring
+from gateway.telemetry.savings import Savings
 from gateway.telemetry.trace_context import TraceContexts
 from gateway.tool_probe.traced import Verdict
 from gateway.upstream.local_faults import LocalFaults
@@ -64,8 +68,11 @@ class Observation:
         self._holdings: dict[ReplicaId, tuple[SessionKv, ...]] = {}
         self._file = StreamFile(config.stream) if config.stream.path is not None else None
         stream = config.stream
-        keeps_some = stream.ring_records and not config.server.is_relay
-        self._ring = Ring(stream.ring_records, stream.ring_bytes) if keeps_some else None
+        self._ring = (
+            None
+            if config.server.is_relay or not stream.ring_records
+            else Ring(stream.ring_records, stream.ring_bytes)
+        )
         self._events: Events | None = None
         self._history = self._open_history()
         traced = coordinator.sessions.tools.traced
@@ -73,6 +80,7 @@ class Observation:
         """To be set by whoever sends hints."""
         self.peers: Peers | None = None
         """To be set if there may be other gateways."""
+        self.outcome = self._follow_the_outcome(config.objective)
         self.metrics = Metrics(
             self._gauges,
             {
@@ -147,9 +155,16 @@ class Observation:
             connections=connections,
             peers=lambda: len(self.peers.alive) if self.peers is not None else 0,
             history_bytes=lambda: _count(self._history, "bytes"),
+            outcome=self.outcome,
         )
         self.views = Views(
-            coordinator, self._ring, self._signals, self._holdings, clock=clock, history=self._history
+            coordinator,
+            self._ring,
+            self._signals,
+            self._holdings,
+            clock=clock,
+            history=self._history,
+            outcome=self._view_outcome,
         )
         self.views.graphs = lambda: view_graphs(coordinator.sessions.predictor.conversations)
         takers: list[Callable[[list[Record]], Any]] = [self.metrics.take]
@@ -247,6 +262,22 @@ class Observation:
             clock=self._clock,
             monotonic=asyncio.get_running_loop().time,
         )
+
+    def _follow_the_outcome(self, config: ObjectiveConfig) -> Outcome:
+        fleet, savings = self._coordinator.fleet, None
+        if config.savings:
+            savings = Savings(
+                self._coordinator.forecasts,
+                kv_tokens=lambda replica: self._signals.get(replica, NO_SIGNALS).kv_tokens,
+                replicas=fleet.up,
+                turns_per_s=config.savings_turns_per_s,
+            )
+        objective = Objective(config, max_sessions=self._config.sessions.max_sessions)
+        return Outcome(config, objective, savings)
+
+    def _view_outcome(self) -> tuple[OutcomeView, str | None]:
+        self.metrics.flush()
+        return self.outcome.view(), self.outcome.currency
 
     def _lessons(self) -> Lessons | None:
         return self.peers.lessons if self.peers is not None else None

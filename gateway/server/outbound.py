@@ -67,11 +67,8 @@ class Outbound:
         instead of the client's own; `model`: what to ask for instead of what the client does; `fetch`: fields
         that say where its prompt, or the beginning of it, is."""
         head = request.head
-        if hint is not None and replica.hint_key is not None:
-            hint = signed(hint, replica.hint_key)
-        if model is not None:
-            request = _asking_for(model, request)
-        body = self._body(request, abilities, hint, is_readable=is_readable, fetch=fetch)
+        request = _asking_for(model, request)
+        body = self._body(request, replica, abilities, hint, is_readable=is_readable, more=fetch or {})
         start = head.passed_on.get(replica)
         if start is None:
             if len(head.passed_on) >= _MAX_REMEMBERED:
@@ -103,20 +100,19 @@ class Outbound:
     def message(
         self,
         request: HttpRequest,
-        abilities: Abilities,
         replica: Replica,
+        abilities: Abilities,
         *,
         is_readable: bool,
         hint: str | None,
+        priority: int | None,
         model: str | None,
     ) -> bytes:
-        """What asks for a response over a WebSocket: the body that it would have over HTTP."""
-        if hint is not None and replica.hint_key is not None:
-            hint = signed(hint, replica.hint_key)
-        if model is not None:
-            request = _asking_for(model, request)
-        body = self._body(request, abilities, hint, is_readable=is_readable, fetch=None)
-        return bytes(body[0]) if len(body) == 1 else b"".join(body)
+        """What asks for a response over a WebSocket: the body that it would have over HTTP, and in it what
+        would stand in a header, as far as vLLM reads it there."""
+        request = _asking_for(model, request)
+        said = {"priority": priority} if priority is not None else {}
+        return b"".join(self._body(request, replica, abilities, hint, is_readable=is_readable, more=said))
 
     def priority(self, request: HttpRequest, replica: Replica, abilities: Abilities, ours: int) -> int | None:
         """What to say of it to an engine that orders requests, if anything."""
@@ -138,12 +134,14 @@ class Outbound:
     def _body(
         self,
         request: HttpRequest,
+        replica: Replica,
         abilities: Abilities,
         hint: str | None,
         *,
         is_readable: bool,
-        fetch: Mapping[str, Raw] | None,
+        more: Mapping[str, Any],
     ) -> list[Chunk]:
+        """`more`: fields."""
         fields: dict[str, Any] = {}
         head, secret = request.head, self._hints.cache_salt_secret
         if is_readable and head.visitor.endpoint.work is Work.GENERATE and not head.facts.coding:
@@ -151,16 +149,19 @@ class Outbound:
                 tenant = head.visitor.tenant.id
                 fields["cache_salt"] = hmac.digest(secret.encode(), tenant.encode(), hashlib.sha256).hex()
             if hint is not None and self._hints.turnpike:
-                fields |= with_hint(request.body, hint)
-            if fetch is not None:
-                fields |= fetch
+                key = replica.hint_key
+                fields |= with_hint(request.body, signed(hint, key) if key is not None else hint)
+            fields |= more
         if fields:
             return splice_fields(request.body, fields)
         return [request.body] if request.body else []
 
 
-def _asking_for(model: str, request: HttpRequest) -> HttpRequest:
-    """The same request, for another model. Where a path names it, there is nothing to replace."""
+def _asking_for(model: str | None, request: HttpRequest) -> HttpRequest:
+    """The same request, for another model if one is given. Where a path names it, there is nothing to
+    replace."""
+    if model is None:
+        return request
     facts, body = request.head.facts, request.body
     if facts.is_form:
         return HttpRequest(request.head, with_model_in_form(facts.content_type, body, model))

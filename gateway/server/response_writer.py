@@ -137,16 +137,7 @@ class ResponseWriter(asyncio.Protocol):
     ) -> None:
         """Answers with a refusal in the protocol's own shape; `lines`: header lines to go with it;
         `request_id`: of JSON-RPC, if the request is one."""
-        if refusal.retry_after_s is not None:
-            lines += b"Retry-After: %d\r\n" % refusal.retry_after_s
-        if is_final(refusal.reason):  # what OpenAI's and Anthropic's SDKs obey before any status
-            lines += b"x-should-retry: false\r\n"
-        status = http_status(refusal.reason)
-        if status == 401:
-            lines += b"WWW-Authenticate: Bearer\r\n"
-        elif status == 426:  # it must say what is spoken (RFC 9110 §15.5.22)
-            lines += b"Upgrade: HTTP/1.1\r\nConnection: Upgrade\r\n"
-        self.respond(status, lines, error_body(protocol, refusal, request_id=request_id))
+        self.respond(*refusal_parts(protocol, refusal, lines, request_id=request_id))
 
     def abort(self) -> None:
         """Resets the connection, so that no client can take what it got for the whole."""
@@ -170,3 +161,19 @@ _REASONS: Final = {
     431: b"Request Header Fields Too Large", 500: b"Internal Server Error", 502: b"Bad Gateway",
     503: b"Service Unavailable", 504: b"Gateway Timeout",
 }  # fmt: skip
+
+
+def refusal_parts(
+    protocol: Protocol, refusal: Refusal, lines: bytes = b"", *, request_id: str | int | None = None
+) -> tuple[int, bytes, bytes]:
+    """Status, header lines and body of a refusal."""
+    if refusal.retry_after_s is not None:
+        lines += b"Retry-After: %d\r\n" % refusal.retry_after_s
+    if is_final(refusal.reason):  # what OpenAI's and Anthropic's SDKs obey before any status
+        lines += b"x-should-retry: false\r\n"
+    status = http_status(refusal.reason)
+    if status == 401:
+        lines += b"WWW-Authenticate: Bearer\r\n"
+    elif status == 426:  # it must say what is spoken (RFC 9110 §15.5.22)
+        lines += b"Upgrade: HTTP/1.1\r\nConnection: Upgrade\r\n"
+    return status, lines, error_body(protocol, refusal, request_id=request_id)

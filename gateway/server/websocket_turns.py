@@ -5,6 +5,7 @@ other.
 """
 
 from collections import deque
+from collections.abc import Callable
 
 from gateway.domain.request import Answer
 from gateway.server.driver import Ticket
@@ -18,8 +19,10 @@ from gateway.wire.sighting import ERROR_FINISH
 class _Turn:
     """One response that was asked for, and what came of it so far."""
 
-    def __init__(self, ticket: Ticket) -> None:
+    def __init__(self, ticket: Ticket, failed: Callable[[int], None]) -> None:
+        """`failed` is told the status of an error."""
         self._ticket = ticket
+        self._failed = failed
         self._observer = EventObserver(ResponsesReader())
         self._milestones = Milestones(ticket, self._observer)
         ticket.seen = self._answer
@@ -35,6 +38,7 @@ class _Turn:
         answer = observer.answer(200)
         if answer.finish_reason == ERROR_FINISH:
             answer = observer.answer(status_of(event))
+            self._failed(answer.status)
         self._ticket.finished(answer)
         self.leave()
         return True
@@ -58,9 +62,10 @@ class Turns:
         self._by_stream: dict[str | None, deque[_Turn]] = {}
         self.running = 0
 
-    def begin(self, ticket: Ticket, stream: str | None) -> None:
-        """Its message is about to be sent. The ticket is closed here, when it is over."""
-        self._by_stream.setdefault(stream, deque()).append(_Turn(ticket))
+    def begin(self, ticket: Ticket, stream: str | None, failed: Callable[[int], None]) -> None:
+        """Its message is about to be sent. The ticket is closed here, when it is over; `failed` is told the
+        status of an error."""
+        self._by_stream.setdefault(stream, deque()).append(_Turn(ticket, failed))
         self.running += 1
 
     def see(self, event: bytes) -> None:

@@ -18,11 +18,8 @@ import msgspec
 from gateway.config.server import ServerConfig
 from gateway.core.connections import place_connection, pool_of_connection
 from gateway.domain.ids import ReplicaId, TenantId
+from gateway.server.asking import Asking
 from gateway.server.connection import ClientConnection
-from gateway.server.driver import Driver
-from gateway.server.outbound import Outbound
-from gateway.server.peers import Peers
-from gateway.server.reading import Reading
 from gateway.server.request_head import RequestHead, no_websocket
 from gateway.server.websocket import WebSocket
 from gateway.server.websocket_asking import Means
@@ -45,26 +42,19 @@ class WebSockets:
 
     def __init__(
         self,
-        driver: Driver,
         replicas: Mapping[ReplicaId, Replica],
         health: HealthChecks,
-        outbound: Outbound,
-        reading: Reading,
+        asking: Asking,
         *,
         config: ServerConfig,
-        are_keys_required: bool,
-        peers: Peers | None,
         counts: Counter[str],
     ) -> None:
         """`counts`: of those that were `opened`, `closed` and `refused`."""
-        self._driver = driver
+        self._brain = asking.driver.coordinator
         self._replicas = replicas
         self._health = health
-        self._outbound = outbound
-        self._reading = reading
+        self._asking = asking
         self._config = config
-        self._are_keys_required = are_keys_required
-        self._peers = peers
         self._open: set[WebSocket] = set()
         self._of_tenant: Counter[TenantId] = Counter()
         self._counts = counts
@@ -87,7 +77,7 @@ class WebSockets:
         """Until the client is gone, or was refused."""
         tenant = head.visitor.tenant.id
         if (
-            self._driver.coordinator.is_draining
+            self._brain.is_draining
             or self._of_tenant[tenant] >= self._config.websocket.max_per_tenant
             or self._is_of_a_page(head)
         ):
@@ -107,7 +97,7 @@ class WebSockets:
 
     def _is_of_a_page(self, head: RequestHead) -> bool:
         """Any page in a browser may open one wherever its reader may, and hear the answers. It has no key."""
-        return not self._are_keys_required and get_header(head.headers, b"origin") is not None
+        return not self._asking.are_keys_required and get_header(head.headers, b"origin") is not None
 
     def _refuse(self, client: ClientConnection, head: RequestHead) -> None:
         self._counts["refused"] += 1
@@ -123,7 +113,9 @@ class WebSockets:
             asked.add(replica.id)
             key = base64.b64encode(secrets.token_bytes(16))
             try:
-                return replica, await replica.upgrade(self._outbound.handshake(head, replica, key), key)
+                return replica, await replica.upgrade(
+                    self._asking.outbound.handshake(head, replica, key), key
+                )
             except NoWebSocket as refusal:
                 _log.debug("%s speaks no WebSocket: %s", replica.id, refusal)
             except LocalFault:
@@ -138,7 +130,7 @@ class WebSockets:
 
     def _choose(self, head: RequestHead, asked: set[ReplicaId], *, is_last: bool) -> Replica | None:
         """`is_last`: if it does not agree, nobody is asked: better one that did before."""
-        brain, replicas = self._driver.coordinator, self._replicas
+        brain, replicas = self._brain, self._replicas
         pool = pool_of_connection(brain, _model_in(head.target))
         if pool is None:
             return None
@@ -171,21 +163,18 @@ class WebSockets:
 
     def _means(self) -> Means:
         return Means(
-            driver=self._driver,
-            outbound=self._outbound,
-            reading=self._reading,
+            asking=self._asking,
             limits=self._config.limits,
             holding=self._config.holding,
             idle_s=self._config.websocket.idle_s,
-            are_keys_required=self._are_keys_required,
-            peers=self._peers,
+            with_receipts=self._config.receipts,
             is_leaving=self._is_leaving,
             suspect=self._health.check_now,
         )
 
     def _is_leaving(self, replica: Replica) -> bool:
         """Its clients had better go elsewhere."""
-        state = self._driver.coordinator.fleet.get(replica.id)
+        state = self._brain.fleet.get(replica.id)
         return self._replicas.get(replica.id) is not replica or state is None or state.is_draining
 
 

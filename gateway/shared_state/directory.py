@@ -31,12 +31,13 @@ from gateway.domain.request import ExplicitId, RequestFacts, Work
 from gateway.domain.turn_trace import TurnTrace
 from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.protocol import Entry, Store, StoreUnavailable
+from gateway.shared_state.remote import GATHER_S
 from gateway.wire.hashing import hash_text
 from gateway.workflow import evidence
 
 _STATE_TTL_S: Final = 86_400.0
 """Stored responses are gone on with after a night; engines forget them when they restart."""
-_SECOND_LOOK_S: Final = 0.01
+_SECOND_LOOK_S: Final = 2 * GATHER_S
 """Longer than it takes until what a gateway published can be read. A conversation that goes on and that
 nobody knows is looked up once more after that."""
 _MAX_ADOPTED: Final = 8
@@ -205,7 +206,7 @@ class Directory:
         if trace is not None:
             entries.append(Entry(_turn_key(command.tenant, turn), _ENCODER.encode(trace), ttl_s))
         if self._allowances is not None:
-            size = sum(_ENTRY_BYTES + len(each.key) + len(each.value or b"") for each in entries)
+            size = sum([_ENTRY_BYTES + each.size for each in entries])
             if not self._allowances.take(command.tenant, size * ttl_s):
                 self.withheld += len(entries)
                 return

@@ -159,8 +159,7 @@ class _Connection(asyncio.Protocol):
             case frames.Add(key, more, least, ttl_s):
                 return tables.add(key, more, least, ttl_s)
             case frames.WriteAll(entries):
-                for entry in entries:
-                    tables.write(entry)
+                tables.write(entries)
             case frames.Ping():
                 pass
         return None

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.shared_state.protocol import Counters, Entry, StoreUnavailable, check_value
+from gateway.shared_state.protocol import Counters, Entry, StoreUnavailable, checked_size
 
 MAX_ENTRIES: Final = 1_000_000
 """Of each kind: entries, origins, rows of numbers."""
@@ -73,7 +73,7 @@ class Tables:
         return [self._entries.get(key, now) for key in keys]
 
     def claim(self, key: bytes, value: bytes, ttl_s: float) -> bytes:
-        check_value(key, value, ttl_s)
+        checked_size(key, value, ttl_s)
         now = self._clock()
         there = self._entries.get(key, now)
         if there is not None and there != value:
@@ -81,16 +81,20 @@ class Tables:
         self._entries.put(key, value, now + ttl_s, now)
         return value
 
-    def write(self, entry: Entry) -> None:
-        now = self._clock()
-        if entry.value is None:
-            self._entries.delete(entry.key)
-        else:
-            check_value(entry.key, entry.value, entry.ttl_s)
-            self._entries.put(entry.key, entry.value, now + entry.ttl_s, now)
+    def write(self, entries: Sequence[Entry]) -> int:
+        """In order. Returns how many bytes it took."""
+        now, size = self._clock(), 0
+        for entry in entries:
+            key, value, ttl_s = entry.key, entry.value, entry.ttl_s
+            size += checked_size(key, value, ttl_s)
+            if value is None:
+                self._entries.delete(key)
+            else:
+                self._entries.put(key, value, now + ttl_s, now)
+        return size
 
     def add(self, key: bytes, more: Sequence[float], least: Sequence[float], ttl_s: float) -> list[float]:
-        check_value(key, None, ttl_s)
+        checked_size(key, None, ttl_s)
         now = self._clock()
         there = self._rows.get(key, now)
         row: list[float] = msgspec.json.decode(there) if there is not None else list(least)
@@ -99,7 +103,7 @@ class Tables:
         return row
 
     def exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
-        check_value(b"", gauges, ttl_s)
+        checked_size(b"", gauges, ttl_s)
         now = self._clock()
         self._gauges.put(origin, gauges, now + ttl_s, now)
         return {str(other): theirs for other, theirs in self._gauges.items(now) if other != origin}
@@ -126,8 +130,11 @@ class MemoryStore:
         return there
 
     def publish(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            self._write(entry)
+        if not self.is_up:
+            self.counters.dropped_writes += len(entries)
+            return
+        self.counters.bytes_sent += self.tables.write(entries)
+        self.counters.writes += len(entries)
 
     async def exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
         self._called(len(gauges))
@@ -153,11 +160,3 @@ class MemoryStore:
             self.counters.not_tried += 1
             raise StoreUnavailable("the store is closed")
         self.counters.bytes_sent += sent
-
-    def _write(self, entry: Entry) -> None:
-        if not self.is_up:
-            self.counters.dropped_writes += 1
-            return
-        self.tables.write(entry)
-        self.counters.writes += 1
-        self.counters.bytes_sent += entry.size

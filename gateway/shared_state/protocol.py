@@ -94,18 +94,11 @@ class Store(Protocol):
         """Flushes and closes. What is called afterwards fails, or is dropped."""
 
 
-def check_value(key: bytes, value: bytes | None, ttl_s: float) -> None:
-    check_size(key)
-    if value is not None:
-        check_size(value)
-    check_ttl(ttl_s)
-
-
-def check_size(text: bytes) -> None:
-    if len(text) > MAX_VALUE_BYTES:
-        raise ValueError(f"{len(text)} bytes are more than a store takes ({MAX_VALUE_BYTES})")
-
-
-def check_ttl(ttl_s: float) -> None:
+def checked_size(key: bytes, value: bytes | None, ttl_s: float) -> int:
+    """Bytes of key and value. Raises ValueError for what no store takes."""
+    size, of_value = len(key), len(value) if value is not None else 0
+    if size > MAX_VALUE_BYTES or of_value > MAX_VALUE_BYTES:
+        raise ValueError(f"{max(size, of_value)} bytes are more than a store takes ({MAX_VALUE_BYTES})")
     if not 0.001 <= ttl_s <= 366 * 86400:
         raise ValueError(f"a TTL of {ttl_s} s: it is from a millisecond to a year")
+    return size + of_value

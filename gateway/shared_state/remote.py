@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from gateway.shared_state.breaker import Breaker
-from gateway.shared_state.protocol import Counters, Entry, StoreUnavailable, check_value
+from gateway.shared_state.protocol import Counters, Entry, StoreUnavailable, checked_size
 
 _log = logging.getLogger(__name__)
 
@@ -25,8 +25,9 @@ CONNECT_S: Final = 1.0
 CLOSES_WITHIN_S: Final = 5.0
 """What waits to be written when the store is closed has so long: `MAX_WAITING` of them take 0.6 s, or on a
 busy machine some seconds. Who ends does not wait for a slow store."""
-GATHER_S: Final = 0.002
-"""How long writes wait for others to go with."""
+GATHER_S: Final = 0.005
+"""How long writes wait for others to go with. A batch wakes the store, and this process once more for the
+answer; on one machine that costs more than what is in it."""
 BATCH: Final = 128
 """Writes that go together at most: what the event loop does for them in one piece stays short."""
 MAX_WAITING: Final = 20_000
@@ -52,9 +53,10 @@ class RemoteStore(ABC):
         self._loop = asyncio.get_running_loop()
         self._breaker = Breaker()
         self._is_closed = False
-        self._waiting: deque[tuple[float, Entry]] = deque()
-        """What is to be written, and since when."""
+        self._waiting: deque[tuple[float, int, Entry]] = deque()
+        """What is to be written: since when, and its bytes."""
         self._waiting_bytes = 0
+        self._gathering: asyncio.TimerHandle | None = None
         self._writer: asyncio.Task[None] | None = None
         self._prober: asyncio.Task[None] | None = None
 
@@ -76,33 +78,44 @@ class RemoteStore(ABC):
         return found
 
     async def claim(self, key: bytes, value: bytes, ttl_s: float) -> bytes:
-        check_value(key, value, ttl_s)
-        there = await self._bounded(self._claim(key, value, ttl_s), len(key) + len(value))
+        size = checked_size(key, value, ttl_s)
+        there = await self._bounded(self._claim(key, value, ttl_s), size)
         self.counters.bytes_received += len(there)
         return there
 
     def publish(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            check_value(entry.key, entry.value, entry.ttl_s)
-            self._write_behind(entry)
+        sizes = [checked_size(entry.key, entry.value, entry.ttl_s) for entry in entries]
+        now, counters, waiting = self._loop.time(), self.counters, self._waiting
+        for entry, size in zip(entries, sizes, strict=True):
+            if (
+                self._is_closed
+                or len(waiting) >= MAX_WAITING
+                or self._waiting_bytes + size > MAX_WAITING_BYTES
+            ):
+                counters.dropped_writes += 1
+                continue
+            counters.writes += 1
+            waiting.append((now, size, entry))
+            self._waiting_bytes += size
+        self._write_soon()
 
     async def exchange(self, origin: str, gauges: bytes, ttl_s: float) -> dict[str, bytes]:
-        check_value(b"", gauges, ttl_s)
-        others = await self._bounded(self._exchange(origin, gauges, ttl_s), len(gauges))
+        size = checked_size(b"", gauges, ttl_s)
+        others = await self._bounded(self._exchange(origin, gauges, ttl_s), size)
         self.counters.bytes_received += sum(map(len, others.values()))
         return others
 
     async def add(
         self, key: bytes, more: Sequence[float], least: Sequence[float], ttl_s: float
     ) -> list[float]:
-        check_value(key, None, ttl_s)
-        return await self._bounded(self._add(key, more, least, ttl_s), len(key) + 8 * len(more))
+        size = checked_size(key, None, ttl_s) + 8 * len(more)
+        return await self._bounded(self._add(key, more, least, ttl_s), size)
 
     async def flush(self) -> None:
         while (self._waiting or self._writer is not None) and self.is_up:
-            if self._writer is None:
-                self._writer = self._loop.create_task(self._write_waiting())
-            await asyncio.wait([self._writer])
+            self._write_now()
+            if self._writer is not None:
+                await asyncio.wait([self._writer])
 
     async def aclose(self) -> None:
         self._is_closed = True
@@ -221,49 +234,40 @@ class RemoteStore(ABC):
 
     # ── writing behind ───────────────────────────────────────────────────────────────────────────────
 
-    def _write_behind(self, entry: Entry) -> None:
-        size = entry.size
-        if (
-            self._is_closed
-            or len(self._waiting) >= MAX_WAITING
-            or self._waiting_bytes + size > MAX_WAITING_BYTES
-        ):
-            self.counters.dropped_writes += 1
-            return
-        self.counters.writes += 1
-        self._waiting.append((self._loop.time(), entry))
-        self._waiting_bytes += size
-        if self._writer is None:
-            self._write_soon()
-
     def _write_soon(self) -> None:
-        if self._waiting and self.is_up and self._writer is None:
-            self._writer = self._loop.create_task(self._gather_and_write())
+        if self._gathering is None and self._writer is None and self._waiting and self.is_up:
+            self._gathering = self._loop.call_later(GATHER_S, self._write_now)
 
-    async def _gather_and_write(self) -> None:
-        await asyncio.sleep(GATHER_S)
-        await self._write_waiting()
+    def _write_now(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        if self._writer is None and self._waiting and self.is_up:
+            self._writer = self._loop.create_task(self._write_waiting())
 
     async def _write_waiting(self) -> None:
+        """What comes meanwhile is gathered anew, unless it fills a batch."""
         try:
             while self._waiting and self.is_up:
                 batch, size = self._take_batch()
-                if not batch:
-                    continue
                 try:
-                    self.counters.dropped_writes += await self._bounded(self._write(batch), size)
+                    if batch:
+                        self.counters.dropped_writes += await self._bounded(self._write(batch), size)
                 except StoreUnavailable:
                     self.counters.dropped_writes += len(batch)
+                if len(self._waiting) < BATCH:
+                    break
         finally:
             self._writer = None
+            self._write_soon()
 
     def _take_batch(self) -> tuple[list[Entry], int]:
-        now = self._loop.time()
+        now, waiting = self._loop.time(), self._waiting
         batch: list[Entry] = []
-        size = 0
-        while self._waiting and len(batch) < BATCH:
-            since, entry = self._waiting.popleft()
-            size += entry.size
+        total = 0
+        while waiting and len(batch) < BATCH:
+            since, size, entry = waiting.popleft()
+            total += size
             age_s = now - since
             if age_s > AGES_S and entry.value is not None:
                 if entry.ttl_s - age_s < 0.001:
@@ -271,5 +275,5 @@ class RemoteStore(ABC):
                     continue
                 entry = msgspec.structs.replace(entry, ttl_s=entry.ttl_s - age_s)
             batch.append(entry)
-        self._waiting_bytes -= size
-        return batch, size
+        self._waiting_bytes -= total
+        return batch, total

@@ -41,6 +41,9 @@ class ReplicaGroup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Of a replica's network card, each way, in 10⁹ bits a second: KV caches may be handed over. 0: they are
     not."""
 
+    price_per_h: Annotated[float, Meta(ge=0)] = 0.0
+    """Of a replica."""
+
     def __post_init__(self) -> None:
         if self.network_gbit_s and self.offload_gb:
             raise ValueError("a simulated engine has one connector: `offload_gb` or `network_gbit_s`")
@@ -73,6 +76,8 @@ class FleetSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     tool_hosts: tuple[ToolHostGroup, ...] = ()
     """None: tools never slow each other down."""
     changes: tuple[Change, ...] = ()
+    price_per_s: Annotated[float, Meta(gt=0)] | None = None
+    """What it is worth that a turn is done a second sooner; needed where replicas have a price."""
     noise: Annotated[float, Meta(ge=0, le=2)] = 0.0
     """σ of the log-normal factor (of mean 1) on the time of each engine step; 0 for none."""
     transfer_latency_s: Annotated[float, Meta(ge=0, le=10)] = 0.005
@@ -85,6 +90,8 @@ class FleetSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         roles = {group.role for group in self.replicas}
         if roles - {"both"} and not self.hands_over:
             raise ValueError("replicas with a role need a `network_gbit_s`")
+        if self.price_per_s is None and any(group.price_per_h for group in self.replicas):
+            raise ValueError("replicas with a `price_per_h` need a `price_per_s`")
         if roles == {"prefill"}:
             raise ValueError("a fleet needs a replica that decodes")
 

@@ -15,6 +15,7 @@ from gateway.cost.profile import Profile
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.session_ids import numbered_ids
+from gateway.routing.predicted import RoutingConfig
 from gateway.simulator.agents import Agent, Stage
 from gateway.simulator.brain import Brain
 from gateway.simulator.conservation import check_end
@@ -43,9 +44,15 @@ POOL = PoolId("sim")
 
 def stock_config(fleet: FleetSpec) -> Config:
     """The gateway's defaults, before this fleet."""
-    replicas = tuple(ReplicaConfig(url=f"http://{name}", role=group.role) for name, group in fleet.each())
+    replicas = tuple(
+        ReplicaConfig(url=f"http://{name}", role=group.role, price_per_h=group.price_per_h)
+        for name, group in fleet.each()
+    )
     transfer: TransferName | None = "p2p" if fleet.hands_over else None
-    return Config(pools=(PoolConfig(name=POOL, replicas=replicas, transfer=transfer),))
+    return Config(
+        pools=(PoolConfig(name=POOL, replicas=replicas, transfer=transfer),),
+        routing=RoutingConfig(price_per_s=fleet.price_per_s),
+    )
 
 
 def stock_coordinator(fleet: FleetSpec) -> Coordinator:

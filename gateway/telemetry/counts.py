@@ -7,55 +7,26 @@ a client's text; a record of a type that is unknown here counts as a record of i
 is kept of a replica that left.
 """
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 
 from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource, WaitReason
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Protocol
+from gateway.telemetry.spreads import Spread, histogram
 
-_SECONDS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
-_SHORT: Final = (0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1)
 _SHARES: Final = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 _MANY: Final = 256
 
 
-class Spread:
-    """How often a value fell between which bounds."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: Sequence[float] = _SECONDS) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def add_all(self, values: Iterable[float]) -> None:
-        bounds, counts = self.bounds, self.counts
-        for value in values:
-            counts[bisect_left(bounds, value)] += 1
-            self.total += value
-
-    def add_ms(self, times_ms: Iterable[float]) -> None:
-        self.add_all([ms / 1e3 for ms in times_ms])
-
-
-def short_spread() -> Spread:
-    """For what takes microseconds."""
-    return Spread(_SHORT)
-
-
 class Counts:
-    def __init__(self) -> None:
+    def __init__(self, beside: Iterable[Callable[[list[rec.Record]], None]] = ()) -> None:
+        """`beside`: who takes the same records, many at once."""
+        self._beside = tuple(beside)
         self._fresh: list[rec.Record] = []
         self._records: Counter[str] = Counter()
         self._turns: Counter[tuple[Protocol, SessionSource]] = Counter()
@@ -109,10 +80,10 @@ class Counts:
     def take(self, records: list[rec.Record]) -> None:
         self._fresh += records
         if len(self._fresh) > _MANY:
-            self._count()
+            self.flush()
 
     def families(self) -> Iterator[Metric]:
-        self._count()
+        self.flush()
         yield _counter("records", "Records of the information stream", ["type"], self._records)
         yield _counter("turns", "Turns that arrived", ["protocol", "source"], self._turns)
         yield _counter("waits", "Turns that were told to wait", ["reason"], self._waits)
@@ -186,8 +157,11 @@ class Counts:
             "session_confidence", "How sure it is that a turn belongs to its session", {(): self._confidence}
         )
 
-    def _count(self) -> None:
+    def flush(self) -> None:
+        """Counts what came since the last time."""
         fresh, self._fresh = self._fresh, []
+        for take in self._beside:
+            take(fresh)
         kinds: dict[type[rec.Record], list[rec.Record]] = defaultdict(list)
         for record in fresh:
             kinds[type(record)].append(record)
@@ -256,20 +230,6 @@ class Counts:
                 tokens[replica, "cached"] += usage.cached_tokens or 0
                 tokens[replica, "output"] += usage.output_tokens or 0
             self._durations[replica].add(record.duration_ms / 1e3)
-
-
-def histogram(
-    name: str, help_text: str, spreads: dict[tuple[str, ...], Spread], labels: list[str] | None = None
-) -> Metric:
-    family = HistogramMetricFamily(f"turnpike_{name}", help_text, labels=labels or [])
-    for values, spread in spreads.items():
-        bounds = [*(str(float(bound)) for bound in spread.bounds), "+Inf"]
-        below, buckets = 0, []
-        for bound, count in zip(bounds, spread.counts, strict=True):
-            below += count
-            buckets.append((bound, float(below)))
-        family.add_metric(list(values), buckets, spread.total)
-    return family
 
 
 def _by(spreads: dict[ReplicaId, Spread]) -> dict[tuple[str, ...], Spread]:

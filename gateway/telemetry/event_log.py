@@ -16,6 +16,7 @@ import msgspec
 
 from gateway.config import Config
 from gateway.config.jwt import JwtConfig
+from gateway.config.kubernetes import KubernetesConfig
 from gateway.config.privacy import fields_of, holds_private_text
 from gateway.config.tenants import TenantConfig
 from gateway.config.upstream import KvEventsConfig, ReplicaConfig
@@ -115,7 +116,9 @@ def decode_entry(line: bytes) -> Entry:
     return _entry.decode(line)
 
 
-_SHELL: Final = frozenset(("server", "upstream", "mcp", "shared", "stream", "history", "otel", "recording"))
+_SHELL: Final = frozenset(
+    ("server", "picker", "upstream", "mcp", "shared", "stream", "history", "otel", "recording")
+)
 
 
 def without_secrets(config: Config) -> Config:
@@ -147,6 +150,7 @@ _PLACEHOLDERS: Final[dict[tuple[type[msgspec.Struct], str], Callable[[int], Any]
     (ReplicaConfig, "url"): lambda number: f"http://replica-{number}",
     (KvEventsConfig, "endpoint"): lambda number: f"tcp://replica-{number}:1",
     **{(JwtConfig, name): lambda _: "not-recorded" for name in ("jwks", "issuer", "audience")},
+    **{(KubernetesConfig, name): lambda _: "not-recorded" for name in ("service", "namespace")},
     (TenantConfig, "key_hashes"): lambda number: (f"sha256:{number:064x}",),
 }
 """For what must be set, and differ."""

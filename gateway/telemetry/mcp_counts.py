@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gateway.telemetry.counts import Spread, histogram
+from gateway.telemetry.spreads import Spread, histogram
 
 
 class McpCounts:

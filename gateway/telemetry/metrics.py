@@ -12,9 +12,11 @@ from prometheus_client.registry import Collector
 
 from gateway import __version__
 from gateway.core.snapshot import Gauges
-from gateway.telemetry.counts import Counts, histogram, short_spread
+from gateway.telemetry.counts import Counts
 from gateway.telemetry.gauges import gauge_families
 from gateway.telemetry.mcp_counts import McpCounts
+from gateway.telemetry.outcome import Outcome
+from gateway.telemetry.spreads import histogram, short_spread
 
 Odometers = Mapping[str, tuple[str, Callable[[], int]]]
 """Counters that somebody else keeps: name → what it is, and its value."""
@@ -31,6 +33,7 @@ class Metrics(Collector):
         connections: Callable[[], int] = lambda: 0,
         peers: Callable[[], int] = lambda: 0,
         history_bytes: Callable[[], int] = lambda: 0,
+        outcome: Outcome | None = None,
     ) -> None:
         """`restarts`: of background loops, by name; `local_faults`: by kind; `connections`: of clients;
         `peers`: other gateways that live; `history_bytes`: on the disk. Somebody else counts them."""
@@ -41,9 +44,12 @@ class Metrics(Collector):
         self._peers = peers
         self._history_bytes = history_bytes
         self._odometers = dict(odometers or {})
-        self._counts = Counts()
+        self._outcome = outcome
+        self._counts = Counts((outcome.take,) if outcome is not None else ())
         self.take = self._counts.take
         """For the driver."""
+        self.flush = self._counts.flush
+        """Counts what was taken and not looked at yet."""
         self.overhead = short_spread()
         """From a whole request to its being sent on, in seconds, of some that did not wait."""
         self.loop_lag = short_spread()
@@ -63,11 +69,14 @@ class Metrics(Collector):
 
     def render(self) -> bytes:
         """The Prometheus text format."""
-        return generate_latest(self._registry)
+        text = generate_latest(self._registry)
+        return text + self._outcome.text().encode() if self._outcome is not None else text
 
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("turnpike_build", "The gateway", {"version": __version__})
         yield from self._counts.families()
+        if self._outcome is not None:
+            yield from self._outcome.families()
         yield from gauge_families(self._gauges())
         yield GaugeMetricFamily(
             "turnpike_client_connections",

@@ -2,9 +2,9 @@
 
 A session's root goes out with its first traced turn, and has no duration: so a trace has a root while it
 grows. Below it are its turns, each with the time in the queue, the prefill and the decoding of every attempt;
-what is made up afterwards from what the stream tells, its tool phases; and at the end `session`, which says
-how long it was and how it ended. A session that runs for another one, and a conversation that another one
-started, are linked to what they came from.
+what is made up afterwards from what the stream tells, a span for each tool, as long as all tools of its
+answer took; and at the end `session`, which says how long it was and how it ended. A session that runs for
+another one, and a conversation that another one started, are linked to what they came from.
 
 Source: OpenTelemetry's semantic conventions for generative AI (`chat`, `invoke_agent`, `execute_tool`).
 
@@ -35,6 +35,8 @@ from gateway.telemetry.trace_context import Trace, TraceContexts, span_id
 MAX_OPEN: Final = 20_000
 _BURST_S: Final = 2.0
 _MAX_TEXT: Final = 256
+_MAX_TOOLS: Final = 32
+"""Of one answer that have a span each; what more says nothing else, since all begin and end together."""
 _OPERATIONS: Final = {Protocol.COMPLETIONS: "text_completion"}
 _PROVIDERS: Final = {Protocol.MESSAGES: "anthropic"}
 _STARTED_ELSEWHERE: Final = frozenset((Edge.SPAWNED, Edge.QUOTES, Edge.FORKS))
@@ -152,7 +154,7 @@ class Spans:
         self._end_session(record.session, record.at_s, record.reason)
         self._contexts.forget(record.session)
 
-    def _root(self, name: SessionId, session: _Session) -> Span:
+    def _root(self, name: SessionId, session: _Session, agent: str) -> Span:
         started, links = session.started, []
         if started is not None and started.parent is not None:
             parent = self._contexts.of(started.parent)
@@ -163,6 +165,7 @@ class Spans:
             (
                 ("gen_ai.operation.name", "invoke_agent"),
                 ("gen_ai.conversation.id", name),
+                ("gen_ai.agent.id", agent or None),
                 ("turnpike.tenant", started.tenant if started is not None else None),
                 ("turnpike.session.source", started.source.value if started is not None else None),
             ),
@@ -212,7 +215,7 @@ class Spans:
             return
         if not session.has_root:
             session.has_root = True
-            self._out.append(self._root(record.session, session))
+            self._out.append(self._root(record.session, session, record.agent))
         self._turns[record.turn] = _Turn(record, session.trace)
         session.open_turns += 1
         if len(self._turns) > MAX_OPEN:
@@ -257,26 +260,21 @@ class Spans:
         session = self._sessions.get(record.session)
         if session is None or not session.trace.is_sampled:
             return
-        names = tuple([name[:_MAX_TEXT] for name in record.names])
-        is_one = len(set(names)) == 1
-        self._out.append(
-            Span(
-                session.trace.trace_id,
-                span_id(f"tools {record.turn}"),
-                session.trace.own,
-                f"execute_tool {names[0]}" if is_one else "execute_tool",
-                INTERNAL,
-                record.at_s - record.late_s - record.duration_ms / 1e3,
-                record.at_s - record.late_s,
+        start_s = record.at_s - record.late_s - record.duration_ms / 1e3
+        calls = record.calls or ("",) * len(record.names)
+        for number, (name, call) in enumerate(zip(record.names[:_MAX_TOOLS], calls, strict=False)):
+            self._part(
+                session.trace.trace_id, session.trace.own, f"tool {record.turn} {number}",
+                f"execute_tool {name[:_MAX_TEXT]}", start_s, record.at_s - record.late_s,
                 (
                     ("gen_ai.operation.name", "execute_tool"),
-                    ("gen_ai.tool.name", names[0] if is_one else None),
-                    ("turnpike.tool.names", names if len(names) > 1 else None),
+                    ("gen_ai.tool.name", name[:_MAX_TEXT]),
+                    ("gen_ai.tool.call.id", call[:_MAX_TEXT] or None),
+                    ("gen_ai.tool.type", "function"),
                     ("turnpike.synthetic", True),
                     ("gen_ai.conversation.id", record.session),
                 ),
-            )
-        )
+            )  # fmt: skip
 
     def _finish(self, name: RequestId, end_s: float, outcome: str) -> None:
         turn = self._turns.pop(name)
@@ -312,7 +310,7 @@ class Spans:
 
     def _part(
         self, trace_id: bytes, parent: bytes, identity: str, name: str, start_s: float, end_s: float,
-        attributes: tuple[tuple[str, str | int | None], ...], error: str = "",
+        attributes: tuple[tuple[str, str | int | bool | None], ...], error: str = "",
     ) -> None:  # fmt: skip
         self._out.append(
             Span(trace_id, span_id(identity), parent, name, INTERNAL, start_s, end_s, attributes, (), error)
@@ -349,6 +347,9 @@ def _turn_span(turn: _Turn, own: bytes, end_s: float, outcome: str, contexts: Tr
             ("gen_ai.usage.input_tokens", usage.prompt_tokens if usage is not None else None),
             ("gen_ai.usage.cache_read.input_tokens", usage.cached_tokens if usage is not None else None),
             ("gen_ai.usage.output_tokens", usage.output_tokens if usage is not None else None),
+            ("gen_ai.response.id", end.response_id if end is not None else None),
+            ("gen_ai.response.model", end.response_model if end is not None else None),
+            ("gen_ai.agent.id", arrived.agent or None),
             ("gen_ai.response.finish_reasons",
              (end.finish_reason[:_MAX_TEXT],) if end is not None and end.finish_reason else None),
             ("http.response.status_code", end.status if end is not None else None),

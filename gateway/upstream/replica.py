@@ -120,6 +120,11 @@ class Replica:
         """As it showed; None if it was not asked lately."""
         self._showed_s = 0.0
 
+    async def endpoint(self) -> str:
+        """IP address and port, for who connects there instead of us. Raises OSError if none is known."""
+        (host, *_) = await self._resolver.addresses()
+        return f"[{host}]:{self.address.port}" if ":" in host else f"{host}:{self.address.port}"
+
     def ask(
         self, client: aiohttp.ClientSession, method: str, path: str, *, content: bytes | None = None
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:

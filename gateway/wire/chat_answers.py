@@ -77,6 +77,8 @@ class _Completion(msgspec.Struct):
     choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: Any = None
+    id: Any = None
+    model: Any = None
 
 
 class _FirstCompletion(msgspec.Struct):
@@ -130,6 +132,7 @@ class ChatReader:
         sighting.has_first_token = sighting.has_terminal = True
 
     def _read(self, completion: _Completion, sighting: Sighting) -> None:
+        sighting.add_names(completion.id, completion.model)
         for choice in completion.choices or ():
             message = choice.delta or choice.message
             if not choice.index:  # of several answers to one question, a client goes on with the first

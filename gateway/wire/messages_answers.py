@@ -3,6 +3,8 @@
 Prompt tokens are counted in three parts there: read from the cache, written to it, and neither.
 """
 
+from typing import Any
+
 import msgspec
 from msgspec import Raw
 
@@ -34,6 +36,8 @@ class _Message(msgspec.Struct):
     content: list[_Block] | None = None
     stop_reason: str | None = None
     usage: _Usage | None = None
+    id: Any = None
+    model: Any = None
 
 
 class _Delta(msgspec.Struct):
@@ -97,6 +101,7 @@ class MessagesReader:
             case "content_block_stop":
                 sighting.close_call(event.index)
             case "message_start" if event.message is not None:
+                sighting.add_names(event.message.id, event.message.model)
                 self._read_usage(event.message.usage, sighting)
             case "message_delta":
                 self._read_stop(event.delta.stop_reason if event.delta else None, sighting)
@@ -111,6 +116,7 @@ class MessagesReader:
 
     def read_body(self, data: bytes, sighting: Sighting) -> None:
         message = _MESSAGE.decode(data)
+        sighting.add_names(message.id, message.model)
         for place, block in enumerate(message.content or ()):
             self._read_block(block, sighting)
             sighting.close_call(block.id)

@@ -89,9 +89,9 @@ def status_of(error: bytes) -> int:
     return status if status is not None and 400 <= status < 600 else 500
 
 
-def error_event(refusal: Refusal, stream: str | None) -> bytes:
+def error_event(refusal: Refusal, stream: str | None, lines: bytes = b"") -> bytes:
     """Why one response is not to be had, as clients read it: Codex takes `status` and `headers` for those of
-    an HTTP answer."""
+    an HTTP answer. `lines`: headers more, as there."""
     is_state = refusal.reason is RefusalReason.STATE_NOT_FOUND
     status = _NOT_FOUND_STATUS if is_state else http_status(refusal.reason)
     told: dict[str, object] = {"type": "error", "status": status}
@@ -101,6 +101,9 @@ def error_event(refusal: Refusal, stream: str | None) -> bytes:
         told["error"] = {**_NOT_FOUND, "message": refusal.message}
     else:
         told["error"] = _ERROR.decode(error_body(Protocol.RESPONSES, refusal)).error
+    headers = dict(line.split(": ", 1) for line in lines.decode("ascii").splitlines())
     if refusal.retry_after_s is not None:
-        told["headers"] = {"retry-after": str(refusal.retry_after_s)}
+        headers["retry-after"] = str(refusal.retry_after_s)
+    if headers:
+        told["headers"] = headers
     return msgspec.json.encode(told)

@@ -53,6 +53,7 @@ class _Stored(msgspec.Struct):
     status: str | None = None
     incomplete_details: _IncompleteDetails | None = None
     usage: _Usage | None = None
+    model: Any = None
     conversation: Raw = ABSENT
 
 
@@ -160,6 +161,7 @@ class ResponsesReader:
 def _read_stored(stored: _Stored, sighting: Sighting, *, was_said: bool) -> None:
     if stored.deleted:
         return
+    sighting.add_names(stored.id, stored.model)
     sighting.add_state_id(stored.id)
     sighting.add_state_id(read_text_or_id(stored.conversation))
     for item in stored.output or ():

@@ -38,6 +38,9 @@ class Sighting:
     has_terminal = False
     usage = Usage()
     finish_reason: str | None = None
+    response_id: str | None = None
+    model: str | None = None
+    """As the answer says."""
     said: Said | None = None
     """Told all that the answer says, if somebody wants to know."""
 
@@ -78,6 +81,13 @@ class Sighting:
                 self._open_calls[key] = _OpenCall(call, ObjectEnd() if is_json else None)
                 if key in self._arguments:  # its name came late
                     self._scan(key, self._arguments[key].decode("utf-8", "surrogatepass"))
+
+    def add_names(self, response_id: object, model: object) -> None:
+        """What the answer calls itself and its model, if it says; the first time counts."""
+        if self.response_id is None and isinstance(response_id, str) and is_well_formed_id(response_id):
+            self.response_id = response_id
+        if self.model is None and isinstance(model, str) and model:
+            self.model = clean_name(model)
 
     def add_state_id(self, state_id: str | None) -> None:
         if not state_id or state_id in self._known_state_ids or len(self.state_ids) >= MAX_STATE_IDS:
@@ -178,6 +188,8 @@ class Sighting:
             usage=self.usage,
             said_bytes=MAX_SAID_BYTES - self._bytes_left,
             finish_reason=clean_name(self.finish_reason) if self.finish_reason else self.finish_reason,
+            response_id=self.response_id,
+            model=self.model,
             has_terminal=self.has_terminal,
         )
 

@@ -167,9 +167,14 @@ class Sessions(Shelf):
         traces = self.traces_if_any(tenant)
         if traces is None:
             return False
-        minted = list(minted_ids(facts))
-        if minted and not ends_with_text(facts):
-            return any(each in traces.minted for each in minted)
+        if not ends_with_text(facts):
+            brings_any = False
+            for minted in minted_ids(facts):
+                if minted in traces.minted:
+                    return True
+                brings_any = True
+            if brings_any:
+                return False
         for block in facts.transcript.blocks[:1]:
             known = holders(traces.tails, block.tail or facts.transcript.agent)
             return any(turn.text == block.text for turn in known)

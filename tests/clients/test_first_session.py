@@ -94,6 +94,8 @@ def test_every_command_of_the_page(tmp_path: Path) -> None:
     assert "return quantity * unit_price" in told[4], logs
     turns = re.findall(r"^s-\S+ .* (\d+) +\d+ %  ", told[5], re.MULTILINE)
     assert turns == ["4", "4", "4"], "three runs are three sessions, and it is known what was cached"
+    saved = re.search(r"^(\d+) prompt tokens were cached, and not computed again", told[5], re.MULTILINE)
+    assert saved and int(saved[1]) > 3 * 3 * 500, "three turns of each run found what the one before left"
     assert "by call-id" in told[6] and re.search(r"^why +It waited \d", told[6], re.MULTILINE), told[6]
     assert "became   finished" in told[6] and "tokens cached" in told[6]
     assert told[7].count("server.limits.max_body_bytes: 67108864 → 8000000") == 2

@@ -97,3 +97,12 @@ def test_a_shared_store_is_named_by_its_url():
     for wrong in ({"url": "http://redis"}, {"deadline_ms": 0}, {"deadline_ms": 5000}):
         with pytest.raises(msgspec.ValidationError):
             config(shared=wrong)
+
+
+def test_a_price_needs_to_be_worth_something():
+    pool = {"replicas": [{"url": "http://a"}, {"url": "http://b", "price_per_h": 4.0}]}
+    with pytest.raises(msgspec.ValidationError, match=r"pools: default has .* set routing\.price_per_s"):
+        config(pools=[pool])
+    assert config(pools=[pool], routing={"price_per_s": 0.01}).routing.price_per_s == 0.01
+    with pytest.raises(msgspec.ValidationError, match="price_per_s"):
+        config(routing={"price_per_s": 0})

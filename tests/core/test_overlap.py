@@ -165,13 +165,39 @@ def test_what_failed_is_told_once():
     assert fleet.outcomes() == [("failed", 0)] and not fleet.stopped
 
 
-def test_it_gives_way_to_a_turn_and_is_begun_again_behind_its_prompt():
+def test_it_gives_way_to_a_turn_and_is_begun_again_when_that_is_over():
     fleet = Fleet().asks("s").calls("s").sends("other-1", "other", 44)
     assert fleet.stopped == ["s-1"] and len(fleet.prefills) == 1
     fleet.computed(None)
-    assert fleet.outcomes() == [("gave_way", 0)] and len(fleet.prefills) == 2
+    assert fleet.outcomes() == [("gave_way", 0)] and len(fleet.prefills) == 1
+    fleet.answers("other-1")
+    assert len(fleet.prefills) == 2
     fleet.computed().reads("s").answers("s-2", cached=19_000)
     assert fleet.outcomes()[1:] == [("used", 18_000)]
+
+
+def test_on_a_stock_engine_it_waits_until_nothing_else_is_in_flight_there():
+    fleet = Fleet().asks("s").asks("t").asks("other").calls("s").calls("t")
+    assert not fleet.prefills
+    fleet.answers("other-1")
+    assert [prefill.turn for prefill in fleet.prefills] == ["s-1"]
+    fleet.computed()
+    assert [prefill.turn for prefill in fleet.prefills] == ["s-1", "t-1"]
+
+
+def test_what_has_gone_on_meanwhile_is_not_begun():
+    fleet = Fleet().asks("other").asks("s").calls("s").reads("s").answers("s-2").answers("other-1")
+    assert not fleet.prefills and not fleet.brain.gate.ahead._wanted
+
+
+def test_what_is_over_meanwhile_is_not_begun():
+    fleet = Fleet().asks("other").asks("s").calls("s").over("s").answers("other-1")
+    assert not fleet.prefills and not fleet.brain.gate.ahead._wanted
+
+
+def test_an_engine_that_follows_hints_computes_it_beside_others():
+    fleet = Fleet(follows_hints=True).asks("s").asks("other").calls("s")
+    assert [prefill.turn for prefill in fleet.prefills] == ["s-1"]
 
 
 def test_what_gave_way_and_was_done_all_the_same_counts():
@@ -260,7 +286,8 @@ def test_every_prefill_is_told_once_whatever_happens():
         fleet = Fleet(max_running_per_replica=3, ahead={"most": 2})
         begun = _lives(fleet, dice)
         assert len(fleet.outcomes()) == begun, f"seed {seed}"
-        assert not fleet.brain.gate.ahead._under_way and not fleet.brain.gate.ahead._awaited
+        ahead = fleet.brain.gate.ahead
+        assert not ahead._under_way and not ahead._awaited and not ahead._wanted
 
 
 def _lives(fleet: Fleet, dice: random.Random) -> int:

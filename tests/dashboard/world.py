@@ -99,6 +99,21 @@ class World:
         """What a snapshot says beside the sessions."""
         waits = {tenant: sum(agent.tenant == tenant for agent, *_ in self._waiting) for tenant, _ in TENANTS}
         return {
+            "outcome": {
+                "sessions": 120,
+                "in_time": 100,
+                "judged": 110,
+                "turns_in_time": 900,
+                "turns_judged": 1000,
+                "cached_tokens": 9.1e6,
+                "cached_s": 420.0,
+                "saved_tokens": 2e6,
+                "saved_s": 5400.0,
+                "error_s": 700.0,
+                "saved_money": 12.5,
+                "error_money": 1.6,
+            },
+            "currency": "USD",
             "running": sum(replica.running for replica in self.fleet),
             "waiting": len(self._waiting),
             "active_tools": self._busy_tools,

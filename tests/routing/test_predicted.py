@@ -52,10 +52,24 @@ class Fleet:
         thread="1",
         owner=OWNER,
         waits_at=(),
+        handed_over=0.0,
+        way_s=None,
+        prices=None,
         **running,
     ):
-        asked = Asked(self.now, AgentKey(owner, agent), 4 * int(tokens), lambda: tokens, waits_at)
-        loads = [ReplicaLoad(ReplicaId(name), count) for name, count in running.items()]
+        asked = Asked(
+            self.now,
+            AgentKey(owner, agent),
+            4 * int(tokens),
+            lambda: tokens,
+            waits_at,
+            handed_over,
+            way_s=way_s,
+        )
+        loads = [
+            ReplicaLoad(ReplicaId(name), count, price=(prices or {}).get(name, 0.0))
+            for name, count in running.items()
+        ]
         return self.policy.place(loads, turn(session, thread, edge), asked)
 
     def answer(self, session, replica, prompt=1000, cached=0, pauses=True, thread="1", edge=Edge.OPENS):
@@ -493,3 +507,93 @@ def test_a_session_of_endless_sub_agents_pushes_out_nobody_and_leaves_nothing():
     assert len(ledger._conversations) == MAX_OTHERS + 2
     fleet.policy.session_ended(SessionId("loud"))
     assert len(ledger._conversations) == 1
+
+
+CHEAPER, NEARER, LEAST = PlacementReason.CHEAPER, PlacementReason.NEARER, PlacementReason.LEAST_LOADED
+
+
+def test_of_equal_replicas_the_cheaper_one_is_taken():
+    for dear, cheap in (("a", "b"), ("b", "a")):
+        placement = Fleet().place("s", prices={dear: 0.01}, a=0, b=0)
+        assert placement.replica == cheap
+        assert placement.reason is (CHEAPER if dear == "a" else LEAST), "a is the first of equal ones"
+    assert Fleet().place("s", prices={"a": 0.02, "b": 0.01}, a=0, b=0).replica == "b"
+
+
+def test_a_dear_one_is_taken_where_the_others_are_later_by_more_than_it_is_worth():
+    """A second there counts as half a second more; the turn lasts 1 s there, and a usual one 2 s."""
+    for queued_s, replica, reason in ((1.4, "a", CHEAPER), (1.6, "b", LEAST), (9.0, "b", LEAST)):
+        fleet = Fleet()
+        fleet.oracle.queued = {"a": queued_s}
+        placement = fleet.place("s", prices={"b": 0.5}, a=0, b=0)
+        assert (placement.replica, placement.reason) == (replica, reason)
+
+
+def test_a_session_moves_to_a_dear_one_where_its_home_is_busy_and_that_is_worth_it():
+    for price, replica, reason in ((0.0, "b", BUSY), (0.5, "b", BUSY), (40.0, "a", HERE)):
+        fleet = Fleet()
+        fleet.place("s", a=0)
+        fleet.answer("s", "a")
+        fleet.oracle.queued = {"a": 20.0}
+        placement = fleet.place("s", prices={"b": price}, a=9, b=0)
+        assert (placement.replica, placement.reason) == (replica, reason)
+
+
+def test_a_session_leaves_a_dear_home_once_a_cheaper_one_is_worth_the_move():
+    """What it moves for has to be computed again, in 10 s; alone, its next turn takes 20 s there."""
+    for price, replica, reason in ((0.0, "a", HERE), (0.1, "a", HERE), (3.0, "b", CHEAPER)):
+        fleet = Fleet()
+        fleet.place("s", a=0)
+        fleet.answer("s", "a", prompt=10_000)
+        placement = fleet.place("s", tokens=30_000.0, prices={"a": price}, a=0, b=0)
+        assert (placement.replica, placement.reason) == (replica, reason)
+
+
+def test_a_dear_home_is_compared_with_cheaper_ones_alone():
+    fleet = Fleet()
+    fleet.place("s", a=0)
+    fleet.answer("s", "a", prompt=1_000)
+    asked = fleet.oracle.asked
+    assert fleet.place("s", prices={"a": 3.0, "b": 3.0, "c": 5.0}, a=0, b=0, c=0).reason is HERE
+    assert fleet.oracle.asked == asked, "there is none"
+    placement = fleet.place(
+        "s", tokens=30_000.0, prices={"a": 3.0, "b": 3.0, "c": 5.0, "d": 1.0}, a=0, b=0, c=0, d=0
+    )
+    assert placement.replica == "d" and fleet.oracle.asked == asked + 2
+
+
+def test_a_full_home_that_is_cheap_is_left_for_none_that_is_as_full():
+    fleet = fleet_of_a_full_home()
+    for number in range(2):
+        fleet.place(f"b{number}", b=0)
+        fleet.answer(f"b{number}", "b", prompt=60_000)
+    fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
+    assert fleet.place("s", tokens=61_000.0, prices={"b": 0.1}, a=0, b=0).reason is HERE
+    assert fleet.place("s", tokens=61_000.0, prices={"a": 9.0}, a=0, b=0).reason is CHEAPER
+
+
+def test_what_was_handed_over_goes_where_its_way_is_short():
+    def way_s(replica, tokens):
+        return {"a": 1e-3, "b": 1e-4}[replica] * tokens
+
+    placement = Fleet().place("s", handed_over=1_000.0, way_s=way_s, a=0, b=0)
+    assert (placement.replica, placement.reason) == ("b", NEARER)
+    assert Fleet().place("s", handed_over=1_000.0, a=0, b=0).replica == "a"
+    fleet = Fleet()
+    fleet.oracle.queued = {"b": 2.0}
+    placement = fleet.place("s", handed_over=1_000.0, way_s=way_s, a=0, b=0)
+    assert (placement.replica, placement.reason) == ("a", LEAST), "0.9 s are not worth waiting 2 s"
+
+
+def test_what_is_there_already_has_no_way():
+    fleet = Fleet()
+    fleet.place("p", a=0)
+    fleet.answer("p", "a", prompt=1_000)
+    asked = []
+
+    def way_s(replica, tokens):
+        asked.append((replica, tokens))
+        return 0.0
+
+    fleet.place("p", edge=Edge.CONTINUES, tokens=1_500.0, handed_over=1_500.0, way_s=way_s, a=9, b=0)
+    assert asked == [("a", 500.0), ("b", 1_500.0)]

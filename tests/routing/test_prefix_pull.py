@@ -42,6 +42,27 @@ def test_what_is_there_already_is_not_carried():
     assert pull([(A, 3_000)], 1_000) == Pull(A, 3_000, about(0.2))
 
 
+def nearest(*holders, slow):
+    """A token takes a tenth of a millisecond to come, from `slow` half of one."""
+    return best_pull(
+        ON,
+        holders,
+        0.0,
+        transfer_s=lambda source, tokens: (5e-4 if source == slow else 1e-4) * tokens,
+        prefill_s=lambda new, cached: 1e-3 * new,
+    )
+
+
+def test_of_those_that_hold_as_much_from_the_nearest():
+    for slow, near in ((A, B), (B, A)):
+        assert nearest((A, 3_000), (B, 3_000), slow=slow) == Pull(near, 3_000, about(0.3))
+
+
+def test_from_far_away_where_that_gains_more_time():
+    assert nearest((A, 3_000), (B, 1_000), slow=A) == Pull(A, 3_000, about(1.5))
+    assert nearest((A, 3_000), (B, 2_000), slow=A) == Pull(B, 2_000, about(0.2))
+
+
 @pytest.mark.parametrize("holders", [[], [(A, 1_000)], [(A, 400)]])
 def test_nothing_where_nobody_has_more(holders):
     assert pull(holders, 1_000) is None

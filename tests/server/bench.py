@@ -303,6 +303,8 @@ class _LoudLogs(logging.Handler):
 class Bench:
     """Backends, a gateway in front of them, and clients."""
 
+    is_picker = False
+
     def __init__(self) -> None:
         self.backends: list[Backend] = []
         self.gateway: Gateway
@@ -350,7 +352,13 @@ class Bench:
         core = {"max_outage_s": 0, **settings.pop("core", {})}
         tree = {"pools": configured, "server": server, "upstream": upstream, "core": core, **settings}
         self.settings = tree
-        self.gateway = Gateway(self._read(None), environ or {}, read=self._read, fleet_secret=fleet_secret)
+        self.gateway = Gateway(
+            self._read(None),
+            environ or {},
+            read=self._read,
+            fleet_secret=fleet_secret,
+            is_picker=self.is_picker,
+        )
         await self.gateway.start()
         await eventually(
             lambda: (
@@ -426,6 +434,7 @@ class Bench:
             "MCP calls": gateway._mcp.calls.running if gateway._mcp is not None else 0,
             "early calls": gateway._mcp.early_calls if gateway._mcp is not None else 0,
             "buffered bytes": gateway.listener.budget.used,
+            "streams of Envoy": gateway._picker.stream_count if gateway._picker is not None else 0,
             "client connections": gateway.listener.connection_count,
         }
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
 from tests.server.bench import Backend, Message, eventually, get, post
+from tests.upstream.api_server import ApiServer, endpoint
 
 DISCOVERY = {"registration": True, "ttl_s": 0.5}
 
@@ -159,3 +161,60 @@ async def test_a_url_that_may_not_stand_in_a_request_is_not_registered(start, ur
     told = await bench.control(control(b"POST", b"/turnpike/replicas", body))
     assert told.status == 400 and told.json()["error"]
     assert up(bench) == {"default-0"}
+
+
+# --- in Kubernetes -------------------------------------------------------------------------------------
+
+
+async def test_endpoints_of_a_service_join_drain_and_leave(start, tmp_path):
+    first, second = Backend(), Backend()
+    await first.open()
+    await second.open()
+    ports = [int(each.url.rpartition(":")[2]) for each in (first, second)]
+
+    def slice_of(port: int) -> dict[str, Any]:
+        return {"ports": [{"name": "http", "port": port}]}
+
+    (tmp_path / "token").write_text("t-1")
+    async with ApiServer().running() as server:
+        following = {
+            "service": "vllm",
+            "namespace": "models",
+            "api": server.url,
+            "token_file": str(tmp_path / "token"),
+        }
+        bench = await start(
+            pools=[{"name": "default", "backends": 1, "discovery": {"kubernetes": following}}]
+        )
+        names = [f"default-127-0-0-1-{port}" for port in ports]
+        server.put("a", endpoint("127.0.0.1"), **slice_of(ports[0]))
+        await eventually(lambda: up(bench) == {"default-0", names[0]})
+        await bench.control(control(b"POST", b"/turnpike/replicas/default-0/drain"))
+        server.put("b", endpoint("127.0.0.1"), **slice_of(ports[1]))
+        await eventually(lambda: up(bench) == {"default-0", *names})
+        assert await served_by(bench) == {name.encode() for name in names}
+
+        going = endpoint("127.0.0.1", ready=False, serving=True, terminating=True)
+        server.put("a", going, **slice_of(ports[0]))
+        await eventually(lambda: bench.brain.fleet.get(names[0]).is_draining)
+        assert await served_by(bench) == {names[1].encode()}
+        drain = f"/turnpike/replicas/{names[0]}/drain".encode()
+        await bench.control(control(b"POST", drain, b'{"draining": false}'))
+        assert await served_by(bench) == {names[1].encode()}, "it goes, whatever an operator says"
+
+        server.put("a", endpoint("127.0.0.1"), **slice_of(ports[0]))
+        await eventually(lambda: not bench.brain.fleet.get(names[0]).is_draining)
+        await bench.control(control(b"POST", drain))
+        server.put("a", going, **slice_of(ports[0]))
+        server.put("a", endpoint("127.0.0.1"), **slice_of(ports[0]))
+        server.put("c", endpoint("127.0.0.1", ready=False), **slice_of(1))
+        await asyncio.sleep(0.1)
+        assert await served_by(bench) == {names[1].encode()}, "an operator's word stays, too"
+        assert bench.brain.fleet.get("default-127-0-0-1-1") is None, "who is not ready does not join"
+        assert set(bench.gateway._members.replicas) == {"default-0", *names}
+
+        server.delete("a")
+        await eventually(lambda: up(bench) == {"default-0", names[1]})
+    assert await served_by(bench) == {names[1].encode()}, "without the API server, too"
+    await first.close()
+    await second.close()

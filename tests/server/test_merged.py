@@ -127,6 +127,16 @@ def test_snapshots_become_one():
     assert orjson.loads(orjson.dumps(told)) == msgspec.json.decode(msgspec.json.encode(told))
 
 
+def test_what_came_of_it_is_added_up():
+    each = {"sessions": 2, "saved_s": 1.5, "saved_money": None}
+    views = [snapshot(outcome=each, currency=None), snapshot(outcome={**each, "sessions": 3}, currency=None)]
+    told = merge_snapshots(views, began_s=0.0, seq="")
+    assert told["outcome"] == {"sessions": 5, "saved_s": 3.0, "saved_money": None}
+    priced = [{**view, "outcome": {**each, "saved_money": 2.0}, "currency": "EUR"} for view in views]
+    told = merge_snapshots(priced, began_s=0.0, seq="")
+    assert told["outcome"]["saved_money"] == 4.0 and told["currency"] == "EUR"
+
+
 def test_no_limit_for_one_is_no_limit():
     rows = [{**snapshot()["pools"][0], "window": window} for window in (4.0, None)]
     told = merge_snapshots([snapshot(pools=[row]) for row in rows], began_s=0.0, seq="")

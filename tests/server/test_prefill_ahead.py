@@ -1,6 +1,7 @@
 """What is known of the next prompt is computed while tools run: what is sent, on real sockets, by a policy
 that asks for it whenever a test says so."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -186,6 +187,42 @@ async def test_the_brain_has_the_prompt_of_the_next_agent_computed(start):
     assert known == [{"role": "system", "content": "You read."}, ASKS] and said == said_plainly()
     told = [each for each in moments if isinstance(each, rec.PrefilledAhead)]
     assert told and told[-1].usage.prompt_tokens == 3 and told[-1].replica == "default-0"
+
+
+async def test_its_connection_is_closed_before_a_turn_of_others_has_begun_to_be_answered(start):
+    """Where all requests are alike to an engine: it stops computing what nobody listens to. Behind that turn
+    the prompt goes ahead again."""
+    bench = await start(prefill_ahead=ON | {"least_s": 0.0})
+    gone, asked = asyncio.Event(), []
+
+    async def script(exchange: Exchange) -> None:
+        body = json.loads(exchange.request.body)
+        if body.get("max_tokens") != 1:
+            if body["messages"][1] != ASKS:
+                await asyncio.wait_for(gone.wait(), 10.0)  # else it would never be answered
+            for piece in chat_stream():
+                await exchange.send(piece)
+            return
+        asked.append(body)
+        if len(asked) == 1:
+            await exchange.until_left()
+            gone.set()
+        else:
+            await exchange.send(answer())
+
+    bench.backend.script = script
+    for number in range(4):
+        of = f"s-{number}"
+        assert (await bench.ask(turn(ASKS, system="You plan.", session=of))).status == 200
+        if asked:
+            break
+        last = turn(ASKS, said_plainly(), RESULT, system="You read.", session=of)
+        assert (await bench.ask(last)).status == 200
+    assert len(asked) == 1
+    other = turn({"role": "user", "content": "Something else."}, session="other")
+    assert (await bench.ask(other)).status == 200
+    await eventually(lambda: len(asked) == 2)
+    assert asked[0] == asked[1]
 
 
 async def test_without_it_nothing_is_kept(start):

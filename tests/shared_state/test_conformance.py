@@ -6,6 +6,7 @@ import pytest
 
 from gateway.shared_state import protocol
 from gateway.shared_state.protocol import Entry, StoreUnavailable
+from gateway.shared_state.remote import GATHER_S
 
 
 async def test_what_is_published_is_found_by_the_others(store, open_another):
@@ -17,6 +18,14 @@ async def test_what_is_published_is_found_by_the_others(store, open_another):
     assert await other.find([b"b{x}\0\xff", b"none", b"a", b"empty"]) == [b"\0\xff", None, b"1", b""]
     assert await other.find([b"a"]) == [b"1"]
     assert await other.find([]) == []
+
+
+async def test_what_is_published_is_soon_found_though_nobody_waits_for_it(store, open_another):
+    other = await open_another()
+    store.publish([Entry(b"a", b"1", 60.0)])
+    async with asyncio.timeout(20):
+        while await other.find([b"a"]) != [b"1"]:
+            await asyncio.sleep(GATHER_S)
 
 
 async def test_calls_at_once_get_their_own_answers(store):

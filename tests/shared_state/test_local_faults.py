@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from gateway.shared_state import frames
 from gateway.shared_state.local_server import LocalServer
 from gateway.shared_state.local_store import LocalStore
 from gateway.shared_state.protocol import Entry, StoreUnavailable
+from gateway.shared_state.remote import BATCH, GATHER_S
 from tests.shared_state.conftest import PATIENCE_S
 
 SERVE = """
@@ -103,6 +104,41 @@ async def test_a_server_that_was_killed_comes_back_empty(server, path):
     await store.flush()
     assert await store.find([b"a"]) == [b"1"]
     await store.aclose()
+
+
+@pytest.fixture
+async def served_here(path: str) -> AsyncIterator[LocalStore]:
+    """By a server in this process: some turns of the event loop answer it, however busy the machine is."""
+    server = LocalServer(path, time.monotonic)
+    await server.start()
+    store = await opened(path)
+    yield store
+    await store.aclose()
+    await server.aclose()
+
+
+async def test_writes_go_together_also_while_others_are_under_way(served_here):
+    store, began = served_here, time.monotonic()
+    calls, many = store.counters.calls, 5_000
+    for number in range(many):
+        store.publish([Entry(b"%d" % number, b"1", 60.0)])
+        await asyncio.sleep(0)
+    full = many / BATCH  # such batches wait for nothing
+    assert store.counters.calls - calls <= (time.monotonic() - began) / GATHER_S + full
+    await store.flush()
+    assert await store.find([b"0", b"%d" % (many - 1)]) == [b"1", b"1"]
+
+
+async def test_what_comes_while_others_are_under_way_follows_them(served_here):
+    store, calls = served_here, served_here.counters.calls
+    store.publish([Entry(b"a", b"1", 60.0)])
+    async with asyncio.timeout(20):
+        while store.counters.calls == calls:
+            await asyncio.sleep(0)
+        store.publish([Entry(b"b", b"1", 60.0)])
+        assert store._writer is not None
+        while await store.find([b"b"]) != [b"1"]:
+            await asyncio.sleep(GATHER_S)
 
 
 async def test_only_this_user_reaches_the_socket(server, path):

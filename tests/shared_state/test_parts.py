@@ -60,7 +60,7 @@ def test_tables_are_bounded_and_the_oldest_writes_go_first():
     for number in range(5):
         tables.claim(b"%d" % number, b"x", 60.0)
     tables.claim(b"2", b"x", 60.0)
-    tables.write(Entry(b"5", b"x", 60.0))
+    tables.write([Entry(b"5", b"x", 60.0)])
     assert tables.find([b"%d" % number for number in range(6)]) == [None, None, b"x", None, b"x", b"x"]
     assert (len(tables), tables.pushed_out) == (3, 3)
 

@@ -50,6 +50,7 @@ def test_a_fleet_file():
         (b"replicas = []", "length >= 1"),
         (b'replicas = [{ profile = "x", gpus = 1 }]', "unknown field `gpus`"),
         (b'replicas = [{ profile = "x", count = 0 }]', "`int` >= 1"),
+        (b'replicas = [{ profile = "x", price_per_h = 4 }]', "need a `price_per_s`"),
         (b"replicas = [", "Invalid value"),
         (b"\xff", "can't decode"),
     ],

@@ -8,7 +8,8 @@ from gateway.domain import records as rec
 from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource, WaitReason
 from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Claims, Protocol, Usage
-from gateway.telemetry.counts import Counts, Spread, histogram, short_spread
+from gateway.telemetry.counts import Counts
+from gateway.telemetry.spreads import Spread, histogram, short_spread
 
 SESSION, REPLICA, TENANT = SessionId("s-secret"), ReplicaId("r0"), TenantId("alice")
 TURN: dict[str, Any] = {"at_s": 1.0, "turn": "r-1", "session": SESSION}

@@ -10,7 +10,7 @@ from gateway.core.commands import Refuse
 from gateway.domain import records as rec
 from gateway.domain.decision import Edge, RefusalReason, SessionSource
 from gateway.domain.ids import RequestId, SessionId, TenantId
-from gateway.domain.request import Protocol, Usage
+from gateway.domain.request import Protocol, Transcript, Usage
 from gateway.telemetry import spans as module
 from gateway.telemetry.otlp import CLIENT, SERVER
 from gateway.telemetry.spans import Spans
@@ -79,6 +79,40 @@ def test_calls_that_are_recognised_late_ran_when_they_did():
     assert (tools.start_s, tools.end_s) == (1003.5, 1005.0)
 
 
+def test_each_tool_has_a_span_and_says_which_call_it_is():
+    traced = Traced()
+    session = traced.turn("r1", "one")
+    for name in ("r2", "r3"):
+        traced.play >> arrived(name, explicit=stated("one"), model="m")
+        traced.play.take()
+    at_s = traced.play.now
+    ends: dict[str, Any] = {"session": session, "turn": RequestId("r2"), "duration_ms": 2000.0}
+    records = traced.play.records
+    records.append(rec.ToolEnd(at_s=at_s, names=("bash", "grep", "bash"), calls=("c1", "", "c3"), **ends))
+    records.append(rec.ToolEnd(at_s=at_s, names=("x",) * 1000, **{**ends, "turn": RequestId("r3")}))
+    spans = of(traced.read(), "execute_tool")
+    said = [(span.name, dict(span.attributes)["gen_ai.tool.call.id"]) for span in spans[:3]]
+    assert said == [("execute_tool bash", "c1"), ("execute_tool grep", None), ("execute_tool bash", "c3")]
+    assert all((span.start_s, span.end_s) == (at_s - 2, at_s) for span in spans)
+    assert len({span.span_id for span in spans}) == len(spans) == 3 + module._MAX_TOOLS
+
+
+def test_a_turn_says_what_its_answer_is_and_which_agent_asked():
+    traced = Traced()
+    facts: dict[str, Any] = {"explicit": stated("one"), "transcript": Transcript(agent_type=0xA9, tail=1)}
+    traced.play >> arrived("r1", model="alias", **facts)
+    traced.play.take()
+    traced.play >> started("r1") >> first_token("r1")
+    traced.play >> finished("r1", response_id="chatcmpl-1", model="qwen")
+    spans = traced.read()
+    [turn] = of(spans, "chat alias")
+    said = dict(turn.attributes)
+    assert (said["gen_ai.request.model"], said["gen_ai.response.model"]) == ("alias", "qwen")
+    assert said["gen_ai.response.id"] == "chatcmpl-1" and said["gen_ai.agent.id"] == f"{0xA9:016x}"
+    [root] = of(spans, "invoke_agent")
+    assert dict(root.attributes)["gen_ai.agent.id"] == f"{0xA9:016x}"
+
+
 def test_the_tree_of_a_session():
     traced = Traced()
     session = traced.turn("r1", "one", "c1")
@@ -103,6 +137,7 @@ def test_the_tree_of_a_session():
     assert said["http.response.status_code"] == 200 and "error.type" not in {k for k, v in said.items() if v}
     [tools] = of(spans, "execute_tool bash")
     assert (tools.start_s, tools.end_s, tools.parent) == (1003.0, 1008.0, root.span_id)
+    assert dict(tools.attributes)["gen_ai.tool.call.id"].startswith("call_")
     below = [(span.name, span.start_s, span.end_s) for span in spans if span.parent == one.span_id]
     assert below == [("prefill", 1000.0, 1001.0), ("decode", 1001.0, 1003.0)]
     assert len({span.trace_id for span in spans}) == 1 and len({span.span_id for span in spans}) == len(spans)

@@ -8,6 +8,7 @@ import { FleetPanel } from "./fleet.js";
 import { GraphsView } from "./graphs.js";
 import { HistoryView } from "./history.js";
 import { Model } from "./model.js";
+import { showOutcome } from "./outcome.js";
 import { SessionPage } from "./session.js";
 import { take } from "./snapshot.js";
 import { Control, KeyRequired, Stream, reasonOf } from "./stream.js";
@@ -83,6 +84,7 @@ function draw(nowMs) {
     windowPanel.paint(now);
     tenants.paint();
     showCounters(model);
+    showOutcome(model.snapshot);
     detail.paint();
   }
   el("follow").setAttribute("aria-pressed", String(timeline.isFollowing));

@@ -22,6 +22,8 @@ export const PLACES = {
   "home_is_full": "more live at its home than fit there, so they lose what they left",
   "home_is_busy": "its home ran far more than the others, or turns there were far later than elsewhere",
   "home_is_gone": "its home could not run it",
+  "cheaper": "elsewhere it would not have been done so much sooner that it is worth the price",
+  "nearer": "its prompt was computed in that zone, and would have had a longer way to another one",
 };
 
 /** Why it was refused. */

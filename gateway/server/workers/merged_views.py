@@ -11,7 +11,7 @@ View = dict[str, Any]
 
 _SUMMED: Final = frozenset(
     (
-        *("session_count", "running", "waiting", "active_tools", "waiting_by"),
+        *("session_count", "running", "waiting", "active_tools", "waiting_by", "outcome"),
         *("sessions", "admitted", "lately"),
         *("window", "kv_budget", "demand", "held"),
     )
@@ -77,14 +77,18 @@ def _merged(name: str, values: list[Any]) -> Any:
     if name in _SUMMED:
         if isinstance(values[0], dict):
             keys = dict.fromkeys(key for each in values for key in each)
-            return {key: sum(each.get(key, 0) for each in values) for key in keys}
-        return None if None in values else sum(values)  # no limit for one is no limit for all
+            return {key: _sum([each.get(key, 0) for each in values]) for key in keys}
+        return _sum(values)
     known = [each for each in values if each is not None]
     if not known:
         return None
     if isinstance(known[0], list):
         return max(known, key=len)
     return max(known) if isinstance(known[0], int | float) else known[0]
+
+
+def _sum(values: list[Any]) -> Any:
+    return None if None in values else sum(values)  # no limit for one is no limit for all
 
 
 def _id(row: View) -> Any:

@@ -71,7 +71,9 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
             config,
             admission=checked,
             prefill_ahead=ahead,
-            disaggregation=msgspec.structs.replace(config.disaggregation, threshold_tokens=threshold),
+            disaggregation=msgspec.structs.replace(
+                config.disaggregation, threshold_tokens=threshold, late_roles=values["roles"] == "late"
+            ),
             prefix_pull=msgspec.structs.replace(config.prefix_pull, enabled=values["pulls"] == "on"),
         )
 
@@ -138,6 +140,12 @@ TURNPIKE = Recipe(
             default="on",
             sweep=("on",),
             meaning="`off`: every prompt is computed where it is decoded, though replicas could hand it over",
+        ),
+        Knob(
+            name="roles",
+            default="fixed",
+            sweep=("fixed",),
+            meaning="`late`: some replicas that are for both compute prompts while those take much time",
         ),
         PREFILL_REPLICAS,
         Knob(

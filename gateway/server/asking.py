@@ -1,0 +1,176 @@
+"""How a turn is asked for, whatever it came by: HTTP, or a message of a WebSocket.
+
+It is read and judged, what others know of its session is fetched, what it may use is reserved, and the brain
+is told. What the brain decides is said to the replica beside what the client says.
+"""
+
+from functools import partial
+from typing import TypedDict
+
+from gateway.core import events as ev
+from gateway.core.commands import Dispatch
+from gateway.domain.decision import Refusal
+from gateway.domain.ids import ReplicaId, SessionId
+from gateway.domain.request import RequestFacts
+from gateway.server.connection import ClientConnection
+from gateway.server.driver import Driver, Ticket
+from gateway.server.judged_bodies import refusal_of
+from gateway.server.kept import Kept
+from gateway.server.outbound import Outbound
+from gateway.server.peers import Peers
+from gateway.server.prefills import Prefills
+from gateway.server.reading import READ_AT_ONCE, Reading
+from gateway.server.request_parser import HttpRequest
+from gateway.server.spending import Spending
+from gateway.telemetry.trace_context import TraceContexts
+from gateway.upstream.health import HealthChecks
+from gateway.upstream.replica import Replica
+from gateway.wire.splice import Chunk
+
+
+class _Beside(TypedDict):
+    """Of `Outbound.chunks` and `Outbound.message`."""
+
+    is_readable: bool
+    hint: str | None
+    model: str | None
+
+
+class Asking:
+    """What all that ask for turns share."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        health: HealthChecks,
+        outbound: Outbound,
+        reading: Reading,
+        *,
+        are_keys_required: bool,
+        traces: TraceContexts | None,
+        prefills: Prefills | None,
+        peers: Peers | None,
+        spending: Spending | None,
+    ) -> None:
+        """`traces`: None if nobody traces; `prefills`: None if no prompt is computed ahead; `peers`: None if
+        this is the only gateway; `spending`: None if the brain alone knows what tenants use."""
+        self.driver = driver
+        self.outbound = outbound
+        self.are_keys_required = are_keys_required
+        self._health = health
+        self._reading = reading
+        self._traces = traces
+        self.prefills = prefills
+        self._peers = peers
+        self._spending = spending
+
+    async def read(self, request: HttpRequest) -> RequestFacts:
+        endpoint = request.head.visitor.endpoint
+        if len(request.body) < READ_AT_ONCE and not request.head.facts.coding:
+            return self._reading.at_once(endpoint, request)
+        return await self._reading.in_slices(endpoint, request)
+
+    def refusal_of(self, request: HttpRequest, facts: RequestFacts) -> Refusal | None:
+        """None if its body may pass."""
+        return refusal_of(request, facts, are_keys_required=self.are_keys_required)
+
+    async def is_ours(
+        self, request: HttpRequest, facts: RequestFacts, client: ClientConnection | None
+    ) -> bool:
+        """Whether it is decided here; what is known elsewhere of its session is known here from then on.
+        `client`: whose request may be passed on to who has its session; None: it may not."""
+        peers, visitor = self._peers, request.head.visitor
+        if peers is None or peers.has(visitor, facts):
+            return True
+        if client is None:
+            left = await peers.left_for_us(visitor, facts)
+        elif (placed := await peers.place(client, request, facts)) is not None:
+            left = placed
+        else:
+            return False
+        for trace in left:
+            self.driver.send(ev.SessionAdopted(trace))
+        return True
+
+    async def open(
+        self, request: HttpRequest, facts: RequestFacts, *, only: ReplicaId | None = None
+    ) -> Ticket:
+        """The ticket must be closed. `only`: the one replica that may run it."""
+        tenant, spending = request.head.visitor.tenant.id, self._spending
+        reserved = await spending.reserve(tenant, facts) if spending is not None else None
+        ticket = self.driver.open_ticket(tenant, facts, reserved, only=only)
+        if self._traces is not None and (traceparent := request.head.facts.traceparent):
+            self._traces.arrived(ticket.request, traceparent)
+        return ticket
+
+    def trace(self, ticket: Ticket, session: SessionId | None) -> bytes | None:
+        """For whoever is asked on behalf of this turn."""
+        return self._traces.header(ticket.request, session) if self._traces is not None else None
+
+    def priority(self, request: HttpRequest, replica: Replica, decision: Dispatch) -> int | None:
+        abilities = self.driver.coordinator.fleet.abilities(replica.id)
+        return self.outbound.priority(request, replica, abilities, decision.priority)
+
+    def message(
+        self,
+        decision: Dispatch,
+        request: HttpRequest,
+        facts: RequestFacts,
+        replica: Replica,
+        priority: int | None,
+    ) -> bytes:
+        """As it goes to the replica over a WebSocket."""
+        abilities = self.driver.coordinator.fleet.abilities(replica.id)
+        return self.outbound.message(
+            request, replica, abilities, priority=priority, **_beside(decision, facts)
+        )
+
+    def chunks_with(
+        self,
+        ticket: Ticket,
+        decision: Dispatch,
+        request: HttpRequest,
+        facts: RequestFacts,
+        replica: Replica,
+    ) -> "partial[list[Chunk]]":
+        """As it goes to the replica by HTTP; `priority` and `fetch` may be said of each try."""
+        session = decision.session
+        return partial(
+            self.outbound.chunks,
+            request,
+            replica,
+            self.driver.coordinator.fleet.abilities(replica.id),
+            session,
+            rank=decision.rank,
+            trace=self.trace(ticket, session.session if session is not None else None),
+            **_beside(decision, facts),
+        )
+
+    def keep(
+        self, ticket: Ticket, decision: Dispatch, request: HttpRequest, facts: RequestFacts
+    ) -> Kept | None:
+        """It is being answered. What comes back is where what the answer says is to be kept."""
+        if self.prefills is None or decision.session is None:
+            return None
+        return self.prefills.keep(
+            ticket.request, decision.session, request, facts, _other_model(decision, facts)
+        )
+
+    def not_found(self, replica: Replica, model: str | None) -> None:
+        """It does not know a model that it listed: it may have unloaded an adapter."""
+        state = self.driver.coordinator.fleet.get(replica.id)
+        if state is not None and model in state.facts.adapters:
+            self._health.check_now(replica.id)
+
+
+def _beside(decision: Dispatch, facts: RequestFacts) -> _Beside:
+    return {
+        "is_readable": facts.is_readable,
+        "hint": decision.hint,
+        "model": _other_model(decision, facts),
+    }
+
+
+def _other_model(decision: Dispatch, facts: RequestFacts) -> str | None:
+    """What to ask the replica for, if that is not what the client asks for."""
+    return decision.model if decision.model != facts.model else None

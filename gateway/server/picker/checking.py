@@ -1,0 +1,21 @@
+"""What a picker cannot do, said before it starts."""
+
+import importlib.util
+
+from gateway.config import Config
+from gateway.config.load import ConfigError
+
+
+def check_picker(config: Config) -> None:
+    """Raises ConfigError."""
+    if importlib.util.find_spec("grpc") is None:
+        raise ConfigError("picker: needs gRPC: pip install turnpike-gateway[picker]")
+    for what, is_set in (
+        ("shared.url: several pickers do not know each other's sessions yet", config.shared.url is not None),
+        ("pools.transfer: prompts are sent by the proxy alone", any(pool.transfer for pool in config.pools)),
+        ("prefill_ahead.enabled: prompts are sent by the proxy alone", config.prefill_ahead.enabled),
+        ("mcp: calls pass through the proxy alone", bool(config.mcp)),
+        ("server.workers: a picker is one process", config.server.workers != 1),
+    ):
+        if is_set:
+            raise ConfigError(f"picker: cannot go with {what}")

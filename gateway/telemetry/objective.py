@@ -1,0 +1,311 @@
+"""How sessions fare: how long they take and with what, and how many end in time (pure).
+
+Source: MARS (§2.1, Eq. 1-2): goodput is what ends within α × its isolated time.
+
+Symbols: α → `ObjectiveConfig.alpha`; the isolated time of a turn → `gpu_end.alone_ms`, as predicted from what
+its replica was seen to do.
+
+Deviations: an isolated time is the sum of a session's turns, each alone, and of its tool phases as they were.
+What is held against it is the sum of its turns as they were and of the same tool phases: so conversations of
+a session that run beside one another count as if they had run one after another, on both sides. When somebody
+thinks between an answer and the next question, nothing counts.
+
+Invariants: at most `MAX_LABELS` sets of labels have histograms of their own, those of others are added up
+under `other`; a tenant or an agent type has a label from its `EARNED`th session on, so that names which come
+once take no room; memory is bounded by `max_sessions` and `MAX_OPEN`.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, Metric
+
+from gateway.config.objective import ObjectiveConfig
+from gateway.domain import records as rec
+from gateway.domain.ids import RequestId, SessionId
+from gateway.telemetry.spreads import Histogram, growing
+
+MAX_LABELS: Final = 24
+MAX_OPEN: Final = 20_000
+EARNED: Final = 3
+_REMEMBERED: Final = 4096
+OTHER: Final = "other"
+PARTS: Final = ("queue", "prefill", "decode", "tools")
+_SESSION_S: Final = growing(0.1, 20_000)
+_FIRST_S: Final = growing(0.005, 300)
+_TOKEN_S: Final = growing(0.001, 2)
+_TURNS: Final = growing(1, 1000, ratio=1.5)
+_SLOWDOWNS: Final = (1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0)
+
+
+class Labels(NamedTuple):
+    pool: str
+    tenant: str
+    service_class: str
+    agent: str
+
+
+LABELS: Final = ["pool", "tenant", "class", "agent"]
+_Of = tuple[str, ...]
+
+
+class _Turn(msgspec.Struct, gc=False):
+    session: SessionId
+    arrived_s: float
+    submitted_s: float | None = None
+    first_s: float | None = None
+    pool: str = ""
+    service_class: str = "none"
+
+
+class _Session(msgspec.Struct, gc=False):
+    tenant: str
+    agent: str
+    started_s: float
+    last_s: float
+    """When its last turn ended."""
+    pool: str = ""
+    service_class: str = "none"
+    running: int = 0
+    turns: int = 0
+    idle_s: float = 0.0
+    """When none of its turns ran and no tool did."""
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    tools_s: float = 0.0
+    alone_s: float = 0.0
+    """Its turns, each alone."""
+    unknown: int = 0
+    """Turns of which that is not known."""
+    end: str = ""
+    """How its last turn ended: `good`, `bad`, `left`."""
+
+
+class _Names:
+    """Of tenants, or of agent types: who has a label."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, int] = OrderedDict()
+
+    def label(self, name: str) -> str:
+        """To be asked once for each session."""
+        count = self._seen.pop(name, 0) + 1
+        self._seen[name] = count
+        if len(self._seen) > _REMEMBERED:
+            self._seen.popitem(last=False)
+        return name if count >= EARNED else OTHER
+
+
+class Objective:
+    def __init__(self, config: ObjectiveConfig, *, max_sessions: int) -> None:
+        self._alpha = config.alpha
+        self._max_sessions = max_sessions
+        self._turns: OrderedDict[RequestId, _Turn] = OrderedDict()
+        self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()
+        self._tenants, self._agents = _Names(), _Names()
+        self._labels: set[Labels] = set()
+        self._session_s = Histogram(
+            "session_seconds",
+            "Finished sessions, from the first turn to the last answer, without what nothing of them ran in",
+            LABELS,
+            _SESSION_S,
+        )
+        self._part_s = Histogram(
+            "session_part_seconds",
+            "What finished sessions spent in the gateway's queue, until first tokens, decoding, and in tools",
+            ["part", *LABELS],
+            _SESSION_S,
+        )
+        self._session_turns = Histogram("session_turns", "Turns of finished sessions", LABELS, _TURNS)
+        self._first_s = Histogram(
+            "ttft_seconds",
+            "From a turn's arrival to its first token, or to its answer if it is not streamed",
+            ["pool", "class"],
+            _FIRST_S,
+        )
+        self._token_s = Histogram(
+            "tpot_seconds", "Each token after the first, of streamed answers", ["pool", "class"], _TOKEN_S
+        )
+        self._slowdown = Histogram(
+            "slowdown",
+            "What finished sessions and turns took, over what they would have taken alone",
+            ["of", "pool", "class"],
+            _SLOWDOWNS,
+        )
+        self.sessions: Counter[_Of] = Counter()
+        """By labels and whether they were in time: `yes`, `no`, or `unknown`."""
+        self.turns: Counter[_Of] = Counter()
+        """The same, by pool and class."""
+        self._takes: dict[type, Callable[[Any], None]] = {
+            rec.TurnArrived: self._arrived,
+            rec.GpuSubmit: self._submitted,
+            rec.GpuFirstToken: self._first_token,
+            rec.GpuEnd: self._ended,
+            rec.Refused: self._refused,
+            rec.TurnLeft: self._left,
+            rec.ToolEnd: self._tools_ended,
+            rec.SessionEnded: self._session_ended,
+        }
+
+    def take(self, records: Iterable[rec.Record]) -> None:
+        takes = self._takes
+        for record in records:
+            if (take := takes.get(type(record))) is not None:
+                take(record)
+
+    def text(self) -> str:
+        """The histograms, in Prometheus' format: they have too many lines for its client."""
+        return "".join(
+            each.text()
+            for each in (
+                *(self._session_s, self._part_s, self._session_turns),
+                *(self._first_s, self._token_s, self._slowdown),
+            )
+        )
+
+    def families(self) -> Iterator[Metric]:
+        """The rest."""
+        sessions = CounterMetricFamily(
+            "turnpike_slo_sessions", "Sessions that ended, by whether in time", labels=[*LABELS, "met"]
+        )
+        for labels, count in self.sessions.items():
+            sessions.add_metric(list(labels), count)
+        yield sessions
+        turns = CounterMetricFamily(
+            "turnpike_slo_turns", "Turns that ended, by whether in time", labels=["pool", "class", "met"]
+        )
+        for labels, count in self.turns.items():
+            turns.add_metric(list(labels), count)
+        yield turns
+
+    # --- turns -----------------------------------------------------------------------------------
+
+    def _arrived(self, record: rec.TurnArrived) -> None:
+        if record.session is None:
+            return
+        self._turns[record.turn] = _Turn(record.session, record.at_s)
+        if len(self._turns) > MAX_OPEN:
+            self._over(next(iter(self._turns)))
+        session = self._sessions.get(record.session)
+        if session is None:
+            session = self._sessions[record.session] = _Session(
+                record.tenant, record.agent, record.at_s, record.at_s
+            )
+            if len(self._sessions) > self._max_sessions:
+                self._sessions.popitem(last=False)
+        elif not session.running:
+            gap_s = max(0.0, record.at_s - session.last_s)
+            if session.end == "bad":  # its client waited to ask again
+                session.queue_s += gap_s
+            else:
+                session.idle_s += gap_s
+        self._sessions.move_to_end(record.session)
+        session.running += 1
+
+    def _submitted(self, record: rec.GpuSubmit) -> None:
+        turn = self._turns.get(record.turn)
+        if turn is not None:
+            turn.submitted_s, turn.first_s = record.at_s, None
+            turn.pool, turn.service_class = record.pool or "", record.service_class or "none"
+
+    def _first_token(self, record: rec.GpuFirstToken) -> None:
+        turn = self._turns.get(record.turn)
+        if turn is not None:
+            turn.first_s = record.at_s
+
+    def _ended(self, record: rec.GpuEnd) -> None:
+        if record.outcome == "failed":  # it goes elsewhere, or is refused
+            return
+        turn = self._turns.get(record.turn)
+        if turn is None or turn.submitted_s is None:
+            return
+        end_s = record.at_s
+        first_s = turn.first_s if turn.first_s is not None else end_s
+        is_left = record.outcome == "client_left"
+        is_good = record.outcome == "finished" and (record.status or 0) < 400
+        key = (turn.pool, turn.service_class)
+        alone_s = record.alone_ms / 1e3 if record.alone_ms is not None else None
+        if is_good:
+            self._first_s.add(key, first_s - turn.arrived_s)
+            output = record.usage.output_tokens or 0
+            if output > 1 and end_s > first_s:
+                self._token_s.add(key, (end_s - first_s) / (output - 1))
+        session = self._over(record.turn, at_s=end_s, end="left" if is_left else "good" if is_good else "bad")
+        if session is not None:
+            session.turns += 1
+            session.pool, session.service_class = turn.pool, turn.service_class
+            session.queue_s += turn.submitted_s - turn.arrived_s
+            session.prefill_s += first_s - turn.submitted_s
+            session.decode_s += end_s - first_s
+            session.alone_s += alone_s or 0.0
+            session.unknown += alone_s is None
+        if not is_left:
+            met = self._judge("turn", key, end_s - turn.arrived_s, alone_s) if is_good else "no"
+            self.turns[(*key, met)] += 1
+
+    def _refused(self, record: rec.Refused) -> None:
+        turn = self._turns.get(record.turn)
+        if turn is not None:
+            session = self._over(record.turn, at_s=record.at_s, end="bad")
+            if session is not None:
+                session.queue_s += record.at_s - turn.arrived_s
+            self.turns[turn.pool, turn.service_class, "no"] += 1
+
+    def _left(self, record: rec.TurnLeft) -> None:
+        self._over(record.turn, at_s=record.at_s, end="left")
+
+    def _over(self, name: RequestId, *, at_s: float | None = None, end: str = "left") -> _Session | None:
+        turn = self._turns.pop(name, None)
+        session = self._sessions.get(turn.session) if turn is not None else None
+        if session is not None:
+            session.running -= 1
+            session.last_s = max(session.last_s, at_s if at_s is not None else 0.0)
+            session.end = end
+        return session
+
+    def _judge(self, of: str, key: _Of, took_s: float, alone_s: float | None) -> str:
+        if not alone_s:
+            return "unknown"
+        slowdown = took_s / alone_s
+        self._slowdown.add((of, *key), slowdown)
+        return "yes" if slowdown <= self._alpha else "no"
+
+    # --- sessions --------------------------------------------------------------------------------
+
+    def _tools_ended(self, record: rec.ToolEnd) -> None:
+        session = self._sessions.get(record.session)
+        if session is not None:
+            took_s = record.duration_ms / 1e3
+            session.tools_s += took_s
+            session.idle_s = max(0.0, session.idle_s - took_s)  # until now it looked like that
+
+    def _session_ended(self, record: rec.SessionEnded) -> None:
+        session = self._sessions.pop(record.session, None)
+        if session is None or not session.turns:
+            return
+        labels = self._labels_of(session)
+        if session.end != "good":
+            self.sessions[(*labels, "no" if session.end == "bad" else "unknown")] += 1
+            return
+        took_s = session.queue_s + session.prefill_s + session.decode_s + session.tools_s
+        alone_s = None if session.unknown else session.alone_s + session.tools_s
+        met = self._judge("session", (labels.pool, labels.service_class), took_s, alone_s)
+        self.sessions[(*labels, met)] += 1
+        self._session_s.add(labels, max(0.0, session.last_s - session.started_s - session.idle_s))
+        self._session_turns.add(labels, session.turns)
+        for part in PARTS:
+            self._part_s.add((part, *labels), getattr(session, f"{part}_s"))
+
+    def _labels_of(self, session: _Session) -> Labels:
+        tenant, agent = self._tenants.label(session.tenant), self._agents.label(session.agent or "unknown")
+        for labels in (
+            Labels(session.pool, tenant, session.service_class, agent),
+            Labels(session.pool, OTHER, session.service_class, OTHER),
+        ):
+            if labels in self._labels or len(self._labels) < MAX_LABELS:
+                self._labels.add(labels)
+                return labels
+        return Labels(OTHER, OTHER, OTHER, OTHER)

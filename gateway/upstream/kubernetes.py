@@ -1,0 +1,255 @@
+"""Discovery in Kubernetes: the endpoints of a service, by list and watch over the API server.
+
+Source: Kubernetes' API concepts, "Efficient detection of changes". A list says what there is and at which
+resource version; a watch from there says what changes, one JSON object a line, until it ends by its own
+timeout and goes on from the last version. A version that the server has forgotten (410) means a new list.
+
+While the API server is away, or answers what cannot be used, what it said last stays. Nothing blocks the
+event loop, no answer takes more than `_MAX_PAGE` of memory, and no line of a watch more than `_MAX_LINE`.
+"""
+
+import asyncio
+import logging
+import random
+import ssl
+from collections.abc import AsyncIterator, Callable
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from gateway.config.kubernetes import KubernetesConfig
+from gateway.fleet.membership import MOST
+from gateway.upstream.endpoint_slices import (
+    EndpointSlice,
+    EndpointSliceList,
+    Said,
+    Slices,
+    Status,
+    WatchEvent,
+)
+
+_log = logging.getLogger(__name__)
+
+OnSaid = Callable[[Said], None]
+
+_PAGE_SLICES: Final = 100
+"""Slices asked for at once."""
+_MAX_LINE: Final = 4 << 20
+"""Bytes. etcd holds no object above 1.5 MiB; JSON is somewhat longer than what it holds."""
+_MAX_PAGE: Final = 32 << 20
+"""Bytes. A slice of 100 endpoints takes some 50 KiB."""
+_CONNECT_S: Final = 10.0
+_LIST_S: Final = 30.0
+_GRACE_S: Final = 15.0
+"""For a watch that does not end when it was asked to: the connection is gone."""
+_SHORT_S: Final = 1.0
+"""A watch that ends sooner than this counts as a failure: the server may be shutting down."""
+_FIRST_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 30.0
+"""Between attempts while the API server fails, doubling, each drawn from the upper half."""
+
+
+class ApiError(Exception):
+    """The API server's answer, for a person; never with what it was asked with."""
+
+    def __init__(self, why: str, *, retry_after_s: float = 0.0) -> None:
+        super().__init__(why)
+        self.retry_after_s = retry_after_s
+
+
+class GoneError(ApiError):
+    """It has forgotten this resource version."""
+
+
+class KubernetesDiscovery:
+    """Follows one service for ever. `on_said` is told what it says, whenever that changes."""
+
+    def __init__(self, config: KubernetesConfig, on_said: OnSaid, *, rng: random.Random) -> None:
+        self._config = config
+        self._on_said = on_said
+        self._rng = rng
+        self._slices = Slices(config.port, config.scheme)
+        self._said: Said | None = None
+        self._complaint = ""
+        self._failures = 0
+        self._version = ""
+        """Up to which everything is known; empty: nothing is."""
+        self.lists = 0
+        """How often everything was read."""
+
+    async def run(self) -> None:
+        while True:
+            try:
+                async with await self._open() as session:
+                    if not self._version:
+                        self._version = await self._list(session)
+                    while True:
+                        await self._watch(session)
+                        self._failures = 0
+            except GoneError:
+                self._version = ""
+                await self._pause(0.0)
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                self._complain(error)
+                await self._pause(0.0)
+            except (ApiError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+                self._version = ""  # what it told may be half of what it meant
+                self._complain(error)
+                await self._pause(error.retry_after_s if isinstance(error, ApiError) else 0.0)
+
+    async def _open(self) -> aiohttp.ClientSession:
+        """For each attempt: certificates are renewed while we run."""
+        tls = await asyncio.to_thread(self._trusted) if self._config.api.startswith("https:") else True
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=tls, limit=2),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"Accept": "application/json", "Accept-Encoding": "identity"},
+            auto_decompress=False,
+        )
+
+    def _trusted(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self._config.ca_file)
+
+    async def _list(self, session: aiohttp.ClientSession) -> str:
+        """The resource version at which it was so."""
+        found: list[EndpointSlice] = []
+        query, version = "", ""
+        while True:
+            async with self._get(session, f"limit={_PAGE_SLICES}{query}", _LIST_S) as response:
+                body = bytearray()
+                async for some in response.content.iter_any():
+                    body += some
+                    if len(body) > _MAX_PAGE:
+                        raise ApiError("a list is too large")
+            page = msgspec.json.decode(body, type=EndpointSliceList)
+            found.extend(page.items or ())
+            version = page.metadata.resource_version
+            if not page.metadata.continues or len(found) >= MOST:
+                break
+            query = f"&continue={quote(page.metadata.continues, safe='')}"
+        self._slices.replace(found)
+        self.lists += 1
+        self._tell()
+        return version
+
+    async def _watch(self, session: aiohttp.ClientSession) -> None:
+        """To its end. Raises GoneError if the server has none of what came since."""
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        # Spread, so that the watches of many gateways do not all end together.
+        lasts_s = self._rng.uniform(1.0, 2.0) * self._config.watch_s
+        query = f"watch=1&allowWatchBookmarks=true&timeoutSeconds={max(1, round(lasts_s))}"
+        told = f"{query}&resourceVersion={quote(self._version, safe='')}"
+        async with self._get(session, told, lasts_s + _GRACE_S) as response:
+            self._complaint = ""
+            async for line in _lines(response.content):
+                self._version = self._take(msgspec.json.decode(line, type=WatchEvent)) or self._version
+                self._failures = 0
+        if clock() - began_s < _SHORT_S:
+            raise ApiError("a watch ended at once")
+
+    def _take(self, event: WatchEvent) -> str:
+        """The resource version that it tells."""
+        if event.type == "ERROR":
+            status = msgspec.json.decode(event.object, type=Status)
+            raise _error(status.code, status.message)
+        told = msgspec.json.decode(event.object, type=EndpointSlice)
+        if event.type in ("ADDED", "MODIFIED"):
+            self._slices.put(told)
+        elif event.type == "DELETED":
+            self._slices.delete(told.metadata.name)
+        self._tell()
+        return told.metadata.resource_version
+
+    def _tell(self) -> None:
+        said = self._slices.say()
+        if said != self._said:
+            self._said = said
+            self._on_said(said)
+
+    def _get(self, session: aiohttp.ClientSession, query: str, within_s: float) -> "_Answer":
+        config = self._config
+        selector = quote(f"kubernetes.io/service-name={config.service}", safe="")
+        path = f"/apis/discovery.k8s.io/v1/namespaces/{quote(config.namespace, safe='')}/endpointslices"
+        return _Answer(
+            session, f"{config.api.rstrip('/')}{path}?labelSelector={selector}&{query}", config, within_s
+        )
+
+    def _complain(self, error: Exception) -> None:
+        why = str(error) or type(error).__name__
+        if why != self._complaint:
+            self._complaint = why
+            name = f"{self._config.namespace}/{self._config.service}"
+            _log.warning("the Kubernetes API says nothing of service %s: %s", name, why)
+
+    async def _pause(self, at_least_s: float) -> None:
+        longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self._failures, 16))
+        self._failures += 1
+        await asyncio.sleep(max(min(at_least_s, _LONGEST_PAUSE_S), longest_s * self._rng.uniform(0.5, 1.0)))
+
+
+class _Answer:
+    """A GET, as a context manager; raises ApiError for any status but 200."""
+
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, config: KubernetesConfig, within_s: float
+    ) -> None:
+        self._session = session
+        self._url = url
+        self._config = config
+        self._timeout = aiohttp.ClientTimeout(total=within_s, sock_connect=_CONNECT_S)
+
+    async def __aenter__(self) -> aiohttp.ClientResponse:
+        headers = {}
+        if self._config.token_file:
+            # Each time: the kubelet writes a new one about every hour.
+            token = await asyncio.to_thread(Path(self._config.token_file).read_text, "ascii")
+            headers["Authorization"] = f"Bearer {token.strip()}"
+        self._response = await self._session.get(
+            URL(self._url, encoded=True), headers=headers, timeout=self._timeout, allow_redirects=False
+        )
+        if self._response.status != HTTPStatus.OK:
+            status = self._response.status
+            after = self._response.headers.get("Retry-After", "")
+            self._response.close()
+            raise _error(status, "", retry_after_s=float(after) if after.isdecimal() else 0.0)
+        return self._response
+
+    async def __aexit__(self, *_: object) -> None:
+        self._response.close()
+
+
+_MEANINGS: Final = {
+    HTTPStatus.UNAUTHORIZED: "the token is not accepted",
+    HTTPStatus.FORBIDDEN: "the service account may not list and watch endpointslices",
+}
+
+
+def _error(status: int, message: str, *, retry_after_s: float = 0.0) -> ApiError:
+    if status == HTTPStatus.GONE:
+        return GoneError("the resource version is too old")
+    meaning = _MEANINGS.get(status, message[:200])  # type: ignore[call-overload]
+    return ApiError(f"{status}{f': {meaning}' if meaning else ''}", retry_after_s=retry_after_s)
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Whole lines that are not empty. What follows the last one is the beginning of what did not come."""
+    kept = bytearray()
+    async for some in content.iter_any():
+        kept += some
+        if b"\n" in some:
+            *whole, rest = kept.split(b"\n")
+            kept = bytearray(rest)
+            for line in whole:
+                if len(line) > _MAX_LINE:
+                    raise ApiError("an object is too large")
+                if line.strip():
+                    yield bytes(line)
+        if len(kept) > _MAX_LINE:
+            raise ApiError("an object is too large")
