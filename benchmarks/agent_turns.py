@@ -3,12 +3,13 @@
     python -m benchmarks.agent_turns [--quick] [--json] [--only SHAPE,…] [--against CHECKOUT]
 
 Starts a fast upstream; in front of it Turnpike with all inference on and every record written, the Rust
-routers `smg` and `vllm-router` as they come and lean, and nginx, which reads nothing, as the limit; and sends
-each the same traffic in interleaved rounds. Sixteen agents hold conversations of 100 KB, of 400 KB, and such
-as grow from 10 to 400 KB, in Chat, Responses and Messages, written as their SDKs write them. Every request
-has a new last item, and every answer streams 300 tokens with a tool call. What counts is the processor time
-that the gateway takes for a turn. Then 2 KB requests on 1 and on 32 connections, and streams at full speed,
-which say more of HTTP than of agents. A gateway has one core to itself; load and upstream have another.
+routers `smg` and `vllm-router` as they come and lean, Turnpike as a relay (`turnpike lean`), and nginx,
+which reads nothing, as the limit; and sends each the same traffic in interleaved rounds. Sixteen agents
+hold conversations of 100 KB, of 400 KB, and such as grow from 10 to 400 KB, in Chat, Responses and
+Messages, written as their SDKs write them. Every request has a new last item, and every answer streams 300
+tokens with a tool call. What counts is the processor time that the gateway takes for a turn. Then 2 KB
+requests on 1 and on 32 connections, and streams at full speed, which say more of HTTP than of agents. A
+gateway has one core to itself; load and upstream have another.
 
 Targets are ratios to the best Rust router, round by round, and the median of those. What is ahead of Turnpike
 is named, with by how much. The last line is one JSON object, name → {value, target, ok}.
@@ -34,7 +35,7 @@ from benchmarks.command import judged
 from benchmarks.peers import Gateway
 from benchmarks.processes import ROOT, Pinning, allow_many_connections, interpreter, on_cpus, upstream
 from benchmarks.shapes import EVENTS, SHAPES, Shape, Stream, conversations, measure
-from benchmarks.tables import OURS, Results, disturbed, judge, print_shape, values
+from benchmarks.tables import OURS, OURS_LEAN, Results, disturbed, judge, print_shape, values
 from benchmarks.verdict import Interval, Verdict
 
 BEFORE: Final = "before"
@@ -126,6 +127,8 @@ def _start_all(
     if options.against is not None:
         before = peers.turnpike([backend], pinning, directory, name=BEFORE, tree=options.against)
         return [*gateways, stack.enter_context(before)]
+    lean_one = peers.turnpike([backend], pinning, directory, name=OURS_LEAN, is_relay=True)
+    gateways.append(stack.enter_context(lean_one))
     for package, lean in peers.LEAN.items():
         for flags, suffix in (((), ""), (lean, " lean")):
             url = f"http://127.0.0.1:{backend}"

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from benchmarks.dialects import CHAT, Dialect
 
+SYSTEM_CHARS: Final = 300
 CALL_ID_PREFIX: Final = b"chatcmpl-tool-"
 CALL_ID_BYTES: Final = len(CALL_ID_PREFIX) + 32
 """vLLM's form: the prefix and 32 hexadecimal digits."""
@@ -42,11 +43,13 @@ class Conversation:
         turns: int,
         stream: bool,
         dialect: Dialect = CHAT,
+        system: str = "",
     ) -> None:
+        """`system`: its system prompt; by default one that no other agent has."""
         self.dialect = dialect
         self._tail = b"]," + _encoded({"stream": stream, **dialect.fields})[1:]
         self._messages = bytearray(b'{"%s":[' % dialect.items.encode())
-        self._messages += _joined(dialect.opening(text(rng, 300), text(rng, 200)))
+        self._messages += _joined(dialect.opening(system or text(rng, SYSTEM_CHARS), text(rng, 200)))
         while len(self._messages) + len(self._tail) < first_bytes - turn_bytes:
             self._append_turn(rng, turn_bytes)
         self._ends: list[int] = []

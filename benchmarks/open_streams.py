@@ -1,12 +1,13 @@
 """Streams that are open all at once: memory, fairness, event-loop lag.
 
-    python -m benchmarks.open_streams [--quick] [--json] [--streams N] [--per-s R]
+    python -m benchmarks.open_streams [--quick] [--json] [--streams N] [--per-s R] [--seconds T]
 
 Each engine gives all of its streams an event in the same step; engines' steps are spread over the interval.
 Clients note when each event arrives; `watch` looks at the gateway from outside, from when the last stream is
 open until before the first one ends. By default 10,000 streams with ten events a second each, for ten
 minutes. Load and upstream, which are Python too, share one core: `generator_share` says whether they kept up.
-Needs Linux.
+A stream is starved if once nothing comes for five times as long as an event should take.
+`cores_at_10_per_s`: what the gateway would need for ten events a second, by what one took. Needs Linux.
 """
 
 import argparse
@@ -45,7 +46,11 @@ _OF_AN_ENGINE: Final = 250
 _RAMPED_PER_S: Final = 500.0
 """Streams that are opened."""
 _MARGIN_S: Final = 1.0
+_PATIENCE_S: Final = 10.0
+"""For the first events of those that were opened last."""
 _BASELINE_S: Final = 3.0
+_STARVED: Final = 5
+"""Events missed in a row."""
 _EVENT: Final = b"data: {"
 _END: Final = b"data: [DONE]\n\n"
 
@@ -76,14 +81,35 @@ class Report(msgspec.Struct, kw_only=True):
     """Between two events of a stream, over all streams."""
     worst_stream_gap_p99_ms: float
     gap_max_ms: float
+    starved: int
+    """Streams."""
     failures: int
     events: int
+    cpu_us: float
+    """The gateway's processor time for an event."""
     generator_share: float
     """Of the events that were due, those that came."""
     core_share: float
     """Of the time, how much the gateway ran."""
     strangers_share: float
     """And how much its core ran something else, which shows as lag."""
+
+
+class Used:
+    """What a process, and whatever runs on its core, takes between `begin` and `end`."""
+
+    def __init__(self, pid: int, core: int) -> None:
+        self.pid = pid
+        self._core = core
+
+    def begin(self) -> None:
+        self._before = used_so_far(self.pid, self._core)
+
+    def end(self) -> None:
+        after = used_so_far(self.pid, self._core)
+        self.wall_s, self.cpu_s, self.busy_s = (
+            new - old for new, old in zip(after, self._before, strict=True)
+        )
 
 
 class OpenStream(asyncio.Protocol):
@@ -131,7 +157,7 @@ class OpenStream(asyncio.Protocol):
 
 
 def measure_open_streams(plan: Plan, seed: int, pinning: Pinning, directory: Path) -> Report:
-    events = int((plan.seconds + plan.ramp_s + _MARGIN_S) * plan.per_s)
+    events = int((plan.seconds + plan.ramp_s + _PATIENCE_S + _MARGIN_S) * plan.per_s)
     agents = [
         Conversation(random.Random(seed + n), first_bytes=2000, turn_bytes=400, turns=1, stream=True)
         for n in range(16)
@@ -145,17 +171,13 @@ def measure_open_streams(plan: Plan, seed: int, pinning: Pinning, directory: Pat
         pid, control = gateway.process.pid, gateway.control_port
         time.sleep(1.0)  # the gateway looks at its replicas first
         idle = result_of(start_watching(pid, control, _BASELINE_S))
-        core = min(pinning.gateway)
-        before = used_so_far(pid, core)
-        streams, watching = uvloop.run(_run(gateway.port, agents, events, pid, control, plan))
-        after = used_so_far(pid, core)
-        wall_s, cpu_s, busy_s = (new - old for new, old in zip(after, before, strict=True))
-        shares = cpu_s / wall_s, max(0.0, busy_s - cpu_s) / wall_s
-        return _report(plan, streams, result_of(watching), idle, shares)
+        used = Used(pid, min(pinning.gateway))
+        streams, watching = uvloop.run(_run(gateway.port, agents, events, used, control, plan))
+        return _report(plan, streams, result_of(watching), idle, used)
 
 
 async def _run(
-    port: int, agents: list[Conversation], events: int, pid: int, control_port: int, plan: Plan
+    port: int, agents: list[Conversation], events: int, used: Used, control_port: int, plan: Plan
 ) -> tuple[list[OpenStream], subprocess.Popen[bytes]]:
     loop = asyncio.get_running_loop()
     streams: list[OpenStream] = []
@@ -166,19 +188,22 @@ async def _run(
         stream = OpenStream(agents[number % len(agents)].request(), expected)
         await loop.create_connection(lambda stream=stream: stream, "127.0.0.1", port)  # type: ignore[misc]
         streams.append(stream)
-    watching = start_watching(pid, control_port, plan.seconds)
+    until = loop.time() + _PATIENCE_S
+    while loop.time() < until and not all(stream.events for stream in streams):  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+    watching = start_watching(used.pid, control_port, plan.seconds)
+    used.begin()
     for stream in streams:
         stream.is_noting = stream.events > 0
     await asyncio.sleep(plan.seconds)
+    used.end()
     for stream in streams:
         stream.is_noting = False
     await asyncio.wait([stream.over for stream in streams], timeout=plan.seconds * 0.5 + 30)
     return streams, watching
 
 
-def _report(
-    plan: Plan, streams: list[OpenStream], watched: Watched, idle: Watched, shares: tuple[float, float]
-) -> Report:
+def _report(plan: Plan, streams: list[OpenStream], watched: Watched, idle: Watched, used: Used) -> Report:
     third = max(1, min(60, len(watched.rss_mib) // 3))
     first, last = statistics.mean(watched.rss_mib[:third]), statistics.mean(watched.rss_mib[-third:])
     usual_ms = statistics.median(idle.probe_ms)
@@ -195,11 +220,13 @@ def _report(
         gap_p99_ms=percentile(gaps, 99),
         worst_stream_gap_p99_ms=max(percentile(each, 99) for each in noted),
         gap_max_ms=max(gaps),
+        starved=sum(max(each) > _STARVED * 1e3 / plan.per_s for each in noted) + plan.streams - len(noted),
         failures=sum(not stream.is_whole for stream in streams),
         events=sum(stream.events for stream in streams),
+        cpu_us=used.cpu_s / len(gaps) * 1e6,
         generator_share=len(gaps) / (plan.streams * plan.per_s * plan.seconds),
-        core_share=shares[0],
-        strangers_share=shares[1],
+        core_share=used.cpu_s / used.wall_s,
+        strangers_share=max(0.0, used.busy_s - used.cpu_s) / used.wall_s,
     )
 
 
@@ -209,12 +236,13 @@ def measure(plan: Plan, seed: int, verdict: Verdict) -> None:
     cache.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache, prefix="open-streams-") as name:
         seen = measure_open_streams(plan, seed, Pinning.of_this_machine(), Path(name))
-    bounds = {"rss_kib": 40, "rss_growth_percent": 5, "lag_p99_ms": 50, "failures": 0}
+    bounds = {"rss_kib": 40, "rss_growth_percent": 5, "lag_p99_ms": 50, "starved": 0, "failures": 0}
     for name, value in msgspec.structs.asdict(seen).items():
         if name in bounds:
             verdict.at_most(name, value, bounds[name])
         elif name != "generator_share":
             verdict.tell(name, value)
+    verdict.tell("cores_at_10_per_s", plan.streams * 10 * seen.cpu_us / 1e6)
     verdict.at_least("generator_share", seen.generator_share, 0.95)
 
 
@@ -222,11 +250,12 @@ def main(argv: list[str] | None = None) -> int:
     own = argparse.ArgumentParser(add_help=False)
     own.add_argument("--streams", type=int, default=10_000, help="open at once (default: 10000)")
     own.add_argument("--per-s", type=float, default=10.0, help="events of each (default: 10)")
+    own.add_argument("--seconds", type=float, help="open all together (default: 600, or 20)")
     own.add_argument("--seed", type=int, default=1, help="of the conversations (default: 1)")
     options, _ = own.parse_known_args(argv)
 
     def measured(is_quick: bool, verdict: Verdict, _: object) -> None:
-        seconds = 20.0 if is_quick else 600.0
+        seconds = options.seconds or (20.0 if is_quick else 600.0)
         measure(Plan(streams=options.streams, per_s=options.per_s, seconds=seconds), options.seed, verdict)
 
     return judged(__file__, __doc__, measured, quick="for 20 seconds", own=own, argv=argv)

@@ -107,15 +107,20 @@ def turnpike(
     name: str = "turnpike",
     tool: tuple[str, ...] = (),
     tree: Path = ROOT,
+    is_relay: bool = False,
 ) -> Iterator[Gateway]:
     """All inference on, every record written to the information stream's file; settings are the defaults.
 
-    `tool`: a command to run it under, such as a profiler; `tree`: the checkout that it runs from.
+    `tool`: a command to run it under, such as a profiler; `tree`: the checkout that it runs from; `is_relay`:
+    it infers and writes nothing.
     """
     port, control = free_port(), free_port()
-    stream = directory / f"{name}.jsonl"
+    file_name = name.replace(" ", "-")
+    stream, settings = directory / f"{file_name}.jsonl", directory / f"{file_name}.toml"
     stream.unlink(missing_ok=True)
-    command = [*tool, sys.executable, "-m", "gateway", "serve", "--stream", str(stream),
+    settings.write_text('[server]\nmode = "relay"\n')
+    command = [*tool, sys.executable, "-m", "gateway", "serve",
+               *([str(settings)] if is_relay else ["--stream", str(stream)]),
                "--listen", f"127.0.0.1:{port}", "--control", f"127.0.0.1:{control}"]  # fmt: skip
     for backend in backends:
         command += ["--backend", f"http://127.0.0.1:{backend}"]

@@ -6,6 +6,7 @@ pauses between an answer and its next request, as one does whose tool runs: its 
 or serves other sessions meanwhile (`crowd`).
 """
 
+import itertools
 import random
 import statistics
 from collections.abc import Sequence
@@ -16,13 +17,15 @@ import msgspec
 import uvloop
 
 from benchmarks.answers import StreamParts
-from benchmarks.conversations import Conversation, Crowd
+from benchmarks.conversations import SYSTEM_CHARS, Conversation, Crowd, text
 from benchmarks.dialects import CHAT, MESSAGES, RESPONSES, Dialect
 from benchmarks.load import Check, drive, is_right, is_right_stream
 from benchmarks.peers import Gateway
 from benchmarks.processes import Pinning, used_so_far
 
 AGENTS: Final = 16
+KINDS: Final = 4
+"""Of agents; those of one kind have the same system prompt and tools."""
 TOKENS: Final = 300
 TOKEN_MS: Final = 4.0
 TOOL_S: Final = 0.4
@@ -133,7 +136,8 @@ Agents = Sequence[Conversation | Crowd]
 
 
 def conversations(shape: Shape, rng: random.Random) -> Agents:
-    """One for each connection, or a crowd."""
+    """One for each connection, or a crowd. A fleet has few kinds of agents, and many of each."""
+    systems = itertools.cycle([text(rng, SYSTEM_CHARS) for _ in range(KINDS)])
 
     def one() -> Conversation:
         return Conversation(
@@ -143,6 +147,7 @@ def conversations(shape: Shape, rng: random.Random) -> Agents:
             turns=shape.turns,
             stream=shape.stream is not None,
             dialect=shape.dialect,
+            system=next(systems),
         )
 
     if shape.crowd > 1:

@@ -19,6 +19,10 @@ class Disturbed(NamedTuple):
 
 
 OURS: Final = "turnpike"
+OURS_LEAN: Final = "turnpike lean"
+"""It knows no sessions."""
+LEAN_BOUND: Final = 1.2
+"""Of its processor time for an answer, to that of the best lean router."""
 AS_THEY_COME: Final = ("smg", "vllm-router")
 LEAN: Final = ("smg lean", "vllm-router lean")
 
@@ -37,6 +41,7 @@ def judge(shape: Shape, rounds: dict[str, list[Measured]], verdict: Verdict) -> 
         else:
             figure = verdict.at_least(name, value, bound)
         lines.append(_sentence(rival, ratio, figure))
+    lines += _lean_to_lean(shape, rounds, verdict)
     for name, measured in rounds.items():
         spread = Spread.of(values(measured))
         verdict.tell(f"{shape.name}.{name}", spread.median)
@@ -47,6 +52,18 @@ def judge(shape: Shape, rounds: dict[str, list[Measured]], verdict: Verdict) -> 
         if name != "upstream itself" and shape.unit is not Unit.CPU:
             verdict.tell(f"{shape.name}.{name}.cpu_us", Spread.of([m.cpu_us for m in measured]).median)
     return [*lines, *_losses(shape, rounds)]
+
+
+def _lean_to_lean(shape: Shape, rounds: dict[str, list[Measured]], verdict: Verdict) -> list[str]:
+    rivals = [name for name in LEAN if name in rounds and not any(m.failures for m in rounds[name])]
+    if OURS_LEAN not in rounds or not rivals:
+        return []
+    cpu = {name: [m.cpu_us for m in rounds[name]] for name in (OURS_LEAN, *rivals)}
+    rival = min(rivals, key=lambda name: Spread.of(cpu[name]).median)
+    ratio = ratios(cpu[OURS_LEAN], cpu[rival])
+    value = None if ratio is None else ratio.median
+    figure = verdict.at_most(f"{shape.name}_lean_to_lean_cpu", value, LEAN_BOUND)
+    return [_sentence(rival, ratio, figure).replace(OURS, f"CPU of {OURS_LEAN}", 1)]
 
 
 def disturbed(results: Results) -> Disturbed:
@@ -108,7 +125,7 @@ def _losses(shape: Shape, rounds: dict[str, list[Measured]]) -> list[str]:
     ahead = []
     for name, measured in rounds.items():
         theirs = Spread.of(values(measured)).median
-        if name == OURS or not ours or not theirs:
+        if name in (OURS, OURS_LEAN) or not ours or not theirs:
             continue
         factor = ours / theirs if shape.is_less_better else theirs / ours
         if factor > 1:

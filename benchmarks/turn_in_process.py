@@ -1,6 +1,6 @@
 """What the gateway's own code takes for a turn, without sockets, kernel and event loop.
 
-    python -m benchmarks.turn_in_process [--quick] [--json] [--only SHAPE,…] [--against CHECKOUT]
+    python -m benchmarks.turn_in_process [--quick] [--json] [--only SHAPE,…] [--relay] [--against CHECKOUT]
 
 The shapes of `benchmarks.agent_turns`, in one process: what clients and the server would send is given to the
 gateway's connections, and what they write is taken from them. Processor time of the thread, of each turn; the
@@ -8,9 +8,10 @@ figure is the 20th percentile, which is what a turn takes when nobody else has e
 a change of some per cent on a busy machine, where the whole cannot; it does not say what part of the whole.
 
 Parts: `request`, until it is sent on; `start`, the head and the first four events of the answer; `middle`,
-each an event in a read of its own; `end`, the last three events, with all that is learned; `all`. With
-`--against`, another checkout in turns with this one, and the ratio of this one to that, with its interval, of
-`request` and of `all`.
+each an event in a read of its own; `end`, the last three events, with all that is learned; `all`; and, where
+many sessions share a connection, `opening`, all of a session's first turn, which the others do not count.
+With `--against`, another checkout in turns with this one, and the ratio of this one to that, with its
+interval, of `request`, `all` and `opening`; with `--relay`, both with `server.mode = "relay"`.
 """
 
 import argparse
@@ -38,13 +39,17 @@ from benchmarks.verdict import Interval, Verdict
 from gateway.config.load import load_config
 from gateway.server.app import Gateway
 from gateway.server.connection import ClientConnection
+from gateway.server.memory import set_up_memory
 from gateway.upstream.connection import UpstreamConnection
 from gateway.upstream.replica import Replica
 
 PARTS: Final = ("request", "start", "middle", "end", "all")
+OPENING: Final = "opening"
 _READ_BYTES: Final = 250_000
 """That a connection is given at once, as uvloop does."""
 _WARM_TURNS: Final = 2
+_LEAST: Final = 16
+"""Turns at a time: of few connections each has several."""
 _FIRST, _LAST = 4, 3
 
 
@@ -81,7 +86,7 @@ class _Turns:
             self._stream = StreamParts(shape.stream.tokens, shape.dialect.name)
         self._completion = completion_parts()
         self._number = 0
-        self.taken: dict[str, list[float]] = {part: [] for part in PARTS}
+        self.taken: dict[str, list[float]] = {part: [] for part in (*PARTS, OPENING)}
         self._agents = [
             (agent, ClientConnection(gateway.listener), _Pipe())
             for agent in conversations(shape, random.Random(1))
@@ -89,13 +94,17 @@ class _Turns:
         for _, client, pipe in self._agents:
             client.connection_made(cast(asyncio.Transport, pipe))
 
+    def __len__(self) -> int:
+        """Connections."""
+        return len(self._agents)
+
     async def connect(self, *_: object) -> UpstreamConnection:
         connection, pipe = UpstreamConnection(), _Pipe()
         connection.connection_made(cast(asyncio.Transport, pipe))
         self._replicas.append((connection, pipe))
         return connection
 
-    async def of_each(self, *, counts: bool) -> None:
+    async def of_each(self, *, counts: bool, are_first: bool = False) -> None:
         for agent, client, pipe in self._agents:
             pipe.written.clear()
             sent_s = _taken_by(client.data_received, self._reads(list(map(bytes, agent.request()))))
@@ -105,8 +114,10 @@ class _Turns:
             sent.written.clear()
             parts = [sent_s, *(_taken_by(replica.data_received, each) for each in self._answer())]
             agent.answered(find_call_id(b"".join(pipe.written)))
-            for name, took_s in zip(PARTS, (*parts, sum(parts)), strict=True):
-                if counts:
+            if counts and are_first:
+                self.taken[OPENING].append(sum(parts) * 1e6)
+            elif counts:
+                for name, took_s in zip(PARTS, (*parts, sum(parts)), strict=True):
                     self.taken[name].append(took_s * 1e6)
             await asyncio.sleep(0)
 
@@ -132,42 +143,49 @@ def _taken_by(give: Callable[[bytes], None], reads: list[bytes]) -> float:
     return time.thread_time() - start
 
 
-async def _measured(shape: Shape, turns: int, engine: int, folder: str) -> dict[str, float]:
+_SESSIONS: Final = '[stream]\npath = "{folder}/stream"\n'
+_RELAY: Final = 'mode = "relay"\n'
+
+
+async def _measured(shape: Shape, turns: int, engine: int, folder: str, mode: str) -> dict[str, float]:
     """µs of each part."""
     settings = Path(folder) / "turnpike.toml"
     settings.write_text(
-        f'[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\n[stream]\npath = "{folder}/stream"\n'
+        f'[server]\nlisten = "127.0.0.1:0"\ncontrol = "127.0.0.1:0"\n{mode.format(folder=folder)}'
         f'[[pools]]\nreplicas = [{{ url = "http://127.0.0.1:{engine}" }}]\n'
     )
+    set_up_memory()
     gateway = Gateway(load_config(str(settings), {}, {}), {})
     await gateway.start()
     seen = _Turns(gateway, shape)
     Replica._connect = seen.connect  # type: ignore[method-assign, assignment]  # noqa: SLF001
     while not any(state.is_up for state in gateway.driver.coordinator.fleet):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
-    for turn in range(_WARM_TURNS + turns):
-        await seen.of_each(counts=turn >= _WARM_TURNS)
-    return {name: statistics.quantiles(each, n=10)[1] for name, each in seen.taken.items()}
+    for turn in range(max(_WARM_TURNS, shape.crowd)):
+        await seen.of_each(counts=turn >= _WARM_TURNS, are_first=True)
+    for _ in range(turns * max(1, _LEAST // len(seen))):
+        await seen.of_each(counts=True)
+    return {name: statistics.quantiles(each, n=10)[1] for name, each in seen.taken.items() if each}
 
 
-def work(name: str, turns: int) -> None:
+def work(name: str, turns: int, *, is_relay: bool) -> None:
     """In a process of its own: prints what it measured."""
     [shape] = [each for each in SHAPES if each.name == name]
     with (
         upstream(Pinning.of_this_machine(), events=4) as [engine],
         tempfile.TemporaryDirectory() as folder,
     ):
-        found = uvloop.run(_measured(shape, turns, engine, folder))
+        found = uvloop.run(_measured(shape, turns, engine, folder, _RELAY if is_relay else _SESSIONS))
     print(json.dumps(found), flush=True)
     os._exit(0)  # connections that are none cannot be drained
 
 
-def _asked(tree: Path, shape: Shape, turns: int) -> dict[str, float]:
+def _asked(tree: Path, shape: Shape, turns: int, *, is_relay: bool) -> dict[str, float]:
     """Of the gateway in this checkout, under these benchmarks."""
     code = (
         "import sys, types; benchmarks = types.ModuleType('benchmarks'); "
         f"benchmarks.__path__ = [{str(ROOT / 'benchmarks')!r}]; sys.modules['benchmarks'] = benchmarks; "
-        f"from benchmarks.turn_in_process import work; work({shape.name!r}, {turns})"
+        f"from benchmarks.turn_in_process import work; work({shape.name!r}, {turns}, is_relay={is_relay})"
     )
     environment = guarded() | {"PYTHONPATH": f"{tree}:{tree}/engine_ext"}
     done = subprocess.run(
@@ -184,10 +202,10 @@ def measure(options: argparse.Namespace, is_quick: bool, verdict: Verdict, tell:
     for shape in SHAPES:
         if options.only and shape.name not in options.only.split(","):
             continue
-        seen = [[_asked(tree, shape, turns) for tree in trees] for _ in range(rounds)]
-        for part in PARTS:
+        seen = [[_asked(tree, shape, turns, is_relay=options.relay) for tree in trees] for _ in range(rounds)]
+        for part in seen[0][0]:
             verdict.tell(f"{shape.name}.{part}", statistics.median(ours[part] for ours, *_ in seen))
-            if options.against is not None and part in ("request", "all"):
+            if options.against is not None and part in ("request", "all", OPENING):
                 interval = Interval.of([ours[part] / theirs[part] for ours, theirs in seen])
                 name = "ratio" if part == "all" else f"{part}_ratio"
                 for kind in ("mean", "low", "high"):
@@ -198,6 +216,7 @@ def measure(options: argparse.Namespace, is_quick: bool, verdict: Verdict, tell:
 def main(argv: list[str] | None = None) -> int:
     own = argparse.ArgumentParser(add_help=False)
     own.add_argument("--only", default="", help="some shapes, with commas between them")
+    own.add_argument("--relay", action="store_true", help="without sessions")
     own.add_argument("--against", type=Path, help="another checkout of Turnpike")
     options, _ = own.parse_known_args(argv)
     return judged(

@@ -4,6 +4,8 @@ Each policy's settings stand beside its algorithm; those of the I/O shell stand 
 the shell imports it and not the other way round. `load.py` reads file, environment and flags, once.
 """
 
+from collections.abc import Iterator
+
 import msgspec
 
 from gateway.admission.bounds import BoundConfig, PriceConfig
@@ -89,6 +91,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         priced = [pool.name for pool in self.pools if any(each.price_per_h for each in pool.replicas)]
         if priced and self.routing.price_per_s is None:
             raise ValueError(f"pools: {priced[0]} has a replica with a price_per_h; set routing.price_per_s")
+        if self.server.is_relay and (needy := next(self._needs_sessions(), None)) is not None:
+            raise ValueError(f"server.mode: a relay knows no sessions, and {needy} needs them")
         if self.server.allow_public_without_keys:
             return
         has_control_keys = bool(self.server.control_key_hashes or self.server.control_read_key_hashes)
@@ -102,6 +106,26 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                     f"{key}: {listen} is reachable from elsewhere and asks for no key; {remedy}, "
                     "or set server.allow_public_without_keys"
                 )
+
+    def _needs_sessions(self) -> Iterator[str]:
+        """What is set that a relay cannot do, by its name."""
+        quotas = [tenant.quota for tenant in self.tenants]
+        return (
+            name
+            for name, is_set in (
+                ("server.workers", self.server.workers != 1),
+                ("shared.url", self.shared.url is not None),
+                ("bounds", bool(self.bounds)),
+                ("tenants.quota", any(quota.is_limited for quota in quotas)),
+                ("mcp", bool(self.mcp)),
+                ("history.path", self.history.path is not None),
+                ("otel.endpoint", self.otel.endpoint is not None),
+                ("prefill_ahead.enabled", self.prefill_ahead.enabled),
+                ("prefix_pull.enabled", self.prefix_pull.enabled),
+                ("pools.transfer", any(pool.transfer is not None for pool in self.pools)),
+            )
+            if is_set
+        )
 
 
 def _refuse_repeats(what: str, values: list[str]) -> None:

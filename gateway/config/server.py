@@ -26,6 +26,9 @@ Network = Annotated[str, Meta(max_length=64), PRIVATE]
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     listen: Listen = "127.0.0.1:8080"
     """Where clients connect, HOST:PORT; port 0 takes a free one."""
+    mode: Literal["sessions", "relay"] = "sessions"
+    """`relay`: sessions are not looked for. A request goes to the replica that runs the fewest, and nothing
+    of it is kept (docs/reference/relay.md)."""
     control: Listen = "127.0.0.1:8081"
     """The control plane: `/turnpike/*` and `/metrics`."""
     workers: Annotated[int, Meta(ge=1, le=256)] | Literal["auto"] = 1
@@ -65,6 +68,14 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     holding: HoldingConfig = HoldingConfig()
     limits: HttpLimits = HttpLimits()
     websocket: WebSocketConfig = WebSocketConfig()
+
+    @property
+    def is_relay(self) -> bool:
+        return self.mode == "relay"
+
+    @property
+    def has_receipts(self) -> bool:
+        return self.receipts and not self.is_relay
 
     def __post_init__(self) -> None:
         if (self.tls_certificate is None) != (self.tls_key is None):

@@ -32,7 +32,7 @@ from gateway.domain import records as rec
 from gateway.domain.decision import Refusal
 from gateway.domain.ids import PoolId, RequestId, SessionId
 from gateway.domain.lessons import Notes
-from gateway.domain.request import Answer, Work
+from gateway.domain.request import Answer
 from gateway.domain.shares import Share
 from gateway.errors import http_status
 from gateway.fleet.trickle import Trickle
@@ -291,7 +291,7 @@ class Coordinator:
             self.bounding.give_back(event.reserved)
             self._refuse(live, refusal, now=now)
             return
-        if facts.work is Work.GENERATE and facts.is_readable:
+        if facts.is_turn:
             live.session, found = self.sessions.turn_arrived(
                 event.request, event.tenant, facts, home, now=now
             )

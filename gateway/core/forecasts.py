@@ -160,9 +160,9 @@ class Forecasts:
     # --- what happens ------------------------------------------------------------------------------
 
     def sent(self, live: LiveRequest, replica: ReplicaId, *, now: float) -> Expected | None:
-        """None for what is no turn."""
+        """None for what is no turn, or is relayed."""
         facts = live.facts
-        if facts.work is not Work.GENERATE:
+        if facts.work is not Work.GENERATE or facts.is_relayed:
             return None
         known = self._replicas.get(replica) or self._of(replica)
         left = self._before(live)
@@ -221,7 +221,7 @@ class Forecasts:
             known.estimator.observe_first_token(prediction, took_s, actual)
 
     def first_token(self, live: LiveRequest, replica: ReplicaId, *, now: float) -> None:
-        if live.facts.work is Work.GENERATE:
+        if live.facts.work is Work.GENERATE and not live.facts.is_relayed:
             self._replicas[replica].in_flight.first_token(live.request, now=now)
 
     def ended(
@@ -229,7 +229,7 @@ class Forecasts:
     ) -> Answer | None:
         """The answer, with a guess where the backend did not count: a stream does only if it is asked to.
         `is_whole`: it came to its end."""
-        if live.facts.work is not Work.GENERATE:
+        if live.facts.work is not Work.GENERATE or live.facts.is_relayed:
             return answer
         known, request = self._replicas[replica], live.request
         beside_s = known.in_flight.ended(request)

@@ -98,6 +98,11 @@ class LiveRequest(msgspec.Struct, kw_only=True):
         return self.session.session if self.session else None
 
     @property
+    def lot(self) -> str | None:
+        """What a model is drawn by for it: its session; by itself, if it may be of one that nobody knows."""
+        return self.request if self.facts.is_relayed else self.session_id
+
+    @property
     def runs_on(self) -> str | None:
         """The model, as its replicas know it."""
         return self.route.choice.target.model if self.route is not None else self.facts.model

@@ -57,7 +57,7 @@ class ModelChoices:
         known = session.runs_on.get(named.name) if session is not None else None
         if known is not None and not named.leads_to(known.target):
             known = None
-        choice = known or Choice(named.draw(live.session_id))
+        choice = known or Choice(named.draw(live.lot))
         if not self._is_for_home(choice.target, live):
             at_home = [each for each in named.all_targets() if self._is_for_home(each, live)]
             choice = Choice(at_home[0]) if at_home else choice
@@ -105,7 +105,7 @@ class ModelChoices:
             return False
         if route.choice.target not in route.tried:
             route.tried.append(route.choice.target)
-        options = route.named.options(live.session_id)
+        options = route.named.options(live.lot)
         for target in options:
             if target not in route.tried and self._is_open(target, live, why):
                 route.choice = Choice(target, is_fallback=target != options[0])

@@ -238,8 +238,15 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     """False when the body could not be read; it is then proxied plainly, without a session."""
     is_oversized: bool = False
     """It was not read because that would have taken too long."""
+    is_relayed: bool = False
+    """Nobody asks which session it is of: it is placed by load alone, and nothing is learned from it."""
     moves_kv: bool = False
     """It tells an engine itself where KV caches are, or may do so (`gateway/wire/kv_fields.py`)."""
+
+    @property
+    def is_turn(self) -> bool:
+        """It is of a session, which is to be found."""
+        return self.work is Work.GENERATE and self.is_readable and not self.is_relayed
 
     @property
     def takes_keep_alives(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from gateway.domain.ids import PoolId, SessionId
+from gateway.domain.ids import PoolId
 from gateway.domain.model_choice import Target
 
 _RECORDED: Final = Meta(extra={"recorded": True})
@@ -75,7 +75,7 @@ class NamedModel:
         self.fallback_after_s = config.fallback_after_s if config.fallbacks else None
         self.may_change_mid_run = config.fallback_mid_run
 
-    def draw(self, session: SessionId | None) -> Target:
+    def draw(self, session: str | None) -> Target:
         """For what belongs to no session, the one with the greatest weight, so that embeddings of one text
         are always of one model."""
         if session is None:
@@ -86,7 +86,7 @@ class NamedModel:
         )  # less than the last one, also as a float
         return next(target for target, until in zip(self.targets, self._until, strict=True) if at < until)
 
-    def options(self, session: SessionId | None) -> list[Target]:
+    def options(self, session: str | None) -> list[Target]:
         """What its turns may run on, in the order in which that is tried; each once."""
         return list(dict.fromkeys(each.draw(session) for each in (self, *self.fallbacks)))
 

@@ -13,7 +13,6 @@ from urllib.parse import unquote
 
 import msgspec
 
-from gateway.config.holding import HoldingConfig
 from gateway.config.server import ServerConfig
 from gateway.core import refusals
 from gateway.core.commands import Dispatch, PrefillLeg, Refuse
@@ -38,7 +37,7 @@ from gateway.upstream.errors import AnswerMissing, AnswerTimedOut, ConnectFailed
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
 from gateway.wire.inflate import INFLATABLE, inflating
-from gateway.wire.observer import observe
+from gateway.wire.observer import ResponseObserver, SilentObserver, observe
 
 _log = logging.getLogger(__name__)
 
@@ -70,8 +69,7 @@ class Handlers:
         health: HealthChecks,
         asking: Asking,
         *,
-        with_receipts: bool,
-        holding: HoldingConfig,
+        server: ServerConfig,
         overhead: Spread | None = None,
         websockets: WebSockets,
         legs: PrefillLegs | None = None,
@@ -83,18 +81,17 @@ class Handlers:
         self._replicas = replicas
         self._health = health
         self._asking = asking
-        self._with_receipts = with_receipts
         self._overhead = overhead
         self._websockets = websockets
         self._legs = legs
         self._pulls = pulls
         self._served = 0
-        self._holding = holding
         self._relays: dict[Relay, Replica] = {}
+        self.follow(server)
 
     def follow(self, server: ServerConfig) -> None:
         """For requests that come from now on."""
-        self._with_receipts = server.receipts
+        self._with_receipts = server.has_receipts
         self._holding = server.holding
 
     async def __call__(self, client: ClientConnection, request: HttpRequest) -> None:
@@ -154,7 +151,7 @@ class Handlers:
             ticket.on_cancel = client.refuse_instead
             attempt = await self._reach(ticket, client, request, facts)
             if attempt is not None:
-                await self._answer(ticket, client, request, attempt)
+                await self._answer(ticket, client, request, facts, attempt)
 
     async def _reach(
         self, ticket: Ticket, client: ClientConnection, request: HttpRequest, facts: RequestFacts
@@ -201,7 +198,12 @@ class Handlers:
                 held.end()
 
     async def _answer(
-        self, ticket: Ticket, client: ClientConnection, request: HttpRequest, attempt: _Attempt
+        self,
+        ticket: Ticket,
+        client: ClientConnection,
+        request: HttpRequest,
+        facts: RequestFacts,
+        attempt: _Attempt,
     ) -> None:
         replica, upstream, told, held = attempt.replica, attempt.upstream, attempt.told, attempt.held
         endpoint, head = request.head.visitor.endpoint, upstream.head
@@ -210,9 +212,13 @@ class Handlers:
         write: Write = client.write
         kept = attempt.kept
         said = kept.said if kept is not None else None
-        observer = observe(
-            endpoint.protocol, endpoint.work, head.content_type, head.content_encoding, said=said
-        )
+        observer: ResponseObserver
+        if facts.is_relayed and not facts.stores:  # else later requests need the ids in it
+            observer = SilentObserver()
+        else:
+            observer = observe(
+                endpoint.protocol, endpoint.work, head.content_type, head.content_encoding, said=said
+            )
         try:
             if held is None or not held.has_begun:
                 client.start_response(head.start + told, framing_of(head, request.head))

@@ -68,7 +68,11 @@ class Observation:
         self._holdings: dict[ReplicaId, tuple[SessionKv, ...]] = {}
         self._file = StreamFile(config.stream) if config.stream.path is not None else None
         stream = config.stream
-        self._ring = Ring(stream.ring_records, stream.ring_bytes) if stream.ring_records else None
+        self._ring = (
+            None
+            if config.server.is_relay or not stream.ring_records
+            else Ring(stream.ring_records, stream.ring_bytes)
+        )
         self._events: Events | None = None
         self._history = self._open_history()
         traced = coordinator.sessions.tools.traced

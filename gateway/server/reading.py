@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.domain.request import RequestFacts
+from gateway.domain.request import RequestFacts, Work
 from gateway.server.driver import Driver
 from gateway.server.request_parser import HttpRequest
 from gateway.wire.endpoints import Endpoint
@@ -20,16 +20,18 @@ READ_AT_ONCE: Final = 64 << 10
 
 
 class Reading:
-    def __init__(self, driver: Driver, unread: Counter[str] | None) -> None:
-        """`unread`: counts requests whose body was not understood, by why."""
+    def __init__(self, driver: Driver, unread: Counter[str] | None, *, is_relay: bool = False) -> None:
+        """`unread`: counts requests whose body was not understood, by why; `is_relay`: no turn is asked which
+        session it is of."""
         self._driver = driver
+        self._is_relay = is_relay
         self._unread = unread
         self._has_misread = False
 
     def at_once(self, endpoint: Endpoint, request: HttpRequest) -> RequestFacts:
         """What the request says. Where we fail to understand it, it passes, and its backend answers."""
         try:
-            facts = read_body_facts(endpoint, request.head.facts, request.body)
+            facts = read_body_facts(endpoint, request.head.facts, request.body, is_relayed=self._is_relay)
         except Exception:  # noqa: BLE001 - a bug of ours costs what we know of a request, not the request
             facts = self._misread(endpoint, request)
         return facts if facts.is_readable else self._counted(facts)
@@ -38,7 +40,7 @@ class Reading:
         """The same of a body that may take long to read; between the slices others are served."""
         try:
             facts = await self._driver.in_slices(
-                reading_body_facts(endpoint, request.head.facts, request.body)
+                reading_body_facts(endpoint, request.head.facts, request.body, is_relayed=self._is_relay)
             )
         except Exception:  # noqa: BLE001 - as above
             facts = self._misread(endpoint, request)
@@ -55,4 +57,6 @@ class Reading:
             self._has_misread = True
             _log.exception("a request to %s was not understood (told once)", endpoint.name)
         facts = unread_facts(endpoint, request.head.facts, len(request.body))
-        return msgspec.structs.replace(facts, moves_kv=finish(may_have_kv_fields(request.body)))
+        moves_kv = finish(may_have_kv_fields(request.body))
+        is_relayed = self._is_relay and endpoint.work is Work.GENERATE
+        return msgspec.structs.replace(facts, moves_kv=moves_kv, is_relayed=is_relayed)

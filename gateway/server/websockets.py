@@ -154,7 +154,7 @@ class WebSockets:
         socket = WebSocket(client, upstream, replica, _head_of_messages(head), self._means())
         self._open.add(socket)
         try:
-            client.switch(_answer(head, upstream, replica if self._config.receipts else None), socket)
+            client.switch(_answer(head, upstream, replica if self._config.has_receipts else None), socket)
             await socket.run()
         finally:
             self._open.discard(socket)

@@ -119,22 +119,27 @@ def read_facts(endpoint: Endpoint, headers: RawHeaders, body: bytes) -> RequestF
     return read_body_facts(endpoint, read_header_facts(headers), body)
 
 
-def read_body_facts(endpoint: Endpoint, header: HeaderFacts, body: bytes) -> RequestFacts:
-    """The same, where the header fields have been read before."""
-    return finish(reading_body_facts(endpoint, header, body))
+def read_body_facts(
+    endpoint: Endpoint, header: HeaderFacts, body: bytes, *, is_relayed: bool = False
+) -> RequestFacts:
+    """The same, where the header fields have been read before; `is_relayed`: as `reading_body_facts` says."""
+    return finish(reading_body_facts(endpoint, header, body, is_relayed=is_relayed))
 
 
 def reading_body_facts(
-    endpoint: Endpoint, header: HeaderFacts, body: bytes
+    endpoint: Endpoint, header: HeaderFacts, body: bytes, *, is_relayed: bool = False
 ) -> Generator[None, None, RequestFacts]:
-    """The same in slices, for large bodies and for those that swell."""
+    """The same in slices, for large bodies and for those that swell. `is_relayed`: of a turn nothing is read
+    but what says where it may go: its model, the stored state that it builds on, KV caches that it names."""
     plain = body
     is_turn = endpoint.work is Work.GENERATE
+    is_relayed = is_relayed and is_turn
     try:
         if header.coding not in _PLAIN:
             plain = yield from _inflated(header.coding, body)
         if header.is_form:
-            return _form_facts(endpoint, header, plain, len(body))
+            facts = _form_facts(endpoint, header, plain, len(body))
+            return msgspec.structs.replace(facts, is_relayed=True) if is_relayed else facts
         if plain or is_turn:
             is_responses = endpoint.protocol is Protocol.RESPONSES
             small = decode_small_body(plain, is_responses=is_responses)
@@ -142,6 +147,8 @@ def reading_body_facts(
         else:
             fields = RequestBody()
         items = _items_of(fields)
+        if is_relayed:
+            return _relayed_facts(endpoint, fields, items, plain, len(body))
         said = (yield from TRANSCRIPTS.reading(fields, items)) if is_turn else _NO_CONVERSATION
         return _facts(endpoint, header, fields, items, said, plain, len(body))
     except Oversized:
@@ -149,7 +156,7 @@ def reading_body_facts(
     except UNREADABLE:
         facts = unread_facts(endpoint, header, len(body))
     moves_kv = yield from may_have_kv_fields(plain)
-    return msgspec.structs.replace(facts, moves_kv=moves_kv) if moves_kv else facts
+    return msgspec.structs.replace(facts, moves_kv=moves_kv, is_relayed=is_relayed)
 
 
 def _oversized_facts(endpoint: Endpoint, fields: HeaderFacts, plain: bytes, body_bytes: int) -> RequestFacts:
@@ -227,6 +234,26 @@ def _facts(
         stores=stores,
         is_background=is_background,
         is_replayable=endpoint.is_replayable and not stores,
+        moves_kv=has_kv_fields(fields, plain),
+    )
+
+
+def _relayed_facts(
+    endpoint: Endpoint, fields: RequestBody, items: Sequence[Raw], plain: bytes, body_bytes: int
+) -> RequestFacts:
+    is_background = is_true(fields.background)
+    stores = _may_store(endpoint) and (is_background or not is_false(fields.store))
+    return RequestFacts(
+        protocol=endpoint.protocol,
+        work=endpoint.work,
+        model=_name(read_text(fields.model)),
+        stream=is_true(fields.stream),
+        body_bytes=body_bytes,
+        state_ids=_state_ids(endpoint, fields, items, plain),
+        stores=stores,
+        is_background=is_background,
+        is_replayable=endpoint.is_replayable and not stores,
+        is_relayed=True,
         moves_kv=has_kv_fields(fields, plain),
     )
 

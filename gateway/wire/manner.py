@@ -136,5 +136,5 @@ def _word(text: str) -> str:
 
 
 def _hash(words: Sequence[str]) -> int:
-    said = ",".join(sorted(set(words)))
+    said = words[0] if len(words) == 1 else ",".join(sorted(set(words)))
     return digest(said.encode("utf-8", "replace")) if said else 0

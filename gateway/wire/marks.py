@@ -14,6 +14,7 @@ words as bytes: several times as fast as a regular expression.
 
 import re
 from collections.abc import Iterable, Set
+from functools import lru_cache
 from typing import Final
 
 from gateway.wire.hashing import digest_all
@@ -48,9 +49,14 @@ def leave_marks(text: str) -> tuple[int, ...]:
     if count < 1:
         is_mark = len(words) > 1 and sum(map(len, words)) + len(words) - 1 >= _MIN_SHORT_CHARS
         return (_mark(words),) if is_mark else ()
+    return tuple([_mark(words[at : at + WINDOW]) for at in _evenly(count)])
+
+
+@lru_cache(_FEW_BYTES)
+def _evenly(count: int) -> tuple[int, ...]:
+    """Where windows begin, of so many places."""
     kept = min(count, MAX_MARKS)
-    starts = {round(at * (count - 1) / max(1, kept - 1)) for at in range(kept)}
-    return tuple(_mark(words[at : at + WINDOW]) for at in sorted(starts))
+    return tuple(sorted({round(at * (count - 1) / max(1, kept - 1)) for at in range(kept)}))
 
 
 def is_most(hits: Set[int], marks: tuple[int, ...]) -> bool:

@@ -38,8 +38,11 @@ class SpokenWords(Utterance):
     @property
     def said(self) -> tuple[int, ...]:
         if self._said is None:
-            self._read()
-        return self._said or ()
+            _ = self.manner
+            self._said = leave_marks(self._spoken)
+            self._spoken = ""
+            self._shrink()
+        return self._said
 
     @property
     def manner(self) -> Manner:
@@ -50,18 +53,16 @@ class SpokenWords(Utterance):
     @property
     def handed(self) -> tuple[tuple[int, ...], ...]:
         if self._handed is None:
-            self._read()
-        return self._handed or ()
+            self._handed = self._read_arguments()
+        return self._handed
 
     @property
     def handed_sizes(self) -> tuple[int, ...]:
-        if self._handed is None:
-            self._read()
+        _ = self.handed
         return self._handed_sizes
 
-    def _read(self) -> None:
+    def _read_arguments(self) -> tuple[tuple[int, ...], ...]:
         _ = self.manner
-        self._said = leave_marks(self._spoken)
         handed: dict[tuple[int, ...], int] = {}
         for pieces in self._arguments:
             arguments = canonical_arguments(pieces.decode("utf-8", "surrogatepass"))
@@ -70,6 +71,11 @@ class SpokenWords(Utterance):
             if len(handed) > MAX_HANDED:
                 break
         handed.pop((), None)
-        self._handed = tuple(handed)[:MAX_HANDED]
         self._handed_sizes = tuple(handed.values())[:MAX_HANDED]
-        self._spoken, self._arguments, self._size = "", (), 0
+        self._arguments = ()
+        self._shrink()
+        return tuple(handed)[:MAX_HANDED]
+
+    def _shrink(self) -> None:
+        left = len(self._spoken) + sum(map(len, self._arguments))
+        self._size = left + OVERHEAD if left else 0

@@ -71,6 +71,8 @@ class TranscriptReader:
         self._items: Memory[Item] = Memory(max_known)
         self._checkpoints: Memory[_Checkpoint] = Memory(max_known)
         self._agents: Memory[tuple[int, int]] = Memory(max_known)
+        self._types: Memory[int] = Memory(max_known)
+        """By the bytes that a type is made of: sessions of one agent begin alike, and go on otherwise."""
         self._marked = Marked()
         self.tells_steps = False
         """Whether repeats are counted: `NewItems.called` costs another look at the newest items."""
@@ -200,8 +202,14 @@ class TranscriptReader:
             first = [self._item(raws[at], items[at]) for at in range(min(_MAX_SYSTEM, len(raws)))]
             systems = [at for at, item in enumerate(first) if item.kind == SYSTEM]
             exact = hash((stated, *(first[at].hash for at in systems)))
-            said = [fields.system, fields.instructions, *(items[at] for at in systems)]
-            agent = exact, agent_skeleton([each for each in said if each is not ABSENT], fields.tools or ())
+            as_sent = hash((stated, *(raws[at] for at in systems)))
+            agent_type = self._types.get(as_sent)
+            if agent_type is None:
+                said = [fields.system, fields.instructions, *(items[at] for at in systems)]
+                told = [each for each in said if each is not ABSENT]
+                agent_type = agent_skeleton(told, fields.tools or ())
+                self._types.put(as_sent, agent_type)
+            agent = exact, agent_type
             self._agents.put(key, agent)
         return agent
 

@@ -61,6 +61,28 @@ def test_the_public_needs_a_key():
     config(server={**listen, **control, "allow_public_without_keys": True})
 
 
+@pytest.mark.parametrize(
+    ("sections", "needy"),
+    [
+        ({"server": {"workers": 2}}, "server.workers"),
+        ({"shared": {"url": "memory://"}}, "shared.url"),
+        ({"bounds": [{"name": "b", "of": "session", "turns": 3}]}, "bounds"),
+        ({"tenants": [{**tenant("a", KEY), "quota": {"tokens_per_minute": 9}}]}, "tenants.quota"),
+        ({"mcp": [{"name": "m", "url": "http://m"}]}, "mcp"),
+        ({"history": {"path": "h"}}, "history.path"),
+        ({"otel": {"endpoint": "http://o:4318"}}, "otel.endpoint"),
+        ({"prefill_ahead": {"enabled": True}}, "prefill_ahead.enabled"),
+        ({"prefix_pull": {"enabled": True}}, "prefix_pull.enabled"),
+        ({"pools": [{**POOL, "transfer": "p2p"}]}, "pools.transfer"),
+    ],
+)
+def test_a_relay_is_asked_for_nothing_that_it_cannot_do(sections, needy):
+    config(**sections)
+    with pytest.raises(msgspec.ValidationError, match=rf"relay knows no sessions, and {needy} needs them"):
+        config(**sections | {"server": {**sections.get("server", {}), "mode": "relay"}})
+    config(server={"mode": "relay"}, tenants=[{**tenant("a", KEY), "quota": {"weight": 2}}])
+
+
 def test_the_settings_of_the_containers_can_be_read():
     from gateway.config.load import load_config
 

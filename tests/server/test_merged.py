@@ -3,6 +3,7 @@
 import os
 
 import msgspec
+import orjson
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -123,6 +124,7 @@ def test_snapshots_become_one():
     assert [(each["id"], each["last_seen_s"]) for each in told["sessions"]] == [
         ("both", 4.0), ("b", 3.0), ("a", 1.0)
     ]  # fmt: skip
+    assert orjson.loads(orjson.dumps(told)) == msgspec.json.decode(msgspec.json.encode(told))
 
 
 def test_what_came_of_it_is_added_up():

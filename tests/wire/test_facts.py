@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.request import ExplicitId, Protocol, RequestFacts, Work
+from gateway.domain.request import ExplicitId, Protocol, RequestFacts, Transcript, Work
 from gateway.wire.endpoints import classify
-from gateway.wire.facts import read_facts
+from gateway.wire.facts import read_body_facts, read_facts, read_header_facts
 from gateway.wire.hashing import hash_text
 from tests.wire.shapes import assistant, encode, headers, result, user
 
@@ -187,6 +187,32 @@ bodies = st.binary() | st.dictionaries(
 endpoints = st.sampled_from([CHAT, RESPONSES, MESSAGES, EMBEDDINGS, AUDIO])
 names = st.sampled_from([b"Content-Encoding", b"content-type", b"Baggage", b"session_id"])
 values = st.binary() | st.sampled_from([b"gzip", b"deflate", b"multipart/form-data; boundary=x"])
+
+
+_WHERE = ("protocol", "work", "model", "stream", "body_bytes", "state_ids", "stores", "is_background",
+          "is_replayable", "is_readable", "is_oversized", "moves_kv")  # fmt: skip
+_SAYS_WHERE = {
+    "model": "m",
+    "stream": True,
+    "store": False,
+    "background": True,
+    "previous_response_id": "resp_1",
+    "conversation": {"id": "conv_1"},
+    "kv_transfer_params": {},
+    "input": [{"type": "item_reference", "id": "msg_1"}],
+}
+that_say_where = st.lists(st.sampled_from(list(_SAYS_WHERE))).map(
+    lambda keys: encode({key: _SAYS_WHERE[key] for key in keys})
+)
+
+
+@given(endpoints, st.lists(st.tuples(names, values), max_size=3), bodies | that_say_where)
+def test_of_what_is_relayed_as_much_is_known_of_where_it_may_go(endpoint, fields, body):
+    known, header = read_facts(endpoint, fields, body), read_header_facts(fields)
+    relayed = read_body_facts(endpoint, header, body, is_relayed=True)
+    assert [getattr(relayed, name) for name in _WHERE] == [getattr(known, name) for name in _WHERE]
+    assert relayed.is_relayed is (endpoint.work is Work.GENERATE)
+    assert not relayed.is_relayed or relayed.transcript == Transcript()
 
 
 @given(endpoints, st.lists(st.tuples(names, values), max_size=3), bodies)

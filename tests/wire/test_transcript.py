@@ -7,6 +7,7 @@ from msgspec import Raw
 from gateway.domain.request import AssistantBlock, Transcript
 from gateway.wire import items
 from gateway.wire import transcript as module
+from gateway.wire.agent_skeleton import agent_skeleton
 from gateway.wire.body import ResponsesBody, decode_body
 from gateway.wire.hashing import text_hash
 from gateway.wire.items import Item
@@ -186,3 +187,22 @@ def test_no_sequence_of_two_items_collides_by_its_order_alone():
     order = [at.bit_count() & 1 for at in range(1024)]
     one, other = ([user("ab"[each ^ flip]) for each in order] for flip in (0, 1))
     assert tail(*one) != tail(*other)
+
+
+def test_an_agents_type_is_worked_out_once(monkeypatch):
+    worked_out = []
+
+    def skeleton(systems, tools):
+        worked_out.append((tuple(map(bytes, systems)), tuple(map(bytes, tools))))
+        return agent_skeleton(systems, tools)
+
+    monkeypatch.setattr(module, "agent_skeleton", skeleton)
+    reader, tools = TranscriptReader(), [{"type": "function", "function": {"name": "read"}}]
+    first, *others = [chat(SYSTEM, user(text), reader=reader) for text in ("Hi", "Ho", "He")]
+    assert len(worked_out) == 1 and {each.agent_type for each in others} == {first.agent_type}
+    for fields in ({"tools": tools}, {"system": "More."}, {"instructions": "More."}):
+        other = chat(SYSTEM, user("Hi"), reader=reader, **fields)
+        assert other.agent_type == chat(SYSTEM, user("Hi"), **fields).agent_type != first.agent_type
+    in_parts = {"role": "system", "content": [{"type": "text", "text": "Be good."}]}
+    assert chat(in_parts, user("Hi"), reader=reader).agent == first.agent
+    assert len(set(worked_out)) == 4, "by the bytes, as it is worked out of them"

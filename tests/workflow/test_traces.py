@@ -130,11 +130,25 @@ def test_what_was_answered_is_not_asked_again_nor_known_by_its_text_if_it_called
 @pytest.mark.parametrize(("limit", "value"), [("MAX_WAITING", 2), ("MAX_UNREAD", 20)])
 def test_words_that_wait_are_bounded_and_the_oldest_are_read(monkeypatch, limit, value):
     monkeypatch.setattr(module, limit, value)
+    monkeypatch.setattr(module, "AT_ONCE", 1)
     traces = Traces()
     words = [Asked(at) for at in range(4)]
     for one in words:
         traces.add_arrival(turn(), one)
     assert [one.read for one in words] == [1, 1, 0, 0] and list(traces.prompts) == [0, 1]
+
+
+def test_of_too_many_some_are_read_together(monkeypatch):
+    monkeypatch.setattr(module, "MAX_WAITING", 4)
+    monkeypatch.setattr(module, "AT_ONCE", 3)
+    traces = Traces()
+    words = [Asked(at) for at in range(7)]
+    for one in words[:4]:
+        traces.add_arrival(turn(), one)
+    assert not traces.prompts
+    for one in words[4:]:
+        traces.add_arrival(turn(), one)
+        assert [one.read for one in words] == [1, 1, 1, 0, 0, 0, 0] and list(traces.prompts) == [0, 1, 2]
 
 
 def test_tenants_share_the_memory_for_words(monkeypatch):

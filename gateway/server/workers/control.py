@@ -13,7 +13,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
-import msgspec
+import orjson
 from aiohttp import web
 
 from gateway.dashboard.history_views import merge_looks, merge_session_pages
@@ -215,20 +215,20 @@ class MergedControl:
         answers = await self._ask_all(request)
         if (refused := self._refusal(answers)) is not None:
             return refused
-        views = [msgspec.json.decode(answer.body) for _, answer in answers]
+        views = [orjson.loads(answer.body) for _, answer in answers]
         positions = Positions(
             {worker.serial: view.get("seq", 0) for (worker, _), view in zip(answers, views, strict=True)}
         )
         began_s = min(view["began_s"] for view in views) if self._began_s is None else self._began_s
         merged = merge_snapshots(views, began_s=began_s, seq=str(positions))
-        return _passed_on(answers[0][1]._replace(body=msgspec.json.encode(merged)))
+        return _passed_on(answers[0][1]._replace(body=orjson.dumps(merged)))
 
     async def _get_graphs(self, request: web.Request) -> web.StreamResponse:
         answers = await self._ask_all(request)
         if (refused := self._refusal(answers)) is not None:
             return refused
-        merged: Any = merge_graphs(msgspec.json.decode(answer.body) for _, answer in answers)
-        return _passed_on(answers[0][1]._replace(body=msgspec.json.encode(merged)))
+        merged: Any = merge_graphs(orjson.loads(answer.body) for _, answer in answers)
+        return _passed_on(answers[0][1]._replace(body=orjson.dumps(merged)))
 
     async def _add_up(
         self, merge_all: Callable[[list[View]], View], request: web.Request
@@ -237,8 +237,8 @@ class MergedControl:
         told = [answer for answer in answers if answer.status == 200]
         if len(told) == 1 or not told:
             return _passed_on((told or answers)[0]) if answers else self._none_answers()
-        merged = merge_all([msgspec.json.decode(answer.body) for answer in told])
-        return _passed_on(told[0]._replace(body=msgspec.json.encode(merged)))
+        merged = merge_all([orjson.loads(answer.body) for answer in told])
+        return _passed_on(told[0]._replace(body=orjson.dumps(merged)))
 
     async def _get_health(self, _: web.Request) -> web.StreamResponse:
         return web.json_response({"status": "ok"})
@@ -252,7 +252,7 @@ class MergedControl:
             )
         )
         told = [answer for answer in answers if answer is not None]
-        failing = sorted({name for each in told for name in msgspec.json.decode(each.body)["failing"]})
+        failing = sorted({name for each in told for name in orjson.loads(each.body)["failing"]})
         if missing := self._workers.wanted - len(told):
             failing.append(f"{self._noun}s ({missing} of {self._workers.wanted} missing)")
         is_ready = (
@@ -310,7 +310,7 @@ class MergedControl:
             self._told.pop(path, None)
             return
         if path == "/turnpike/replicas":
-            about = f"{path}/{msgspec.json.decode(answer.body)['name']}"
+            about = f"{path}/{orjson.loads(answer.body)['name']}"
         self._told[about] = Told(request.method, path, dict(request.headers), body)
         while len(self._told) > _MAX_TOLD:
             self._told.pop(next(iter(self._told)))
