@@ -188,14 +188,15 @@ class Notes:
         if self.is_muted:
             return
         self.noted += 1
+        kept = self._kept.get(owner)
+        if kept and self._bytes >= _SCARCE_FROM and kept.bytes >= _SCARCE_FROM // len(self._kept):
+            self.dropped += 1
+            return
         told = _ENCODER.encode(lesson)
-        size, kept = len(told), self._kept.get(owner)
+        size = len(told)
         if kept is None:
             kept = _Noted()
             size += len(owner)
-        elif self._bytes >= _SCARCE_FROM and kept.bytes >= _SCARCE_FROM // len(self._kept):
-            self.dropped += 1
-            return
         if self._bytes + size > MAX_BYTES:
             self.dropped += 1
             return
