@@ -104,7 +104,7 @@ def test_a_bias_can_be_left_out_by_name():
     plan = spec.variants[0].plan(FleetSpec(replicas=(ReplicaGroup(profile="qwen3-coder-30b-a3b@h200"),)))
     assert plan.options.plugin == {"retention": False, "classes": False}
     assert {knob.name for knob in PLUGIN.knobs} == {
-        *("coordinator", "opportunist", "retention", "eviction", "classes")
+        *("coordinator", "opportunist", "retention", "eviction", "classes", "connectors")
     }
     assert EngineOptions().plugin is None
 

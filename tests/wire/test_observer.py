@@ -79,8 +79,8 @@ def watch(observer: ResponseObserver, stream: bytes, at: list[int]) -> Answer:
 
 
 def plain(answer: Answer) -> Answer:
-    """Without what was said, which has tests of its own."""
-    return msgspec.structs.replace(answer, utterance=Utterance(), said_bytes=0)
+    """Without what was said, and what it is called, which have tests of their own."""
+    return msgspec.structs.replace(answer, utterance=Utterance(), said_bytes=0, response_id=None, model=None)
 
 
 @pytest.mark.parametrize(("protocol", "content_type", "stream", "expected"), CASES)

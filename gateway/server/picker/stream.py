@@ -81,6 +81,8 @@ class Stream:
     ) -> None:
         """`peer`: Envoy's address; `write`: sends it a message."""
         self._write = write
+        self._writing = asyncio.Lock()
+        """gRPC takes one message at a time, and a session may be stopped while another one goes out."""
         self._picking = picking
         self._peer = peer
         self._head: RequestHead | None = None
@@ -106,14 +108,18 @@ class Stream:
             try:
                 while (message := await read()) is not end and self._stopped is None:
                     for reply in await self._answer(message):
-                        await self._write(reply)
+                        await self._say(reply)
             except _RefusedError as error:
-                await self._write(self._refusal(error))
+                await self._say(self._refusal(error))
             except Exception:  # noqa: BLE001 - a bug of ours costs one request, never the process
                 _log.exception("a request failed inside the picker")
-                await self._write(self._refusal(_RefusedError(refusals.internal())))
+                await self._say(self._refusal(_RefusedError(refusals.internal())))
             finally:
                 self._let_go()
+
+    async def _say(self, reply: Any) -> None:
+        async with self._writing:
+            await self._write(reply)
 
     async def _answer(self, message: Any) -> list[Any]:
         if message.HasField("protocol_config"):
@@ -346,7 +352,7 @@ class Stream:
         self._stopped = refusal
         self._stop.set()
         if self._observer is not None:  # it has begun: Envoy cuts it
-            self._picking.tasks.spawn(self._write(self._refusal(_RefusedError(refusal))))
+            self._picking.tasks.spawn(self._say(self._refusal(_RefusedError(refusal))))
 
     def _refusal(self, error: _RefusedError) -> Any:
         status, lines, body = refusal_parts(self._protocol, error.refusal, error.told)
