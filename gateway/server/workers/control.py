@@ -115,6 +115,11 @@ class Workers(Protocol):
     is_ending: bool
 
 
+def _written(view: Any) -> bytes:
+    """As JSON; a number as a key, as histograms have them, becomes text."""
+    return orjson.dumps(view, option=orjson.OPT_NON_STR_KEYS)
+
+
 class MergedControl:
     def __init__(
         self,
@@ -221,14 +226,14 @@ class MergedControl:
         )
         began_s = min(view["began_s"] for view in views) if self._began_s is None else self._began_s
         merged = merge_snapshots(views, began_s=began_s, seq=str(positions))
-        return _passed_on(answers[0][1]._replace(body=orjson.dumps(merged)))
+        return _passed_on(answers[0][1]._replace(body=_written(merged)))
 
     async def _get_graphs(self, request: web.Request) -> web.StreamResponse:
         answers = await self._ask_all(request)
         if (refused := self._refusal(answers)) is not None:
             return refused
         merged: Any = merge_graphs(orjson.loads(answer.body) for _, answer in answers)
-        return _passed_on(answers[0][1]._replace(body=orjson.dumps(merged)))
+        return _passed_on(answers[0][1]._replace(body=_written(merged)))
 
     async def _add_up(
         self, merge_all: Callable[[list[View]], View], request: web.Request
@@ -238,7 +243,7 @@ class MergedControl:
         if len(told) == 1 or not told:
             return _passed_on((told or answers)[0]) if answers else self._none_answers()
         merged = merge_all([orjson.loads(answer.body) for answer in told])
-        return _passed_on(told[0]._replace(body=orjson.dumps(merged)))
+        return _passed_on(told[0]._replace(body=_written(merged)))
 
     async def _get_health(self, _: web.Request) -> web.StreamResponse:
         return web.json_response({"status": "ok"})
