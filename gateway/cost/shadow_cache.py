@@ -10,7 +10,8 @@ prefix cache frees blocks.
 Deviations: tokens, not blocks. What a turn computes is held from when it is sent; nothing is held on purpose.
 
 Invariants: a replica holds at most its capacity, and at most `MAX_HELD` conversations; of at most
-`MAX_CONVERSATIONS` it is known what they begin with; what is found is at most what was held.
+`MAX_CONVERSATIONS` it is known what they begin with; of more than `MAX_REPLICAS` the one that was there first
+is forgotten; what is found is at most what was held.
 """
 
 from collections import OrderedDict
@@ -19,6 +20,7 @@ from typing import Final, NamedTuple
 
 MAX_CONVERSATIONS: Final = 32_768
 MAX_HELD: Final = 16_384
+MAX_REPLICAS: Final = 4_096
 _MAX_PARTS: Final = 8
 """Forks of forks: beyond, a conversation is taken to share nothing."""
 _ENDLESS: Final = float("inf")
@@ -81,6 +83,9 @@ class ShadowCache:
         there = self._replicas.get(replica)
         if there is None:
             there = self._replicas[replica] = _Replica()
+            if len(self._replicas) > MAX_REPLICAS:
+                # Turns that are played late run on replicas that have left.
+                del self._replicas[next(iter(self._replicas))]
         self._hold(there, conversation, tokens)
         if capacity is not None or len(there.held) > MAX_HELD:
             there.shrink(capacity if capacity is not None else float("inf"))

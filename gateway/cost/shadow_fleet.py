@@ -10,8 +10,8 @@ needs fits beside what runs, as vLLM's `--scheduler-reserve-full-isl` has it; no
 step has noise.
 
 Invariants: events happen in the order of their times; the turns of a conversation run one after another; a
-replica is never ahead of `until_s`; at most `MAX_BEHIND` turns are not over, further ones are left out; a
-call of `play` ends after so many events as it is given.
+replica is never ahead of `until_s`, and takes no room while it has nothing to do; at most `MAX_BEHIND` turns
+are not over, further ones are left out; a call of `play` ends after so many events as it is given.
 """
 
 import heapq
@@ -69,11 +69,28 @@ class ShadowTurn(msgspec.Struct, kw_only=True, gc=False, eq=False):
         return self.prompt + self.output
 
 
+class Totals(msgspec.Struct):
+    """Of all replicas together."""
+
+    busy_s: float = 0.0
+    """There was something to compute."""
+    computed_tokens: float = 0.0
+    """Of prompts."""
+    found_tokens: float = 0.0
+    """Of prompts, that the shadow's caches held."""
+    given_tokens: float = 0.0
+    """Of prompts, that were not computed: as was said, or as its caches held them."""
+
+
 class _Replica:
-    def __init__(self, name: ReplicaId, costs: Costs, cache: ShadowCache) -> None:
+    """While it has anything to do."""
+
+    def __init__(
+        self, name: ReplicaId, costs: Costs, cache: ShadowCache, totals: Totals, at_s: float
+    ) -> None:
         self.name = name
-        self.at_s = 0.0
-        self.busy_s = 0.0
+        self.at_s = at_s
+        self._totals = totals
         self.waiting: deque[ShadowTurn] = deque()
         self.rows: list[tuple[float, int, ShadowTurn]] = []
         """By the number of the step in which they end."""
@@ -85,7 +102,6 @@ class _Replica:
         """That is computed."""
         self.left_s = 0.0
         self.steps_per_s = 0.0
-        self.computed = self.found = self.given = 0.0
         self._costs = costs
         self._cache = cache
         self._numbers = 0
@@ -100,11 +116,11 @@ class _Replica:
                 held = self._cache.found(self.name, self.prompt.conversation, self.prompt.known)
                 held = min(held, self.prompt.prompt - 1)
                 found = self.prompt.found if self.prompt.found is not None else held
-                self.found += held
-                self.given += found
+                self._totals.found_tokens += held
+                self._totals.given_tokens += found
                 self._cache.computed(self.name, self.prompt.conversation, self.prompt.tokens, capacity=fits)
                 new = max(1.0, self.prompt.prompt - found)
-                self.computed += new
+                self._totals.computed_tokens += new
                 steps, name = 1 + new // _CHUNK, self.name
                 self.left_s = self._costs.prompt_s(name, new, found)
                 if self.rows:  # what they read, in each of its steps
@@ -128,7 +144,7 @@ class _Replica:
         self.at_s = to_s
         if self.prompt is None and not self.rows:
             return
-        self.busy_s += passed_s
+        self._totals.busy_s += passed_s
         self.left_s -= passed_s
         if self.rows:
             self.steps += passed_s * self.steps_per_s
@@ -154,35 +170,17 @@ class _Replica:
 class ShadowFleet:
     def __init__(self, costs: Costs) -> None:
         self.cache = ShadowCache()
+        self.totals = Totals()
         self.behind = 0
         """Turns that are not over."""
         self.left_out = 0
         self._costs = costs
         self._replicas: dict[ReplicaId, _Replica] = {}
         self._next: dict[ReplicaId, float] = {}
+        """When something of it is over. Here, as above, are those that have anything to do."""
         self._arrivals: list[tuple[float, int, ReplicaId, ShadowTurn]] = []
         self._numbers = 0
         self._now = 0.0
-
-    @property
-    def busy_s(self) -> float:
-        """Of all replicas together: there was something to compute."""
-        return sum(each.busy_s for each in self._replicas.values())
-
-    @property
-    def computed_tokens(self) -> float:
-        """Of prompts."""
-        return sum(each.computed for each in self._replicas.values())
-
-    @property
-    def found_tokens(self) -> float:
-        """Of prompts, that the shadow's caches held."""
-        return sum(each.found for each in self._replicas.values())
-
-    @property
-    def given_tokens(self) -> float:
-        """Of prompts, that were not computed: as was said, or as its caches held them."""
-        return sum(each.given for each in self._replicas.values())
 
     def send(self, turn: ShadowTurn, replica: ReplicaId, *, at_s: float) -> bool:
         """False if it is left out."""
@@ -217,7 +215,11 @@ class ShadowFleet:
                 replica.waiting.append(turn)
                 ended = []
             replica.begin()
-            self._next[replica.name] = replica.next_s()
+            if (next_s := replica.next_s()) < _NEVER:
+                self._next[replica.name] = next_s
+            else:
+                del self._replicas[replica.name]
+                self._next.pop(replica.name, None)
             for turn in ended:
                 self.behind -= 1
                 for told in turn.then:
@@ -226,6 +228,5 @@ class ShadowFleet:
         return False
 
     def _joined(self, name: ReplicaId) -> _Replica:
-        made = self._replicas[name] = _Replica(name, self._costs, self.cache)
-        made.at_s = self._now
+        made = self._replicas[name] = _Replica(name, self._costs, self.cache, self.totals, self._now)
         return made

@@ -161,8 +161,9 @@ class _Pool:
             self.blind.send(turn, up[self.next % len(up)], at_s=at_s)
 
     def saved(self, bars: tuple[float, float]) -> Saved:
-        busy_s, blind_s = self.ours.busy_s + self.beside_s, self.blind.busy_s
-        found, modelled = self.ours.given_tokens, self.ours.found_tokens
+        ours, blind = self.ours.totals, self.blind.totals
+        busy_s, blind_s = ours.busy_s + self.beside_s, blind.busy_s
+        found, modelled = ours.given_tokens, ours.found_tokens
         off = abs(modelled - found) / found if found else 1.0
         per_token_s = self.cached_s / self.cached if self.cached else 0.0
         late = abs(self.played_s / self.took_s - 1) if self.took_s else 1.0
@@ -175,11 +176,11 @@ class _Pool:
             prompt_tokens=self.prompt,
             cached_tokens=self.cached - self.beside,
             cached_s=self.cached_s - self.beside_s,
-            computed_tokens=self.ours.computed_tokens + self.beside,
-            blind_tokens=self.blind.computed_tokens,
+            computed_tokens=ours.computed_tokens + self.beside,
+            blind_tokens=blind.computed_tokens,
             busy_s=busy_s,
             blind_s=blind_s,
-            error_s=off * self.blind.found_tokens * per_token_s + late * abs(blind_s - busy_s),
+            error_s=off * blind.found_tokens * per_token_s + late * abs(blind_s - busy_s),
         )
 
 

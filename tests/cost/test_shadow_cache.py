@@ -93,3 +93,11 @@ def test_it_finds_what_a_list_of_tokens_would(turns, capacity):
             tokens.popitem(last=False)
         cache.computed("a", name, size, capacity=capacity)
         assert cache._replicas["a"].tokens <= capacity
+
+
+def test_of_replicas_that_come_and_go_the_first_is_forgotten(monkeypatch):
+    monkeypatch.setattr(shadow_cache, "MAX_REPLICAS", 3)
+    cache = ShadowCache()
+    for number in range(4):
+        cache.computed(f"pod-{number}", "talk", 100, capacity=None)
+    assert [cache.found(f"pod-{number}", "talk", 100) for number in range(4)] == [0, 100, 100, 100]

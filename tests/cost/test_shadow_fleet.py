@@ -38,7 +38,11 @@ def test_a_turn_alone():
     assert one.ended_s is None and fleet.behind == 1, "nothing is played beyond that"
     fleet.play(FOREVER)
     assert one.ended_s == pytest.approx(5 + 1 + 1.0)
-    assert fleet.busy_s == pytest.approx(2.0) and fleet.computed_tokens == 100 and fleet.behind == 0
+    assert (
+        fleet.totals.busy_s == pytest.approx(2.0)
+        and fleet.totals.computed_tokens == 100
+        and fleet.behind == 0
+    )
 
 
 def test_what_is_cached_where_it_runs_is_not_computed():
@@ -49,7 +53,7 @@ def test_what_is_cached_where_it_runs_is_not_computed():
     fleet.play(FOREVER)
     assert again.ended_s == pytest.approx(10 + 0.39 + 1.0)
     assert there.ended_s == pytest.approx(10 + 1.5 + 1.0)
-    assert fleet.found_tokens == 111 and fleet.computed_tokens == 100 + 39 + 150
+    assert fleet.totals.found_tokens == 111 and fleet.totals.computed_tokens == 100 + 39 + 150
 
 
 def test_what_is_said_to_be_found_counts_and_what_would_be_is_told():
@@ -58,7 +62,7 @@ def test_what_is_said_to_be_found_counts_and_what_would_be_is_told():
     fleet.send(again := turn(known=111, prompt=150, found=50.0), A, at_s=10.0)
     fleet.play(FOREVER)
     assert again.ended_s == pytest.approx(10 + 1.0 + 1.0)
-    assert (fleet.given_tokens, fleet.found_tokens) == (50, 111)
+    assert (fleet.totals.given_tokens, fleet.totals.found_tokens) == (50, 111)
 
 
 def test_prompts_wait_for_one_another_and_rows_share_steps():
@@ -70,7 +74,7 @@ def test_prompts_wait_for_one_another_and_rows_share_steps():
     # The second's prompt takes 1 s, in which the first gets a token; then both decode, 0.11 s a step.
     assert first.ended_s == pytest.approx(2 + 9 * 0.11)
     assert second.ended_s == pytest.approx(2 + 9 * 0.11 + 0.1)
-    assert fleet.busy_s == pytest.approx(second.ended_s)
+    assert fleet.totals.busy_s == pytest.approx(second.ended_s)
 
 
 def test_a_prompt_takes_longer_beside_many_rows_and_holds_them_up():
@@ -154,3 +158,12 @@ def test_a_call_ends_after_so_many_events():
         fleet.send(turn(f"{number}"), A, at_s=float(number))
     assert not fleet.play(FOREVER, events=3) and fleet.behind == 10
     assert fleet.play(FOREVER) and fleet.behind == 0
+
+
+def test_replicas_that_come_and_go_leave_nothing_behind():
+    fleet = ShadowFleet(Linear())
+    for number in range(50):
+        fleet.send(turn(f"{number}"), ReplicaId(f"pod-{number}"), at_s=10.0 * number)
+        fleet.play(10.0 * number + 9)
+    assert fleet.totals.busy_s == pytest.approx(50 * 2.0)
+    assert not fleet._replicas and not fleet._next
