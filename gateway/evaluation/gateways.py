@@ -134,7 +134,8 @@ class SharedReplays:
     def __init__(
         self, url: str, *, count: int, without_ids: bool, kills_one: bool = False, are_busy: bool = False
     ) -> None:
-        """`url`: of the store."""
+        """`url`: of the store. To enter it, and each replay, raises ConnectionError where the store is away:
+        gateways would decide alone, and the figures would be of something else."""
         self._url = url
         self._how = partial(
             ReplayAmong, count=count, without_ids=without_ids, kills_one=kills_one, are_busy=are_busy
@@ -146,6 +147,11 @@ class SharedReplays:
     def __enter__(self) -> Self:
         loop = self._runner.get_loop()
         self._store = self._runner.run(open_store(self._url, loop.time, deadline_s=_PATIENCE_S))
+        try:
+            self._must_be_up()
+        except ConnectionError:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -156,4 +162,10 @@ class SharedReplays:
         """Where every turn was put, in order of arrival."""
         self._count += 1
         tenant = TenantId(f"recorded-{self._run}-{self._count}")
-        return self._how(exchanges, self._store, self._runner, seed=self._count, tenant=tenant).run()
+        found = self._how(exchanges, self._store, self._runner, seed=self._count, tenant=tenant).run()
+        self._must_be_up()
+        return found
+
+    def _must_be_up(self) -> None:
+        if not self._store.is_up:
+            raise ConnectionError("the shared store does not answer")

@@ -60,3 +60,10 @@ def test_names_are_kept_apart_and_nothing_is_no_fault(files, tmp_path):
 def test_what_cannot_be_read_is_an_error(tmp_path, capsys):
     assert main(["eval", "sessions", str(tmp_path / "missing.jsonl")]) == 1
     assert "missing.jsonl" in capsys.readouterr().err
+
+
+def test_without_its_store_nothing_is_measured(files, tmp_path, capsys):
+    store = f"unix://{tmp_path}/nobody"
+    assert main(["eval", "sessions", str(files[0]), "--gateways", "2", "--store", store]) == 1
+    shown = capsys.readouterr()
+    assert "the shared store does not answer" in shown.err and not shown.out
