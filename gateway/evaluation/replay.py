@@ -27,7 +27,7 @@ from gateway.wire.facts import read_facts
 _TENANT: Final = TenantId("recorded")
 _SETTINGS: Final = {
     "pools": [{"name": "pool", "replicas": [{"url": "http://recorded"}]}],
-    "admission": {"max_running_per_replica": 100_000},
+    "admission": {"shadow": True, "max_running_per_replica": 100_000},  # what was recorded was not held
 }
 
 _ARRIVES, _ENDS = 1, 0

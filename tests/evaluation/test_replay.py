@@ -78,3 +78,19 @@ def test_responses_mint_state():
         body = {"input": "Hi", "previous_response_id": previous}
         recorder.exchange("a", [], [item], path="/v1/responses", body=body, response_id=response)
     assert [p.source for p in place(recorder)] == ["new", "state-id"]
+
+
+def test_whoever_was_recorded_is_not_held():
+    """Tools became slower while it was recorded: to a live gateway, their hosts would be full."""
+    recorder = Recorder()
+    for run in range(60):
+        first = len(recorder.lines)
+        recorder.run(f"run-{run}", steps=8)
+        at = 1000.0 + 2 * run
+        for line in recorder.lines[first:]:
+            line["t"] = line["t_first_byte"] = at
+            line["t_end"] = at + 0.5
+            at = line["t_end"] + (0.5 if run < 20 else 10.0)
+    lines = sorted(recorder.lines, key=lambda line: line["t"])
+    found = replay(msgspec.convert(lines, list[Exchange]), without_ids=True)
+    assert len(found) == 60 * 9 and len({each.acts_as for each in found}) == 60
