@@ -77,7 +77,7 @@ CHAT_WHOLE = {
         }
     ],
 }
-BLOCKS = [
+BLOCKS: list[Any] = [
     {"type": "thinking", "thinking": "hm", "signature": "s"},
     {"type": "text", "text": "Let me look."},
     {"type": "tool_use", "id": "call_1", "name": "look", "input": {"city": "Paris"}},
@@ -129,7 +129,7 @@ SAID = [
     {"type": "text", "content": "Let me look."},
     CALL,
 ]
-BODIES = {
+BODIES: dict[str, Any] = {
     "chat": CHAT,
     "responses": {"model": "m", "instructions": "Be brief.", "input": [ASK]},
     "messages": {"model": "m", "max_tokens": 9, "system": "Be brief.", "messages": [ASK]},

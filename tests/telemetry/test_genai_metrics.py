@@ -29,7 +29,7 @@ CHAT = {
 }
 
 
-def told(metrics: GenAiMetrics, instrument: Instrument) -> list[tuple[dict[str, Any], int, float]]:
+def told(metrics: GenAiMetrics, instrument: Instrument) -> list[tuple[dict[str, Any], int, Any]]:
     """Attributes, count, sum."""
     return [
         (dict(attributes), sum(spread.counts), pytest.approx(spread.total))
@@ -47,11 +47,15 @@ def test_names_units_and_descriptions_are_the_conventions():
             return name, unit, description
 
     meter: Any = Meter()
-    assert [(each.name, each.unit, each.description) for each in INSTRUMENTS] == [
-        conventions.create_gen_ai_server_request_duration(meter),
-        conventions.create_gen_ai_server_time_to_first_token(meter),
-        conventions.create_gen_ai_server_time_per_output_token(meter),
-        conventions.create_gen_ai_client_token_usage(meter),
+    ours: list[Any] = [(each.name, each.unit, each.description) for each in INSTRUMENTS]
+    assert ours == [
+        create(meter)
+        for create in (
+            conventions.create_gen_ai_server_request_duration,
+            conventions.create_gen_ai_server_time_to_first_token,
+            conventions.create_gen_ai_server_time_per_output_token,
+            conventions.create_gen_ai_client_token_usage,
+        )
     ]
     assert USAGE.bounds == (
         *(1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864),

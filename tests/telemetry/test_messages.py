@@ -50,7 +50,7 @@ def check(told: dict[str, Any]) -> None:
         assert isinstance(tool["type"], str) and isinstance(tool["name"], str)
 
 
-NEEDED = {
+NEEDED: dict[str, dict[str, type]] = {
     "text": {"content": str},
     "reasoning": {"content": str},
     "tool_call": {"name": str},
