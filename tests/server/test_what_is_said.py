@@ -309,6 +309,28 @@ async def test_an_answer_that_breaks_off_says_what_came(start, receiver):
     assert message["parts"] == [{"type": "text", "content": "hellohello"}]
 
 
+async def test_a_turn_that_went_elsewhere_says_it(start, receiver):
+    bench = await start(replicas=2, otel={"endpoint": receiver.endpoint, "content": True})
+    asked: list[Exchange] = []
+
+    async def script(exchange: Exchange) -> None:
+        asked.append(exchange)
+        if len(asked) == 1:
+            exchange.reset()
+            return
+        await exchange.send(STREAM_HEAD + chunk(DELTA))
+        await asyncio.sleep(0.1)  # that the first one failed gets known meanwhile
+        await exchange.send(chunk(DONE) + chunk(b""))
+
+    for backend in bench.backends:
+        backend.script = script
+    await bench.ask(post(json.dumps({**CHAT, "stream": True}).encode()))
+    await bench.gateway.stop()
+    [chat] = chats(receiver)
+    assert len(asked) == 2
+    assert content(chat)["output.messages"][0]["parts"] == [{"type": "text", "content": "hello"}]
+
+
 async def test_a_client_that_leaves_leaves_nothing(start, receiver):
     bench = await start(otel={"endpoint": receiver.endpoint, "content": True})
     bench.backend.script = sends(STREAM_HEAD + chunk(DELTA), then="hang")

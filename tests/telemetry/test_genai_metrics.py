@@ -60,11 +60,11 @@ def test_names_units_and_descriptions_are_the_conventions():
     assert USAGE.bounds == (
         *(1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864),
     )
-    for instrument in INSTRUMENTS:
-        assert list(instrument.bounds) == sorted(set(instrument.bounds))
-    assert (len(DURATION.bounds), DURATION.bounds[0], DURATION.bounds[-1]) == (14, 0.01, 81.92)
-    assert (len(FIRST_TOKEN.bounds), FIRST_TOKEN.bounds[0], FIRST_TOKEN.bounds[-1]) == (16, 0.001, 10.0)
-    assert (len(TOKEN.bounds), TOKEN.bounds[0], TOKEN.bounds[-1]) == (13, 0.01, 2.5)
+    assert DURATION.bounds == tuple(0.01 * 2**power for power in range(14))
+    assert FIRST_TOKEN.bounds == (
+        *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    )
+    assert TOKEN.bounds == (*(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5),)
 
 
 def test_a_turn_is_measured_from_its_arrival():
