@@ -125,10 +125,10 @@ class GenAiMetrics:
         for kind, tokens in (("input", usage.prompt_tokens), ("output", usage.output_tokens)):
             if tokens is not None:
                 self._count(USAGE, (*of, ("gen_ai.token.type", kind)), tokens)
-        if problem or first_s is None or first_s >= end.at_s:
-            return  # or it came all at once
+        if problem or first_s is None or not turn.arrived.is_streamed:
+            return
         self._count(FIRST_TOKEN, of, first_s - arrived_s)
-        if usage.output_tokens is not None and usage.output_tokens > 1:
+        if usage.output_tokens is not None and usage.output_tokens > 1 and end.at_s > first_s:
             self._count(TOKEN, of, (end.at_s - first_s) / (usage.output_tokens - 1))
 
     def _of(self, turn: _Turn, end: rec.GpuEnd | None, problem: str) -> Attributes:

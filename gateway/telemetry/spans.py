@@ -38,6 +38,8 @@ _BURST_S: Final = 2.0
 _MAX_TEXT: Final = 256
 _MAX_TOOLS: Final = 32
 """Of one answer that have a span each; what more says nothing else, since all begin and end together."""
+_OTHER_ERROR: Final = "_OTHER"
+"""The conventions' word for an error of which no more is known."""
 _STARTED_ELSEWHERE: Final = frozenset((Edge.SPAWNED, Edge.QUOTES, Edge.FORKS))
 
 
@@ -270,6 +272,8 @@ class Spans:
             return
         start_s = record.at_s - record.late_s - record.duration_ms / 1e3
         calls = record.calls or ("",) * len(record.names)
+        # Of several, nobody says which one.
+        problem = _OTHER_ERROR if record.has_failed and len(record.names) == 1 else ""
         for number, (name, call) in enumerate(zip(record.names[:_MAX_TOOLS], calls, strict=False)):
             self._part(
                 session.trace.trace_id, session.trace.own, f"tool {record.turn} {number}",
@@ -281,7 +285,9 @@ class Spans:
                     ("gen_ai.tool.type", "function"),
                     ("turnpike.synthetic", True),
                     ("gen_ai.conversation.id", record.session),
+                    ("error.type", problem or None),
                 ),
+                problem,
             )  # fmt: skip
 
     def _finish(self, name: RequestId, end_s: float, outcome: str) -> None:
@@ -329,6 +335,12 @@ class Spans:
         )
 
 
+def _first_chunk_s(turn: _Turn) -> float | None:
+    """From its arrival."""
+    first_s = turn.attempts[-1].first_token_s if turn.attempts else None
+    return first_s - turn.arrived.at_s if first_s is not None else None
+
+
 def _turn_span(
     turn: _Turn,
     own: bytes,
@@ -365,6 +377,8 @@ def _turn_span(
             ("gen_ai.usage.input_tokens", usage.prompt_tokens if usage is not None else None),
             ("gen_ai.usage.cache_read.input_tokens", usage.cached_tokens if usage is not None else None),
             ("gen_ai.usage.output_tokens", usage.output_tokens if usage is not None else None),
+            ("gen_ai.request.stream", arrived.is_streamed or None),
+            ("gen_ai.response.time_to_first_chunk", _first_chunk_s(turn) if arrived.is_streamed else None),
             ("gen_ai.response.id", end.response_id if end is not None else None),
             ("gen_ai.response.model", end.response_model if end is not None else None),
             ("gen_ai.agent.id", arrived.agent or None),

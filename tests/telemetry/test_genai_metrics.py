@@ -81,10 +81,11 @@ def test_a_turn_is_measured_from_its_arrival():
     ]
 
 
-def test_what_came_all_at_once_has_no_first_token():
+@pytest.mark.parametrize(("streamed", "first", "token"), [(True, 1, 0), (False, 0, 0)])
+def test_what_came_all_at_once_has_no_time_for_each_token(streamed, first, token):
     metrics = GenAiMetrics()
-    metrics.take(turn("r1", "s", 0.0, decode_s=0.0))
-    assert not told(metrics, FIRST_TOKEN) and not told(metrics, TOKEN)
+    metrics.take(turn("r1", "s", 0.0, decode_s=0.0, streamed=streamed))
+    assert (len(told(metrics, FIRST_TOKEN)), len(told(metrics, TOKEN))) == (first, token)
     assert len(told(metrics, DURATION)) == 1 and len(told(metrics, USAGE)) == 2
 
 
