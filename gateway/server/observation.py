@@ -5,6 +5,7 @@ and looks at them later.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -44,6 +45,7 @@ from gateway.telemetry.trace_context import TraceContexts
 from gateway.tool_probe.traced import Verdict
 from gateway.upstream.local_faults import LocalFaults
 
+_log: Final = logging.getLogger(__name__)
 _LAG_PERIOD_S: Final = 0.25
 
 
@@ -205,6 +207,10 @@ class Observation:
                 contents=self.contents,
             )
             yield self._export.take
+        if self.contents is not None:
+            _log.warning(
+                "otel.content: spans say what requests and answers say, prompts and secrets included"
+            )
         if otel.metrics_endpoint is not None:
             self._metric_export = MetricExport(otel, environ, clock=self._clock)
             yield self._metric_export.take

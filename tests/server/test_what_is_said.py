@@ -195,8 +195,14 @@ def content(span: Any) -> dict[str, Any]:
     return {name: json.loads(found[key]) for name in names if (key := f"gen_ai.{name}") in found}
 
 
-async def test_without_the_setting_nothing_is_said_nor_held(start, receiver):
+async def test_it_is_said_at_the_start_that_it_is_on(start, receiver, caplog):
+    await start(otel={"endpoint": receiver.endpoint, "content": True})
+    assert [each for each in caplog.messages if each.startswith("otel.content: spans say")]
+
+
+async def test_without_the_setting_nothing_is_said_nor_held(start, receiver, caplog):
     bench = await start(otel={"endpoint": receiver.endpoint})
+    assert not [each for each in caplog.messages if "otel.content" in each]
     assert bench.gateway.observation.contents is None
     await bench.ask(post(json.dumps(CHAT).encode()))
     await bench.gateway.stop()
