@@ -101,10 +101,9 @@ class GenAiMetrics:
                 if (turn := turns.get(record.turn)) is not None:
                     turn.first_s = record.at_s
             elif kind is rec.GpuEnd:
-                if record.outcome == "failed":  # it goes elsewhere, or is refused
-                    if (turn := turns.get(record.turn)) is not None:
-                        turn.first_s = None
-                elif (turn := turns.pop(record.turn, None)) is not None:
+                if record.outcome == "failed":
+                    continue  # no answer began: it goes elsewhere, or is refused
+                if (turn := turns.pop(record.turn, None)) is not None:
                     self._ended(turn, record)
             elif kind is rec.Refused or kind is rec.TurnLeft:
                 if (turn := turns.pop(record.turn, None)) is not None:
