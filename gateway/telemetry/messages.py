@@ -48,6 +48,13 @@ _REASONS: Final = {
     "failed": "error",
 }
 """Why answers ended, in the conventions' words, where they have one."""
+_SHAPED: Final = frozenset(
+    (
+        *("text", "reasoning", "tool_call", "tool_call_response", "server_tool_call"),
+        *("server_tool_call_response", "blob", "file", "uri"),
+    )
+)
+"""Kinds of parts of which the conventions ask for more than a name."""
 _MEDIA: Final = ("image", "audio", "video")
 _DATA_URL: Final = "data:"
 
@@ -273,7 +280,7 @@ def _typed(kind: str, item: dict[str, Any], room: Room) -> tuple[str, Any]:
         arguments = item.get("arguments", item.get("input", item.get("action")))
         name = item.get("name") or kind.removesuffix("_call")
         return "assistant", _call(item.get("call_id") or item.get("id"), name, arguments, room)
-    return "user", {"type": room.text(kind)}
+    return "user", _other(kind, room)
 
 
 def _part(part: Any, room: Room) -> dict[str, Any]:
@@ -292,7 +299,7 @@ def _part(part: Any, room: Room) -> dict[str, Any]:
     if kind.endswith("tool_result"):
         return _result(part.get("tool_use_id"), part.get("content"), room)
     modality = next((each for each in _MEDIA if each in kind), None)
-    return {"type": room.text(kind)} if modality is None else _media(modality, part, room)
+    return _other(kind, room) if modality is None else _media(modality, part, room)
 
 
 def _media(modality: str, part: dict[str, Any], room: Room) -> dict[str, Any]:
@@ -304,6 +311,11 @@ def _media(modality: str, part: dict[str, Any], room: Room) -> dict[str, Any]:
         return {"type": kind, "modality": modality, field: room.text(at)}
     room.is_cut = True
     return {"type": "blob", "modality": modality, "content": ""}
+
+
+def _other(kind: str, room: Room) -> dict[str, Any]:
+    """What is not known here, by its kind alone; none that the conventions give a shape."""
+    return {"type": "unknown" if kind in _SHAPED else room.text(kind)}
 
 
 def _text(said: str, room: Room, kind: str = "text") -> dict[str, Any]:

@@ -223,6 +223,8 @@ def test_a_text_completion(prompt):
         ),
         ({"type": "new_kind", "new_kind": {"data": "SECRETS"}}, {"type": "new_kind"}),
         (7, {"type": "unknown"}),
+        ({"type": "text"}, {"type": "unknown"}),
+        ({"type": "file", "file": {"file_data": "SECRETS"}}, {"type": "unknown"}),
     ],
 )
 def test_media_are_named_and_left_out(part, told_as):
