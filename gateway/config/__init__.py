@@ -120,6 +120,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 ("mcp", bool(self.mcp)),
                 ("history.path", self.history.path is not None),
                 ("otel.endpoint", self.otel.endpoint is not None),
+                ("otel.metrics_endpoint", self.otel.metrics_endpoint is not None),
                 ("prefill_ahead.enabled", self.prefill_ahead.enabled),
                 ("prefix_pull.enabled", self.prefix_pull.enabled),
                 ("pools.transfer", any(pool.transfer is not None for pool in self.pools)),

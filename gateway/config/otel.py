@@ -1,4 +1,4 @@
-"""Where traces go, and how many."""
+"""Where traces and metrics go, how many, and what they tell."""
 
 from typing import Annotated
 
@@ -11,8 +11,13 @@ from gateway.config.privacy import PRIVATE
 class OtelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     endpoint: Annotated[str, Meta(pattern=r"^https?://"), PRIVATE] | None = None
     """Where spans are sent by OTLP/HTTP, such as `http://collector:4318/v1/traces`; nowhere if not set."""
+    metrics_endpoint: Annotated[str, Meta(pattern=r"^https?://"), PRIVATE] | None = None
+    """Where OpenTelemetry's metrics for generative AI are sent by OTLP/HTTP, such as
+    `http://collector:4318/v1/metrics`; nowhere if not set. Prometheus' own are asked for at `/metrics`."""
+    metrics_period_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0
+    """How often."""
     headers: dict[Annotated[str, PRIVATE], Annotated[str, PRIVATE]] = {}
-    """Sent with them."""
+    """Sent with spans and metrics."""
     authorization_env: Annotated[str, PRIVATE] | None = None
     """The environment variable that holds their `Authorization` header."""
     service_name: Annotated[str, Meta(min_length=1, max_length=256), PRIVATE] = "turnpike"
@@ -22,7 +27,20 @@ class OtelConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_spans_per_s: Annotated[int, Meta(ge=1)] = 500
     """On average, a turn makes three or four; turns that would make more are left out and counted. Each costs
     some 10 µs of the gateway's core."""
+    content: bool = False
+    """Spans of turns carry what requests and answers say: prompts, answers, arguments and results of tools.
+    Whatever secret stands in there, whoever may read the collector reads it, too. A tenant may be left out
+    (`tenants.content`). Headers are never sent."""
+    content_bytes: Annotated[int, Meta(ge=1024, le=1 << 20)] = 65_536
+    """Of it, in one span; more is cut short, the oldest messages first, and the span says so."""
+    content_max_bytes: Annotated[int, Meta(ge=1 << 20)] = 256 << 20
+    """Of requests and answers held at a time until their spans are sent; turns beyond that are traced without
+    what they say, and counted."""
     max_pending: Annotated[int, Meta(ge=1)] = 20_000
     """Spans waiting to be sent; more are dropped, and counted."""
     timeout_s: Annotated[float, Meta(gt=0, le=120)] = 10.0
     """For one request to the collector."""
+
+    def __post_init__(self) -> None:
+        if self.content and self.endpoint is None:
+            raise ValueError("otel.content: there is no otel.endpoint that spans would be sent to")

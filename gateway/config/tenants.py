@@ -27,6 +27,8 @@ class TenantConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """What this tenant may do beyond asking: `engine-control`, the engine's own control paths; `scheduling`,
     its word on whether somebody waits for its sessions, until when, and how long to hold their state;
     `kv-transfer`, fields such as `kv_transfer_params`, which name hosts and blocks to engines."""
+    content: bool = True
+    """Whether spans may carry what it and its models say, where `otel.content` asks for that."""
     quota: Quota = Quota()
     """What it may have at most, and how much of what is scarce is its share."""
 

@@ -97,6 +97,7 @@ class SessionBook:
                 claims=facts.claims,
                 guess=ref.guess,
                 agent=f"{facts.transcript.agent_type:016x}" if facts.transcript.agent_type else "",
+                is_streamed=facts.stream,
             )
         )
         if facts.tool_times:

@@ -65,6 +65,8 @@ class TurnArrived(_Record, frozen=True, kw_only=True, tag="turn_arrive"):
     """Where else it may belong."""
     agent: str = ""
     """Its agent type, as settings name it; empty if unknown."""
+    is_streamed: bool = False
+    """Its client asked for the answer as it grows."""
 
 
 class TurnWaited(_Record, frozen=True, kw_only=True, tag="turn_wait"):

@@ -254,6 +254,7 @@ class Gateway:
             Reading(self.driver, self.observation.metrics.unread, is_relay=self._config.server.is_relay),
             are_keys_required=self._tenants.are_keys_required,
             traces=self.observation.traces,
+            contents=self.observation.contents,
             prefills=self._prefills,
             peers=self._peers,
             spending=self._spending,

@@ -22,9 +22,11 @@ from gateway.server.prefills import Prefills
 from gateway.server.reading import READ_AT_ONCE, Reading
 from gateway.server.request_parser import HttpRequest
 from gateway.server.spending import Spending
+from gateway.telemetry.contents import Contents
 from gateway.telemetry.trace_context import TraceContexts
 from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
+from gateway.wire.said import Said
 from gateway.wire.splice import Chunk
 
 
@@ -48,18 +50,21 @@ class Asking:
         *,
         are_keys_required: bool,
         traces: TraceContexts | None,
+        contents: Contents | None,
         prefills: Prefills | None,
         peers: Peers | None,
         spending: Spending | None,
     ) -> None:
-        """`traces`: None if nobody traces; `prefills`: None if no prompt is computed ahead; `peers`: None if
-        this is the only gateway; `spending`: None if the brain alone knows what tenants use."""
+        """`traces`: None if nobody traces; `contents`: None if no trace tells what is said;
+        `prefills`: None if no prompt is computed ahead; `peers`: None if this is the only gateway;
+        `spending`: None if the brain alone knows what tenants use."""
         self.driver = driver
         self.outbound = outbound
         self.are_keys_required = are_keys_required
         self._health = health
         self._reading = reading
         self._traces = traces
+        self._contents = contents
         self.prefills = prefills
         self._peers = peers
         self._spending = spending
@@ -155,6 +160,23 @@ class Asking:
         return self.prefills.keep(
             ticket.request, decision.session, request, facts, _other_model(decision, facts)
         )
+
+    def listener(
+        self, ticket: Ticket, decision: Dispatch, request: HttpRequest, facts: RequestFacts, kept: Kept | None
+    ) -> Said | None:
+        """It is being answered: who is to be told what the answer says; None if nobody wants to know."""
+        said = kept.said if kept is not None else None
+        session, traces, contents = decision.session, self._traces, self._contents
+        if (
+            contents is None
+            or traces is None
+            or session is None
+            or not request.head.visitor.tenant.has_content
+        ):
+            return said
+        if not traces.of(session.session, ticket.request).is_sampled:
+            return said
+        return contents.hold(ticket.request, facts.protocol, request.body, request.head.facts.coding, said)
 
     def not_found(self, replica: Replica, model: str | None) -> None:
         """It does not know a model that it listed: it may have unloaded an adapter."""

@@ -38,6 +38,7 @@ from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
 from gateway.wire.inflate import INFLATABLE, inflating
 from gateway.wire.observer import ResponseObserver, SilentObserver, observe
+from gateway.wire.said import Said
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +57,9 @@ class _Attempt(msgspec.Struct):
     held: Held | None
     """If the request had to wait."""
     kept: Kept | None
-    """If what the answer says is to be kept."""
+    """If the conversation is to be kept."""
+    said: Said | None
+    """If somebody wants to know what the answer says."""
 
 
 class Handlers:
@@ -190,9 +193,10 @@ class Handlers:
                     if upstream.head is not None and upstream.head.status == HTTPStatus.NOT_FOUND:
                         self._asking.not_found(replica, decision.model or facts.model)
                     kept = self._asking.keep(ticket, decision, request, facts)
+                    said = self._asking.listener(ticket, decision, request, facts, kept)
                     if upstream.has_sent_all:  # else the transport holds the body, and it still counts
                         client.let_go_of_body()
-                    return _Attempt(replica, upstream, told, held, kept)
+                    return _Attempt(replica, upstream, told, held, kept, said)
         finally:
             if held is not None:
                 held.end()
@@ -211,13 +215,12 @@ class Handlers:
         is_reusable = False
         write: Write = client.write
         kept = attempt.kept
-        said = kept.said if kept is not None else None
         observer: ResponseObserver
         if facts.is_relayed and not facts.stores:  # else later requests need the ids in it
             observer = SilentObserver()
         else:
             observer = observe(
-                endpoint.protocol, endpoint.work, head.content_type, head.content_encoding, said=said
+                endpoint.protocol, endpoint.work, head.content_type, head.content_encoding, said=attempt.said
             )
         try:
             if held is None or not held.has_begun:

@@ -5,7 +5,8 @@ and looks at them later.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from gateway.config import Config
@@ -30,9 +31,11 @@ from gateway.server.peers import Peers
 from gateway.server.tasks import TaskGroup, Work
 from gateway.server.tenants import Tenants
 from gateway.shared_state.lessons import Lessons
+from gateway.telemetry.contents import Contents
 from gateway.telemetry.export import TraceExport
 from gateway.telemetry.frames import Frames
 from gateway.telemetry.jsonl import StreamFile
+from gateway.telemetry.metric_export import MetricExport
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.objective import Objective
 from gateway.telemetry.outcome import Outcome, OutcomeView
@@ -42,6 +45,7 @@ from gateway.telemetry.trace_context import TraceContexts
 from gateway.tool_probe.traced import Verdict
 from gateway.upstream.local_faults import LocalFaults
 
+_log: Final = logging.getLogger(__name__)
 _LAG_PERIOD_S: Final = 0.25
 
 
@@ -148,6 +152,10 @@ class Observation:
                     "Actions on the control plane that came too fast to be recorded",
                     lambda: self.audit.left_out,
                 ),
+                "contents_left_out": (
+                    "Turns traced without what they say, for want of room",
+                    lambda: _count(self.contents, "left_out"),
+                ),
                 "turns_untraced": ("Turns left out of traces", lambda: _count(self._export, "left_out")),
             },
             restarts=tasks.restarts,
@@ -173,18 +181,39 @@ class Observation:
         line_takers = [each.extend for each in (self._file, self._ring) if each is not None]
         self.traces: TraceContexts | None = None
         """For the handlers; None if nobody traces."""
+        self.contents = Contents(config.otel) if config.otel.content else None
+        """For the handlers; None if nobody may know what is said."""
         self._export: TraceExport | None = None
-        if config.otel.endpoint is not None:
-            most = config.sessions.max_sessions
-            self.traces = TraceContexts(config.otel.sample, max_sessions=most)
-            self._export = TraceExport(config.otel, self.traces, environ, max_sessions=most, clock=clock)
-            takers.append(self._export.take)
+        self._metric_export: MetricExport | None = None
+        takers += self._exports(environ)
         self._handover = Handover(takers, line_takers)
         self.take = self._handover.take
         """For the driver."""
         self.audit = Audit(lambda record: self.take([record]), clock=clock)
         self.access: ControlAccess | None = None
         """There after `control`."""
+
+    def _exports(self, environ: Mapping[str, str]) -> Iterator[Callable[[list[Record]], None]]:
+        """What goes to collectors."""
+        otel, most = self._config.otel, self._config.sessions.max_sessions
+        if otel.endpoint is not None:
+            self.traces = TraceContexts(otel.sample, max_sessions=most)
+            self._export = TraceExport(
+                otel,
+                self.traces,
+                environ,
+                max_sessions=most,
+                clock=self._clock,
+                contents=self.contents,
+            )
+            yield self._export.take
+        if self.contents is not None:
+            _log.warning(
+                "otel.content: spans say what requests and answers say, prompts and secrets included"
+            )
+        if otel.metrics_endpoint is not None:
+            self._metric_export = MetricExport(otel, environ, clock=self._clock)
+            yield self._metric_export.take
 
     @property
     def dropped(self) -> int:
@@ -197,6 +226,9 @@ class Observation:
         if self._export is not None:
             self._export.open()
             loops.append(("trace export", self._export.run))
+        if self._metric_export is not None:
+            self._metric_export.open()
+            loops.append(("metric export", self._metric_export.run))
         return loops
 
     async def _watch_the_loop(self) -> None:
@@ -247,6 +279,8 @@ class Observation:
         self._handover.flush()
         if self._export is not None:
             await self._export.close()
+        if self._metric_export is not None:
+            await self._metric_export.close()
         if self._file is not None:
             await asyncio.to_thread(self._file.close)
         if self._history is not None:

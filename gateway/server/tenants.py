@@ -26,6 +26,8 @@ class Tenant(msgspec.Struct, frozen=True):
     """What it says of the order of its requests counts."""
     may_move_kv: bool = False
     """It may tell engines where KV caches are."""
+    has_content: bool = True
+    """What it says may be in traces, where anybody's may."""
 
 
 def hash_key(key: str) -> str:
@@ -53,7 +55,7 @@ class Tenants:
         by_hash, by_name = dict[str, Tenant](), dict[str, Tenant]()
         for config in configs:
             controls, moves_kv = "engine-control" in config.trust, "kv-transfer" in config.trust
-            tenant = Tenant(TenantId(config.name), controls, config.is_believed, moves_kv)
+            tenant = Tenant(TenantId(config.name), controls, config.is_believed, moves_kv, config.content)
             by_name[config.name] = tenant
             by_hash.update(dict.fromkeys(config.key_hashes, tenant))
         self._by_hash, self._by_name = by_hash, by_name

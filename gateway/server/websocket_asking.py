@@ -165,9 +165,10 @@ class AskedTurns:
         if type(decision) is Dispatch and not line.is_ending:
             priority = asking.priority(request, replica, decision) if self._takes_priority else None
             message = asking.message(decision, request, facts, replica, priority)
-            asking.keep(ticket, decision, request, facts)
+            kept = asking.keep(ticket, decision, request, facts)
+            said = asking.listener(ticket, decision, request, facts, kept)
             model = decision.model or facts.model
-            self._turns.begin(ticket, item.stream, lambda status: self._failed(status, model))
+            self._turns.begin(ticket, item.stream, lambda status: self._failed(status, model), said)
             line.send_turn(item.opcode, message)
             return
         if type(decision) is Refuse:

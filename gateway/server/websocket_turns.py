@@ -13,17 +13,20 @@ from gateway.server.milestones import Milestones
 from gateway.wire.observer import EventObserver
 from gateway.wire.response_frames import status_of, stream_of
 from gateway.wire.responses_answers import ResponsesReader
+from gateway.wire.said import Said
 from gateway.wire.sighting import ERROR_FINISH
 
 
 class _Turn:
     """One response that was asked for, and what came of it so far."""
 
-    def __init__(self, ticket: Ticket, failed: Callable[[int], None]) -> None:
-        """`failed` is told the status of an error."""
+    def __init__(self, ticket: Ticket, failed: Callable[[int], None], said: Said | None) -> None:
+        """`failed` is told the status of an error; `said`, what the answer says; None if nobody asks."""
         self._ticket = ticket
         self._failed = failed
         self._observer = EventObserver(ResponsesReader())
+        if said is not None:
+            self._observer.tell(said)
         self._milestones = Milestones(ticket, self._observer)
         ticket.seen = self._answer
         ticket.response_started(200)
@@ -62,10 +65,16 @@ class Turns:
         self._by_stream: dict[str | None, deque[_Turn]] = {}
         self.running = 0
 
-    def begin(self, ticket: Ticket, stream: str | None, failed: Callable[[int], None]) -> None:
+    def begin(
+        self,
+        ticket: Ticket,
+        stream: str | None,
+        failed: Callable[[int], None],
+        said: Said | None = None,
+    ) -> None:
         """Its message is about to be sent. The ticket is closed here, when it is over; `failed` is told the
-        status of an error."""
-        self._by_stream.setdefault(stream, deque()).append(_Turn(ticket, failed))
+        status of an error; `said`, what its answer says, if somebody wants to know."""
+        self._by_stream.setdefault(stream, deque()).append(_Turn(ticket, failed, said))
         self.running += 1
 
     def see(self, event: bytes) -> None:

@@ -3,7 +3,7 @@
 Records become spans as they are handed over, a few hundred at a time and on the loop itself: a thread that
 computes would hold the interpreter for milliseconds at a time, and records that are kept for long push what
 requests need out of the processor's caches. Sending is the loop's work, too, of which there is never more
-than one at a time.
+than one at a time. What turns say is written when it is sent, in slices, and let go of.
 
 Invariants: the spans that wait are bounded; what a collector does not take in time, or
 refuses, is dropped and counted, and nobody waits for it.
@@ -11,29 +11,37 @@ refuses, is dropped and counted, and nobody waits for it.
 
 import asyncio
 import contextlib
-import logging
 from collections import deque
-from collections.abc import Callable, Mapping
-from itertools import islice
-from typing import Final
-
-import aiohttp
-from opentelemetry.sdk.resources import Resource
+from collections.abc import Callable, Generator, Mapping
+from typing import Final, TypeVar
 
 from gateway import __version__
-from gateway.config.load import ConfigError
 from gateway.config.otel import OtelConfig
-from gateway.domain.records import Record
-from gateway.telemetry.otlp import encode_request, encode_span
+from gateway.domain import records as rec
+from gateway.telemetry.collector import Collector, Verdict, resource_of
+from gateway.telemetry.contents import Content, Contents
+from gateway.telemetry.otlp import (
+    Attributes,
+    Span,
+    attributes_field,
+    encode_request,
+    encode_span,
+    text_attribute,
+)
 from gateway.telemetry.spans import Spans
 from gateway.telemetry.trace_context import TraceContexts
 
-_log: Final = logging.getLogger(__name__)
+T = TypeVar("T")
+
 _SEND_PERIOD_S: Final = 1.0
 _SPANS_AT_ONCE: Final = 512
+_BYTES_AT_ONCE: Final = 2 << 20
+"""Of a request to the collector; many take no more than 4 MiB."""
 _BACKOFF_S: Final = (1.0, 2.0, 5.0, 10.0)
 _AT_THE_END_S: Final = 3.0
-_LATER: Final = frozenset((408, 429, 502, 503, 504))
+_ENDS: Final = frozenset((rec.GpuEnd, rec.Refused, rec.TurnLeft))
+_ATTRIBUTES: Final = 9
+"""The field of a span that holds them."""
 
 
 class TraceExport:
@@ -47,102 +55,127 @@ class TraceExport:
         *,
         max_sessions: int,
         clock: Callable[[], float],
+        contents: Contents | None = None,
     ) -> None:
-        """Raises ConfigError for a variable that is not there."""
+        """`contents`: what turns say; None if nobody may know. Raises ConfigError for a variable that is not
+        there."""
         assert config.endpoint is not None
-        self._endpoint = config.endpoint
-        self._timeout_s = config.timeout_s
+        self._collector = Collector(config, config.endpoint, environ, what="traces")
         self._max_pending = config.max_pending
         self._clock = clock
-        self._headers = {**config.headers, "Content-Type": "application/x-protobuf"}
-        if config.authorization_env is not None:
-            authorization = environ.get(config.authorization_env, "").strip()
-            if not authorization:
-                raise ConfigError(f"otel.authorization_env: {config.authorization_env} is not set, or empty")
-            self._headers["Authorization"] = authorization
-        named = Resource.create({"service.name": config.service_name, "service.version": __version__})
-        self._resource = tuple((key, _plain(value)) for key, value in named.attributes.items())
-        """With what `OTEL_RESOURCE_ATTRIBUTES` says, as everywhere."""
-        self._spans = Spans(contexts, spans_per_s=config.max_spans_per_s, max_sessions=max_sessions)
-        self._pending: deque[bytes] = deque()
-        self._session: aiohttp.ClientSession | None = None
+        self._resource = resource_of(config)
+        self._contents = contents
+        self._spans = Spans(
+            contexts, spans_per_s=config.max_spans_per_s, max_sessions=max_sessions, contents=contents
+        )
+        self._pending: deque[tuple[bytes, Content | None]] = deque()
+        self._batch: list[bytes] = []
+        """Being sent, or to be sent again."""
         self.sent = 0
         self.dropped = 0
-        self._failures = 0
-        """In a row."""
 
     @property
     def left_out(self) -> int:
         """Turns that were not traced, because more spans would be made than may be."""
         return self._spans.left_out
 
-    def take(self, records: list[Record]) -> None:
-        self._keep([encode_span(span) for span in self._spans.take(records, now=self._clock())])
+    @property
+    def waiting(self) -> int:
+        return len(self._pending) + len(self._batch)
+
+    def take(self, records: list[rec.Record]) -> None:
+        self._take(self._spans.take(records, now=self._clock()))
+        if self._contents is not None:
+            for record in records:
+                if type(record) in _ENDS and getattr(record, "outcome", "") != "failed":
+                    self._contents.forget(record.turn)  # type: ignore[union-attr]
 
     def open(self) -> None:
         """To be called before `run`."""
-        timeout = aiohttp.ClientTimeout(total=self._timeout_s)
-        self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
+        self._collector.open()
 
     async def run(self) -> None:
         """Endless, for the caller to run as a task."""
         while True:
             pause_s = _SEND_PERIOD_S
-            while self._pending:
+            while self.waiting:
                 if not await self._send():
-                    pause_s = _BACKOFF_S[min(self._failures, len(_BACKOFF_S)) - 1]
+                    pause_s = _BACKOFF_S[min(self._collector.failures, len(_BACKOFF_S)) - 1]
                     break
             await asyncio.sleep(pause_s)
 
     async def close(self) -> None:
         """Sends what there is, if that is quick. The loops must have ended."""
-        self._keep([encode_span(span) for span in self._spans.end_all()])
-        session = self._session
-        if session is None:
+        self._take(self._spans.end_all())
+        if not self._collector.is_open:
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_AT_THE_END_S):
-                while self._pending and await self._send():
+                while self.waiting and await self._send():
                     pass
-        self.dropped += len(self._pending)
+        self.dropped += self.waiting
+        for _, content in self._pending:
+            self._let_go(content)
         self._pending.clear()
-        self._session = None
-        await session.close()
+        self._batch.clear()
+        await self._collector.close()
 
-    def _keep(self, spans: list[bytes]) -> None:
-        room = self._max_pending - len(self._pending)
-        self._pending.extend(spans[:room])
-        self.dropped += max(0, len(spans) - room)
+    def _take(self, spans: list[Span]) -> None:
+        room = self._max_pending - self.waiting
+        self._pending.extend([(encode_span(span), span.content) for span in spans[:room]])
+        for span in spans[room:]:
+            self.dropped += 1
+            self._let_go(span.content)
+
+    def _let_go(self, content: Content | None) -> None:
+        if content is not None and self._contents is not None:
+            self._contents.let_go(content)
 
     async def _send(self) -> bool:
         """One batch; whether the collector took it, or will never take it."""
-        assert self._session is not None
-        batch = list(islice(self._pending, _SPANS_AT_ONCE))
-        body = encode_request(batch, self._resource, version=__version__)
-        try:
-            async with self._session.post(self._endpoint, data=body, headers=self._headers) as response:
-                status = response.status
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            self._say(f"{type(error).__name__} {error}")
+        await self._fill()
+        batch = self._batch
+        verdict = await self._collector.post(encode_request(batch, self._resource, version=__version__))
+        if verdict is Verdict.LATER:
             return False
-        if status in _LATER:
-            self._say(f"it answered {status}")
-            return False
-        for _ in batch:
-            self._pending.popleft()
-        if status >= 400:
-            self.dropped += len(batch)
-            self._say(f"it answered {status}")
-        else:
+        if verdict is Verdict.TAKEN:
             self.sent += len(batch)
-            self._failures = 0
+        else:
+            self.dropped += len(batch)
+        batch.clear()
         return True
 
-    def _say(self, why: str) -> None:
-        self._failures += 1
-        if self._failures == 1:
-            _log.warning("traces cannot be sent to the collector for now: %s", why)
+    async def _fill(self) -> None:
+        batch, size = self._batch, sum(map(len, self._batch))
+        while self._pending and len(batch) < _SPANS_AT_ONCE and size < _BYTES_AT_ONCE:
+            span, content = self._pending.popleft()
+            batch.append(span)
+            if content is not None and self._contents is not None:
+                try:
+                    batch[-1] += await _written(self._contents, content)
+                finally:
+                    self._contents.let_go(content)
+            size += len(batch[-1])
 
 
-def _plain(value: object) -> str:
-    return value if isinstance(value, str) else str(value)
+async def _in_slices(work: Generator[None, None, T]) -> T:
+    """Its result; whatever else waits is served in between."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await asyncio.sleep(0)
+
+
+async def _written(contents: Contents, content: Content) -> bytes:
+    """What a turn says, as attributes of its span."""
+    found, left_out, is_cut = await _in_slices(contents.writing(content))
+    told: Attributes = (
+        ("turnpike.content.truncated", is_cut or None),
+        ("turnpike.content.messages_left_out", left_out or None),
+    )
+    return attributes_field(_ATTRIBUTES, told) + b"".join(
+        [text_attribute(_ATTRIBUTES, name, said) for name, said in found]
+    )

@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from gateway.telemetry.contents import Content
+
 Value = str | int | float | bool | tuple[str, ...]
 Attributes = Sequence[tuple[str, Value | None]]
 """None: not known, and not said."""
@@ -35,13 +37,20 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     links: Sequence[tuple[bytes, bytes]] = ()
     """Traces and spans."""
     error: str = ""
+    content: Content | None = None
+    """What its request and answer say, to be written later: `encode_span` leaves it out."""
 
 
 def encode_request(spans: Iterable[bytes], resource: Attributes, *, version: str) -> bytes:
     """`spans`: each as `encode_span` made it."""
-    scope = _text(1, "turnpike") + _text(2, version)
-    of_scope = _block(1, scope) + b"".join([_block(2, span) for span in spans])
-    return _block(1, _block(1, _attributes(1, resource)) + _block(2, of_scope))
+    return of_resource([block(2, span) for span in spans], resource, version=version)
+
+
+def of_resource(items: Iterable[bytes], resource: Attributes, *, version: str) -> bytes:
+    """A request for what this gateway has to tell: traces' and metrics' differ in the items alone, of which
+    each is a field 2."""
+    scope = text(1, "turnpike") + text(2, version)
+    return block(1, block(1, attributes_field(1, resource)) + block(2, block(1, scope) + b"".join(items)))
 
 
 def encode_span(span: Span) -> bytes:
@@ -52,12 +61,12 @@ def encode_span(span: Span) -> bytes:
         _known_text(5, span.name),
         b"\x30%c" % span.kind,
         _TIMES.pack(0x39, int(span.start_s * 1e9), 0x41, int(span.end_s * 1e9)),
-        _attributes(9, span.attributes),
+        attributes_field(9, span.attributes),
     )
     for trace_id, span_id in span.links:
-        parts.append(_block(13, b"\x0a\x10" + trace_id + b"\x12\x08" + span_id))
+        parts.append(block(13, b"\x0a\x10" + trace_id + b"\x12\x08" + span_id))
     if span.error:
-        parts.append(_block(15, _text(2, span.error) + b"\x18\x02"))
+        parts.append(block(15, text(2, span.error) + b"\x18\x02"))
     return b"".join(parts)
 
 
@@ -65,37 +74,42 @@ _TIMES: Final = struct.Struct("<BQBQ")
 _DOUBLE: Final = struct.Struct("<Bd")
 
 
-def _attributes(field: int, attributes: Attributes) -> bytes:
+def attributes_field(field: int, attributes: Attributes) -> bytes:
     return b"".join([_attribute(field, key, value) for key, value in attributes if value is not None])
 
 
 @lru_cache(maxsize=4096, typed=True)
 def _attribute(field: int, key: str, value: Value) -> bytes:
     """Most are the same again and again: models, replicas, small numbers."""
-    return _block(field, _known_text(1, key) + _block(2, _value(value)))
+    return block(field, _known_text(1, key) + block(2, _value(value)))
+
+
+def text_attribute(field: int, key: str, said: bytes) -> bytes:
+    """Of a text that is encoded, and of which nothing may be remembered here."""
+    return block(field, _known_text(1, key) + block(2, block(1, said)))
 
 
 def _value(value: Value) -> bytes:
     if isinstance(value, str):
-        return _text(1, value)
+        return text(1, value)
     if isinstance(value, bool):
         return b"\x10%c" % value
     if isinstance(value, int):
         return b"\x18" + _varint(value)
     if isinstance(value, float):
         return _DOUBLE.pack(0x21, value)
-    return _block(5, b"".join([_block(1, _text(1, each)) for each in value]))
+    return block(5, b"".join([block(1, text(1, each)) for each in value]))
 
 
-def _text(field: int, text: str) -> bytes:
-    return _block(field, text.encode(errors="replace"))
+def text(field: int, said: str) -> bytes:
+    return block(field, said.encode(errors="replace"))
 
 
-_known_text: Final = lru_cache(maxsize=1024)(_text)
+_known_text: Final = lru_cache(maxsize=1024)(text)
 """Of which there are few: names."""
 
 
-def _block(field: int, content: bytes) -> bytes:
+def block(field: int, content: bytes) -> bytes:
     size = len(content)
     if field < 16 and size < 128:
         return b"%c%c%s" % (field << 3 | 2, size, content)

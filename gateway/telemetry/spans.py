@@ -8,8 +8,8 @@ another one, and a conversation that another one started, are linked to what the
 
 Source: OpenTelemetry's semantic conventions for generative AI (`chat`, `invoke_agent`, `execute_tool`).
 
-Deviations: attributes that are ours are called `turnpike.…`. No content, and no text of a client's, is in a
-span, but for the names of models and tools.
+Deviations: attributes that are ours are called `turnpike.…`. No text of a client's is in a span, but for the
+names of models and tools, and what its turns say if the operator asked for it (`contents.py`).
 
 Invariants: every span's parent is a span of ours or of the client's; a session has one root; a span's times
 are those of the records; at most `MAX_OPEN` turns are open, the oldest are ended for want of room, and at
@@ -28,7 +28,8 @@ from gateway.domain import records as rec
 from gateway.domain.allowance import Allowance
 from gateway.domain.decision import Edge
 from gateway.domain.ids import RequestId, SessionId
-from gateway.domain.request import Protocol
+from gateway.telemetry.contents import Content, Contents
+from gateway.telemetry.genai_names import operation_of, problem_of, provider_of
 from gateway.telemetry.otlp import CLIENT, INTERNAL, SERVER, Span
 from gateway.telemetry.trace_context import Trace, TraceContexts, span_id
 
@@ -37,8 +38,8 @@ _BURST_S: Final = 2.0
 _MAX_TEXT: Final = 256
 _MAX_TOOLS: Final = 32
 """Of one answer that have a span each; what more says nothing else, since all begin and end together."""
-_OPERATIONS: Final = {Protocol.COMPLETIONS: "text_completion"}
-_PROVIDERS: Final = {Protocol.MESSAGES: "anthropic"}
+_OTHER_ERROR: Final = "_OTHER"
+"""The conventions' word for an error of which no more is known."""
 _STARTED_ELSEWHERE: Final = frozenset((Edge.SPAWNED, Edge.QUOTES, Edge.FORKS))
 
 
@@ -72,9 +73,18 @@ class _Session(msgspec.Struct):
 
 
 class Spans:
-    def __init__(self, contexts: TraceContexts, *, spans_per_s: float, max_sessions: int) -> None:
-        """`max_sessions`: as many as the brain keeps, so that none ends here before it does there."""
+    def __init__(
+        self,
+        contexts: TraceContexts,
+        *,
+        spans_per_s: float,
+        max_sessions: int,
+        contents: Contents | None = None,
+    ) -> None:
+        """`max_sessions`: as many as the brain keeps, so that none ends here before it does there;
+        `contents`: what turns say, for their spans; None if nobody may know."""
         self._contexts = contexts
+        self._contents = contents
         self._max_sessions = max_sessions
         self._allowance = Allowance(per_s=spans_per_s, burst=_BURST_S * spans_per_s)
         self._turns: OrderedDict[RequestId, _Turn] = OrderedDict()
@@ -262,6 +272,8 @@ class Spans:
             return
         start_s = record.at_s - record.late_s - record.duration_ms / 1e3
         calls = record.calls or ("",) * len(record.names)
+        # Of several, nobody says which one.
+        problem = _OTHER_ERROR if record.has_failed and len(record.names) == 1 else ""
         for number, (name, call) in enumerate(zip(record.names[:_MAX_TOOLS], calls, strict=False)):
             self._part(
                 session.trace.trace_id, session.trace.own, f"tool {record.turn} {number}",
@@ -273,7 +285,9 @@ class Spans:
                     ("gen_ai.tool.type", "function"),
                     ("turnpike.synthetic", True),
                     ("gen_ai.conversation.id", record.session),
+                    ("error.type", problem or None),
                 ),
+                problem,
             )  # fmt: skip
 
     def _finish(self, name: RequestId, end_s: float, outcome: str) -> None:
@@ -291,7 +305,11 @@ class Spans:
             self._part(trace_id, own, f"queue {name}", "queue", turn.arrived.at_s, queued_to_s, attributes)
         for number, attempt in enumerate(turn.attempts, 1):
             self._attempt(trace_id, own, name, number, attempt, end_s)
-        self._out.append(_turn_span(turn, own, end_s, outcome, self._contexts))
+        content = None
+        if self._contents is not None:
+            end = turn.attempts[-1].end if turn.attempts else None
+            content = self._contents.ended(name, (end and end.finish_reason) or outcome)
+        self._out.append(_turn_span(turn, own, end_s, outcome, self._contexts, content))
 
     def _attempt(
         self, trace_id: bytes, own: bytes, name: RequestId, number: int, attempt: _Attempt, end_s: float
@@ -317,7 +335,20 @@ class Spans:
         )
 
 
-def _turn_span(turn: _Turn, own: bytes, end_s: float, outcome: str, contexts: TraceContexts) -> Span:
+def _first_chunk_s(turn: _Turn) -> float | None:
+    """From its arrival."""
+    first_s = turn.attempts[-1].first_token_s if turn.attempts else None
+    return first_s - turn.arrived.at_s if first_s is not None else None
+
+
+def _turn_span(
+    turn: _Turn,
+    own: bytes,
+    end_s: float,
+    outcome: str,
+    contexts: TraceContexts,
+    content: Content | None,
+) -> Span:
     arrived, routed = turn.arrived, turn.routed
     assert arrived.session is not None
     end = turn.attempts[-1].end if turn.attempts else None
@@ -330,23 +361,24 @@ def _turn_span(turn: _Turn, own: bytes, end_s: float, outcome: str, contexts: Tr
         links.append((client.trace_id, client.span_id))
     if arrived.edge in _STARTED_ELSEWHERE and arrived.parent is not None:
         links.append((turn.trace.trace_id, span_id(arrived.parent)))
-    operation = _OPERATIONS.get(arrived.protocol, "chat")
+    operation = operation_of(arrived.protocol)
     model = arrived.model[:_MAX_TEXT] if arrived.model is not None else None
     usage = end.usage if end is not None else None
-    is_good = outcome == "finished" and end is not None and (end.status or 0) < 400
-    problem = "" if is_good else f"{end.status}" if outcome == "finished" and end is not None else outcome
+    problem = problem_of(outcome, end)
     # `value` of an enumeration is a call of four functions.
     return Span(
         turn.trace.trace_id, own, parent, f"{operation} {model}" if model else operation,
         SERVER if client is not None else CLIENT, arrived.at_s, end_s,
         (
             ("gen_ai.operation.name", operation),
-            ("gen_ai.provider.name", _PROVIDERS.get(arrived.protocol, "openai")),
+            ("gen_ai.provider.name", provider_of(arrived.protocol)),
             ("gen_ai.request.model", model),
             ("gen_ai.conversation.id", arrived.session),
             ("gen_ai.usage.input_tokens", usage.prompt_tokens if usage is not None else None),
             ("gen_ai.usage.cache_read.input_tokens", usage.cached_tokens if usage is not None else None),
             ("gen_ai.usage.output_tokens", usage.output_tokens if usage is not None else None),
+            ("gen_ai.request.stream", arrived.is_streamed or None),
+            ("gen_ai.response.time_to_first_chunk", _first_chunk_s(turn) if arrived.is_streamed else None),
             ("gen_ai.response.id", end.response_id if end is not None else None),
             ("gen_ai.response.model", end.response_model if end is not None else None),
             ("gen_ai.agent.id", arrived.agent or None),
@@ -363,5 +395,5 @@ def _turn_span(turn: _Turn, own: bytes, end_s: float, outcome: str, contexts: Tr
             ("turnpike.placement.reason", routed.reason._value_ if routed is not None else None),
             ("turnpike.queue_ms", routed.waited_ms if routed is not None else None),
         ),
-        links, problem,
+        links, problem, content,
     )  # fmt: skip

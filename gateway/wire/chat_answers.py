@@ -212,7 +212,11 @@ def _arguments_in(choice: int, calls: list[_Call]) -> Piece | None:
 def _keep(choice: _Choice, said: Said | None) -> None:
     """What a choice says beside its calls."""
     message = choice.delta or choice.message
-    if said is None or choice.index or message is None:
+    if said is None or choice.index:
+        return
+    if message is None:
+        if type(choice.text) is str:
+            said.add(Kind.TEXT, Kind.TEXT, choice.text)
         return
     if any(each not in _NOTHING for each in (message.refusal, message.function_call, message.audio)):
         said.give_up()
@@ -229,8 +233,9 @@ def _keep_call(place: object, call: _Call, call_id: str | None, said: Said) -> N
     name, piece = (function.name, function.arguments) if function is not None else (None, None)
     if call.custom is not None or not isinstance(piece, str | None):
         said.give_up()
-    else:
-        said.add(place, Kind.CALL, piece, id=call_id, name=name)
+        function = call.custom or _Function()
+        name, piece = function.name, function.input if type(function.input) is str else None
+    said.add(place, Kind.CALL, piece, id=call_id, name=name)
 
 
 def _read_call(choice: int, call: _Call, sighting: Sighting) -> None:

@@ -11,6 +11,7 @@ from msgspec import Raw
 
 from gateway.wire.body import ABSENT, read_text, read_text_or_id
 from gateway.wire.chat_answers import read_said
+from gateway.wire.said import Kind, Said
 from gateway.wire.sighting import ERROR_FINISH, MAX_CALLS, Sighting
 
 _TERMINALS = frozenset({"response.completed", "response.failed", "response.incomplete", "response.cancelled"})
@@ -25,6 +26,8 @@ class _Item(msgspec.Struct):
     namespace: str | None = None
     """Of tools that a client offers together, such as those of one MCP server."""
     content: Any = None
+    summary: Any = None
+    """Of reasoning."""
     arguments: Raw = ABSENT
     input: Raw = ABSENT
 
@@ -101,6 +104,8 @@ class ResponsesReader:
         """The ids of calls whose arguments come in pieces, by their places in the output."""
         self._was_said = False
         """Items came whole, before the response that repeats them."""
+        self._told = 0
+        """Items that came so, of whatever kind."""
 
     def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
         """What is said comes again, whole, in a later event."""
@@ -131,10 +136,13 @@ class ResponsesReader:
             if kind == "response.output_item.done":
                 _read_content(event.item, sighting)
                 self._was_said = self._was_said or sighting.has_said
+                self._told += 1
+                if sighting.said is not None:
+                    _keep(self._told, event.item, sighting.said)
             elif event.item.type == "function_call" and event.output_index is not None:
                 self._open_call(event.output_index, event.item.call_id)
         if event.response is not None:
-            _read_stored(event.response, sighting, was_said=self._was_said)
+            _read_stored(event.response, sighting, was_said=self._was_said, was_told=bool(self._told))
         if kind in _TERMINALS:
             sighting.has_terminal = True
         elif kind == "error":
@@ -154,20 +162,22 @@ class ResponsesReader:
             sighting.add_arguments(call_id, piece.delta)
 
     def read_body(self, data: bytes, sighting: Sighting) -> None:
-        _read_stored(_STORED.decode(data), sighting, was_said=False)
+        _read_stored(_STORED.decode(data), sighting, was_said=False, was_told=False)
         sighting.has_first_token = sighting.has_terminal = True
 
 
-def _read_stored(stored: _Stored, sighting: Sighting, *, was_said: bool) -> None:
+def _read_stored(stored: _Stored, sighting: Sighting, *, was_said: bool, was_told: bool) -> None:
     if stored.deleted:
         return
     sighting.add_names(stored.id, stored.model)
     sighting.add_state_id(stored.id)
     sighting.add_state_id(read_text_or_id(stored.conversation))
-    for item in stored.output or ():
+    for place, item in enumerate(stored.output or ()):
         _read_item(item, sighting)
         if not was_said:
             _read_content(item, sighting)
+        if not was_told and sighting.said is not None:
+            _keep(place, item, sighting.said)
     for item in stored.data or ():
         sighting.add_state_id(item.id)
     if stored.usage is not None:
@@ -188,6 +198,20 @@ def _read_item(item: _Item, sighting: Sighting) -> None:
         if item.namespace:
             name = f"{item.namespace}__{name}"
         sighting.add_call(item.call_id, name, key=item.call_id, is_json=item.type == "function_call")
+
+
+def _keep(place: int, item: _Item, said: Said) -> None:
+    """Of an item that is whole."""
+    kind = item.type or ""
+    if kind == "message":
+        said.add(place, Kind.TEXT, read_said(item.content))
+    elif kind == "reasoning":
+        thoughts = (read_said(item.summary), read_said(item.content))
+        said.add(place, Kind.THOUGHT, "\n".join(filter(None, thoughts)))
+    elif kind.endswith("_call"):
+        arguments = read_text(item.arguments) or read_text(item.input)
+        name = item.name or kind.removesuffix("_call")
+        said.add(place, Kind.CALL, arguments, id=item.call_id or item.id, name=name)
 
 
 def _read_content(item: _Item, sighting: Sighting) -> None:

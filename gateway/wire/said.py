@@ -1,10 +1,11 @@
 """What an answer says, piece by piece, as its client can send it back.
 
 Readers of answers tell a `Said` every piece that they read, if there is one; there is none unless somebody
-wants to know what the next request will hold. What no client sends back in a way that is known here (audio,
-calls of the server's own, calls that are no functions) makes the answer unknown.
+wants to know what the next request will hold, or what was said. What no client sends back in a way that is
+known here (audio, calls of the server's own, calls that are no functions) makes the answer unknown.
 
-Invariants: holds at most `MAX_BYTES`; an answer that says more, or something unknown, is not whole.
+Invariants: holds at most `max_bytes`, beside names and signatures; an answer that says more, or something
+unknown, is not whole.
 """
 
 from enum import Enum
@@ -40,15 +41,18 @@ class Part:
 
 
 class Said:
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.begin()
+
+    def begin(self) -> None:
+        """Nothing was said yet, after all: the answer is read anew."""
         self._parts: dict[object, Part] = {}
         self.size = 0
         """Bytes."""
         self.is_known = True
-
-    def begin(self) -> None:
-        """Nothing was said yet, after all: the answer is read anew."""
-        self.__init__()  # type: ignore[misc]
+        self.is_full = False
+        """More was said, and is not here."""
 
     def add(
         self,
@@ -62,28 +66,32 @@ class Said:
         signature: str | None = None,
     ) -> None:
         """A piece of the part at this place, whatever the protocol tells parts apart by."""
-        if not self.is_known:
+        if self.is_full:
             return
         part = self._parts.get(place)
         if part is None:
             if len(self._parts) > _MAX_PARTS:
-                self.give_up()
+                self.is_full = True
                 return
             part = self._parts[place] = Part(kind)
         part.id, part.name, part.field = id or part.id, name or part.name, part.field or field
         part.signature += signature or ""
         if piece:
             encoded = piece.encode("utf-8", "surrogatepass")
-            part.data += encoded
+            part.data += encoded if len(encoded) <= self.max_bytes - self.size else self._beginning(encoded)
             self.size += len(encoded)
-        if self.size + len(part.signature) > MAX_BYTES:
-            self.give_up()
+        self.is_full = self.size + len(part.signature) > self.max_bytes
+
+    def _beginning(self, encoded: bytes) -> bytes:
+        """As many whole characters as there is room for."""
+        end = self.max_bytes - self.size
+        while end and encoded[end] & 0xC0 == 0x80:
+            end -= 1
+        return encoded[:end]
 
     def give_up(self) -> None:
-        """It says something that is not known here, or too much."""
+        """It says something that is not known here."""
         self.is_known = False
-        self._parts.clear()
-        self.size = 0
 
     @property
     def parts(self) -> list[Part]:
@@ -93,5 +101,5 @@ class Said:
     @property
     def is_whole(self) -> bool:
         """It says something, and all of it is known; every call has an id and a name."""
-        parts = self.parts
+        parts = self.parts if self.is_known and not self.is_full else []
         return bool(parts) and all(part.id and part.name for part in parts if part.kind is Kind.CALL)

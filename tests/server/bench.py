@@ -456,6 +456,8 @@ class Bench:
                 if backend._server is not None:
                     await backend.close()
             logging.getLogger().removeHandler(self._logs)
+        observation = getattr(self.gateway, "observation", None)  # a picker has none
+        assert observation is None or observation.contents is None or not observation.contents.bytes
         if not is_last:
             return
         expected = {*self._tasks_before, asyncio.current_task()}

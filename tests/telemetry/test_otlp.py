@@ -6,7 +6,16 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1 import trace_pb2
 
 from benchmarks.otlp_receiver import attributes
-from gateway.telemetry.otlp import CLIENT, INTERNAL, SERVER, Span, encode_request, encode_span
+from gateway.telemetry import otlp
+from gateway.telemetry.otlp import (
+    CLIENT,
+    INTERNAL,
+    SERVER,
+    Span,
+    encode_request,
+    encode_span,
+    text_attribute,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 VALUES = (
@@ -46,6 +55,13 @@ def test_a_span_is_read_as_it_was_meant(span):
 def test_what_is_not_known_is_not_said():
     span = Span(b"t" * 16, b"s" * 8, b"", "x", INTERNAL, 1.0, 2.0, (("a", None), ("b", 0), ("c", "")))
     assert attributes(trace_pb2.Span.FromString(encode_span(span))) == {"b": 0, "c": ""}
+
+
+def test_what_turns_say_is_not_remembered():
+    otlp._attribute.cache_clear()
+    said = text_attribute(9, "gen_ai.input.messages", '[{"role":"größer"}]'.encode())
+    assert attributes(trace_pb2.Span.FromString(said)) == {"gen_ai.input.messages": '[{"role":"größer"}]'}
+    assert not otlp._attribute.cache_info().currsize
 
 
 def test_a_name_that_is_no_unicode_harms_nobody():

@@ -113,6 +113,42 @@ def test_a_turn_says_what_its_answer_is_and_which_agent_asked():
     assert dict(root.attributes)["gen_ai.agent.id"] == f"{0xA9:016x}"
 
 
+@pytest.mark.parametrize("is_streamed", [True, False])
+def test_a_stream_says_that_it_is_one_and_when_it_began(is_streamed):
+    traced = Traced()
+    traced.turn("r1", "one", stream=is_streamed)
+    [chat] = of(traced.read(), "chat")
+    said = dict(chat.attributes)
+    assert said["gen_ai.request.stream"] is (True if is_streamed else None)
+    assert said["gen_ai.response.time_to_first_chunk"] == (1.0 if is_streamed else None)
+
+
+@pytest.mark.parametrize(("names", "problem"), [(("bash",), "_OTHER"), (("bash", "edit"), None)])
+def test_a_single_call_says_that_it_failed(names, problem):
+    traced = Traced()
+    session = traced.turn("r1", "one")
+    traced.play >> arrived("r2", explicit=stated("one"), model="m")
+    traced.play.take()
+    of_it: dict[str, Any] = {"session": session, "turn": RequestId("r2"), "names": names}
+    traced.play.records.append(rec.ToolEnd(at_s=1009.0, duration_ms=1.0, has_failed=True, **of_it))
+    tools = of(traced.read(), "execute_tool")
+    assert [(dict(each.attributes)["error.type"], each.error or None) for each in tools] == [
+        (problem, problem) for _ in names
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"), [({"finish_reason": "error"}, "error"), ({"status": 500}, "500"), ({}, None)]
+)
+def test_a_turn_says_what_went_wrong(fields, problem):
+    traced = Traced()
+    traced.play >> arrived("r1", explicit=stated("one"), model="m")
+    traced.play.take()
+    traced.play >> started("r1") >> finished("r1", **fields)
+    [chat] = of(traced.read(), "chat")
+    assert (dict(chat.attributes)["error.type"], chat.error or None) == (problem, problem)
+
+
 def test_the_tree_of_a_session():
     traced = Traced()
     session = traced.turn("r1", "one", "c1")

@@ -29,6 +29,7 @@ def turn(
     output: int = 101,
     outcome: str = "finished",
     status: int = 200,
+    streamed: bool = True,
 ) -> list[rec.Record]:
     ids: dict[str, Any] = {"turn": RequestId(name), "session": SessionId(session)}
     there = {**ids, "replica": ReplicaId(replica)}
@@ -38,7 +39,8 @@ def turn(
         rec.TurnArrived(
             at_s=at_s, tenant=TenantId(tenant), protocol=Protocol.CHAT, model="m", body_bytes=4,
             source=SessionSource.NEW, confidence=1.0, message_count=1, tool_count=1, agent=agent,
-            thread=ThreadId(f"{session}.1"), edge=edge, parent=RequestId(parent) if parent else None, **ids,
+            thread=ThreadId(f"{session}.1"), edge=edge, parent=RequestId(parent) if parent else None,
+            is_streamed=streamed, **ids,
         ),
         rec.Routed(at_s=sent_s, reason=PlacementReason.LEAST_LOADED, waited_ms=queue_s * 1e3, **there),
         rec.GpuSubmit(
