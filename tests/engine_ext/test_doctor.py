@@ -28,9 +28,7 @@ def test_a_seam_that_this_vllm_lacks(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newer = SimpleNamespace(**dict.fromkeys(SEAMS[1:]))
-    monkeypatch.setitem(
-        sys.modules, "turnpike_vllm.scheduler", SimpleNamespace(TurnpikeScheduler=newer)
-    )
+    monkeypatch.setitem(sys.modules, "turnpike_vllm.scheduler", SimpleNamespace(TurnpikeScheduler=newer))
     assert __main__.main(["doctor"], {"VLLM_PLUGINS": "turnpike"}) == 1
     assert [line for line in capsys.readouterr().out.splitlines() if "BAD" in line] == [
         f"BAD  seam {SEAMS[0]}"

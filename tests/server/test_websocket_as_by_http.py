@@ -145,7 +145,7 @@ async def test_a_replica_that_does_not_know_its_model_is_asked_what_it_serves(st
         type(state.facts)(id=state.facts.id, pool=state.facts.pool, adapters=("m",)), now=0.0
     )
     asked: list[Any] = []
-    bench.gateway._health.check_now = asked.append
+    bench.gateway.replica_watch.health.check_now = asked.append
 
     async def unknown(speaker: Speaker, socket: Socket, message: Any) -> None:
         await socket.send_json({"type": "error", "status": 404, "error": {"message": "no such model"}})
