@@ -77,7 +77,12 @@ def test_a_turn_that_failed_is_found_for_as_long_as_it_may_be_sent_again():
 
 
 def test_an_only_gateway_publishes_nothing():
-    answer, call_made, _ = made_by_a_call("resp_1f9c2a7e")
-    events = [ev.ToolCallSeen(RequestId("r-1"), call_made), ev.ResponseFinished(RequestId("r-1"), answer)]
-    begun = ev.ResponseStarted(RequestId("r-1"), 200)
-    assert published_for(begun, *events, facts=opening("run-1"), publishes=False) == [[], [], []]
+    request, (answer, call_made, _) = RequestId("r-1"), made_by_a_call("resp_1f9c2a7e")
+    published = published_for(
+        ev.ResponseStarted(request, 200),
+        ev.ToolCallSeen(request, call_made),
+        ev.ResponseFinished(request, answer),
+        facts=opening("run-1"),
+        publishes=False,
+    )
+    assert published == [[], [], []]
