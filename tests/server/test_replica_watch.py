@@ -12,6 +12,7 @@ async def test_who_has_left_is_neither_watched_nor_known_any_more(start):
     bench = await start(pools=[{"name": "default", "backends": 1, "discovery": found}])
     watch, late = bench.gateway.replica_watch, Backend()
     await late.open()
+    bench.backends.append(late)
     await bench.control(registration(late.url, name=LATE))
     await eventually(lambda: LATE in up(bench))
     watchers = watch._watchers[LATE]
@@ -20,7 +21,6 @@ async def test_who_has_left_is_neither_watched_nor_known_any_more(start):
     await eventually(lambda: all(each.cancelled() for each in watchers))
     known = (watch._watchers, watch.health._facts, watch.health._wake, watch._engines._engines)
     assert not any(LATE in each for each in known)
-    await late.close()
 
 
 async def test_who_goes_down_is_asked_for_no_signals_and_shown_with_none(start):
