@@ -7,8 +7,9 @@ from pathlib import Path
 import msgspec
 
 from demo.hop import Exchange
+from gateway.domain.admission_records import SessionAdmitted, SessionHeld
 from gateway.domain.decision import WaitReason
-from gateway.domain.records import GpuEnd, Record, SessionAdmitted, SessionHeld, ToolEnd, TurnArrived
+from gateway.domain.records import GpuEnd, Record, ToolEnd, TurnArrived
 
 CLOCK_SLACK_S = 0.005
 """Two processes read the same clock; a turn is not matched to a request sent later than this after it."""

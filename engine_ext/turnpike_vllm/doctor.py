@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any, NamedTuple
 
+from turnpike_vllm.detection import SEAMS
 from turnpike_vllm.offload import NOT_CONFIGURED
 from turnpike_vllm.settings import SWITCHED_OFF
 
@@ -52,7 +53,7 @@ def _seams() -> Iterator[Finding]:
     except ImportError as error:
         yield Finding(False, f"the scheduler's seams: {error}")
         return
-    for name in scheduler.SEAMS:
+    for name in SEAMS:
         yield Finding(hasattr(scheduler.TurnpikeScheduler, name), f"seam {name}")
 
 

@@ -2,15 +2,15 @@
 
 ``schedule()`` is wrapped, never copied: before a step the queue, the order of the running requests and the
 chunk sizes are biased, and vLLM's own code decides within them. Whatever a seam needs is looked for at the
-start. What is missing costs one log line and the biases that need it; so does a wrong setting. The seams of
-every step are put in place by the first hint (`Biases`), as attributes of the one scheduler object.
+start (`detection.py`). What is missing costs one log line and the biases that need it; so does a wrong
+setting. The seams of every step are put in place by the first hint (`Biases`), as attributes of the one
+scheduler object.
 """
 
 import copy
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import fields, replace
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -18,79 +18,18 @@ from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import RequestStatus
 
 from turnpike_vllm.biases import Biases
+from turnpike_vllm.detection import CHUNK_SEAM, detect
 from turnpike_vllm.ferry import Calls
-from turnpike_vllm.offload import NOT_CONFIGURED, HostCopies
-from turnpike_vllm.pool import KvPool
+from turnpike_vllm.offload import NOT_CONFIGURED
 from turnpike_vllm.seams import Seams
 from turnpike_vllm.secret_keys import hint_key
 from turnpike_vllm.settings import SWITCHED_OFF, Settings, SettingsError, read_settings
-from turnpike_vllm.tried import BIASES, reasons
 from turnpike_vllm.waiting import RankedQueue
 
 logger = logging.getLogger("vllm.turnpike")
 RequestQueue.register(RankedQueue)
 
 _NORMAL = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED)
-_CHUNK_SEAM = "_reserve_prefill_lookahead"
-"""Runs for every request of a step before its blocks are allocated, and may make its chunk smaller."""
-SEAMS = (
-    *("schedule", "update_from_output", "add_request", "reset_prefix_cache", "_free_blocks"),
-    *("_preempt_request", _CHUNK_SEAM),
-)
-"""Methods of vLLM's scheduler that are wrapped."""
-_NEEDED = (
-    *("running", "waiting", "requests", "block_size", "num_spec_tokens"),
-    *("max_num_running_reqs", "max_num_scheduled_tokens"),
-    *(name for name in SEAMS if name != _CHUNK_SEAM),
-)
-
-
-def detect(scheduler: Any, settings: Settings) -> tuple[Settings, dict[str, str]]:
-    """What of the settings this scheduler can carry out, and bias → "on" or why it is off.
-
-    Raises `SettingsError` if it can carry out nothing."""
-    lacks = [name for name in _NEEDED if not hasattr(scheduler, name)]
-    lacks += KvPool.lacks(getattr(scheduler, "kv_cache_manager", None))
-    if lacks:
-        raise SettingsError(f"this vLLM has no {', '.join(lacks)}")
-    why: dict[str, str] = {}
-
-    def off(reason: str | None, *names: str) -> None:
-        for name in names if reason else ():
-            why.setdefault(name, reason or "")
-
-    if not isinstance(scheduler.waiting, RequestQueue):
-        off("the waiting queue is of another kind", "coordinator", "classes")
-    off(queue_lacks(RequestQueue), "coordinator")
-    if not hasattr(scheduler, _CHUNK_SEAM):
-        off("no seam for chunk sizes", "opportunist", "classes", "headroom", "host_tier")
-    if not scheduler.kv_cache_manager.enable_caching:
-        off("prefix caching is off", "retention", "eviction", "host_tier")
-    off(KvPool.lacks_order(scheduler.kv_cache_manager), "eviction", "opportunist")
-    off(HostCopies.lacks(scheduler), "host_tier")
-    for name, reason in reasons(scheduler, settings.connectors):
-        off(reason, name)
-    if settings.retention is None or "retention" in why:
-        off(why.get("retention", "retention is switched off"), "host_tier")
-    if settings.coordinator is None or "coordinator" in why:
-        off(why.get("coordinator", "switched off"), "victims", "headroom")
-    none: dict[str, Any] = {
-        each.name: False if each.name == "opportunist" else None
-        for each in fields(settings)
-        if each.name in why
-    }
-    features = {
-        name: why.get(name) or ("on" if getattr(settings, name, True) not in (None, False) else SWITCHED_OFF)
-        for name in BIASES
-    }
-    return replace(settings, **none), features
-
-
-def queue_lacks(base: type[Any]) -> str | None:
-    """What vLLM's waiting queues have and ours has not: as its subclass, it could not even be made."""
-    wanted: frozenset[str] = getattr(base, "__abstractmethods__", frozenset())
-    lacks = [name for name in sorted(wanted) if not callable(getattr(RankedQueue, name, None))]
-    return f"our queue has no {', '.join(lacks)}" if lacks else None
 
 
 class TurnpikeMixin:
@@ -117,7 +56,7 @@ class TurnpikeMixin:
     def _attach(self) -> Biases:
         scheduler: Any = self
         wanted: Settings = read_settings(getattr(scheduler.vllm_config, "additional_config", None))
-        settings, features = detect(self, wanted)
+        settings, features = detect(self, wanted, RequestQueue)
         for name, state in features.items():
             if state not in ("on", SWITCHED_OFF, NOT_CONFIGURED):
                 logger.warning("turnpike: %s is off: %s", name, state)
@@ -172,8 +111,8 @@ class TurnpikeMixin:
         seams.replace(scheduler, "update_from_output", update)
         may_cut = biases.conductor.has_headroom or settings.opportunist
         if may_cut or settings.classes is not None or settings.host_tier is not None:
-            reserve = getattr(scheduler, _CHUNK_SEAM)
-            self._of_requests.append((scheduler, _CHUNK_SEAM, self._around_reserve(biases, reserve), reserve))
+            reserve = getattr(scheduler, CHUNK_SEAM)
+            self._of_requests.append((scheduler, CHUNK_SEAM, self._around_reserve(biases, reserve), reserve))
         if settings.retention is not None or settings.coordinator is not None:
             allocate = manager.allocate_slots
             self._of_requests.append(

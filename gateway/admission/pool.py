@@ -28,11 +28,12 @@ from gateway.admission.queue import SessionQueue, entry_of
 from gateway.admission.quotas import Quotas
 from gateway.admission.sessions import Member, Places
 from gateway.admission.settings import AdmissionConfig
+from gateway.domain.admission_records import SessionAdmitted, SessionHeld
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import NOBODYS, PoolId, RequestId, SessionId, TenantId
 from gateway.domain.lessons import Notes, OfSessions, Silence
-from gateway.domain.records import Record, SessionAdmitted, SessionHeld
+from gateway.domain.records import Record
 from gateway.domain.shares import PoolShare
 
 LIVENESS_S: Final = 0.1

@@ -29,8 +29,8 @@ from msgspec import Meta
 
 from gateway.admission.cpu_pressure import CpuReading
 from gateway.admission.gpu_pressure import LOST, GpuReading
+from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.ids import PoolId
-from gateway.domain.records import WindowUpdated
 
 HEALTHY: Final = 0.5
 OVERLOADED: Final = 1.0

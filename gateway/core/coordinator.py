@@ -172,9 +172,8 @@ class Coordinator:
         return live.state is State.WAITING and live.request not in self.waiting_room
 
     def _commands(self) -> list[Command]:
-        if self.sessions.published:
-            self._out += self.sessions.published
-            self.sessions.published.clear()
+        if (publishing := self.sessions.publishing) is not None:
+            self._out += publishing.take()
         out = self._out.copy()
         self._out.clear()
         return out

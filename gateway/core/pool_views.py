@@ -11,8 +11,8 @@ import msgspec
 
 from gateway.admission.pool import PoolAdmission
 from gateway.admission.session_admission import SessionAdmission
+from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId
-from gateway.domain.records import WindowUpdated
 
 MAX_TENANTS: Final = 200
 

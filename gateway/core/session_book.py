@@ -8,26 +8,24 @@ ends takes its open tool calls with it; every `session_start` is followed by at 
 
 from collections.abc import Container, Sequence
 
-from gateway.core.commands import Publish
 from gateway.core.lifecycle import State
 from gateway.core.live import LiveRequest
+from gateway.core.publishing import Publishing
 from gateway.domain import records as rec
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, Claims, RequestFacts, ToolCall
 from gateway.domain.tool_span import ToolSpan
 from gateway.domain.turn_trace import TurnTrace
-from gateway.routing.state_residence import Residence, StateKey, StateResidence, state_key
+from gateway.routing.state_residence import Residence, StateKey, StateResidence
 from gateway.tool_probe.boundaries import ToolBoundaries
 from gateway.tool_probe.calls import Asking, ToolRun
-from gateway.workflow import evidence
 from gateway.workflow.agent_types import Tier
-from gateway.workflow.ancestry import retried_within_s
 from gateway.workflow.conversations import StepPrediction
 from gateway.workflow.counter_ids import is_counter_like
 from gateway.workflow.predictor import Predictor
 from gateway.workflow.sessions import Session, Sessions
-from gateway.workflow.turns import Outcome, Turn
+from gateway.workflow.turns import Outcome
 
 
 class SessionBook:
@@ -50,9 +48,7 @@ class SessionBook:
         self.trusted = trusted
         self.said: list[tuple[ReplicaId, str]] = []
         """Hints that are to be sent, and to whom."""
-        self._publishes = publishes
-        self.published: list[Publish] = []
-        """What the other gateways must know."""
+        self.publishing = Publishing(sessions) if publishes else None
         self.ran: list[ToolRun] = []
         """What was learned of tools, for whoever else learns from it."""
 
@@ -75,9 +71,8 @@ class SessionBook:
         out: list[rec.Record] = []
         if session.turns == 1:
             out.append(_session_start(session, now=now))
-        stated = facts.explicit
-        if self._publishes and stated is not None and ref.edge in (Edge.OPENS, Edge.SPAWNED):
-            self._publish(turn, tenant, evidence.of_stated(tenant, stated.schema, stated.session))
+        if self.publishing is not None and ref.edge in (Edge.OPENS, Edge.SPAWNED):
+            self.publishing.opened(turn, tenant, facts.explicit)
         out.append(
             rec.TurnArrived(
                 at_s=now,
@@ -185,8 +180,8 @@ class SessionBook:
 
     def call_minted(self, live: LiveRequest, call: ToolCall) -> None:
         minted = self.sessions.learn_id(live.request, call.id, is_call=True)
-        if self._publishes and minted is not None and not is_counter_like(call.id):
-            self._publish(live.request, live.tenant, evidence.of_minted(live.tenant, minted))
+        if self.publishing is not None and minted is not None and not is_counter_like(call.id):
+            self.publishing.minted(live, minted)
 
     def call_closed(self, live: LiveRequest, call: ToolCall, *, now: float) -> None:
         """Its tool may start, while the turn's answer goes on."""
@@ -197,11 +192,8 @@ class SessionBook:
         assert live.replica is not None
         self.residence.learn(live.tenant, state_id, Residence(live.replica, live.session_id))
         minted = self.sessions.learn_id(live.request, state_id, is_call=False)
-        if self._publishes and minted is not None:
-            self._publish(live.request, live.tenant, evidence.of_minted(live.tenant, minted))
-
-    def _publish(self, turn: RequestId, tenant: TenantId, name: int, lasts_s: float | None = None) -> None:
-        self.published.append(Publish(request=turn, tenant=tenant, names=(name,), lasts_s=lasts_s))
+        if self.publishing is not None and minted is not None:
+            self.publishing.minted(live, minted)
 
     def adopt(self, trace: TurnTrace, *, now: float) -> list[rec.Record]:
         """A session whose gateway is gone goes on here."""
@@ -219,8 +211,8 @@ class SessionBook:
             self.call_minted(live, call)
         turn = self.sessions.ended(live.request, answer, _outcome(live, answer), now=now)
         assert live.session is not None
-        if self._publishes and turn is not None:
-            self._publish_turn(live, turn, answer)
+        if self.publishing is not None and turn is not None:
+            self.publishing.ended(live, turn, answer)
         pause = self.predictor.answered(live.session, live.facts, answer, now=now)
         stated = live.facts.explicit
         is_final = stated is not None and stated.final and stated.parent is None  # of the whole run
@@ -254,26 +246,6 @@ class SessionBook:
         if self.are_too_many:  # the last live turn of one of them may just have ended
             out += self.expire(now=now)
         return out
-
-    def _publish_turn(self, live: LiveRequest, turn: Turn, answer: Answer | None) -> None:
-        """By its answer it is found from now on, and by what its client states."""
-        tenant, session, stated = live.tenant, turn.session, live.facts.explicit
-        # What this very event saw before (an answer that came whole), goes with it.
-        early = [each for each in self.published if each.request == turn.request]
-        names = [name for each in early for name in each.names]
-        self.published = [each for each in self.published if each not in early]
-        if stated is not None and (tenant, stated.schema, stated.session) in session.explicit_keys:
-            names.append(evidence.of_stated(tenant, stated.schema, stated.session))
-        if turn.text and not turn.has_failed:
-            names.append(evidence.of_answer(tenant, turn.tail, turn.text))
-        trace = self.sessions.trace_of(turn)
-        if answer is not None and live.tried:
-            usage, trace.replica = answer.usage, live.tried[-1]
-            trace.prompt_tokens, trace.output_tokens = usage.prompt_tokens, usage.output_tokens
-            trace.states = tuple((state_key(tenant, each), trace.replica) for each in answer.state_ids)
-        self.published.append(Publish(request=turn.request, tenant=tenant, names=tuple(names), trace=trace))
-        if turn.has_failed:
-            self._publish(turn.request, tenant, evidence.of_failed(tenant, turn.body), retried_within_s(turn))
 
     def hint_for(
         self, live: LiveRequest, replica: ReplicaId, service_class: str | None, *, now: float

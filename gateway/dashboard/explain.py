@@ -15,6 +15,7 @@ import msgspec
 
 from gateway.dashboard.sentences import BEHIND, why_bound, why_held, why_refused, why_there, why_waited
 from gateway.domain import records as rec
+from gateway.domain.admission_records import SessionHeld, WindowUpdated
 from gateway.domain.ids import ReplicaId, RequestId
 
 _MAX_RECORDS: Final = 200
@@ -47,7 +48,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     became: rec.GpuEnd | None
     why: list[str]
     alternatives: list[Alternative]
-    window: rec.WindowUpdated | None
+    window: WindowUpdated | None
     records: list[rec.Record]
 
 
@@ -61,9 +62,9 @@ class Evidence(NamedTuple):
     """How many turns each replica ran that was up when it was routed."""
     paces: Mapping[ReplicaId, "Pace"]
     """Learned before that."""
-    window: rec.WindowUpdated | None
+    window: WindowUpdated | None
     """What moved it last before the turn was decided."""
-    held_by: rec.SessionHeld | None
+    held_by: SessionHeld | None
     """What kept the turn's session out when the turn began to wait."""
 
 
@@ -94,10 +95,10 @@ class Explainer:
         """When it was routed."""
         self._paces: dict[ReplicaId, Pace] = {}
         """Before it was routed."""
-        self._window: rec.WindowUpdated | None = None
+        self._window: WindowUpdated | None = None
         self._is_decided = False
         self._waited: rec.TurnWaited | None = None
-        self._held_by: rec.SessionHeld | None = None
+        self._held_by: SessionHeld | None = None
         """What kept the turn's session out when the turn began to wait."""
 
     def read(self, newest_first: Iterable[rec.Record]) -> None:
@@ -116,13 +117,13 @@ class Explainer:
                 if self._loads and record.turn != self._turn and record.replica not in self._paces:
                     if (pace := Pace.of(record)) is not None:
                         self._paces[record.replica] = pace
-            elif isinstance(record, rec.SessionHeld):
+            elif isinstance(record, SessionHeld):
                 if self._waited is not None and self._waited.session == record.session:
                     if self._waited.at_s == record.at_s:
                         self._held_by = record
             elif isinstance(record, rec.GpuEnd):
                 self._running[record.replica] = self._running.get(record.replica, 0) + 1
-            elif isinstance(record, rec.WindowUpdated) and self._is_decided and self._window is None:
+            elif isinstance(record, WindowUpdated) and self._is_decided and self._window is None:
                 self._window = record
 
     def explanation(self) -> Explanation | None:
@@ -163,10 +164,10 @@ def explanation_of(evidence: Evidence) -> Explanation | None:
     )
 
 
-def held_when_it_waited(records: Iterable[rec.Record]) -> rec.SessionHeld | None:
+def held_when_it_waited(records: Iterable[rec.Record]) -> SessionHeld | None:
     """Among a turn's records and those of its session: what kept that out when the turn began to wait."""
     began = {record.at_s for record in records if isinstance(record, rec.TurnWaited)}
-    return next((each for each in records if isinstance(each, rec.SessionHeld) and each.at_s in began), None)
+    return next((each for each in records if isinstance(each, SessionHeld) and each.at_s in began), None)
 
 
 def _why(

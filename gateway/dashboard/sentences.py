@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gateway.domain import records as rec
+from gateway.domain.admission_records import SessionHeld, WindowUpdated
 from gateway.domain.ids import ReplicaId
 
 WAITS: Final = {
@@ -112,9 +113,7 @@ REFUSALS: Final = {
 }
 
 
-def why_waited(
-    waits: Sequence[rec.TurnWaited], waited_ms: float | None, window: rec.WindowUpdated | None
-) -> str:
+def why_waited(waits: Sequence[rec.TurnWaited], waited_ms: float | None, window: WindowUpdated | None) -> str:
     """`waited_ms`: None while it waits."""
     if not waits:
         if waited_ms is None:
@@ -125,7 +124,7 @@ def why_waited(
     return f"{begin}{reasons}{_window(window) if window is not None else ''}"
 
 
-def why_held(held: rec.SessionHeld) -> str:
+def why_held(held: SessionHeld) -> str:
     """What kept its session out, in figures, and what lets it in."""
     if (counts := _COUNTS.get(held.reason.value)) is None:
         return f"Its session waits, and {held.ahead} before it."
@@ -184,7 +183,7 @@ def _behind(wait: rec.TurnWaited) -> str:
     return f"with {others} other{'' if others == 1 else 's'} in the waiting room"
 
 
-def _window(window: rec.WindowUpdated) -> str:
+def _window(window: WindowUpdated) -> str:
     sessions = "any number of" if window.sessions is None else f"{window.sessions:.0f}"
     kv = "" if window.kv_budget is None else f" and {window.kv_budget:.0f} tokens"
     kv += ", and more that do not fit" if window.beyond_kv else ""

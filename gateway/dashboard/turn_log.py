@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from gateway.core.snapshot import TurnView
 from gateway.domain import records as rec
+from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.ids import PoolId, RequestId, SessionId
 from gateway.telemetry.ring import Ring
 
@@ -30,7 +31,7 @@ class TurnLog:
         """Of the last record that is in."""
         self._turns: OrderedDict[RequestId, TurnView] = OrderedDict()
         self._sessions: OrderedDict[SessionId, deque[TurnView]] = OrderedDict()
-        self._updates: dict[PoolId, deque[rec.WindowUpdated]] = {}
+        self._updates: dict[PoolId, deque[WindowUpdated]] = {}
         self._folds: dict[type, Callable[[Any], None]] = {
             rec.TurnArrived: self._arrived,
             rec.TurnWaited: self._waited,
@@ -43,7 +44,7 @@ class TurnLog:
             rec.ToolStart: self._tools_started,
             rec.ToolEnd: self._tools_ended,
             rec.SessionEnded: self._session_ended,
-            rec.WindowUpdated: self._window_updated,
+            WindowUpdated: self._window_updated,
         }
 
     def catch_up(self, limit: int) -> bool:
@@ -62,7 +63,7 @@ class TurnLog:
         """Its last turns, oldest first."""
         return tuple(self._sessions.get(session, ()))
 
-    def updates(self, pool: PoolId) -> Sequence[rec.WindowUpdated]:
+    def updates(self, pool: PoolId) -> Sequence[WindowUpdated]:
         return tuple(self._updates.get(pool, ()))
 
     # --- folds ---------------------------------------------------------------------------------------
@@ -142,7 +143,7 @@ class TurnLog:
         for turn in self._sessions.pop(record.session, ()):
             self._turns.pop(turn.turn, None)
 
-    def _window_updated(self, record: rec.WindowUpdated) -> None:
+    def _window_updated(self, record: WindowUpdated) -> None:
         updates = self._updates.get(record.pool)
         if updates is None and len(self._updates) < _MAX_POOLS:
             updates = self._updates[record.pool] = deque(maxlen=UPDATES_OF_A_POOL)

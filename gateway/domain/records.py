@@ -1,4 +1,5 @@
-"""The unified information stream: one typed record per state change (M1).
+"""The unified information stream: one typed record per state change (M1). What admission makes is defined in
+`admission_records.py`, all others here.
 
 Source: MARS (§4.1, Table 1). One producer, the coordinator; many readers.
 
@@ -16,18 +17,15 @@ per replica it was sent to; every `gpu_submit` is followed by exactly one `gpu_e
 
 import msgspec
 
+from gateway.domain.admission_records import SessionAdmitted, SessionHeld, WindowUpdated
 from gateway.domain.decision import Edge, Guess, PlacementReason, RefusalReason, SessionSource, WaitReason
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.model_choice import Fallback
 from gateway.domain.request import Claims, Protocol, Usage
+from gateway.domain.timed_record import TimedRecord
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", gc=False):
-    at_s: float
-    """When, on the driver's clock (the server's is Unix time)."""
-
-
-class SessionStarted(_Record, frozen=True, kw_only=True, tag="session_start"):
+class SessionStarted(TimedRecord, frozen=True, kw_only=True, tag="session_start"):
     session: SessionId
     tenant: TenantId
     source: SessionSource
@@ -36,14 +34,14 @@ class SessionStarted(_Record, frozen=True, kw_only=True, tag="session_start"):
     parent: SessionId | None
 
 
-class SessionEnded(_Record, frozen=True, kw_only=True, tag="session_end"):
+class SessionEnded(TimedRecord, frozen=True, kw_only=True, tag="session_end"):
     session: SessionId
     turns: int
     reason: str
     """`finished` (somebody said so), `idle` or `evicted`."""
 
 
-class TurnArrived(_Record, frozen=True, kw_only=True, tag="turn_arrive"):
+class TurnArrived(TimedRecord, frozen=True, kw_only=True, tag="turn_arrive"):
     turn: RequestId
     session: SessionId | None
     tenant: TenantId
@@ -69,7 +67,7 @@ class TurnArrived(_Record, frozen=True, kw_only=True, tag="turn_arrive"):
     """Its client asked for the answer as it grows."""
 
 
-class TurnWaited(_Record, frozen=True, kw_only=True, tag="turn_wait"):
+class TurnWaited(TimedRecord, frozen=True, kw_only=True, tag="turn_wait"):
     turn: RequestId
     session: SessionId | None
     reason: WaitReason
@@ -77,47 +75,7 @@ class TurnWaited(_Record, frozen=True, kw_only=True, tag="turn_wait"):
     """Turns in the waiting room, this one included."""
 
 
-class SessionHeld(_Record, frozen=True, kw_only=True, tag="session_held"):
-    """A session begins to wait for a place."""
-
-    session: SessionId
-    pool: PoolId
-    tenant: TenantId
-    reason: WaitReason
-    """What keeps it out; of one behind others, what keeps those out."""
-    ahead: int
-    """Sessions that wait already."""
-    with_it: float
-    """What would be in with it, as `reason` counts: KV tokens as expected at most, sessions, or sessions with
-    tools; what its tenant is charged, in sessions."""
-    limit: float
-    """As much may be in. It enters when `with_it` is at most that, and nobody is before it."""
-    is_behind: bool = False
-    """Who is before it waits for that."""
-    gave_back: str | None = None
-    """Why it had to give its place back, if it had one."""
-
-
-class SessionAdmitted(_Record, frozen=True, kw_only=True, tag="session_admitted"):
-    """A session has a place from now on."""
-
-    session: SessionId
-    pool: PoolId
-    tenant: TenantId
-    waited_ms: float
-    admitted: int
-    """Sessions that are in, this one included."""
-    tokens: float
-    """That it holds, or brings."""
-    held: float
-    """Tokens that all that are in hold, this one too; a beginning that several share counts for each."""
-    kv_limit: float | None
-    """Tokens that they may be expected to hold; None for no limit."""
-    is_above: bool = False
-    """It is in though it does not fit: nobody else runs, or it waited in the background for long."""
-
-
-class TurnLeft(_Record, frozen=True, kw_only=True, tag="turn_left"):
+class TurnLeft(TimedRecord, frozen=True, kw_only=True, tag="turn_left"):
     """Its client went away while it waited, or while its prompt was computed on another replica."""
 
     turn: RequestId
@@ -125,7 +83,7 @@ class TurnLeft(_Record, frozen=True, kw_only=True, tag="turn_left"):
     waited_ms: float
 
 
-class TurnWouldWait(_Record, frozen=True, kw_only=True, tag="turn_would_wait"):
+class TurnWouldWait(TimedRecord, frozen=True, kw_only=True, tag="turn_would_wait"):
     """Shadow mode: the turn was let in, and would have had to wait."""
 
     turn: RequestId
@@ -133,29 +91,7 @@ class TurnWouldWait(_Record, frozen=True, kw_only=True, tag="turn_would_wait"):
     reason: WaitReason
 
 
-class WindowUpdated(_Record, frozen=True, kw_only=True, tag="window_update"):
-    pool: PoolId
-    sessions: float | None
-    """Sessions that may be in; None for no limit."""
-    kv_budget: float | None
-    """Tokens that they may be expected to hold; None for no limit."""
-    admitted: int
-    waiting: int
-    """Sessions that wait for a place."""
-    demand: float
-    """Tokens that the sessions that are in are expected to hold at most."""
-    gpu_pressure: float
-    cpu_pressure: float
-    """Of both, 1 and more is overload."""
-    reason: str
-    level: float | None = None
-    """Sessions, the mean of now and lately, that a tenant may hold beyond its share, for a weight of 1; None
-    for no limit."""
-    beyond_kv: bool = False
-    """More may be in than fit, because engines have the time to compute again what is lost."""
-
-
-class Routed(_Record, frozen=True, kw_only=True, tag="routing"):
+class Routed(TimedRecord, frozen=True, kw_only=True, tag="routing"):
     turn: RequestId
     session: SessionId | None
     replica: ReplicaId
@@ -163,7 +99,7 @@ class Routed(_Record, frozen=True, kw_only=True, tag="routing"):
     waited_ms: float
 
 
-class ModelChosen(_Record, frozen=True, kw_only=True, tag="model"):
+class ModelChosen(TimedRecord, frozen=True, kw_only=True, tag="model"):
     """A turn for a name of the operator's was sent; `routing` says where."""
 
     turn: RequestId
@@ -192,7 +128,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     completion_p90_ms: float
 
 
-class GpuSubmit(_Record, frozen=True, kw_only=True, tag="gpu_submit"):
+class GpuSubmit(TimedRecord, frozen=True, kw_only=True, tag="gpu_submit"):
     turn: RequestId
     session: SessionId | None
     replica: ReplicaId
@@ -208,7 +144,7 @@ class GpuSubmit(_Record, frozen=True, kw_only=True, tag="gpu_submit"):
     """What admission takes its session for: `reactive` or `proactive`; None if it knows none."""
 
 
-class GpuFirstToken(_Record, frozen=True, kw_only=True, tag="gpu_1st_token"):
+class GpuFirstToken(TimedRecord, frozen=True, kw_only=True, tag="gpu_1st_token"):
     turn: RequestId
     session: SessionId | None
     replica: ReplicaId
@@ -216,7 +152,7 @@ class GpuFirstToken(_Record, frozen=True, kw_only=True, tag="gpu_1st_token"):
     """From submission to the first generated content (or, not streaming, to the answer)."""
 
 
-class GpuEnd(_Record, frozen=True, kw_only=True, tag="gpu_end"):
+class GpuEnd(TimedRecord, frozen=True, kw_only=True, tag="gpu_end"):
     turn: RequestId
     session: SessionId | None
     replica: ReplicaId
@@ -234,12 +170,12 @@ class GpuEnd(_Record, frozen=True, kw_only=True, tag="gpu_end"):
     the replica, or the backend did not count."""
 
 
-class ToolNum(_Record, frozen=True, kw_only=True, tag="tool_num"):
+class ToolNum(TimedRecord, frozen=True, kw_only=True, tag="tool_num"):
     active: int
     """Sessions whose tools are running now, over all tenants."""
 
 
-class ToolStart(_Record, frozen=True, kw_only=True, tag="tool_start"):
+class ToolStart(TimedRecord, frozen=True, kw_only=True, tag="tool_start"):
     session: SessionId
     turn: RequestId
     """The turn whose response asked for the tools."""
@@ -250,7 +186,7 @@ class ToolStart(_Record, frozen=True, kw_only=True, tag="tool_start"):
     """How long ago that was, where it was recognised as a call by what came back."""
 
 
-class ToolEnd(_Record, frozen=True, kw_only=True, tag="tool_end"):
+class ToolEnd(TimedRecord, frozen=True, kw_only=True, tag="tool_end"):
     session: SessionId
     turn: RequestId
     """The turn that brought the results."""
@@ -266,7 +202,7 @@ class ToolEnd(_Record, frozen=True, kw_only=True, tag="tool_end"):
     """How long ago that was, as in `ToolStart`."""
 
 
-class ToolTimed(_Record, frozen=True, kw_only=True, tag="tool_timed"):
+class ToolTimed(TimedRecord, frozen=True, kw_only=True, tag="tool_timed"):
     """An agent's own span of one call came, before the call's `tool_end` or after it."""
 
     session: SessionId
@@ -278,7 +214,7 @@ class ToolTimed(_Record, frozen=True, kw_only=True, tag="tool_timed"):
     has_failed: bool = False
 
 
-class StepPredicted(_Record, frozen=True, kw_only=True, tag="step_predict"):
+class StepPredicted(TimedRecord, frozen=True, kw_only=True, tag="step_predict"):
     """A step is over: what is expected to follow, of a conversation whose type is known well enough."""
 
     session: SessionId
@@ -299,7 +235,7 @@ class StepPredicted(_Record, frozen=True, kw_only=True, tag="step_predict"):
     """When the next turn is expected; None if none is."""
 
 
-class PrefilledAhead(_Record, frozen=True, kw_only=True, tag="prefill_ahead"):
+class PrefilledAhead(TimedRecord, frozen=True, kw_only=True, tag="prefill_ahead"):
     """What was known of a next prompt was to be computed while tools ran; this became of it."""
 
     session: SessionId
@@ -316,7 +252,7 @@ class PrefilledAhead(_Record, frozen=True, kw_only=True, tag="prefill_ahead"):
     duration_ms: float
 
 
-class PrefillLegEnded(_Record, frozen=True, kw_only=True, tag="prefill_leg"):
+class PrefillLegEnded(TimedRecord, frozen=True, kw_only=True, tag="prefill_leg"):
     """A turn's prompt was to be computed on another replica than the one that decodes; that has ended."""
 
     turn: RequestId
@@ -328,7 +264,7 @@ class PrefillLegEnded(_Record, frozen=True, kw_only=True, tag="prefill_leg"):
     duration_ms: float
 
 
-class BoundReached(_Record, frozen=True, kw_only=True, tag="bound"):
+class BoundReached(TimedRecord, frozen=True, kw_only=True, tag="bound"):
     """A turn is beyond a bound of the operator's."""
 
     turn: RequestId
@@ -346,7 +282,7 @@ class BoundReached(_Record, frozen=True, kw_only=True, tag="bound"):
     """`warn`, `behind` or `refuse`; `shadow` if nothing is done."""
 
 
-class SessionStopped(_Record, frozen=True, kw_only=True, tag="session_stop"):
+class SessionStopped(TimedRecord, frozen=True, kw_only=True, tag="session_stop"):
     """An operator stopped a session: its turns are refused for a while."""
 
     session: SessionId
@@ -358,7 +294,7 @@ class SessionStopped(_Record, frozen=True, kw_only=True, tag="session_stop"):
     """The beginning of the hash of the control key that asked for it; empty where none is needed."""
 
 
-class Refused(_Record, frozen=True, kw_only=True, tag="refusal"):
+class Refused(TimedRecord, frozen=True, kw_only=True, tag="refusal"):
     turn: RequestId
     session: SessionId | None
     tenant: TenantId
@@ -366,7 +302,7 @@ class Refused(_Record, frozen=True, kw_only=True, tag="refusal"):
     waited_ms: float
 
 
-class ReplicaChanged(_Record, frozen=True, kw_only=True, tag="replica"):
+class ReplicaChanged(TimedRecord, frozen=True, kw_only=True, tag="replica"):
     replica: ReplicaId
     state: str
     """`up` or `down`; `ejected`, `tried` or `warming` for what became of its turns; `draining` or `drained`;
@@ -374,7 +310,7 @@ class ReplicaChanged(_Record, frozen=True, kw_only=True, tag="replica"):
     why: str
 
 
-class ControlActed(_Record, frozen=True, kw_only=True, tag="control"):
+class ControlActed(TimedRecord, frozen=True, kw_only=True, tag="control"):
     """Somebody did something on the control plane, or tried to."""
 
     who: str

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from gateway.domain import records as rec
+from gateway.domain.admission_records import SessionAdmitted, SessionHeld, WindowUpdated
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
 from gateway.history.packing import SHAPE, pack
 
@@ -289,9 +290,9 @@ _OF_TURNS: Final = frozenset(
     )
 )
 _OF_SESSIONS: Final = frozenset(
-    (rec.SessionStarted, rec.SessionEnded, rec.SessionStopped, rec.SessionHeld, rec.SessionAdmitted)
+    (rec.SessionStarted, rec.SessionEnded, rec.SessionStopped, SessionHeld, SessionAdmitted)
 )
-_MOMENTS: Final = frozenset((rec.WindowUpdated, rec.ReplicaChanged))
+_MOMENTS: Final = frozenset((WindowUpdated, rec.ReplicaChanged))
 
 
 def _short(name: str | None) -> str | None:

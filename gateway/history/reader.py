@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.ids import ReplicaId, RequestId, SessionId
-from gateway.domain.records import GpuSubmit, Record, Refused, Routed, TurnLeft, TurnWaited, WindowUpdated
+from gateway.domain.records import GpuSubmit, Record, Refused, Routed, TurnLeft, TurnWaited
 from gateway.history import schema
 from gateway.history.packing import Shape, unpack
 from gateway.history.segments import Segments

@@ -62,18 +62,18 @@ class Asking:
         self.outbound = outbound
         self.are_keys_required = are_keys_required
         self._health = health
-        self._reading = reading
+        self.reading = reading
         self._traces = traces
         self._contents = contents
         self.prefills = prefills
         self._peers = peers
-        self._spending = spending
+        self.spending = spending
 
     async def read(self, request: HttpRequest) -> RequestFacts:
         endpoint = request.head.visitor.endpoint
         if len(request.body) < READ_AT_ONCE and not request.head.facts.coding:
-            return self._reading.at_once(endpoint, request)
-        return await self._reading.in_slices(endpoint, request)
+            return self.reading.at_once(endpoint, request)
+        return await self.reading.in_slices(endpoint, request)
 
     def refusal_of(self, request: HttpRequest, facts: RequestFacts) -> Refusal | None:
         """None if its body may pass."""
@@ -101,7 +101,7 @@ class Asking:
         self, request: HttpRequest, facts: RequestFacts, *, only: ReplicaId | None = None
     ) -> Ticket:
         """The ticket must be closed. `only`: the one replica that may run it."""
-        tenant, spending = request.head.visitor.tenant.id, self._spending
+        tenant, spending = request.head.visitor.tenant.id, self.spending
         reserved = await spending.reserve(tenant, facts) if spending is not None else None
         ticket = self.driver.open_ticket(tenant, facts, reserved, only=only)
         if self._traces is not None and (traceparent := request.head.facts.traceparent):

@@ -1,4 +1,4 @@
-"""Listening sockets: bound here, served by whoever gets them."""
+"""Listening sockets: bound here, served by whoever gets them; and what the log says of them."""
 
 import asyncio
 import contextlib
@@ -7,6 +7,9 @@ import socket
 import struct
 from collections.abc import Sequence
 from typing import Final
+
+from gateway.config import Config
+from gateway.config.server import split_listen
 
 BACKLOG: Final = 4096
 _SO_ATTACH_REUSEPORT_CBPF: Final = 51
@@ -97,3 +100,13 @@ def _choose_one_of(slots: Sequence[int]) -> list[tuple[int, int, int, int]]:
     for number, slot in enumerate(slots):
         program += [(_JUMP_IF_EQUAL, 0, 1, number), (_RETURN, 0, 0, slot)]
     return [*program, (_RETURN, 0, 0, slots[0])]
+
+
+def listening_on(config: Config, port: int, control_port: int, is_picker: bool = False) -> str:
+    """For the log: where the gateway can be reached."""
+    if is_picker:
+        host, _ = split_listen(config.picker.listen)
+        return f"picking for Envoy on {host}:{port}, control on port {control_port}"
+    host, _ = split_listen(config.server.listen)
+    scheme = "https" if config.server.tls_certificate else "http"
+    return f"listening on {scheme}://{host}:{port}, control on port {control_port}"

@@ -11,10 +11,6 @@ A gateway that could not say that it lives may have been taken for gone. It asks
 gives back what was passed on to it and is another's by now. A store that was away has forgotten who lives:
 until all had the time to say so again, those who lived before are taken to live.
 
-A gateway that starts while the store is away draws a secret of its own, with which it is alone. When the
-store is there it waits, as any that starts, for those that have one to put it back, and takes theirs; what it
-knew by its own hashes is of no use from then on.
-
 What operators said of replicas stands beside, as if it was another gateway's word (`drains.py`). Replicas
 that a gateway finds dead it names; the others then ask these at once, and judge themselves: its own network
 may be what is broken.
@@ -25,9 +21,7 @@ takes it, the request is decided here; gateways that do not know the same secret
 
 import asyncio
 import contextlib
-import logging
 import secrets
-import time
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from http import HTTPStatus
@@ -50,25 +44,25 @@ from gateway.server.listener import Listener
 from gateway.server.listening import listening_sockets
 from gateway.server.peer_door import PASSED, PeerDoor
 from gateway.server.peer_links import BACK, PeerLinks
+from gateway.server.peer_secret import PeerSecret
 from gateway.server.peer_words import DRAIN, Told, dead_of, decoded, encode
+from gateway.server.process_load import ProcessLoad
 from gateway.server.request_parser import HttpRequest
 from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.directory import HERE, Directory, Peer
-from gateway.shared_state.fleet_secret import SETTLES_S, derived, keep, standing
+from gateway.shared_state.fleet_secret import SETTLES_S
 from gateway.shared_state.lessons import Lessons
 from gateway.shared_state.opening import open_shared
 from gateway.shared_state.protocol import Store, StoreUnavailable
 
 T = TypeVar("T")
 
-_log: Final = logging.getLogger(__name__)
 _PERIOD_S: Final = 0.1
 _GONE_AFTER_S: Final = 1.0
 """Ten periods. A process that computes for longer than that in one go is taken for gone."""
 _BUSY_FROM: Final = 0.5
 """Share of its core that a gateway uses, from which new sessions begin where they come in: below it one core
 serves all, above it the others must help."""
-_BUSY_OVER_S: Final = 1.0
 _TRIES: Final = 3
 """To pass a request on: to who has its session, to the heir of that, and to the heir's."""
 _LESSONS_AT_ONCE: Final = 4
@@ -90,24 +84,21 @@ class Peers:
         config: Config,
         environ: Mapping[str, str],
         driver: Driver,
-        secret: bytes,
+        secret: PeerSecret,
         *,
-        on_secret: Callable[[bytes], None] | None,
         drains: Drains,
         check_now: Callable[[ReplicaId], None],
         is_worker: bool,
         now: Callable[[], float],
     ) -> None:
-        """`secret`: the fleet's, or where `on_secret` is given, its own until the store has the fleet's, of
-        which that is told; `check_now`: asks a replica how it is; `is_worker`: it is one of several on
-        this machine, as one has not the time for all."""
+        """`check_now`: asks a replica how it is; `is_worker`: it is one of several on this machine, as one
+        has not the time for all."""
         self.alive: dict[str, Peer] = {}
         self.lessons: Lessons | None = None
         """There after `open`."""
         self.is_leaving = False
         self.passed_on = self.adopted = self.unreached = 0
-        self._on_secret = on_secret
-        self._know(secret)
+        self._secret = secret
         self._config = config.shared
         self._environ = environ
         self._is_worker = is_worker
@@ -117,16 +108,16 @@ class Peers:
         self._origin = secrets.token_hex(6)
         self._now = now
         self._url = ""
-        self._links = PeerLinks(config, lambda: self.token)
+        self._links = PeerLinks(config, lambda: secret.token)
         self._told_s = self._tried_s = now()
         """When it said last, and when it last tried to say, that it lives."""
         self._doubted_s = now()
-        self._settled_s = now() + (SETTLES_S if on_secret is not None else 0.0)
+        self._settled_s = now() + (SETTLES_S if secret.is_its_own else 0.0)
         self._others: dict[str, Told] = {}
         self._direct = DirectTalk(self._origin, now)
-        self._has_shared = self._has_warned = False
+        self._has_shared = False
         self._numbers = count(1)
-        self._load = _Load(now)
+        self._load = ProcessLoad(now)
         self._loop = asyncio.get_running_loop()
         self._idle_s = config.sessions.idle_s
         self._with_quotas = _with_quotas(config)
@@ -151,7 +142,7 @@ class Peers:
         )
         self._driver.on_publish = self.directory.publish
         self.lessons = Lessons(self._store, self._origin, self.alive)
-        door = PeerDoor(clients.door, lambda: self.token)
+        door = PeerDoor(clients.door, lambda: self._secret.token)
         handler = partial(self._handle, clients.handler)
         self.listener = Listener(handler, door, clients.limits, now=self._now)
         host, port = split_listen(self._config.peer_listen)
@@ -174,28 +165,8 @@ class Peers:
                 await asyncio.sleep(_PERIOD_S)
             await self._keep_secret()
 
-    def _know(self, secret: bytes) -> None:
-        self._secret = secret
-        self._fleet = derived(secret, "fleet")
-        self.token = f"{derived(secret, 'peers'):x}"
-
     async def _keep_secret(self) -> None:
-        """A store that lost it would give who starts another one."""
-        must_wait = self._on_secret is not None and self._now() < self._settled_s
-        with contextlib.suppress(StoreUnavailable):
-            there = await (standing(self._store) if must_wait else keep(self._store, self._secret))
-            if there is None:
-                return
-            if there == self._secret:
-                self._on_secret = None
-            elif self._on_secret is not None:
-                self._know(there)
-                self._on_secret(there)
-                self._on_secret = None
-                _log.warning("the shared store is there: going on with the secret of its gateways")
-            elif not self._has_warned:
-                self._has_warned = True
-                _log.warning("the shared store has another secret: sessions are shared after a restart")
+        await self._secret.keep(self._store, has_settled=self._now() >= self._settled_s)
 
     def _says(self) -> bytes:
         is_busy = self._is_worker or self._load.share() >= _BUSY_FROM
@@ -205,7 +176,7 @@ class Peers:
             is_busy,
             self.is_leaving,
             coordinator.share(),
-            self._fleet,
+            self._secret.fleet,
             dead_of(coordinator.fleet),
             next(self._numbers),
         )
@@ -243,7 +214,7 @@ class Peers:
         self._others = others
         self.alive.clear()
         for origin, peer in others.items():
-            if peer.fleet == self._fleet and not peer.is_leaving:
+            if peer.fleet == self._secret.fleet and not peer.is_leaving:
                 if self._links.connect(origin, peer.url):
                     self.alive[origin] = Peer(is_busy=peer.is_busy)
         self._links.keep(others)
@@ -263,10 +234,10 @@ class Peers:
 
     async def _tell_directly(self) -> None:
         """While the store is away. Those who know another secret stay as they were last."""
-        urls = [each.url for each in self._others.values() if each.fleet == self._fleet]
-        await self._direct.tell(urls, self._says(), {PASSED.decode(): f"{self.token} -"})
+        urls = [each.url for each in self._others.values() if each.fleet == self._secret.fleet]
+        await self._direct.tell(urls, self._says(), {PASSED.decode(): f"{self._secret.token} -"})
         heard, _ = decoded(self._direct.lately_heard())
-        apart = {origin: each for origin, each in self._others.items() if each.fleet != self._fleet}
+        apart = {origin: each for origin, each in self._others.items() if each.fleet != self._secret.fleet}
         self._take_in({**apart, **heard})
 
     async def _handle(self, handler: Handler, client: ClientConnection, request: HttpRequest) -> None:
@@ -387,20 +358,3 @@ class Peers:
 
 def _with_quotas(config: Config) -> frozenset[TenantId]:
     return frozenset(TenantId(each.name) for each in config.tenants if each.quota.is_limited)
-
-
-class _Load:
-    """What share of a core this process used lately."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._at_s, self._used_s = now(), time.process_time()
-        self._share = 0.0
-
-    def share(self) -> float:
-        now = self._now()
-        if now - self._at_s >= _BUSY_OVER_S:
-            used_s = time.process_time()
-            self._share = (used_s - self._used_s) / (now - self._at_s)
-            self._at_s, self._used_s = now, used_s
-        return self._share

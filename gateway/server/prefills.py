@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
+from gateway.config import Config
 from gateway.core import events as ev
 from gateway.core.commands import Prefill, StopPrefill
 from gateway.domain.decision import Edge, SessionRef
@@ -56,6 +57,18 @@ class Prefills:
         self._under_way: dict[RequestId, Run] = {}
         self._answers: dict[UpstreamConnection, Replica] = {}
         """That have begun."""
+
+    @classmethod
+    def of(
+        cls, config: Config, driver: Driver, replicas: Mapping[ReplicaId, Replica], outbound: Outbound
+    ) -> "Prefills | None":
+        """None if no prompt is computed ahead."""
+        ahead = config.prefill_ahead
+        if not ahead.enabled:
+            return None
+        prefills = cls(driver, replicas, outbound, max_bytes=ahead.kept_bytes)
+        driver.on_prefill = prefills.take
+        return prefills
 
     def keep(
         self,

@@ -6,11 +6,12 @@ from typing import Final
 
 import msgspec
 
+from gateway.config import Config
 from gateway.domain.request import RequestFacts, Work
 from gateway.server.driver import Driver
 from gateway.server.request_parser import HttpRequest
 from gateway.wire.endpoints import Endpoint
-from gateway.wire.facts import read_body_facts, reading_body_facts, unread_facts
+from gateway.wire.facts import TRANSCRIPTS, read_body_facts, reading_body_facts, unread_facts
 from gateway.wire.kv_fields import may_have_kv_fields
 from gateway.wire.slices import finish
 
@@ -27,6 +28,13 @@ class Reading:
         self._is_relay = is_relay
         self._unread = unread
         self._has_misread = False
+
+    @classmethod
+    def of(cls, config: Config, driver: Driver, unread: Counter[str] | None) -> "Reading":
+        """Reads what these settings need."""
+        if any(each.counts_repeats for each in config.bounds):
+            TRANSCRIPTS.tells_steps = True
+        return cls(driver, unread, is_relay=config.server.is_relay)
 
     def at_once(self, endpoint: Endpoint, request: HttpRequest) -> RequestFacts:
         """What the request says. Where we fail to understand it, it passes, and its backend answers."""

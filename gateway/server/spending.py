@@ -24,13 +24,17 @@ from typing import Final
 import msgspec
 
 from gateway.admission.bounds import Bounds
+from gateway.config import Config
 from gateway.core import events as ev
 from gateway.core.commands import Spend
 from gateway.core.stream import GPU_WORK
 from gateway.domain.ids import TenantId
 from gateway.domain.request import RequestFacts
 from gateway.domain.spending import NOTHING, Account, Amounts, Reserved, Spent
+from gateway.server.driver import Driver
+from gateway.server.peers import Peers
 from gateway.server.state_file import write_anew
+from gateway.server.workers.seat import Seat, own_path, paths_of_all
 from gateway.shared_state.protocol import Store, StoreUnavailable
 
 _log: Final = logging.getLogger(__name__)
@@ -55,6 +59,17 @@ class Spending:
         self._tasks: set[asyncio.Task[Reserved | None]] = set()
         self._teller: asyncio.Task[None] | None = None
         self._is_closed = False
+
+    @classmethod
+    def of(cls, driver: Driver, peers: Peers | None, clock: Callable[[], float]) -> "Spending | None":
+        """None if no day or month is bounded, or there are no other gateways: the brain knows it all then.
+        `clock`: the brain's."""
+        bounds = driver.coordinator.bounding.bounds
+        if peers is None or bounds is None or not bounds.has_accounts:
+            return None
+        spending = cls(bounds, lambda: peers.store, clock)
+        driver.on_spend = spending.spend
+        return spending
 
     async def reserve(self, tenant: TenantId, facts: RequestFacts) -> Reserved | None:
         """What the request is expected to take; None if it needs none, or the store does not answer."""
@@ -162,6 +177,17 @@ class SpentFile:
         self._begun = self._ended = 0
         """Writings, in the order of what they know."""
         write_anew(self._path, self._lines())
+
+    @classmethod
+    def of(cls, config: Config, driver: Driver, seat: Seat | None) -> "SpentFile | None":
+        """None if no day or month is bounded, or the settings name no file. `seat`: of a worker, which has a
+        file of its own."""
+        bounds, path = driver.coordinator.bounding.bounds, config.server.state_path
+        if bounds is None or not bounds.has_accounts or path is None:
+            return None
+        path = f"{path}.spent"
+        own = path if seat is None else own_path(path, seat.number)
+        return cls(own, bounds, driver.send, others=paths_of_all(path))
 
     async def run(self) -> None:
         while True:

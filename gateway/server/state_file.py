@@ -17,8 +17,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from gateway.config import Config
 from gateway.domain.ids import ReplicaId
 from gateway.routing.state_residence import StateKey, StateResidence
+from gateway.server.workers.seat import Seat, own_path, paths_of_all
 
 _log = logging.getLogger(__name__)
 _PERIOD_S: Final = 1.0
@@ -41,6 +43,16 @@ class StateFile:
         self._lines = 0
         self._write_anew(residence.homes())
         residence.on_learned = self._learned
+
+    @classmethod
+    def of(cls, config: Config, residence: StateResidence, seat: Seat | None) -> "StateFile | None":
+        """None if the settings name none. `seat`: of a worker, which has a file of its own."""
+        if (path := config.server.state_path) is None:
+            if config.tenants:
+                _log.info("server.state_path is not set: stored responses will be unknown after a restart")
+            return None
+        own = path if seat is None else own_path(path, seat.number)
+        return cls(own, residence, max_ids=config.state.max_state_ids, others=paths_of_all(path))
 
     async def run(self) -> None:
         while True:

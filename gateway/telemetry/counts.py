@@ -14,6 +14,7 @@ from typing import Any, Final
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from gateway.domain import records as rec
+from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource, WaitReason
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.request import Protocol
@@ -72,7 +73,7 @@ class Counts:
             rec.Refused: lambda each: self._refusals.update([record.reason for record in each]),
             rec.BoundReached: lambda each: self._bounds.update([(r.bound, r.limit, r.action) for r in each]),
             rec.SessionStopped: self._count_stops,
-            rec.WindowUpdated: lambda each: self._window_updates.update([(r.pool, r.reason) for r in each]),
+            WindowUpdated: lambda each: self._window_updates.update([(r.pool, r.reason) for r in each]),
             rec.ReplicaChanged: self._count_replica_changes,
         }
         self._left: list[ReplicaId] = []

@@ -147,10 +147,11 @@ def reading_body_facts(
         else:
             fields = RequestBody()
         items = _items_of(fields)
+        placing = _placing_facts(endpoint, fields, items, plain, len(body))
         if is_relayed:
-            return _relayed_facts(endpoint, fields, items, plain, len(body))
+            return msgspec.structs.replace(placing, is_relayed=True)
         said = (yield from TRANSCRIPTS.reading(fields, items)) if is_turn else _NO_CONVERSATION
-        return _facts(endpoint, header, fields, items, said, plain, len(body))
+        return _with_session_facts(placing, header, fields, items, said)
     except Oversized:
         facts = _oversized_facts(endpoint, header, plain, len(body))
     except UNREADABLE:
@@ -199,16 +200,10 @@ def _inflated(coding: str, body: bytes) -> Generator[None, None, bytes]:
     raise ValueError(f"unknown content coding {coding[:_SHORT]!r}")
 
 
-def _facts(
-    endpoint: Endpoint,
-    header: HeaderFacts,
-    fields: RequestBody,
-    items: Sequence[Raw],
-    said: tuple[Transcript, Echoes],
-    plain: bytes,
-    body_bytes: int,
+def _placing_facts(
+    endpoint: Endpoint, fields: RequestBody, items: Sequence[Raw], plain: bytes, body_bytes: int
 ) -> RequestFacts:
-    transcript, echoes = said
+    """What says where a request may go."""
     is_background = is_true(fields.background)
     stores = _may_store(endpoint) and (is_background or not is_false(fields.store))
     return RequestFacts(
@@ -217,9 +212,27 @@ def _facts(
         model=_name(read_text(fields.model)),
         stream=is_true(fields.stream),
         body_bytes=body_bytes,
-        message_count=1
-        if isinstance(fields, ResponsesBody) and isinstance(fields.input, str)
-        else len(items),
+        state_ids=_state_ids(endpoint, fields, items, plain),
+        stores=stores,
+        is_background=is_background,
+        is_replayable=endpoint.is_replayable and not stores,
+        moves_kv=has_kv_fields(fields, plain),
+    )
+
+
+def _with_session_facts(
+    placing: RequestFacts,
+    header: HeaderFacts,
+    fields: RequestBody,
+    items: Sequence[Raw],
+    said: tuple[Transcript, Echoes],
+) -> RequestFacts:
+    """Also what says of which session it is, and what of that."""
+    transcript, echoes = said
+    is_bare_text = isinstance(fields, ResponsesBody) and isinstance(fields.input, str)
+    return msgspec.structs.replace(
+        placing,
+        message_count=1 if is_bare_text else len(items),
         tool_count=len(fields.tools or ()),
         explicit=read_explicit_id(header.stated, fields),
         claims=with_body_claims(header.claims, fields) if has_claims(fields) else header.claims,
@@ -230,31 +243,6 @@ def _facts(
         client=header.client,
         trace=header.trace,
         tool_times=header.tool_times,
-        state_ids=_state_ids(endpoint, fields, items, plain),
-        stores=stores,
-        is_background=is_background,
-        is_replayable=endpoint.is_replayable and not stores,
-        moves_kv=has_kv_fields(fields, plain),
-    )
-
-
-def _relayed_facts(
-    endpoint: Endpoint, fields: RequestBody, items: Sequence[Raw], plain: bytes, body_bytes: int
-) -> RequestFacts:
-    is_background = is_true(fields.background)
-    stores = _may_store(endpoint) and (is_background or not is_false(fields.store))
-    return RequestFacts(
-        protocol=endpoint.protocol,
-        work=endpoint.work,
-        model=_name(read_text(fields.model)),
-        stream=is_true(fields.stream),
-        body_bytes=body_bytes,
-        state_ids=_state_ids(endpoint, fields, items, plain),
-        stores=stores,
-        is_background=is_background,
-        is_replayable=endpoint.is_replayable and not stores,
-        is_relayed=True,
-        moves_kv=has_kv_fields(fields, plain),
     )
 
 

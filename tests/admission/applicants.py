@@ -7,12 +7,12 @@ import msgspec
 from gateway.admission.applicant import Applicant, Room, TurnOutcome
 from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.settings import AdmissionConfig
+from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Edge
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
-from gateway.domain.records import WindowUpdated
 from gateway.domain.request import Usage
 
 POOL = PoolId("pool")

@@ -15,11 +15,11 @@ from gateway.admission.quotas import Quota
 from gateway.admission.session_admission import NO_REPLICA, SessionAdmission
 from gateway.admission.sessions import Member
 from gateway.cost.estimator import Alone
+from gateway.domain.admission_records import SessionAdmitted, SessionHeld, WindowUpdated
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
 from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
-from gateway.domain.records import SessionAdmitted, SessionHeld, WindowUpdated
 from gateway.domain.request import Claims
 from tests.admission.applicants import POOL, Play, answered, config, room
 

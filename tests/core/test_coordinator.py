@@ -7,6 +7,7 @@ import pytest
 from gateway.core import events as ev
 from gateway.core.lifecycle import LifecycleError
 from gateway.domain import records as rec
+from gateway.domain.admission_records import SessionAdmitted
 from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource
 from gateway.domain.request import Work
 from tests.core.playbook import (
@@ -48,7 +49,7 @@ def test_a_turn_runs_and_ends():
     assert [type(record) for record in play.records[1:]] == [
         rec.SessionStarted,
         rec.TurnArrived,
-        rec.SessionAdmitted,
+        SessionAdmitted,
         rec.Routed,
         rec.GpuSubmit,
         rec.GpuFirstToken,

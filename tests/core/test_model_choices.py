@@ -10,6 +10,7 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Publish
+from gateway.core.publishing import Publishing
 from gateway.domain import records as rec
 from gateway.domain.decision import RefusalReason
 from gateway.domain.engine import EngineSignals
@@ -287,7 +288,7 @@ def test_a_fallback_may_be_another_name_and_what_is_out_is_passed_over():
 def test_another_gateway_goes_on_with_the_same_model():
     """By its trace, also where it fell back."""
     first = play_with({**SAFE, **CANARY, "fallbacks": ["S"]})
-    first.brain.sessions._publishes = True
+    first.brain.sessions.publishing = Publishing(first.brain.sessions.sessions)
     first >> down("b")
     traces = []
     for number in range(40):

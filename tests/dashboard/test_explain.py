@@ -7,6 +7,7 @@ from gateway.core.events import ReplicaCameUp
 from gateway.dashboard.explain import Explainer
 from gateway.dashboard.sentences import BEHIND
 from gateway.domain import records as rec
+from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.fleet import Abilities, ReplicaFacts
 from gateway.domain.ids import PoolId, ReplicaId, RequestId
 from gateway.domain.request import Usage
@@ -97,13 +98,13 @@ def test_the_window_is_that_of_the_decision():
         "gpu_pressure": 1.5, "cpu_pressure": 0.1,
     }  # fmt: skip
     play.records += [
-        rec.WindowUpdated(at_s=at, sessions=1.0, reason=why, **told_of)
+        WindowUpdated(at_s=at, sessions=1.0, reason=why, **told_of)
         for at, why in ((1.0, "older"), (2.0, "state_lost"))
     ]
     play >> arrived("r1", explicit=stated("one"))
     play.take()
     play >> arrived("r2", explicit=stated("two"))
-    play.records.append(rec.WindowUpdated(at_s=9.0, sessions=2.0, reason="later", **told_of))
+    play.records.append(WindowUpdated(at_s=9.0, sessions=2.0, reason="later", **told_of))
     told = explain(play, "r2")
     assert told.window is not None and told.window.reason == "state_lost"
     assert (

@@ -10,6 +10,7 @@ from gateway.config.history import HistoryConfig
 from gateway.dashboard.explain import Explainer
 from gateway.dashboard.history_views import Look, explained, look_back, merge_looks, merge_session_pages
 from gateway.domain import records as rec
+from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId
 from gateway.history import writer
@@ -109,7 +110,7 @@ async def test_what_is_explained_is_what_the_stream_would_have_explained(tmp_pat
 
 
 def test_the_window_and_how_quick_others_were_are_told():
-    moved = rec.WindowUpdated(
+    moved = WindowUpdated(
         at_s=5.0, pool=PoolId("p"), sessions=4.0, kv_budget=None, admitted=4, waiting=1, demand=0.0,
         gpu_pressure=0.1, cpu_pressure=0.2, reason="healthy",
     )  # fmt: skip

@@ -16,12 +16,13 @@ from gateway.dashboard.sentences import (
     why_waited,
 )
 from gateway.domain import records as rec
+from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.decision import Edge, PlacementReason, RefusalReason, SessionSource, WaitReason
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId
 
 POOL, TENANT, SESSION = PoolId("p"), TenantId("t"), SessionId("s")
 TURN, A = RequestId("r"), ReplicaId("a")
-WINDOW = rec.WindowUpdated(
+WINDOW = WindowUpdated(
     at_s=1.0, pool=POOL, sessions=6.0, kv_budget=1000.0, admitted=6, waiting=2, demand=0.0, gpu_pressure=1.25,
     cpu_pressure=0.1, reason="state_lost",
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from gateway.dashboard import turn_log as module
 from gateway.dashboard.turn_log import TurnLog
 from gateway.domain import records as rec
+from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.ids import PoolId, RequestId
 from gateway.telemetry.ring import Ring
 from tests.core.playbook import Playbook, arrived, finished, first_token, started, stated
@@ -114,7 +115,7 @@ def test_a_session_that_ended_is_let_go():
 
 def test_window_updates_are_kept_for_each_pool():
     told = Told()
-    update = rec.WindowUpdated(
+    update = WindowUpdated(
         at_s=1.0, pool=POOL, sessions=1.0, kv_budget=None, admitted=1, waiting=0, demand=0.0,
         gpu_pressure=0.0, cpu_pressure=0.0, reason="x",
     )  # fmt: skip

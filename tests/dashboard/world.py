@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from gateway.domain import records as rec
+from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.decision import Edge, PlacementReason, RefusalReason, SessionSource, WaitReason
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Protocol, Usage
@@ -383,7 +384,7 @@ class World:
             self.budget = min(self.budget * 1.03, KV_TOKENS * self.replicas)
         if reason:
             self._say(
-                rec.WindowUpdated(
+                WindowUpdated(
                     at_s=self.now,
                     pool=POOL,
                     sessions=self._window,

@@ -45,7 +45,7 @@ def test_a_queue_that_lacks_what_vllm_s_queues_have_is_not_used() -> None:
 
     from vllm.v1.core.sched.request_queue import RequestQueue
 
-    from turnpike_vllm.scheduler import queue_lacks
+    from turnpike_vllm.detection import queue_lacks
 
     class Newer(RequestQueue):  # type: ignore[misc]
         @abstractmethod

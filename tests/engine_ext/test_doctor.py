@@ -9,18 +9,30 @@ from typing import Any
 import pytest
 
 from turnpike_vllm import __main__, doctor
+from turnpike_vllm.detection import SEAMS
 
 
 @pytest.fixture(autouse=True)
 def seams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not vLLM's, which takes seconds to import."""
-    scheduler = SimpleNamespace(SEAMS=("schedule",), TurnpikeScheduler=SimpleNamespace(schedule=1))
+    scheduler = SimpleNamespace(TurnpikeScheduler=SimpleNamespace(**dict.fromkeys(SEAMS)))
     monkeypatch.setitem(sys.modules, "turnpike_vllm.scheduler", scheduler)
 
 
 def test_a_sound_installation(capsys: pytest.CaptureFixture[str]) -> None:
     assert __main__.main(["doctor"], {"VLLM_PLUGINS": "a,turnpike"}) == 0
     assert "BAD" not in capsys.readouterr().out
+
+
+def test_a_seam_that_this_vllm_lacks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = SimpleNamespace(**dict.fromkeys(SEAMS[1:]))
+    monkeypatch.setitem(sys.modules, "turnpike_vllm.scheduler", SimpleNamespace(TurnpikeScheduler=newer))
+    assert __main__.main(["doctor"], {"VLLM_PLUGINS": "turnpike"}) == 1
+    assert [line for line in capsys.readouterr().out.splitlines() if "BAD" in line] == [
+        f"BAD  seam {SEAMS[0]}"
+    ]
 
 
 def test_what_is_missing_and_what_to_do(

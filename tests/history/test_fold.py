@@ -5,6 +5,7 @@ from typing import get_args
 import msgspec
 
 from gateway.domain import records as rec
+from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId
 from gateway.history import fold as module
 from gateway.history.fold import MAX_LOADS, MAX_TOLD_BYTES, Fold
@@ -97,7 +98,7 @@ def test_sessions_are_told_as_what_is_new_of_them():
 
 
 def test_what_moved_the_window_is_a_moment():
-    moved = rec.WindowUpdated(
+    moved = WindowUpdated(
         at_s=5.0, pool=PoolId("p"), sessions=4.0, kv_budget=None, admitted=1, waiting=0, demand=0.0,
         gpu_pressure=0.1, cpu_pressure=0.2, reason="healthy",
     )  # fmt: skip

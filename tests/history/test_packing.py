@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from gateway.domain import records as rec
+from gateway.domain.admission_records import SessionHeld
 from gateway.domain.decision import Edge, Guess, SessionSource, WaitReason
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Claims, Protocol, Usage
@@ -28,7 +29,7 @@ RECORDS: list[rec.Record] = [
         ),
     ),
     rec.TurnWaited(at_s=1.6, turn=TURN, session=SESSION, reason=WaitReason.KV_FULL, waiting=3),
-    rec.SessionHeld(
+    SessionHeld(
         at_s=1.6, session=SESSION, pool=PoolId("p"), tenant=TENANT, reason=WaitReason.KV_FULL, ahead=2,
         with_it=5.0, limit=4.0,
     ),

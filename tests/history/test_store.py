@@ -12,6 +12,7 @@ import pytest
 
 from gateway.config.history import HistoryConfig
 from gateway.domain import records as rec
+from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.ids import RequestId, SessionId
 from gateway.history import schema, writer
 from gateway.history.segments import SEGMENTS, Segments
@@ -120,8 +121,8 @@ async def test_what_was_around_a_decision_is_found(tmp_path):
     moved: dict[str, Any] = {"pool": "p", "sessions": 4.0, "kv_budget": None, "admitted": 1, "waiting": 0}
     moved |= {"demand": 0.0, "gpu_pressure": 0.1, "cpu_pressure": 0.2}
     async with running(tmp_path / "h") as history:
-        history.take([rec.WindowUpdated(at_s=5.0, reason="healthy", **moved)])
-        history.take([rec.WindowUpdated(at_s=50.0, reason="later", **moved)])
+        history.take([WindowUpdated(at_s=5.0, reason="healthy", **moved)])
+        history.take([WindowUpdated(at_s=50.0, reason="later", **moved)])
         history.take(whole("before", "s", 1.0, replica=B) + whole("r", "s", 10.0) + whole("after", "s", 20.0))
         await until(lambda: history.written == 3)
         found = await history.turn("r")

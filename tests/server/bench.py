@@ -421,18 +421,19 @@ class Bench:
     def books(self) -> dict[str, int]:
         """What is going on in the gateway; all zero when nothing is."""
         gateway, brain = self.gateway, self.brain
+        serving, replicas, mcp = gateway.serving, gateway.replica_watch.replicas, gateway.serving.mcp
         return {
             "tickets": len(gateway.driver.tickets),
             "live requests": len(brain.live),
             "waiting": len(brain.waiting_room),
             "running on replicas": sum(state.running + state.light for state in brain.fleet),
-            "WebSockets": len(gateway.websockets),
+            "WebSockets": len(serving.websockets),
             "live turns": sum(s.live_turns for s in brain.sessions.sessions.newest_first()),
-            "relays": len(gateway._handlers._relays),
-            "busy upstream connections": sum(r.busy_count for r in gateway._replicas.values()),
-            "MCP answers": gateway._mcp.passing if gateway._mcp is not None else 0,
-            "MCP calls": gateway._mcp.calls.running if gateway._mcp is not None else 0,
-            "early calls": gateway._mcp.early_calls if gateway._mcp is not None else 0,
+            "relays": len(serving.handlers._relays),
+            "busy upstream connections": sum(r.busy_count for r in replicas.values()),
+            "MCP answers": mcp.passing if mcp is not None else 0,
+            "MCP calls": mcp.calls.running if mcp is not None else 0,
+            "early calls": mcp.early_calls if mcp is not None else 0,
             "buffered bytes": gateway.listener.budget.used,
             "streams of Envoy": gateway._picker.stream_count if gateway._picker is not None else 0,
             "client connections": gateway.listener.connection_count,

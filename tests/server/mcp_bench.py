@@ -65,13 +65,13 @@ def settings(server: Backend, **more: Any) -> list[dict[str, Any]]:
 
 def early_calls(bench: Bench) -> int:
     """Made, and not claimed."""
-    assert bench.gateway._mcp is not None
-    return bench.gateway._mcp.early_calls
+    assert bench.gateway.serving.mcp is not None
+    return bench.gateway.serving.mcp.early_calls
 
 
 def passing(bench: Bench) -> int:
-    assert bench.gateway._mcp is not None
-    return bench.gateway._mcp.passing
+    assert bench.gateway.serving.mcp is not None
+    return bench.gateway.serving.mcp.passing
 
 
 class Agent:

@@ -201,7 +201,7 @@ async def test_the_control_plane_answers(start):
     assert (await bench.control(finish % session)).status == 404
     await bench.backend.close()
     while (await bench.control(get(b"/turnpike/readyz"))).status != 503:
-        bench.gateway._health.check_now("default-0")
+        bench.gateway.replica_watch.health.check_now("default-0")
         await asyncio.sleep(0.02)
 
 
@@ -229,7 +229,7 @@ async def test_keys_appear_nowhere(start, tmp_path, caplog, capfd):
     async def explodes(*_args: object) -> None:
         raise RuntimeError("a bug")
 
-    bench.gateway._handlers._serve = explodes
+    bench.gateway.serving.handlers._serve = explodes
     response = await bench.ask(post(headers=bearer(ALICE)))
     assert response.status == 500 and response.json()["error"]["code"] == "internal"
     for path in (b"/turnpike/snapshot", b"/metrics"):

@@ -68,7 +68,8 @@ async def test_a_replica_that_refused_is_out_at_once(start, monkeypatch):
     """Else it looks idle, and draws in every request that waits."""
     bench = await start(replicas=2)
     await bench.backends[0].close()
-    monkeypatch.setattr(bench.gateway._health, "check_now", lambda replica: None)  # it would find out, too
+    # It would find out, too.
+    monkeypatch.setattr(bench.gateway.replica_watch.health, "check_now", lambda replica: None)
     for _ in range(2):  # replicas take turns, so one of the two meets the closed one
         assert (await bench.ask(post())).status == 200
     assert [state.is_up for state in bench.brain.fleet].count(False) == 1

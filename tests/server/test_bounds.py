@@ -249,6 +249,6 @@ async def test_nothing_is_counted_where_nobody_is_bounded(start):
     bench = await start()
     bench.backend.script = says
     await bench.ask(chat())
-    assert bench.gateway._spending is None and bench.gateway._spent_file is None
+    assert bench.gateway._asking.spending is None and bench.gateway._spent_file is None
     assert bench.brain.bounding.bounds is None and not TRANSCRIPTS.tells_steps
     await eventually(lambda: not bench.brain.live)

@@ -136,8 +136,8 @@ async def test_a_stream_to_a_client_that_stopped_reading_before_is_not_read(star
         assert client.connection.is_paused
         before = client.held
         gate.set()
-        await eventually(lambda: bench.gateway._handlers._relays)
-        (relay,) = bench.gateway._handlers._relays
+        await eventually(lambda: bench.gateway.serving.handlers._relays)
+        (relay,) = bench.gateway.serving.handlers._relays
         await eventually(lambda: not relay.upstream.transport.is_reading())
         assert client.held - before <= MAX_HELD
         assert not relay.is_waiting_for_replica
@@ -150,7 +150,7 @@ async def test_a_slow_client_leaves_no_paused_connection_for_others(start):
     async def in_two(exchange: Exchange) -> None:
         await exchange.send(SMALL[:100])
         if len(bench.backend.seen) == 1:
-            await eventually(lambda: bench.gateway._handlers._relays)
+            await eventually(lambda: bench.gateway.serving.handlers._relays)
         await exchange.send(SMALL[100:])
 
     bench.backend.script = in_two

@@ -148,7 +148,7 @@ async def test_a_late_failure_that_stalls_is_cut(start):
 
 async def test_who_leaves_during_a_late_failure_takes_its_request_along(start):
     bench, second = await late_failure(start)
-    await eventually(lambda: bench.gateway._handlers._relays)
+    await eventually(lambda: bench.gateway.serving.handlers._relays)
     second.close()
     await eventually(bench.is_quiet)
 

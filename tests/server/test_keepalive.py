@@ -45,6 +45,6 @@ async def test_both_sides_are_kept_alive(start, tmp_path, is_tls):
     client = await bench.connect(**how)
     assert (await client.ask(post())).status == 200
     (accepted,) = bench.gateway.listener._connections
-    (opened,) = bench.gateway._replicas["default-0"]._idle
+    (opened,) = bench.gateway.replica_watch.replicas["default-0"]._idle
     assert options(accepted.transport) == [True, 40, 10, 4]
     assert options(opened.transport) == [True, 40, 10, 4]

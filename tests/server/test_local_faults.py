@@ -91,9 +91,9 @@ async def test_a_want_that_lasts_is_named_by_readiness(start, monkeypatch):
 
 async def test_a_check_that_finds_no_descriptor_leaves_the_replica_up(start):
     bench = await start(upstream={**NONE_KEPT, "failures_until_down": 1})
-    health = bench.gateway._health
+    health = bench.gateway.replica_watch.health
     assert health._session is not None
-    (replica,) = bench.gateway._replicas.values()
+    (replica,) = bench.gateway.replica_watch.replicas.values()
     await health._session.close()
     health.open()  # without connections
     with no_descriptors():

@@ -178,8 +178,8 @@ async def test_a_call_whose_result_nobody_saw_is_lost(start, monkeypatch, event_
         client.send(agent.tell(call("read")))
         await client.reader.readuntil(b"{}")
         client.close()
-        await eventually(lambda: bench.gateway._mcp.calls._counts.calls["tools", "lost"])
-        assert timed(bench) == [] and not bench.gateway._mcp.calls._running
+        await eventually(lambda: bench.gateway.serving.mcp.calls._counts.calls["tools", "lost"])
+        assert timed(bench) == [] and not bench.gateway.serving.mcp.calls._running
 
 
 async def test_a_call_that_its_client_cancels_is_over(start):

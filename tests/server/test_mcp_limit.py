@@ -55,11 +55,11 @@ class Callers:
 
     @property
     def waiting(self) -> int:
-        return self.bench.gateway._mcp.calls._counts.waiting["tools"]
+        return self.bench.gateway.serving.mcp.calls._counts.waiting["tools"]
 
     @property
     def running(self) -> int:
-        return self.bench.gateway._mcp.calls._counts.running["tools"]
+        return self.bench.gateway.serving.mcp.calls._counts.running["tools"]
 
 
 async def test_no_more_than_may_and_a_person_s_before_the_background_s(start):
@@ -138,7 +138,7 @@ async def test_one_that_is_cancelled_as_its_turn_comes_is_not_sent_either(start)
     tools = Tools()
     async with tool_server(tools.script) as server:
         bench = await start(mcp=settings(server, max_concurrent_calls=1), tenants=TENANTS)
-        callers, calls = Callers(bench), bench.gateway._mcp.calls
+        callers, calls = Callers(bench), bench.gateway.serving.mcp.calls
         first, second = await callers.call(callers.person, "p1"), await callers.call(callers.person, "p2")
         [(waiting, _)] = calls._waits.values()
         running = next(each for each in calls._running.values() if each is not waiting)

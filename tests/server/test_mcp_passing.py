@@ -57,7 +57,7 @@ async def test_without_the_setting_such_a_path_is_the_backend_s(start):
     bench = await start()
     await bench.ask(tell(call()))
     assert bench.backend.seen[0].target == PATH
-    assert bench.gateway.listener.handler is bench.gateway._handlers
+    assert bench.gateway.listener.handler is bench.gateway.serving.handlers
 
 
 async def test_events_pass_as_they_come(start):
@@ -204,7 +204,7 @@ async def test_a_drain_ends_what_is_only_listened_to_and_waits_for_what_is_asked
         listener.send(get(PATH))
         asker.send(tell(call()))
         await eventually(lambda: passing(bench) == 2)
-        draining = asyncio.create_task(bench.gateway.drain())
+        draining = asyncio.create_task(bench.gateway.leaving.drain())
         heard = await listener.receive()
         assert heard.status == 200 and heard.is_whole and heard.body == b""
         go_on.set()

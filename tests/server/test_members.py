@@ -41,7 +41,7 @@ async def test_a_replica_registers_is_used_and_leaves_when_it_is_not_heard_of(st
     await eventually(lambda: up(bench) == {"default-0"}, "it was not heard of")
     assert await served_by(bench) == {b"default-0"}
     await eventually(lambda: [s.facts.id for s in bench.brain.fleet] == ["default-0"])
-    await eventually(lambda: not bench.gateway._members._leaving)
+    await eventually(lambda: not bench.gateway.replica_watch.members._leaving)
     await late.close()
 
 
@@ -103,7 +103,7 @@ async def test_a_file_names_replicas(start, tmp_path):
 
 async def test_one_that_left_after_it_was_chosen_costs_its_request_another_attempt(start, monkeypatch):
     bench = await start(pools=[{"name": "default", "backends": 2}])
-    handlers = bench.gateway._handlers
+    handlers = bench.gateway.serving.handlers
 
     class OneHasLeft(dict):
         asked = 0
@@ -211,7 +211,7 @@ async def test_endpoints_of_a_service_join_drain_and_leave(start, tmp_path):
         await asyncio.sleep(0.1)
         assert await served_by(bench) == {names[1].encode()}, "an operator's word stays, too"
         assert bench.brain.fleet.get("default-127-0-0-1-1") is None, "who is not ready does not join"
-        assert set(bench.gateway._members.replicas) == {"default-0", *names}
+        assert set(bench.gateway.replica_watch.members.replicas) == {"default-0", *names}
 
         server.delete("a")
         await eventually(lambda: up(bench) == {"default-0", names[1]})

@@ -138,7 +138,7 @@ async def test_a_fallback_is_told_in_headers_records_and_metrics(start, tmp_path
     assert response.get(b"x-turnpike-model") == SMALL.encode()
     assert json.loads(bench.backends[1].seen[-1].body)["model"] == SMALL
     await bench.backends[0].open()
-    bench.gateway._health.check_now(next(iter(bench.gateway._replicas)))
+    bench.gateway.replica_watch.health.check_now(next(iter(bench.gateway.replica_watch.replicas)))
     await eventually(lambda: all(state.is_up for state in bench.brain.fleet))
     assert (await bench.ask(post(body))).get(b"x-turnpike-fallback") == b"earlier"
     response = await bench.ask(post(body.replace(b"one", b"two")))

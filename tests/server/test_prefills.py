@@ -129,7 +129,7 @@ async def test_a_gateway_that_drains_and_stops(start):
     kept = await ahead.pauses(turn(ASKS))
     ahead.begin(kept)
     await eventually(lambda: ahead.asked)
-    await ahead.bench.gateway.drain()
+    await ahead.bench.gateway.leaving.drain()
     assert not ahead.ended, "nobody waits for it"
     await ahead.bench.gateway.stop()
     assert ahead.ended == [(kept.turn, None)]

@@ -199,4 +199,4 @@ async def test_a_client_that_leaves_is_counted(play):
 
 async def test_nothing_is_there_where_nothing_is_handed_over(start):
     bench = await start(replicas=2)
-    assert bench.gateway._handlers._pulls is None
+    assert bench.gateway.serving.handlers._pulls is None

@@ -143,7 +143,7 @@ async def test_names_of_models_lead_where_they_lead(start: Any) -> None:
     body = b'{"model":"coder","messages":[]}'
     assert (await bench.ask(post(body))).status == 200
     await bench.backends[0].close()
-    bench.gateway._health.check_now("a-0")
+    bench.gateway.replica_watch.health.check_now("a-0")
     await eventually(lambda: not bench.brain.fleet.get("a-0").is_up)
     assert (await bench.ask(post(body))).status == 200
     assert [json.loads(b.seen[0].body)["model"] for b in bench.backends] == ["gone", "m"]

@@ -321,7 +321,8 @@ async def test_reloads_under_load_fail_no_request_and_leave_nothing_behind(start
     async def settled() -> tuple[int, int]:
         pool["replicas"] = both
         await reload(bench)
-        await eventually(lambda: len(bench.brain.fleet) == 2 and not bench.gateway._members._leaving)
+        members = bench.gateway.replica_watch.members
+        await eventually(lambda: len(bench.brain.fleet) == 2 and not members._leaving)
         await asyncio.sleep(0.3)
         gc.collect()
         return len(os.listdir("/proc/self/fd")), len(asyncio.all_tasks())
@@ -341,6 +342,6 @@ async def test_reloads_under_load_fail_no_request_and_leave_nothing_behind(start
         await asking
     assert set(statuses) == {200} and len(statuses) > times
     assert after[0] <= before[0] + 3 and after[1] <= before[1] + 1, (before, after)
-    health = bench.gateway._health
+    health = bench.gateway.replica_watch.health
     assert set(health._wake) == {"set-0", "set-1"} and set(health._facts) == {"set-0", "set-1"}
     assert set(bench.brain.forecasts._replicas) <= {"set-0", "set-1"}

@@ -247,7 +247,7 @@ async def test_nobody_but_a_gateway_gets_in_at_the_peers_port(several):
 
 async def test_a_client_cannot_claim_to_be_passed_on(several):
     gateways = await several()
-    token = peers_of(gateways[0]).token.encode()
+    token = peers_of(gateways[0])._secret.token.encode()
     sessions = set()
     for step, bench in enumerate(gateways):
         messages, reply = agent("claims", step)
@@ -276,7 +276,7 @@ async def test_what_was_passed_on_ends_before_a_gateway_does(several):
     client = await other.connect()
     client.send(chat(*agent("drain", 1)[0], stream=True))
     await asyncio.wait_for(client.reader.readuntil(DELTA), PATIENCE_S)
-    draining = asyncio.ensure_future(home.gateway.drain())
+    draining = asyncio.ensure_future(home.gateway.leaving.drain())
     await asyncio.sleep(0.1)
     assert not draining.done()
     goes_on.set()

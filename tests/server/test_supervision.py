@@ -23,7 +23,7 @@ async def test_a_replica_whose_models_cannot_be_read_is_down_and_its_checks_go_o
 
 async def test_what_is_no_model_is_not_listed(start):
     bench = await start(pools=[{"name": "a", "backends": 1, "models": ["m"]}, {"name": "b", "backends": 1}])
-    assert bench.gateway._health.merged_models()["data"] == [{"id": "m", "object": "model"}]
+    assert bench.gateway.replica_watch.health.merged_models()["data"] == [{"id": "m", "object": "model"}]
     odd = [{"id": ["m"]}, {"id": "x" * 2000}, {}, 7]
     assert not any(map(health._is_model, odd))
 
@@ -36,7 +36,7 @@ async def test_a_loop_that_fails_is_named_by_readiness_and_counted(start, monkey
         raise KeyError("a bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench.gateway._health, "_check", fails)
+        patch.setattr(bench.gateway.replica_watch.health, "_check", fails)
         await eventually(bench.gateway._tasks.failing)
     ready = await bench.control(get(b"/turnpike/readyz"))
     assert ready.status == 200 and ready.json() == {"ready": True, "failing": ["health checks of default-0"]}
@@ -76,11 +76,11 @@ async def test_an_answer_whose_check_fails_is_cut(start):
     bench.backend.script = sends(http_answer()[:-5], then="hang")
     client = await bench.connect()
     client.send(post())
-    await eventually(lambda: bench.gateway._handlers._relays)
-    [relay] = bench.gateway._handlers._relays
+    await eventually(lambda: bench.gateway.serving.handlers._relays)
+    [relay] = bench.gateway.serving.handlers._relays
 
     def fails(connection: object, *, now: float) -> bool:
         raise ValueError("a bug")
 
-    bench.gateway._handlers._relays[relay].is_stalled = fails
+    bench.gateway.serving.handlers._relays[relay].is_stalled = fails
     assert (await client.rest())[1] == "reset"

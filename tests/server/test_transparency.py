@@ -57,8 +57,8 @@ async def test_headers_to_the_backend_keep_order_case_and_repetitions(start):
 async def test_a_backend_is_told_the_session_only_if_it_reads_it(start, version):
     bench = await start()
     bench.backend.version = b'{"version":"%s"}' % version.encode()
-    bench.gateway._health._facts.clear()
-    bench.gateway._health.check_now("default-0")
+    bench.gateway.replica_watch.health._facts.clear()
+    bench.gateway.replica_watch.health.check_now("default-0")
     await eventually(lambda: next(iter(bench.brain.fleet)).facts.abilities.version == version)
     response = await bench.ask(post())
     told = bench.backend.seen[0].get(b"x-session-id")
@@ -120,7 +120,7 @@ async def test_pools_by_configuration_hide_what_else_their_replicas_serve(start)
 
 async def test_a_prefix_in_the_backends_url(start):
     bench = await start()
-    replica = bench.gateway._replicas["default-0"]
+    replica = bench.gateway.replica_watch.replicas["default-0"]
     replica.address = type(replica.address).parse(f"{bench.backend.url}/behind/it/")
     await bench.ask(post())
     assert bench.backend.seen[0].target == b"/behind/it/v1/chat/completions"
@@ -165,7 +165,7 @@ async def test_a_certificate_of_an_unknown_authority_keeps_a_replica_out(start, 
     right.issue_cert("localhost").configure_cert(tls)
     bench = await start(backend_tls=tls, upstream={"ca_file": str(tmp_path / "ca.pem")})
     wrong.issue_cert("localhost").configure_cert(tls)
-    for connection in list(bench.gateway._replicas["default-0"]._idle):
+    for connection in list(bench.gateway.replica_watch.replicas["default-0"]._idle):
         connection.abort()
     assert (await bench.ask(post())).status == 502
     assert not bench.backend.seen

@@ -258,9 +258,10 @@ async def test_a_backend_that_does_not_speak_it_is_asked_once(start, connect, st
     assert len(backend.handshakes) == 1
     # After a while it may be another one.
     backend.status = 101
-    for replica in bench.gateway._replicas.values():
+    replicas = bench.gateway.replica_watch.replicas.values()
+    for replica in replicas:
         replica._showed_s -= 3600
-    await eventually(lambda: all(r.speaks_websocket is None for r in bench.gateway._replicas.values()))
+    await eventually(lambda: all(r.speaks_websocket is None for r in replicas))
     client = await connect(bench)
     assert (await client.ask())[-1]["type"] == "response.completed"
     await client.socket.close()
@@ -307,7 +308,7 @@ async def test_connections_are_spread_and_a_session_comes_back_to_its_replica(st
     for client in clients:
         await client.ask()
         await client.socket.close()
-    await eventually(lambda: not len(bench.gateway.websockets))
+    await eventually(lambda: not len(bench.gateway.serving.websockets))
     for at in (3, 2, 1, 0):
         client = await connect(bench, headers={"Session-Id": f"s-{at}"})
         assert client.socket._response.headers["X-Turnpike-Replica"] == homes[at]
@@ -380,7 +381,7 @@ async def test_a_tenant_may_have_so_many(start, connect):
     assert (await refused(bench, connect, headers=alice)).status == 426
     other = await connect(bench, headers={"Authorization": f"Bearer {BOB}"})
     await client.socket.close()
-    await eventually(lambda: len(bench.gateway.websockets) == 1)
+    await eventually(lambda: len(bench.gateway.serving.websockets) == 1)
     again = await connect(bench, headers=alice)
     for each in (again, other):
         await each.socket.close()

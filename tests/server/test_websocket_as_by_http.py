@@ -93,6 +93,21 @@ async def test_who_is_refused_is_told_what_was_decided(start, connect: Connect, 
     await client.socket.close()
 
 
+async def test_settings_that_change_count_on_connections_that_are_opened_from_then_on(
+    start, connect: Connect
+):
+    bench = await start(backend=Speaker, bounds=[{"name": "short", "turns": 1}])
+    before = await connect(bench)
+    bench.settings["server"]["receipts"] = False
+    await bench.gateway.settings.reload()
+    after = await connect(bench)
+    for client, has_receipts in ((before, True), (after, False)):
+        await client.ask()
+        (told,) = await client.ask(previous_response_id=f"resp_{len(speaker_of(bench).asked)}")
+        assert told["type"] == "error" and ("headers" in told) is has_receipts
+        await client.socket.close()
+
+
 async def test_what_a_tenant_may_have_in_a_day_is_reserved_where_all_gateways_see_it(
     several, connect: Connect
 ):
@@ -145,7 +160,7 @@ async def test_a_replica_that_does_not_know_its_model_is_asked_what_it_serves(st
         type(state.facts)(id=state.facts.id, pool=state.facts.pool, adapters=("m",)), now=0.0
     )
     asked: list[Any] = []
-    bench.gateway._health.check_now = asked.append
+    bench.gateway.replica_watch.health.check_now = asked.append
 
     async def unknown(speaker: Speaker, socket: Socket, message: Any) -> None:
         await socket.send_json({"type": "error", "status": 404, "error": {"message": "no such model"}})

@@ -121,7 +121,7 @@ async def test_a_close_of_the_backends_is_passed_on(start, connect: Connect, cod
         assert await client.closed() == code
         await closing
         assert backend.sockets[0].close_code == 1000  # as this client answers any close
-    await eventually(lambda: not len(bench.gateway.websockets))
+    await eventually(lambda: not len(bench.gateway.serving.websockets))
     assert outcomes(records) == ["cut"] * is_running
 
 
@@ -316,7 +316,7 @@ async def test_draining_ends_it_behind_what_runs(start, connect: Connect):
     idle, busy = await connect(bench), await connect(bench)
     await busy.socket.send_json(create())
     await eventually(lambda: backend.asked)
-    draining = asyncio.create_task(bench.gateway.drain())
+    draining = asyncio.create_task(bench.gateway.leaving.drain())
     assert await idle.closed() == 1012
     assert (await busy.socket.receive_json())["type"] == "response.created"
     await busy.socket.send_json(create(stream_id="late"))
@@ -339,9 +339,9 @@ async def test_a_replica_that_is_to_go_is_left_behind_what_runs(start, connect: 
         path = b"/turnpike/replicas/%s/drain" % names[0].encode()
         assert (await bench.control(post(body, path))).status == 200
     else:
-        member = bench.gateway._replicas[names[0]]
-        bench.gateway._members._leave(_Member(names[0]), "said so")
-        assert member.id not in bench.gateway._replicas
+        member = bench.gateway.replica_watch.replicas[names[0]]
+        bench.gateway.replica_watch.members._leave(_Member(names[0]), "said so")
+        assert member.id not in bench.gateway.replica_watch.replicas
     assert await clients[0].closed() == 1012
     assert (await clients[1].ask())[-1]["type"] == "response.completed"
     again = await connect(bench)
@@ -361,7 +361,7 @@ async def test_what_the_end_of_the_drain_cuts(start):
     client = await Raw.open(bench)
     client.send(said(create()))
     assert (await client.event())["type"] == "response.created"
-    await bench.gateway.drain()
+    await bench.gateway.leaving.drain()
     await bench.gateway.stop()
     assert (await client.client.rest())[1] == "reset"
 

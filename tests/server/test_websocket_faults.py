@@ -339,7 +339,7 @@ async def test_a_client_that_leaves_takes_its_turn_with_it(start, when, how):
     await eventually(lambda: backend.sockets[before].closed, "the backend's is open")
     if how == "close":
         assert backend.sockets[before].close_code == 1000
-    await eventually(lambda: len(bench.gateway.websockets) == (1 if when == "waiting" else 0))
+    await eventually(lambda: len(bench.gateway.serving.websockets) == (1 if when == "waiting" else 0))
     await eventually(lambda: len(bench.brain.live) == (1 if when == "waiting" else 0))
     ends = {"idle": [], "waiting": [], "running": ["client_left"], "answered": ["finished"]}
     assert outcomes(records) == ends[when]

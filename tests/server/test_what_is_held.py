@@ -226,7 +226,7 @@ async def test_a_replica_that_leaves_between_decision_and_wake_up(start, others,
     second.send(post(b'{"model":"m","messages":[{"role":"user","content":"other"}]}'))
     await eventually(lambda: len(bench.brain.waiting_room) == 1)
 
-    members, driver = bench.gateway._members, cast(Any, bench.gateway.driver)
+    members, driver = bench.gateway.replica_watch.members, cast(Any, bench.gateway.driver)
     call_soon = driver.call_soon
 
     def leave_first(what: Any, *arguments: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Publish
 from gateway.domain.ids import RequestId, SessionId, TenantId
-from gateway.domain.request import Answer, RequestFacts, ToolCall, Utterance
+from gateway.domain.request import Answer, RequestFacts, ToolCall
 from gateway.evaluation.replay import recorded_brain
 from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.directory import Directory, Peer
@@ -18,9 +18,7 @@ from gateway.shared_state.memory import MemoryStore
 from gateway.shared_state.protocol import Entry, StoreUnavailable
 from gateway.wire.endpoints import classify
 from gateway.wire.facts import read_facts
-from gateway.wire.hashing import hash_text
 from gateway.wire.observer import observe
-from gateway.workflow import evidence
 from tests.workflow.world import call, result, said, user
 
 CHAT = classify("POST", "/v1/chat/completions")
@@ -155,49 +153,6 @@ async def test_evidence_of_a_call_is_there_before_its_answer_has_ended():
         assert isinstance(command, Publish)
         gateways.directories["a"].publish(command)
     assert await gateways.goes_to("b", facts_of(*SECOND)) == "a"
-
-
-def published_for(*events: ev.Event) -> list[list[Publish]]:
-    """By a brain of several, with each event of a turn that opens a conversation."""
-    brain = recorded_brain(now=0.0, publishes=True)
-    brain.handle(ev.RequestArrived(RequestId("r-1"), TENANT, facts_of(*OPENING)), now=1.0)
-    commands = [brain.handle(event, now=1.0) for event in events]
-    return [[each for each in some if isinstance(each, Publish)] for some in commands]
-
-
-def made_by_a_call(*state_ids: str) -> tuple[Answer, ToolCall, set[int]]:
-    """An answer that stores something, its call, and the names of all that it mints."""
-    call_made = ToolCall(MADE["tool_calls"][0]["id"], "bash")
-    answer = Answer(
-        status=200,
-        tool_calls=(call_made,),
-        utterance=Utterance(text=7, chars=100),
-        state_ids=state_ids,
-        has_terminal=True,
-    )
-    minted = {evidence.of_minted(TENANT, hash_text(each)) for each in (call_made.id, *state_ids)}
-    return answer, call_made, minted
-
-
-def test_an_answer_that_came_whole_is_published_in_one_piece():
-    answer, _, minted = made_by_a_call("resp_1f9c2a7e", "msg_8d2e4b6a")
-    ((only,),) = published_for(ev.AnsweredAtOnce(RequestId("r-1"), answer, has_first_token=True))
-    said_before = evidence.of_answer(TENANT, facts_of(*OPENING).transcript.tail, 7)
-    assert only.names == (*only.names[:-1], said_before)
-    assert len(only.names) == 4 and set(only.names[:-1]) == minted
-    assert only.trace is not None and only.trace.calls == 1
-
-
-def test_of_an_answer_that_streams_ids_are_published_once_when_they_are_seen():
-    answer, call_made, minted = made_by_a_call()
-    request = RequestId("r-1")
-    _, (at_once,), (at_the_end,) = published_for(
-        ev.ResponseStarted(request, 200),
-        ev.ToolCallSeen(request, call_made),
-        ev.ResponseFinished(request, answer),
-    )
-    assert set(at_once.names) == minted and at_once.trace is None
-    assert not minted & set(at_the_end.names) and at_the_end.trace is not None
 
 
 async def test_what_failed_and_comes_again_finds_its_gateway():

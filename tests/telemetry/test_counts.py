@@ -5,9 +5,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.domain import records as rec
+from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource, WaitReason
 from gateway.domain.ids import PoolId, ReplicaId, SessionId, TenantId, ThreadId
 from gateway.domain.request import Claims, Protocol, Usage
+from gateway.domain.timed_record import TimedRecord
 from gateway.telemetry.counts import Counts
 from gateway.telemetry.spreads import Spread, histogram, short_spread
 
@@ -18,7 +20,7 @@ USAGE = Usage(prompt_tokens=10, cached_tokens=4, output_tokens=2)
 END: dict[str, Any] = {"status": 200, "usage": USAGE, "finish_reason": "stop", "duration_ms": 5000.0}
 
 
-class Strange(rec._Record, frozen=True, kw_only=True, tag="strange"):
+class Strange(TimedRecord, frozen=True, kw_only=True, tag="strange"):
     """Of a type that is newer."""
 
 
@@ -52,7 +54,7 @@ def test_records_are_counted():
         rec.Refused(**TURN, tenant=TENANT, reason=RefusalReason.QUEUE_FULL, waited_ms=0.0),
         rec.SessionEnded(at_s=1.0, session=SESSION, turns=1, reason="idle"),
         rec.ReplicaChanged(at_s=1.0, replica=REPLICA, state="up", why="client's text"),
-        rec.WindowUpdated(
+        WindowUpdated(
             at_s=1.0, pool=PoolId("p"), sessions=1.0, kv_budget=None, admitted=1, waiting=0, demand=0.0,
             gpu_pressure=0.0, cpu_pressure=0.0, reason="healthy",
         ),

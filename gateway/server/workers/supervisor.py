@@ -23,9 +23,8 @@ from gateway.config import Config
 from gateway.config.changes import Change, changes
 from gateway.config.load import ConfigError
 from gateway.config.server import split_listen
-from gateway.server.app import listening_on
 from gateway.server.clock import SteadyClock
-from gateway.server.listening import SharedPort
+from gateway.server.listening import SharedPort, listening_on
 from gateway.server.references import check_references
 from gateway.server.settings import (
     Read,

@@ -1,0 +1,75 @@
+"""What of the settings can this vLLM's scheduler carry out? Looked for once, when the server starts.
+
+A seam that is missing switches off the biases that need it; so does a configuration in which they were not
+tried (`tried.py`). Nothing here imports vLLM.
+"""
+
+from dataclasses import fields, replace
+from typing import Any
+
+from turnpike_vllm.offload import HostCopies
+from turnpike_vllm.pool import KvPool
+from turnpike_vllm.settings import SWITCHED_OFF, Settings, SettingsError
+from turnpike_vllm.tried import BIASES, reasons
+from turnpike_vllm.waiting import RankedQueue
+
+CHUNK_SEAM = "_reserve_prefill_lookahead"
+"""Runs for every request of a step before its blocks are allocated, and may make its chunk smaller."""
+SEAMS = (
+    *("schedule", "update_from_output", "add_request", "reset_prefix_cache", "_free_blocks"),
+    *("_preempt_request", CHUNK_SEAM),
+)
+"""Methods of vLLM's scheduler that are wrapped."""
+_NEEDED = (
+    *("running", "waiting", "requests", "block_size", "num_spec_tokens"),
+    *("max_num_running_reqs", "max_num_scheduled_tokens"),
+    *(name for name in SEAMS if name != CHUNK_SEAM),
+)
+
+
+def detect(scheduler: Any, settings: Settings, queue_class: type[Any]) -> tuple[Settings, dict[str, str]]:
+    """What of the settings this scheduler can carry out, and bias → "on" or why it is off.
+
+    ``queue_class``: what vLLM's waiting queues are. Raises `SettingsError` if it can carry out nothing."""
+    lacks = [name for name in _NEEDED if not hasattr(scheduler, name)]
+    lacks += KvPool.lacks(getattr(scheduler, "kv_cache_manager", None))
+    if lacks:
+        raise SettingsError(f"this vLLM has no {', '.join(lacks)}")
+    why: dict[str, str] = {}
+
+    def off(reason: str | None, *names: str) -> None:
+        for name in names if reason else ():
+            why.setdefault(name, reason or "")
+
+    if not isinstance(scheduler.waiting, queue_class):
+        off("the waiting queue is of another kind", "coordinator", "classes")
+    off(queue_lacks(queue_class), "coordinator")
+    if not hasattr(scheduler, CHUNK_SEAM):
+        off("no seam for chunk sizes", "opportunist", "classes", "headroom", "host_tier")
+    if not scheduler.kv_cache_manager.enable_caching:
+        off("prefix caching is off", "retention", "eviction", "host_tier")
+    off(KvPool.lacks_order(scheduler.kv_cache_manager), "eviction", "opportunist")
+    off(HostCopies.lacks(scheduler), "host_tier")
+    for name, reason in reasons(scheduler, settings.connectors):
+        off(reason, name)
+    if settings.retention is None or "retention" in why:
+        off(why.get("retention", "retention is switched off"), "host_tier")
+    if settings.coordinator is None or "coordinator" in why:
+        off(why.get("coordinator", "switched off"), "victims", "headroom")
+    none: dict[str, Any] = {
+        each.name: False if each.name == "opportunist" else None
+        for each in fields(settings)
+        if each.name in why
+    }
+    features = {
+        name: why.get(name) or ("on" if getattr(settings, name, True) not in (None, False) else SWITCHED_OFF)
+        for name in BIASES
+    }
+    return replace(settings, **none), features
+
+
+def queue_lacks(base: type[Any]) -> str | None:
+    """What vLLM's waiting queues have and ours has not: as its subclass, it could not even be made."""
+    wanted: frozenset[str] = getattr(base, "__abstractmethods__", frozenset())
+    lacks = [name for name in sorted(wanted) if not callable(getattr(RankedQueue, name, None))]
+    return f"our queue has no {', '.join(lacks)}" if lacks else None

@@ -1,0 +1,59 @@
+"""What the other gateways are told of turns here: by which names they find the gateway that has a session
+(`gateway/workflow/evidence.py`), and what they need to go on with it.
+
+Invariants: every word is taken once; what an answer that came whole minted is told with the end of its turn.
+"""
+
+from gateway.core.commands import Publish
+from gateway.core.live import LiveRequest
+from gateway.domain.ids import RequestId, TenantId
+from gateway.domain.request import Answer, ExplicitId
+from gateway.routing.state_residence import state_key
+from gateway.workflow import evidence
+from gateway.workflow.ancestry import retried_within_s
+from gateway.workflow.sessions import Sessions
+from gateway.workflow.turns import Turn
+
+
+class Publishing:
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+        self._due: list[Publish] = []
+
+    def take(self) -> list[Publish]:
+        """What is to be published, once."""
+        due, self._due = self._due, []
+        return due
+
+    def opened(self, turn: RequestId, tenant: TenantId, stated: ExplicitId | None) -> None:
+        """The turn opens a conversation of the session that its client states."""
+        if stated is not None:
+            self._name(turn, tenant, evidence.of_stated(tenant, stated.schema, stated.session))
+
+    def minted(self, live: LiveRequest, minted: int) -> None:
+        """Its answer minted an id, of this hash, that will come back."""
+        self._name(live.request, live.tenant, evidence.of_minted(live.tenant, minted))
+
+    def ended(self, live: LiveRequest, turn: Turn, answer: Answer | None) -> None:
+        """By its answer it is found from now on, and by what its client states."""
+        tenant, session, stated = live.tenant, turn.session, live.facts.explicit
+        # What this very event saw before (an answer that came whole), goes with it.
+        early = [each for each in self._due if each.request == turn.request]
+        names = [name for each in early for name in each.names]
+        self._due = [each for each in self._due if each not in early]
+        if stated is not None and (tenant, stated.schema, stated.session) in session.explicit_keys:
+            names.append(evidence.of_stated(tenant, stated.schema, stated.session))
+        if turn.text and not turn.has_failed:
+            names.append(evidence.of_answer(tenant, turn.tail, turn.text))
+        trace = self._sessions.trace_of(turn)
+        if answer is not None and live.tried:
+            usage, trace.replica = answer.usage, live.tried[-1]
+            trace.prompt_tokens, trace.output_tokens = usage.prompt_tokens, usage.output_tokens
+            trace.states = tuple((state_key(tenant, each), trace.replica) for each in answer.state_ids)
+        self._due.append(Publish(request=turn.request, tenant=tenant, names=tuple(names), trace=trace))
+        if turn.has_failed:
+            again_within_s = retried_within_s(turn)
+            self._name(turn.request, tenant, evidence.of_failed(tenant, turn.body), again_within_s)
+
+    def _name(self, turn: RequestId, tenant: TenantId, name: int, lasts_s: float | None = None) -> None:
+        self._due.append(Publish(request=turn, tenant=tenant, names=(name,), lasts_s=lasts_s))

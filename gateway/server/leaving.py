@@ -1,0 +1,131 @@
+"""How a gateway ends: signals, the lame-duck phase, the drain; or a hand-over to the process that follows.
+
+SIGTERM: lame duck, then drain, then the end. SIGINT, which a person sends, begins with the drain. Each
+further signal goes on to the next step.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from typing import TYPE_CHECKING, Final
+
+from gateway.config.server import ServerConfig
+from gateway.core import events as ev
+from gateway.server.driver import Driver
+from gateway.server.listener import Listener
+from gateway.server.mcp_proxy import McpProxy
+from gateway.server.peers import Peers
+from gateway.server.tasks import TaskGroup
+
+if TYPE_CHECKING:
+    from gateway.server.picker.service import PickerServer
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Leaving:
+    def __init__(
+        self,
+        config: ServerConfig,
+        driver: Driver,
+        listener: Listener,
+        *,
+        peers: Peers | None,
+        mcp: McpProxy | None,
+        picker: "PickerServer | None",
+    ) -> None:
+        self.follow(config)
+        self._driver = driver
+        self._listener = listener
+        self._peers = peers
+        self._mcp = mcp
+        self._picker = picker
+        self.is_retiring = False
+        """It is not ready any more, though it may serve."""
+        self._is_handing_over = False
+        self._begun = asyncio.Event()
+        self._hurry = asyncio.Event()
+        """Set by a signal that ends the lame-duck phase."""
+        self._over = asyncio.Event()
+        """Set by one that ends the drain."""
+
+    def follow(self, config: ServerConfig) -> None:
+        self._lame_duck_s, self._drain_s = config.lame_duck_s, config.drain_s
+
+    def catch_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.signalled, number)
+
+    def signalled(self, number: signal.Signals) -> None:
+        if self._listener.is_draining:
+            self._over.set()
+        elif self._begun.is_set() or number == signal.SIGINT:
+            self._hurry.set()
+        self._begun.set()
+
+    def begin_hand_over(self) -> None:
+        """Another process takes new connections from now on."""
+        self._is_handing_over = True
+        self._begun.set()
+
+    async def wait(self, tasks: TaskGroup) -> None:
+        """Until it has been told to leave, and has left or was told not to wait for that."""
+        await self._begun.wait()
+        leaving = tasks.spawn(self._leave())
+        told = tasks.spawn(_wait(self._over))
+        await asyncio.wait((leaving, told), return_when=asyncio.FIRST_COMPLETED)
+
+    async def _leave(self) -> None:
+        if self._is_handing_over:
+            await self.hand_over()
+            return
+        if self._lame_duck_s and not self._hurry.is_set():
+            _log.info("not ready any more; serving for another %g s", self._lame_duck_s)
+            await self.retire()
+        _log.info("draining; signal again to stop at once")
+        await self.drain()
+
+    async def retire(self) -> None:
+        """Says that it is not ready, and still serves whoever comes, until load balancers have noticed."""
+        self.is_retiring = True
+        if self._picker is not None:
+            self._picker.retire()
+        if self._peers is not None:
+            await self._peers.leave()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._lame_duck_s):
+                await self._hurry.wait()
+
+    async def drain(self) -> None:
+        """Stops taking requests and waits for the running ones, as long as the settings say."""
+        self.is_retiring = True
+        if self._peers is not None:
+            await self._peers.leave()
+        self._driver.send(ev.DrainStarted())
+        await self._drain_connections()
+
+    async def hand_over(self) -> None:
+        """Another process takes new connections. A connection that is there gets its next answer, as its
+        last: closing it between two requests could cross the next one on its way."""
+        self.is_retiring = True
+        if self._peers is not None:
+            await self._peers.leave()
+        self._listener.leave()
+        await self._listener.emptied(self._lame_duck_s)
+        await self._drain_connections()
+
+    async def _drain_connections(self) -> None:
+        if self._mcp is not None:
+            self._mcp.drain()
+        if self._picker is not None:
+            await self._picker.stop(self._drain_s)
+        listeners = [self._listener, *([self._peers.listener] if self._peers is not None else [])]
+        await asyncio.gather(*(each.drain(self._drain_s) for each in listeners))
+        if left := sum(each.connection_count for each in listeners):
+            _log.warning("%d connections are cut off at the end of the drain", left)
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

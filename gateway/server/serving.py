@@ -1,0 +1,73 @@
+"""Who serves requests: those for tool servers, for a WebSocket, and all others; made as the settings say."""
+
+from collections.abc import Mapping
+
+from gateway.config import Config
+from gateway.config.server import ServerConfig
+from gateway.server.asking import Asking
+from gateway.server.connection import Handler
+from gateway.server.handlers import Handlers
+from gateway.server.kv_fetches import PrefixPulls
+from gateway.server.mcp_calls import McpCalls
+from gateway.server.mcp_early import McpEarly
+from gateway.server.mcp_proxy import McpProxy
+from gateway.server.mcp_servers import McpServer
+from gateway.server.prefill_legs import PrefillLegs
+from gateway.server.replica_watch import ReplicaWatch
+from gateway.server.tenants import CREDENTIAL_HEADERS
+from gateway.server.websockets import WebSockets
+from gateway.telemetry.mcp_counts import McpCounts
+from gateway.telemetry.metrics import Metrics
+
+
+class Serving:
+    def __init__(
+        self,
+        config: Config,
+        asking: Asking,
+        watch: ReplicaWatch,
+        metrics: Metrics,
+        tool_servers: Mapping[str, McpServer],
+    ) -> None:
+        driver, replicas, health = asking.driver, watch.replicas, watch.health
+        self.websockets = WebSockets(
+            replicas, health, asking, config=config.server, counts=metrics.websockets
+        )
+        self.handlers = Handlers(
+            driver,
+            replicas,
+            health,
+            asking,
+            server=config.server,
+            overhead=metrics.overhead,
+            websockets=self.websockets,
+            legs=PrefillLegs.of(config, driver, replicas, health, asking.outbound),
+            pulls=PrefixPulls.of(config, replicas, metrics.pulls),
+        )
+        self.mcp: McpProxy | None = None
+        """None if there is no tool server."""
+        if tool_servers:
+            counts = metrics.mcp = McpCounts()
+            dropped = CREDENTIAL_HEADERS if asking.are_keys_required else frozenset()
+            calls = McpCalls(driver, counts, config)
+            early: McpEarly | None = None
+            if any(each.early_tools for each in config.mcp):
+                early = McpEarly(driver, calls, tool_servers, counts, dropped=dropped)
+            self.mcp = McpProxy(tool_servers, self.handlers, calls, early, dropped=dropped)
+        self.handler: Handler = self.mcp or self.handlers
+        """For every request on every connection."""
+
+    def follow(self, server: ServerConfig) -> None:
+        """For what comes from now on."""
+        self.handlers.follow(server)
+        self.websockets.follow(server)
+
+    def sweep(self, now: float) -> None:
+        """Gives up on who has stopped sending; called about once a second."""
+        self.handlers.sweep(now)
+        if self.mcp is not None:
+            self.mcp.sweep(now)
+
+    def close(self) -> None:
+        if self.mcp is not None:
+            self.mcp.close()
