@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission.partition import LEAST, max_min, part_of
-from gateway.admission.pool import MOST_TOLD
+from gateway.admission.partition import LEAST, MOST_TOLD, max_min, part_of
 from gateway.domain.ids import TenantId
 from gateway.domain.shares import PoolShare
 from tests.admission.applicants import POOL, Play

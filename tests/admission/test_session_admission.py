@@ -10,9 +10,10 @@ from gateway.admission.classes import ServiceClass
 from gateway.admission.cpu_pressure import CpuReading
 from gateway.admission.gaps import Gap
 from gateway.admission.limits import Bound
+from gateway.admission.overload import NO_REPLICA
 from gateway.admission.packing import Regime
 from gateway.admission.quotas import Quota
-from gateway.admission.session_admission import NO_REPLICA, SessionAdmission
+from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.sessions import Member
 from gateway.cost.estimator import Alone
 from gateway.domain.admission_records import SessionAdmitted, SessionHeld, WindowUpdated
@@ -731,9 +732,9 @@ def test_which_limit_grows_is_what_keeps_the_next_one_waiting(monkeypatch):
     play.is_let_in("behind", tenant="v", task_arrived_s=play.now + 1)
     reasons = {"next": WaitReason.KV_FULL, "behind": WaitReason.WINDOW_FULL}
     monkeypatch.setattr(play.pool.limits, "why_not", lambda member, **_: Bound(reasons[member.session], 2, 1))
-    monkeypatch.setattr(play.pool, "_regime", lambda **_: Regime.KV_BOUND)
+    monkeypatch.setattr(play.pool.balance, "regime", lambda **_: Regime.KV_BOUND)
     play.pool.let_in(now=play.now)
-    assert play.pool._blocked_by is WaitReason.KV_FULL
+    assert play.pool.balance.blocked_by is WaitReason.KV_FULL
 
 
 def test_a_turn_whose_attempt_failed_keeps_its_place():

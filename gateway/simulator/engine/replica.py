@@ -19,15 +19,12 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
-from gateway.cost.roofline import Batch, context_product
 from gateway.domain.ids import ReplicaId
-from gateway.simulator.engine.eviction import Eviction
 from gateway.simulator.engine.hand_over import KvExchange, exchange_config
 from gateway.simulator.engine.host_tier import HostTier, offload_config
 from gateway.simulator.engine.options import EngineOptions, EngineSpec, SchedulingPolicy
 from gateway.simulator.engine.plugin import RETRY_S, Plugin
-from gateway.simulator.engine.policy import overridden
-from gateway.simulator.engine.retention import Retention
+from gateway.simulator.engine.policy_hooks import PolicyHooks
 from gateway.simulator.engine.scheduler import build_request, build_scheduler
 from gateway.simulator.engine.steps import StepTimes
 from gateway.simulator.engine.stretch import advance, limit, within_blocks
@@ -51,8 +48,6 @@ class ReplicaEngine:
         self._times = StepTimes(spec.profile, noise=spec.noise, seed=seed)
         self._token_budget = spec.profile.chunk_tokens
         self._pool = self.scheduler.kv_cache_manager.block_pool
-        self._policy = options.policy() if options.policy is not None else None
-        self._has_priorities = overridden(self._policy, "priority")
         self._work: dict[int, Work] = {}
         self._are_marked = False
         """Some turn had marks."""
@@ -85,19 +80,28 @@ class ReplicaEngine:
             )
         self._tier = HostTier(spec, options) if spec.offload_bytes else self.exchange
         """What brings blocks from elsewhere."""
-        self._retention: Retention | None = None
-        self._eviction: Eviction | None = None
-        self._has_order = False
-        self._apply_policy()
+        self._hooks: PolicyHooks | None = None
+        if options.policy is not None:
+            self._hooks = PolicyHooks(
+                options.policy(),
+                self.scheduler,
+                options,
+                kernel,
+                self._work,
+                kv_used=self.kv_used,
+                before_release=self.settle,
+                after_release=self._blocks_were_released,
+            )
+        self._retention = self._hooks.retention if self._hooks is not None else None
+        self._has_order = self._hooks is not None and self._hooks.has_order
 
     # --- what others ask ---------------------------------------------------------------------------
 
     def submit(self, turn: EngineTurn) -> None:
         """Takes a turn in. It is scheduled with the step that begins next."""
-        now = self._kernel.now
         priority = turn.priority
-        if self._policy and self._has_priorities:
-            priority = self._policy.priority(turn, now=now)
+        if self._hooks is not None and self._hooks.has_priorities:
+            priority = self._hooks.policy.priority(turn, now=self._kernel.now)
         request = build_request(turn, block_size=self._block_size, priority=priority)
         self._work[turn.number] = Work(turn, request)
         self._are_marked = self._are_marked or bool(turn.marks)
@@ -168,8 +172,8 @@ class ReplicaEngine:
             self._hear_of_transfers(self._tier)
         if self._takes_stretches and self._begin_stretch():
             return
-        if self._has_order:
-            self._order_waiting()
+        if self._hooks is not None and self._has_order:
+            self._hooks.order_waiting()
         scheduler = self.scheduler
         out, starts_s = self._pass()
         while not out.total_num_scheduled_tokens:
@@ -185,7 +189,7 @@ class ReplicaEngine:
         )
         for new in out.scheduled_new_reqs:
             self._runs_first(self._work[new.req_id], new.num_computed_tokens)
-        time_s = self._time_of(out)
+        time_s = self._times.next_s(out.num_scheduled_tokens, self._work)
         self.counts.steps += 1
         self.counts.scheduled_steps += 1
         self.counts.computed_tokens += out.total_num_scheduled_tokens
@@ -212,28 +216,6 @@ class ReplicaEngine:
                 self.counts.cached_tokens += cached_tokens
             if self._retention is not None:
                 self._retention.let_go(work.turn)  # the request holds them now
-
-    def _time_of(self, out: Any) -> float:
-        new_tokens = context = 0
-        products = 0.0
-        work = self._work
-        for number, tokens in out.num_scheduled_tokens.items():
-            request = work[number].request
-            before = request.num_computed_tokens - tokens
-            if tokens == 1 and before >= request.num_prompt_tokens:
-                context += before
-            else:
-                products += context_product(tokens, before)
-            new_tokens += tokens
-        if not products:
-            return self._times.decode_s(new_tokens, context)
-        batch = Batch(
-            new_tokens=new_tokens,
-            rows=len(out.num_scheduled_tokens),
-            prefill_context_products=products,
-            decode_context_tokens=context,
-        )
-        return self._times.mixed_s(batch)
 
     def _end(self, out: Any, time_s: float) -> None:
         """A step is over: tells who has a first token, who has the last, and begins the next one."""
@@ -388,46 +370,6 @@ class ReplicaEngine:
         self._is_resting = False
         self._alarm = self._kernel.at(self._kernel.now, self._begin)
 
-    # --- what a policy does ------------------------------------------------------------------------
-
-    def _apply_policy(self) -> None:
-        """Hooks what the policy overrides, and nothing else, into this engine's scheduler."""
-        policy, scheduler = self._policy, self.scheduler
-        if policy is None:
-            return
-        policy.kv_used = self.kv_used
-        self._has_order = overridden(policy, "order_waiting")
-        if self._has_order and self._options.scheduling_policy is not SchedulingPolicy.FCFS:
-            raise ValueError("a queue by priority has its own order: override `priority`, or `order_waiting`")
-        if overridden(policy, "retain_until"):
-            self._retention = Retention(
-                scheduler,
-                policy,
-                self._kernel,
-                self._block_size,
-                before_release=self.settle,
-                after_release=self._blocks_were_released,
-            )
-        if overridden(policy, "eviction_rank"):
-            self._eviction = Eviction(scheduler, policy, self._kernel, self._block_size)
-        if self._retention is not None or self._eviction is not None:
-            self._free_blocks = scheduler._free_blocks  # noqa: SLF001 - the seam, in vLLM 0.29 to 0.33
-            scheduler._free_blocks = self._turn_ended  # noqa: SLF001
-
-    def _turn_ended(self, request: Any) -> None:
-        """In place of the scheduler's own method, for a request that is finished."""
-        work = self._work.get(request.request_id)
-        if work is None:  # it ended long ago, and another replica has it now
-            self._free_blocks(request)
-            return
-        turn = work.turn
-        (blocks,) = self.scheduler.kv_cache_manager.coordinator.get_blocks(request.request_id)
-        if self._eviction is not None:
-            self._eviction.ended(turn, blocks)
-        if self._retention is not None:
-            self._retention.ended(turn, blocks)
-        self._free_blocks(request)
-
     def _blocks_were_released(self) -> None:
         """Between steps, so whoever waits may have a chance."""
         if self._ends and not self.waiting:
@@ -442,20 +384,6 @@ class ReplicaEngine:
             self._begin_now()
         elif self._ends:
             self._cut()
-
-    def _order_waiting(self) -> None:
-        queue = self.scheduler.waiting
-        if self._policy is None or len(queue) < 2:
-            return
-        work = self._work
-        waiting = [work[request.request_id].turn for request in queue]
-        ordered = [
-            work[turn.number].request for turn in self._policy.order_waiting(waiting, now=self._kernel.now)
-        ]
-        if {turn.number for turn in waiting} != {request.request_id for request in ordered}:
-            raise ValueError("a policy must order all that wait, and nobody else")
-        queue.clear()
-        queue.extend(ordered)
 
 
 def _transfer_config(spec: EngineSpec) -> Any:
