@@ -12,7 +12,6 @@ carried out as far as it came when it ends or something happens to this replica:
 looks. So planning far ahead costs nothing.
 """
 
-from bisect import bisect_left, bisect_right
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -27,7 +26,7 @@ from gateway.simulator.engine.plugin import RETRY_S, Plugin
 from gateway.simulator.engine.policy_hooks import PolicyHooks
 from gateway.simulator.engine.scheduler import build_request, build_scheduler
 from gateway.simulator.engine.steps import StepTimes
-from gateway.simulator.engine.stretch import advance, limit, within_blocks
+from gateway.simulator.engine.stretch import Stretch, advance, limit, within_blocks
 from gateway.simulator.engine.turn import EngineTurn, TurnListener
 from gateway.simulator.engine.work import EngineCounts, Work
 from gateway.simulator.kernel import Alarm, Kernel
@@ -53,11 +52,8 @@ class ReplicaEngine:
         """Some turn had marks."""
         self._alarm: Alarm | None = None
         """At the end of the step or stretch that is going on, or where one begins; None while idle."""
-        self._ends: list[float] = []
-        """When each step of the stretch ends that is going on; empty if none is."""
-        self._taken = 0
-        """Of these: how many have been carried out."""
-        self._began_s = 0.0
+        self._stretch: Stretch | None = None
+        """That is going on, if one is."""
         self._is_head_refused = False
         """The scheduler's last pass left somebody waiting, and nothing has changed for them since."""
         self._is_resting = False
@@ -111,7 +107,7 @@ class ReplicaEngine:
             return
         if self._options.scheduling_policy is not SchedulingPolicy.FCFS:
             self._is_head_refused = False  # this one may be let in before those who wait
-        if self._ends and not self._is_head_refused:
+        if self._stretch is not None and not self._is_head_refused:
             self._cut()
 
     def abort(self, number: int) -> None:
@@ -122,7 +118,7 @@ class ReplicaEngine:
         self._count_moved(work)
         del self._work[number]
         self._is_head_refused = False
-        if self._ends:
+        if self._stretch is not None:
             self._cut()
 
     def end(self) -> None:
@@ -154,8 +150,15 @@ class ReplicaEngine:
 
     def settle(self) -> None:
         """Carries out the steps that are over, so that the books are those of now."""
-        if self._ends:
-            self._carry_out(bisect_right(self._ends, self._kernel.now))
+        if self._stretch is None:
+            return
+        steps, time_s = self._stretch.take(now=self._kernel.now)
+        if steps:
+            advance(self.scheduler, steps, self._block_size)
+            self._times.took(steps)
+            self.counts.steps += steps
+            self.counts.computed_tokens += steps * len(self.scheduler.running)
+            self.counts.busy_s += time_s
 
     def kv_used(self) -> float:
         """Share of the KV blocks that are held."""
@@ -290,12 +293,11 @@ class ReplicaEngine:
         if steps < 1:
             return False
         context = sum(request.num_computed_tokens for request in running)
-        self._began_s = self._kernel.now
-        self._ends = self._times.stretch(self._began_s, len(running), context, steps)
+        now = self._kernel.now
+        self._stretch = Stretch(now, self._times.stretch(now, len(running), context, steps))
         if grace_ends_s is not None:
-            del self._ends[bisect_left(self._ends, grace_ends_s) + 1 :]
-        self._taken = 0
-        self._alarm = self._kernel.at(self._ends[-1], self._end_stretch)
+            self._stretch.cut(at_s=grace_ends_s)
+        self._alarm = self._kernel.at(self._stretch.end_s, self._end_stretch)
         return True
 
     def _only_loads(self) -> bool:
@@ -306,8 +308,8 @@ class ReplicaEngine:
         )
 
     def _end_stretch(self) -> None:
-        self._carry_out(len(self._ends))
-        self._ends = []
+        self.settle()
+        self._stretch = None
         if self._are_marked:
             for request in tuple(self.scheduler.running):
                 self._tell_marks(self._work[request.request_id])
@@ -315,26 +317,10 @@ class ReplicaEngine:
 
     def _cut(self) -> None:
         """The stretch ends with the step that is going on."""
-        assert self._alarm is not None
-        steps = bisect_left(self._ends, self._kernel.now) + 1
-        if steps < len(self._ends):
-            del self._ends[steps:]
+        assert self._alarm is not None and self._stretch is not None
+        if self._stretch.cut(at_s=self._kernel.now):
             self._alarm.call_off()
-            self._alarm = self._kernel.at(self._ends[-1], self._end_stretch)
-
-    def _carry_out(self, steps: int) -> None:
-        """The first so many steps of the stretch are over."""
-        more = steps - self._taken
-        if not more:
-            return
-        advance(self.scheduler, more, self._block_size)
-        self._times.took(more)
-        ended_s = self._ends[steps - 1]
-        self.counts.steps += more
-        self.counts.computed_tokens += more * len(self.scheduler.running)
-        self.counts.busy_s += ended_s - self._began_s
-        self._began_s = ended_s
-        self._taken = steps
+            self._alarm = self._kernel.at(self._stretch.end_s, self._end_stretch)
 
     # --- what comes from elsewhere -------------------------------------------------------------------
 
@@ -358,7 +344,7 @@ class ReplicaEngine:
 
     def _loaded(self) -> None:
         """Somebody's blocks are there."""
-        if self._ends:
+        if self._stretch is not None:
             self._cut()
         elif self._alarm is None or self._is_resting:
             self._begin_now()
@@ -372,7 +358,7 @@ class ReplicaEngine:
 
     def _blocks_were_released(self) -> None:
         """Between steps, so whoever waits may have a chance."""
-        if self._ends and not self.waiting:
+        if self._stretch is not None and not self.waiting:
             self._is_head_refused = False
         else:
             self._books_changed()
@@ -382,7 +368,7 @@ class ReplicaEngine:
         self._is_head_refused = False
         if self._alarm is None and self._work:
             self._begin_now()
-        elif self._ends:
+        elif self._stretch is not None:
             self._cut()
 
 
