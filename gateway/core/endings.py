@@ -1,7 +1,7 @@
 """How requests and sessions end: whoever keeps books of them is told, and what they taught is learned.
 
-Invariants: each request ends once; then it is in no book of the brain's, whatever fails on the way; a session
-that ended is in none of those that policies keep.
+Invariants: each request ends once; it lives no more then, and its session knows, whatever fails on the way; a
+session that ended is in none of the books that policies keep.
 """
 
 from collections.abc import Iterable

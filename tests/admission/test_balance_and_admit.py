@@ -121,6 +121,25 @@ def test_who_brings_little_for_tools_passes_those_who_wait_for_them():
     assert "s2" in play.let_in()
 
 
+def test_who_brings_little_for_tools_passes_one_that_starves_and_has_to_wait_for_them():
+    play = Play(packing={"starved_s": 5.0})
+    play.is_let_in("s1", agent=1)
+    for slower in (1.0, 9.0):
+        for _ in range(20):
+            play.policy._cpu.saw_tool(("make",), slower, AgentKey(T, 1))
+            play.policy._cpu.saw_tool(("fetch",), 1.0, AgentKey(T, 2))
+        play.policy._cpu.active = 9
+        play.policy.host_reported("h", HostSignals(cores=1, runnable=9), now=play.now)
+        play.policy._cpu.read(now=play.now)
+    play.pool.window.with_tools = 1.0
+    assert play.ask("heavy", agent=1) == Wait(reason=WaitReason.TOOLS_FULL)
+    play.now += 20.0
+    play.policy.host_reported("h", HostSignals(cores=1, runnable=9), now=play.now)
+    play.pool.window.with_tools = 1.0
+    play.ask("light", agent=2)
+    assert play.let_in() == ["light"] and list(play.waiting) == ["r2"]
+
+
 def test_engines_may_rest_while_hosts_say_that_tools_are_the_bottleneck():
     play = Play(window={"min_feedback_s": 5.0})
     play.is_let_in("s1", agent=1)
