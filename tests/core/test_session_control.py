@@ -7,6 +7,7 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.core.commands import Cancel, Dispatch, Publish, Refuse
+from gateway.core.publishing import Publishing
 from gateway.domain import records as rec
 from gateway.domain.decision import RefusalReason
 from gateway.domain.ids import PoolId, RequestId, SessionId
@@ -116,7 +117,7 @@ def test_one_that_rests_gives_its_place_to_others():
 )
 def test_a_session_of_another_gateway_lives_where_it_ran_there(known: str, changes: dict[str, Any], lives_at):
     other = Playbook(replicas="b")
-    other.brain.sessions._publishes = True
+    other.brain.sessions.publishing = Publishing(other.brain.sessions.sessions)
     other >> arrived("r1", explicit=stated("x")) << dispatch("r1", to="b")
     commands = other.brain.handle(at_once("r1", usage=USAGE), now=other.now)
     [trace] = [each.trace for each in commands if isinstance(each, Publish) and each.trace is not None]
