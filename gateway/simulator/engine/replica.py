@@ -58,6 +58,7 @@ class ReplicaEngine:
         """The scheduler's last pass left somebody waiting, and nothing has changed for them since."""
         self._is_resting = False
         """Nothing can be computed before a transfer has ended; the alarm is for that."""
+        self._count_preempted()
         self.plugin: Plugin | None = None
         if options.plugin is not None:
             self.plugin = Plugin(self.scheduler, clock=lambda: kernel.now, piggyback=options.piggyback)
@@ -192,6 +193,8 @@ class ReplicaEngine:
         )
         for new in out.scheduled_new_reqs:
             self._runs_first(self._work[new.req_id], new.num_computed_tokens)
+        if out.scheduled_cached_reqs.resumed_req_ids:
+            self._count_resumed(out.scheduled_cached_reqs)
         time_s = self._times.next_s(out.num_scheduled_tokens, self._work)
         self.counts.steps += 1
         self.counts.scheduled_steps += 1
@@ -209,6 +212,21 @@ class ReplicaEngine:
         for end_s in loads_end_s:
             self._kernel.at(end_s, self._loaded)
         return out, starts_s
+
+    def _count_preempted(self) -> None:
+        """Whoever is preempted loses what it had, and may find some of it, or more, when it runs again."""
+        preempt = self.scheduler._preempt_request  # noqa: SLF001 - nothing else says what was lost
+
+        def counted(request: Any, *rest: Any, **how: Any) -> Any:
+            self.counts.again_tokens += request.num_computed_tokens
+            return preempt(request, *rest, **how)
+
+        self.scheduler._preempt_request = counted  # noqa: SLF001
+
+    def _count_resumed(self, cached: Any) -> None:
+        for number, tokens in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+            if number in cached.resumed_req_ids:
+                self.counts.again_tokens -= tokens
 
     def _runs_first(self, work: Work, cached_tokens: int) -> None:
         if work.cached_tokens is None:
