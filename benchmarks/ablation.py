@@ -28,7 +28,17 @@ from benchmarks.command import judged
 from benchmarks.harmless import QUICK, Point, chosen, grid, laid_out
 from benchmarks.processes import BenchmarkError
 from benchmarks.verdict import Verdict
-from gateway.admission import decay, footprint, gaps, gpu_pressure, limits, packing, pool, window
+from gateway.admission import (
+    balance_and_admit,
+    decay,
+    footprint,
+    gaps,
+    gpu_pressure,
+    limits,
+    packing,
+    pool,
+    window,
+)
 from gateway.admission import queue as waiting
 from gateway.admission import throughput as how_many
 from gateway.routing import kv_ledger, predicted
@@ -125,7 +135,7 @@ RULES: Final[dict[str, Without]] = {
     "warm_first": Without(pool, "entry_of", _cold),
     "hopeful": Without(packing.TenantQueue, "_hopeful", lambda *_, **__: None),
     "starved": Without(packing.TenantQueue, "starved", lambda *_, **__: None),
-    "let_misfits_pass": Without(pool, "first_that_fits", _the_first),
+    "let_misfits_pass": Without(balance_and_admit, "first_that_fits", _the_first),
 }
 
 

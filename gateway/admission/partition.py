@@ -12,14 +12,34 @@ what a tenant gets to the gateways by what it asks for there.
 Invariants: the parts of all gateways add up to 1; with nobody else, all of the pool is ours.
 """
 
-from collections.abc import Mapping, Sequence
+import heapq
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from gateway.domain.ids import TenantId
+from gateway.admission.fair_share import FairShare
+from gateway.domain.ids import NOBODYS, TenantId
 from gateway.domain.shares import PoolShare
 
 LEAST: Final = 0.01
 """Nobody is left with nothing: its next session has to be seen before it can be counted."""
+MOST_TOLD: Final = 256
+"""Tenants that other gateways are told of by name, those that ask for most; the rest counts as one."""
+
+
+def share_of(fair: FairShare, *, demand_tokens: float, waiting: int) -> PoolShare:
+    """What the other gateways must know of this one's part of a pool. `waiting`: sessions."""
+    asked = fair.asked()
+    held = {tenant: fair.held(tenant) for tenant in fair.holders}
+    if len(asked) > MOST_TOLD:
+        most = heapq.nlargest(MOST_TOLD, asked, key=asked.__getitem__)
+        asked, held = _by_name(asked, most), _by_name(held, most)
+    return PoolShare(demand_tokens=demand_tokens, waiting=waiting, held=held, asked=asked)
+
+
+def _by_name(sessions: Mapping[TenantId, float], told: Collection[TenantId]) -> dict[TenantId, float]:
+    """Of these tenants each, and of all others together."""
+    found = {tenant: sessions[tenant] for tenant in told if tenant in sessions}
+    return {**found, NOBODYS: sum(sessions.values()) - sum(found.values())}
 
 
 def part_of(

@@ -4,16 +4,16 @@ A session takes a place with its first admitted turn and keeps it through its to
 none wait in the queue, and whoever the queue says is next enters when window and KV budget allow.
 
 Invariants: nobody enters past the queue; a turn of a session that is in never waits for a place; if no
-session that is in has a live turn, the next one enters within `LIVENESS_S`, whatever it holds up; where hosts
-of tools report that they are overloaded, within a feedback time.
+session that is in has a live turn, the next one enters within `LIVENESS_S` (`balance_and_admit.py`), whatever
+it holds up; where hosts of tools report that they are overloaded, within a feedback time.
 """
 
-import heapq
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from gateway.admission.applicant import Applicant, TurnOutcome
+from gateway.admission.balance_and_admit import BalanceAndAdmit
 from gateway.admission.classes import Ageing, ServiceClass
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.fair_share import BLOCKED_S, EPOCH_S, FairShare
@@ -22,8 +22,8 @@ from gateway.admission.gaps import Gaps
 from gateway.admission.giving_back import GivingBack
 from gateway.admission.lessons import Lessons
 from gateway.admission.limits import SCARCE, Bound, Limits
-from gateway.admission.packing import Entry, Pressures, Regime, choose_regime, first_that_fits
-from gateway.admission.partition import part_of
+from gateway.admission.packing import Entry, Regime
+from gateway.admission.partition import part_of, share_of
 from gateway.admission.queue import SessionQueue, entry_of
 from gateway.admission.quotas import Quotas
 from gateway.admission.sessions import Member, Places
@@ -31,18 +31,15 @@ from gateway.admission.settings import AdmissionConfig
 from gateway.domain.admission_records import SessionAdmitted, SessionHeld
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import WaitReason
-from gateway.domain.ids import NOBODYS, PoolId, RequestId, SessionId, TenantId
+from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
 from gateway.domain.lessons import Notes, OfSessions, Silence
 from gateway.domain.records import Record
 from gateway.domain.shares import PoolShare
 
-LIVENESS_S: Final = 0.1
 _TASKS_SAMPLED: Final = 256
 _UNKNOWN: Final = Bound(WaitReason.BEHIND_OTHERS, 0.0, 0.0)
 _COMES_AGAIN_S: Final = 60.0
 """Who was told when to come again (in at most 30 s, `Retry-After`) and does so by then keeps its rank."""
-MOST_TOLD: Final = 256
-"""Tenants that other gateways are told of by name, those that ask for most; the rest counts as one."""
 _PART_CHANGED: Final = 0.02
 """By so much a gateway's part of the pool has to change before its limits follow at once."""
 _SLOWEST: Final = 20.0
@@ -75,17 +72,27 @@ class PoolAdmission:
         self.lessons = Lessons(self.places, self.footprints, self.limits)
         self.promises = self.limits.promises
         self.giving_back = GivingBack(self.places, self.fair, self.limits, cpu, self.release)
-        self._ageing = Ageing(config.classes)
-        self.queue = SessionQueue(config.packing, self.fair, self._ageing)
+        ageing = Ageing(config.classes)
+        self.queue = SessionQueue(config.packing, self.fair, ageing)
         self.held: dict[SessionId, dict[RequestId, Applicant]] = {}
         """The turns of those that are in the queue."""
+        self.balance = BalanceAndAdmit(
+            config,
+            queue=self.queue,
+            held=self.held,
+            places=self.places,
+            limits=self.limits,
+            fair=self.fair,
+            giving_back=self.giving_back,
+            quotas=quotas,
+            cpu=cpu,
+            ageing=ageing,
+        )
         self._freed: list[Applicant] = []
         """Turns that wait no longer, and were not told yet."""
         self.is_stirred = False
         """Somebody may be let in, or next, who could not before."""
         self._ticked_s = -math.inf
-        self._bound: Bound | None = None
-        """What keeps out who is next."""
 
     def learn(self, owner: TenantId, lesson: OfSessions) -> None:
         """What another gateway saw."""
@@ -124,13 +131,13 @@ class PoolAdmission:
             return None
         if len(self.queue):
             return WaitReason.BEHIND_OTHERS
-        bound = self._why_not(member, now=now)
+        bound = self.balance.why_not(member, now=now)
         if bound is not None and self._settle(now=now):
-            bound = self._why_not(member, now=now)
+            bound = self.balance.why_not(member, now=now)
         if bound is None:
             self._admit(member, now=now)
             return None
-        self._bound = bound
+        self.balance.bound = bound
         return bound.reason
 
     def put_behind(self, member: Member, *, now: float) -> None:
@@ -155,7 +162,7 @@ class PoolAdmission:
 
     def _queue_up(self, member: Member, *, now: float) -> None:
         assert member.asked_s is not None
-        bound = self._bound or _UNKNOWN
+        bound = self.balance.bound or _UNKNOWN
         self._said.append(
             SessionHeld(
                 at_s=now,
@@ -252,14 +259,7 @@ class PoolAdmission:
 
     def share(self) -> PoolShare:
         """What the other gateways must know."""
-        asked = self.fair.asked()
-        held = {tenant: self.fair.held(tenant) for tenant in self.fair.holders}
-        if len(asked) > MOST_TOLD:
-            most = heapq.nlargest(MOST_TOLD, asked, key=asked.__getitem__)
-            asked, held = _by_name(asked, most), _by_name(held, most)
-        return PoolShare(
-            demand_tokens=self.places.residents.peak(), waiting=len(self.queue), held=held, asked=asked
-        )
+        return share_of(self.fair, demand_tokens=self.places.residents.peak(), waiting=len(self.queue))
 
     def share_with(self, others: Sequence[PoolShare], *, now: float) -> None:
         """`others`: what the other gateways that live said last."""
@@ -277,20 +277,15 @@ class PoolAdmission:
         """The turns of the sessions that have a place from now on."""
         entered, self._freed, self.is_stirred = self._freed, [], False
         if not len(self.queue):
-            self._bound = None
+            self.balance.bound = None
             return entered
         self._tick(now=now)
-        regime = self._regime(now=now)
+        regime = self.balance.regime(now=now)
         while len(self.queue):
-            candidates = self.queue.candidates(regime, self._may_hold, now=now)
-            entry = self._first_that_fits(candidates, regime, now=now)
-            if entry is None and self._blocked_by is WaitReason.TOOLS_FULL:
-                entry = self._light_one(now=now)
-            is_above = entry is None
-            if entry is None:
-                entry = self._must_move(candidates, regime, begin=len(entered), now=now)
-            if entry is None:
+            chosen = self.balance.choose(regime, begin=len(entered), now=now)
+            if chosen is None:
                 break
+            entry, is_above = chosen
             entered += self._enter_from_queue(entry, is_above=is_above, now=now)
         return entered
 
@@ -298,10 +293,10 @@ class PoolAdmission:
         if not len(self.queue):
             return None
         tick_s = self._ticked_s + EPOCH_S
-        quiet_s = self.places.quiet_since_s
-        if quiet_s is None or quiet_s + self._rest_s() <= self._ticked_s:
+        quiet_s, rest_s = self.places.quiet_since_s, self.balance.rest_s()
+        if quiet_s is None or quiet_s + rest_s <= self._ticked_s:
             return tick_s
-        return min(tick_s, quiet_s + self._rest_s())  # nobody waits for the next tick while the pool rests
+        return min(tick_s, quiet_s + rest_s)  # nobody waits for the next tick while the pool rests
 
     def is_due(self, *, now: float) -> bool:
         return (due_s := self.next_deadline_s()) is not None and due_s <= now
@@ -335,80 +330,6 @@ class PoolAdmission:
             )
         )
 
-    def _may_hold(self, tenant: TenantId) -> bool:
-        return self._why_not_more(tenant, 1) is None
-
-    def _why_not_more(self, tenant: TenantId, taking: int) -> Bound | None:
-        """What keeps the tenant from a session of so many turns more, whatever there is room for."""
-        held = self.places.sessions_of(tenant)
-        if not self._quotas.may_hold(tenant, held):
-            return Bound(WaitReason.TENANT_SESSIONS, held + 1.0, held)
-        if math.isinf(level := self.giving_back.level(tenant)):
-            return None
-        charge = self.fair.charge(tenant, float(taking))
-        return Bound(WaitReason.OTHERS_LATE, charge, level) if charge > level else None
-
-    @property
-    def _blocked_by(self) -> WaitReason | None:
-        return self._bound.reason if self._bound is not None else None
-
-    def _first_that_fits(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
-        self._bound = None
-        if candidates and not self._fits(candidates[0], now=now):
-            if self._blocked_by is WaitReason.KV_FULL and self.limits.is_kv_full():
-                return None
-        return first_that_fits(candidates, regime, lambda each: self._fits(each, now=now))
-
-    def _fits(self, entry: Entry, *, now: float) -> bool:
-        bound = self._why_not(self.places.members[entry.session], now=now)
-        self._bound = self._bound or bound  # of who is next, whoever is tried behind it
-        return bound is None
-
-    def _why_not(self, member: Member, *, now: float) -> Bound | None:
-        taking = max(1, len(self.held.get(member.session, ())))  # all of its turns enter with it
-        bound = self._why_not_more(member.tenant, taking)
-        return bound or self.limits.why_not(member, taking=taking)
-
-    def _light_one(self, *, now: float) -> Entry | None:
-        """Who does not have to wait for tools, behind somebody who does."""
-        for entry in self.queue.lightest(self._may_hold):
-            if self._cpu.is_light(entry.agent) and self._fits(entry, now=now):
-                return entry
-        return None
-
-    def _must_move(self, candidates: list[Entry], regime: Regime, *, begin: int, now: float) -> Entry | None:
-        """Who enters though it does not fit: liveness, where nobody else waits beyond a quota too; on an idle
-        replica; and the aged's privilege. `begin`: turns that are about to."""
-        quiet_s = self.places.quiet_since_s
-        if quiet_s is not None and now >= quiet_s + self._rest_s():
-            return next(iter(candidates or self.queue.candidates(regime, lambda _: True, now=now)))
-        if self._blocked_by is WaitReason.KV_FULL and self.limits.is_a_replica_idle(begin=begin):
-            return candidates[0] if candidates else None
-        for entry in candidates[:1]:
-            if entry.is_aged and self._ageing.may_exceed_window(self.places.above):
-                return entry
-        return None
-
-    def _rest_s(self) -> float:
-        """How long the pool may rest while somebody waits.
-
-        Not for long: those who seem to run a tool may wait for one that nobody knows to be theirs. But
-        engines rest whenever tools are the bottleneck; where hosts say so, it is a feedback time.
-        """
-        if self._blocked_by is WaitReason.TOOLS_FULL and self._cpu.are_hosts_overloaded:
-            return self.window.feedback_s
-        return LIVENESS_S
-
-    def _regime(self, *, now: float) -> Regime:
-        return choose_regime(
-            self._config.packing,
-            Pressures(
-                cpu=self._cpu.read(now=now).pressure if self._config.follows_tools else 0.0,
-                kv=self.limits.kv_pressure(),
-                long_share=self.queue.long_share,
-            ),
-        )
-
     # --- time ----------------------------------------------------------------------------------------
 
     def _tick(self, *, now: float) -> None:
@@ -426,7 +347,7 @@ class PoolAdmission:
         if now < self.limits.update_due_s:
             return
         self.is_stirred = True
-        excess = self.limits.update(waiting=len(self.queue), blocked_by=self._blocked_by, now=now)
+        excess = self.limits.update(waiting=len(self.queue), blocked_by=self.balance.blocked_by, now=now)
         self.giving_back.after_update(excess, waiting=len(self.queue), now=now)
         self.giving_back.keep_promises(waiting=len(self.queue), now=now)
 
@@ -439,14 +360,8 @@ class PoolAdmission:
 
     def _make_room_for_the_blocked(self, *, now: float) -> None:
         """Whoever is next, and is kept out by what others hold."""
-        if self._blocked_by not in SCARCE:
+        if self.balance.blocked_by not in SCARCE:
             return
-        candidates = self.queue.candidates(Regime.NORMAL, self._may_hold, now=now)
+        candidates = self.queue.candidates(Regime.NORMAL, self.balance.may_hold, now=now)
         if candidates and now - candidates[0].since_s >= BLOCKED_S:
             self.giving_back.for_the_blocked(candidates[0].tenant, now=now)
-
-
-def _by_name(sessions: Mapping[TenantId, float], told: Collection[TenantId]) -> dict[TenantId, float]:
-    """Of these tenants each, and of all others together."""
-    found = {tenant: sessions[tenant] for tenant in told if tenant in sessions}
-    return {**found, NOBODYS: sum(sessions.values()) - sum(found.values())}

@@ -11,7 +11,6 @@ place.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
 
 import msgspec
 
@@ -19,11 +18,12 @@ from gateway.admission.applicant import Applicant, Displaced, Room, TurnOutcome
 from gateway.admission.classes import ClassClaim, ServiceClass, classify
 from gateway.admission.cpu_pressure import CpuPressure
 from gateway.admission.gaps import Gap
+from gateway.admission.overload import NO_REPLICA, Overload
 from gateway.admission.pool import PoolAdmission
-from gateway.admission.quotas import Quota, Quotas, retry_after_s
+from gateway.admission.quotas import Quota, Quotas
 from gateway.admission.sessions import Member
 from gateway.admission.settings import AdmissionConfig
-from gateway.domain.decision import Admission, Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
+from gateway.domain.decision import Admission, Admit, Edge, Refusal, Wait, WaitReason
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.host import HostSignals
@@ -75,9 +75,8 @@ class SessionAdmission:
         self._max_running = config.max_running_per_replica
         self.pools: dict[PoolId, PoolAdmission] = {}
         self._turns: dict[RequestId, _Turn] = {}
-        self._displaced: list[Displaced] = []
         self.said: list[Record] = []
-        self._refusals = 0
+        self._overload = Overload(config)
         self.set_tenants(tenants or {}, trusted)
 
     def set_tenants(self, tenants: Mapping[TenantId, Quota], trusted: Collection[TenantId]) -> None:
@@ -114,8 +113,8 @@ class SessionAdmission:
             for load in room.candidates:
                 if load.running < self._max_running:
                     return would_wait or _ADMIT
-        if self._is_full(room, applicant):
-            return self._refuse_for_the_fleet()
+        if self._overload.is_full(room, applicant):
+            return self._overload.refuse_for_the_fleet()
         return Wait(reason=WaitReason.CONCURRENCY_FULL)
 
     def _ask_for_a_place(
@@ -169,10 +168,7 @@ class SessionAdmission:
 
     def displaced(self) -> Sequence[Displaced]:
         """Turns that have to leave the waiting room, each told once. `turn_over` follows for each."""
-        if not self._displaced:
-            return ()
-        out, self._displaced = self._displaced, []
-        return out
+        return self._overload.displaced()
 
     def next_deadline_s(self) -> float | None:
         """When `let_in` is to be asked even if nothing happens; None for never."""
@@ -335,8 +331,8 @@ class SessionAdmission:
 
     def _wait_for_a_place(self, turn: _Turn, room: Room, reason: WaitReason, *, now: float) -> Admission:
         applicant = turn.applicant
-        if self._is_full(room, applicant):
-            refusal = self._displace_for(turn.pool, applicant, room)
+        if self._overload.is_full(room, applicant):
+            refusal = self._overload.displace_for(turn.pool, applicant, room)
             if refusal is not None:
                 self._correct(turn, _NO_USAGE, now=now)
                 return refusal
@@ -349,68 +345,14 @@ class SessionAdmission:
         wait_s = self._quotas.charge(applicant.tenant, tokens, now=now)
         if wait_s <= 0:
             return tokens, None
-        self._refusals += 1
-        return 0.0, Refusal(
-            reason=RefusalReason.TENANT_QUOTA,
-            message="This key has used up its tokens per minute.",
-            retry_after_s=retry_after_s(wait_s, self._refusals),
-        )
+        return 0.0, self._overload.refuse_for_its_quota(wait_s)
 
     def _correct(self, turn: _Turn, usage: Usage, *, now: float) -> None:
         if turn.charged:
             used = (usage.prompt_tokens or 0) + (usage.output_tokens or 0)
             self._quotas.correct(turn.member.tenant, turn.charged, used, now=now)
 
-    # --- overload ------------------------------------------------------------------------------------
 
-    def _is_full(self, room: Room, applicant: Applicant) -> bool:
-        return (
-            room.waiting >= self._config.max_waiting
-            or room.waiting_bytes + applicant.body_bytes > self._config.max_waiting_bytes
-        )
-
-    def _displace_for(self, pool: PoolAdmission, applicant: Applicant, room: Room) -> Refusal | None:
-        """Makes room in the waiting room, or says why the applicant itself is refused: the newest of the
-        least entitled leaves."""
-        least = pool.queue.least_entitled()
-        if least is None and not pool.queue.crowd(applicant.tenant) and len(pool.queue):
-            least = next(entry.tenant for entry in pool.queue.some(1))
-        if least is None:
-            return self._refuse_for_the_fleet()
-        if pool.queue.crowd(least) <= pool.queue.crowd(applicant.tenant):
-            return self._refuse_for_its_share()
-        newest = pool.queue.newest_of(least)
-        assert newest is not None
-        waiting = pool.held[newest.session]
-        left = room.waiting_bytes - sum(each.body_bytes for each in waiting.values())
-        if left + applicant.body_bytes > self._config.max_waiting_bytes or not self._config.max_waiting:
-            return self._refuse_for_the_fleet()
-        for request in waiting:
-            self._displaced.append(Displaced(request, self._refuse_for_its_share()))
-        return None
-
-    def _refuse_for_its_share(self) -> Refusal:
-        self._refusals += 1
-        return Refusal(
-            reason=RefusalReason.TENANT_SHARE,
-            message="All backends are busy, and of those that wait this key has the largest part.",
-            retry_after_s=retry_after_s(5.0, self._refusals),
-        )
-
-    def _refuse_for_the_fleet(self) -> Refusal:
-        self._refusals += 1
-        return Refusal(
-            reason=RefusalReason.QUEUE_FULL,
-            message="All backends are busy and the waiting room is full.",
-            retry_after_s=retry_after_s(5.0, self._refusals),
-        )
-
-
-NO_REPLICA: Final = Refusal(
-    reason=RefusalReason.NO_REPLICA,
-    message="No healthy backend can serve this request at the moment.",
-    retry_after_s=2,
-)
 _NO_USAGE = Usage()
 _ADMIT = Admit()
 _NOTHING_SAID = Quota()

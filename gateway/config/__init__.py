@@ -23,7 +23,7 @@ from gateway.config.shared import SharedConfig
 from gateway.config.stream import StreamFileConfig
 from gateway.config.tenants import TenantConfig
 from gateway.config.upstream import PoolConfig, UpstreamConfig
-from gateway.core.coordinator import CoordinatorConfig
+from gateway.core.settings import CoordinatorConfig
 from gateway.fleet.circuit_breaker import HealthConfig
 from gateway.fleet.trickle import TrickleConfig
 from gateway.routing.disaggregation import DisaggregationConfig

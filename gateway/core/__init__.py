@@ -6,7 +6,11 @@ same object. Bytes never enter it; it sees milestones (arrived, first token, too
 
     driver ──event──▶ Coordinator.handle ──commands──▶ driver
                           │
-       workflow (who is this?) · admission (may it start?) · routing (where?) · lifecycle (what now?)
+       session_book (who is this?) · gate (may it start?) · dispatcher (where?)
+       attempts (what becomes of it?) · endings (who has to know?) · replicas (who is there?)
+
+The states of a request are a table (`lifecycle.py`). Each of these modules asks the policies in `workflow`,
+`admission` and `routing`, and does what they decide.
 
 If it raises, by a fault of ours, `Coordinator.recover(now=…)` says what to do all the same: requests are
 passed on without what we decide. A simulator lets it fail.

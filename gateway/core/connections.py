@@ -41,5 +41,5 @@ def place_connection(
     if session is None:
         return least.replica
     ref = SessionRef(session=session.id, source=SessionSource.CLIENT_ID, confidence=session.confidence)
-    home = brain.gate.placement.likely(candidates, ref, 0.0)[0] if len(candidates) > 1 else least
+    home = brain.placement.likely(candidates, ref, 0.0)[0] if len(candidates) > 1 else least
     return home.replica

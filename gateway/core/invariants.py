@@ -6,7 +6,7 @@ It reads everything, so a server does not call it.
 from collections import Counter
 
 from gateway.core.coordinator import Coordinator
-from gateway.core.gate import CAPACITY_FREE_WORK
+from gateway.core.dispatcher import CAPACITY_FREE_WORK
 from gateway.core.lifecycle import State
 from gateway.domain.decision import WaitReason
 from gateway.domain.ids import ReplicaId, SessionId
@@ -35,7 +35,7 @@ def _check_requests(brain: Coordinator) -> None:
         is_waiting = live.state is State.WAITING
         assert (request in brain.waiting_room) == is_waiting, f"{request}: the waiting room disagrees"
         is_prefilling = live.state is State.PREFILLING
-        assert (request in brain.gate.legs) == is_prefilling, f"{request} is {live.state}: its prefill leg"
+        assert (request in brain.legs) == is_prefilling, f"{request} is {live.state}: its prefill leg"
         is_nowhere = is_waiting or is_prefilling
         assert (live.replica is None) == is_nowhere, f"{request} is {live.state} on {live.replica}"
         assert len(set(live.tried)) == len(live.tried), f"{request} was sent twice to a replica"
@@ -44,9 +44,9 @@ def _check_requests(brain: Coordinator) -> None:
             (light if live.facts.work in CAPACITY_FREE_WORK else running)[live.replica] += 1
             assert live.tried[-1] == live.replica
     for state in brain.fleet:
-        here = running[state.facts.id] + brain.gate.legs.at(state.facts.id)
+        here = running[state.facts.id] + brain.legs.at(state.facts.id)
         assert state.running == here, f"{state.facts.id} runs {here}, its book says {state.running}"
-        is_light = light[state.facts.id] + brain.gate.ahead.at(state.facts.id)
+        is_light = light[state.facts.id] + brain.ahead.at(state.facts.id)
         assert state.light == is_light, f"{state.facts.id}: light requests"
 
 

@@ -17,11 +17,11 @@ begun it is told once what became of it; at most `max_sessions` sessions that pa
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from gateway.admission.waiting_room import WaitingRoom
 from gateway.core.commands import Command, Prefill, StopPrefill
 from gateway.core.fleet import Fleet
 from gateway.core.forecasts import Forecasts
@@ -92,17 +92,15 @@ class PrefillsAhead:
         forecasts: Forecasts,
         to_engines: ToEngines,
         out: list[Command],
-        *,
-        is_anybody_waiting: Callable[[], bool],
+        waiting_room: WaitingRoom,
     ) -> None:
-        """`is_anybody_waiting`: at the gateway, for a replica."""
         self.config = config
         self._fleet = fleet
         self._placement = placement
         self._forecasts = forecasts
         self._to_engines = to_engines
         self._out = out
-        self._is_anybody_waiting = is_anybody_waiting
+        self._waiting_room = waiting_room
         self._stream = Stream(out)
         self._under_way: dict[RequestId, _Ahead] = {}
         self._pauses: OrderedDict[SessionId, dict[ThreadId, Pause]] = OrderedDict()
@@ -186,7 +184,7 @@ class PrefillsAhead:
     def _may_begin(self, replica: ReplicaId) -> bool:
         """It is there, nobody has to wait for a prefill, and there are not too many."""
         state = self._fleet.get(replica)
-        if state is None or not state.is_up or state.is_draining or self._is_anybody_waiting():
+        if state is None or not state.is_up or state.is_draining or self._waiting_room.turns:
             return False
         prefills = self.at(replica)
         in_flight = state.running + state.elsewhere + prefills

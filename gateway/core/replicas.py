@@ -16,6 +16,8 @@ from gateway.core.live import LiveRequest
 from gateway.core.stream import Stream
 from gateway.domain.ids import PoolId, ReplicaId
 from gateway.domain.shares import Share
+from gateway.routing.placement import PlacementPolicy
+from gateway.routing.ranks import Ranks
 from gateway.workflow.predictor import Predictor
 
 Event = ev.FleetEvent | ev.EngineReported
@@ -27,6 +29,8 @@ class Replicas:
         fleet: Fleet,
         gate: Gate,
         admission: SessionAdmission,
+        placement: PlacementPolicy,
+        ranks: Ranks,
         predictor: Predictor,
         forecasts: Forecasts,
         stream: Stream,
@@ -34,6 +38,8 @@ class Replicas:
         self._fleet = fleet
         self._gate = gate
         self._admission = admission
+        self._placement = placement
+        self._ranks = ranks
         self._predictor = predictor
         self._forecasts = forecasts
         self._stream = stream
@@ -55,7 +61,7 @@ class Replicas:
                 return stranded
             case ev.ResidencyTold():
                 if self._fleet.get(event.replica) is not None:
-                    self._gate.placement.told(event.replica, event.tokens)
+                    self._placement.told(event.replica, event.tokens)
             case ev.EngineReported():
                 self._reported(event, now=now)
             case ev.SharesReceived():
@@ -66,9 +72,7 @@ class Replicas:
 
     def share(self) -> Share:
         """What other gateways must know of ours."""
-        replicas = {
-            each.facts.id: self._gate.placement.share(each.facts.id, each.running) for each in self._fleet
-        }
+        replicas = {each.facts.id: self._placement.share(each.facts.id, each.running) for each in self._fleet}
         pools = {pool: admission.share() for pool, admission in self._admission.pools.items()}
         return Share(replicas=replicas, pools=pools)
 
@@ -76,7 +80,7 @@ class Replicas:
         for each in self._fleet:
             said = [share.replicas[each.facts.id] for share in shares if each.facts.id in share.replicas]
             each.elsewhere = sum(share.running for share in said)
-            self._gate.placement.share_with(each.facts.id, said)
+            self._placement.share_with(each.facts.id, said)
         for pool, admission in self._admission.pools.items():
             others = [share.pools[pool] for share in shares if pool in share.pools]
             admission.share_with(others, now=now)
@@ -85,10 +89,15 @@ class Replicas:
         """Those that are no members any more, and on which nothing runs."""
         for replica in self._fleet.forgotten:
             self._stream.replica_changed(replica, "left", "is no member any more", now=now)
-            self._gate.placement.replica_left(replica)
+            self._placement.replica_left(replica)
             self._forecasts.replica_left(replica)
             self._predictor.replica_left(replica)
         self._fleet.forgotten.clear()
+
+    def tell_of_health(self, *, now: float) -> None:
+        for changed in self._fleet.health.said:
+            self._stream.replica_changed(changed.replica, changed.state.value, changed.why, now=now)
+        self._fleet.health.said.clear()
 
     def _came_up(self, event: ev.ReplicaCameUp, *, now: float) -> list[LiveRequest]:
         pool = event.facts.pool
@@ -108,8 +117,8 @@ class Replicas:
         if gone is None or not self._fleet.went_down(replica, now=now):
             return []
         self._stream.replica_changed(replica, "down", why, now=now)
-        self._gate.placement.replica_lost(replica)
-        self._gate.ranks.replica_lost(replica)
+        self._placement.replica_lost(replica)
+        self._ranks.replica_lost(replica)
         self._tell_admission(gone.facts.pool, now=now)
         return self._gate.strand(gone.facts.pool, now=now)
 
@@ -131,7 +140,7 @@ class Replicas:
         if replica is not None and replica.is_up:
             self._admission.engine_reported(replica.facts.pool, event.replica, event.signals, now=now)
             self._predictor.engine_reported(event.replica, event.signals.kv_used)
-            self._gate.placement.engine_reported(event.replica, event.signals)
+            self._placement.engine_reported(event.replica, event.signals)
             self._fleet.adapters.told(event.replica, event.signals.most_adapters, event.signals.adapters)
             if event.signals.ranks is not None:
-                self._gate.ranks.replica_has(event.replica, event.signals.ranks)
+                self._ranks.replica_has(event.replica, event.signals.ranks)

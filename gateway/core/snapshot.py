@@ -254,7 +254,7 @@ def _view_replica(
 ) -> ReplicaView:
     facts = state.facts
     said = signals.get(facts.id, NO_SIGNALS)
-    lives_there: Mapping[ReplicaId, int] = brain.gate.placement.sessions_at
+    lives_there: Mapping[ReplicaId, int] = brain.placement.sessions_at
     return ReplicaView(
         id=facts.id,
         pool=facts.pool,

@@ -8,7 +8,8 @@ Theory of operation. A conversation's *home* is where its last turn was placed. 
 there, and where it was before. A session counts as living at the home of its first conversation while its
 next turn is expected. Few clients say that a session is over. So it is expected no more once it was silent
 for longer than its tools may run, or for a while after an answer that asked for none; it keeps its home, and
-counts again when it is heard of. It is expected to grow to what sessions of its agent held in the end.
+counts again when it is heard of. It is expected to grow to what sessions of its agent held in the end
+(`final_sizes.py`).
 
 Deviations: SAGA asks its workers. A stock server does not say what it holds, so that is estimated: it evicts
 what was used least recently, so what a conversation left is gone once about as many tokens were written
@@ -23,19 +24,20 @@ used go first, and forgetting one only costs a prefill.
 """
 
 import itertools
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey, ByAgent
+from gateway.domain.by_agent import UNKNOWN_AGENT, AgentKey
 from gateway.domain.decision import Edge, SessionRef
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import ReplicaId, SessionId, ThreadId
 from gateway.domain.request import Usage
 from gateway.domain.shares import ReplicaShare
+from gateway.routing.final_sizes import FinalSize, FinalSizes
 
 TOOLS_RUN_S: Final = 300.0
 """At most so long (S4)."""
@@ -46,10 +48,6 @@ MAX_OTHERS: Final = 256
 _UNKNOWN_HORIZON: Final = 500_000.0
 _HORIZON_SHARE: Final = 0.7
 """Of the KV cache: the rest is what runs."""
-_FIRST_GUESS: Final = 40_000.0
-"""Tokens that sessions hold in the end."""
-_RECENT: Final = 16
-_TYPES: Final = 4_096
 
 Conversation = tuple[SessionId, ThreadId]
 
@@ -73,7 +71,7 @@ class Session(msgspec.Struct, eq=False):
     tokens: float = 0.0
     """That its first conversation holds."""
     is_expected: bool = True
-    final: "_FinalSize | None" = None
+    final: FinalSize | None = None
     """If it seemed to be over once."""
     others: dict[ThreadId, None] | None = None
     """Its other conversations, the least recently used first."""
@@ -81,22 +79,6 @@ class Session(msgspec.Struct, eq=False):
     @property
     def wants(self) -> float:
         return max(self.tokens, self.grows_to)
-
-
-class _FinalSize(msgspec.Struct, eq=False):
-    """What a session held when it seemed to be over, the last time."""
-
-    tokens: float
-
-
-class _Recent(msgspec.Struct, eq=False, weakref=True):
-    """Sessions that ended lately: of an agent type, or of a tenant."""
-
-    sizes: deque[_FinalSize] = msgspec.field(default_factory=lambda: deque(maxlen=_RECENT))
-
-    def mean(self, guess: float) -> float:
-        """In which a guess counts as one session."""
-        return (guess + sum([size.tokens for size in self.sizes])) / (1 + len(self.sizes))
 
 
 class _Copy(msgspec.Struct, eq=False):
@@ -147,7 +129,7 @@ class KvLedger:
         self._elsewhere: dict[ReplicaId, Sums] = {}
         """Of other gateways' sessions."""
         self._replicas: dict[ReplicaId, _Replica] = {}
-        self._recent = ByAgent(_Recent, _TYPES)
+        self._final_sizes = FinalSizes()
         self._lives = itertools.count()
 
     # --- where conversations live --------------------------------------------------------------------
@@ -247,9 +229,8 @@ class KvLedger:
         return known.horizon if known is not None else _UNKNOWN_HORIZON
 
     def grows_to(self, agent: AgentKey) -> float:
-        """Tokens that its sessions hold in the end; as long as few ended, like the tenant's others."""
-        own, overall = self._recent.known(agent)
-        return own.mean(overall.mean(_FIRST_GUESS))
+        """Tokens that its sessions hold in the end, as expected."""
+        return self._final_sizes.expected(agent)
 
     # --- what happens to sessions ----------------------------------------------------------------------
 
@@ -398,12 +379,7 @@ class KvLedger:
     def _over(self, known: Session) -> None:
         """As far as we know. One that goes on counts once, with what it holds when that is over again."""
         if known.tokens:
-            if known.final is None:
-                known.final = _FinalSize(known.tokens)
-                own, overall = self._recent.of(known.agent)
-                overall.sizes.append(known.final)
-                if known.agent.agent_type:
-                    own.sizes.append(known.final)
+            known.final = known.final or self._final_sizes.add(known.agent)
             known.final.tokens = known.tokens
 
     def _of(self, replica: ReplicaId) -> _Replica:

@@ -29,12 +29,8 @@ def check_end(totals: Totals, engines: "Sequence[ReplicaEngine]", brain: Brain, 
 def _check_tokens(totals: Totals) -> None:
     # The last token of an answer is sampled and never computed.
     needed = totals.prompt_tokens - totals.cached_tokens + totals.output_tokens - totals.turns
-    needed += totals.moved_tokens
-    computed = totals.computed_tokens
-    if totals.preemptions:
-        _require(computed >= needed, f"{computed} tokens were computed where {needed} were needed")
-    else:
-        _require(computed == needed, f"{computed} tokens were computed, not {needed}, without preemption")
+    needed += totals.moved_tokens + totals.again_tokens
+    _require(totals.computed_tokens == needed, f"{totals.computed_tokens} tokens were computed, not {needed}")
 
 
 def _check_blocks(engine: "ReplicaEngine") -> None:

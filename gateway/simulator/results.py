@@ -124,7 +124,10 @@ class Totals(msgspec.Struct, kw_only=True):
     scheduled_steps: int = 0
     """Those of them that took a pass of the scheduler; the others were parts of a stretch of decoding."""
     computed_tokens: int = 0
-    """By all engines: more than prompts − cached + outputs if preemption made them compute again."""
+    """By all engines."""
+    again_tokens: int = 0
+    """Of these, because of preemptions, beyond prompts − cached + outputs; negative where whoever was
+    preempted found more when it ran again than it had had."""
     moved_tokens: int = 0
     """Of these: next prompts, as far as known, while tools ran."""
     prefill_legs: int = 0

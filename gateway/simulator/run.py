@@ -330,6 +330,7 @@ class _Run:
             totals.steps += engine.counts.steps
             totals.scheduled_steps += engine.counts.scheduled_steps
             totals.computed_tokens += engine.counts.computed_tokens
+            totals.again_tokens += engine.counts.again_tokens
             totals.moved_tokens += engine.counts.moved_tokens
             totals.busy_s += engine.counts.busy_s
 

@@ -9,7 +9,7 @@ from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.settings import AdmissionConfig
 from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.by_agent import AgentKey
-from gateway.domain.decision import Edge
+from gateway.domain.decision import Edge, Wait, WaitReason
 from gateway.domain.engine import EngineSignals
 from gateway.domain.fleet import ReplicaLoad
 from gateway.domain.ids import PoolId, ReplicaId, RequestId, SessionId, TenantId, ThreadId
@@ -17,6 +17,8 @@ from gateway.domain.request import Usage
 
 POOL = PoolId("pool")
 A = ReplicaId("a")
+T, U = TenantId("t"), TenantId("u")
+FULL = Wait(reason=WaitReason.WINDOW_FULL)
 
 
 def config(**settings) -> AdmissionConfig:
@@ -161,3 +163,11 @@ class Play:
     @property
     def pool(self) -> Any:
         return self.policy.pools[POOL]
+
+
+def capped(cap: int, **settings) -> Play:
+    return Play(policy="session-cap", session_cap=cap, **settings)
+
+
+def in_by_tenant(play: Play) -> dict[str, int]:
+    return {str(tenant): len(sessions) for tenant, sessions in play.pool.places.by_tenant.items()}

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission.partition import LEAST, max_min, part_of
-from gateway.admission.pool import MOST_TOLD
+from gateway.admission.partition import LEAST, MOST_TOLD, max_min, part_of
 from gateway.domain.ids import TenantId
 from gateway.domain.shares import PoolShare
 from tests.admission.applicants import POOL, Play
@@ -83,8 +82,13 @@ def test_gateways_are_told_of_a_bounded_number_of_tenants_and_of_all_their_sessi
         play.ask(f"s{number}", tenant=TenantId(f"t{number:03}"))
     for number in range(3):
         play.ask(f"more-{number}", tenant=TenantId("t299"))
+    fair = play.policy.pools[POOL].fair
+    for number in range(MOST_TOLD + 50):
+        fair.hold(TenantId(f"t{number:03}"), 1.0)
+    held = sum(fair.held(tenant) for tenant in fair.holders)
     share = play.policy.pools[POOL].share()
     assert len(share.asked) == MOST_TOLD + 1 and len(share.held) <= MOST_TOLD + 1
-    assert share.asked[TenantId("t299")] == 4
-    assert sum(share.asked.values()) == pytest.approx(MOST_TOLD + 50 + 3)
+    assert share.asked[TenantId("t299")] == 1 + 4, "who has a place asks for it, too"
+    assert sum(share.asked.values()) == pytest.approx(2 * (MOST_TOLD + 50) + 3)
     assert share.waiting > 0
+    assert held > MOST_TOLD and sum(share.held.values()) == pytest.approx(held)

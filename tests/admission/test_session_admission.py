@@ -9,27 +9,19 @@ from gateway.admission.applicant import TurnOutcome
 from gateway.admission.classes import ServiceClass
 from gateway.admission.cpu_pressure import CpuReading
 from gateway.admission.gaps import Gap
-from gateway.admission.limits import Bound
-from gateway.admission.packing import Regime
+from gateway.admission.overload import NO_REPLICA
 from gateway.admission.quotas import Quota
-from gateway.admission.session_admission import NO_REPLICA, SessionAdmission
+from gateway.admission.session_admission import SessionAdmission
 from gateway.admission.sessions import Member
 from gateway.cost.estimator import Alone
 from gateway.domain.admission_records import SessionAdmitted, SessionHeld, WindowUpdated
 from gateway.domain.by_agent import AgentKey
 from gateway.domain.decision import Admit, Edge, Refusal, RefusalReason, Wait, WaitReason
-from gateway.domain.host import HostSignals
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
 from gateway.domain.request import Claims
-from tests.admission.applicants import POOL, Play, answered, config, room
+from tests.admission.applicants import FULL, POOL, Play, T, U, answered, capped, config, in_by_tenant, room
 
-T, U = TenantId("t"), TenantId("u")
 OF_T = AgentKey(T)
-FULL = Wait(reason=WaitReason.WINDOW_FULL)
-
-
-def capped(cap: int, **settings) -> Play:
-    return Play(policy="session-cap", session_cap=cap, **settings)
 
 
 # --- without contention ----------------------------------------------------------------------------
@@ -127,68 +119,7 @@ def test_sessions_are_told_apart_by_pool():
     assert play.finish("s1") == ["s2"]
 
 
-# --- liveness --------------------------------------------------------------------------------------
-
-
-def test_if_nobody_who_is_in_has_a_turn_the_next_one_enters_within_100_ms():
-    play = capped(1)
-    play.is_let_in("parent")
-    play.is_let_in("unlabelled sub-agent")
-    play.end("parent", calls=True)
-    assert play.later(0.05) == []
-    assert play.later(0.051) == ["unlabelled sub-agent"]
-    play.is_let_in("another")
-    assert play.later(1.0) == []  # the pool is at work
-    play.end("unlabelled sub-agent", calls=False)
-    assert play.later(0.1) == ["another"]
-
-
-def test_liveness_knows_no_quota():
-    play = Play(SessionAdmission(config(), {T: Quota(max_sessions=1)}))
-    play.is_let_in("parent")
-    assert play.ask("sub-agent") == Wait(reason=WaitReason.TENANT_SESSIONS)
-    assert play.later(5.0) == []
-    play.end("parent")
-    assert play.later(0.1) == ["sub-agent"]
-
-
-def test_whom_liveness_lets_in_beyond_its_quota_stays_for_a_turn():
-    play = Play(SessionAdmission(config(), {T: Quota(max_sessions=2)})).has(kv_tokens=650_000)
-    most = 0
-    for number in range(12):
-        play.is_let_in(f"s{number}")
-    for _ in range(20):
-        for session in {str(each.session) for each in play.running.values()}:
-            play.end(session)
-        play.later(0.2)
-        most = max(most, in_by_tenant(play)["t"])
-    assert most == 3, "one more, so that nobody waits for whom it holds up"
-    for session in {str(each.session) for each in play.running.values()}:
-        play.end(session)
-    assert in_by_tenant(play) == {"t": 2} and play.pool.places.above == 0
-
-
-def test_liveness_lets_in_who_is_within_its_quota_first():
-    play = Play(SessionAdmission(config(policy="session-cap", session_cap=1), {T: Quota(max_sessions=1)}))
-    play.is_let_in("t1")
-    play.is_let_in("t2")
-    play.now += 1.0
-    play.pool.fair.hold(U, 3.0)  # it holds more, but not more than it may
-    play.is_let_in("u1", tenant="u")
-    play.end("t1")
-    assert play.later(0.1) == ["u1"]
-
-
-def test_the_aged_may_exceed_the_window_one_at_a_time():
-    play = capped(1, classes={"age_s": 5.0})
-    play.is_let_in("s1")
-    play.is_let_in("b1", background=True)
-    play.is_let_in("b2", background=True)
-    assert play.later(4.8) == []
-    assert play.later(0.4) == ["b1"]
-    assert play.later(10.0) == []
-    assert play.end("b1") == ["b2"]  # a guest's place ends with its turn
-    assert play.ask("b1", background=True) == FULL
+# --- classes ---------------------------------------------------------------------------------------
 
 
 def test_a_class_is_stated_by_who_may_or_comes_with_the_key():
@@ -275,31 +206,6 @@ def test_sessions_enter_while_their_footprints_fit():
     assert play.ask("s-new", body_bytes=80_000).reason is WaitReason.BEHIND_OTHERS
 
 
-def test_where_kv_is_short_one_that_fits_passes_a_large_one_of_its_tenant_until_that_starves():
-    play = Play(packing={"starved_s": 20.0}).has(kv_tokens=650_000)
-    for number in range(20):  # sessions grow by little
-        play.turn(f"before-{number}", tokens=4_000, calls=False)
-        play.finish(f"before-{number}")
-    play.is_let_in("big", body_bytes=4 * 530_000)
-    play.end("big", tokens=530_000)
-    play.is_let_in("big")
-    assert play.ask("huge", body_bytes=400_000).reason is WaitReason.KV_FULL
-    assert not play.is_let_in("small", body_bytes=4_000, task_arrived_s=play.now - 100)
-    assert play.later(15.0) == ["small"]
-    play.later(6.0)
-    assert not play.is_let_in("smaller", body_bytes=400, task_arrived_s=play.now - 100)
-    assert play.later(10.0) == [], "nobody passes one that starves"
-    assert not play.end("big", tokens=530_000)
-    assert play.finish("big")[0] == "huge"
-
-
-def test_a_session_larger_than_everything_enters_an_empty_pool():
-    play = Play().has(kv_tokens=1000)
-    assert play.is_let_in("s1", body_bytes=1_000_000)
-    assert play.ask("s2", body_bytes=1_000) == Wait(reason=WaitReason.KV_FULL)
-    assert play.end("s1") == ["s2"]
-
-
 def test_a_sub_agent_that_is_done_holds_nothing():
     play = Play()
     play.is_let_in("s1")
@@ -343,10 +249,6 @@ def flood(play: Play, seconds: int, *, taken_s: float, alone_s: float) -> None:
             turn = msgspec.structs.replace(answered(tokens=5_000), alone=alone(alone_s))
             play.end(name, turn)
         play.let_in()
-
-
-def in_by_tenant(play: Play) -> dict[str, int]:
-    return {str(tenant): len(sessions) for tenant, sessions in play.pool.places.by_tenant.items()}
 
 
 def test_a_flood_gives_way_to_tenants_whose_turns_are_late():
@@ -463,30 +365,6 @@ def test_slow_tools_shrink_the_window():
     assert play.ask("s-new") == Wait(reason=WaitReason.TOOLS_FULL)
 
 
-def test_who_brings_little_for_tools_passes_those_who_wait_for_them():
-    play = Play()
-    play.turn("s0", calls=True)
-    play.pool.release(play.pool.places.members[SessionId("s0")], now=play.now)
-    play.is_let_in("s1", agent=1)
-    for slower in (1.0, 9.0):
-        for _ in range(20):
-            play.policy._cpu.saw_tool(("make",), slower, AgentKey(T, 1))
-            play.policy._cpu.saw_tool(("fetch",), 1.0, AgentKey(T, 2))
-        play.policy._cpu.active = 9
-        play.policy.host_reported("h", HostSignals(cores=1, runnable=9), now=play.now)
-        play.policy._cpu.read(now=play.now)
-    play.pool.window.with_tools = 1.0
-    assert play.ask("s2", agent=1) == Wait(reason=WaitReason.TOOLS_FULL)
-    assert not play.is_let_in("s3", agent=1)
-    play.ask("s4", agent=2)
-    assert play.let_in() == ["s4"]
-    play.end("s1")
-    assert play.finish("s1") == []  # of those who gave their places back, one still has tools run
-    play.policy.tools_ran(SessionId("s0"), ("make",), 1.0)
-    play.ask("s5", agent=1)
-    assert "s2" in play.let_in()
-
-
 def test_tools_of_one_pool_take_no_place_in_another():
     play = Play()
     for number in range(2):
@@ -501,20 +379,6 @@ def test_tools_of_one_pool_take_no_place_in_another():
     assert cpu.floor(50, slow, pool=PoolId("other")) == 25.0
     assert cpu.floor(2, slow, pool=POOL) == 1.0, "of those that were in here"
     assert other._with_tools() == 50
-
-
-def test_engines_may_rest_while_hosts_say_that_tools_are_the_bottleneck():
-    play = Play(window={"min_feedback_s": 5.0})
-    play.is_let_in("s1", agent=1)
-    play.policy._cpu.active = 9
-    play.pool.window.with_tools = 1.0
-    play.pool.window.set_feedback(5.0)
-    play.policy.host_reported("h", HostSignals(cores=1, runnable=9), now=play.now)
-    assert play.ask("s2", agent=1) == Wait(reason=WaitReason.TOOLS_FULL)
-    play.end("s1", outcome=answered(tokens=100))
-    entered = play.later(1.0)
-    assert not entered and play.pool.next_deadline_s()
-    assert play.later(play.pool.window.feedback_s) == ["s2"]
 
 
 def test_who_waits_for_slow_tools_is_not_gone():
@@ -618,52 +482,6 @@ def test_what_was_charged_is_given_back_to_who_did_not_run():
         assert play.ask("s2", body_bytes=4000).reason is RefusalReason.QUEUE_FULL
 
 
-# --- overload --------------------------------------------------------------------------------------
-
-
-def test_overload_refuses_the_newest_of_the_least_entitled():
-    play = capped(1, max_waiting=4)
-    play.is_let_in("s0")
-    for number in range(1, 5):
-        play.is_let_in(f"t{number}", tenant="t", task_arrived_s=float(number))
-    assert play.ask("u1", tenant="u") == Wait(reason=WaitReason.BEHIND_OTHERS)
-    assert play.refused == ["t4"]
-    refused = play.ask("t5", tenant="t")
-    assert refused.reason is RefusalReason.TENANT_SHARE
-    assert play.ask("v1", tenant="v") == Wait(reason=WaitReason.BEHIND_OTHERS)
-    assert play.refused == ["t4", "t3"]
-    assert len(play.waiting) == 4
-
-
-def test_who_needs_a_place_in_the_waiting_room_need_not_be_smaller_than_who_has_it():
-    play = capped(1, max_waiting=4, max_waiting_bytes=100_000)
-    play.is_let_in("s0")
-    for number in range(4):
-        play.is_let_in(f"t{number}", tenant="t", body_bytes=2_000, task_arrived_s=float(number))
-    there = room(waiting=4, waiting_bytes=8_000)
-    assert play.ask("u1", tenant="u", body_bytes=30_000, room=there) == Wait(reason=WaitReason.BEHIND_OTHERS)
-    assert play.refused == ["t3"]
-
-
-def test_a_tenant_alone_is_refused_for_the_fleet():
-    play = capped(1, max_waiting=1)
-    play.is_let_in("s0")
-    play.is_let_in("s1")
-    reasons = [play.ask(f"s{number}") for number in (2, 3)]
-    assert all(each.reason is RefusalReason.QUEUE_FULL for each in reasons)
-    assert reasons[0].retry_after_s != reasons[1].retry_after_s
-    assert play.ask("s9", room=room(waiting_bytes=1 << 40)).reason is RefusalReason.QUEUE_FULL
-
-
-def test_nobody_is_displaced_for_one_who_would_still_not_fit():
-    play = capped(1, max_waiting_bytes=100)
-    play.is_let_in("s0")
-    for number in range(3):
-        play.is_let_in(f"t{number}", tenant="t", body_bytes=10)
-    big = play.ask("u1", tenant="u", body_bytes=90, room=room(waiting_bytes=30))
-    assert big.reason is RefusalReason.QUEUE_FULL and play.refused == []
-
-
 # --- coming, going, and coming again ---------------------------------------------------------------
 
 
@@ -722,18 +540,6 @@ def test_turns_that_failed_are_no_turns():
     assert play.pool.places.members[SessionId("s1")].turn == 0
     play.turn("s1")
     assert play.pool.places.members[SessionId("s1")].turn == 1
-
-
-def test_which_limit_grows_is_what_keeps_the_next_one_waiting(monkeypatch):
-    play = capped(1, packing={"kv_pressure": 1e-9})  # what does not fit is passed
-    play.is_let_in("s0")
-    play.is_let_in("next", tenant="u")
-    play.is_let_in("behind", tenant="v", task_arrived_s=play.now + 1)
-    reasons = {"next": WaitReason.KV_FULL, "behind": WaitReason.WINDOW_FULL}
-    monkeypatch.setattr(play.pool.limits, "why_not", lambda member, **_: Bound(reasons[member.session], 2, 1))
-    monkeypatch.setattr(play.pool, "_regime", lambda **_: Regime.KV_BOUND)
-    play.pool.let_in(now=play.now)
-    assert play.pool._blocked_by is WaitReason.KV_FULL
 
 
 def test_a_turn_whose_attempt_failed_keeps_its_place():
@@ -1094,15 +900,3 @@ def test_who_gave_its_place_back_says_why():
     play.end("s2")
     (held,) = (each for each in play.said() if isinstance(each, SessionHeld))
     assert (held.session, held.gave_back) == ("s2", "kv_overflow")
-
-
-def test_an_idle_replica_lets_in_one_of_those_that_do_not_fit_and_not_all():
-    play = Play().has(kv_tokens=50_000)
-    for number in range(60):
-        play.ask(f"s{number}", body_bytes=40_000)
-    fitted = [str(each.session) for each in play.running.values()]
-    assert 2 <= len(fitted) <= 5
-    for session in fitted:
-        play.end(session, tokens=10_000)
-    assert len(play.later(0.2)) == 1 and len(play.running) == 1
-    assert play.pool.places.residents.peak() < 1.5 * play.pool.limits.window.budget

@@ -1,4 +1,4 @@
-"""Bounds and stopped sessions, as the brain acts on them."""
+"""Bounds, as the brain acts on them."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from gateway.admission.bounds import Bounds
 from gateway.admission.classes import ServiceClass
 from gateway.core import events as ev
 from gateway.core.bounding import MAX_STOPPED
-from gateway.core.commands import Cancel, Dispatch, Refuse, Spend
+from gateway.core.commands import Dispatch, Refuse, Spend
 from gateway.domain import records as rec
 from gateway.domain.decision import RefusalReason
 from gateway.domain.ids import PoolId, RequestId, SessionId, TenantId
@@ -17,7 +17,6 @@ from gateway.domain.request import NewItems, Transcript, Usage, Work
 from gateway.domain.spending import ALL_AGENTS, Account, Amounts, Reserved, Spent
 from tests.core.playbook import (
     Playbook,
-    answer,
     arrived,
     at_once,
     dispatch,
@@ -216,80 +215,6 @@ def test_without_bounds_there_is_nothing_to_ask():
 
 
 # --- sessions that are stopped -----------------------------------------------------------------------
-
-
-def stop(play: Playbook, *, for_s: float = 3600.0, cancels: bool = True) -> list[Cancel]:
-    commands = play.brain.handle(
-        ev.SessionStopped(play.session.id, for_s, cancels, by="0123abcd"), now=play.now
-    )
-    play.records += [each for each in commands if isinstance(each, rec.SessionStopped)]
-    play.decisions += [each for each in commands if isinstance(each, Refuse)]
-    return [each for each in commands if isinstance(each, Cancel)]
-
-
-def test_a_stopped_session_runs_nothing_until_its_time_is_over():
-    play = Playbook()
-    turn(play, "r1")
-    assert stop(play, for_s=60.0) == []
-    play >> arrived("r2", explicit=stated("x")) << refuse("r2", RefusalReason.SESSION_STOPPED)
-    turn(play, "r3", "y")
-    play.later(59.0)
-    play >> arrived("r4", explicit=stated("x")) << refuse("r4", RefusalReason.SESSION_STOPPED)
-    play.later(1.0)
-    turn(play, "r5", "x")
-    assert not play.brain.bounding.is_on
-    (record,) = play.seen(rec.SessionStopped)
-    assert (record.tenant, record.for_s, record.cancelled, record.by) == ("t", 60.0, 0, "0123abcd")
-
-
-def test_what_runs_is_cancelled_or_may_end():
-    for cancels in (True, False):
-        play = Playbook()
-        play >> arrived("r1", explicit=stated("x")) << dispatch("r1", to="a")
-        play >> started("r1")
-        cancelled = stop(play, cancels=cancels)
-        assert [each.request for each in cancelled] == ["r1"] * cancels
-        places = play.brain.admission.pools[PoolId("pool")].places
-        assert len(places.members) == 1, "its turn has not ended"
-        play >> (left("r1", answer(has_terminal=False)) if cancels else finished("r1", usage=USAGE))
-        assert places.members == {} and not places.count, "others may have its place"
-
-
-def test_what_waits_is_refused_at_once():
-    play = Playbook(max_running_per_replica=1)
-    play >> arrived("r1", explicit=stated("y")) << dispatch("r1", to="a")
-    play >> arrived("r2", explicit=stated("x")) << nothing
-    assert stop(play, cancels=False) == []
-    play << refuse("r2", RefusalReason.SESSION_STOPPED)
-    play >> at_once("r1", usage=USAGE)
-    assert play.seen(rec.SessionStopped)[0].cancelled == 1
-
-
-@pytest.mark.parametrize("is_one_session", [True, False])
-def test_what_runs_on_its_behalf_stops_too(is_one_session):
-    play = Playbook()
-    turn(play, "r1")
-    parent = play.session.id
-    sub = stated("sub", parent="x" if is_one_session else None)
-    if not is_one_session:
-        turn(play, "r2", "sub")
-        play.session.parent = parent
-    play >> arrived("r3", explicit=sub) << dispatch("r3", to="a")
-    assert (play.brain.live[RequestId("r3")].session_id == parent) is is_one_session
-    assert [each.request for each in _stop(play, parent)] == ["r3"]
-    play >> left("r3")
-    play >> arrived("r4", explicit=sub) << refuse("r4", RefusalReason.SESSION_STOPPED)
-
-
-def _stop(play: Playbook, session: SessionId) -> list[Cancel]:
-    commands = play.brain.handle(ev.SessionStopped(session, 60.0), now=play.now)
-    return [each for each in commands if isinstance(each, Cancel)]
-
-
-def test_to_stop_nobody_is_no_error():
-    play = Playbook()
-    assert play.brain.handle(ev.SessionStopped(SessionId("s-nobody"), 60.0), now=play.now) == []
-    assert not play.brain.bounding.is_on
 
 
 def test_those_that_are_stopped_are_bounded_in_number():

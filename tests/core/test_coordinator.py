@@ -8,13 +8,11 @@ from gateway.core import events as ev
 from gateway.core.lifecycle import LifecycleError
 from gateway.domain import records as rec
 from gateway.domain.admission_records import SessionAdmitted
-from gateway.domain.decision import PlacementReason, RefusalReason, SessionSource
+from gateway.domain.decision import PlacementReason, RefusalReason
 from gateway.domain.request import Work
 from tests.core.playbook import (
     Playbook,
-    answer,
     arrived,
-    at_once,
     call_seen,
     cut,
     dispatch,
@@ -61,22 +59,6 @@ def test_a_turn_runs_and_ends():
     assert not play.brain.live
 
 
-@pytest.mark.parametrize(("end", "outcome"), [(cut("r1"), "cut"), (left("r1", answer()), "client_left")])
-def test_an_answer_may_end_badly(end, outcome):
-    play = Playbook()
-    play >> arrived("r1") << dispatch("r1", to="a")
-    play >> started("r1") >> end << nothing
-    assert play.seen(rec.GpuEnd)[0].outcome == outcome
-    assert not play.brain.live
-
-
-def test_a_client_may_leave_before_the_answer_begins():
-    play = Playbook()
-    play >> arrived("r1") << dispatch("r1", to="a")
-    play >> left("r1") << nothing
-    assert not play.brain.live
-
-
 def test_requests_that_are_no_turns_have_no_session():
     play = Playbook()
     play >> arrived("r1", work=Work.POOL)
@@ -107,15 +89,6 @@ def test_events_out_of_turn_are_refused_and_change_nothing(event):
     with pytest.raises(LifecycleError):
         play >> event
     play >> left("r1") << nothing
-
-
-def test_an_attempt_cannot_fail_once_the_answer_began():
-    play = Playbook(replicas="a b")
-    play >> arrived("r1") << dispatch("r1", to="a")
-    play >> started("r1")
-    with pytest.raises(LifecycleError, match="answering cannot fail"):
-        play >> failed("r1")
-    play >> finished("r1") << nothing
 
 
 # --- at the door ---------------------------------------------------------------------------------
@@ -178,47 +151,6 @@ def test_a_request_runs_nowhere_but_at_home():
     play >> arrived("r3", state_ids=("resp_1",)) << refuse("r3", RefusalReason.NO_REPLICA)
 
 
-# --- attempts that fail --------------------------------------------------------------------------
-
-
-def test_what_was_not_sent_is_tried_elsewhere():
-    play = Playbook(replicas="a b", core={"max_outage_s": 0})
-    play >> arrived("r1") << dispatch("r1", to="a")
-    play >> failed("r1") << dispatch("r1", to="b", because=RETRY)
-    play >> failed("r1") << refuse("r1", RefusalReason.UPSTREAM_UNREACHABLE)
-    assert [end.outcome for end in play.seen(rec.GpuEnd)] == ["failed", "failed"]
-    assert [submit.attempt for submit in play.seen(rec.GpuSubmit)] == [1, 2]
-
-
-def test_what_was_sent_is_tried_elsewhere_only_if_that_harms_nobody():
-    play = Playbook(replicas="a b")
-    play >> arrived("r1") << dispatch("r1", to="a")
-    play >> failed("r1", was_sent=True) << refuse("r1", RefusalReason.UPSTREAM_BROKEN)
-    play >> arrived("r2", is_replayable=True) << dispatch("r2", to="b")
-    play >> failed("r2", was_sent=True) << dispatch("r2", to="a", because=RETRY)
-
-
-def test_what_timed_out_is_not_tried_again():
-    play = Playbook(replicas="a b")
-    play >> arrived("r1", is_replayable=True) << dispatch("r1", to="a")
-    play >> failed("r1", was_sent=True, timed_out=True) << refuse("r1", RefusalReason.UPSTREAM_TIMEOUT)
-
-
-def test_attempts_are_bounded():
-    play = Playbook(replicas="a b c", core={"max_attempts": 2})
-    play >> arrived("r1") << dispatch("r1", to="a")
-    play >> failed("r1") << dispatch("r1", to="b", because=RETRY)
-    play >> failed("r1") << refuse("r1", RefusalReason.UPSTREAM_UNREACHABLE)
-
-
-def test_a_failed_attempt_may_have_to_wait_for_the_next():
-    play = Playbook(replicas="a b", max_running_per_replica=1)
-    play >> arrived("r1") << dispatch("r1", to="a")
-    play >> arrived("r2") << dispatch("r2", to="b")
-    play >> failed("r1") << nothing
-    play >> left("r2") << dispatch("r1", to="b", because=RETRY)
-
-
 # --- the fleet -----------------------------------------------------------------------------------
 
 
@@ -254,13 +186,6 @@ def test_waiting_ends_at_the_deadline_and_clients_come_back_at_different_times()
     assert refused[0].waited_s == 5
 
 
-def test_a_client_may_leave_the_waiting_room():
-    play = Playbook(max_running_per_replica=1)
-    play >> arrived("r1") << dispatch("r1", to="a")
-    play >> arrived("r2") >> left("r2") << nothing
-    assert len(play.brain.waiting_room) == 0
-
-
 def test_sessions_expire_by_the_timer():
     play = Playbook(sessions={"idle_s": 60})
     assert play.brain.next_deadline_s() is None
@@ -291,32 +216,3 @@ def test_a_refused_final_turn_does_not_end_its_session():
     play >> started("r3") >> finished("r3")
     (ended,) = play.seen(rec.SessionEnded)
     assert (ended.reason, ended.turns) == ("finished", 3)
-
-
-def test_an_answer_that_came_at_once_leaves_the_same_records_as_one_that_came_bit_by_bit():
-    def told(*events):
-        play = Playbook()
-        play >> arrived("r1")
-        play.take()
-        for event in events:
-            play >> event
-        play >> arrived("r2", tool_result_ids=("c1",), echoed_ids=("c1",), state_ids=("s1",))
-        session = play.take().session
-        assert session is not None and session.source in (SessionSource.CALL_ID, SessionSource.STATE_ID)
-        return play.records
-
-    seen: dict[str, Any] = {"state_ids": ("s1",), "finish_reason": "tool_calls"}
-    slowly = told(
-        started("r1"), first_token("r1"), call_seen("r1", "c1"), state_minted("r1", "s1"),
-        finished("r1", "c1", **seen),
-    )  # fmt: skip
-    assert told(at_once("r1", "c1", **seen)) == slowly
-
-
-def test_an_answer_cannot_come_at_once_after_it_began():
-    play = Playbook()
-    play >> arrived("r1")
-    play.take()
-    play >> started("r1")
-    with pytest.raises(LifecycleError):
-        _ = play >> at_once("r1")

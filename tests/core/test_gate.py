@@ -297,6 +297,22 @@ def test_who_waited_for_a_place_moves_in_the_trickle_too():
     assert play.take().request == "s3-again"
 
 
+def test_who_waits_to_be_moved_and_loses_the_others_too_moves_to_whoever_comes():
+    play = Playbook(replicas="a", have_homes=True, trickle={"moving_at_once": 1})
+    for name in ("s1", "s2"):
+        play >> arrived(name, explicit=stated(name))
+        play.take()
+        play >> started(name) >> finished(name, "call")
+    play >> up("b") >> down("a")
+    play >> arrived("s1-again", explicit=stated("s1"), body_bytes=100_000)
+    assert play.take().request == "s1-again"
+    play >> arrived("s2-again", explicit=stated("s2"), body_bytes=100_000) << nothing
+    play >> down("b") >> left("s1-again") << nothing
+    play >> up("c")
+    sent = play.take()
+    assert isinstance(sent, Dispatch) and (sent.request, sent.placement.replica) == ("s2-again", "c")
+
+
 def test_a_turn_for_an_adapter_waits_for_a_replica_that_has_it():
     play = Playbook(replicas="", max_running_per_replica=1)
     play >> up("a", models=("base",)) >> up("b", models=("base", "lora"))

@@ -25,7 +25,7 @@ def listen(world: World) -> list[tuple[str, str]]:
     """What policies are asked and told from now on: the part, and everything that it was given."""
     brain: Any = world.play.brain
     heard: list[tuple[str, str]] = []
-    parts = (brain.admission, brain.gate.placement, brain.sessions.predictor, brain.sessions.tools)
+    parts = (brain.admission, brain.placement, brain.sessions.predictor, brain.sessions.tools)
     for name, part in zip(ACTIONS, parts, strict=True):
         for method in dir(part):
             if not method.startswith("_") and method not in LOOKS and callable(getattr(part, method)):

@@ -126,7 +126,7 @@ def test_nothing_is_computed_where_the_system_prompt_stays():
 
 def test_it_is_off_unless_it_is_asked_for():
     fleet = Fleet(ahead={"enabled": False}).asks("s").calls("s")
-    assert not fleet.prefills and not fleet.brain.gate.ahead._pauses
+    assert not fleet.prefills and not fleet.brain.ahead._pauses
 
 
 def test_the_next_turn_stops_it_and_what_was_computed_is_not_counted():
@@ -187,12 +187,12 @@ def test_on_a_stock_engine_it_waits_until_nothing_else_is_in_flight_there():
 
 def test_what_has_gone_on_meanwhile_is_not_begun():
     fleet = Fleet().asks("other").asks("s").calls("s").reads("s").answers("s-2").answers("other-1")
-    assert not fleet.prefills and not fleet.brain.gate.ahead._wanted
+    assert not fleet.prefills and not fleet.brain.ahead._wanted
 
 
 def test_what_is_over_meanwhile_is_not_begun():
     fleet = Fleet().asks("other").asks("s").calls("s").over("s").answers("other-1")
-    assert not fleet.prefills and not fleet.brain.gate.ahead._wanted
+    assert not fleet.prefills and not fleet.brain.ahead._wanted
 
 
 def test_an_engine_that_follows_hints_computes_it_beside_others():
@@ -270,7 +270,7 @@ def test_an_end_of_what_never_began_is_the_drivers_mistake():
 
 def test_a_fault_when_it_ends_leaves_nothing_in_the_books(monkeypatch):
     fleet = Fleet().asks("s").calls("s")
-    monkeypatch.setattr(fleet.brain.gate.placement, "prefilled", lambda *_: 1 / 0)
+    monkeypatch.setattr(fleet.brain.placement, "prefilled", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         fleet.brain.handle(ev.PrefillEnded(RequestId("s-1"), AHEAD), now=fleet.now)
     fleet.brain.recover(now=fleet.now)
@@ -286,7 +286,7 @@ def test_every_prefill_is_told_once_whatever_happens():
         fleet = Fleet(max_running_per_replica=3, ahead={"most": 2})
         begun = _lives(fleet, dice)
         assert len(fleet.outcomes()) == begun, f"seed {seed}"
-        ahead = fleet.brain.gate.ahead
+        ahead = fleet.brain.ahead
         assert not ahead._under_way and not ahead._awaited and not ahead._wanted
 
 

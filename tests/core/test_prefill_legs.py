@@ -106,7 +106,7 @@ class Fleet(Playbook):
 
     def seconds_of(self, tokens: float) -> float:
         """Of a transfer, as expected."""
-        return self.brain.gate.legs.rates[PoolId("pool")].transfer_s(tokens, now=self.now)
+        return self.brain.legs.rates[PoolId("pool")].transfer_s(tokens, now=self.now)
 
 
 @pytest.mark.parametrize("drained", sorted(SPREAD))
@@ -310,7 +310,7 @@ def test_a_replica_that_leaves_is_forgotten_when_its_leg_has_ended():
 
 def test_it_is_known_what_the_prefill_replica_holds():
     fleet = Fleet().asks("r1", session="s").ended("r1")
-    placement = fleet.brain.gate.placement
+    placement = fleet.brain.placement
     assert isinstance(placement, PredictedPlacement)
     fleet.sent_on()
     session = fleet.brain.live[RequestId("r1")].session
@@ -376,7 +376,7 @@ def test_prompts_that_wait_there_count():
 def test_prompts_that_wait_there_hold_up_nobody():
     fleet = busy_fleet().asks("r1", size=400_000)
     assert len(fleet.legs) == 1 and fleet.running("p") == 1
-    work = fleet.brain.gate.legs._work(ReplicaLoad(ReplicaId("p"), 1), 5_000.0, 0.0, now=fleet.now)
+    work = fleet.brain.legs._work(ReplicaLoad(ReplicaId("p"), 1), 5_000.0, 0.0, now=fleet.now)
     assert work.turns == 0 and work.first_token_s > 1.5 * work.prefill_s, "but come first"
 
 
@@ -428,7 +428,7 @@ def test_a_fault_when_a_leg_is_to_begin_costs_nobody_an_answer(monkeypatch, brok
     check_books(fleet.brain)
 
 
-@pytest.mark.parametrize("broken", ["_admit", "gate.leave_leg", "gate.legs.ended"])
+@pytest.mark.parametrize("broken", ["gate.ask", "dispatcher.leg_ended", "legs.ended"])
 def test_a_fault_when_a_leg_ends_costs_nobody_an_answer(monkeypatch, broken):
     fleet = Fleet().asks("r1")
     *path, name = broken.split(".")
@@ -551,7 +551,7 @@ def test_a_slow_way_between_zones_is_held_against_that_way_alone():
         fleet.sent_on()
         fleet.now += 30.0
         _ = fleet >> started(turn) >> first_token(turn) >> finished(turn, usage=USAGE)
-    rate = fleet.brain.gate.legs.rates[PoolId("pool")]
+    rate = fleet.brain.legs.rates[PoolId("pool")]
     assert rate.over(frozenset(("near", "far"))).transfer_s(5_000, now=fleet.now) > 10
     assert rate.transfer_s(5_000, now=fleet.now) == pytest.approx(0.1)
     _ = fleet >> up("q")
@@ -570,7 +570,7 @@ def of_both(names: str = "a b c d", *, late_roles: bool = True, **settings: Any)
 
 def busy(fleet: Fleet) -> Fleet:
     """For a minute, prompts were asked for that take all of four replicas' time."""
-    late = fleet.brain.gate.legs._late[PoolId("pool")]
+    late = fleet.brain.legs._late[PoolId("pool")]
     for second in range(60):
         late.asked(4.0, now=fleet.now + second)
     fleet.now += 60.0
@@ -624,7 +624,7 @@ def test_where_nobody_else_is_left_a_turn_goes_to_one_that_is_for_prompts_now():
 @pytest.mark.parametrize(("near", "far"), [("d", "e"), ("e", "d")])
 def test_the_turn_is_decoded_in_the_zone_where_its_prompt_was_computed(near, far):
     fleet = Fleet("p d e", zones={"p": "one", near: "one", far: "two"})
-    rate = fleet.brain.gate.legs.rates[PoolId("pool")]
+    rate = fleet.brain.legs.rates[PoolId("pool")]
     rate.over(frozenset(("one", "two"))).observe(1e6, 1e4, now=fleet.now)
     places = [fleet.asks(f"r{n}").ended(f"r{n}").sent_on().placement for n in range(4)]
     assert {each.replica for each in places} == {near}
@@ -634,7 +634,7 @@ def test_the_turn_is_decoded_in_the_zone_where_its_prompt_was_computed(near, far
 def test_where_all_are_in_one_zone_no_way_is_asked_for():
     fleet = Fleet("p d e", zones={"p": "one", "d": "one", "e": "one"})
     assert not fleet.brain.fleet.has_zones
-    fleet.brain.gate.legs.rates[PoolId("pool")].observe(1e6, 1e4, now=fleet.now)
+    fleet.brain.legs.rates[PoolId("pool")].observe(1e6, 1e4, now=fleet.now)
     places = {fleet.asks(f"r{n}").ended(f"r{n}").sent_on().placement.replica for n in range(4)}
     assert places == SPREAD
 
@@ -669,6 +669,6 @@ def test_prices_are_swapped_in_place():
 
 
 def test_what_stays_where_it_is_has_no_way():
-    legs = Fleet().brain.gate.legs
+    legs = Fleet().brain.legs
     assert legs.transfer_s(PoolId("pool"), ReplicaId("p"), ReplicaId("p"), 1e6, now=0.0) == 0.0
     assert legs.transfer_s(PoolId("pool"), ReplicaId("p"), ReplicaId("d"), 1e6, now=0.0) > 1.0

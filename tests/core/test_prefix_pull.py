@@ -50,7 +50,7 @@ class Fleet(Playbook):
         return self
 
     def seconds_of(self, tokens: float) -> float:
-        return self.brain.gate.legs.rates[PoolId("pool")].transfer_s(tokens, now=self.now)
+        return self.brain.legs.rates[PoolId("pool")].transfer_s(tokens, now=self.now)
 
 
 def test_at_home_nothing_is_pulled():

@@ -14,17 +14,17 @@ from tests.core.playbook import Playbook, arrived, dispatch, down, failed, finis
 FAULTS: dict[str, Callable[[Any], tuple[Any, str]]] = {
     "session inference": lambda brain: (brain.sessions, "turn_arrived"),
     "admission": lambda brain: (brain.admission, "ask"),
-    "placement": lambda brain: (brain.gate.placement, "place"),
+    "placement": lambda brain: (brain.placement, "place"),
 }
 """Of what is asked before a turn is sent."""
 LATE: dict[str, Callable[[Any], tuple[Any, str]]] = {
     "forecasts": lambda brain: (brain.forecasts, "sent"),
     "health": lambda brain: (brain.fleet.health, "sent"),
-    "hints": lambda brain: (brain.gate._to_engines, "with_request"),
+    "hints": lambda brain: (brain.dispatcher._to_engines, "with_request"),
 }
 """When its place on a replica is booked already."""
 AFTERWARDS: dict[str, Callable[[Any], tuple[Any, str]]] = {
-    "placement": lambda brain: (brain.gate.placement, "turn_over"),
+    "placement": lambda brain: (brain.placement, "turn_over"),
     "admission": lambda brain: (brain.admission, "turn_over"),
     "forecasts": lambda brain: (brain.forecasts, "ended"),
     "health": lambda brain: (brain.fleet.health, "ended"),

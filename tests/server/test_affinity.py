@@ -30,4 +30,4 @@ async def test_a_session_that_is_over_leaves_room(start):
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "I am one"}]}).encode()
     final = post(body, headers=b"x-turnpike-session: one\r\nx-turnpike-final: true\r\n")
     assert (await bench.ask(final)).get(b"x-turnpike-replica") == first
-    assert bench.brain.gate.placement.sessions_at == {}
+    assert bench.brain.placement.sessions_at == {}

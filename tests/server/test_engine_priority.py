@@ -120,7 +120,7 @@ async def test_a_request_that_is_wrong_in_itself_costs_an_engine_no_order(start:
     assert [told(request) for request in bench.backend.seen] == [b"0", None]
     await bench.ask(post(headers=BACKGROUND))
     assert told(bench.backend.seen[2]) == b"1"
-    assert not bench.brain._to_engines._order._replica, "what is over waits for nothing"
+    assert not bench.brain.dispatcher._to_engines._order._replica, "what is over waits for nothing"
 
 
 # --- a real engine ----------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ async def test_a_decision_that_fails_costs_no_answer(start, monkeypatch, caplog)
 
     bench = await start(admission={"max_running_per_replica": 1}, recording={})
     bench.may_log_errors = True
-    monkeypatch.setattr(bench.brain.gate.placement, "place", fails)
+    monkeypatch.setattr(bench.brain.placement, "place", fails)
     bench.backend.script = gate = Gate()
     for _ in range(3):
         gate.passes.release()

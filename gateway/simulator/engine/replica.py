@@ -12,25 +12,21 @@ carried out as far as it came when it ends or something happens to this replica:
 looks. So planning far ahead costs nothing.
 """
 
-from bisect import bisect_left, bisect_right
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 
-from gateway.cost.roofline import Batch, context_product
 from gateway.domain.ids import ReplicaId
-from gateway.simulator.engine.eviction import Eviction
 from gateway.simulator.engine.hand_over import KvExchange, exchange_config
 from gateway.simulator.engine.host_tier import HostTier, offload_config
 from gateway.simulator.engine.options import EngineOptions, EngineSpec, SchedulingPolicy
 from gateway.simulator.engine.plugin import RETRY_S, Plugin
-from gateway.simulator.engine.policy import overridden
-from gateway.simulator.engine.retention import Retention
+from gateway.simulator.engine.policy_hooks import PolicyHooks
 from gateway.simulator.engine.scheduler import build_request, build_scheduler
 from gateway.simulator.engine.steps import StepTimes
-from gateway.simulator.engine.stretch import advance, limit, within_blocks
+from gateway.simulator.engine.stretch import Stretch, advance, limit, within_blocks
 from gateway.simulator.engine.turn import EngineTurn, TurnListener
 from gateway.simulator.engine.work import EngineCounts, Work
 from gateway.simulator.kernel import Alarm, Kernel
@@ -51,22 +47,18 @@ class ReplicaEngine:
         self._times = StepTimes(spec.profile, noise=spec.noise, seed=seed)
         self._token_budget = spec.profile.chunk_tokens
         self._pool = self.scheduler.kv_cache_manager.block_pool
-        self._policy = options.policy() if options.policy is not None else None
-        self._has_priorities = overridden(self._policy, "priority")
         self._work: dict[int, Work] = {}
         self._are_marked = False
         """Some turn had marks."""
         self._alarm: Alarm | None = None
         """At the end of the step or stretch that is going on, or where one begins; None while idle."""
-        self._ends: list[float] = []
-        """When each step of the stretch ends that is going on; empty if none is."""
-        self._taken = 0
-        """Of these: how many have been carried out."""
-        self._began_s = 0.0
+        self._stretch: Stretch | None = None
+        """That is going on, if one is."""
         self._is_head_refused = False
         """The scheduler's last pass left somebody waiting, and nothing has changed for them since."""
         self._is_resting = False
         """Nothing can be computed before a transfer has ended; the alarm is for that."""
+        self._count_preempted()
         self.plugin: Plugin | None = None
         if options.plugin is not None:
             self.plugin = Plugin(self.scheduler, clock=lambda: kernel.now, piggyback=options.piggyback)
@@ -85,19 +77,28 @@ class ReplicaEngine:
             )
         self._tier = HostTier(spec, options) if spec.offload_bytes else self.exchange
         """What brings blocks from elsewhere."""
-        self._retention: Retention | None = None
-        self._eviction: Eviction | None = None
-        self._has_order = False
-        self._apply_policy()
+        self._hooks: PolicyHooks | None = None
+        if options.policy is not None:
+            self._hooks = PolicyHooks(
+                options.policy(),
+                self.scheduler,
+                options,
+                kernel,
+                self._work,
+                kv_used=self.kv_used,
+                before_release=self.settle,
+                after_release=self._blocks_were_released,
+            )
+        self._retention = self._hooks.retention if self._hooks is not None else None
+        self._has_order = self._hooks is not None and self._hooks.has_order
 
     # --- what others ask ---------------------------------------------------------------------------
 
     def submit(self, turn: EngineTurn) -> None:
         """Takes a turn in. It is scheduled with the step that begins next."""
-        now = self._kernel.now
         priority = turn.priority
-        if self._policy and self._has_priorities:
-            priority = self._policy.priority(turn, now=now)
+        if self._hooks is not None and self._hooks.has_priorities:
+            priority = self._hooks.policy.priority(turn, now=self._kernel.now)
         request = build_request(turn, block_size=self._block_size, priority=priority)
         self._work[turn.number] = Work(turn, request)
         self._are_marked = self._are_marked or bool(turn.marks)
@@ -107,7 +108,7 @@ class ReplicaEngine:
             return
         if self._options.scheduling_policy is not SchedulingPolicy.FCFS:
             self._is_head_refused = False  # this one may be let in before those who wait
-        if self._ends and not self._is_head_refused:
+        if self._stretch is not None and not self._is_head_refused:
             self._cut()
 
     def abort(self, number: int) -> None:
@@ -118,7 +119,7 @@ class ReplicaEngine:
         self._count_moved(work)
         del self._work[number]
         self._is_head_refused = False
-        if self._ends:
+        if self._stretch is not None:
             self._cut()
 
     def end(self) -> None:
@@ -150,8 +151,15 @@ class ReplicaEngine:
 
     def settle(self) -> None:
         """Carries out the steps that are over, so that the books are those of now."""
-        if self._ends:
-            self._carry_out(bisect_right(self._ends, self._kernel.now))
+        if self._stretch is None:
+            return
+        steps, time_s = self._stretch.take(now=self._kernel.now)
+        if steps:
+            advance(self.scheduler, steps, self._block_size)
+            self._times.took(steps)
+            self.counts.steps += steps
+            self.counts.computed_tokens += steps * len(self.scheduler.running)
+            self.counts.busy_s += time_s
 
     def kv_used(self) -> float:
         """Share of the KV blocks that are held."""
@@ -168,8 +176,8 @@ class ReplicaEngine:
             self._hear_of_transfers(self._tier)
         if self._takes_stretches and self._begin_stretch():
             return
-        if self._has_order:
-            self._order_waiting()
+        if self._hooks is not None and self._has_order:
+            self._hooks.order_waiting()
         scheduler = self.scheduler
         out, starts_s = self._pass()
         while not out.total_num_scheduled_tokens:
@@ -185,7 +193,9 @@ class ReplicaEngine:
         )
         for new in out.scheduled_new_reqs:
             self._runs_first(self._work[new.req_id], new.num_computed_tokens)
-        time_s = self._time_of(out)
+        if out.scheduled_cached_reqs.resumed_req_ids:
+            self._count_resumed(out.scheduled_cached_reqs)
+        time_s = self._times.next_s(out.num_scheduled_tokens, self._work)
         self.counts.steps += 1
         self.counts.scheduled_steps += 1
         self.counts.computed_tokens += out.total_num_scheduled_tokens
@@ -203,6 +213,21 @@ class ReplicaEngine:
             self._kernel.at(end_s, self._loaded)
         return out, starts_s
 
+    def _count_preempted(self) -> None:
+        """Whoever is preempted loses what it had, and may find some of it, or more, when it runs again."""
+        preempt = self.scheduler._preempt_request  # noqa: SLF001 - nothing else says what was lost
+
+        def counted(request: Any, *rest: Any, **how: Any) -> Any:
+            self.counts.again_tokens += request.num_computed_tokens
+            return preempt(request, *rest, **how)
+
+        self.scheduler._preempt_request = counted  # noqa: SLF001
+
+    def _count_resumed(self, cached: Any) -> None:
+        for number, tokens in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+            if number in cached.resumed_req_ids:
+                self.counts.again_tokens -= tokens
+
     def _runs_first(self, work: Work, cached_tokens: int) -> None:
         if work.cached_tokens is None:
             work.cached_tokens = work.turn.cached_tokens = cached_tokens
@@ -212,28 +237,6 @@ class ReplicaEngine:
                 self.counts.cached_tokens += cached_tokens
             if self._retention is not None:
                 self._retention.let_go(work.turn)  # the request holds them now
-
-    def _time_of(self, out: Any) -> float:
-        new_tokens = context = 0
-        products = 0.0
-        work = self._work
-        for number, tokens in out.num_scheduled_tokens.items():
-            request = work[number].request
-            before = request.num_computed_tokens - tokens
-            if tokens == 1 and before >= request.num_prompt_tokens:
-                context += before
-            else:
-                products += context_product(tokens, before)
-            new_tokens += tokens
-        if not products:
-            return self._times.decode_s(new_tokens, context)
-        batch = Batch(
-            new_tokens=new_tokens,
-            rows=len(out.num_scheduled_tokens),
-            prefill_context_products=products,
-            decode_context_tokens=context,
-        )
-        return self._times.mixed_s(batch)
 
     def _end(self, out: Any, time_s: float) -> None:
         """A step is over: tells who has a first token, who has the last, and begins the next one."""
@@ -308,12 +311,11 @@ class ReplicaEngine:
         if steps < 1:
             return False
         context = sum(request.num_computed_tokens for request in running)
-        self._began_s = self._kernel.now
-        self._ends = self._times.stretch(self._began_s, len(running), context, steps)
+        now = self._kernel.now
+        self._stretch = Stretch(now, self._times.stretch(now, len(running), context, steps))
         if grace_ends_s is not None:
-            del self._ends[bisect_left(self._ends, grace_ends_s) + 1 :]
-        self._taken = 0
-        self._alarm = self._kernel.at(self._ends[-1], self._end_stretch)
+            self._stretch.cut(at_s=grace_ends_s)
+        self._alarm = self._kernel.at(self._stretch.end_s, self._end_stretch)
         return True
 
     def _only_loads(self) -> bool:
@@ -324,8 +326,8 @@ class ReplicaEngine:
         )
 
     def _end_stretch(self) -> None:
-        self._carry_out(len(self._ends))
-        self._ends = []
+        self.settle()
+        self._stretch = None
         if self._are_marked:
             for request in tuple(self.scheduler.running):
                 self._tell_marks(self._work[request.request_id])
@@ -333,26 +335,10 @@ class ReplicaEngine:
 
     def _cut(self) -> None:
         """The stretch ends with the step that is going on."""
-        assert self._alarm is not None
-        steps = bisect_left(self._ends, self._kernel.now) + 1
-        if steps < len(self._ends):
-            del self._ends[steps:]
+        assert self._alarm is not None and self._stretch is not None
+        if self._stretch.cut(at_s=self._kernel.now):
             self._alarm.call_off()
-            self._alarm = self._kernel.at(self._ends[-1], self._end_stretch)
-
-    def _carry_out(self, steps: int) -> None:
-        """The first so many steps of the stretch are over."""
-        more = steps - self._taken
-        if not more:
-            return
-        advance(self.scheduler, more, self._block_size)
-        self._times.took(more)
-        ended_s = self._ends[steps - 1]
-        self.counts.steps += more
-        self.counts.computed_tokens += more * len(self.scheduler.running)
-        self.counts.busy_s += ended_s - self._began_s
-        self._began_s = ended_s
-        self._taken = steps
+            self._alarm = self._kernel.at(self._stretch.end_s, self._end_stretch)
 
     # --- what comes from elsewhere -------------------------------------------------------------------
 
@@ -376,7 +362,7 @@ class ReplicaEngine:
 
     def _loaded(self) -> None:
         """Somebody's blocks are there."""
-        if self._ends:
+        if self._stretch is not None:
             self._cut()
         elif self._alarm is None or self._is_resting:
             self._begin_now()
@@ -388,49 +374,9 @@ class ReplicaEngine:
         self._is_resting = False
         self._alarm = self._kernel.at(self._kernel.now, self._begin)
 
-    # --- what a policy does ------------------------------------------------------------------------
-
-    def _apply_policy(self) -> None:
-        """Hooks what the policy overrides, and nothing else, into this engine's scheduler."""
-        policy, scheduler = self._policy, self.scheduler
-        if policy is None:
-            return
-        policy.kv_used = self.kv_used
-        self._has_order = overridden(policy, "order_waiting")
-        if self._has_order and self._options.scheduling_policy is not SchedulingPolicy.FCFS:
-            raise ValueError("a queue by priority has its own order: override `priority`, or `order_waiting`")
-        if overridden(policy, "retain_until"):
-            self._retention = Retention(
-                scheduler,
-                policy,
-                self._kernel,
-                self._block_size,
-                before_release=self.settle,
-                after_release=self._blocks_were_released,
-            )
-        if overridden(policy, "eviction_rank"):
-            self._eviction = Eviction(scheduler, policy, self._kernel, self._block_size)
-        if self._retention is not None or self._eviction is not None:
-            self._free_blocks = scheduler._free_blocks  # noqa: SLF001 - the seam, in vLLM 0.29 to 0.33
-            scheduler._free_blocks = self._turn_ended  # noqa: SLF001
-
-    def _turn_ended(self, request: Any) -> None:
-        """In place of the scheduler's own method, for a request that is finished."""
-        work = self._work.get(request.request_id)
-        if work is None:  # it ended long ago, and another replica has it now
-            self._free_blocks(request)
-            return
-        turn = work.turn
-        (blocks,) = self.scheduler.kv_cache_manager.coordinator.get_blocks(request.request_id)
-        if self._eviction is not None:
-            self._eviction.ended(turn, blocks)
-        if self._retention is not None:
-            self._retention.ended(turn, blocks)
-        self._free_blocks(request)
-
     def _blocks_were_released(self) -> None:
         """Between steps, so whoever waits may have a chance."""
-        if self._ends and not self.waiting:
+        if self._stretch is not None and not self.waiting:
             self._is_head_refused = False
         else:
             self._books_changed()
@@ -440,22 +386,8 @@ class ReplicaEngine:
         self._is_head_refused = False
         if self._alarm is None and self._work:
             self._begin_now()
-        elif self._ends:
+        elif self._stretch is not None:
             self._cut()
-
-    def _order_waiting(self) -> None:
-        queue = self.scheduler.waiting
-        if self._policy is None or len(queue) < 2:
-            return
-        work = self._work
-        waiting = [work[request.request_id].turn for request in queue]
-        ordered = [
-            work[turn.number].request for turn in self._policy.order_waiting(waiting, now=self._kernel.now)
-        ]
-        if {turn.number for turn in waiting} != {request.request_id for request in ordered}:
-            raise ValueError("a policy must order all that wait, and nobody else")
-        queue.clear()
-        queue.extend(ordered)
 
 
 def _transfer_config(spec: EngineSpec) -> Any:

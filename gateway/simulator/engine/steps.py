@@ -3,13 +3,15 @@
 Invariant: a step takes the same time whether it is taken alone or as part of a stretch, to the last bit.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gateway.cost.profile import Profile
-from gateway.cost.roofline import Batch, step_s
+from gateway.cost.roofline import Batch, context_product, step_s
+from gateway.simulator.engine.work import Work
 
 Floats = NDArray[np.float64]
 
@@ -28,6 +30,29 @@ class StepTimes:
         self._dice = np.random.Generator(np.random.PCG64(int.from_bytes(seed.encode(), "big")))
         self._factors: Floats = np.empty(0)
         self._next = 0
+
+    def next_s(self, scheduled: Mapping[int, int], work: Mapping[int, Work]) -> float:
+        """The next step. `scheduled`: how many tokens it computes, by the number of the turn; they count as
+        computed already."""
+        new_tokens = context = 0
+        products = 0.0
+        for number, tokens in scheduled.items():
+            request = work[number].request
+            before = request.num_computed_tokens - tokens
+            if tokens == 1 and before >= request.num_prompt_tokens:
+                context += before
+            else:
+                products += context_product(tokens, before)
+            new_tokens += tokens
+        if not products:
+            return self.decode_s(new_tokens, context)
+        batch = Batch(
+            new_tokens=new_tokens,
+            rows=len(scheduled),
+            prefill_context_products=products,
+            decode_context_tokens=context,
+        )
+        return self.mixed_s(batch)
 
     def mixed_s(self, batch: Batch) -> float:
         """The next step, of this batch."""

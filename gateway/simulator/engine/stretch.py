@@ -17,7 +17,40 @@ That nothing can happen is for `limit` and for the caller to see:
   requests generate is no part of a prompt that was sent before.
 """
 
+from bisect import bisect_left, bisect_right
 from typing import Any
+
+
+class Stretch:
+    """One that is going on: planned when it began, and carried out as far as somebody looked."""
+
+    def __init__(self, began_s: float, ends_s: list[float]) -> None:
+        """`ends_s`: when each of its steps ends."""
+        self._ends_s = ends_s
+        self._looked_s = began_s
+        """When the last step ended that was carried out."""
+        self._taken = 0
+
+    @property
+    def end_s(self) -> float:
+        return self._ends_s[-1]
+
+    def take(self, *, now: float) -> tuple[int, float]:
+        """How many more steps are over, and how long these took. Whoever asks carries them out."""
+        over = bisect_right(self._ends_s, now)
+        steps = over - self._taken
+        if not steps:
+            return 0, 0.0
+        ended_s = self._ends_s[over - 1]
+        time_s, self._looked_s, self._taken = ended_s - self._looked_s, ended_s, over
+        return steps, time_s
+
+    def cut(self, *, at_s: float) -> bool:
+        """It ends with the step that is going on at that time; whether that is sooner."""
+        steps = bisect_left(self._ends_s, at_s) + 1
+        is_sooner = steps < len(self._ends_s)
+        del self._ends_s[steps:]
+        return is_sooner
 
 
 def limit(running: list[Any], free_blocks: int, block_size: int) -> int:

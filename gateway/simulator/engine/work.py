@@ -36,5 +36,8 @@ class EngineCounts(msgspec.Struct):
     """Of turns that began to run."""
     cached_tokens: int = 0
     preemptions: int = 0
+    again_tokens: int = 0
+    """What those had that were preempted, less what they found when they ran again: less than nothing where
+    another session, or a host tier, had brought more meanwhile."""
     moved_tokens: int = 0
     """Computed of next prompts while tools ran: nobody wanted the answers."""

@@ -42,10 +42,10 @@ def test_who_asks_for_offloading_is_known_whatever_stands_first(text):
 
 
 def test_turnpike_is_told_what_the_host_holds():
-    config = _plan("turnpike+offload").make_brain(FLEET).gate._admission._config
+    config = _plan("turnpike+offload").make_brain(FLEET).admission._config
     assert config.host_kv_tokens == int(64e9 / 98_304)
     assert config.host_kv_tokens_per_s == pytest.approx(50e9 / 98_304)
-    assert _plan("turnpike").make_brain(FLEET).gate._admission._config.host_kv_tokens == 0
+    assert _plan("turnpike").make_brain(FLEET).admission._config.host_kv_tokens == 0
 
 
 def test_recipes_set_what_they_say():

@@ -1,0 +1,155 @@
+"""Who of those that wait enters next, and what keeps the others out.
+
+Source: MARS (§4.2), BalanceAndAdmit: under the pressures of the moment, the next one that fits.
+
+Theory of operation. The pressures choose a regime, by which the queue says who is next (`packing.py`,
+`queue.py`). It enters if its tenant may hold another place, and the limits (`limits.py`) have room for it;
+who is blocked by tools lets those pass that do without. Somebody who does not fit enters all the same where
+engines would rest otherwise, or who waited too long.
+
+Deviations: with sessions that are inferred, who seems to be at work may be gone; so a pool that rests lets
+the next one in within `LIVENESS_S`, whatever it holds up.
+
+Invariant: whoever is chosen is the first of those that fit, by the queue's order, unless engines would rest
+or it has aged; nobody enters here: the pool lets in whom this chose.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from gateway.admission.applicant import Applicant
+from gateway.admission.classes import Ageing
+from gateway.admission.cpu_pressure import CpuPressure
+from gateway.admission.fair_share import FairShare
+from gateway.admission.giving_back import GivingBack
+from gateway.admission.limits import Bound, Limits
+from gateway.admission.packing import Entry, Pressures, Regime, choose_regime, first_that_fits
+from gateway.admission.queue import SessionQueue
+from gateway.admission.quotas import Quotas
+from gateway.admission.sessions import Member, Places
+from gateway.admission.settings import AdmissionConfig
+from gateway.domain.decision import WaitReason
+from gateway.domain.ids import RequestId, SessionId, TenantId
+
+LIVENESS_S: Final = 0.1
+
+
+class BalanceAndAdmit:
+    def __init__(
+        self,
+        config: AdmissionConfig,
+        *,
+        queue: SessionQueue,
+        held: Mapping[SessionId, Mapping[RequestId, Applicant]],
+        places: Places,
+        limits: Limits,
+        fair: FairShare,
+        giving_back: GivingBack,
+        quotas: Quotas,
+        cpu: CpuPressure,
+        ageing: Ageing,
+    ) -> None:
+        """`held`: the turns of those that are in the queue."""
+        self._config = config
+        self._queue = queue
+        self._held = held
+        self._places = places
+        self._limits = limits
+        self._fair = fair
+        self._giving_back = giving_back
+        self._quotas = quotas
+        self._cpu = cpu
+        self._ageing = ageing
+        self.bound: Bound | None = None
+        """What keeps out who is next."""
+
+    # --- who is next ---------------------------------------------------------------------------------
+
+    def regime(self, *, now: float) -> Regime:
+        return choose_regime(
+            self._config.packing,
+            Pressures(
+                cpu=self._cpu.read(now=now).pressure if self._config.follows_tools else 0.0,
+                kv=self._limits.kv_pressure(),
+                long_share=self._queue.long_share,
+            ),
+        )
+
+    def choose(self, regime: Regime, *, begin: int, now: float) -> tuple[Entry, bool] | None:
+        """Who enters next, and whether it does so above the limits. `begin`: turns that are about to, beside
+        those that run."""
+        candidates = self._queue.candidates(regime, self.may_hold, now=now)
+        entry = self._first_that_fits(candidates, regime, now=now)
+        if entry is None and self.blocked_by is WaitReason.TOOLS_FULL:
+            entry = self._light_one(now=now)
+        if entry is not None:
+            return entry, False
+        entry = self._must_move(candidates, regime, begin=begin, now=now)
+        return (entry, True) if entry is not None else None
+
+    def _first_that_fits(self, candidates: list[Entry], regime: Regime, *, now: float) -> Entry | None:
+        self.bound = None
+        if candidates and not self._fits(candidates[0], now=now):
+            if self.blocked_by is WaitReason.KV_FULL and self._limits.is_kv_full():
+                return None
+        return first_that_fits(candidates, regime, lambda each: self._fits(each, now=now))
+
+    def _fits(self, entry: Entry, *, now: float) -> bool:
+        bound = self.why_not(self._places.members[entry.session], now=now)
+        self.bound = self.bound or bound  # of who is next, whoever is tried behind it
+        return bound is None
+
+    def _light_one(self, *, now: float) -> Entry | None:
+        """Who does not have to wait for tools, behind somebody who does."""
+        for entry in self._queue.lightest(self.may_hold):
+            if self._cpu.is_light(entry.agent) and self._fits(entry, now=now):
+                return entry
+        return None
+
+    def _must_move(self, candidates: list[Entry], regime: Regime, *, begin: int, now: float) -> Entry | None:
+        """Who enters though it does not fit: liveness, where nobody else waits beyond a quota too; on an idle
+        replica; and the aged's privilege. `begin`: turns that are about to."""
+        quiet_s = self._places.quiet_since_s
+        if quiet_s is not None and now >= quiet_s + self.rest_s():
+            return next(iter(candidates or self._queue.candidates(regime, lambda _: True, now=now)))
+        if self.blocked_by is WaitReason.KV_FULL and self._limits.is_a_replica_idle(begin=begin):
+            return candidates[0] if candidates else None
+        for entry in candidates[:1]:
+            if entry.is_aged and self._ageing.may_exceed_window(self._places.above):
+                return entry
+        return None
+
+    def rest_s(self) -> float:
+        """How long the pool may rest while somebody waits.
+
+        Not for long: those who seem to run a tool may wait for one that nobody knows to be theirs. But
+        engines rest whenever tools are the bottleneck; where hosts say so, it is a feedback time.
+        """
+        if self.blocked_by is WaitReason.TOOLS_FULL and self._cpu.are_hosts_overloaded:
+            return self._limits.window.feedback_s
+        return LIVENESS_S
+
+    # --- what keeps a session out ---------------------------------------------------------------------
+
+    @property
+    def blocked_by(self) -> WaitReason | None:
+        return self.bound.reason if self.bound is not None else None
+
+    def why_not(self, member: Member, *, now: float) -> Bound | None:
+        taking = max(1, len(self._held.get(member.session, ())))  # all of its turns enter with it
+        bound = self._why_not_more(member.tenant, taking)
+        return bound or self._limits.why_not(member, taking=taking)
+
+    def may_hold(self, tenant: TenantId) -> bool:
+        return self._why_not_more(tenant, 1) is None
+
+    def _why_not_more(self, tenant: TenantId, taking: int) -> Bound | None:
+        """What keeps the tenant from a session of so many turns more, whatever there is room for."""
+        held = self._places.sessions_of(tenant)
+        if not self._quotas.may_hold(tenant, held):
+            return Bound(WaitReason.TENANT_SESSIONS, held + 1.0, held)
+        if math.isinf(level := self._giving_back.level(tenant)):
+            return None
+        charge = self._fair.charge(tenant, float(taking))
+        return Bound(WaitReason.OTHERS_LATE, charge, level) if charge > level else None

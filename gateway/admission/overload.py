@@ -1,0 +1,82 @@
+"""Overload: who is turned away where the waiting room is full, and the words in which admission refuses.
+
+Invariants: the waiting room never holds more than its bounds; for a newcomer somebody leaves only of the
+tenant of whom more wait than of the newcomer's own, by weight: its newest session.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from gateway.admission.applicant import Applicant, Displaced, Room
+from gateway.admission.pool import PoolAdmission
+from gateway.admission.quotas import retry_after_s
+from gateway.admission.settings import AdmissionConfig
+from gateway.domain.decision import Refusal, RefusalReason
+
+NO_REPLICA: Final = Refusal(
+    reason=RefusalReason.NO_REPLICA,
+    message="No healthy backend can serve this request at the moment.",
+    retry_after_s=2,
+)
+_BUSY_S: Final = 5.0
+"""When those who met full queues may come again at the soonest."""
+
+
+class Overload:
+    def __init__(self, config: AdmissionConfig) -> None:
+        self._config = config
+        self._displaced: list[Displaced] = []
+        self._refusals = 0
+
+    def is_full(self, room: Room, applicant: Applicant) -> bool:
+        """The waiting room has no place for it."""
+        return (
+            room.waiting >= self._config.max_waiting
+            or room.waiting_bytes + applicant.body_bytes > self._config.max_waiting_bytes
+        )
+
+    def displace_for(self, pool: PoolAdmission, applicant: Applicant, room: Room) -> Refusal | None:
+        """Makes room in the waiting room, or says why the applicant itself is refused: the newest of the
+        least entitled leaves."""
+        least = pool.queue.least_entitled()
+        if least is None and not pool.queue.crowd(applicant.tenant) and len(pool.queue):
+            least = next(entry.tenant for entry in pool.queue.some(1))
+        if least is None:
+            return self.refuse_for_the_fleet()
+        if pool.queue.crowd(least) <= pool.queue.crowd(applicant.tenant):
+            return self._refuse_for_its_share()
+        newest = pool.queue.newest_of(least)
+        assert newest is not None
+        waiting = pool.held[newest.session]
+        left = room.waiting_bytes - sum(each.body_bytes for each in waiting.values())
+        if left + applicant.body_bytes > self._config.max_waiting_bytes or not self._config.max_waiting:
+            return self.refuse_for_the_fleet()
+        for request in waiting:
+            self._displaced.append(Displaced(request, self._refuse_for_its_share()))
+        return None
+
+    def displaced(self) -> Sequence[Displaced]:
+        """Turns that have to leave the waiting room, each told once."""
+        if not self._displaced:
+            return ()
+        out, self._displaced = self._displaced, []
+        return out
+
+    # --- in words ------------------------------------------------------------------------------------
+
+    def refuse_for_its_quota(self, wait_s: float) -> Refusal:
+        return self._refuse(RefusalReason.TENANT_QUOTA, "This key has used up its tokens per minute.", wait_s)
+
+    def refuse_for_the_fleet(self) -> Refusal:
+        return self._refuse(
+            RefusalReason.QUEUE_FULL, "All backends are busy and the waiting room is full.", _BUSY_S
+        )
+
+    def _refuse_for_its_share(self) -> Refusal:
+        message = "All backends are busy, and of those that wait this key has the largest part."
+        return self._refuse(RefusalReason.TENANT_SHARE, message, _BUSY_S)
+
+    def _refuse(self, reason: RefusalReason, message: str, wait_s: float) -> Refusal:
+        """Each time another `retry_after_s`: clients that come again do not come together."""
+        self._refusals += 1
+        return Refusal(reason=reason, message=message, retry_after_s=retry_after_s(wait_s, self._refusals))

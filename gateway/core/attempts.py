@@ -1,0 +1,165 @@
+"""What becomes of a request that was sent: its answer begins, goes on and ends; its attempt fails, and it is
+sent again or refused; its client leaves.
+
+Invariant: a request is sent again only while no replica has begun to answer it, and only if running it twice
+harms nobody.
+"""
+
+from collections.abc import Mapping
+
+from gateway.core import events as ev
+from gateway.core import refusals
+from gateway.core.dispatcher import Dispatcher
+from gateway.core.endings import Endings
+from gateway.core.forecasts import Forecasts
+from gateway.core.gate import Gate
+from gateway.core.lifecycle import LifecycleError, State, Step
+from gateway.core.live import LiveRequest
+from gateway.core.model_choices import Admit, ModelChoices
+from gateway.core.session_book import SessionBook
+from gateway.core.settings import CoordinatorConfig
+from gateway.core.stream import Stream
+from gateway.core.to_engines import ToEngines
+from gateway.domain.ids import RequestId
+from gateway.domain.request import Answer
+from gateway.fleet.trickle import Trickle
+
+_OUTCOMES = {Step.FINISH: "finished", Step.CUT: "cut", Step.LEAVE: "client_left"}
+
+
+class Attempts:
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        live: Mapping[RequestId, LiveRequest],
+        sessions: SessionBook,
+        forecasts: Forecasts,
+        models: ModelChoices,
+        gate: Gate,
+        dispatcher: Dispatcher,
+        endings: Endings,
+        trickle: Trickle,
+        to_engines: ToEngines,
+        stream: Stream,
+        admit: Admit,
+    ) -> None:
+        self._config = config
+        self._live = live
+        self._sessions = sessions
+        self._forecasts = forecasts
+        self._models = models
+        self._gate = gate
+        self._dispatcher = dispatcher
+        self._endings = endings
+        self._trickle = trickle
+        self._to_engines = to_engines
+        self._stream = stream
+        self._admit = admit
+
+    def _known(self, request: RequestId) -> LiveRequest:
+        live = self._live.get(request)
+        if live is None:
+            raise LifecycleError(f"request {request} is over, or never arrived")
+        return live
+
+    def _answering(self, request: RequestId) -> LiveRequest:
+        live = self._known(request)
+        live.require(State.ANSWERING)
+        return live
+
+    # --- the answer ----------------------------------------------------------------------------------
+
+    def started(self, request: RequestId) -> None:
+        self._known(request).step(Step.START)
+
+    def first_token_seen(self, request: RequestId, *, now: float) -> None:
+        self._first_token(self._answering(request), now=now)
+
+    def _first_token(self, live: LiveRequest, *, now: float) -> None:
+        if live.saw_first_token:
+            return
+        assert live.replica is not None
+        live.saw_first_token, live.first_token_s = True, now
+        self._to_engines.runs(live.request)
+        self._forecasts.first_token(live, live.replica, now=now)
+        self._dispatcher.first_token(live, now=now)
+        if self._trickle:
+            self._trickle.over(live.request)
+        self._stream.first_token(live, live.replica, now=now)
+
+    def seen_on_the_way(
+        self, event: ev.ToolCallSeen | ev.ToolCallClosed | ev.StateMinted, *, now: float
+    ) -> None:
+        live = self._answering(event.request)
+        match event:
+            case ev.ToolCallSeen():
+                self._sessions.call_minted(live, event.call)
+            case ev.ToolCallClosed():
+                self._sessions.call_closed(live, event.call, now=now)
+            case ev.StateMinted():
+                self._sessions.state_minted(live, event.state_id)
+
+    def answered_at_once(self, event: ev.AnsweredAtOnce, *, now: float) -> None:
+        live = self._known(event.request)
+        live.step(Step.START)
+        if event.has_first_token:
+            self._first_token(live, now=now)
+        for state_id in event.answer.state_ids:
+            self._sessions.state_minted(live, state_id)
+        self._ended(live, Step.FINISH, event.answer, now=now)
+
+    def ended(self, event: ev.ResponseFinished | ev.ResponseCut, *, now: float) -> None:
+        step = Step.FINISH if isinstance(event, ev.ResponseFinished) else Step.CUT
+        self._ended(self._known(event.request), step, event.answer, now=now)
+
+    def _ended(self, live: LiveRequest, step: Step, answer: Answer, *, now: float) -> None:
+        live.step(step)
+        counted = self._dispatcher.ended(live, _OUTCOMES[step], answer, now=now)
+        self._endings.over(live, counted, now=now)
+
+    # --- what goes wrong -----------------------------------------------------------------------------
+
+    def client_left(self, event: ev.ClientLeft, *, now: float) -> None:
+        live, answer = self._known(event.request), event.answer
+        was = live.state
+        live.step(Step.LEAVE)
+        if was is State.WAITING:
+            self._gate.leave_waiting_room(live, now=now)
+            self._stream.left_waiting(live, now=now)
+        elif was is State.PREFILLING:
+            self._dispatcher.leg_ended(live, None, _OUTCOMES[Step.LEAVE], is_fault=None, now=now)
+            self._stream.left_waiting(live, now=now)
+        else:
+            answer = self._dispatcher.ended(live, _OUTCOMES[Step.LEAVE], answer, now=now)
+        self._endings.over(live, answer, now=now)
+
+    def leg_ended(self, event: ev.PrefillLegEnded, *, now: float) -> None:
+        """Its prompt was to be computed elsewhere first; it goes on, whatever became of that."""
+        live = self._known(event.request)
+        live.step(Step.HAND_OVER)
+        outcome = "ready" if event.usage is not None else "failed"
+        self._dispatcher.leg_ended(live, event.usage, outcome, is_fault=event.is_fault, now=now)
+        self._admit(live, now=now)
+
+    def failed(self, event: ev.AttemptFailed, *, now: float) -> None:
+        live = self._known(event.request)
+        live.step(Step.FAIL)
+        self._dispatcher.ended(live, "failed", None, blames_replica=not event.is_local, now=now)
+        live.attempts += event.resends
+        if live.route is not None:
+            live.route.choice.begun -= 1
+        if event.is_local:
+            live.tried.pop()  # nothing speaks against this replica, and it may be the session's home
+        may_repeat = not event.timed_out and (not event.was_sent or live.facts.is_replayable)
+        if may_repeat and live.attempts < self._config.max_attempts:
+            is_elsewhere = bool(self._gate.candidates(live.lane))
+            if not is_elsewhere and self._models.falls_back(live, now=now):
+                return
+            if not is_elsewhere and self._config.max_outage_s:
+                live.tried.clear()  # then wherever somebody is there again
+            if is_elsewhere or not live.tried:
+                self._admit(live, now=now)
+                return
+            if self._models.falls_back(live, is_refused=True, now=now):
+                return
+        self._endings.refuse(live, refusals.attempt_failed(event), now=now)

@@ -1,0 +1,243 @@
+"""Sends requests to replicas: says where each runs, and books the place that it takes there until its attempt
+ends.
+
+It asks placement *where*, has a prompt computed elsewhere first if that is better, and tells engines,
+forecasts and health what they have to know of a request that is sent.
+
+Invariants: a place is booked from the command that takes it until the end of the attempt, or of the prefill
+leg, is told; the pool in which one becomes free is among the `pools_with_room`.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from gateway.admission.session_admission import SessionAdmission
+from gateway.core.commands import Command, Dispatch
+from gateway.core.fleet import Fleet
+from gateway.core.forecasts import Forecasts
+from gateway.core.lifecycle import Step
+from gateway.core.live import LiveRequest
+from gateway.core.prefill_legs import PrefillLegs
+from gateway.core.prefills_ahead import PrefillsAhead
+from gateway.core.stream import Stream
+from gateway.core.to_engines import ToEngines
+from gateway.domain.by_agent import AgentKey
+from gateway.domain.decision import Placement, PlacementReason, SessionRef
+from gateway.domain.fleet import ReplicaLoad
+from gateway.domain.ids import PoolId, ReplicaId
+from gateway.domain.prefix_pull import PullPrefix
+from gateway.domain.request import Answer, Usage, Work
+from gateway.routing.placement import NOTHING_KNOWN, Asked, PlacementPolicy
+from gateway.routing.ranks import Ranks
+
+CAPACITY_FREE_WORK = (Work.LIGHT, Work.STATE)
+"""Work that costs an engine next to nothing and so never waits for a place."""
+
+
+class Dispatcher:
+    def __init__(
+        self,
+        fleet: Fleet,
+        admission: SessionAdmission,
+        placement: PlacementPolicy,
+        forecasts: Forecasts,
+        ranks: Ranks,
+        legs: PrefillLegs,
+        ahead: PrefillsAhead,
+        to_engines: ToEngines,
+        out: list[Command],
+        *,
+        pulls: frozenset[PoolId],
+    ) -> None:
+        """`out`: where commands and records are put; `pulls`: the pools whose replicas pull what another one
+        holds."""
+        self._fleet = fleet
+        self._admission = admission
+        self._placement = placement
+        self._forecasts = forecasts
+        self._ranks = ranks
+        self._legs = legs
+        self._ahead = ahead
+        self._to_engines = to_engines
+        self._out = out
+        self._stream = Stream(out)
+        self._pulls = pulls
+        self.pools_with_room: dict[PoolId, None] = {}
+        """Where a place became free since the gate looked last."""
+
+    def with_room(self, candidates: Sequence[ReplicaLoad], *, now: float) -> list[ReplicaLoad]:
+        """Those of these replicas that may run one more turn."""
+        open_to_more = self._fleet.open_to_more(candidates, now=now)
+        return [load for load in open_to_more if self._admission.has_room(load)]
+
+    # --- sending -------------------------------------------------------------------------------------
+
+    def submit(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> None:
+        """Sends it to one of these; or first its prompt elsewhere."""
+        if self._legs.pools:
+            candidates = self._legs.decoders(live, candidates, now=now)
+        if self._legs.pools and self._legs.may_have_one(live):
+            elsewhere = self._legs.choose(live, candidates, partial(self.with_room, now=now), now=now)
+            if elsewhere is not None:
+                self._legs.begin(live, elsewhere, now=now)
+                live.step(Step.PREFILL)
+                return
+        asked = self._asked(live, candidates, now=now)
+        placement = self._placement.place(candidates, live.session, asked)
+        pull = None
+        if asked.transfer_s is not None and live.session is not None:
+            pull = self._pull(live, live.session, placement.replica, asked)
+        if live.leg_left is not None:
+            self._legs.placed(live)
+        if self._ahead:
+            self._ahead.sent(live, placement.replica)
+        if live.home is not None:
+            placement = Placement(replica=placement.replica, reason=PlacementReason.STATE_LIVES_THERE)
+        elif live.tried:
+            placement = Placement(replica=placement.replica, reason=PlacementReason.RETRIED_ELSEWHERE)
+        self.send(live, placement, pull, now=now)
+
+    def _asked(self, live: LiveRequest, candidates: Sequence[ReplicaLoad], *, now: float) -> Asked:
+        """What placement may have to know of it, for one of these."""
+        if live.session is None:
+            return NOTHING_KNOWN
+        legs, facts = self._legs, live.facts
+        tokens = partial(self._forecasts.expected_tokens, live)
+        agent = AgentKey(live.owner, facts.transcript.agent)
+        waits_at = self._fleet.without_slot(live.runs_on, candidates) if self._fleet.adapters.are_told else ()
+        transfer_s = way_s = None
+        if live.pool in self._pulls and not live.handed_over:
+            transfer_s = partial(legs.transfer_s, live.pool, now=now)
+        if live.handed_over and live.handed_over_by is not None and self._fleet.has_zones:
+            assert live.pool is not None
+            way_s = partial(legs.transfer_s, live.pool, live.handed_over_by, now=now)
+        return Asked(now, agent, facts.body_bytes, tokens, waits_at, live.handed_over, transfer_s, way_s)
+
+    def _pull(
+        self, live: LiveRequest, session: SessionRef, replica: ReplicaId, asked: Asked
+    ) -> PullPrefix | None:
+        """What its replica is to pull from another one, that is up."""
+        found = self._placement.pull(session, replica, asked)
+        source = self._fleet.get(found.source) if found is not None else None
+        if found is None or source is None or not source.is_up:
+            return None
+        live.handed_over, live.handed_over_by = found.tokens, found.source
+        return PullPrefix(found.source, int(found.tokens))
+
+    def send(
+        self, live: LiveRequest, placement: Placement, pull: PullPrefix | None = None, *, now: float
+    ) -> None:
+        live.replica, live.submitted_s = placement.replica, now
+        live.tried.append(placement.replica)
+        live.attempts += 1
+        self._fleet.submitted(placement.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
+        if self._fleet.adapters.are_told:
+            self._fleet.adapters.began(live.request, placement.replica, live.runs_on)
+        expected = self._forecasts.sent(live, placement.replica, now=now)
+        first_s, end_s, worst_s, output_tokens = None, float("inf"), 0.0, None
+        if expected is not None and live.handed_over:  # nobody is judged by how long that takes to come
+            self._legs.went_on(live, expected.first_token_ms / 1e3)
+        elif expected is not None and self._forecasts.is_experienced(placement.replica):
+            first_s, end_s = expected.first_token_p90_ms / 1e3, expected.completion_p90_ms / 1e3
+            if not live.facts.stream:
+                first_s = float("inf")
+            worst_s = self._forecasts.turn_s(placement.replica, expected.prompt_tokens, 0, 1)
+            output_tokens = expected.output_tokens
+        self._fleet.health.sent(
+            live.request,
+            placement.replica,
+            first_s,
+            end_s,
+            worst_s=worst_s,
+            output_tokens=output_tokens,
+            now=now,
+        )
+        told = self._to_engines.with_request(live, placement.replica, now=now)
+        service_class = told.service_class or self._to_engines.class_of(live)
+        self._stream.submitted(live, placement, expected, told.service_class, service_class, now=now)
+        route = live.route
+        if route is not None:
+            route.choice.begun += 1
+            self._stream.model_chosen(live, route, now=now)
+        live.step(Step.SUBMIT)
+        self._out.append(
+            Dispatch(
+                request=live.request,
+                placement=placement,
+                session=live.session,
+                waited_s=live.waited_s,
+                attempt=live.attempts,
+                hint=told.hint,
+                priority=told.priority,
+                rank=self._ranks.of(live.session.session, placement.replica) if live.session else None,
+                model=live.runs_on if route is not None else None,
+                fallback=route.fallback if route is not None else None,
+                bound=live.bound,
+                pull=pull,
+            )
+        )
+
+    # --- what becomes of it ----------------------------------------------------------------------------
+
+    def first_token(self, live: LiveRequest, *, now: float) -> None:
+        self._fleet.health.first_token(live.request, now=now)
+        if live.handed_over:
+            self._legs.first_token(live, now=now)
+
+    def ended(
+        self,
+        live: LiveRequest,
+        outcome: str,
+        answer: Answer | None,
+        *,
+        blames_replica: bool = True,
+        now: float,
+    ) -> Answer | None:
+        """Books the end of one attempt; its place on the replica is free from now on. Returns the answer,
+        with a guess of what the backend did not count. `blames_replica`: a failure may be the replica's."""
+        assert live.replica is not None and live.pool is not None
+        replica, live.replica = live.replica, None
+        self._fleet.ended(replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
+        if self._fleet.adapters.running:
+            self._fleet.adapters.ended(live.request)
+        self.pools_with_room[live.pool] = None
+        if live.handed_over:
+            self._legs.left_replica(live)
+        self._fleet.health.ended(
+            live.request,
+            replica,
+            failed=_is_fault(outcome, answer) if blames_replica else None,
+            output_tokens=answer.usage.output_tokens if answer is not None else None,
+            now=now,
+        )
+        counted = self._forecasts.ended(live, replica, answer, is_whole=outcome == "finished", now=now)
+        live.alone = None
+        if counted is not None and counted.status < 400:
+            live.alone = self._forecasts.alone(live, replica, counted.usage)
+        self._stream.left_replica(live, replica, outcome, answer, now=now)
+        return counted
+
+    def leg_ended(
+        self, live: LiveRequest, usage: Usage | None, outcome: str, *, is_fault: bool | None, now: float
+    ) -> None:
+        """Its prefill leg has ended; its place there is free. `usage`: None if nothing was handed over."""
+        assert live.pool is not None
+        self.pools_with_room[live.pool] = None
+        self._legs.ended(live, usage, outcome, is_fault=is_fault, now=now)
+
+    def unbook(self, live: LiveRequest) -> None:
+        """Its place on a replica, if it was never sent there."""
+        self._legs.unbook(live.request)
+        if live.replica is not None:
+            self._fleet.ended(live.replica, is_light=live.facts.work in CAPACITY_FREE_WORK)
+            self._fleet.adapters.ended(live.request)
+            live.replica = None
+
+
+def _is_fault(outcome: str, answer: Answer | None) -> bool | None:
+    """The replica's; None if this says nothing of the replica."""
+    if outcome in ("failed", "cut"):
+        return True
+    if outcome == "finished" and answer is not None:
+        return answer.status >= 500
+    return None

@@ -1,0 +1,156 @@
+"""How requests and sessions end: whoever keeps books of them is told, and what they taught is learned.
+
+Invariants: each request ends once; it lives no more then, and its session knows, whatever fails on the way; a
+session that ended is in none of the books that policies keep.
+"""
+
+from collections.abc import Iterable
+
+from gateway.admission.applicant import TurnOutcome
+from gateway.admission.session_admission import SessionAdmission
+from gateway.core.bounding import Bounding
+from gateway.core.commands import Command, Refuse
+from gateway.core.forecasts import Forecasts
+from gateway.core.lifecycle import Step
+from gateway.core.live import LiveRequest
+from gateway.core.prefills_ahead import PrefillsAhead
+from gateway.core.session_book import SessionBook
+from gateway.core.stream import Stream
+from gateway.core.to_engines import ToEngines
+from gateway.domain import records as rec
+from gateway.domain.decision import Refusal
+from gateway.domain.ids import RequestId, SessionId
+from gateway.domain.request import Answer, Usage
+from gateway.errors import http_status
+from gateway.fleet.trickle import Trickle
+from gateway.routing.placement import PlacementPolicy
+from gateway.routing.ranks import Ranks
+
+_NO_USAGE = Usage()
+
+
+class Endings:
+    def __init__(
+        self,
+        live: dict[RequestId, LiveRequest],
+        sessions: SessionBook,
+        admission: SessionAdmission,
+        placement: PlacementPolicy,
+        forecasts: Forecasts,
+        ranks: Ranks,
+        ahead: PrefillsAhead,
+        trickle: Trickle,
+        bounding: Bounding,
+        to_engines: ToEngines,
+        out: list[Command],
+    ) -> None:
+        """`live`: whoever is over is taken out; `out`: where commands and records are put."""
+        self._live = live
+        self._sessions = sessions
+        self._admission = admission
+        self._placement = placement
+        self._forecasts = forecasts
+        self._ranks = ranks
+        self._ahead = ahead
+        self._trickle = trickle
+        self._bounding = bounding
+        self._to_engines = to_engines
+        self._out = out
+        self._stream = Stream(out)
+
+    # --- requests ------------------------------------------------------------------------------------
+
+    def refuse(self, live: LiveRequest, refusal: Refusal, *, now: float) -> None:
+        """For one that is on no replica, and not in the waiting room."""
+        live.step(Step.REFUSE)
+        self._stream.refused(live, refusal, now=now)
+        self._out.append(
+            Refuse(
+                request=live.request,
+                refusal=refusal,
+                session=live.session,
+                waited_s=live.waited_s,
+                bound=live.bound,
+            )
+        )
+        told = Answer(status=http_status(refusal.reason), retry_after_s=refusal.retry_after_s)
+        self.over(live, told, now=now)
+
+    def over(self, live: LiveRequest, answer: Answer | None, *, now: float) -> None:
+        """It is in a final state. `answer`: that its client got; None if it left before there was one."""
+        del self._live[live.request]
+        self._to_engines.runs(live.request)
+        try:
+            if self._bounding.is_on:
+                self._bounding.turn_over(live, answer)
+            self._learn(live, answer, now=now)
+        finally:
+            self.tell(self._sessions.turn_ended(live, answer, now=now), now=now)
+        if live.session is None:
+            return
+        if self._bounding.is_on:
+            self.free_place(live.session.session, now=now)
+        if self._ahead and answer is not None and answer.status < 400:
+            behind = self._sessions.predictor.behind(live.session)
+            if behind is not None and behind[1].tools:
+                self._ahead.paused(live, answer.usage, *behind, now=now)
+
+    def _learn(self, live: LiveRequest, answer: Answer | None, *, now: float) -> None:
+        """Tells policies how a turn ended, whatever became of it."""
+        if self._trickle:
+            self._trickle.over(live.request)
+        if live.session is None:
+            return
+        is_answered = answer is not None and answer.status < 400
+        outcome = None
+        if live.tried:
+            usage = answer.usage if answer is not None else _NO_USAGE
+            learns = is_answered and self._admission.may_learn(live.request, now=now)
+            outcome = TurnOutcome(
+                was_answered=is_answered,
+                has_calls=answer is not None and bool(answer.tool_calls),
+                replica=live.tried[-1],
+                ran_s=now - live.submitted_s,
+                usage=usage,
+                prefill_s=self._forecasts.prefill_s(live.tried[-1], usage) if learns else None,
+                alone=live.alone if learns else None,
+            )
+            if answer is not None and is_answered:
+                self._placement.turn_over(
+                    live.session,
+                    live.tried[-1],
+                    answer.usage,
+                    agent=live.facts.transcript.agent,
+                    pauses=bool(answer.tool_calls),
+                    now=now,
+                )
+        self._admission.turn_over(live.request, outcome, now=now)
+        if self._ahead:
+            self._ahead.turn_over(live.request, answer.usage if answer and is_answered else None, now=now)
+            if live.tried:
+                self._ahead.look_for_slack(live.tried[-1], now=now)
+
+    # --- sessions ------------------------------------------------------------------------------------
+
+    def tell(self, records: Iterable[rec.Record], *, now: float) -> None:
+        """Records of sessions go to the stream, and what policies act on, to them."""
+        for record in records:
+            if type(record) is rec.SessionEnded:
+                self._admission.session_over(record.session, now=now)
+                self._placement.session_ended(record.session)
+                self._ranks.session_ended(record.session)
+                self._ahead.session_over(record.session, now=now)
+                self._bounding.session_over(record.session)
+        self._admission.tools_run(self._sessions.tools.active_sessions)
+        for run in self._sessions.ran:
+            self._admission.tools_ran(run.session, run.names, run.duration_s)
+        self._sessions.ran.clear()
+        self._stream.extend(records)
+        if self._sessions.said:
+            self._to_engines.say_hints()
+
+    def free_place(self, session_id: SessionId, *, now: float) -> None:
+        """Of a session that was stopped, once nothing of it runs: others may have it."""
+        session = self._sessions.sessions.get(session_id)
+        if self._bounding.is_stopped(session_id) and session is not None and not session.live_turns:
+            self._admission.session_over(session_id, now=now)
