@@ -165,14 +165,23 @@ class _Observer:
         return self._sighting.answer(status) if status < 400 else Answer(status=status)
 
 
+_NOTHING = Sighting()
+
+
 class SilentObserver(_Observer):
     """Sees nothing."""
+
+    def __init__(self) -> None:
+        self._sighting = _NOTHING
+
+    def tell(self, said: Said) -> None:
+        """There is nothing to be told."""
 
     def feed(self, chunk: bytes) -> bool:
         return False
 
     def answer(self, status: int) -> Answer:
-        return self._answer(status)
+        return Answer(status=status)
 
 
 class StreamObserver(_Observer):
