@@ -11,6 +11,7 @@ from gateway.domain.request import Protocol, Work
 from gateway.wire.hashing import text_hash
 from gateway.wire.observer import StreamObserver, observe
 from gateway.wire.said import Kind, Said
+from gateway.wire.sighting import Sighting
 from gateway.wire.text_gap import NumberedGap, Piece, Pieces, TextGap
 from tests.wire.shapes import encode
 
@@ -35,6 +36,7 @@ def test_the_text_is_found(text, ascii_only):
 
 
 OTHERS = {
+    "a word": b"a",
     "an empty event": b"\n\n",
     "too short": BEFORE[:-1] + AFTER,
     "a tool call": BEFORE.replace(b"content", b"tool_calls") + b"a" + AFTER,
@@ -75,6 +77,7 @@ def test_the_text_of_a_numbered_event_is_found(text, number):
         numbered("a", "01"),
         numbered("a", "-1"),
         numbered("a", "1.5"),
+        numbered("a", "1", ""),
         numbered("a", '1,"x":2'),
         numbered("a", "1", ',"type":"e"}\n\n'),
         numbered('a","b":"c'),
@@ -279,10 +282,14 @@ def test_an_event_that_is_known_tells_whether_a_call_is_complete():
 
 def _vllm(protocol: Protocol, text: str, number: int, *, is_call: bool) -> bytes:
     """As vLLM 0.24 writes a token."""
+    said: dict[str, Any]
     match protocol:
         case Protocol.CHAT:
             call = [{"index": 0, "function": {"arguments": text}}]
-            choice = {"index": 0, "delta": {"tool_calls": call} if is_call else {"content": text}}
+            choice: dict[str, Any] = {
+                "index": 0,
+                "delta": {"tool_calls": call} if is_call else {"content": text},
+            }
             choice |= {"logprobs": None, "finish_reason": None, "token_ids": None}
             kind, said = "", {"id": "chatcmpl-1", "object": "chat.completion.chunk", "choices": [choice]}
         case Protocol.MESSAGES:
@@ -292,9 +299,15 @@ def _vllm(protocol: Protocol, text: str, number: int, *, is_call: bool) -> bytes
             said = {"type": kind, "index": int(is_call), "delta": delta}
         case _:
             kind = f"response.{'function_call_arguments' if is_call else 'output_text'}.delta"
-            place = {} if is_call else {"content_index": 0}
-            more = {} if is_call else {"logprobs": []}
-            said = {**place, "delta": text, "item_id": "i_1", **more, "output_index": int(is_call)}
+            said = {"delta": text, "item_id": "i_1", "output_index": int(is_call)}
+            if not is_call:
+                said = {
+                    "content_index": 0,
+                    "delta": text,
+                    "item_id": "i_1",
+                    "logprobs": [],
+                    "output_index": 0,
+                }
             said |= {"sequence_number": number, "type": kind}
     event = f"data: {json.dumps(said, separators=(',', ':'), ensure_ascii=False)}\n\n"
     return (f"event: {kind}\n{event}" if kind else event).encode()
@@ -306,10 +319,14 @@ def test_of_what_vllm_streams_hardly_any_token_is_decoded(protocol, end, monkeyp
     observer = observe(protocol, Work.GENERATE, "text/event-stream", None)
     assert isinstance(observer, StreamObserver)
     decoded: list[bytes] = []
-    read = type(observer._reader).read_event
-    monkeypatch.setattr(
-        type(observer._reader), "read_event", lambda *given: decoded.append(given[1]) or read(*given)
-    )
+    reader = type(observer._reader)
+    read = reader.read_event
+
+    def counted(self: Any, data: bytes, sighting: Sighting) -> None:
+        decoded.append(data)
+        read(self, data, sighting)
+
+    monkeypatch.setattr(reader, "read_event", counted)
     for opening in _OPENINGS[protocol][:1]:
         observer.feed(b"data: %s\n\n" % encode(opening))
     tokens = [f" token{number}" for number in range(8)] + [" naïve", " 😀", "\n", ' "quoted"']
