@@ -206,7 +206,8 @@ class StreamObserver(_Observer):
         for block in blocks:
             self._read(block)
         self._is_between = self._splitter.is_between_events
-        if was_between and self._is_between and sighting.has_first_token and len(blocks) == 1:
+        is_whole = was_between and self._is_between and len(blocks) == 1
+        if is_whole and sighting.has_first_token and sighting.finish_reason is None:
             self._reader.learn(chunk)
         return True
 
