@@ -32,7 +32,7 @@ _OF_A_TOOL: Final = "functions."
 
 @lru_cache(1024)
 def is_counter_like(known_as: str) -> bool:
-    """Whether others may have been given this id, too."""
+    """Whether others may have been given this id, too. Where there are other gateways, three ask for each."""
     text = known_as[:_LONGEST]
     if text.startswith(_OF_A_TOOL):
         return True
