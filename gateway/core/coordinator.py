@@ -202,10 +202,15 @@ class Coordinator:
         In the past only if more sessions must be forgotten than one event may forget; each `TimerFired`
         then forgets some.
         """
-        due = [self.waiting_room.next_deadline_s(), self.sessions.next_expiry_s()]
-        if self.waiting_room.turns:
-            due.append(self.admission.next_deadline_s())
-            due.append(self.fleet.health.next_due_s)
+        expires_s = self.sessions.next_expiry_s()
+        if not self.waiting_room.turns:
+            return expires_s
+        due = (
+            expires_s,
+            self.waiting_room.next_deadline_s(),
+            self.admission.next_deadline_s(),
+            self.fleet.health.next_due_s,
+        )
         return min((d for d in due if d is not None), default=None)
 
     def _take_in(self, event: ev.Event, *, now: float) -> None:  # noqa: C901 - one case for each event

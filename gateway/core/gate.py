@@ -88,7 +88,9 @@ class Gate:
             waiting=waiting,
             waiting_bytes=self.waiting_room.body_bytes,
         )
-        decision = self._admission.ask(live.applicant(self._forecasts.expected_tokens(live)), room, now=now)
+        # Only a session's place is asked for by what it holds.
+        tokens = self._forecasts.expected_tokens(live) if live.session is not None else 0.0
+        decision = self._admission.ask(live.applicant(tokens), room, now=now)
         if self._admission.said:  # before what follows from it
             self._stream.extend(self._admission.said)
             self._admission.said.clear()

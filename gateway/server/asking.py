@@ -4,8 +4,9 @@ It is read and judged, what others know of its session is fetched, what it may u
 is told. What the brain decides is said to the replica beside what the client says.
 """
 
-from functools import partial
-from typing import TypedDict
+from collections.abc import Mapping
+
+from msgspec import Raw
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch
@@ -28,14 +29,6 @@ from gateway.upstream.health import HealthChecks
 from gateway.upstream.replica import Replica
 from gateway.wire.said import Said
 from gateway.wire.splice import Chunk
-
-
-class _Beside(TypedDict):
-    """Of `Outbound.chunks` and `Outbound.message`."""
-
-    is_readable: bool
-    hint: str | None
-    model: str | None
 
 
 class Asking:
@@ -125,30 +118,41 @@ class Asking:
         priority: int | None,
     ) -> bytes:
         """As it goes to the replica over a WebSocket."""
-        abilities = self.driver.coordinator.fleet.abilities(replica.id)
         return self.outbound.message(
-            request, replica, abilities, priority=priority, **_beside(decision, facts)
+            request,
+            replica,
+            self.driver.coordinator.fleet.abilities(replica.id),
+            is_readable=facts.is_readable,
+            hint=decision.hint,
+            priority=priority,
+            model=_other_model(decision, facts),
         )
 
-    def chunks_with(
+    def chunks(
         self,
         ticket: Ticket,
         decision: Dispatch,
         request: HttpRequest,
         facts: RequestFacts,
         replica: Replica,
-    ) -> "partial[list[Chunk]]":
+        *,
+        priority: int | None,
+        fetch: Mapping[str, Raw] | None = None,
+    ) -> list[Chunk]:
         """As it goes to the replica by HTTP; `priority` and `fetch` may be said of each try."""
         session = decision.session
-        return partial(
-            self.outbound.chunks,
+        return self.outbound.chunks(
             request,
             replica,
             self.driver.coordinator.fleet.abilities(replica.id),
             session,
+            is_readable=facts.is_readable,
+            hint=decision.hint,
+            priority=priority,
             rank=decision.rank,
             trace=self.trace(ticket, session.session if session is not None else None),
-            **_beside(decision, facts),
+            model=_other_model(decision, facts),
+            fetch=fetch,
         )
 
     def keep(
@@ -183,14 +187,6 @@ class Asking:
         state = self.driver.coordinator.fleet.get(replica.id)
         if state is not None and model in state.facts.adapters:
             self._health.check_now(replica.id)
-
-
-def _beside(decision: Dispatch, facts: RequestFacts) -> _Beside:
-    return {
-        "is_readable": facts.is_readable,
-        "hint": decision.hint,
-        "model": _other_model(decision, facts),
-    }
 
 
 def _other_model(decision: Dispatch, facts: RequestFacts) -> str | None:

@@ -258,7 +258,7 @@ class Handlers:
         fetch: Fetch | None,
     ) -> UpstreamConnection | None:
         """Sends the request to one replica. None if no response head came; the brain knows then."""
-        chunks_with = self._asking.chunks_with(ticket, decision, request, facts, replica)
+        chunks_with = partial(self._asking.chunks, ticket, decision, request, facts, replica)
         told = fetch.fields if fetch is not None else None
         exchange = partial(
             replica.exchange,

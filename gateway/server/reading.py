@@ -39,7 +39,9 @@ class Reading:
     def at_once(self, endpoint: Endpoint, request: HttpRequest) -> RequestFacts:
         """What the request says. Where we fail to understand it, it passes, and its backend answers."""
         try:
-            facts = read_body_facts(endpoint, request.head.facts, request.body, is_relayed=self._is_relay)
+            facts = read_body_facts(
+                endpoint, request.head.facts, request.body, is_relayed=self._is_relay, before=request.before
+            )
         except Exception:  # noqa: BLE001 - a bug of ours costs what we know of a request, not the request
             facts = self._misread(endpoint, request)
         return facts if facts.is_readable else self._counted(facts)
@@ -48,7 +50,13 @@ class Reading:
         """The same of a body that may take long to read; between the slices others are served."""
         try:
             facts = await self._driver.in_slices(
-                reading_body_facts(endpoint, request.head.facts, request.body, is_relayed=self._is_relay)
+                reading_body_facts(
+                    endpoint,
+                    request.head.facts,
+                    request.body,
+                    is_relayed=self._is_relay,
+                    before=request.before,
+                )
             )
         except Exception:  # noqa: BLE001 - as above
             facts = self._misread(endpoint, request)

@@ -33,6 +33,7 @@ from gateway.server.request_head import (
     too_large,
 )
 from gateway.wire.facts import read_header_facts
+from gateway.wire.grown_body import GrownBodies
 from gateway.wire.headers import RawHeaders
 from gateway.wire.known_head import KnownHead, know_head
 
@@ -41,6 +42,8 @@ class HttpRequest(msgspec.Struct):
     head: RequestHead
     body: bytes
     """Empty once it is no longer needed."""
+    before: GrownBodies | None = None
+    """Bodies that it may begin with."""
 
 
 Judge = Callable[[str, bytes, RawHeaders], Visitor | Refusal]
@@ -82,6 +85,7 @@ class RequestParser:
         """As it came, while the body of that request comes; None if it came in pieces."""
         self._followed: RequestHead | None = None
         """Of the request whose body comes, if llhttp knows nothing of it."""
+        self._bodies = GrownBodies()
         self._parser = httptools.HttpRequestParser(self)
         self._reset()
 
@@ -157,7 +161,7 @@ class RequestParser:
         """A request is whole."""
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._reset()  # what the body holds of the budget is the request's now
-        self._requests.append(HttpRequest(head, bytes(body)))  # which `bytes` are already
+        self._requests.append(HttpRequest(head, bytes(body), self._bodies))  # which `bytes` are already
 
     def _cut(self) -> bytes | memoryview:
         """What to read next: up to the end of the head, of the body, or a little of a body in chunks."""

@@ -203,13 +203,13 @@ class Directory:
         ttl_s = _STATE_TTL_S if trace is not None and trace.states else lasts_s
         value = b"%s %s" % (self.origin.encode("ascii"), turn)
         entries = [Entry(name_key(name), value, ttl_s) for name in command.names]
+        size = len(entries) * (_ENTRY_BYTES + _NAME_BYTES + len(value))
         if trace is not None:
             entries.append(Entry(_turn_key(command.tenant, turn), _ENCODER.encode(trace), ttl_s))
-        if self._allowances is not None:
-            size = sum([_ENTRY_BYTES + each.size for each in entries])
-            if not self._allowances.take(command.tenant, size * ttl_s):
-                self.withheld += len(entries)
-                return
+            size += _ENTRY_BYTES + entries[-1].size
+        if self._allowances is not None and not self._allowances.take(command.tenant, size * ttl_s):
+            self.withheld += len(entries)
+            return
         self._store.publish(entries)
 
 
@@ -232,6 +232,9 @@ def _of_one_session(traces: Sequence[TurnTrace], stated: ExplicitId | None) -> l
     session = traces[0].session if traces else None
     ours = [each for each in traces if each.session == session or (stated is not None and not each.keys)]
     return sorted(ours, key=lambda trace: trace.turns)
+
+
+_NAME_BYTES: Final = 10
 
 
 def name_key(name: int) -> bytes:

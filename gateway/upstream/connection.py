@@ -8,6 +8,7 @@ Its states and what leads from one to the other are a table: `gateway/upstream/c
 
 import asyncio
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, cast
 
 import httptools
@@ -28,12 +29,24 @@ _MAX_HEAD_BYTES: Final = 256 << 10
 _MAX_FIELDS: Final = 1000
 _MAX_SIZE_DIGITS: Final = 6
 """Of a chunk that passes the parser by: more than is ever read at once."""
+_SIZES: Final = 1024
+"""Of reads that are remembered; events differ by a token's length, so a few dozen do."""
 
 # Members of an enum, looked up once: each request needs them all.
 _READY, _ANSWERING = State.READY, State.ANSWERING
 _SENT, _SEND, _HEAD, _END = State.SENT, Step.SEND, Step.HEAD, Step.END
 _READ_WHOLE: Final = advance(advance(_SENT, _HEAD), _END)
 """After a response that was whole in one read."""
+
+
+@lru_cache(_SIZES)
+def _start_of_chunk(read_bytes: int) -> bytes:
+    """How a read of so many bytes begins that is one chunk; empty if none is so long."""
+    for digits in range(1, _MAX_SIZE_DIGITS + 1):
+        size = read_bytes - digits - 4
+        if size > 0 and len(f"{size:x}") == digits:
+            return b"%x\r\n" % size
+    return b""
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -168,11 +181,10 @@ class UpstreamConnection(asyncio.Protocol):
         state = self.state
         if self._is_between_chunks and self._chunk_sink is not None and state is _ANSWERING:
             # Read strictly: a size in the one way that we would write it, and nothing behind the chunk.
-            end = data.find(b"\r", 0, _MAX_SIZE_DIGITS + 1)
-            size = len(data) - end - 4
-            if size > 0 and data.startswith(b"%x\r\n" % size) and data.endswith(b"\r\n"):
+            start = _start_of_chunk(len(data))
+            if start and data.startswith(start) and data.endswith(b"\r\n"):
                 self.last_read = self._now()
-                self._chunk_sink(data, data[end + 2 : -2])
+                self._chunk_sink(data, data[len(start) : -2])
                 return
         if state is not _ANSWERING and state not in UNANSWERED_STATES:
             if state is not State.CLOSING:

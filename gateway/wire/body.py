@@ -5,7 +5,7 @@ alone. Only `messages`, `input` and `tools` must have their documented shape: wi
 nothing to read. Unknown fields are skipped; explicit nulls count as absent.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -153,6 +153,13 @@ def _decode(body: bytes, *, is_responses: bool) -> RequestBody:
 def _most_items(fields: RequestBody) -> int:
     lists = (fields.messages, fields.tools, fields.input if isinstance(fields, ResponsesBody) else None)
     return max([len(each) for each in lists if isinstance(each, list)], default=0)
+
+
+def items_of(fields: RequestBody) -> Sequence[Raw]:
+    """The items of a conversation; none where it is a bare text."""
+    if not isinstance(fields, ResponsesBody):
+        return fields.messages or ()
+    return () if isinstance(fields.input, str) else fields.input or ()
 
 
 def read_text(raw: Raw) -> str | None:

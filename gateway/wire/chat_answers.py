@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.wire.said import Kind, Said
 from gateway.wire.sighting import ERROR_FINISH, MAX_CALLS, Sighting
-from gateway.wire.text_gap import Piece, Pieces
+from gateway.wire.text_gap import CALL, TEXT, THOUGHT, Piece, Pieces
 
 _DONE = b"[DONE]"
 _WHOLE = frozenset({"tool_calls", "stop", "function_call"})
@@ -103,19 +103,19 @@ class ChatReader:
         text = None if pieces.gap is None else pieces.gap.text_of(chunk)
         if text is None:
             return None
-        said = sighting.said
-        if pieces.kind is Kind.TEXT:
+        kind, said = pieces.kind, sighting.said
+        if kind is TEXT:
             sighting.add_text(text)
             if said is not None:
-                said.add(Kind.TEXT, Kind.TEXT, text)
-        elif pieces.kind is Kind.THOUGHT:
+                said.add(TEXT, TEXT, text)
+        elif kind is THOUGHT:
             if said is not None and text:
                 field = str(pieces.place)
-                said.add(field, Kind.THOUGHT, text, field=field)
+                said.add(field, THOUGHT, text, field=field)
         else:
             key = (pieces.place, self._open_calls.get(pieces.place, ("", None))[0])  # type: ignore[call-overload]
             if said is not None and not pieces.place[0]:  # type: ignore[index]
-                said.add(key, Kind.CALL, text, id=key[1])
+                said.add(key, CALL, text, id=key[1])
             return sighting.add_arguments(key, text)
         return False
 

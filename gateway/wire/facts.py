@@ -24,6 +24,7 @@ from gateway.wire.body import (
     decoding_body,
     is_false,
     is_true,
+    items_of,
     read_as,
     read_text,
     read_text_or_id,
@@ -40,6 +41,7 @@ from gateway.wire.echoes import NO_ECHOES, Echoes
 from gateway.wire.endpoints import Endpoint
 from gateway.wire.explicit_ids import IDENTITY_HEADERS, read_explicit_id
 from gateway.wire.form import read_form_field
+from gateway.wire.grown_body import GrownBodies
 from gateway.wire.hashing import hash_text
 from gateway.wire.headers import RawHeaders, select_headers
 from gateway.wire.inflate import INFLATABLE, inflating
@@ -120,17 +122,28 @@ def read_facts(endpoint: Endpoint, headers: RawHeaders, body: bytes) -> RequestF
 
 
 def read_body_facts(
-    endpoint: Endpoint, header: HeaderFacts, body: bytes, *, is_relayed: bool = False
+    endpoint: Endpoint,
+    header: HeaderFacts,
+    body: bytes,
+    *,
+    is_relayed: bool = False,
+    before: GrownBodies | None = None,
 ) -> RequestFacts:
-    """The same, where the header fields have been read before; `is_relayed`: as `reading_body_facts` says."""
-    return finish(reading_body_facts(endpoint, header, body, is_relayed=is_relayed))
+    """The same, where the header fields have been read before; the rest as `reading_body_facts` says."""
+    return finish(reading_body_facts(endpoint, header, body, is_relayed=is_relayed, before=before))
 
 
 def reading_body_facts(
-    endpoint: Endpoint, header: HeaderFacts, body: bytes, *, is_relayed: bool = False
+    endpoint: Endpoint,
+    header: HeaderFacts,
+    body: bytes,
+    *,
+    is_relayed: bool = False,
+    before: GrownBodies | None = None,
 ) -> Generator[None, None, RequestFacts]:
     """The same in slices, for large bodies and for those that swell. `is_relayed`: of a turn nothing is read
-    but what says where it may go: its model, the stored state that it builds on, KV caches that it names."""
+    but what says where it may go: its model, the stored state that it builds on, KV caches that it names.
+    `before`: bodies that this one may begin with."""
     plain = body
     is_turn = endpoint.work is Work.GENERATE
     is_relayed = is_relayed and is_turn
@@ -142,11 +155,9 @@ def reading_body_facts(
             return msgspec.structs.replace(facts, is_relayed=True) if is_relayed else facts
         if plain or is_turn:
             is_responses = endpoint.protocol is Protocol.RESPONSES
-            small = decode_small_body(plain, is_responses=is_responses)
-            fields = small or (yield from decoding_body(plain, is_responses=is_responses))
+            fields, items = yield from _fields(plain, before, is_responses=is_responses)
         else:
-            fields = RequestBody()
-        items = _items_of(fields)
+            fields, items = RequestBody(), ()
         placing = _placing_facts(endpoint, fields, items, plain, len(body))
         if is_relayed:
             return msgspec.structs.replace(placing, is_relayed=True)
@@ -158,6 +169,21 @@ def reading_body_facts(
         facts = unread_facts(endpoint, header, len(body))
     moves_kv = yield from may_have_kv_fields(plain)
     return msgspec.structs.replace(facts, moves_kv=moves_kv, is_relayed=is_relayed)
+
+
+def _fields(
+    plain: bytes, before: GrownBodies | None, *, is_responses: bool
+) -> Generator[None, None, tuple[RequestBody, Sequence[Raw]]]:
+    """And the items of the conversation."""
+    grown = before.decode(plain, is_responses=is_responses) if before is not None else None
+    if grown is not None:
+        return grown
+    small = decode_small_body(plain, is_responses=is_responses)
+    fields = small or (yield from decoding_body(plain, is_responses=is_responses))
+    items = items_of(fields)
+    if before is not None:
+        items = before.remember(plain, items, is_responses=is_responses)
+    return fields, items
 
 
 def _oversized_facts(endpoint: Endpoint, fields: HeaderFacts, plain: bytes, body_bytes: int) -> RequestFacts:
@@ -266,13 +292,6 @@ def _may_store(endpoint: Endpoint) -> bool:
     if endpoint.protocol is not Protocol.RESPONSES:
         return False
     return endpoint.work is Work.GENERATE or not endpoint.is_replayable
-
-
-def _items_of(fields: RequestBody) -> Sequence[Raw]:
-    """The items of a conversation; none where it is a bare text."""
-    if not isinstance(fields, ResponsesBody):
-        return fields.messages or ()
-    return () if isinstance(fields.input, str) else fields.input or ()
 
 
 def _path_ids(endpoint: Endpoint) -> tuple[str, ...]:

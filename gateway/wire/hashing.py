@@ -28,7 +28,7 @@ def hash_seed() -> int:
     return _seed[0]
 
 
-def digest(data: bytes | Raw) -> int:
+def digest(data: bytes | memoryview | Raw) -> int:
     """64 bits."""
     return xxh3_64_intdigest(data, _seed[0])
 

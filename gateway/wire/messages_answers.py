@@ -11,7 +11,7 @@ from msgspec import Raw
 from gateway.wire.body import ABSENT
 from gateway.wire.said import Kind, Said
 from gateway.wire.sighting import ERROR_FINISH, Sighting
-from gateway.wire.text_gap import Piece, Pieces
+from gateway.wire.text_gap import CALL, TEXT, Piece, Pieces
 
 
 class _Usage(msgspec.Struct):
@@ -76,11 +76,12 @@ class MessagesReader:
         text = None if pieces.gap is None else pieces.gap.text_of(chunk)
         if text is None:
             return None
+        kind = pieces.kind
         if sighting.said is not None and text:
-            sighting.said.add(pieces.place, pieces.kind, text)
-        if pieces.kind is Kind.TEXT:
+            sighting.said.add(pieces.place, kind, text)
+        if kind is TEXT:
             sighting.add_text(text)
-        elif pieces.kind is Kind.CALL:
+        elif kind is CALL:
             return sighting.add_arguments(pieces.place, text)
         return False
 

@@ -165,14 +165,23 @@ class _Observer:
         return self._sighting.answer(status) if status < 400 else Answer(status=status)
 
 
+_NOTHING = Sighting()
+
+
 class SilentObserver(_Observer):
     """Sees nothing."""
+
+    def __init__(self) -> None:
+        self._sighting = _NOTHING
+
+    def tell(self, said: Said) -> None:
+        """There is nothing to be told."""
 
     def feed(self, chunk: bytes) -> bool:
         return False
 
     def answer(self, status: int) -> Answer:
-        return self._answer(status)
+        return Answer(status=status)
 
 
 class StreamObserver(_Observer):
@@ -197,7 +206,8 @@ class StreamObserver(_Observer):
         for block in blocks:
             self._read(block)
         self._is_between = self._splitter.is_between_events
-        if was_between and self._is_between and sighting.has_first_token and len(blocks) == 1:
+        is_whole = was_between and self._is_between and len(blocks) == 1
+        if is_whole and sighting.has_first_token and sighting.finish_reason is None:
             self._reader.learn(chunk)
         return True
 

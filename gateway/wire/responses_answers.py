@@ -13,6 +13,7 @@ from gateway.wire.body import ABSENT, read_text, read_text_or_id
 from gateway.wire.chat_answers import read_said
 from gateway.wire.said import Kind, Said
 from gateway.wire.sighting import ERROR_FINISH, MAX_CALLS, Sighting
+from gateway.wire.text_gap import Piece, Pieces
 
 _TERMINALS = frozenset({"response.completed", "response.failed", "response.incomplete", "response.cancelled"})
 _UNFINISHED = frozenset({"queued", "in_progress"})
@@ -89,7 +90,7 @@ def _kinds(before: str, names: tuple[str, ...], after: str) -> tuple[bytes, ...]
 _TEXT_STARTS, _TEXT_ENDS = _kinds("{", _TEXTS, ","), _kinds("", _TEXTS, "}")
 _CALL = ("function_call_arguments",)
 _CALL_STARTS, _CALL_ENDS = _kinds("{", _CALL, ","), _kinds("", _CALL, "}")
-_LAST_TEXT_ENDS = tuple(each + b"\n\n" for each in _TEXT_ENDS)
+_LAST_TEXT_ENDS = tuple(each + end for each in _TEXT_ENDS for end in (b"\n\n", b"\r\n\r\n"))
 
 _PIECE = msgspec.json.Decoder(_Piece)
 _EVENT = msgspec.json.Decoder(_Event)
@@ -100,21 +101,25 @@ class ResponsesReader:
     """Reads responses, and what is stored beside them."""
 
     def __init__(self) -> None:
-        self._calls: dict[int, str] = {}
+        self._calls: dict[object, str] = {}
         """The ids of calls whose arguments come in pieces, by their places in the output."""
         self._was_said = False
         """Items came whole, before the response that repeats them."""
         self._told = 0
         """Items that came so, of whatever kind."""
+        self._pieces = Pieces(_piece_of)
+        self.learn = self._pieces.learn
 
     def take(self, chunk: bytes, sighting: Sighting) -> bool | None:
-        """What is said comes again, whole, in a later event."""
-        if chunk.endswith(_LAST_TEXT_ENDS) and chunk.find(b"\n\n") + 2 == len(chunk):
+        """What is said comes again, whole, in a later event; so do arguments, but a call may start before."""
+        if chunk.endswith(_LAST_TEXT_ENDS) and _is_one(chunk):
             return False
-        return None
-
-    def learn(self, event: bytes) -> None:
-        """There is nothing to learn: events are numbered, so each differs from the last in two places."""
+        pieces = self._pieces
+        text = None if pieces.gap is None else pieces.gap.text_of(chunk)
+        if text is None:
+            return None
+        call_id = self._calls.get(pieces.place)
+        return call_id is not None and sighting.add_arguments(call_id, text)
 
     def read_event(self, data: bytes, sighting: Sighting) -> None:
         if data.endswith(_TEXT_ENDS) or data.startswith(_TEXT_STARTS):
@@ -164,6 +169,22 @@ class ResponsesReader:
     def read_body(self, data: bytes, sighting: Sighting) -> None:
         _read_stored(_STORED.decode(data), sighting, was_said=False, was_told=False)
         sighting.has_first_token = sighting.has_terminal = True
+
+
+def _is_one(event: bytes) -> bool:
+    """Whether these bytes, which end an event, are no more than that."""
+    lines_end = event.find(b"\n\n")
+    if lines_end < 0:  # the lines end in CRLF
+        return event.find(b"\n\r\n") + 3 == len(event)
+    return lines_end + 2 == len(event)
+
+
+def _piece_of(data: bytes) -> Piece | None:
+    """Of a call's arguments, in an event that is numbered, as vLLM writes it."""
+    if not data.endswith(_CALL_ENDS):
+        return None
+    piece = _PIECE.decode(data)
+    return Piece(Kind.CALL, piece.output_index, piece.delta) if piece.delta is not None else None
 
 
 def _read_stored(stored: _Stored, sighting: Sighting, *, was_said: bool, was_told: bool) -> None:

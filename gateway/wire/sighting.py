@@ -27,8 +27,8 @@ class _OpenCall(msgspec.Struct, eq=False):
     call: ToolCall
     end: ObjectEnd | None
     """Of its arguments; None if they are any text."""
-    unseen: str = ""
-    """Arguments in which the end has not been looked for: without a brace it is not there."""
+    seen: int = 0
+    """Bytes of its arguments in which the end was looked for: it is nowhere but at a brace."""
 
 
 class Sighting:
@@ -80,7 +80,7 @@ class Sighting:
             if key is not None and not is_at_engine and self._bytes_left >= 0:
                 self._open_calls[key] = _OpenCall(call, ObjectEnd() if is_json else None)
                 if key in self._arguments:  # its name came late
-                    self._scan(key, self._arguments[key].decode("utf-8", "surrogatepass"))
+                    self._scan(key)
 
     def add_names(self, response_id: object, model: object) -> None:
         """What the answer calls itself and its model, if it says; the first time counts."""
@@ -121,7 +121,7 @@ class Sighting:
             self._arguments[call] = bytearray(encoded)
         else:
             known += encoded
-        return bool(self._open_calls) and self._scan(call, piece)
+        return b"}" in encoded and self._scan(call)
 
     def set_arguments(self, call: object, whole: str) -> None:
         """The arguments of a call, which may have come in pieces before."""
@@ -130,21 +130,22 @@ class Sighting:
             self._bytes_left += len(known)
             known.clear()
         if (opened := self._open_calls.get(call)) is not None:
-            opened.end, opened.unseen = opened.end and ObjectEnd(), ""
+            opened.end, opened.seen = opened.end and ObjectEnd(), 0
         self.add_arguments(call, whole)
 
-    def _scan(self, key: object, piece: str) -> bool:
+    def _scan(self, key: object) -> bool:
+        """Looks for the end in what came since the last time."""
         opened = self._open_calls.get(key)
-        if opened is None or opened.end is None:
-            return False
-        opened.unseen += piece
-        if "}" not in piece:
-            return False
-        unseen, opened.unseen = opened.unseen, ""
-        if not opened.end.feed(unseen):
+        if opened is None or opened.end is None or not opened.end.feed(self._unseen(key, opened)):
             return False
         self._close(key, opened)
         return True
+
+    def _unseen(self, key: object, opened: _OpenCall) -> str:
+        known = self._arguments.get(key, b"")
+        unseen = known[opened.seen :].decode("utf-8", "surrogatepass")
+        opened.seen = len(known)
+        return unseen
 
     def close_call(self, key: object) -> None:
         """Nothing more comes of this call's arguments. An object that has not ended is not complete."""
@@ -152,8 +153,7 @@ class Sighting:
         if opened is None:
             return
         if opened.end is not None:
-            opened.end.feed(opened.unseen)
-            opened.unseen = ""
+            opened.end.feed(self._unseen(key, opened))
         if opened.end is None or not opened.end.is_inside:
             self._close(key, opened)
 

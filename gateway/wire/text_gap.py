@@ -5,6 +5,7 @@ text of many events is what is left when the bytes around it are taken away; and
 strings, or they were other events. No unescaped quote stands inside a string, so nothing else can hide there.
 """
 
+import re
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -19,6 +20,7 @@ _ENDS: Final = (b"\n\n", b"\r\n\r\n")
 _FIELDS: Final = (
     "content",
     "arguments",
+    "delta",
     "text",
     "partial_json",
     "reasoning",
@@ -26,6 +28,8 @@ _FIELDS: Final = (
     "thinking",
 )
 _STARTS: Final = tuple(b'"%s":%s"' % (each.encode(), blank) for each in _FIELDS for blank in (b"", b" "))
+_NUMBER: Final = re.compile(rb'"sequence_number": ?([1-9][0-9]*)')
+TEXT, THOUGHT, CALL = Kind.TEXT, Kind.THOUGHT, Kind.CALL  # looked up once: each token needs them
 _MAX_BYTES: Final = 2048
 """A larger event brings more than a token, and the next one is hardly like it."""
 _MAX_TRIES: Final = 16
@@ -35,26 +39,22 @@ _MAX_TRIES: Final = 16
 class TextGap:
     """The bytes before the text, and those after it to the event's end."""
 
-    __slots__ = ("_after", "_after_bytes", "_before", "_before_bytes", "_between", "_least")
+    __slots__ = ("_after", "_before", "_between", "_least")
 
     def __init__(self, before: bytes, after: bytes) -> None:
         self._before, self._after = before, after
-        self._before_bytes, self._after_bytes = len(before), len(after)
         self._between = after + before
         self._least = len(before) + len(after)
 
     def text_of(self, events: bytes) -> str | None:
         """The texts of whole events, one after the other; None if one of them is not like that."""
-        if not (events.startswith(self._before) and events.endswith(self._after)):
+        found = events.removeprefix(self._before).removesuffix(self._after)
+        if len(found) + self._least != len(events):
             return None
-        if len(events) < self._least:
-            return None
-        found = events[self._before_bytes : -self._after_bytes]
-        if found.isascii():
-            text = found.decode("ascii")
+        try:
+            text = found.decode()
             if '"' not in text and "\\" not in text and text.isprintable():
                 return text  # one event's, and as it is
-        try:
             return "".join(_STRINGS.decode(b'["%s"]' % found.replace(self._between, b'","')))
         except (msgspec.MsgspecError, ValueError):
             return None
@@ -62,6 +62,26 @@ class TextGap:
     def with_text(self, text: str) -> bytes:
         """An event with this text, which needs no escapes."""
         return b"%s%s%s" % (self._before, text.encode(), self._after)
+
+
+class NumberedGap(TextGap):
+    """The same of one event alone, where it says its number behind the text, another one each time."""
+
+    __slots__ = ("_middle",)
+
+    def __init__(self, before: bytes, middle: bytes, after: bytes) -> None:
+        """`middle`: what is between the text and the number."""
+        super().__init__(before, after)
+        self._middle = middle
+
+    def text_of(self, events: bytes) -> str | None:
+        start, middle, end = events.partition(self._middle)
+        number = end.removesuffix(self._after)
+        is_like = middle and len(number) < len(end) and number.isdigit() and not number.startswith(b"0")
+        return super().text_of(start + self._after) if is_like else None
+
+    def with_text(self, text: str) -> bytes:
+        return b"%s%s%s10%s" % (self._before, text.encode(), self._middle, self._after)
 
 
 class Piece(NamedTuple):
@@ -84,7 +104,7 @@ class Pieces:
         self._piece_of = piece_of
         self._tries = _MAX_TRIES
         self.gap: TextGap | None = None
-        self.kind = Kind.TEXT
+        self.kind = TEXT
         self.place: object = None
 
     def learn(self, event: bytes) -> None:
@@ -105,10 +125,9 @@ class Pieces:
             return
 
     def _is_right(self, gap: TextGap, piece: Piece) -> bool:
-        """Whatever stands there is the piece: two other texts are tried out."""
-        return all(
-            self._piece_of(_data_of(gap.with_text(text))) == piece._replace(text=text) for text in ("?", "")
-        )
+        """Whether whatever stands there is the piece: another text is tried out."""
+        other = "" if piece.text else "?"
+        return self._piece_of(_data_of(gap.with_text(other))) == piece._replace(text=other)
 
 
 def _data_of(event: bytes) -> bytes:
@@ -123,6 +142,9 @@ def _around(event: bytes, start: bytes) -> TextGap | None:
     while (end := event.find(b'"', end)) >= 0:
         before = event[at:end]
         if (len(before) - len(before.rstrip(b"\\"))) % 2 == 0:  # it is not escaped
-            return TextGap(event[:at], event[end:])
+            number = _NUMBER.search(event, end)
+            if number is None:
+                return TextGap(event[:at], event[end:])
+            return NumberedGap(event[:at], event[end : number.start(1)], event[number.end() :])
         end += 1
     return None

@@ -17,6 +17,7 @@ from gateway.domain.request import AssistantBlock, NewItems, Transcript
 from gateway.wire.agent_skeleton import agent_skeleton
 from gateway.wire.body import ABSENT, RequestBody, ResponsesBody
 from gateway.wire.echoes import MAX_ITEMS, NO_ECHOES, Echoes, read_echoes, read_new
+from gateway.wire.grown_body import Items
 from gateway.wire.hashing import digest, digest_all
 from gateway.wire.items import ASIDE, ASSISTANT, SYSTEM, TOOL, USER, Item, read_item, user_item
 from gateway.wire.memory import Memory
@@ -84,7 +85,7 @@ class TranscriptReader:
         self, fields: RequestBody, items: Sequence[Raw]
     ) -> Generator[None, None, tuple[Transcript, Echoes]]:
         """The same in slices."""
-        raws = digest_all(items)
+        raws = items.hashes if isinstance(items, Items) else digest_all(items)
         agent, agent_type = self._agent(fields, items, raws)
         if isinstance(fields, ResponsesBody) and isinstance(fields.input, str):
             found = _follow(_EMPTY, [user_item(fields.input)], 0)
@@ -114,7 +115,7 @@ class TranscriptReader:
         before = min(found.called, news.start - 1)
         block = range(before - 1, max(-1, before - MAX_ITEMS), -1)
         read = self._item
-        return read_echoes(read(raws[at], items[at]) for places in (newest, block) for at in places)
+        return read_echoes(read(raws, items, at) for places in (newest, block) for at in places)
 
     def _news(self, items: Sequence[Raw], raws: Sequence[int], found: _Checkpoint) -> range:
         """Where the items behind the model's newest are.
@@ -134,12 +135,12 @@ class TranscriptReader:
         return range(start, end)
 
     def _is_models(self, items: Sequence[Raw], raws: Sequence[int], at: int) -> bool:
-        return self._item(raws[at], items[at]).kind in (ASSISTANT, ASIDE)
+        return self._item(raws, items, at).kind in (ASSISTANT, ASIDE)
 
     def _new(self, items: Sequence[Raw], raws: Sequence[int], news: range) -> NewItems:
         places = news[-_MAX_NEW:]
         read = self._item
-        new = read_new((len(memoryview(items[at])), read(raws[at], items[at])) for at in reversed(places))
+        new = read_new((len(memoryview(items[at])), read(raws, items, at)) for at in reversed(places))
         if not self.tells_steps or not news:
             return new
         start = news.start
@@ -167,7 +168,7 @@ class TranscriptReader:
         read: list[Item] = []
         slice_bytes = 0
         for place in range(at, count):
-            read.append(self._item(raws[place], items[place]))
+            read.append(self._item(raws, items, place))
             slice_bytes += len(memoryview(items[place])) + _BYTES_OF_ITEM
             if slice_bytes > _SLICE_BYTES:
                 slice_bytes = 0
@@ -182,10 +183,12 @@ class TranscriptReader:
             self._checkpoints.put(prefixes.hash(count), found)
         return found
 
-    def _item(self, key: int, raw: Raw) -> Item:
+    def _item(self, raws: Sequence[int], items: Sequence[Raw], at: int) -> Item:
+        """By its hash, if that is known."""
+        key = raws[at]
         item = self._items.newer.get(key) or self._items.get(key)
         if item is None:
-            item = read_item(raw)
+            item = read_item(items[at])
             self._items.put(key, item, weight=1 + len(item.ids))
         return item
 
@@ -199,7 +202,7 @@ class TranscriptReader:
         key = hash((stated, *raws[:_MAX_SYSTEM]))
         agent = self._agents.get(key)
         if agent is None:
-            first = [self._item(raws[at], items[at]) for at in range(min(_MAX_SYSTEM, len(raws)))]
+            first = [self._item(raws, items, at) for at in range(min(_MAX_SYSTEM, len(raws)))]
             systems = [at for at, item in enumerate(first) if item.kind == SYSTEM]
             exact = hash((stated, *(first[at].hash for at in systems)))
             as_sent = hash((stated, *(raws[at] for at in systems)))

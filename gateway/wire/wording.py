@@ -74,7 +74,7 @@ class RequestWords(Words):
         items: Sequence[Raw],
         raws: Sequence[int],
         asked: int,
-        read: Callable[[int, Raw], Item],
+        read: Callable[[Sequence[int], Sequence[Raw], int], Item],
         marked: Marked,
     ) -> None:
         self._items = items
@@ -170,7 +170,7 @@ class RequestWords(Words):
         return found
 
     def _item(self, at: int) -> Item:
-        return self._read(self._raws[at], self._items[at])
+        return self._read(self._raws, self._items, at)
 
     @property
     def texts(self) -> Sequence[str]:

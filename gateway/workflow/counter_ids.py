@@ -9,6 +9,7 @@ evidence, and misleads nobody.
 """
 
 import re
+from functools import lru_cache
 from typing import Final
 
 MIN_RANDOM_CHARS: Final = 8
@@ -29,8 +30,9 @@ _OF_A_TOOL: Final = "functions."
 """Kimi's ids are `functions.NAME:NUMBER`, whatever the name looks like."""
 
 
+@lru_cache(1024)
 def is_counter_like(known_as: str) -> bool:
-    """Whether others may have been given this id, too."""
+    """Whether others may have been given this id, too. Where there are other gateways, three ask for each."""
     text = known_as[:_LONGEST]
     if text.startswith(_OF_A_TOOL):
         return True

@@ -186,9 +186,9 @@ class Sessions(Shelf):
         return TurnTrace(
             tenant=session.tenant,
             session=session.id,
-            source=session.source.value,
+            source=session.source._value_,  # `value` is a call of four functions
             confidence=session.confidence,
-            keys=tuple(key[1:] for key in session.explicit_keys),
+            keys=tuple([key[1:] for key in session.explicit_keys]),
             parent=session.parent,
             turns=session.turns,
             thread=thread.id,
@@ -202,7 +202,7 @@ class Sessions(Shelf):
             offers_tools=turn.offers_tools,
             is_opening=turn.is_opening,
             is_side=turn.is_side,
-            outcome=turn.outcome.value,
+            outcome=turn.outcome._value_,
             attempt=turn.attempt,
             text=turn.text,
             chars=turn.chars,
@@ -212,7 +212,7 @@ class Sessions(Shelf):
             is_twin=turn.is_twin or traces.has_twin(turn),
             has_secrets=turn.has_secrets,
             told_secrets=turn.told_secrets,
-            runs_on=tuple((name, each.target, each.is_fallback) for name, each in session.runs_on.items()),
+            runs_on=tuple([(name, each.target, each.is_fallback) for name, each in session.runs_on.items()]),
         )
 
     def adopt(self, trace: TurnTrace, *, now: float) -> Session | None:

@@ -1,6 +1,7 @@
 """Which gateway has the session of a request: the rules, one by one, and what happens when they fail."""
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,7 @@ from gateway.core.commands import Dispatch, Publish
 from gateway.domain.ids import RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall
 from gateway.evaluation.replay import recorded_brain
+from gateway.shared_state import directory as module
 from gateway.shared_state.allowances import Allowances
 from gateway.shared_state.directory import Directory, Peer
 from gateway.shared_state.memory import MemoryStore
@@ -405,3 +407,25 @@ async def test_of_a_tenant_that_has_enough_in_the_store_nothing_more_is_publishe
     now[0] = 3600.0
     gateways.turn("a", facts_of(*OPENING), MADE)
     assert len(gateways.store.tables) > stand
+
+
+def test_what_a_turn_takes_of_its_allowance_is_what_its_entries_are(monkeypatch):
+    allowances = Allowances(2_000.0, stays_s=3600.0, now=lambda: 0.0)
+    gateways = Gateways("a", "b", allowances=allowances)
+    taken: list[float] = []
+    stood: list[int] = []
+
+    def take(tenant: TenantId, byte_seconds: float) -> bool:
+        taken.append(byte_seconds / 3600.0)
+        return True
+
+    monkeypatch.setattr(allowances, "take", take)
+    publish = gateways.store.publish
+
+    def counted(entries: Sequence[Entry]) -> None:
+        stood.append(sum(module._ENTRY_BYTES + each.size for each in entries))
+        publish(entries)
+
+    monkeypatch.setattr(gateways.store, "publish", counted)
+    gateways.turn("a", facts_of(*OPENING, session="s"), MADE)
+    assert stood and taken == pytest.approx(stood)

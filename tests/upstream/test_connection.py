@@ -229,6 +229,17 @@ async def test_what_only_looks_like_a_chunk_is_none(reads):
     assert body(by_themselves=False) == body(by_themselves=True)
 
 
+async def test_a_chunk_that_does_not_end_as_its_size_says_breaks_the_answer():
+    connection = UpstreamConnection()
+    Pipe(connection)
+    connection.send([GET], is_head_request=False)
+    connection.data_received(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n")
+    connection.set_sink(lambda parts, is_last: None, lambda chunk, part: None)
+    connection.data_received(b"3\r\nabcde")
+    with pytest.raises(AnswerCut):
+        await connection.done
+
+
 async def test_a_step_that_the_table_does_not_have_raises():
     with pytest.raises(ConnectionStateError, match="new cannot abort"):
         UpstreamConnection().abort()

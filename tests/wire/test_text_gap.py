@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from gateway.domain.request import Protocol, Work
 from gateway.wire.hashing import text_hash
-from gateway.wire.observer import observe
+from gateway.wire.observer import StreamObserver, observe
 from gateway.wire.said import Kind, Said
-from gateway.wire.text_gap import Piece, Pieces, TextGap
+from gateway.wire.sighting import Sighting
+from gateway.wire.text_gap import NumberedGap, Piece, Pieces, TextGap
 from tests.wire.shapes import encode
 
 BEFORE, AFTER = b'data: {"choices":[{"index":0,"delta":{"content":"', b'"},"finish_reason":null}]}\n\n'
@@ -35,6 +36,7 @@ def test_the_text_is_found(text, ascii_only):
 
 
 OTHERS = {
+    "a word": b"a",
     "an empty event": b"\n\n",
     "too short": BEFORE[:-1] + AFTER,
     "a tool call": BEFORE.replace(b"content", b"tool_calls") + b"a" + AFTER,
@@ -52,6 +54,42 @@ OTHERS = {
 def test_another_event_is_not_taken_for_text(other):
     for events in (other, event("a") + other, other + event("a"), event("a") + other + event("b")):
         assert GAP.text_of(events) is None
+
+
+NUMBERED = NumberedGap(b'data: {"delta":"', b'","sequence_number":', b',"type":"d"}\n\n')
+
+
+def numbered(text: str, number: str = "12", end: str = ',"type":"d"}\n\n') -> bytes:
+    return f'data: {{"delta":"{text}","sequence_number":{number}{end}'.encode()
+
+
+@pytest.mark.parametrize("text", ["", "a", "naïve → 😀", r"a\"b", r"line\n", r"\",\"sequence_number\":7"])
+@pytest.mark.parametrize("number", ["1", "12345"])
+def test_the_text_of_a_numbered_event_is_found(text, number):
+    assert NUMBERED.text_of(numbered(text, number)) == json.loads(f'"{text}"')
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        numbered("a") * 2,
+        numbered("a", ""),
+        numbered("a", "01"),
+        numbered("a", "-1"),
+        numbered("a", "1.5"),
+        numbered("a", "1", ""),
+        numbered("a", '1,"x":2'),
+        numbered("a", "1", ',"type":"e"}\n\n'),
+        numbered('a","b":"c'),
+        numbered("a\nb"),
+        numbered("a\\"),
+        numbered("a").replace(b"delta", b"Delta"),
+        numbered("a").replace(b"sequence", b"consequence"),
+        b"data: [DONE]\n\n",
+    ],
+)
+def test_another_event_is_not_taken_for_a_numbered_one(other):
+    assert NUMBERED.text_of(other) is None
 
 
 def says(data: bytes) -> Piece | None:
@@ -143,6 +181,8 @@ def _calls(*numbers: int) -> list[dict[str, Any]]:
     return [{"index": at, "id": f"call_{at}", "function": {"name": "f", "arguments": ""}} for at in numbers]
 
 
+_NUMBER = 777
+"""Stands for the number of an event."""
 _PLACES = {
     Protocol.CHAT: [
         _chat({"content": "?"}),
@@ -159,7 +199,14 @@ _PLACES = {
         _block(3, "input_json", "partial_json"),
     ],
     Protocol.RESPONSES: [
-        {"content_index": 0, "delta": "?", "sequence_number": 3, "type": "response.output_text.delta"},
+        {"content_index": 0, "delta": "?", "sequence_number": _NUMBER, "type": "response.output_text.delta"},
+        {
+            "delta": "?",
+            "item_id": "fc_1",
+            "output_index": 1,
+            "sequence_number": _NUMBER,
+            "type": "response.function_call_arguments.delta",
+        },
         {"output_index": 1, "delta": "?", "type": "response.function_call_arguments.delta"},
         {"type": "response.function_call_arguments.delta", "output_index": 2, "delta": "?"},
         {"type": "response.custom_tool_call_input.delta", "output_index": 3, "delta": "?"},
@@ -202,9 +249,10 @@ def test_what_an_answer_says_does_not_depend_on_how_it_is_read(protocol, said, e
     """Event by event, which lets events be known again, and in pieces of bytes, which does not."""
     separators = (", ", ": ") if is_spaced else (",", ":")
     events = [json.dumps(each, separators=separators) for each in _OPENINGS[protocol]]
-    for place, text in said:
+    for number, (place, text) in enumerate(said):
         places = _PLACES[protocol]
         event = json.dumps(places[place % len(places)], separators=separators, ensure_ascii=False)
+        event = event.replace(str(_NUMBER), str(number))
         events.append(event.replace('"?"', json.dumps(text, ensure_ascii=len(text) % 2 == 0)))
     blocks = [f"data: {each}{end}{end}".encode() for each in events]
 
@@ -230,3 +278,60 @@ def test_an_event_that_is_known_tells_whether_a_call_is_complete():
     news = [observer.feed(b"data: %s\n\n" % encode(place).replace(b'"?"', encode(each))) for each in pieces]
     assert news[2:] == [False, False, True, False]
     assert observer.arguments_of(0) == b'{"x": "ab"} '
+
+
+def _vllm(protocol: Protocol, text: str, number: int, *, is_call: bool) -> bytes:
+    """As vLLM 0.24 writes a token."""
+    said: dict[str, Any]
+    match protocol:
+        case Protocol.CHAT:
+            call = [{"index": 0, "function": {"arguments": text}}]
+            choice: dict[str, Any] = {
+                "index": 0,
+                "delta": {"tool_calls": call} if is_call else {"content": text},
+            }
+            choice |= {"logprobs": None, "finish_reason": None, "token_ids": None}
+            kind, said = "", {"id": "chatcmpl-1", "object": "chat.completion.chunk", "choices": [choice]}
+        case Protocol.MESSAGES:
+            of_call = {"type": "input_json_delta", "partial_json": text}
+            delta = of_call if is_call else {"type": "text_delta", "text": text}
+            kind = "content_block_delta"
+            said = {"type": kind, "index": int(is_call), "delta": delta}
+        case _:
+            kind = f"response.{'function_call_arguments' if is_call else 'output_text'}.delta"
+            said = {"delta": text, "item_id": "i_1", "output_index": int(is_call)}
+            if not is_call:
+                said = {
+                    "content_index": 0,
+                    "delta": text,
+                    "item_id": "i_1",
+                    "logprobs": [],
+                    "output_index": 0,
+                }
+            said |= {"sequence_number": number, "type": kind}
+    event = f"data: {json.dumps(said, separators=(',', ':'), ensure_ascii=False)}\n\n"
+    return (f"event: {kind}\n{event}" if kind else event).encode()
+
+
+@pytest.mark.parametrize("protocol", list(_PLACES))
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"])
+def test_of_what_vllm_streams_hardly_any_token_is_decoded(protocol, end, monkeypatch):
+    observer = observe(protocol, Work.GENERATE, "text/event-stream", None)
+    assert isinstance(observer, StreamObserver)
+    decoded: list[bytes] = []
+    reader = type(observer._reader)
+    read = reader.read_event
+
+    def counted(self: Any, data: bytes, sighting: Sighting) -> None:
+        decoded.append(data)
+        read(self, data, sighting)
+
+    monkeypatch.setattr(reader, "read_event", counted)
+    for opening in _OPENINGS[protocol][:1]:
+        observer.feed(b"data: %s\n\n" % encode(opening))
+    tokens = [f" token{number}" for number in range(8)] + [" naïve", " 😀", "\n", ' "quoted"']
+    for is_call in (False, True):
+        for number, token in enumerate(tokens):
+            event = _vllm(protocol, token, 7 + number, is_call=is_call)
+            observer.feed(event.replace(b"\n", end))
+    assert len(decoded) <= 1 + 2  # what opens the call, and one of each kind to know the others by
