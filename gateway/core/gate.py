@@ -438,7 +438,18 @@ class Gate:
             if live.handed_over and live.handed_over_by is not None and self._fleet.has_zones:
                 assert live.pool is not None
                 way_s = partial(self.legs.transfer_s, live.pool, live.handed_over_by, now=now)
-            asked = Asked(now, agent, facts.body_bytes, tokens, waits_at, live.handed_over, transfer_s, way_s)
+            can_wait = self.placement.weighs_classes and self._to_engines.can_wait(live)
+            asked = Asked(
+                now,
+                agent,
+                facts.body_bytes,
+                tokens,
+                waits_at,
+                live.handed_over,
+                transfer_s,
+                way_s,
+                can_wait,
+            )
         placement = self.placement.place(candidates, live.session, asked)
         pull = None
         if asked.transfer_s is not None and live.session is not None:
