@@ -3,7 +3,7 @@
     python -m benchmarks.unlike [--quick] [--json] [--part NAME ...] [--seeds N] [--sessions N] [--jobs N]
         [--knee PART=PER_H ...] [--loads KNEES ...] [--agents NAME ...] [--keep FILE]
 
-Simulated, in five parts; each policy plays the same sessions, seed by seed. Ratios are means over the seeds,
+Simulated, in six parts; each policy plays the same sessions, seed by seed. Ratios are means over the seeds,
 with bootstrapped 95 % intervals (`_low`, `_high`).
 
 `apart`: four H200 with Qwen3-Coder-30B-A3B and 400 Gbit/s each, on agents that read long documents and on
@@ -29,6 +29,12 @@ without, and mean completion against a fleet without prices, and against one of 
 for runs beside background work. `fcfs` is its strongest baseline (continuous batching on one device, chunks
 of 256 tokens), `serial` one request at a time, `vllm` the former with vLLM's own priorities. `_pair`: a
 second device computes prompts, as in the paper; `agent_xpu` is its policy there. Latencies and throughput.
+
+`classes`: what somebody waits for beside background work, on fast devices and slow ones
+(`simulations/devices.py`): Agent.xpu's requests on three small ones, agents on two H200 and two L40S.
+`turnpike` lets a second of background work count half (`routing.background_weight`); against itself without
+(`even`), vLLM's priorities by class with affinity (`vllm`), and background work bound to the slow devices
+(`bound`). Latencies and throughput.
 """
 
 import argparse
@@ -42,19 +48,19 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.command import judged
+from benchmarks.simulations.devices import DEVICES, DOCUMENTS
 from benchmarks.simulations.kept import Kept
 from benchmarks.simulations.knee import SLOW, find_knee
-from benchmarks.simulations.mix import Arm, Ground
+from benchmarks.simulations.mix import Arm, Ground, Played
 from benchmarks.simulations.mix import play as play_mix
 from benchmarks.simulations.played import Figures, Game, by_processes, play_all
 from benchmarks.verdict import Verdict, bootstrapped
 from gateway.simulator.fleet import FleetSpec, ReplicaGroup
 from gateway.workload.trace.agent_kinds import CODING
-from gateway.workload.trace.agents import AgentKind, ToolKind, session_of
+from gateway.workload.trace.agents import AgentKind, session_of
 from gateway.workload.trace.format import Session
-from gateway.workload.trace.spread import Spread
 
-PARTS: Final = ("apart", "devices", "forks", "rented", "mix")
+PARTS: Final = ("apart", "devices", "forks", "rented", "mix", "classes")
 RELATIVE: Final = (0.6, 1.0, 1.4)
 NOISE: Final = 0.02
 SUB_AGENTS: Final = 40
@@ -65,17 +71,6 @@ PRICE_PER_S: Final = 0.002
 
 TOGETHER, APART, LATE = "turnpike:legs=off", "turnpike:prefill=0.1", "turnpike:roles=late"
 PLAIN: Final = "turnpike"
-DOCUMENTS: Final = AgentKind(
-    name="documents",
-    turns=Spread(median=2, sigma=0.5, least=1, most=6),
-    opening_tokens=500,
-    task_tokens=Spread(median=24_000, sigma=0.6, least=4_000, most=80_000),
-    output_tokens=Spread(median=300, sigma=0.5, least=50, most=1_500),
-    final_tokens=Spread(median=500, sigma=0.5, least=50, most=2_000),
-    result_tokens=Spread(median=6_000, sigma=0.8, least=200, most=30_000),
-    tools=(ToolKind(name="open", lasts_s=Spread(median=0.5, sigma=0.7, most=20)),),
-)
-"""Assumed throughout: agents that read long documents, and little of them twice."""
 
 
 def _fleet(gbit_s: float, *kinds: tuple[str, int]) -> FleetSpec:
@@ -141,12 +136,12 @@ class Bench:
         self.verdict.tell(f"{name}_low", times.low)
         self.verdict.tell(f"{name}_high", times.high)
 
-    def mixed(self, name: str, arm: Arm, ground: Ground) -> list[Figures]:
+    def mixed(self, name: str, arm: Arm, ground: Played, *, part: str = "mix") -> list[Figures]:
         runs = list(by_processes(play_mix, [(arm, ground, seed) for seed in self._seeds], jobs=self._jobs))
         means = {metric: statistics.fmean(run[metric] for run in runs) for metric in runs[0]}
         self._tell(f"{ground.name}, {name}: " + ", ".join(f"{k} {v:.4g}" for k, v in means.items()))
         for metric in ("reactive_s", "reactive_p90_s", "background_s", "background_tokens_per_s"):
-            self.verdict.tell(f"mix_{ground.name}_{name}_{metric}", means[metric])
+            self.verdict.tell(f"{part}_{ground.name}_{name}_{metric}", means[metric])
         return runs
 
     def knee(self, name: str, policy: str, game: Game, guess: float) -> float:
@@ -289,6 +284,10 @@ GROUNDS: Final = (Ground("8b", 3, 6), Ground("3b", 4, 30))
 """Rates of the paper; 30 a minute, its most, saturate the smaller model."""
 SOONER: Final = 1 / 0.03
 """The paper prints 97 % less reactive latency."""
+WITHOUT: Final = 1.05
+"""How many times as long people wait at least, if background work counts in full."""
+AS_MUCH: Final = 0.98
+"""Of its background work within the trace, at least so much is done."""
 MIXED: Final = ("reactive_s", "reactive_p90_s", "reactive_per_token_s", "background_per_token_s")
 
 
@@ -307,6 +306,33 @@ def mix(bench: Bench) -> None:
                 bench.compare(throughput, theirs, ours, "background_tokens_per_s", least=least)
             alone = [{"reactive_s": run["reactive_alone_s"]} for run in theirs]
             bench.compare(f"{at}_alone_reactive_s", alone, theirs, "reactive_s", least=None)
+
+
+BY_CLASS: Final = ("reactive_s", "reactive_p99_s", "reactive_per_token_s", "background_s")
+
+
+def classes(bench: Bench) -> None:
+    for ground in DEVICES[:1] if bench.is_quick else DEVICES:
+        told = "turnpike:profiles=told"
+        arms = {
+            "turnpike": f"{told}:background=0.5+plugin",
+            "even": f"{told}+plugin",
+            "vllm": "reactive-first",
+            "bound": f"class-bound:background={ground.slow}",
+        }
+        found = {
+            name: bench.mixed(name, Arm(policy), ground, part="classes") for name, policy in arms.items()
+        }
+        ours = found.pop("turnpike")
+        for name, theirs in found.items():
+            for metric in BY_CLASS:
+                least = WITHOUT if name == "even" and metric == "reactive_s" else None
+                bench.compare(
+                    f"classes_{ground.name}_{name}_to_ours_{metric}", ours, theirs, metric, least=least
+                )
+            least = AS_MUCH if name == "even" else None
+            throughput = f"classes_{ground.name}_ours_to_{name}_throughput"
+            bench.compare(throughput, theirs, ours, "background_tokens_per_s", least=least)
 
 
 def _knee(text: str) -> tuple[str, float]:
@@ -336,7 +362,14 @@ def main(argv: list[str] | None = None) -> int:
         if is_quick:
             asked.seeds, asked.sessions = min(asked.seeds, 2), asked.sessions // 2
         bench = Bench(asked, verdict, tell, is_quick=is_quick)
-        parts = {"apart": apart, "devices": devices, "forks": forks, "rented": rented, "mix": mix}
+        parts = {
+            "apart": apart,
+            "devices": devices,
+            "forks": forks,
+            "rented": rented,
+            "mix": mix,
+            "classes": classes,
+        }
         for part in asked.part or PARTS:
             parts[part](bench)
 

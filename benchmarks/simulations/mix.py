@@ -5,9 +5,11 @@ equal parts, two independent Poisson processes, fifteen minutes. The paper shows
 (Fig. 7): those here are assumed, of the size that the data sets are described with.
 """
 
+import itertools
 import statistics
+from collections.abc import Callable
 from random import Random
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -54,35 +56,47 @@ REACTIVE: Final = {
 }
 
 
-def requests(reactive: float, background: float, *, seed: int) -> list[Session]:
-    """Of `TRACE_S`, so many a minute of each class, by arrival. None shares anything with another."""
-    both = (
-        (ServiceClass.REACTIVE, REACTIVE, reactive),
-        (ServiceClass.PROACTIVE, BACKGROUND, background),
-    )
-    made = [each for kind in both for each in _of_class(*kind, seed=seed)]
-    return sorted(made, key=lambda session: session.arrival_s)
+Make = Callable[[Random], Session]
 
 
-def _of_class(
-    kind: ServiceClass, lengths: dict[str, Lengths], per_minute: float, *, seed: int
-) -> list[Session]:
-    dice, now = Random(f"{kind.value} {seed}"), 0.0
-    made: list[Session] = []
+def requests(lengths: dict[str, Lengths]) -> Make:
+    """Of these, in equal parts. None shares anything with another."""
     names = sorted(lengths)
-    while (now := now + dice.expovariate(per_minute / 60)) < TRACE_S:
+
+    def make(dice: Random) -> Session:
         name = dice.choice(names)
         prompt, answer = (spread.count(dice) for spread in lengths[name])
         turn = Turn(input_tokens=prompt, output_tokens=answer)
-        session = Session(
-            id=f"{kind.value}-{len(made)}",
-            arrival_s=now,
-            service_class=kind,
-            agent_type=name,
-            threads=(Thread(turns=(turn,)),),
-        )
-        made.append(session)
-    return made
+        return Session(id="", agent_type=name, threads=(Thread(turns=(turn,)),))
+
+    return make
+
+
+def arrivals(
+    reactive: Make, background: Make, per_minute: tuple[float, float], trace_s: float, seed: int
+) -> list[Session]:
+    """Two independent Poisson processes, by arrival."""
+    made = []
+    for kind, make, rate in zip(ServiceClass, (reactive, background), per_minute, strict=True):
+        dice, now, number = Random(f"{kind.value} {seed}"), 0.0, itertools.count()
+        while (now := now + dice.expovariate(rate / 60)) < trace_s:
+            id_ = f"{kind.value}-{next(number)}"
+            made.append(msgspec.structs.replace(make(dice), id=id_, arrival_s=now, service_class=kind))
+    return sorted(made, key=lambda session: session.arrival_s)
+
+
+class Played(Protocol):
+    """A fleet, and what is asked of it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def trace_s(self) -> float: ...
+
+    def sessions(self, seed: int) -> list[Session]: ...
+
+    def fleet(self, *, is_pair: bool) -> FleetSpec: ...
 
 
 class Ground(msgspec.Struct, frozen=True):
@@ -91,6 +105,11 @@ class Ground(msgspec.Struct, frozen=True):
     model: Literal["3b", "8b"]
     reactive: float
     background: float
+    trace_s: float = TRACE_S
+
+    def sessions(self, seed: int) -> list[Session]:
+        rates = (self.reactive, self.background)
+        return arrivals(requests(REACTIVE), requests(BACKGROUND), rates, self.trace_s, seed)
 
     @property
     def name(self) -> str:
@@ -123,7 +142,8 @@ class _Sink(Ignore):
         self.tokens: dict[str, int] = {}
 
     def turn_done(self, outcome: TurnOutcome) -> None:
-        self.tokens[outcome.session] = outcome.prompt_tokens + outcome.output_tokens
+        known = self.tokens.get(outcome.session, 0)
+        self.tokens[outcome.session] = known + outcome.prompt_tokens + outcome.output_tokens
 
     def session_done(self, outcome: SessionOutcome) -> None:
         self.sessions.append(outcome)
@@ -139,7 +159,7 @@ def _took_s(outcome: SessionOutcome) -> float:
     return outcome.end_s - outcome.arrival_s
 
 
-def play(arm: Arm, ground: Ground, seed: int) -> Figures:
+def play(arm: Arm, ground: Played, seed: int) -> Figures:
     """Means, in seconds from a request to its answer's end. `per_token`: the paper's normalised latency, over
     the tokens of prompt and answer. `reactive_alone_s`: of requests that have the device to themselves.
     `background_tokens_per_s`: of the prompts and answers of requests that ended within the trace."""
@@ -148,7 +168,7 @@ def play(arm: Arm, ground: Ground, seed: int) -> Figures:
     plan = parse_policies(arm.policy)[0].variants[0].plan(fleet, asked)
     profile, options, sink = load_profile(fleet.replicas[0].profile), plan.options, _Sink()
     totals = simulate(
-        requests(ground.reactive, ground.background, seed=seed),
+        ground.sessions(seed),
         plan.fleet,
         plan.make_brain,
         options=options,
@@ -164,15 +184,16 @@ def play(arm: Arm, ground: Ground, seed: int) -> Figures:
     )
     reactive, background = sink.of(ServiceClass.REACTIVE), sink.of(ServiceClass.PROACTIVE)
     took_s = [_took_s(each) for each in reactive]
-    in_time = [sink.tokens[each.id] for each in background if each.end_s <= TRACE_S]
+    in_time = [sink.tokens[each.id] for each in background if each.end_s <= ground.trace_s]
     return {
         "reactive_s": statistics.fmean(took_s),
         "reactive_p90_s": percentile(took_s, 90),
+        "reactive_p99_s": percentile(took_s, 99),
         "reactive_per_token_s": sink.per_token_s(reactive),
         "reactive_alone_s": statistics.fmean(each.isolated_s for each in reactive),
         "background_s": statistics.fmean(map(_took_s, background)),
         "background_per_token_s": sink.per_token_s(background),
-        "background_tokens_per_s": sum(in_time) / TRACE_S,
+        "background_tokens_per_s": sum(in_time) / ground.trace_s,
         "busy": totals.busy_s / totals.end_s,
         "legs": float(totals.prefill_legs),
     }

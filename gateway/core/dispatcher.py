@@ -111,7 +111,10 @@ class Dispatcher:
         if live.handed_over and live.handed_over_by is not None and self._fleet.has_zones:
             assert live.pool is not None
             way_s = partial(legs.transfer_s, live.pool, live.handed_over_by, now=now)
-        return Asked(now, agent, facts.body_bytes, tokens, waits_at, live.handed_over, transfer_s, way_s)
+        can_wait = self._placement.weighs_classes and self._to_engines.can_wait(live)
+        return Asked(
+            now, agent, facts.body_bytes, tokens, waits_at, live.handed_over, transfer_s, way_s, can_wait
+        )
 
     def _pull(
         self, live: LiveRequest, session: SessionRef, replica: ReplicaId, asked: Asked

@@ -98,6 +98,10 @@ class Forecasts:
         known = self._of(replica)
         return known.estimator.predict(work, known.in_flight.load(now=now)).completion.seconds
 
+    def made_of(self, replica: ReplicaId) -> Profile | None:
+        """What is believed of it at first, as `gateway.cost.foresight.Foresight`."""
+        return self._profiles.get(replica)
+
     def is_experienced(self, replica: ReplicaId) -> bool:
         """Whether enough was seen of it to hold it against what is expected."""
         return self._of(replica).estimator.observations >= EXPERIENCE

@@ -53,6 +53,9 @@ class ToEngines:
         service_class = self._admission.class_of(known_as, live.pool)
         return service_class.value if service_class is not None else None
 
+    def can_wait(self, live: LiveRequest) -> bool:
+        return self.class_of(live) == ServiceClass.PROACTIVE.value
+
     def runs(self, request: RequestId) -> None:
         """It has its first token, or is over."""
         self._order.runs(request)

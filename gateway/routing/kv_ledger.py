@@ -60,6 +60,8 @@ class Sums(msgspec.Struct, eq=False):
     """Tokens that they hold."""
     wanted: float = 0.0
     """Tokens that they are expected to grow to, or hold already."""
+    background: int = 0
+    """Of the sessions, those of this gateway for which nobody waits."""
 
 
 class Session(msgspec.Struct, eq=False):
@@ -71,6 +73,8 @@ class Session(msgspec.Struct, eq=False):
     tokens: float = 0.0
     """That its first conversation holds."""
     is_expected: bool = True
+    can_wait: bool = False
+    """Nobody waits for it."""
     final: FinalSize | None = None
     """If it seemed to be over once."""
     others: dict[ThreadId, None] | None = None
@@ -147,7 +151,8 @@ class KvLedger:
         others = self._elsewhere.get(replica)
         if others is None:
             return own
-        return Sums(own.sessions + others.sessions, own.held + others.held, own.wanted + others.wanted)
+        held, wanted = own.held + others.held, own.wanted + others.wanted
+        return Sums(own.sessions + others.sessions, held, wanted, own.background)
 
     def others_have(self, replica: ReplicaId, said: Sequence[ReplicaShare]) -> None:
         """What the other gateways said last of their sessions there."""
@@ -240,11 +245,12 @@ class KvLedger:
         replica: ReplicaId,
         *,
         agent: AgentKey = UNKNOWN_AGENT,
+        can_wait: bool = False,
         now: float,
     ) -> None:
         """A turn was placed. A side request does not say whether its session works."""
         is_known = session.session in self._sessions
-        self._move((session.session, session.thread), replica, agent)
+        self._move((session.session, session.thread), replica, agent, can_wait)
         if session.edge is not Edge.SERVES or not is_known:
             self.heard(session.session, works=session.edge is not Edge.SERVES, now=now)
         others = self._sessions[session.session].others
@@ -331,13 +337,13 @@ class KvLedger:
 
     # --- books -----------------------------------------------------------------------------------------
 
-    def _move(self, conversation: Conversation, replica: ReplicaId, agent: AgentKey) -> None:
+    def _move(self, conversation: Conversation, replica: ReplicaId, agent: AgentKey, can_wait: bool) -> None:
         entry = self._conversations.get(conversation)
         known = self._sessions.get(conversation[0])
         if known is not None and known.first == conversation:
             assert entry is not None
             self._count(known, -1)
-            entry.home, known.grows_to = replica, self.grows_to(agent)
+            entry.home, known.grows_to, known.can_wait = replica, self.grows_to(agent), can_wait
             self._count(known, 1)
         elif entry is not None:
             entry.home = replica
@@ -345,7 +351,8 @@ class KvLedger:
             self._conversations[conversation] = _Conversation(replica)
         self._conversations.move_to_end(conversation)
         if known is None:
-            known = self._sessions[conversation[0]] = Session(conversation, agent, self.grows_to(agent))
+            known = Session(conversation, agent, self.grows_to(agent), can_wait=can_wait)
+            self._sessions[conversation[0]] = known
             self._count(known, 1)
         elif known.first != conversation:
             known.others = known.others or {}
@@ -373,6 +380,7 @@ class KvLedger:
         sums.sessions += sign
         sums.held += sign * known.tokens
         sums.wanted += sign * known.wants
+        sums.background += sign * known.can_wait
         if not sums.sessions:
             del self._sums[home]
 

@@ -39,6 +39,9 @@ class Asked(msgspec.Struct, frozen=True):
     way_s: Callable[[ReplicaId, float], float] | None = None
     """Predicted, of so many tokens of what was handed over; None if that takes as long wherever it goes."""
 
+    can_wait: bool = False
+    """Nobody waits for its session."""
+
 
 NOTHING_KNOWN = Asked()
 
@@ -47,6 +50,9 @@ class PlacementPolicy:
     """Which of these replicas should run the turn?
 
     A policy that is told something that it has no use for need not say so."""
+
+    weighs_classes = False
+    """Whether it asks who can wait."""
 
     def place(
         self, candidates: Sequence[ReplicaLoad], session: SessionRef | None, asked: Asked = NOTHING_KNOWN

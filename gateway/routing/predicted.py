@@ -1,7 +1,8 @@
 """Placement by prediction: where is the turn done soonest, counting what it costs the sessions that are
 there?
 
-Source: ours, on the predictions of Agent.xpu (§4.2, `gateway/cost`); SAGA (§5.1) for affinity.
+Source: ours, on the predictions of Agent.xpu (§4.2, `gateway/cost`), which binds background prompts to one
+device and reactive ones to any (§4.3); SAGA (§5.1) for affinity.
 
 Theory of operation. Replicas are compared by one cost, in seconds. It is the predicted completion of the
 turn there, its prompt computed as far as it is not held there; the time by which that prefill holds up
@@ -11,9 +12,10 @@ grown as sessions of their agent are in the end. Where a turn's LoRA adapter wou
 adapter's turns have to end first, which is taken to last one usual turn. What a leg computed of a prompt
 has a way to go, which may be longer to another zone. Where replicas have prices, what this turn and a usual
 one take of one is worth so many seconds by which it may be later elsewhere: at equal predictions the
-cheaper one wins, and a dear one is used when the others would be later by more than that. A turn that has a
-home stays, without anything being predicted (which takes some µs), unless others run far fewer, its home is
-slow or dearer than others, or those that live there do not fit any more.
+cheaper one wins, and a dear one is used when the others would be later by more than that. Among replicas of
+several kinds background work may count for less: then it takes a slow one until that is too late. A turn
+that has a home stays, without anything being predicted (some µs), unless others run far fewer, its home is
+slow or dearer than others, or those that live there do not fit.
 
 Invariants: the chosen replica is one of the candidates; those of `KvLedger`; a home is compared with at most
 `_LOOKED_AT` others.
@@ -62,7 +64,6 @@ _AVERAGED: Final = 0.05
 _NEW_TOKENS, _CONTEXT_TOKENS, _OUTPUT_TOKENS = 2_000.0, 20_000.0, 200
 """Of a usual turn, until there were some."""
 
-
 NO_PULLS: Final = PrefixPullConfig()
 
 
@@ -72,6 +73,9 @@ class RoutingConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     price_per_s: Annotated[float, Meta(gt=0)] | None = None
     """What it is worth that a turn is done a second sooner, in the currency of `price_per_h`: a second on a
     replica counts as `price_per_h / 3600 / price_per_s` seconds more. Needed where replicas have a price."""
+    background_weight: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Where a turn may go to replicas whose `profile` differs: what a second of background work counts beside
+    one of what somebody waits for. Below 1 it takes slow ones until those are predicted to be too late."""
 
 
 class _Cost(NamedTuple):
@@ -100,6 +104,8 @@ class PredictedPlacement(PlacementPolicy):
     ) -> None:
         self._foresight = foresight
         self._pulls = pulls
+        self._light = config.background_weight
+        self.weighs_classes = self._light < 1.0
         self._by_load = LeastLoaded()
         self.ledger = KvLedger(config.max_conversations)
         self._new_tokens, self._context_tokens = _NEW_TOKENS, _CONTEXT_TOKENS
@@ -118,7 +124,7 @@ class PredictedPlacement(PlacementPolicy):
             return self._by_load.place(candidates)
         self.ledger.pass_time(now=asked.now)
         chosen, reason = self._choose(candidates, session, asked)
-        self.ledger.settle(session, chosen, agent=asked.agent, now=asked.now)
+        self.ledger.settle(session, chosen, agent=asked.agent, can_wait=asked.can_wait, now=asked.now)
         return Placement(replica=chosen, reason=reason)
 
     def likely(
@@ -198,6 +204,8 @@ class PredictedPlacement(PlacementPolicy):
         wants = max(wants, tokens, self.ledger.grows_to(asked.agent))
         alone_s = {load.replica: self._usual_turn_s(load.replica) for load in candidates}
         fastest = min(alone_s, key=alone_s.__getitem__)
+        light = self._light if self.weighs_classes and self._are_unlike(candidates) else 1.0
+        own = light if asked.can_wait else 1.0
         found = []
         for load in candidates:
             is_counted = load.replica == counted_at
@@ -206,21 +214,31 @@ class PredictedPlacement(PlacementPolicy):
             lacks = sums.wanted + (0.0 if is_counted else wants) - self._room(load.replica)
             again_s = self._alone_s(fastest, min(self._context_tokens, max(0.0, lacks) / there), 0.0, 1)
             pace = max(1.0, alone_s[load.replica] / alone_s[fastest] / _ALIKE)
-            turn_s, lasts_s, way_s = self._turn_s(load, session, tokens, asked)
+            counts: float = there
+            if light < 1.0:
+                background = sums.background - (is_counted and asked.can_wait)
+                counts = own + there - 1 - (1.0 - light) * background
+            lasts_s, holds_up_s, way_s = self._turn_s(load, session, tokens, asked)
+            turn_s = own * lasts_s + holds_up_s * (counts / there)
             if load.replica in asked.waits_at:
                 turn_s += alone_s[load.replica] * load.slower
-            turn_s += there * pace * (alone_s[fastest] * load.slower + again_s)
+            turn_s += counts * pace * (alone_s[fastest] * load.slower + again_s)
             cost_s = turn_s
             if load.price:
                 cost_s += load.price * (lasts_s + alone_s[load.replica] * load.slower)
             found.append(_Cost(cost_s, load.replica, turn_s, cost_s - way_s))
         return found
 
+    def _are_unlike(self, candidates: Sequence[ReplicaLoad]) -> bool:
+        """By the settings: what is predicted of equal ones may differ twofold for a while."""
+        first, *others = [self._foresight.made_of(load.replica) for load in candidates]
+        return any(other != first for other in others)
+
     def _turn_s(
         self, load: ReplicaLoad, session: SessionRef, tokens: float, asked: Asked
     ) -> tuple[float, float, float]:
-        """Of this turn, to itself and to those that run there; of that, how long it lasts; and of that, until
-        what was handed over is there."""
+        """How long this turn lasts; what it costs those that run there; and of what it lasts, until what was
+        handed over is there."""
         own = self._held(session, load.replica, tokens, asked.agent)
         held = min(max(own, asked.handed_over), tokens)
         pull_s = way_s = 0.0
@@ -233,8 +251,7 @@ class PredictedPlacement(PlacementPolicy):
         work = TurnWork(new_tokens=tokens - held, cached_tokens=held)
         completion_s = pull_s + way_s + self._foresight.completion_s(load.replica, work, now=asked.now)
         prefill_s = self._alone_s(load.replica, tokens - held, held, 1)
-        lasts_s = completion_s * load.slower
-        return lasts_s + HOLDS_UP * prefill_s * load.running, lasts_s, way_s * load.slower
+        return completion_s * load.slower, HOLDS_UP * prefill_s * load.running, way_s * load.slower
 
     def pull(self, session: SessionRef, replica: ReplicaId, asked: Asked) -> Pull | None:
         if asked.transfer_s is None:

@@ -45,7 +45,12 @@ POOL = PoolId("sim")
 def stock_config(fleet: FleetSpec) -> Config:
     """The gateway's defaults, before this fleet."""
     replicas = tuple(
-        ReplicaConfig(url=f"http://{name}", role=group.role, price_per_h=group.price_per_h)
+        ReplicaConfig(
+            url=f"http://{name}",
+            role=group.role,
+            price_per_h=group.price_per_h,
+            zone=group.zone if fleet.hands_over else None,
+        )
         for name, group in fleet.each()
     )
     transfer: TransferName | None = "p2p" if fleet.hands_over else None
@@ -200,7 +205,11 @@ class _Run:
         """The replicas that hand KV caches over."""
         exchanges = {each.name: each.exchange for each in self._engines if each.exchange is not None}
         cards = {name: group.network_gbit_s * 1e9 / 8 for name, group in fleet.each()}
-        network = Network(cards, latency_s=fleet.transfer_latency_s, kernel=self._kernel)
+        zones = {}
+        if fleet.zone_gbit_s:
+            zones = {name: ReplicaId(f"zone {group.zone}") for name, group in fleet.each() if group.zone}
+            cards |= dict.fromkeys(zones.values(), fleet.zone_gbit_s * 1e9 / 8)
+        network = Network(cards, latency_s=fleet.transfer_latency_s, kernel=self._kernel, zones=zones)
         for exchange in exchanges.values():
             exchange.network = network
         self._driver.legs.exchanges = exchanges

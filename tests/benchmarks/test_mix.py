@@ -2,14 +2,14 @@
 
 import pytest
 
-from benchmarks.simulations.mix import TRACE_S, Arm, Ground, play, requests
+from benchmarks.simulations.mix import TRACE_S, Arm, Ground, play
 from gateway.config.profiles import load_profile
 from gateway.cost.roofline import Batch, step_s
 from gateway.workload.trace.format import ServiceClass
 
 
 def test_requests_of_both_classes_come_at_their_rates_and_in_order():
-    made = [requests(3, 6, seed=seed) for seed in range(20)]
+    made = [Ground("8b", 3, 6).sessions(seed) for seed in range(20)]
     for session_class, per_minute in ((ServiceClass.REACTIVE, 3), (ServiceClass.PROACTIVE, 6)):
         count = sum(session.service_class is session_class for run in made for session in run)
         assert count == pytest.approx(20 * per_minute * TRACE_S / 60, rel=0.1)
@@ -20,11 +20,11 @@ def test_requests_of_both_classes_come_at_their_rates_and_in_order():
 
 def test_one_class_comes_as_it_does_whatever_the_other_does():
     def reactive(background: float) -> list[object]:
-        sessions = requests(3, background, seed=1)
+        sessions = Ground("8b", 3, background).sessions(1)
         return [each for each in sessions if each.service_class is ServiceClass.REACTIVE]
 
     assert reactive(6) == reactive(12)
-    assert requests(3, 6, seed=1) != requests(3, 6, seed=2)
+    assert Ground("8b", 3, 6).sessions(1) != Ground("8b", 3, 6).sessions(2)
 
 
 @pytest.mark.parametrize(("model", "decode_s", "tokens_per_s"), [("8b", 0.112, 158), ("3b", 0.048, 369)])
@@ -53,6 +53,6 @@ def test_a_pair_computes_background_prompts_on_its_second_device():
     ground = Ground("3b", 1, 2)
     pair = play(Arm("agent-xpu", is_pair=True), ground, 1)
     background = [
-        session for session in requests(1, 2, seed=1) if session.service_class is ServiceClass.PROACTIVE
+        session for session in ground.sessions(1) if session.service_class is ServiceClass.PROACTIVE
     ]
     assert pair["legs"] == len(background)

@@ -240,6 +240,31 @@ def test_forks_pull_what_their_parent_left_where_the_network_is_quick(network_gb
         assert totals.carried_bytes < most, "it is slow, and that was learned"
 
 
+def test_where_the_way_between_zones_is_slow_who_knows_them_goes_on_pulling_within_one():
+    groups = [
+        ReplicaGroup(profile="little", count=2, kv_blocks=900, network_gbit_s=8.0, zone=zone)
+        for zone in ("one", "two")
+    ]
+    spec = FleetSpec(replicas=tuple(groups), zone_gbit_s=0.002)
+
+    def play(*, is_told: bool) -> tuple[Recorder, Any]:
+        def brain(spec: FleetSpec) -> Coordinator:
+            told = [msgspec.structs.replace(group, zone=group.zone if is_told else None) for group in groups]
+            config = stock_config(msgspec.structs.replace(spec, replicas=tuple(told)))
+            settings = msgspec.structs.replace(config.prefix_pull, enabled=True)
+            apart = msgspec.structs.replace(config.disaggregation, threshold_tokens=1_000_000)
+            config = msgspec.structs.replace(config, prefix_pull=settings, disaggregation=apart)
+            return assemble(config, session_ids=numbered_ids())
+
+        heard = Recorder()
+        world = [_fork(f"s{number}", 100.0 * number) for number in range(12)]
+        return heard, simulate(world, spec, brain, options=OPTIONS, sink=heard, load_profile=load_little)
+
+    (knows, told), (guesses, untold) = play(is_told=True), play(is_told=False)
+    assert told.pulls > untold.pulls
+    assert _first_tokens_s(knows) < _first_tokens_s(guesses)
+
+
 def _first_tokens_s(heard: Recorder) -> float:
     """Of forks, together."""
     return sum(turn.first_token_s - turn.arrival_s for turn in heard.turns if turn.thread)

@@ -84,3 +84,45 @@ def test_one_that_is_called_off_before_its_first_byte_carries_nothing():
     network.call_off(network.send(A, B, 5.0, lambda: pytest.fail("it ended")))
     kernel.run()
     assert network.carried_bytes == 0.0
+
+
+def crossing(zones: dict[ReplicaId, ReplicaId]) -> dict[str, float]:
+    """10 bytes each from A to C, from B to D and from A to B, over cards of 10 bytes a second, and 2 between
+    zones."""
+    kernel = Kernel()
+    ways = dict.fromkeys(zones.values(), 2.0)
+    cards = dict.fromkeys((A, B, C, D), 10.0)
+    network = Network(cards | ways, latency_s=0.0, kernel=kernel, zones=zones)
+    found: dict[str, float] = {}
+    for one, other in ((A, C), (B, D), (A, B)):
+        network.send(one, other, 10.0, lambda name=one + other: found.update({name: kernel.now}))  # type: ignore[misc]
+    kernel.run()
+    return found
+
+
+def test_what_goes_to_another_zone_shares_the_way_between_them():
+    here, there = ReplicaId("zone 1"), ReplicaId("zone 2")
+    found = crossing({A: here, B: here, C: there, D: there})
+    assert found == {"ac": pytest.approx(10.0), "bd": pytest.approx(10.0), "ab": pytest.approx(10 / 9)}
+    assert found == crossing({A: here, B: here, C: there, D: there})
+
+
+def test_within_a_zone_and_where_none_is_named_cards_are_the_only_limit():
+    here = ReplicaId("zone 1")
+    for zones in ({}, dict.fromkeys((A, B, C, D), here), {A: here, B: here}):
+        assert crossing(zones) == {
+            "ac": pytest.approx(2.0),
+            "ab": pytest.approx(2.0),
+            "bd": pytest.approx(1.0),
+        }
+
+
+def test_two_zones_share_the_way_into_a_third():
+    kernel, zones = Kernel(), {A: ReplicaId("zone 1"), B: ReplicaId("zone 2"), C: ReplicaId("zone 3")}
+    cards = dict.fromkeys((A, B, C), 10.0) | dict.fromkeys(zones.values(), 2.0)
+    network = Network(cards, latency_s=0.0, kernel=kernel, zones=zones)
+    ended: list[float] = []
+    for source in (A, B):
+        network.send(source, C, 10.0, lambda: ended.append(kernel.now))
+    kernel.run()
+    assert ended == [pytest.approx(10.0), pytest.approx(10.0)]

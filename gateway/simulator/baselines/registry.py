@@ -5,6 +5,7 @@ from typing import Final
 from gateway.simulator.baselines.agent_xpu import AGENT_XPU
 from gateway.simulator.baselines.belady import BELADY
 from gateway.simulator.baselines.by_order import OLDEST_FIRST, REACTIVE_FIRST, SMALLEST_FIRST
+from gateway.simulator.baselines.class_bound import CLASS_BOUND
 from gateway.simulator.baselines.continuum import CONTINUUM, CONTINUUM_DYNAMIC
 from gateway.simulator.baselines.dispatch import DISPATCH
 from gateway.simulator.baselines.edf import EDF
@@ -42,6 +43,7 @@ RECIPES: Final = {
         SAGA,
         SUTRADHARA,
         AGENT_XPU,
+        CLASS_BOUND,
         REACTIVE_FIRST,
         OLDEST_FIRST,
         SMALLEST_FIRST,

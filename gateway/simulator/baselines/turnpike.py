@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from gateway.assembly import assemble
+from gateway.config import Config
 from gateway.core.coordinator import Coordinator
 from gateway.domain.session_ids import numbered_ids
 from gateway.simulator.baselines.foresight import WithoutForesight
@@ -58,6 +59,8 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
 
     def brain(fleet: FleetSpec) -> Brain:
         config = stock_config(fleet)
+        if values["profiles"] == "told":
+            config = _with_profiles(config, fleet)
         tree = msgspec.to_builtins(config.admission) | admission
         try:
             checked = msgspec.convert(tree, type(config.admission))
@@ -74,6 +77,7 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
             disaggregation=msgspec.structs.replace(
                 config.disaggregation, threshold_tokens=threshold, late_roles=values["roles"] == "late"
             ),
+            routing=msgspec.structs.replace(config.routing, background_weight=float(values["background"])),
             prefix_pull=msgspec.structs.replace(config.prefix_pull, enabled=values["pulls"] == "on"),
         )
 
@@ -96,6 +100,16 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
         options = msgspec.structs.replace(plan.options, scheduling_policy=SchedulingPolicy.PRIORITY)
         plan = msgspec.structs.replace(plan, options=options)
     return plan.with_brain(brain)
+
+
+def _with_profiles(config: Config, fleet: FleetSpec) -> Config:
+    """As an operator says what replicas are made of."""
+    [pool] = config.pools
+    replicas = tuple(
+        msgspec.structs.replace(replica, profile=group.profile)
+        for replica, (_, group) in zip(pool.replicas, fleet.each(), strict=True)
+    )
+    return msgspec.structs.replace(config, pools=(msgspec.structs.replace(pool, replicas=replicas),))
 
 
 TURNPIKE = Recipe(
@@ -159,6 +173,18 @@ TURNPIKE = Recipe(
             default="off",
             sweep=("off",),
             meaning="`on`: what another replica holds of a prompt is pulled where that is quicker",
+        ),
+        Knob(
+            name="background",
+            default=1.0,
+            sweep=(1.0,),
+            meaning="on unlike replicas, what a second of background work counts beside one of other work",
+        ),
+        Knob(
+            name="profiles",
+            default="learned",
+            sweep=("learned",),
+            meaning="`told`: the gateway knows from the start what each replica is made of",
         ),
         Knob(
             name="engines",
