@@ -1,0 +1,77 @@
+"""What a scenario compares, against its targets: ratios of the same seeds, or figures themselves."""
+
+from collections.abc import Callable, Iterator
+
+from benchmarks.results.figures import Cell, cells, ratio
+from benchmarks.results.scenario import Compare, Scenario
+from benchmarks.results.store import Store
+from benchmarks.verdict import Interval, Verdict
+
+Stored = Callable[[str], tuple[Scenario, Store]]
+"""A scenario by name, and its runs."""
+
+
+def judge(verdict: Verdict, name: str, stored: Stored) -> None:
+    """Adds each figure that the scenario compares, at each load that there are runs of."""
+    scenario, _ = stored(name)
+    for load in scenario.loads:
+        at = _at(stored, name, load)
+        for compare in scenario.compares:
+            if compare.policy not in at or load not in (compare.loads or scenario.loads):
+                continue
+            beside = _at(stored, compare.beside, load) if compare.beside else {}
+            for metric in compare.metrics:
+                for told, found in _found(compare, metric, at, beside):
+                    is_one = len(at[compare.policy].runs) < 2
+                    _tell(verdict, f"{name} at {load:g}: {metric} {told}", found, compare, is_one=is_one)
+
+
+def _at(stored: Stored, name: str, load: float) -> dict[str, Cell]:
+    scenario, store = stored(name)
+    return {cell.policy: cell for cell in cells(scenario, store.runs.values(), load)}
+
+
+def _found(
+    compare: Compare, metric: str, at: dict[str, Cell], beside: dict[str, Cell]
+) -> Iterator[tuple[str, Interval | None]]:
+    ours = at[compare.policy]
+    if compare.beside:
+        if compare.policy in beside:
+            yield f"{ours.policy} / {compare.beside}", _ratio(ours, beside[compare.policy], metric)
+        return
+    for policy in compare.against:
+        if policy in at:
+            yield f"{ours.policy} / {policy}", _ratio(ours, at[policy], metric)
+    if not compare.against:
+        value = ours.mean(metric)
+        yield ours.policy, Interval(value, value, value)
+
+
+def _ratio(ours: Cell, theirs: Cell, metric: str) -> Interval | None:
+    """Of a group of tenants all seeds count as one, which has no interval."""
+    if not ours.is_of_tenants(metric):
+        return ratio(ours, theirs, metric)
+    found = ours.mean(metric) / theirs.mean(metric)
+    return Interval(found, found, found)
+
+
+def _tell(verdict: Verdict, name: str, found: Interval | None, compare: Compare, *, is_one: bool) -> None:
+    """`is_one`: of a single seed, which says nothing that is sure."""
+    if found is None or is_one or found.low == found.high:
+        judged = {name: None if found is None else found.mean}
+        told: dict[str, float] = {}
+        is_judged = not (compare.is_sure and is_one)
+    else:
+        told = {name: found.mean, f"{name} low": found.low, f"{name} high": found.high}
+        side = "" if not compare.is_sure else " low" if compare.at_most is None else " high"
+        judged = {f"{name}{side}": told.pop(f"{name}{side}")}
+        is_judged = True
+    for key, value in told.items():
+        verdict.tell(key, value)
+    for key, value in judged.items():
+        if compare.at_most is not None and is_judged:
+            verdict.at_most(key, value, compare.at_most)
+        elif compare.at_least is not None and is_judged:
+            verdict.at_least(key, value, compare.at_least)
+        else:
+            verdict.tell(key, value)
