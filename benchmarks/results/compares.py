@@ -57,21 +57,18 @@ def _ratio(ours: Cell, theirs: Cell, metric: str) -> Interval | None:
 
 def _tell(verdict: Verdict, name: str, found: Interval | None, compare: Compare, *, is_one: bool) -> None:
     """`is_one`: of a single seed, which says nothing that is sure."""
-    if found is None or is_one or found.low == found.high:
-        judged = {name: None if found is None else found.mean}
-        told: dict[str, float] = {}
-        is_judged = not (compare.is_sure and is_one)
-    else:
-        told = {name: found.mean, f"{name} low": found.low, f"{name} high": found.high}
-        side = "" if not compare.is_sure else " low" if compare.at_most is None else " high"
-        judged = {f"{name}{side}": told.pop(f"{name}{side}")}
-        is_judged = True
-    for key, value in told.items():
-        verdict.tell(key, value)
-    for key, value in judged.items():
-        if compare.at_most is not None and is_judged:
+    values = {name: None if found is None else found.mean}
+    judged = name
+    if found is not None and not is_one and found.low < found.high:
+        values |= {f"{name} low": found.low, f"{name} high": found.high}
+        if compare.is_sure:
+            judged = f"{name} low" if compare.at_most is None else f"{name} high"
+    for key, value in values.items():
+        if key != judged or (compare.is_sure and is_one):
+            verdict.tell(key, value)
+        elif compare.at_most is not None:
             verdict.at_most(key, value, compare.at_most)
-        elif compare.at_least is not None and is_judged:
+        elif compare.at_least is not None:
             verdict.at_least(key, value, compare.at_least)
         else:
             verdict.tell(key, value)
