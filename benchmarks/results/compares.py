@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from benchmarks.results.figures import Cell, cells, ratio
 from benchmarks.results.scenario import Compare, Scenario
 from benchmarks.results.store import Store
-from benchmarks.verdict import Interval, Verdict
+from benchmarks.verdict import Interval, Verdict, bootstrapped
 
 Stored = Callable[[str], tuple[Scenario, Store]]
 """A scenario by name, and its runs."""
@@ -35,24 +35,29 @@ def _found(
     compare: Compare, metric: str, at: dict[str, Cell], beside: dict[str, Cell]
 ) -> Iterator[tuple[str, Interval | None]]:
     ours = at[compare.policy]
-    if compare.beside:
-        if compare.policy in beside:
-            yield f"{ours.policy} / {compare.beside}", _ratio(ours, beside[compare.policy], metric)
-        return
-    for policy in compare.against:
-        if policy in at:
-            yield f"{ours.policy} / {policy}", _ratio(ours, at[policy], metric)
-    if not compare.against:
+    others = [compare.beside] if compare.beside else compare.against
+    for policy in others:
+        theirs = beside.get(compare.policy) if compare.beside else at.get(policy)
+        if theirs is not None:
+            sign = "-" if compare.is_difference else "/"
+            yield f"{ours.policy} {sign} {policy}", _compared(compare, ours, theirs, metric)
+    if not others:
         value = ours.mean(metric)
         yield ours.policy, Interval(value, value, value)
 
 
-def _ratio(ours: Cell, theirs: Cell, metric: str) -> Interval | None:
+def _compared(compare: Compare, ours: Cell, theirs: Cell, metric: str) -> Interval | None:
     """Of a group of tenants all seeds count as one, which has no interval."""
-    if not ours.is_of_tenants(metric):
+    if ours.is_of_tenants(metric):
+        found = ours.mean(metric) / theirs.mean(metric)
+        return Interval(found, found, found)
+    if not compare.is_difference:
         return ratio(ours, theirs, metric)
-    found = ours.mean(metric) / theirs.mean(metric)
-    return Interval(found, found, found)
+    pairs = [
+        (ours.runs[seed].metrics[metric], theirs.runs[seed].metrics[metric])
+        for seed in sorted(ours.runs.keys() & theirs.runs.keys())
+    ]
+    return bootstrapped([one - other for one, other in pairs if one is not None and other is not None])
 
 
 def _tell(verdict: Verdict, name: str, found: Interval | None, compare: Compare, *, is_one: bool) -> None:

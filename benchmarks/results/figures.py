@@ -28,6 +28,7 @@ KEPT: Final = (
     "jain_tenants",
     "hit_rate",
     "recomputed_tokens",
+    "preemptions",
     "sessions_per_h",
     "busy",
     "busy_max_to_mean",

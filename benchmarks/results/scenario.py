@@ -41,6 +41,8 @@ class Compare(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     policy: str
     against: list[str] = []
     """Policies whose figure it is divided by, seed by seed. None: the figure itself is told."""
+    is_difference: bool = False
+    """Theirs is taken away instead: for shares."""
     beside: str = ""
     """Another scenario: the figure is divided by the same policy's there."""
     metrics: tuple[str, ...] = ("completion_mean_s",)

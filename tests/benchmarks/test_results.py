@@ -164,6 +164,16 @@ def test_a_target_is_of_the_mean_ratio_or_of_its_whole_interval(scenario):
     assert not with_target(loads=[1.5])
 
 
+def test_shares_are_told_as_differences(scenario):
+    runs = [run(policy, 120.0, seed, 1.0) for policy in ("affinity", "turnpike") for seed in (1, 2)]
+    for each in runs:
+        each.metrics["goodput_2"] = 0.5 if each.policy == "affinity" else 0.5 + 0.1 * each.seed
+    compare = Compare(policy="turnpike", against=["affinity"], metrics=("goodput_2",), is_difference=True)
+    found = judged(msgspec.structs.replace(scenario, compares=[compare]), runs)
+    name = "x at 1.2: goodput_2 turnpike - affinity"
+    assert [found[f"{name}{side}"][0] for side in ("", " low", " high")] == [0.15, 0.1, 0.2]
+
+
 def test_a_single_seed_is_never_sure(scenario):
     runs = [run("affinity", 120.0, 1, 1.0), run("turnpike", 120.0, 1, 2.0)]
     compare = Compare(policy="turnpike", against=["affinity"], at_most=1.0, is_sure=True)
