@@ -54,7 +54,8 @@ def main() -> int:
 
 def measure(files: list[Path], first: int, draws: int, is_quick: bool, verdict: Verdict, say: Any) -> None:
     count = 25 if is_quick else 100
-    for file in files or [None]:
+    sources: list[Path | None] = [*files] or [None]
+    for file in sources:
         name, since = "generated" if file is None else file.name, 0
         if file is not None and ".exchanges." in file.name:
             played = [exchanged(read_recording(file))]

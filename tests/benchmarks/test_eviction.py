@@ -1,6 +1,7 @@
 """The policies of the eviction benchmark against each other, where the best is known."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -74,19 +75,23 @@ def test_turns_before_the_first_that_counts_are_played_and_not_counted() -> None
 def test_recorded_turns_share_what_their_parents_sent(tmp_path: Path) -> None:
     recorder = Recorder()
     block = "x" * BLOCK * BYTES_PER_TOKEN
-    said = [{"role": "user", "content": 3 * block}]
+    said: list[dict[str, Any]] = [{"role": "user", "content": 3 * block}]
     call = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": "{}"}}
-    asks = {"role": "assistant", "content": "Looking.", "tool_calls": [call]}
+    asks: dict[str, Any] = {"role": "assistant", "content": "Looking.", "tool_calls": [call]}
     recorder.exchange("a", said, asks, lasts=2.0)
-    longer = [*said, asks, {"role": "tool", "tool_call_id": "c", "content": 2 * block}]
+    longer: list[dict[str, Any]] = [*said, asks, {"role": "tool", "tool_call_id": "c", "content": 2 * block}]
     for answer in ("Done.", "Done, too."):
         recorder.exchange("a", longer, {"role": "assistant", "content": answer})
         longer = [*longer, {"role": "assistant", "content": answer}, {"role": "user", "content": block}]
+    fork = [*said, asks, {"role": "tool", "tool_call_id": "c", "content": block}]
+    recorder.exchange("a", fork, {"role": "assistant", "content": "Not quite."})
     recorder.exchange("b", said, asks)
-    one, two, three, other = exchanged(read_recording(recorder.write(tmp_path / "r.jsonl")))
+    one, two, three, forked, other = exchanged(read_recording(recorder.write(tmp_path / "r.jsonl")))
     assert two.prompt[: len(one.prompt)] == one.prompt and three.prompt[: len(two.prompt)] == two.prompt
     assert 3 <= len(one.prompt) < len(two.prompt) < len(three.prompt)
-    assert one.owner == two.owner == three.owner != other.owner
+    assert one.owner == two.owner == three.owner
+    assert len({one.owner, forked.owner, other.owner}) == 3
+    assert forked.prompt[: len(one.prompt)] == one.prompt and forked.prompt[-1] != two.prompt[-1]
     assert not set(other.prompt) & set(one.prompt)
     assert (one.reuse, two.reuse, one.back_in_s) == (TOOL_REUSE, IDLE_REUSE, None)
 

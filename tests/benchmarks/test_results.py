@@ -244,7 +244,7 @@ def test_the_load_changes_after_as_many_sessions_as_come_behind_it():
     early, late = ([each.id.removesuffix("/late") for each in found.sessions[at:][:20]] for at in (0, 20))
     assert early != late
     assert 10 < arrivals[19] <= 20 < arrivals[20] and arrivals[-1] <= 30
-    assert found.measured == {each.id for each in found.sessions if each.arrival_s >= 25}
+    assert found.measured == frozenset(each.id for each in found.sessions if each.arrival_s >= 25)
     assert found.fleet == FLEET
 
 
