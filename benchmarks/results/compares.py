@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from benchmarks.results.figures import Cell, cells, ratio
 from benchmarks.results.scenario import Compare, Scenario
 from benchmarks.results.store import Store
@@ -42,22 +44,28 @@ def _found(
             sign = "-" if compare.is_difference else "/"
             yield f"{ours.policy} {sign} {policy}", _compared(compare, ours, theirs, metric)
     if not others:
-        value = ours.mean(metric)
-        yield ours.policy, Interval(value, value, value)
+        yield ours.policy, _exactly(ours.figure(metric))
 
 
 def _compared(compare: Compare, ours: Cell, theirs: Cell, metric: str) -> Interval | None:
     """Of a group of tenants all seeds count as one, which has no interval."""
+    seeds = sorted(ours.runs.keys() & theirs.runs.keys())
+    ours, theirs = (
+        msgspec.structs.replace(each, runs={seed: each.runs[seed] for seed in seeds})
+        for each in (ours, theirs)
+    )
     if ours.is_of_tenants(metric):
-        found = ours.mean(metric) / theirs.mean(metric)
-        return Interval(found, found, found)
+        top, bottom = ours.figure(metric), theirs.figure(metric)
+        return _exactly(top / bottom if top and bottom else None)
     if not compare.is_difference:
         return ratio(ours, theirs, metric)
-    pairs = [
-        (ours.runs[seed].metrics[metric], theirs.runs[seed].metrics[metric])
-        for seed in sorted(ours.runs.keys() & theirs.runs.keys())
-    ]
-    return bootstrapped([one - other for one, other in pairs if one is not None and other is not None])
+    pairs = [(ours.runs[seed].metrics[metric], theirs.runs[seed].metrics[metric]) for seed in seeds]
+    found = [one - other for one, other in pairs if one is not None and other is not None]
+    return bootstrapped(found) if found else None
+
+
+def _exactly(value: float | None) -> Interval | None:
+    return None if value is None else Interval(value, value, value)
 
 
 def _tell(verdict: Verdict, name: str, found: Interval | None, compare: Compare, *, is_one: bool) -> None:

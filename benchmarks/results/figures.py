@@ -52,18 +52,21 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return metric.rpartition(".")[2] in self.tenants
 
     def mean(self, metric: str) -> float:
-        if self.is_of_tenants(metric):
-            what, _, group = metric.rpartition(".")
-            return _of_slowdowns(
-                what,
-                [
-                    slowdown
-                    for run in self.runs.values()
-                    for tenant in self.tenants[group]
-                    for slowdown in run.slowdowns.get(tenant, ())
-                ],
-            )
         return mean(value for run in self.runs.values() if (value := run.metrics[metric]) is not None)
+
+    def figure(self, metric: str) -> float | None:
+        """The mean over the seeds; or of a group of tenants, with all seeds as one. None if of nobody."""
+        what, _, group = metric.rpartition(".")
+        if group not in self.tenants:
+            is_known = any(run.metrics[metric] is not None for run in self.runs.values())
+            return self.mean(metric) if is_known else None
+        slowdowns = [
+            slowdown
+            for run in self.runs.values()
+            for tenant in self.tenants[group]
+            for slowdown in run.slowdowns.get(tenant, ())
+        ]
+        return _of_slowdowns(what, slowdowns) if slowdowns else None
 
     @property
     def is_ours(self) -> bool:

@@ -199,6 +199,13 @@ def test_tenants_are_compared_with_all_seeds_as_one(scenario):
     groups = {"first": ["a"], "both": ["a", "b"]}
     found = judged(msgspec.structs.replace(scenario, tenants=groups, compares=compared), runs)
     assert [value for value, _, _ in found.values()] == [3.0, 2.0, 0.25, 1.125]
+    # A seed that one of the two has not yet counts for neither.
+    means = Compare(policy="turnpike", against=["affinity"], metrics=("slowdown_mean.both",))
+    begun = [runs[0], *runs[2:]]
+    found = judged(msgspec.structs.replace(scenario, tenants=groups, compares=[means]), begun)
+    assert [value for value, _, _ in found.values()] == [4.0 / 2.5]
+    nobody = msgspec.structs.replace(scenario, tenants={"first": ["z"]}, compares=compared[:1])
+    assert [value for value, _, _ in judged(nobody, runs).values()] == [None] * 3
 
 
 def test_the_same_policy_is_set_beside_another_scenario(scenario):
