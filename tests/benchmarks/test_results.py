@@ -9,17 +9,20 @@ import msgspec
 import pytest
 
 from benchmarks.processes import BenchmarkError
+from benchmarks.results import __main__ as runner
 from benchmarks.results import compares, page
 from benchmarks.results.__main__ import Bench, fill
 from benchmarks.results.figures import KEPT, bootstrapped, cells, ratio, strongest
 from benchmarks.results.scenario import Compare, Scenario, names
 from benchmarks.results.store import FOLDER, Run, Store
 from benchmarks.results.world import World, on_cores
+from benchmarks.simulations.workloads import Workload
 from benchmarks.verdict import Verdict
 from gateway.simulator.baselines.spec import parse_policies
 from gateway.simulator.experiment.trial import Setting, Staged, Trial, usual
 from gateway.simulator.fleet import Change, FleetSpec, ReplicaGroup
-from gateway.workload.trace.format import Session, Thread, Tool, Turn
+from gateway.simulator.measures.figures import RunFigures
+from gateway.workload.trace.format import Header, Session, Thread, Tool, Turn
 
 FLEET = FleetSpec(replicas=(ReplicaGroup(profile="qwen3-coder-30b-a3b@h200"),))
 
@@ -293,12 +296,17 @@ def test_what_was_begun_is_gone_on_with_and_comes_out_again(tmp_path: Path, monk
         knee_per_h=600.0,
         loads=[1.0],
         seeds=2,
+        tenants={"all": ["default"]},
     )
     monkeypatch.setattr(Scenario, "read", classmethod(lambda cls, name, changes=(): small))
     bench = Bench("small", {}, 1)
     fill(bench, Store("small", tmp_path), seeds=1, until_s=math.inf)
     first = Store("small", tmp_path).runs
     assert len(first) == 2
+    for each in first.values():
+        slowdowns = [slowdown for of_tenant in each.slowdowns.values() for slowdown in of_tenant]
+        assert len(slowdowns) == 6 and min(slowdowns) >= 1
+        assert sum(slowdown <= 2 for slowdown in slowdowns) / 6 == pytest.approx(each.metrics["goodput_2"])
     fill(bench, Store("small", tmp_path), seeds=2, until_s=math.inf)
     again = Store("small", tmp_path).runs
     assert len(again) == 4
@@ -307,3 +315,30 @@ def test_what_was_begun_is_gone_on_with_and_comes_out_again(tmp_path: Path, monk
         [trial for trial in bench.missing(Store("none", None), 1) if trial.variant.label == "turnpike"]
     )
     assert fresh.metrics == first[fresh.key].metrics
+
+
+@pytest.mark.parametrize(
+    ("said", "told"), [(None, [True, False]), (True, [True, True]), (False, [False, False])]
+)
+def test_baselines_are_told_of_ends_and_turnpike_is_not_unless_a_scenario_says_so(
+    scenario, said, told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    changed = msgspec.structs.replace(scenario, says_when_over=said, mix="mix", tool_cores=2.0)
+    workload = Workload(header=Header(name="w"), sessions=[session("a")], left_out=0)
+    settings: list[Setting] = []
+
+    def seen(setting: Setting, _: list[Trial], **__: object) -> list[RunFigures]:
+        settings.append(setting)
+        return []
+
+    monkeypatch.setattr(Scenario, "read", classmethod(lambda cls, name, changes=(): changed))
+    monkeypatch.setattr(runner, "composed", lambda *_, count: tmp_path)
+    monkeypatch.setattr(runner, "load", lambda *_: workload)
+    monkeypatch.setattr(runner, "run_all", seen)
+    bench = Bench("small", {}, 1)
+    for policy in ("affinity", "turnpike"):
+        trials = [each for each in bench.missing(Store("none", None), 1) if each.variant.label == policy]
+        with pytest.raises(ValueError, match="zip"):  # nothing was found
+            list(bench.run(trials))
+    assert [each.says_when_over for each in settings] == told
+    assert settings[0].workload == [on_cores(session("a"), 2.0)]
