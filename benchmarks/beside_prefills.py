@@ -15,15 +15,13 @@ and is stopped when a turn comes.
 
 import random
 import sys
-from pathlib import Path
-from typing import Final
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from typing import Any, Final
 
 import msgspec
 
-from benchmarks.engine_bench import SEED, Bench, prompt, quiet_engine
-from benchmarks.verdict import percentile
+from benchmarks.command import judged
+from benchmarks.engine_bench import ABOUT, SEED, prompt, quiet_engine
+from benchmarks.verdict import Verdict, percentile
 from gateway.routing.prefill_ahead import has_slack
 from turnpike_vllm.hints import Hint, ServiceClass
 from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions, StepTime
@@ -75,14 +73,11 @@ class Seen(msgspec.Struct):
 
 
 def main() -> int:
-    bench = Bench(
-        "beside_prefills", __doc__, sys.argv[1:], quick="300 requests at each rate instead of 1,500"
-    )
-    return bench.run(lambda: measure(bench))
+    return judged(__file__, __doc__, measure, quick="300 requests at each rate instead of 1,500", about=ABOUT)
 
 
-def measure(bench: Bench) -> None:
-    count = 300 if bench.is_quick else 1_500
+def measure(is_quick: bool, verdict: Verdict, say: Any) -> None:
+    count = 300 if is_quick else 1_500
     for kind in (GPU, CPU):
         for is_biased in (True, False):
             for apart_s in kind.apart_s:
@@ -98,7 +93,7 @@ def measure(bench: Bench) -> None:
                     before, after = (percentile(getattr(each, f"{what}_s"), q) for each in (without, ahead))
                     scheduler = "plugin" if is_biased else "stock"
                     name = f"{kind.name}{scheduler}_{what}_p{q}_every_{apart_s:g}_s"
-                    bench.verdict.at_most(name, after / before, 1.05 if what.startswith("others") else 0.9)
+                    verdict.at_most(name, after / before, 1.05 if what.startswith("others") else 0.9)
 
 
 class Play:

@@ -12,12 +12,11 @@ request: how long it waits.
 import random
 import sys
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks.engine_bench import SEED, Bench, bias_count, hint, prompt, quiet_engine
-from benchmarks.verdict import percentile
+from benchmarks.command import judged
+from benchmarks.engine_bench import ABOUT, SEED, bias_count, hint, prompt, quiet_engine
+from benchmarks.verdict import Verdict, percentile
 from turnpike_vllm.simulated import Done, SimulatedEngine, SimulatedOptions
 
 BACKLOG, BACK_PROMPT, BACK_ANSWER = 16, 1_000, 300
@@ -41,12 +40,11 @@ class Seen:
 
 
 def main() -> int:
-    bench = Bench("classes", __doc__, sys.argv[1:], quick="30 s of arrivals instead of 150")
-    return bench.run(lambda: measure(bench))
+    return judged(__file__, __doc__, measure, quick="30 s of arrivals instead of 150", about=ABOUT)
 
 
-def measure(bench: Bench) -> None:
-    verdict, seconds = bench.verdict, 30.0 if bench.is_quick else 150.0
+def measure(is_quick: bool, verdict: Verdict, say: Any) -> None:
+    seconds = 30.0 if is_quick else 150.0
     alone = isolated()
     whole = took(alone)
     verdict.tell("isolated_s", whole)

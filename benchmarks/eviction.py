@@ -1,18 +1,22 @@
 """Which blocks to overwrite: prefill work against LRU's and an oracle's, on block traces of agent sessions.
 
-    python -m benchmarks.eviction [WORKLOAD ...] [--quick] [--json] [--draws FIRST COUNT]
+    python -m benchmarks.eviction [FILE ...] [--quick] [--json] [--draws FIRST COUNT]
 
-WORKLOAD is a workload file of recorded sessions (docs/reference/workloads.md); without one, sessions of the
-same shape are generated, and the output says so. Sessions arrive by chance, so many draws of it, their gaps
+FILE is a workload of recorded sessions (docs/reference/workloads.md); without one, sessions of the same shape
+are generated, and the output says so. Sessions arrive by chance, so many draws of it, their gaps
 are the recorded ones. Each turn looks up the blocks of its prompt, computes those that are missing, and
 leaves prompt and answer. Policies, at 25, 50 and 75 % of the peak live working set: LRU (leaf first, as
 vLLM), WA-LRU as published (whole sessions, by Eq. 1), the plugin's (`turnpike_vllm.eviction`), and Bélády's,
 who knows the future and keeps prefixes whole. All told policies know the same: a tool call runs (reuse
 0.95), or nobody can say (0.5). The plugin's is told too when a session is expected back, as a gateway learns
 it (the median of the gaps so far after the same tool, or after none); `no_returns` is not.
-Between them and the oracle stands one that is told how these very gaps are distributed, after tool calls and
-without. Figures are blocks computed, divided by LRU's, with 95 % intervals over the draws, and by Bélády's,
-with first touches and without.
+Between them and the oracle stands one that is told how these very gaps are distributed, where reuse is likely
+and where not; `same_reuse` is told of one reuse for all. Figures are blocks computed, divided by LRU's, with
+95 % intervals over the draws, and by Bélády's, with first touches and without.
+
+FILE may hold recorded exchanges instead (docs/reference/exchanges.md), if its name has `.exchanges.` in it.
+They come when they were recorded; told is what the workflow view says at each pause, as it learns from the
+same traffic; the second half counts.
 """
 
 import argparse
@@ -22,14 +26,15 @@ import sys
 from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks.engine_bench import SEED, Bench
-from benchmarks.eviction_traces import Access, generated, peak_live, play, recorded
-from benchmarks.verdict import Interval
+from benchmarks.command import judged
+from benchmarks.engine_bench import ABOUT, SEED
+from benchmarks.eviction_traces import IDLE_REUSE, Access, exchanged, generated, peak_live, play, recorded
+from benchmarks.verdict import Interval, Verdict
+from gateway.evaluation.recording import read_recording
 from turnpike_vllm.eviction import Chain, EvictionConfig, Evictor
 
 ALPHA, BETA, GAMMA = 0.3, 0.5, 0.2
@@ -40,44 +45,52 @@ def main() -> int:
     own = argparse.ArgumentParser(add_help=False)
     own.add_argument("workloads", nargs="*", type=Path)
     own.add_argument("--draws", nargs=2, type=int, default=(SEED, 6), metavar=("FIRST", "COUNT"))
-    asked, flags = own.parse_known_args()
-    bench = Bench("eviction", __doc__, flags, quick="25 sessions instead of 100, one draw")
-    return bench.run(lambda: measure(bench, asked.workloads, *asked.draws))
+    asked, _ = own.parse_known_args()
+    measured = partial(measure, asked.workloads, *asked.draws)
+    return judged(
+        __file__, __doc__, measured, quick="25 sessions instead of 100, one draw", about=ABOUT, own=own
+    )
 
 
-def measure(bench: Bench, files: list[Path], first: int, draws: int) -> None:
-    count = 25 if bench.is_quick else 100
-    sources = [(each.name, recorded(each, count)) for each in files]
-    for name, sessions in sources or [("generated", generated(count))]:
-        played = [play(sessions, first + number) for number in range(1 if bench.is_quick else draws)]
-        turns, peak = len(played[0]), peak_live(played[0])
-        bench.tell(f"{name}: {len(sessions)} sessions, {turns} turns, peak {peak} blocks live at first")
+def measure(files: list[Path], first: int, draws: int, is_quick: bool, verdict: Verdict, say: Any) -> None:
+    count = 25 if is_quick else 100
+    sources: list[Path | None] = [*files] or [None]
+    for file in sources:
+        name, since = "generated" if file is None else file.name, 0
+        if file is not None and ".exchanges." in file.name:
+            played = [exchanged(read_recording(file))]
+            since = len(played[0]) // 2
+        else:
+            sessions = generated(count) if file is None else recorded(file, count)
+            played = [play(sessions, first + number) for number in range(1 if is_quick else draws)]
+        say(f"{name}: {len(played[0])} turns, peak {peak_live(played[0])} blocks live at first")
         for percent in (25, 50, 75):
-            draws_of_it = [missed(each, percent) for each in played]
-            judge(bench, f"{name.partition('.')[0]}_{percent}", draws_of_it, is_recorded=bool(files))
+            draws_of_it = [missed(each, percent, since) for each in played]
+            judge(verdict, f"{name.partition('.')[0]}_{percent}", draws_of_it, is_recorded=bool(files))
 
 
-def missed(accesses: list[Access], percent: int) -> dict[str, int]:
-    """By each policy, in a cache of so much of the peak."""
+def missed(accesses: list[Access], percent: int, since: int) -> dict[str, int]:
+    """By each policy, in a cache of so much of the peak. The turns from the number `since` on count."""
     largest = max(len(each.prompt) + len(each.answer) for each in accesses)
     size = max(peak_live(accesses) * percent // 100, largest)
     ours = Ours(size)
-    answered = {block for each in accesses for block in each.answer}
+    before = {block for each in accesses[:since] for block in each.prompt}
+    before |= {block for each in accesses for block in each.answer}
     return {
-        "lru": simulate(Lru(size), accesses),
-        "wa_lru": simulate(WaLru(size), accesses),
-        "no_returns": simulate(Ours(size), [each._replace(back_in_s=None) for each in accesses]),
-        "ours": simulate(ours, accesses),
-        "gap_distribution_known": simulate(Ours(size, evictor=Informed(accesses)), accesses),
-        "belady": belady(size, accesses),
-        "touched": len({block for each in accesses for block in each.prompt} - answered),
+        "lru": simulate(Lru(size), accesses, since),
+        "wa_lru": simulate(WaLru(size), accesses, since),
+        "no_returns": simulate(Ours(size), [each._replace(back_in_s=None) for each in accesses], since),
+        "same_reuse": simulate(Ours(size), [each._replace(reuse=0.5) for each in accesses], since),
+        "ours": simulate(ours, accesses, since),
+        "gap_distribution_known": simulate(Ours(size, evictor=Informed(accesses)), accesses, since),
+        "belady": belady(size, accesses, since),
+        "touched": len({block for each in accesses[since:] for block in each.prompt} - before),
         "named": ours.named,
     }
 
 
-def judge(bench: Bench, label: str, draws: list[dict[str, int]], *, is_recorded: bool) -> None:
-    verdict = bench.verdict
-    for policy in ("lru", "wa_lru", "no_returns", "ours", "gap_distribution_known"):
+def judge(verdict: Verdict, label: str, draws: list[dict[str, int]], *, is_recorded: bool) -> None:
+    for policy in ("lru", "wa_lru", "no_returns", "same_reuse", "ours", "gap_distribution_known"):
         best = statistics.fmean(each[policy] / each["belady"] for each in draws)
         if policy == "ours" and label.endswith("_50"):
             verdict.at_most(f"{policy}_{label}", best, 1.25)
@@ -197,22 +210,23 @@ class Informed(Evictor[Cell]):
     def back_after_s(self, chain: Chain[Cell]) -> float:
         at, reuse = self.left[chain]
         away_s = self.now - at
-        gaps = self.gaps[reuse]
+        gaps = self.gaps[reuse > IDLE_REUSE]
         later = gaps[bisect_right(gaps, away_s) :]
         return sum(later) / len(later) - away_s if later else NEVER_S
 
 
-def gaps_by_reuse(accesses: list[Access]) -> dict[float, list[float]]:
-    """From a turn to the thread's next; a long time for those that have none."""
-    found: dict[float, list[float]] = {}
+def gaps_by_reuse(accesses: list[Access]) -> dict[bool, list[float]]:
+    """From a turn to the thread's next, where reuse is likely and where not; a long time for those that have
+    none."""
+    found: dict[bool, list[float]] = {}
     last: dict[tuple[int, int], Access] = {}
     for each in accesses:
         if (before := last.get(each.owner)) is not None:
-            found.setdefault(before.reuse, []).append(min(each.at - before.at, NEVER_S))
+            found.setdefault(before.reuse > IDLE_REUSE, []).append(min(each.at - before.at, NEVER_S))
         last[each.owner] = each
     for each in last.values():
-        found.setdefault(each.reuse, []).append(NEVER_S)
-    return {reuse: sorted(gaps) for reuse, gaps in found.items()}
+        found.setdefault(each.reuse > IDLE_REUSE, []).append(NEVER_S)
+    return {is_likely: sorted(gaps) for is_likely, gaps in found.items()}
 
 
 @dataclass
@@ -258,17 +272,17 @@ class Ours:
         return cell
 
 
-def simulate(policy: Lru | WaLru | Ours, accesses: list[Access]) -> int:
-    """Blocks of prompts that had to be computed."""
+def simulate(policy: Lru | WaLru | Ours, accesses: list[Access], since: int = 0) -> int:
+    """Blocks of prompts that had to be computed, from that turn on."""
     missed = 0
-    for access in accesses:
+    for number, access in enumerate(accesses):
         hit = next((n for n, block in enumerate(access.prompt) if not policy.has(block)), len(access.prompt))
-        missed += len(access.prompt) - hit
+        missed += (len(access.prompt) - hit) * (number >= since)
         policy.leave(access)
     return missed
 
 
-def belady(size: int, accesses: list[Access]) -> int:
+def belady(size: int, accesses: list[Access], since: int = 0) -> int:
     """What is used again last goes first; a child is never used later than its parent, so prefixes stay
     whole."""
     uses: dict[int, list[int]] = {}
@@ -282,7 +296,7 @@ def belady(size: int, accesses: list[Access]) -> int:
     missed, never, count = 0, len(accesses), 0
     for number, access in enumerate(accesses):
         hit = next((n for n, block in enumerate(access.prompt) if block not in there), len(access.prompt))
-        missed += len(access.prompt) - hit
+        missed += (len(access.prompt) - hit) * (number >= since)
         for depth, block in enumerate(access.prompt + access.answer):
             later = uses.get(block, [])
             while later and later[-1] <= number:

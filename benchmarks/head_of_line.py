@@ -12,11 +12,11 @@ import heapq
 import random
 import statistics
 import sys
-from pathlib import Path
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks.engine_bench import SEED, Bench, bias_count, hint, prompt, quiet_engine
+from benchmarks.command import judged
+from benchmarks.engine_bench import ABOUT, SEED, bias_count, hint, prompt, quiet_engine
+from benchmarks.verdict import Verdict
 from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
 
 LONG_TOKENS, LONG_EVERY_S = 16_384, 0.18
@@ -24,26 +24,23 @@ SESSIONS, PAUSE_S = 10, 1.0
 
 
 def main() -> int:
-    bench = Bench("head_of_line", __doc__, sys.argv[1:], quick="8 s of arrivals instead of 40")
-    return bench.run(lambda: measure(bench))
+    return judged(__file__, __doc__, measure, quick="8 s of arrivals instead of 40", about=ABOUT)
 
 
-def measure(bench: Bench) -> None:
-    seconds = 8.0 if bench.is_quick else 40.0
+def measure(is_quick: bool, verdict: Verdict, say: Any) -> None:
+    seconds = 8.0 if is_quick else 40.0
     engines, waits, longs = {}, {}, {}
     for kind in ("stock", "turnpike"):
         engines[kind], waits[kind], longs[kind] = play(kind == "turnpike", seconds)
-        bench.verdict.tell(f"{kind}_ttft_p50_s", statistics.median(waits[kind]))
-        bench.verdict.tell(f"{kind}_long_ttft_p50_s", statistics.median(longs[kind]))
+        verdict.tell(f"{kind}_ttft_p50_s", statistics.median(waits[kind]))
+        verdict.tell(f"{kind}_long_ttft_p50_s", statistics.median(longs[kind]))
     ours, theirs = engines["turnpike"], engines["stock"]
     ratio = statistics.median(waits["turnpike"]) / statistics.median(waits["stock"])
-    bench.verdict.at_most("ttft_p50_ratio", ratio, 0.3)
+    verdict.at_most("ttft_p50_ratio", ratio, 0.3)
     speed = (needed(ours) / ours.now) / (needed(theirs) / theirs.now)
-    bench.verdict.at_least("throughput_ratio", speed, 0.97)
-    bench.verdict.at_least(
-        "long_prompts_held_back_for_better_calls", bias_count(ours, "order", "headroom"), 1
-    )
-    bench.verdict.at_most("waited_at_most_s", max(map(longest, ours.done.values())), 31.0 + seconds)
+    verdict.at_least("throughput_ratio", speed, 0.97)
+    verdict.at_least("long_prompts_held_back_for_better_calls", bias_count(ours, "order", "headroom"), 1)
+    verdict.at_most("waited_at_most_s", max(map(longest, ours.done.values())), 31.0 + seconds)
 
 
 def needed(engine: SimulatedEngine) -> int:

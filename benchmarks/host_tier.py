@@ -15,14 +15,12 @@ sessions, of strangers, and of all, and the blocks that were held while somebody
 import math
 import statistics
 import sys
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks.engine_bench import SEED, Bench, bias_count, hint
+from benchmarks.command import judged
+from benchmarks.engine_bench import ABOUT, SEED, bias_count, hint
 from benchmarks.retention import BLOCK, Agent, Mix, Play, Run
-from benchmarks.verdict import percentile
+from benchmarks.verdict import Verdict, percentile
 from turnpike_vllm.simulated import SimulatedOptions
 from turnpike_vllm.simulated_host import HostMemory
 
@@ -41,19 +39,17 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def main() -> int:
-    bench = Bench("host_tier", __doc__, sys.argv[1:], quick="one seed instead of three")
-    return bench.run(lambda: measure(bench))
+    return judged(__file__, __doc__, measure, quick="one seed instead of three", about=ABOUT)
 
 
-def measure(bench: Bench) -> None:
-    seeds = (SEED,) if bench.is_quick else (SEED, SEED + 1, SEED + 2)
+def measure(is_quick: bool, verdict: Verdict, say: Any) -> None:
+    seeds = (SEED,) if is_quick else (SEED, SEED + 1, SEED + 2)
     for rate in (4, 8, 12):
         runs = {kind: [Trips(kind, rate, seed).play() for seed in seeds] for kind in KINDS}
-        judge(bench, str(rate), runs)
+        judge(verdict, str(rate), runs)
 
 
-def judge(bench: Bench, rate: str, runs: "dict[str, list[Run]]") -> None:
-    verdict = bench.verdict
+def judge(verdict: Verdict, rate: str, runs: "dict[str, list[Run]]") -> None:
     means: dict[tuple[str, str], float] = {}
     for kind, each in runs.items():
         for what in ("hit_rate", "turn_ttft_s", "session_s", "stranger_s", "all_s", "held_block_s"):

@@ -10,11 +10,11 @@ retained must be all there is, and in the end everybody must have run and nothin
 
 import random
 import sys
-from pathlib import Path
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks.engine_bench import SEED, Bench, bias_count, hint, prompt, quiet_engine
+from benchmarks.command import judged
+from benchmarks.engine_bench import ABOUT, SEED, bias_count, hint, prompt, quiet_engine
+from benchmarks.verdict import Verdict
 from turnpike_vllm.hints import Hint, ServiceClass
 from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
 
@@ -22,18 +22,17 @@ BLOCK = 16
 
 
 def main() -> int:
-    bench = Bench("liveness", __doc__, sys.argv[1:], quick="20 storms instead of 300")
-    return bench.run(lambda: measure(bench))
+    return judged(__file__, __doc__, measure, quick="20 storms instead of 300", about=ABOUT)
 
 
-def measure(bench: Bench) -> None:
+def measure(is_quick: bool, verdict: Verdict, say: Any) -> None:
     engine, wait_s = newcomer(is_biased=True)
-    bench.verdict.at_most("newcomer_waits_s", wait_s, 1.1)
-    bench.verdict.tell("newcomer_waits_without_retention_s", newcomer(is_biased=False)[1])
-    bench.verdict.at_least("released_because_somebody_waited", bias_count(engine, "releases", "waited"), 1)
+    verdict.at_most("newcomer_waits_s", wait_s, 1.1)
+    verdict.tell("newcomer_waits_without_retention_s", newcomer(is_biased=False)[1])
+    verdict.at_least("released_because_somebody_waited", bias_count(engine, "releases", "waited"), 1)
     rng = random.Random(SEED)
     unbalanced = stuck = left = 0
-    storms = 20 if bench.is_quick else 300
+    storms = 20 if is_quick else 300
     acts = 0
     for number in range(storms):
         options = SimulatedOptions(
@@ -51,11 +50,11 @@ def measure(bench: Bench) -> None:
         engine.rest(4_000)
         left += engine.biases.snapshot()["blocks"]["retained"]
         acts += bias_count(engine, "holds", "held")
-    bench.verdict.tell("storms", storms)
-    bench.verdict.at_least("holds_in_the_storms", acts, 1)
-    bench.verdict.at_most("steps_out_of_balance", unbalanced, 0)
-    bench.verdict.at_most("requests_that_never_ran", stuck, 0)
-    bench.verdict.at_most("blocks_held_in_the_end", left, 0)
+    verdict.tell("storms", storms)
+    verdict.at_least("holds_in_the_storms", acts, 1)
+    verdict.at_most("steps_out_of_balance", unbalanced, 0)
+    verdict.at_most("requests_that_never_ran", stuck, 0)
+    verdict.at_most("blocks_held_in_the_end", left, 0)
 
 
 def newcomer(*, is_biased: bool) -> tuple[SimulatedEngine, float]:

@@ -17,13 +17,11 @@ import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks.engine_bench import Bench, hint, prompt, quiet_engine
-from benchmarks.verdict import Spread, ratios
+from benchmarks.command import judged
+from benchmarks.engine_bench import ABOUT, hint, prompt, quiet_engine
+from benchmarks.verdict import Spread, Verdict, ratios
 from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
 
 BLOCK: Final = 16
@@ -35,15 +33,14 @@ BOUNDS: Final = {("idle", "64"): 0.99, ("idle", "1"): 0.98, ("on", "64"): 0.95, 
 
 
 def main() -> int:
-    bench = Bench("plugin_cost", __doc__, sys.argv[1:], quick="half of the turns")
-    return bench.run(lambda: measure(bench))
+    return judged(__file__, __doc__, measure, quick="half of the turns", about=ABOUT)
 
 
-def measure(bench: Bench) -> None:
+def measure(is_quick: bool, verdict: Verdict, say: Any) -> None:
     kinds: dict[str, Callable[[Fill], SimulatedEngine]] = {"stock": stock, "idle": idle, "on": awake}
     fills: dict[str, Fill] = {"1": (1, False), "64": (64, False), "64_full": (64, True)}
     spent: dict[str, dict[str, list[float]]] = {name: {kind: [] for kind in kinds} for name in fills}
-    for _ in range(1 if bench.is_quick else 2):
+    for _ in range(1 if is_quick else 2):
         workers = {kind: Worker(make) for kind, make in kinds.items()}
         for name, fill in fills.items():
             for worker in workers.values():
@@ -55,26 +52,26 @@ def measure(bench: Bench) -> None:
         for worker in workers.values():
             worker.stop()
     for name, found in spent.items():
-        tell(bench, name, found)
+        tell(verdict, say, name, found)
 
 
-def tell(bench: Bench, name: str, spent: dict[str, list[float]]) -> None:
-    bench.tell(f"{name} running, CPU time of a step in µs")
+def tell(verdict: Verdict, say: Any, name: str, spent: dict[str, list[float]]) -> None:
+    say(f"{name} running, CPU time of a step in µs")
     for kind, each in spent.items():
         spread = Spread.of([seconds * 1e6 for seconds in each])
-        bench.tell(f"  {kind:<8}{spread.median:>9.1f}  ({spread.low:.1f} to {spread.high:.1f})")
+        say(f"  {kind:<8}{spread.median:>9.1f}  ({spread.low:.1f} to {spread.high:.1f})")
     stock_s = statistics.median(spent["stock"])
-    bench.verdict.tell(f"stock_{name}_steps_per_cpu_s", 1.0 / stock_s)
+    verdict.tell(f"stock_{name}_steps_per_cpu_s", 1.0 / stock_s)
     for kind in [each for each in spent if each != "stock"]:
         ratio = ratios(spent["stock"], spent[kind])
         value = None if ratio is None else ratio.median
         bound = BOUNDS.get((kind, name))
         if bound is None:
-            bench.verdict.tell(f"{kind}_{name}_ratio", value)
+            verdict.tell(f"{kind}_{name}_ratio", value)
         else:
-            bench.verdict.at_least(f"{kind}_{name}_ratio", value, bound)
+            verdict.at_least(f"{kind}_{name}_ratio", value, bound)
         added_s = [ours - theirs for ours, theirs in zip(spent[kind], spent["stock"], strict=True)]
-        bench.verdict.tell(f"{kind}_{name}_added_us", statistics.median(added_s) * 1e6)
+        verdict.tell(f"{kind}_{name}_added_us", statistics.median(added_s) * 1e6)
 
 
 class Worker:

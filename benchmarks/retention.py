@@ -19,11 +19,11 @@ import statistics
 import sys
 from collections import deque
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from benchmarks.engine_bench import SEED, Bench, bias_count, hint, prompt, quiet_engine
+from benchmarks.command import judged
+from benchmarks.engine_bench import ABOUT, SEED, bias_count, hint, prompt, quiet_engine
+from benchmarks.verdict import Verdict
 from turnpike_vllm.simulated import SimulatedEngine, SimulatedOptions
 
 BLOCK, BLOCKS = 64, 1_601
@@ -53,28 +53,28 @@ class Mix:
 
 
 def main() -> int:
-    bench = Bench("retention", __doc__, sys.argv[1:], quick="one seed and 30 s instead of three and 90 s")
-    return bench.run(lambda: measure(bench))
+    return judged(
+        __file__, __doc__, measure, quick="one seed and 30 s instead of three and 90 s", about=ABOUT
+    )
 
 
-def measure(bench: Bench) -> None:
+def measure(is_quick: bool, verdict: Verdict, say: Any) -> None:
     for kind in ("stock", "turnpike"):
         for reserve in (True, False):
             name = f"pause_hit_rate_{kind}{'' if reserve else '_no_reserve'}"
-            bench.verdict.tell(name, two_pauses(kind == "turnpike", reserve_full_input=reserve))
-    seeds, seconds = ((SEED,), 30.0) if bench.is_quick else ((SEED, SEED + 1, SEED + 2), 90.0)
+            verdict.tell(name, two_pauses(kind == "turnpike", reserve_full_input=reserve))
+    seeds, seconds = ((SEED,), 30.0) if is_quick else ((SEED, SEED + 1, SEED + 2), 90.0)
     saturation = saturating_rate()
-    bench.verdict.tell("saturating_strangers_per_s", saturation)
+    verdict.tell("saturating_strangers_per_s", saturation)
     for load, is_windowed in ((0.7, True), (0.95, True), (1.2, False)):
         runs = {
             kind: [play(kind == "turnpike", load * saturation, seed, seconds, is_windowed) for seed in seeds]
             for kind in ("stock", "turnpike")
         }
-        judge(bench, f"{load:g}{'' if is_windowed else '_no_window'}", runs["stock"], runs["turnpike"])
+        judge(verdict, f"{load:g}{'' if is_windowed else '_no_window'}", runs["stock"], runs["turnpike"])
 
 
-def judge(bench: Bench, name: str, stock: "list[Run]", ours: "list[Run]") -> None:
-    verdict = bench.verdict
+def judge(verdict: Verdict, name: str, stock: "list[Run]", ours: "list[Run]") -> None:
     for what in ("hit_rate", "session_s", "turn_ttft_s", "stranger_s", "all_s"):
         for kind, runs in (("stock", stock), ("turnpike", ours)):
             verdict.tell(f"{what}_at_{name}_{kind}", statistics.mean(getattr(run, what) for run in runs))

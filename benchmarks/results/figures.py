@@ -10,12 +10,14 @@ import msgspec
 
 from benchmarks.results.scenario import OURS, Scenario
 from benchmarks.results.store import Run
-from benchmarks.verdict import Interval
+from benchmarks.verdict import Interval, percentile
 from gateway.simulator.measures.figures import BY_NAME
 
 KEPT: Final = (
     "completion_mean_s",
     "completion_p90_s",
+    "completion_p99_s",
+    "slowdown_mean",
     "ttft_p90_s",
     "final_ttft_p50_s",
     "goodput_1.5",
@@ -26,7 +28,10 @@ KEPT: Final = (
     "jain_tenants",
     "hit_rate",
     "recomputed_tokens",
+    "preemptions",
     "sessions_per_h",
+    "busy",
+    "busy_max_to_mean",
 )
 """What is stored of a run."""
 _DRAWS: Final = 2000
@@ -41,9 +46,27 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     label: str
     runs: dict[int, Run]
     is_clairvoyant: bool
+    tenants: dict[str, list[str]] = {}
+
+    def is_of_tenants(self, metric: str) -> bool:
+        return metric.rpartition(".")[2] in self.tenants
 
     def mean(self, metric: str) -> float:
         return mean(value for run in self.runs.values() if (value := run.metrics[metric]) is not None)
+
+    def figure(self, metric: str) -> float | None:
+        """The mean over the seeds; or of a group of tenants, with all seeds as one. None if of nobody."""
+        what, _, group = metric.rpartition(".")
+        if group not in self.tenants:
+            is_known = any(run.metrics[metric] is not None for run in self.runs.values())
+            return self.mean(metric) if is_known else None
+        slowdowns = [
+            slowdown
+            for run in self.runs.values()
+            for tenant in self.tenants[group]
+            for slowdown in run.slowdowns.get(tenant, ())
+        ]
+        return _of_slowdowns(what, slowdowns) if slowdowns else None
 
     @property
     def is_ours(self) -> bool:
@@ -54,6 +77,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return _OFFLOAD in self.label
 
 
+def _of_slowdowns(what: str, slowdowns: Sequence[float]) -> float:
+    kind, _, number = what.partition("_")
+    if kind == "goodput":
+        return mean(slowdown <= float(number) for slowdown in slowdowns)
+    return mean(slowdowns) if number == "mean" else percentile(slowdowns, float(number.removeprefix("p")))
+
+
 def cells(scenario: Scenario, runs: Iterable[Run], load: float) -> list[Cell]:
     """Of each policy the best variant in hindsight, by mean completion."""
     by_key = {run.key: run for run in runs}
@@ -61,12 +91,18 @@ def cells(scenario: Scenario, runs: Iterable[Run], load: float) -> list[Cell]:
     for policy, variant in scenario.variants():
         of_seeds = {
             seed: run
-            for seed in range(1, scenario.seeds + 1)
+            for seed in scenario.all_seeds
             if (run := by_key.get((variant.label, scenario.per_h(load), seed))) is not None
         }
         if not of_seeds:
             continue
-        cell = Cell(policy=policy, label=variant.label, runs=of_seeds, is_clairvoyant=variant.is_clairvoyant)
+        cell = Cell(
+            policy=policy,
+            label=variant.label,
+            runs=of_seeds,
+            is_clairvoyant=variant.is_clairvoyant,
+            tenants=scenario.tenants,
+        )
         best = found.get(policy)
         if best is None or cell.mean("completion_mean_s") < best.mean("completion_mean_s"):
             found[policy] = cell

@@ -6,11 +6,12 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
+from benchmarks.results.compares import judge
 from benchmarks.results.drawing import drawing
 from benchmarks.results.figures import Cell, cells, ratio, strongest
 from benchmarks.results.scenario import OURS, Claim, Scenario, names
 from benchmarks.results.store import Store
-from benchmarks.verdict import Interval
+from benchmarks.verdict import Interval, Verdict
 from gateway.simulator.measures.figures import BY_NAME
 from gateway.simulator.report.text import number
 
@@ -38,16 +39,17 @@ _FOOT: Final = (_HERE / "foot.md").read_text(encoding="utf-8")
 def whole() -> str:
     told = [(name, Scenario.read(name), Store(name)) for name in names()]
     told = [each for each in told if each[2].runs]
+    papers = [each for each in told if not each[1].compares]
     parts = [
         _HEAD,
-        *_short(told),
+        *_short(papers),
         "",
         "## The papers' headlines, each on its own ground",
         "",
-        *_claims(told),
+        *_claims(papers),
         "",
     ]
-    for name, scenario, store in told:
+    for name, scenario, store in papers:
         path = IMAGES / f"results-{name}.svg"
         path.write_text(drawing(scenario, list(store.runs.values())), encoding="utf-8")
         parts += [f"![{scenario.title}: completion and goodput over load](../img/{path.name})", ""]
@@ -152,8 +154,22 @@ def _folded(name: str, scenario: Scenario, store: Store) -> Iterator[str]:
             star = " *" if cell.is_clairvoyant else ""
             values = [number(metric, _mean(cell, metric)) for metric in _COLUMNS]
             yield f"| `{cell.label}`{star} | {len(cell.runs)} | {' | '.join(values)} |"
+    yield from _compared(name)
     yield ""
     yield "</details>"
+
+
+def _compared(name: str) -> Iterator[str]:
+    verdict = Verdict()
+    judge(verdict, name, lambda other: (Scenario.read(other), Store(other)))
+    if not verdict.figures:
+        return
+    yield ""
+    yield "| compared | | target |"
+    yield "|---|--:|---|"
+    for what, figure in verdict.figures.items():
+        value = f"{figure.value}" if figure.ok else f"**{figure.value}**"
+        yield f"| {what} | {value} | {figure.target or ''} |"
 
 
 def _mean(cell: Cell, metric: str) -> float | None:

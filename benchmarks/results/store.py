@@ -15,7 +15,7 @@ from gateway.workload.trace.format import Session
 FOLDER: Final = Path(__file__).with_name("runs")
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     policy: str
     """The variant's label."""
     per_h: float
@@ -24,6 +24,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     revision: str
     vllm: str
     sessions_sha256: str
+    slowdowns: dict[str, list[float]] = {}
+    """Each session's, by tenant, where a scenario compares tenants."""
 
     @property
     def key(self) -> tuple[str, float, int]:
@@ -33,13 +35,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 class Store:
     """Of one scenario."""
 
-    def __init__(self, name: str, folder: Path = FOLDER) -> None:
-        self.path = folder / f"{name}.jsonl"
-        lines = self.path.read_bytes().splitlines() if self.path.exists() else []
+    def __init__(self, name: str, folder: Path | None = FOLDER) -> None:
+        """Without a folder runs are kept for as long as the process lives."""
+        self.path = None if folder is None else folder / f"{name}.jsonl"
+        lines = self.path.read_bytes().splitlines() if self.path is not None and self.path.exists() else []
         self.runs = {run.key: run for run in (msgspec.json.decode(line, type=Run) for line in lines)}
 
     def add(self, run: Run) -> None:
         self.runs[run.key] = run
+        if self.path is None:
+            return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("ab") as file:
             file.write(msgspec.json.encode(run) + b"\n")

@@ -7,22 +7,18 @@ equal parts, two independent Poisson processes, fifteen minutes. The paper shows
 
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Final, Literal, Protocol
 
 import msgspec
 
-from benchmarks.simulations.played import Figures
+from benchmarks.simulations.played import Figures, outcomes
 from benchmarks.verdict import percentile
-from gateway.config.profiles import load_profile
-from gateway.simulator.baselines.spec import parse_policies
-from gateway.simulator.driver import ClientConfig
 from gateway.simulator.engine.options import EngineOptions
 from gateway.simulator.fleet import FleetSpec, ReplicaGroup
-from gateway.simulator.isolated import IsolatedTimes
-from gateway.simulator.results import Ignore, SessionOutcome, TurnOutcome
-from gateway.simulator.run import simulate
+from gateway.simulator.results import SessionOutcome
 from gateway.workload.trace.format import ServiceClass, Session, Thread, Turn
 from gateway.workload.trace.spread import Spread
 
@@ -31,7 +27,6 @@ NOISE: Final = 0.02
 BLOCK: Final = 16
 _SHARED_MEMORY_GBIT_S: Final = 1e5
 """Of a pair that shares its memory: nothing is copied."""
-_RETRIES: Final = 1_000_000
 
 Lengths = tuple[Spread, Spread]
 """Tokens of a prompt and of its answer."""
@@ -136,25 +131,6 @@ class Arm(msgspec.Struct, frozen=True):
     """Requests that an engine runs at a time."""
 
 
-class _Sink(Ignore):
-    def __init__(self) -> None:
-        self.sessions: list[SessionOutcome] = []
-        self.tokens: dict[str, int] = {}
-
-    def turn_done(self, outcome: TurnOutcome) -> None:
-        known = self.tokens.get(outcome.session, 0)
-        self.tokens[outcome.session] = known + outcome.prompt_tokens + outcome.output_tokens
-
-    def session_done(self, outcome: SessionOutcome) -> None:
-        self.sessions.append(outcome)
-
-    def of(self, kind: ServiceClass) -> list[SessionOutcome]:
-        return [each for each in self.sessions if each.service_class is kind]
-
-    def per_token_s(self, outcomes: list[SessionOutcome]) -> float:
-        return statistics.fmean(_took_s(each) / self.tokens[each.id] for each in outcomes)
-
-
 def _took_s(outcome: SessionOutcome) -> float:
     return outcome.end_s - outcome.arrival_s
 
@@ -165,34 +141,24 @@ def play(arm: Arm, ground: Played, seed: int) -> Figures:
     `background_tokens_per_s`: of the prompts and answers of requests that ended within the trace."""
     fleet = ground.fleet(is_pair=arm.is_pair)
     asked = EngineOptions(max_num_seqs=arm.places, block_size=BLOCK)
-    plan = parse_policies(arm.policy)[0].variants[0].plan(fleet, asked)
-    profile, options, sink = load_profile(fleet.replicas[0].profile), plan.options, _Sink()
-    totals = simulate(
-        ground.sessions(seed),
-        plan.fleet,
-        plan.make_brain,
-        options=options,
-        client=ClientConfig(max_retries=_RETRIES),
-        seed=seed,
-        sink=sink,
-        isolated=IsolatedTimes(
-            profile,
-            kv_blocks=profile.kv_tokens // BLOCK,
-            block_size=BLOCK,
-            max_model_len=options.max_model_len,
-        ),
+    found, totals = outcomes(arm.policy, fleet, ground.sessions(seed), seed, asked)
+    tokens: Counter[str] = Counter()
+    for turn in found.turns:
+        tokens[turn.session] += turn.prompt_tokens + turn.output_tokens
+    reactive, background = (
+        [each for each in found.sessions if each.service_class is kind]
+        for kind in (ServiceClass.REACTIVE, ServiceClass.PROACTIVE)
     )
-    reactive, background = sink.of(ServiceClass.REACTIVE), sink.of(ServiceClass.PROACTIVE)
     took_s = [_took_s(each) for each in reactive]
-    in_time = [sink.tokens[each.id] for each in background if each.end_s <= ground.trace_s]
+    in_time = [tokens[each.id] for each in background if each.end_s <= ground.trace_s]
     return {
         "reactive_s": statistics.fmean(took_s),
         "reactive_p90_s": percentile(took_s, 90),
         "reactive_p99_s": percentile(took_s, 99),
-        "reactive_per_token_s": sink.per_token_s(reactive),
+        "reactive_per_token_s": statistics.fmean(_took_s(each) / tokens[each.id] for each in reactive),
         "reactive_alone_s": statistics.fmean(each.isolated_s for each in reactive),
         "background_s": statistics.fmean(map(_took_s, background)),
-        "background_per_token_s": sink.per_token_s(background),
+        "background_per_token_s": statistics.fmean(_took_s(each) / tokens[each.id] for each in background),
         "background_tokens_per_s": sum(in_time) / ground.trace_s,
         "busy": totals.busy_s / totals.end_s,
         "legs": float(totals.prefill_legs),

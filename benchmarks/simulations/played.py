@@ -16,6 +16,7 @@ from gateway.config.profiles import load_profile
 from gateway.domain.ids import ReplicaId
 from gateway.simulator.baselines.spec import parse_policies
 from gateway.simulator.driver import ClientConfig
+from gateway.simulator.engine.options import EngineOptions
 from gateway.simulator.experiment.draw import Arrivals, draw
 from gateway.simulator.fleet import FleetSpec
 from gateway.simulator.isolated import IsolatedTimes
@@ -52,7 +53,7 @@ class Game(msgspec.Struct, frozen=True, kw_only=True):
         return draw(self.pool, arrivals=Arrivals.POISSON, per_h=self.per_h, count=self.count, seed=seed)
 
 
-class _Sink(Ignore):
+class Outcomes(Ignore):
     def __init__(self) -> None:
         self.turns: list[TurnOutcome] = []
         self.sessions: list[SessionOutcome] = []
@@ -89,10 +90,17 @@ def _call(job: tuple[Callable[..., Figures], tuple[object, ...]]) -> Figures:
 
 
 def play(policy: str, game: Game, seed: int) -> Figures:
-    plan = parse_policies(policy)[0].variants[0].plan(game.fleet)
-    sessions, sink = game.sessions(seed), _Sink()
-    first = load_profile(game.fleet.replicas[0].profile)
-    options = plan.options
+    found, totals = outcomes(policy, game.fleet, game.sessions(seed), seed)
+    *_, (last, _) = game.fleet.each()
+    return _figures(found, totals, last)
+
+
+def outcomes(
+    policy: str, fleet: FleetSpec, sessions: Sequence[Session], seed: int, asked: EngineOptions | None = None
+) -> tuple[Outcomes, Totals]:
+    """`asked`: of the engines; the defaults, unless stated."""
+    plan, found = parse_policies(policy)[0].variants[0].plan(fleet, asked), Outcomes()
+    first, options = load_profile(fleet.replicas[0].profile), plan.options
     totals = simulate(
         sessions,
         plan.fleet,
@@ -100,7 +108,7 @@ def play(policy: str, game: Game, seed: int) -> Figures:
         options=options,
         client=ClientConfig(max_retries=_RETRIES),
         seed=seed,
-        sink=sink,
+        sink=found,
         isolated=IsolatedTimes(
             first,
             kv_blocks=first.kv_tokens // options.block_size,
@@ -108,11 +116,10 @@ def play(policy: str, game: Game, seed: int) -> Figures:
             max_model_len=options.max_model_len,
         ),
     )
-    *_, (last, _) = plan.fleet.each()
-    return _figures(sink, totals, last)
+    return found, totals
 
 
-def _figures(sink: _Sink, totals: Totals, last: ReplicaId) -> Figures:
+def _figures(sink: Outcomes, totals: Totals, last: ReplicaId) -> Figures:
     """`last`: the fleet's last replica."""
     took_s = [each.end_s - each.arrival_s for each in sink.sessions]
     found = {

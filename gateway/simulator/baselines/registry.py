@@ -17,6 +17,7 @@ from gateway.simulator.baselines.mars import MARS
 from gateway.simulator.baselines.offload import OFFLOAD
 from gateway.simulator.baselines.plas import PLAS
 from gateway.simulator.baselines.plugin import PLUGIN
+from gateway.simulator.baselines.probe import PROBE
 from gateway.simulator.baselines.saga import SAGA
 from gateway.simulator.baselines.session_cap import REQUEST_CAP, SESSION_CAP
 from gateway.simulator.baselines.split import SPLIT
@@ -34,6 +35,7 @@ RECIPES: Final = {
         OFFLOAD,
         DISPATCH,
         PLUGIN,
+        PROBE,
         PLAS,
         INFERCEPT,
         CONTINUUM,

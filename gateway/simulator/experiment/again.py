@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.simulator.measures.run_measures import RunMeasures
-from gateway.simulator.results import SessionOutcome, TurnOutcome
 from gateway.workload.trace.format import Session
 
 _FIRST = "before/"
@@ -19,16 +17,3 @@ def twice(sessions: Sequence[Session]) -> list[Session]:
     first = [msgspec.structs.replace(each, id=_FIRST + each.id) for each in sessions]
     again = [msgspec.structs.replace(each, arrival_s=each.arrival_s + later_s) for each in sessions]
     return first + again
-
-
-class SecondTime(RunMeasures):
-    """Of sessions that come twice only the second time is measured. What replicas and the simulation count in
-    all (time busy, preemptions, refusals) is of both."""
-
-    def turn_done(self, outcome: TurnOutcome) -> None:
-        if not outcome.session.startswith(_FIRST):
-            super().turn_done(outcome)
-
-    def session_done(self, outcome: SessionOutcome) -> None:
-        if not outcome.id.startswith(_FIRST):
-            super().session_done(outcome)

@@ -1,7 +1,7 @@
 """One run: a policy, a load, a seed."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -9,7 +9,7 @@ from gateway.simulator.baselines.plan import Plan
 from gateway.simulator.baselines.spec import Variant
 from gateway.simulator.driver import ClientConfig
 from gateway.simulator.engine.options import EngineOptions
-from gateway.simulator.experiment.again import SecondTime, twice
+from gateway.simulator.experiment.again import twice
 from gateway.simulator.experiment.draw import Arrivals, draw
 from gateway.simulator.fleet import FleetSpec
 from gateway.simulator.isolated import IsolatedTimes
@@ -31,6 +31,16 @@ class Trial(msgspec.Struct, frozen=True):
     seed: int
 
 
+class Staged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run plays."""
+
+    sessions: Sequence[Session]
+    """By arrival."""
+    fleet: FleetSpec
+    measured: frozenset[str] | None = None
+    """Ids of the sessions that figures are of; None for all."""
+
+
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """What is the same for all trials of an experiment."""
 
@@ -46,6 +56,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Clients tell the gateway that a session is over; most agents do not."""
     comes_twice: bool = False
     """The same sessions came once before, so that the gateway has learned; figures are of the second time."""
+    stage: "Callable[[Setting, Trial], Staged] | None" = None
+    """Sessions and fleet of each trial, where they are more than a draw from the workload."""
+    keeps_slowdowns: bool = False
+    """Figures name every session's, by tenant."""
     shown: int = 8
     """Sessions kept in full, for the waterfall."""
     shown_ids: frozenset[str] = frozenset()
@@ -68,20 +82,17 @@ class Trials:
 
     def run(self, trial: Trial) -> RunFigures:
         setting = self._setting
-        plan = trial.variant.plan(setting.fleet, setting.options)
-        sessions = draw(
-            setting.workload,
-            arrivals=setting.arrivals,
-            per_h=trial.per_h,
-            count=setting.sessions,
-            seed=trial.seed,
-        )
-        measures = (SecondTime if setting.comes_twice else RunMeasures)(
+        staged = (setting.stage or usual)(setting, trial)
+        sessions = [each for each in staged.sessions if staged.measured is None or each.id in staged.measured]
+        plan = trial.variant.plan(staged.fleet, setting.options)
+        measures = RunMeasures(
             sessions=len(sessions),
             waterfall=Waterfall(setting.shown_ids or _some(sessions, setting.shown, trial.seed)),
+            measured=staged.measured,
+            keeps_slowdowns=setting.keeps_slowdowns,
         )
         totals = simulate(
-            _foreseen(twice(sessions) if setting.comes_twice else sessions, plan),
+            _foreseen(staged.sessions, plan),
             plan.fleet,
             plan.make_brain,
             options=plan.options,
@@ -101,6 +112,21 @@ class Trials:
             reusable_tokens=sum(reusable_tokens(each, plan.options.block_size) for each in sessions),
             replicas=len(plan.fleet.each()),
         )
+
+
+def usual(setting: Setting, trial: Trial) -> Staged:
+    """As many sessions as the setting says, drawn by the trial's seed."""
+    sessions = draw(
+        setting.workload,
+        arrivals=setting.arrivals,
+        per_h=trial.per_h,
+        count=setting.sessions,
+        seed=trial.seed,
+    )
+    if not setting.comes_twice:
+        return Staged(sessions=sessions, fleet=setting.fleet)
+    measured = frozenset(each.id for each in sessions)
+    return Staged(sessions=twice(sessions), fleet=setting.fleet, measured=measured)
 
 
 def _some(sessions: Sequence[Session], count: int, seed: int) -> frozenset[str]:

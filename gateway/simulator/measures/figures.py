@@ -84,6 +84,8 @@ class RunFigures(msgspec.Struct, kw_only=True):
     over_time: dict[str, Points]
     shown: list[Shown] = []
     """Sessions for the waterfall."""
+    slowdowns: dict[str, list[float]] = {}
+    """Each session's, by tenant, if they are kept."""
 
 
 def run_figures(measures: RunMeasures, totals: Totals, *, reusable_tokens: int, replicas: int) -> RunFigures:
@@ -149,6 +151,7 @@ def run_figures(measures: RunMeasures, totals: Totals, *, reusable_tokens: int, 
             "hit rate": m.hits.means(),
         },
         shown=m.waterfall.sessions(),
+        slowdowns=m.slowdowns,
     )
 
 

@@ -1,5 +1,6 @@
 """Everything that is measured of one run: the `Sink` that aggregates."""
 
+import math
 from collections.abc import Sequence
 
 from gateway.domain.ids import ReplicaId
@@ -17,8 +18,16 @@ _EARLY, _LATE = 0.1, 0.9
 
 
 class RunMeasures:
-    def __init__(self, *, sessions: int, waterfall: Waterfall | None = None) -> None:
-        """`sessions`: how many will be over when the run is."""
+    def __init__(
+        self,
+        *,
+        sessions: int,
+        waterfall: Waterfall | None = None,
+        measured: frozenset[str] | None = None,
+        keeps_slowdowns: bool = False,
+    ) -> None:
+        """`sessions`: how many of those that are measured will be over when the run is. `measured`: their
+        ids; None for all. What replicas count (time busy, KV used) is of all sessions."""
         self.turns = Turns()
         self.tenants = Tenants()
         self.goodput = Goodput()
@@ -27,6 +36,8 @@ class RunMeasures:
         """From the session's arrival to its final answer's first token."""
         self.slowdown = Histogram()
         """Completion over isolated time."""
+        self.slowdowns: dict[str, list[float]] = {}
+        """Each session's, by tenant, if they are kept: infinite where it failed."""
         self.isolated_s = Histogram()
         self.failed = 0
         self.ended = 0
@@ -48,23 +59,32 @@ class RunMeasures:
         self.replica_busy_s: dict[ReplicaId, float] = {}
         self.kv_used_most = 0.0
         self.waterfall = waterfall or Waterfall()
+        self._measured = measured
+        self._keeps_slowdowns = keeps_slowdowns
         self._steady_at = (round(_EARLY * sessions), round(_LATE * sessions))
         self._entered_s: dict[str, float] = {}
         """When their first turn got to a replica, of the sessions that live."""
 
     def turn_done(self, outcome: TurnOutcome) -> None:
+        if self._measured is not None and outcome.session not in self._measured:
+            return
         self.turns.turn_done(outcome)
         self.waterfall.turn_done(outcome)
         if outcome.session not in self._entered_s:
             self._entered_s[outcome.session] = outcome.arrival_s + outcome.waited_s
 
     def session_done(self, outcome: SessionOutcome) -> None:
+        if self._measured is not None and outcome.id not in self._measured:
+            return
         taken_s = outcome.end_s - outcome.arrival_s
         self.completion_s.add(taken_s)
         self.final_first_token_s.add(outcome.final_first_token_s - outcome.arrival_s)
         self.isolated_s.add(outcome.isolated_s)
         if outcome.isolated_s > 0:
             self.slowdown.add(taken_s / outcome.isolated_s)
+        if self._keeps_slowdowns:
+            slowdown = math.inf if outcome.failed else taken_s / outcome.isolated_s
+            self.slowdowns.setdefault(outcome.tenant, []).append(slowdown)
         self.failed += outcome.failed
         self.goodput.add(taken_s, outcome.isolated_s, failed=outcome.failed)
         self.tenants.session_done(outcome)

@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from gateway.simulator.baselines.registry import RECIPES
@@ -5,7 +6,7 @@ from gateway.simulator.baselines.router import Router
 from gateway.simulator.baselines.spec import PolicySpec, parse_policies
 from gateway.simulator.engine.options import SchedulingPolicy
 from gateway.simulator.errors import SimulatorError
-from gateway.simulator.fleet import FleetSpec, ReplicaGroup
+from gateway.simulator.fleet import FleetSpec, ReplicaGroup, ToolHostGroup
 
 FLEET = FleetSpec(replicas=(ReplicaGroup(profile="qwen3-coder-30b-a3b@h200", count=2, offload_gb=64.0),))
 
@@ -46,6 +47,13 @@ def test_turnpike_is_told_what_the_host_holds():
     assert config.host_kv_tokens == int(64e9 / 98_304)
     assert config.host_kv_tokens_per_s == pytest.approx(50e9 / 98_304)
     assert _plan("turnpike").make_brain(FLEET).admission._config.host_kv_tokens == 0
+
+
+def test_tool_hosts_have_a_probe_for_those_who_ask_for_it():
+    fleet = msgspec.structs.replace(FLEET, tool_hosts=(ToolHostGroup(cores=2, count=3),))
+    for text, has_probe in (("turnpike", False), ("turnpike+probe", True)):
+        (group,) = PolicySpec.parse(text).variants[0].plan(fleet).fleet.tool_hosts
+        assert (group.cores, group.count, group.has_probe) == (2, 3, has_probe)
 
 
 def test_recipes_set_what_they_say():

@@ -1,6 +1,7 @@
 """The same sessions twice: the first time is played, and not measured."""
 
-from gateway.simulator.experiment.again import SecondTime, twice
+from gateway.simulator.experiment.again import twice
+from gateway.simulator.measures.run_measures import RunMeasures
 from gateway.workload.trace.format import Session, Thread, Turn
 from tests.simulator.measures import outcomes
 
@@ -20,7 +21,7 @@ def test_the_second_time_is_the_first_one_later_and_in_order():
 
 
 def test_the_first_time_is_not_measured():
-    measures = SecondTime(sessions=2)
+    measures = RunMeasures(sessions=2, measured=frozenset(each.id for each in SESSIONS))
     for at_s, each in enumerate(twice(SESSIONS), start=1):
         measures.turn_done(outcomes.turn(each.id, prompt_tokens=at_s))
         began_s, end_s = each.arrival_s, each.arrival_s + at_s
