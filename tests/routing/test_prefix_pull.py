@@ -95,6 +95,9 @@ class Oracle:
     def turn_s(self, replica, new_tokens, cached_tokens, output_tokens):
         return 1e-3 * new_tokens
 
+    def made_of(self, replica):
+        return "all alike"
+
 
 class Fleet:
     """One session, whose first conversation holds 5,000 tokens on A, and a sub-agent of it."""
