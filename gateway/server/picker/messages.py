@@ -8,11 +8,13 @@ there is no generated code, and no package with all of Envoy's interface.
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError as DecodeError
 
 _PACKAGE: Final = "turnpike.ext_proc"
 _SHAPES: Final[dict[str, dict[str, tuple[int, str]]]] = {
-    # message: field: (number, type); `*` before a type: repeated
-    "HeaderValue": {"key": (1, "string"), "value": (2, "string"), "raw_value": (3, "bytes")},
+    # message: field: (number, type); `*` before a type: repeated. Texts of headers are bytes here: on the wire
+    # that is the same.
+    "HeaderValue": {"key": (1, "bytes"), "value": (2, "bytes"), "raw_value": (3, "bytes")},
     "HeaderMap": {"headers": (1, "*HeaderValue")},
     "HttpHeaders": {"headers": (1, "HeaderMap"), "end_of_stream": (3, "bool")},
     "HttpBody": {"body": (1, "bytes"), "end_of_stream": (2, "bool"), "without_message": (3, "bool")},
@@ -28,7 +30,7 @@ _SHAPES: Final[dict[str, dict[str, tuple[int, str]]]] = {
         "protocol_config": (11, "ProtocolConfiguration"),
     },
     "HeaderValueOption": {"header": (1, "HeaderValue"), "append_action": (3, "int32")},
-    "HeaderMutation": {"set_headers": (1, "*HeaderValueOption"), "remove_headers": (2, "*string")},
+    "HeaderMutation": {"set_headers": (1, "*HeaderValueOption"), "remove_headers": (2, "*bytes")},
     "StreamedBody": {"body": (1, "bytes"), "end_of_stream": (2, "bool")},
     "BodyMutation": {"body": (1, "bytes"), "streamed_response": (3, "StreamedBody")},
     "CommonResponse": {
@@ -99,19 +101,30 @@ DESTINATION: Final = "x-gateway-destination-endpoint"
 """Where the Gateway API inference extension has the endpoint: a header, and metadata of `envoy.lb`."""
 
 
+def _empty(field: str) -> bytes:
+    reply = ProcessingResponse()
+    getattr(reply, field).SetInParent()
+    told: bytes = reply.SerializeToString()
+    return told
+
+
+GO_ON: Final = {
+    field: _empty(field)
+    for field in ("request_headers", "request_trailers", "response_body", "response_trailers")
+}
+"""What is said, as it is sent, where nothing shall change."""
+
+
 def headers_of(told: Any) -> list[tuple[bytes, bytes]]:
     """Of `HttpHeaders`, in order. Envoy before 1.30 has values in `value`."""
-    return [
-        (each.key.encode("latin-1", "replace"), each.raw_value or each.value.encode())
-        for each in told.headers.headers
-    ]
+    return [(each.key, each.raw_value or each.value) for each in told.headers.headers]
 
 
 def mutate(mutation: Any, headers: list[tuple[bytes, bytes]]) -> None:
     """Sets headers in a `HeaderMutation`; of several of one name the last counts."""
     for name, value in headers:
         option = mutation.set_headers.add(append_action=_OVERWRITE)
-        option.header.key, option.header.raw_value = name.decode("latin-1"), value
+        option.header.key, option.header.raw_value = name, value
 
 
 def immediate(status: int, headers: list[tuple[bytes, bytes]], body: bytes, why: str) -> Any:

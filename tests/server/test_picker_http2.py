@@ -1,0 +1,363 @@
+"""HTTP/2 and gRPC as the picker speaks them: with gRPC's own client, and with a peer that breaks the rules."""
+
+import asyncio
+import contextlib
+import struct
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.server.picker import frames
+from gateway.server.picker.calls import UNIMPLEMENTED, Call
+from gateway.server.picker.frames import frame
+from gateway.server.picker.http2 import Http2Connection
+from gateway.upstream.moments import Run
+
+HEADERS = b"\x83\x86\x04\x05/echo\x0f\x10\x10application/grpc"
+EMPTY = frame(frames.SETTINGS, 0, 0)
+OPEN = frames.PREFACE + EMPTY
+
+
+class Echo:
+    """A server that says each message back; `left` counts clients that went before the end."""
+
+    max_streams = 4
+
+    def __init__(self) -> None:
+        self.left = self.running = 0
+        self.connections: set[Http2Connection] = set()
+        self.seen: list[bytes] = []
+        self.limit = 1 << 30
+
+    def connected(self, connection):
+        self.connections.add(connection)
+        return True
+
+    def disconnected(self, connection):
+        self.connections.discard(connection)
+
+    def called(self, call, fields):
+        if dict(fields)[b":path"] != b"/echo":
+            call.end(UNIMPLEMENTED, "no such method")
+            return
+        run = Run(self._echo(call), lambda: None)
+        call.on_left, call.on_size = run.cancel, self._allow
+        run.go_on()
+
+    def _allow(self, size):
+        if size > self.limit:
+            raise ValueError(size)
+
+    async def _echo(self, call: Call):
+        self.running += 1
+        try:
+            while (message := await call.read()) is not None:
+                self.seen.append(message)
+                call.write(message)
+            call.end()
+        except asyncio.CancelledError:
+            self.left += 1
+            raise
+        except ValueError as error:
+            call.end(8, str(error))
+        finally:
+            self.running -= 1
+
+
+class Pipe:
+    def __init__(self) -> None:
+        self.out = b""
+        self.is_closed = False
+
+    def write(self, data):
+        self.out += data
+
+    def close(self):
+        self.is_closed = True
+
+    def set_write_buffer_limits(self, *, high):
+        pass
+
+    def get_extra_info(self, name):
+        return ("10.0.0.9", 1) if name == "peername" else None
+
+    def take(self) -> list[tuple[int, int, int, bytes]]:
+        """Frames: kind, flags, stream, payload."""
+        data, self.out, found = self.out, b"", []
+        while data:
+            high, low, kind, flags, stream = struct.unpack_from(">HBBBI", data)
+            size = high << 8 | low
+            found.append((kind, flags, stream, data[9 : 9 + size]))
+            data = data[9 + size :]
+        return found
+
+
+@pytest.fixture
+def begun():
+    return connected()
+
+
+def connected() -> tuple[Echo, Http2Connection, Pipe]:
+    server, pipe = Echo(), Pipe()
+    connection = Http2Connection(server)
+    connection.connection_made(pipe)
+    connection.data_received(OPEN)
+    pipe.take()
+    return server, connection, pipe
+
+
+def message(data: bytes) -> bytes:
+    return b"\0" + len(data).to_bytes(4, "big") + data
+
+
+def call(stream: int, *told: bytes, ends: bool = True) -> bytes:
+    parts = [frame(frames.HEADERS, frames.END_HEADERS, stream, HEADERS)]
+    parts += [frame(frames.DATA, 0, stream, message(each)) for each in told]
+    if ends:
+        parts.append(frame(frames.DATA, frames.END_STREAM, stream))
+    return b"".join(parts)
+
+
+def data_of(taken: list[tuple[int, int, int, bytes]], stream: int = 1) -> bytes:
+    return b"".join(each[3] for each in taken if each[0] == frames.DATA and each[2] == stream)
+
+
+def code_of(taken: list[tuple[int, int, int, bytes]]) -> int | None:
+    """By which the connection was ended."""
+    return next((int.from_bytes(each[3][4:8], "big") for each in taken if each[0] == frames.GOAWAY), None)
+
+
+# --- with gRPC's client -------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def channel(server: Echo):
+    listening = await asyncio.get_running_loop().create_server(
+        lambda: Http2Connection(server), "127.0.0.1", 0
+    )
+    port = listening.sockets[0].getsockname()[1]
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as opened:
+        yield opened
+    listening.close()
+    for connection in list(server.connections):
+        connection.transport.abort()
+
+
+def method(opened: Any, name: str = "/echo") -> Any:
+    return opened.stream_stream(name, request_serializer=bytes, response_deserializer=bytes)
+
+
+async def test_messages_of_all_sizes_go_there_and_back():
+    server = Echo()
+    async with channel(server) as opened:
+        for size in (0, 1, 16_379, 16_380, 70_000, 5_000_000):
+            stream = method(opened)()
+            for byte in (b"a", b"b"):
+                await stream.write(byte * size)
+                assert await stream.read() == byte * size
+            await stream.done_writing()
+            assert await stream.read() is grpc.aio.EOF and await stream.code() is grpc.StatusCode.OK
+    assert server.running == 0
+
+
+async def test_many_calls_at_a_time_keep_apart():
+    server = Echo()
+    async with channel(server) as opened:
+
+        async def ask(number: int) -> None:
+            stream = method(opened)()
+            for turn in range(5):
+                told = b"%d" % number * (number * 997 % 4000) + b"-%d" % turn
+                await stream.write(told)
+                assert await stream.read() == told
+            await stream.done_writing()
+            assert await stream.code() is grpc.StatusCode.OK
+
+        await asyncio.gather(*map(ask, range(50)))  # the client has no more than four open
+    assert server.running == 0
+
+
+async def test_a_client_that_cancels_is_seen_to_leave():
+    server = Echo()
+    async with channel(server) as opened:
+        stream = method(opened)()
+        await stream.write(b"x")
+        await stream.read()
+        stream.cancel()
+        for _ in range(200):
+            if server.left:
+                break
+            await asyncio.sleep(0.01)
+    assert (server.left, server.running) == (1, 0)
+
+
+async def test_an_unknown_method_and_a_large_message_are_refused():
+    server = Echo()
+    server.limit = 100_000
+    async with channel(server) as opened:
+        stream = method(opened, "/other")()
+        assert await stream.code() is grpc.StatusCode.UNIMPLEMENTED
+        stream = method(opened)()
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await stream.write(bytes(200_000))
+        assert await stream.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await stream.details()) == "200000"
+    assert server.running == 0
+
+
+# --- frame by frame ----------------------------------------------------------------------------------------
+
+
+@given(cuts=st.lists(st.integers(0, 700), max_size=30), pad=st.integers(0, 40))
+def test_it_does_not_matter_how_what_comes_is_cut(cuts, pad):
+    server, pipe = Echo(), Pipe()
+    connection = Http2Connection(server)
+    connection.connection_made(pipe)
+    told = message(b"one") + message(b"") + message(b"three" * 40)
+    padded = bytes([pad]) + told[:50] + bytes(pad)
+    data = OPEN + b"".join(
+        (
+            frame(frames.HEADERS, 0, 1, HEADERS[:7]),
+            frame(frames.CONTINUATION, 0, 1, HEADERS[7:20]),
+            frame(frames.CONTINUATION, frames.END_HEADERS, 1, HEADERS[20:]),
+            frame(0xFA, 0, 0, b"unknown"),
+            frame(frames.DATA, frames.PADDED, 1, padded),
+            frame(frames.DATA, 0, 1, told[50:51]),
+            frame(frames.DATA, frames.END_STREAM, 1, told[51:]),
+        )
+    )
+    places = sorted({min(each, len(data)) for each in cuts} | {0, len(data)})
+    for begin, end in zip(places, places[1:], strict=False):
+        connection.data_received(data[begin:end])
+    assert server.seen == [b"one", b"", b"three" * 40] and server.running == 0
+    taken = pipe.take()
+    assert data_of(taken) == told
+    last = [each for each in taken if each[2] == 1][-1]
+    assert last[0] == frames.HEADERS and last[1] & frames.END_STREAM and last[3].endswith(b"grpc-status\x010")
+
+
+def test_answers_wait_for_windows(begun):
+    server, connection, pipe = begun
+    connection.data_received(frame(frames.SETTINGS, 0, 0, struct.pack(">HI", frames.INITIAL_WINDOW, 10)))
+    connection.data_received(call(1, bytes(100_000)[:16_000], bytes(16_000)))
+    assert len(data_of(pipe.take())) == 10
+    more = struct.pack(">I", 40_000)
+    connection.data_received(frame(frames.WINDOW_UPDATE, 0, 1, more))
+    taken = pipe.take()
+    assert len(data_of(taken)) == 2 * 16_005 - 10 and taken[-1][1] & frames.END_STREAM
+    connection.data_received(call(3, *[bytes(16_000)] * 5))
+    connection.data_received(frame(frames.WINDOW_UPDATE, 0, 3, struct.pack(">I", 1_000_000)))
+    first = len(data_of(pipe.take(), 3))
+    assert first == frames.FIRST_WINDOW_BYTES - 2 * 16_005, "the connection's window binds, too"
+    connection.data_received(frame(frames.WINDOW_UPDATE, 0, 0, struct.pack(">I", 1_000_000)))
+    assert first + len(data_of(pipe.take(), 3)) == 5 * 16_005
+    assert not connection.calls and not connection.owing
+
+
+def test_a_call_gets_no_window_while_it_owes(begun):
+    server, connection, pipe = begun
+    connection.data_received(frame(frames.SETTINGS, 0, 0, struct.pack(">HI", frames.INITIAL_WINDOW, 0)))
+    connection.data_received(call(1, ends=False))
+    room, sent = frames.WINDOW_BYTES, message(bytes(16_000))
+    while room >= len(sent):
+        connection.data_received(frame(frames.DATA, 0, 1, sent))
+        room -= len(sent)
+    assert not [each for each in pipe.take() if each[0] == frames.WINDOW_UPDATE and each[2] == 1]
+    connection.data_received(frame(frames.DATA, 0, 1, sent))
+    resets = [each for each in pipe.take() if each[0] == frames.RST_STREAM]
+    assert resets == [(frames.RST_STREAM, 0, 1, struct.pack(">I", frames.FLOW_CONTROL_ERROR))]
+    assert (server.left, server.running) == (1, 0) and not connection.owing
+
+
+def test_streams_beyond_the_limit_are_refused_and_the_others_go_on(begun):
+    server, connection, pipe = begun
+    for stream in (1, 3, 5, 7, 9):
+        connection.data_received(call(stream, ends=False))
+    assert [each[2] for each in pipe.take() if each[0] == frames.RST_STREAM] == [9]
+    connection.data_received(frame(frames.RST_STREAM, 0, 3, bytes(4)))
+    assert (server.left, server.running) == (1, 3)
+    connection.data_received(call(11, b"x"))
+    assert data_of(pipe.take(), 11) == message(b"x")
+    connection.connection_lost(None)
+    assert (server.left, server.running) == (4, 0)
+
+
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [
+        (frame(frames.DATA, 0, 1, b"x"), frames.PROTOCOL_ERROR),
+        (frame(frames.HEADERS, frames.END_HEADERS, 2, HEADERS), frames.PROTOCOL_ERROR),
+        (frame(frames.HEADERS, frames.END_HEADERS, 1, b"\x80"), frames.COMPRESSION_ERROR),
+        (frame(frames.HEADERS, 0, 1, HEADERS) + frame(frames.PING, 0, 0, bytes(8)), frames.PROTOCOL_ERROR),
+        (frame(frames.CONTINUATION, 0, 1, HEADERS), frames.PROTOCOL_ERROR),
+        (
+            frame(frames.HEADERS, 0, 1, HEADERS) + 2 * frame(frames.CONTINUATION, 0, 1, bytes(9000)),
+            frames.ENHANCE_YOUR_CALM,
+        ),
+        (frame(frames.HEADERS, 0, 1) + frame(frames.CONTINUATION, 0, 1), frames.ENHANCE_YOUR_CALM),
+        (frame(frames.PUSH_PROMISE, 0, 1, bytes(4)), frames.PROTOCOL_ERROR),
+        (frame(frames.WINDOW_UPDATE, 0, 0, bytes(4)), frames.FLOW_CONTROL_ERROR),
+        (frame(frames.WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff"), frames.FLOW_CONTROL_ERROR),
+        (frame(frames.WINDOW_UPDATE, 0, 0, b"\x01"), frames.FRAME_SIZE_ERROR),
+        (frame(frames.SETTINGS, 0, 0, bytes(5)), frames.FRAME_SIZE_ERROR),
+        (frame(frames.SETTINGS, 0, 0, b"\0\4\xff\xff\xff\xff"), frames.FLOW_CONTROL_ERROR),
+        (frame(frames.RST_STREAM, 0, 1, b""), frames.FRAME_SIZE_ERROR),
+        (call(1, ends=False) + frame(frames.DATA, frames.PADDED, 1, b"\x09x"), frames.PROTOCOL_ERROR),
+        (b"\x00\x40\x01\x00\x00\x00\x00\x00\x01", frames.FRAME_SIZE_ERROR),
+    ],
+)
+def test_who_breaks_the_rules_is_told_and_cut_off(begun, told, code):
+    server, connection, pipe = begun
+    connection.data_received(told)
+    assert code_of(pipe.take()) == code and pipe.is_closed
+    assert server.running == 0 and not connection.calls
+
+
+def test_who_speaks_something_else_is_cut_off():
+    server, pipe = Echo(), Pipe()
+    connection = Http2Connection(server)
+    connection.connection_made(pipe)
+    connection.data_received(b"GET / HTTP/1.1\r\n")
+    assert pipe.is_closed
+
+
+@pytest.mark.parametrize("told", [b"\x01\0\0\0\0", b"\0\0\0\0\x05ab"])
+def test_messages_that_are_packed_or_cut_end_the_call(begun, told):
+    server, connection, pipe = begun
+    server.called = lambda call, _: calls.append(call)
+    calls: list[Call] = []
+    connection.data_received(call(1, ends=False))
+    errors = []
+
+    async def read() -> None:
+        try:
+            await calls[0].read()
+        except Exception as error:
+            errors.append(error)
+
+    Run(read(), lambda: None).go_on()
+    connection.data_received(frame(frames.DATA, frames.END_STREAM, 1, told))
+    assert len(errors) == 1
+
+
+def test_who_leaves_serves_what_is_on_its_way(begun):
+    server, connection, pipe = begun
+    connection.data_received(call(1, b"a", ends=False))
+    pipe.take()
+    connection.leave()
+    away, ping = pipe.take()
+    assert away[0] == frames.GOAWAY and int.from_bytes(away[3][:4], "big") == frames.MAX_WINDOW
+    connection.data_received(call(3, b"b"))  # it was on its way
+    assert data_of(pipe.take(), 3) == message(b"b")
+    connection.data_received(frame(frames.PING, frames.ACK, 0, ping[3]))
+    (away,) = pipe.take()
+    assert int.from_bytes(away[3][:4], "big") == 3 and not pipe.is_closed
+    connection.data_received(call(5, b"c"))
+    assert [each[0] for each in pipe.take() if each[2] == 5][0] == frames.RST_STREAM
+    connection.data_received(frame(frames.DATA, frames.END_STREAM, 1))
+    assert pipe.is_closed and server.running == 0
