@@ -35,7 +35,9 @@ from benchmarks.processes import (
     upstream,
 )
 from benchmarks.verdict import Verdict, percentile
-from gateway.server.picker.messages import DESTINATION, ProcessingRequest, ProcessingResponse
+from gateway.server.picker.answers import DESTINATION
+from gateway.server.picker.messages import ProcessingRequest
+from tests.envoy_messages import ProcessingResponse
 
 _METHOD: Final = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 _ENGINES: Final = 2
@@ -98,7 +100,7 @@ class _Agent:
         reply = await _expect(stream, "request_body")
         self.picks_s.append(time.perf_counter() - began_s)
         told_headers = reply.request_body.response.header_mutation.set_headers
-        if not any(each.header.key == DESTINATION.encode() for each in told_headers):
+        if not any(each.header.key == DESTINATION for each in told_headers):
             raise BenchmarkError("the picker names no endpoint")
         answer = _answer(call_id)
         await stream.write(_headers("response_headers", len(answer)))

@@ -27,9 +27,8 @@ from gateway.server.driver import Driver, Ticket
 from gateway.server.judged_bodies import refusal_of
 from gateway.server.milestones import Milestones
 from gateway.server.outbound import Outbound
-from gateway.server.picker import messages
+from gateway.server.picker import answers, messages
 from gateway.server.picker.calls import CallError
-from gateway.server.picker.mutations import fields, follow, pieces
 from gateway.server.reading import READ_AT_ONCE, Reading
 from gateway.server.receipts import receipts
 from gateway.server.request_head import RequestHead, no_room, too_large
@@ -44,6 +43,8 @@ from gateway.wire.observer import ResponseObserver, observe
 
 _log = logging.getLogger(__name__)
 
+_HEADERS_GO_ON: Final = answers.go_on(answers.REQUEST_HEADERS)
+_BODY_GOES_ON: Final = answers.go_on(answers.RESPONSE_BODY)
 _MORE_BYTES: Final = 1 << 20
 """A message holds a body, and what is around it."""
 
@@ -103,14 +104,14 @@ class Stream:
                     if self._to_come:
                         self._has_come()
                     for reply in await self._answer(messages.ProcessingRequest.FromString(told)):
-                        self._say(reply)
+                        self._write(reply)
             except _RefusedError as error:
-                self._say(self._refusal(error))
+                self._write(self._refusal(error))
             except (CallError, messages.DecodeError):
                 raise
             except Exception:  # noqa: BLE001 - a bug of ours costs one request, never the process
                 _log.exception("a request failed inside the picker")
-                self._say(self._refusal(_RefusedError(refusals.internal())))
+                self._write(self._refusal(_RefusedError(refusals.internal())))
             finally:
                 self._has_come()
                 self._let_go()
@@ -129,10 +130,7 @@ class Stream:
             self._picking.budget.give_back(self._head.visitor.tenant.id, self._to_come)
             self._to_come = 0
 
-    def _say(self, reply: Any) -> None:
-        self._write(reply if type(reply) is bytes else reply.SerializeToString())
-
-    async def _answer(self, message: Any) -> list[Any]:
+    async def _answer(self, message: Any) -> list[bytes]:
         if message.HasField("protocol_config"):
             self._is_duplex = message.protocol_config.request_body_mode == messages.FULL_DUPLEX
             self._answers_duplex = message.protocol_config.response_body_mode == messages.FULL_DUPLEX
@@ -147,20 +145,20 @@ class Stream:
             told = message.response_body
             self._part_came(told.body, is_last=told.end_of_stream)
             if self._answers_duplex:
-                return pieces("response_body", told.body, told.end_of_stream)
-            return [messages.GO_ON["response_body"]]
+                return answers.pieces(answers.RESPONSE_BODY, told.body, is_last=told.end_of_stream)
+            return [_BODY_GOES_ON]
         if message.HasField("request_trailers"):
             self._has_trailers = True
             ended = await self._body_came(b"", True) if self._is_duplex else []
-            return [*ended, messages.GO_ON["request_trailers"]]
+            return [*ended, answers.go_on(answers.REQUEST_TRAILERS)]
         if message.HasField("response_trailers"):
             self._ended()
-            return [messages.GO_ON["response_trailers"]]
+            return [answers.go_on(answers.RESPONSE_TRAILERS)]
         return []
 
     # --- the request -------------------------------------------------------------------------------
 
-    async def _request_began(self, told: Any) -> list[Any]:
+    async def _request_began(self, told: Any) -> list[bytes]:
         method, target, headers = "GET", b"/", list[tuple[bytes, bytes]]()
         for name, value in messages.headers_of(told):
             if name == b":method":
@@ -186,12 +184,12 @@ class Stream:
             facts=read_header_facts(headers),
         )
         if told.end_of_stream:
-            return await self._decide("request_headers", HttpRequest(self._head, b""))
+            return await self._decide(answers.REQUEST_HEADERS, HttpRequest(self._head, b""))
         if self._is_duplex:
             return []  # Envoy sends the body without waiting for an answer, and the headers on with one
-        return [messages.GO_ON["request_headers"]]
+        return [_HEADERS_GO_ON]
 
-    async def _body_came(self, part: bytes, is_last: bool) -> list[Any]:
+    async def _body_came(self, part: bytes, is_last: bool) -> list[bytes]:
         assert self._head is not None
         picking = self._picking
         if len(self._body) + len(part) > picking.limits.max_body_bytes:
@@ -205,7 +203,7 @@ class Stream:
         body = b"%b%b" % (self._body, part) if self._body else part
         self._body.clear()
         try:
-            return await self._decide("request_body", HttpRequest(self._head, body))
+            return await self._decide(answers.REQUEST_BODY, HttpRequest(self._head, body))
         finally:
             self._let_go()
 
@@ -214,7 +212,7 @@ class Stream:
             self._picking.budget.give_back(self._head.visitor.tenant.id, self._held)
             self._held = 0
 
-    async def _decide(self, field: str, request: HttpRequest) -> list[Any]:
+    async def _decide(self, of: int, request: HttpRequest) -> list[bytes]:
         picking, visitor = self._picking, request.head.visitor
         if len(request.body) < READ_AT_ONCE and not request.head.facts.coding:
             facts = picking.reading.at_once(visitor.endpoint, request)
@@ -232,7 +230,7 @@ class Stream:
         decision, replica = await self._placed(ticket)
         if picking.with_receipts:
             self._told = receipts(decision)
-        return await self._sent_to(field, request, facts, decision, replica)
+        return await self._sent_to(of, request, facts, decision, replica)
 
     async def _placed(self, ticket: Ticket) -> tuple[Dispatch, Replica]:
         while True:
@@ -260,8 +258,8 @@ class Stream:
             timer.cancel()
 
     async def _sent_to(
-        self, field: str, request: HttpRequest, facts: RequestFacts, decision: Dispatch, replica: Replica
-    ) -> list[Any]:
+        self, of: int, request: HttpRequest, facts: RequestFacts, decision: Dispatch, replica: Replica
+    ) -> list[bytes]:
         """What Envoy is to send is what the proxy would."""
         picking = self._picking
         abilities = picking.driver.coordinator.fleet.abilities(replica.id)
@@ -280,28 +278,23 @@ class Stream:
         )
         lines, _, begun = bytes(first).partition(b"\r\n\r\n")
         body = b"".join((begun, *rest))
-        reply = messages.ProcessingResponse()
-        common = getattr(reply, field).response
-        common.clear_route_cache = True
-        follow(common.header_mutation, request.head, lines, replica)
-        endpoint = await replica.endpoint()
-        messages.mutate(common.header_mutation, [(messages.DESTINATION.encode(), endpoint.encode())])
-        messages.tell_destination(reply, endpoint)
-        if self._is_duplex and field == "request_body":
-            if body != request.body:
-                common.header_mutation.remove_headers.append(b"content-length")
-            sent = messages.ProcessingResponse()
-            sent.request_headers.CopyFrom(reply.request_body)
-            sent.dynamic_metadata.CopyFrom(reply.dynamic_metadata)
-            return [sent, *pieces("request_body", body, not self._has_trailers)]
-        if body != request.body:
-            common.body_mutation.body = body
-            messages.mutate(common.header_mutation, [(b"content-length", b"%d" % len(body))])
-        return [reply]
+        headers = answers.following(request.head, lines, replica)
+        is_changed = body != request.body
+        endpoint = (await replica.endpoint()).encode()
+        if self._is_duplex and of == answers.REQUEST_BODY:
+            if is_changed:
+                headers += answers.removing([b"content-length"])
+            return [
+                answers.sent_on(answers.REQUEST_HEADERS, headers, endpoint),
+                *answers.pieces(of, body, is_last=not self._has_trailers),
+            ]
+        if is_changed:
+            headers += answers.setting([(b"content-length", b"%d" % len(body))])
+        return [answers.sent_on(of, headers, endpoint, body=body if is_changed else None)]
 
     # --- the answer --------------------------------------------------------------------------------
 
-    def _response_began(self, told: Any) -> Any:
+    def _response_began(self, told: Any) -> bytes:
         headers = messages.headers_of(told)
         status = get_header(headers, b":status") or "502"
         self._status = int(status) if status.isdecimal() else 502
@@ -321,9 +314,7 @@ class Stream:
                 self._began()
             if told.end_of_stream:
                 self._ended()
-        reply = messages.ProcessingResponse()
-        messages.mutate(reply.response_headers.response.header_mutation, fields(self._told))
-        return reply
+        return answers.go_on(answers.RESPONSE_HEADERS, answers.setting(answers.fields(self._told)))
 
     def _began(self) -> None:
         ticket, observer = self._ticket, self._observer
@@ -367,11 +358,11 @@ class Stream:
     def _cancelled(self, _: Protocol, refusal: Refusal) -> None:
         self._stopped = refusal
         if self._observer is not None:  # it has begun: Envoy cuts it
-            self._say(self._refusal(_RefusedError(refusal)))
+            self._write(self._refusal(_RefusedError(refusal)))
         elif self._ticket is not None:
             self._ticket.give_up(_RefusedError(refusal))
 
-    def _refusal(self, error: _RefusedError) -> Any:
+    def _refusal(self, error: _RefusedError) -> bytes:
         status, lines, body = refusal_parts(self._protocol, error.refusal, error.told)
-        headers = [*fields(lines), (b"content-type", b"application/json")]
-        return messages.immediate(status, headers, body, error.refusal.reason.value)
+        headers = [*answers.fields(lines), (b"content-type", b"application/json")]
+        return answers.immediate(status, headers, body, error.refusal.reason.value)
