@@ -46,8 +46,8 @@ class StoredTurn(NamedTuple):
     loads: dict[ReplicaId, int]
     """When it was sent."""
     before: list[GpuSubmit]
-    """Of turns that were over when it was decided, the newest first, as far back as they tell something new of
-    the replicas in `loads`."""
+    """Of turns that were over when it was decided, the newest first, until each replica in `loads` was
+    seen to compute something."""
     window: WindowUpdated | None
     """What moved it last before the turn was decided; None where nothing was decided."""
 

@@ -1,8 +1,8 @@
 """A gateway's history: what is written there, and what it answers.
 
-Questions are asked on a thread, one after the other. The event loop gives each a moment (`_MOMENT_S`): most are
-answered by then. Of what a thread tells it later it hears two turns of the loop later, and on a busy gateway a
-turn takes ten times as long as the answer.
+Questions are asked on a thread, one after the other. The event loop gives each a moment (`_MOMENT_S`): most
+are answered by then. What a thread tells the loop later is heard two turns of the loop later, and on a busy
+gateway these take ten times as long as the answer.
 """
 
 import asyncio

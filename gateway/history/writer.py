@@ -33,8 +33,8 @@ _SESSIONS_EVERY: Final = 5
 """Periods. A session's row is changed that often, however many turns it has meanwhile."""
 _PRUNE_EVERY: Final = 10
 _AT_ONCE: Final = 1024
-"""Records that are folded before requests may go on: a millisecond's work, or a little more. To stop and go on
-takes a tenth of that."""
+"""Records that are folded before requests may go on: about a millisecond's work. To stop and go on takes a
+tenth of that."""
 _BREATH_S: Final = 0.0005
 _BUSY_S: Final = 1.0
 """How long a lock that somebody else has on the file is waited for."""
