@@ -1,8 +1,9 @@
-"""HTTP/2 and gRPC as the picker speaks them: with gRPC's own client, and with a peer that breaks the rules."""
+"""HTTP/2 and gRPC as the picker speaks them: with gRPC's own client, and with peers that break the rules."""
 
 import asyncio
 import contextlib
 import struct
+from itertools import pairwise
 from typing import Any
 
 import grpc
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.server.picker import frames
-from gateway.server.picker.calls import UNIMPLEMENTED, Call
+from gateway.server.picker.calls import INTERNAL, UNIMPLEMENTED, Call, CallError
 from gateway.server.picker.frames import frame
 from gateway.server.picker.http2 import Http2Connection
 from gateway.upstream.moments import Run
@@ -232,7 +233,7 @@ def test_it_does_not_matter_how_what_comes_is_cut(cuts, pad):
         )
     )
     places = sorted({min(each, len(data)) for each in cuts} | {0, len(data)})
-    for begin, end in zip(places, places[1:], strict=False):
+    for begin, end in pairwise(places):
         connection.data_received(data[begin:end])
     assert server.seen == [b"one", b"", b"three" * 40] and server.running == 0
     taken = pipe.take()
@@ -242,7 +243,7 @@ def test_it_does_not_matter_how_what_comes_is_cut(cuts, pad):
 
 
 def test_answers_wait_for_windows(begun):
-    server, connection, pipe = begun
+    _, connection, pipe = begun
     connection.data_received(frame(frames.SETTINGS, 0, 0, struct.pack(">HI", frames.INITIAL_WINDOW, 10)))
     connection.data_received(call(1, bytes(100_000)[:16_000], bytes(16_000)))
     assert len(data_of(pipe.take())) == 10
@@ -326,9 +327,9 @@ def test_who_speaks_something_else_is_cut_off():
     assert pipe.is_closed
 
 
-@pytest.mark.parametrize("told", [b"\x01\0\0\0\0", b"\0\0\0\0\x05ab"])
-def test_messages_that_are_packed_or_cut_end_the_call(begun, told):
-    server, connection, pipe = begun
+@pytest.mark.parametrize(("told", "code"), [(b"\x01\0\0\0\0", UNIMPLEMENTED), (b"\0\0\0\0\x05ab", INTERNAL)])
+def test_messages_that_are_packed_or_cut_end_the_call(begun, told, code):
+    server, connection, _ = begun
     server.called = lambda call, _: calls.append(call)
     calls: list[Call] = []
     connection.data_received(call(1, ends=False))
@@ -337,12 +338,12 @@ def test_messages_that_are_packed_or_cut_end_the_call(begun, told):
     async def read() -> None:
         try:
             await calls[0].read()
-        except Exception as error:
-            errors.append(error)
+        except CallError as error:
+            errors.append(error.code)
 
     Run(read(), lambda: None).go_on()
     connection.data_received(frame(frames.DATA, frames.END_STREAM, 1, told))
-    assert len(errors) == 1
+    assert errors == [code]
 
 
 def test_who_leaves_serves_what_is_on_its_way(begun):
@@ -358,6 +359,6 @@ def test_who_leaves_serves_what_is_on_its_way(begun):
     (away,) = pipe.take()
     assert int.from_bytes(away[3][:4], "big") == 3 and not pipe.is_closed
     connection.data_received(call(5, b"c"))
-    assert [each[0] for each in pipe.take() if each[2] == 5][0] == frames.RST_STREAM
+    assert next(each[0] for each in pipe.take() if each[2] == 5) == frames.RST_STREAM
     connection.data_received(frame(frames.DATA, frames.END_STREAM, 1))
     assert pipe.is_closed and server.running == 0

@@ -1,7 +1,7 @@
 """What Envoy is told, in the bytes of `ProcessingResponse` (pure).
 
-Source: `envoy/service/ext_proc/v3/external_processor.proto`, and protobuf's encoding. By hand, since it is one
-shape, and protobuf's runtime takes three times as long to put headers into messages.
+Source: `envoy/service/ext_proc/v3/external_processor.proto`, and protobuf's encoding. By hand: protobuf's
+runtime takes three times as long to put headers into messages.
 """
 
 from collections.abc import Iterable

@@ -6,7 +6,7 @@ Deviations: no TLS, no priorities, no push; a client's trailers only end its sen
 
 Invariants: whatever the peer does wrong ends its stream or its connection, never the process; what it sends
 is taken up to the windows that it was given, and a call gets no more of those while messages of it wait to be
-read or to be sent; nothing is read while the peer does not read; what is written in one read goes out at once.
+read or to be sent; nothing is read while the peer does not read; what one read brings about is written once.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from typing import Final, Protocol, cast
 from gateway.server.picker.calls import Call
 from gateway.server.picker.frames import (
     ACK,
+    COMPRESSION_ERROR,
     CONTINUATION,
     END_HEADERS,
     END_STREAM,
     ENHANCE_YOUR_CALM,
-    COMPRESSION_ERROR,
     FIRST_WINDOW_BYTES,
     FLOW_CONTROL_ERROR,
     FRAME_SIZE_ERROR,

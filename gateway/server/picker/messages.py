@@ -8,12 +8,11 @@ there is no generated code, and no package with all of Envoy's interface.
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError as DecodeError
 
 _PACKAGE: Final = "turnpike.ext_proc"
 REQUESTS: Final[dict[str, dict[str, tuple[int, str]]]] = {
-    # message: field: (number, type); `*` before a type: repeated. Texts of headers are bytes here: on the wire
-    # that is the same.
+    # message: field: (number, type); `*` before a type: repeated. Texts of headers are bytes here, which is
+    # the same on the wire.
     "HeaderValue": {"key": (1, "bytes"), "value": (2, "bytes"), "raw_value": (3, "bytes")},
     "HeaderMap": {"headers": (1, "*HeaderValue")},
     "HttpHeaders": {"headers": (1, "HeaderMap"), "end_of_stream": (3, "bool")},

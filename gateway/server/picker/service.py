@@ -6,12 +6,13 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Final
 
+from google.protobuf.message import DecodeError
+
 from gateway.config.server import split_listen
 from gateway.server.listening import BACKLOG, listening_sockets
 from gateway.server.picker.calls import INTERNAL, OK, RESOURCE_EXHAUSTED, UNIMPLEMENTED, Call, CallError
 from gateway.server.picker.hpack import Fields
 from gateway.server.picker.http2 import Http2Connection
-from gateway.server.picker.messages import DecodeError
 from gateway.server.picker.stream import Picking, Stream
 from gateway.upstream.keepalive import keep_alive
 from gateway.upstream.moments import Run

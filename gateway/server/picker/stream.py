@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
+from google.protobuf.message import DecodeError
 
 from gateway.config.http_limits import HttpLimits
 from gateway.config.picker import PickerConfig
@@ -107,7 +108,7 @@ class Stream:
                         self._write(reply)
             except _RefusedError as error:
                 self._write(self._refusal(error))
-            except (CallError, messages.DecodeError):
+            except (CallError, DecodeError):
                 raise
             except Exception:  # noqa: BLE001 - a bug of ours costs one request, never the process
                 _log.exception("a request failed inside the picker")
