@@ -260,6 +260,34 @@ def test_answers_wait_for_windows(begun):
     assert not connection.calls and not connection.owing
 
 
+def test_windows_of_calls_that_are_open_follow_the_settings(begun):
+    _, connection, pipe = begun
+    connection.data_received(frame(frames.SETTINGS, 0, 0, struct.pack(">HI", frames.INITIAL_WINDOW, 10)))
+    connection.data_received(call(1, bytes(1000)))
+    assert len(data_of(pipe.take())) == 10
+    connection.data_received(frame(frames.SETTINGS, 0, 0, struct.pack(">HI", frames.INITIAL_WINDOW, 110)))
+    assert len(data_of(pipe.take())) == 100
+    connection.data_received(frame(frames.SETTINGS, 0, 0, struct.pack(">HI", frames.INITIAL_WINDOW, 0)))
+    connection.data_received(frame(frames.WINDOW_UPDATE, 0, 1, struct.pack(">I", 110)))
+    assert data_of(pipe.take()) == b"", "it had sent more than it may now"
+    connection.data_received(frame(frames.WINDOW_UPDATE, 0, 1, struct.pack(">I", 895)))
+    assert len(data_of(pipe.take())) == 895 and not connection.calls
+
+
+def test_the_connection_s_window_is_given_again(begun):
+    _, connection, pipe = begun
+    given = 0
+    for stream in range(1, 1201, 2):
+        connection.data_received(frame(frames.WINDOW_UPDATE, 0, 0, struct.pack(">I", 16_005)))
+        connection.data_received(call(stream, bytes(16_000)))
+        given += sum(
+            int.from_bytes(told, "big")
+            for kind, _, of, told in pipe.take()
+            if (kind, of) == (frames.WINDOW_UPDATE, 0)
+        )
+    assert 600 * 16_005 - (9 << 20) < given <= 600 * 16_005 and given > 8 << 20
+
+
 def test_a_call_gets_no_window_while_it_owes(begun):
     server, connection, pipe = begun
     connection.data_received(frame(frames.SETTINGS, 0, 0, struct.pack(">HI", frames.INITIAL_WINDOW, 0)))
