@@ -76,6 +76,14 @@ def test_a_block_that_comes_again_is_read_once(monkeypatch):
     assert decoder.decode(told) is first == ((b":method", b"POST"), (b":path", b"/sample/path"))
 
 
+def test_large_blocks_and_too_many_are_not_remembered():
+    decoder = Decoder()
+    assert decoder.decode(b"\x00\x01a\x7f\x81\x0e" + b"b" * 1920) and not decoder._known
+    for number in range(1000):
+        decoder.decode(b"\x00\x01a\x04%04d" % number)
+    assert 0 < len(decoder._known) <= 64
+
+
 def test_a_block_that_needs_the_table_is_read_each_time():
     decoder = Decoder()
     kept = b"\x40\x01a\x01b"

@@ -260,6 +260,14 @@ def test_answers_wait_for_windows(begun):
     assert not connection.calls and not connection.owing
 
 
+def test_small_answers_take_of_the_connection_s_window_too(begun):
+    _, connection, pipe = begun
+    connection.data_received(call(1, *[bytes(16_000)] * 4))
+    assert len(data_of(pipe.take())) == 4 * 16_005
+    connection.data_received(call(3, bytes(16_000)))
+    assert len(data_of(pipe.take(), 3)) == frames.FIRST_WINDOW_BYTES - 4 * 16_005
+
+
 def test_windows_of_calls_that_are_open_follow_the_settings(begun):
     _, connection, pipe = begun
     connection.data_received(frame(frames.SETTINGS, 0, 0, struct.pack(">HI", frames.INITIAL_WINDOW, 10)))
@@ -334,6 +342,7 @@ def test_streams_beyond_the_limit_are_refused_and_the_others_go_on(begun):
         (frame(frames.WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff"), frames.FLOW_CONTROL_ERROR),
         (frame(frames.WINDOW_UPDATE, 0, 0, b"\x01"), frames.FRAME_SIZE_ERROR),
         (frame(frames.SETTINGS, 0, 0, bytes(5)), frames.FRAME_SIZE_ERROR),
+        (101 * EMPTY, frames.ENHANCE_YOUR_CALM),
         (frame(frames.SETTINGS, 0, 0, b"\0\4\xff\xff\xff\xff"), frames.FLOW_CONTROL_ERROR),
         (frame(frames.RST_STREAM, 0, 1, b""), frames.FRAME_SIZE_ERROR),
         (call(1, ends=False) + frame(frames.DATA, frames.PADDED, 1, b"\x09x"), frames.PROTOCOL_ERROR),

@@ -18,6 +18,8 @@ _BESIDE: Final = 32
 """Bytes that an entry counts for beside its name and value (§4.1)."""
 _MAX_REMEMBERED: Final = 64
 """Blocks; those of one client differ by method, and perhaps by a deadline."""
+_MAX_REMEMBERED_BYTES: Final = 1 << 10
+"""Of a block; Envoy's has about 200."""
 _MAX_INTEGER: Final = 1 << 24
 
 Fields = tuple[tuple[bytes, bytes], ...]
@@ -82,10 +84,10 @@ class Decoder:
             fields = self._read(block)
         except IndexError:
             raise HpackError("a block that is cut") from None
-        if is_first and not self._table and self._most == most:
+        if is_first and not self._table and self._most == most and len(block) <= _MAX_REMEMBERED_BYTES:
             if len(self._known) >= _MAX_REMEMBERED:
                 self._known.clear()
-            self._known[bytes(block)] = fields
+            self._known[block] = fields
         return fields
 
     def _read(self, block: bytes) -> Fields:

@@ -51,6 +51,8 @@ from gateway.server.picker.hpack import Decoder, Fields, HpackError
 _CONNECTION_WINDOW_BYTES: Final = 1 << 24
 _MAX_BLOCK_BYTES: Final = 1 << 14
 """Of a header block."""
+_MAX_SETTINGS: Final = 100
+"""Frames; one may change the windows of all streams, and a peer has hardly more than two."""
 _UNREAD_BYTES: Final = 1 << 20
 """That the peer leaves unread before we read nothing more."""
 
@@ -91,7 +93,7 @@ class Http2Connection(asyncio.Protocol):
         self._block: bytearray | None = None
         """Of headers that go on in the next frame, with the stream and the flags that they began with."""
         self._block_of = self._block_flags = 0
-        self._last = 0
+        self._last = self._settings_seen = 0
         """The newest stream."""
         self.calls: dict[int, Call] = {}
         self.owing: dict[int, Call] = {}
@@ -282,14 +284,16 @@ class Http2Connection(asyncio.Protocol):
             return
         if len(payload) % 6:
             raise BrokenError(FRAME_SIZE_ERROR)
-        for name, value in SETTING.iter_unpack(payload):
-            if name == INITIAL_WINDOW:
-                if value > MAX_WINDOW:
-                    raise BrokenError(FLOW_CONTROL_ERROR)
-                more, self.first_window = value - self.first_window, value
-                for call in list(self.calls.values()):
-                    call.window += more
-                    call.go_on_sending()
+        self._settings_seen += 1
+        if self._settings_seen > _MAX_SETTINGS:
+            raise BrokenError(ENHANCE_YOUR_CALM)
+        window = dict(SETTING.iter_unpack(payload)).get(INITIAL_WINDOW, self.first_window)
+        if window > MAX_WINDOW:
+            raise BrokenError(FLOW_CONTROL_ERROR)
+        more, self.first_window = window - self.first_window, window
+        for call in list(self.calls.values()) if more else ():
+            call.window += more
+            call.go_on_sending()
         self.send(frame(SETTINGS, ACK, 0))
 
     def _pinged(self, flags: int, _: int, payload: bytes) -> None:

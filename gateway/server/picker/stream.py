@@ -120,7 +120,8 @@ class Stream:
     def is_to_come(self, size: int) -> None:
         """A message of this size has begun to come. Raises if there is no room for it."""
         head, limits = self._head, self._picking.limits
-        if size > limits.max_body_bytes + _MORE_BYTES:
+        most = limits.max_body_bytes + _MORE_BYTES if head is not None else 2 * limits.max_header_bytes
+        if size > most:
             raise _RefusedError(too_large(limits).refusal)
         if head is not None and not self._picking.budget.take(head.visitor.tenant.id, size):
             raise _RefusedError(no_room())
