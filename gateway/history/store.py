@@ -121,5 +121,6 @@ class History:
         asked = self._asking.submit(question)
         concurrent.futures.wait((asked,), _MOMENT_S)
         with contextlib.suppress(OSError):
-            return asked.result() if asked.done() else await asyncio.wrap_future(asked)
+            answer: T = asked.result() if asked.done() else await asyncio.wrap_future(asked)
+            return answer
         return None

@@ -33,6 +33,8 @@ class Echo:
         self.connections: set[Http2Connection] = set()
         self.seen: list[bytes] = []
         self.limit = 1 << 30
+        self.sizes: list[tuple[int, int]] = []
+        """That were told, and how many messages had been read then."""
 
     def connected(self, connection):
         self.connections.add(connection)
@@ -50,6 +52,7 @@ class Echo:
         run.go_on()
 
     def _allow(self, size):
+        self.sizes.append((size, len(self.seen)))
         if size > self.limit:
             raise ValueError(size)
 
@@ -69,8 +72,9 @@ class Echo:
             self.running -= 1
 
 
-class Pipe:
+class Pipe(asyncio.Transport):
     def __init__(self) -> None:
+        super().__init__()
         self.out = b""
         self.is_closed = False
 
@@ -80,10 +84,10 @@ class Pipe:
     def close(self):
         self.is_closed = True
 
-    def set_write_buffer_limits(self, *, high):
+    def set_write_buffer_limits(self, high=None, low=None):
         pass
 
-    def get_extra_info(self, name):
+    def get_extra_info(self, name, default=None):
         return ("10.0.0.9", 1) if name == "peername" else None
 
     def take(self) -> list[tuple[int, int, int, bytes]]:
@@ -240,6 +244,17 @@ def test_it_does_not_matter_how_what_comes_is_cut(cuts, pad):
     assert data_of(taken) == told
     last = [each for each in taken if each[2] == 1][-1]
     assert last[0] == frames.HEADERS and last[1] & frames.END_STREAM and last[3].endswith(b"grpc-status\x010")
+
+
+def test_of_a_message_in_pieces_the_size_is_told_once_those_before_it_were_read(begun):
+    server, connection, _ = begun
+    connection.data_received(call(1, ends=False))
+    large = message(bytes(40_000))
+    for part in (message(b"first") + large[:100], large[100:200], large[200:16_000], large[16_000:32_000]):
+        connection.data_received(frame(frames.DATA, 0, 1, part))
+    assert server.sizes == [(40_000, 1)]
+    connection.data_received(frame(frames.DATA, frames.END_STREAM, 1, large[32_000:]))
+    assert server.seen == [b"first", bytes(40_000)] and server.running == 0
 
 
 def test_answers_wait_for_windows(begun):

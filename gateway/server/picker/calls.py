@@ -189,7 +189,7 @@ class Call:
                 raise CallError(UNIMPLEMENTED, "messages may not be compressed")
             end = _PREFIX + int.from_bytes(partial[1:_PREFIX])
             if len(partial) < end:
-                if not self._is_told_of:
+                if not self._is_told_of and not self._messages:  # else those before it count first
                     self._is_told_of = True
                     self.on_size(end - _PREFIX)
                 return

@@ -315,13 +315,13 @@ class Http2Connection(asyncio.Protocol):
                 if self.window <= 0:
                     break
                 call.go_on_sending()
-        elif (call := self.calls.get(stream)) is not None:
-            call.window += more
-            if more == 0 or call.window > MAX_WINDOW:
+        elif (asked := self.calls.get(stream)) is not None:
+            asked.window += more
+            if more == 0 or asked.window > MAX_WINDOW:
                 self.reset(stream, FLOW_CONTROL_ERROR)
-                call.left()
+                asked.left()
             else:
-                call.go_on_sending()
+                asked.go_on_sending()
 
     def _pushed(self, _: int, __: int, ___: bytes) -> None:
         raise BrokenError(PROTOCOL_ERROR)

@@ -202,7 +202,7 @@ class Stream:
         if not is_last:
             self._body += part
             return []
-        body = b"%b%b" % (self._body, part) if self._body else part
+        body = bytes(self._body + part) if self._body else part
         self._body.clear()
         try:
             return await self._decide(answers.REQUEST_BODY, HttpRequest(self._head, body))
