@@ -1,13 +1,9 @@
-"""HTTP/2 and gRPC as the picker speaks them: with gRPC's own client, and with peers that break the rules."""
+"""HTTP/2 and gRPC as the picker speaks them, frame by frame, and with peers that break the rules."""
 
 import asyncio
-import contextlib
 import struct
 from itertools import pairwise
-from typing import Any
 
-import grpc
-import grpc.aio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,59 +13,11 @@ from gateway.server.picker.calls import INTERNAL, UNIMPLEMENTED, Call, CallError
 from gateway.server.picker.frames import frame
 from gateway.server.picker.http2 import Http2Connection
 from gateway.upstream.moments import Run
+from tests.server.echoing import Echo
 
 HEADERS = b"\x83\x86\x04\x05/echo\x0f\x10\x10application/grpc"
 EMPTY = frame(frames.SETTINGS, 0, 0)
 OPEN = frames.PREFACE + EMPTY
-
-
-class Echo:
-    """A server that says each message back; `left` counts clients that went before the end."""
-
-    max_streams = 4
-
-    def __init__(self) -> None:
-        self.left = self.running = 0
-        self.connections: set[Http2Connection] = set()
-        self.seen: list[bytes] = []
-        self.limit = 1 << 30
-        self.sizes: list[tuple[int, int]] = []
-        """That were told, and how many messages had been read then."""
-
-    def connected(self, connection):
-        self.connections.add(connection)
-        return True
-
-    def disconnected(self, connection):
-        self.connections.discard(connection)
-
-    def called(self, call, fields):
-        if dict(fields)[b":path"] != b"/echo":
-            call.end(UNIMPLEMENTED, "no such method")
-            return
-        run = Run(self._echo(call), lambda: None)
-        call.on_left, call.on_size = run.cancel, self._allow
-        run.go_on()
-
-    def _allow(self, size):
-        self.sizes.append((size, len(self.seen)))
-        if size > self.limit:
-            raise ValueError(size)
-
-    async def _echo(self, call: Call):
-        self.running += 1
-        try:
-            while (message := await call.read()) is not None:
-                self.seen.append(message)
-                call.write(message)
-            call.end()
-        except asyncio.CancelledError:
-            self.left += 1
-            raise
-        except ValueError as error:
-            call.end(8, str(error))
-        finally:
-            self.running -= 1
 
 
 class Pipe(asyncio.Transport):
@@ -134,88 +82,6 @@ def data_of(taken: list[tuple[int, int, int, bytes]], stream: int = 1) -> bytes:
 def code_of(taken: list[tuple[int, int, int, bytes]]) -> int | None:
     """By which the connection was ended."""
     return next((int.from_bytes(each[3][4:8], "big") for each in taken if each[0] == frames.GOAWAY), None)
-
-
-# --- with gRPC's client -------------------------------------------------------------------------------------
-
-
-@contextlib.asynccontextmanager
-async def channel(server: Echo):
-    listening = await asyncio.get_running_loop().create_server(
-        lambda: Http2Connection(server), "127.0.0.1", 0
-    )
-    port = listening.sockets[0].getsockname()[1]
-    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as opened:
-        yield opened
-    listening.close()
-    for connection in list(server.connections):
-        connection.transport.abort()
-
-
-def method(opened: Any, name: str = "/echo") -> Any:
-    return opened.stream_stream(name, request_serializer=bytes, response_deserializer=bytes)
-
-
-async def test_messages_of_all_sizes_go_there_and_back():
-    server = Echo()
-    async with channel(server) as opened:
-        for size in (0, 1, 16_379, 16_380, 70_000, 5_000_000):
-            stream = method(opened)()
-            for byte in (b"a", b"b"):
-                await stream.write(byte * size)
-                assert await stream.read() == byte * size
-            await stream.done_writing()
-            assert await stream.read() is grpc.aio.EOF and await stream.code() is grpc.StatusCode.OK
-    assert server.running == 0
-
-
-async def test_many_calls_at_a_time_keep_apart():
-    server = Echo()
-    async with channel(server) as opened:
-
-        async def ask(number: int) -> None:
-            stream = method(opened)()
-            for turn in range(5):
-                told = b"%d" % number * (number * 997 % 4000) + b"-%d" % turn
-                await stream.write(told)
-                assert await stream.read() == told
-            await stream.done_writing()
-            assert await stream.code() is grpc.StatusCode.OK
-
-        await asyncio.gather(*map(ask, range(50)))  # the client has no more than four open
-    assert server.running == 0
-
-
-async def test_a_client_that_cancels_is_seen_to_leave():
-    server = Echo()
-    async with channel(server) as opened:
-        stream = method(opened)()
-        await stream.write(b"x")
-        await stream.read()
-        stream.cancel()
-        for _ in range(200):
-            if server.left:
-                break
-            await asyncio.sleep(0.01)
-    assert (server.left, server.running) == (1, 0)
-
-
-async def test_an_unknown_method_and_a_large_message_are_refused():
-    server = Echo()
-    server.limit = 100_000
-    async with channel(server) as opened:
-        stream = method(opened, "/other")()
-        assert await stream.code() is grpc.StatusCode.UNIMPLEMENTED
-        stream = method(opened)()
-        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            await stream.write(bytes(200_000))
-        assert await stream.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert (await stream.details()) == "200000"
-    assert server.running == 0
-
-
-# --- frame by frame ----------------------------------------------------------------------------------------
 
 
 @given(cuts=st.lists(st.integers(0, 700), max_size=30), pad=st.integers(0, 40))
