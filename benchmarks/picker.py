@@ -35,7 +35,9 @@ from benchmarks.processes import (
     upstream,
 )
 from benchmarks.verdict import Verdict, percentile
-from gateway.server.picker.messages import DESTINATION, ProcessingRequest, ProcessingResponse
+from gateway.server.picker.answers import DESTINATION
+from gateway.server.picker.messages import ProcessingRequest
+from tests.envoy_messages import ProcessingResponse
 
 _METHOD: Final = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 _ENGINES: Final = 2
@@ -100,10 +102,11 @@ class _Agent:
         told_headers = reply.request_body.response.header_mutation.set_headers
         if not any(each.header.key == DESTINATION for each in told_headers):
             raise BenchmarkError("the picker names no endpoint")
-        await stream.write(_headers("response_headers", 0))
+        answer = _answer(call_id)
+        await stream.write(_headers("response_headers", len(answer)))
         await _expect(stream, "response_headers")
         message = ProcessingRequest()
-        message.response_body.body, message.response_body.end_of_stream = _answer(call_id), True
+        message.response_body.body, message.response_body.end_of_stream = answer, True
         await stream.write(message)
         await _expect(stream, "response_body")
         await stream.done_writing()
@@ -112,7 +115,7 @@ class _Agent:
 
 def _headers(field: str, length: int) -> Any:
     message = ProcessingRequest()
-    fields = {":status": "200", "content-type": "application/json"}
+    fields = {":status": "200", "content-type": "application/json", "content-length": str(length)}
     if field == "request_headers":
         fields = {
             ":method": "POST",
@@ -130,7 +133,7 @@ def _headers(field: str, length: int) -> Any:
             "x-forwarded-proto": "http",
         }
     for name, value in fields.items():
-        getattr(message, field).headers.headers.add(key=name, raw_value=value.encode())
+        getattr(message, field).headers.headers.add(key=name.encode(), raw_value=value.encode())
     return message
 
 

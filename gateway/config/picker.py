@@ -16,4 +16,4 @@ class PickerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_wait_s: Annotated[float, Meta(gt=0)] = 60.0
     """So long a request may wait; then it is refused with 503. Let Envoy's `message_timeout` be longer."""
     max_streams: Annotated[int, Meta(ge=1)] = 16384
-    """Requests in Envoy at a time, waiting or running; beyond it gRPC refuses."""
+    """Requests in Envoy at a time, waiting or running; more are refused (gRPC: `RESOURCE_EXHAUSTED`)."""

@@ -5,7 +5,7 @@ event loop gives it back late. A segment that is gone, damaged or of another ver
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -46,7 +46,8 @@ class StoredTurn(NamedTuple):
     loads: dict[ReplicaId, int]
     """When it was sent."""
     before: list[GpuSubmit]
-    """Of turns that were over when it was decided, the newest first."""
+    """Of turns that were over when it was decided, the newest first, until each replica in `loads` was
+    seen to compute something."""
     window: WindowUpdated | None
     """What moved it last before the turn was decided; None where nothing was decided."""
 
@@ -84,9 +85,11 @@ class Reader:
                 return found._replace(records=records)
         return StoredTurn(turn, None, late, {}, [], None) if late else None
 
-    def beside(self, records: list[Record]) -> tuple[list[GpuSubmit], WindowUpdated | None]:
+    def beside(
+        self, records: list[Record], loads: Mapping[ReplicaId, int]
+    ) -> tuple[list[GpuSubmit], WindowUpdated | None]:
         """Of a turn that is not in the store yet: what was so when it was decided."""
-        return next(self._ask(lambda connection: self._beside(connection, records)), ([], None))
+        return next(self._ask(lambda connection: self._beside(connection, records, loads)), ([], None))
 
     def session(self, session: SessionId, *, before_s: float | None = None) -> Found:
         """`before_s`: turns that arrived before that."""
@@ -168,7 +171,7 @@ class Reader:
             return known
         # By its URI, so that one that is gone is not made anew.
         uri = f"{path.absolute().as_uri()}?mode=rw"
-        connection = sqlite3.connect(uri, uri=True, timeout=1, check_same_thread=False)
+        connection = sqlite3.connect(uri, uri=True, timeout=1)
         self._open[path] = connection
         connection.set_progress_handler(self._is_late, _OPS)
         connection.execute("PRAGMA query_only = 1")
@@ -193,24 +196,32 @@ class Reader:
         if told is None:
             return None, more
         records, session, loads = self._told(turn, told)
-        return StoredTurn(turn, session, records, loads, *self._surroundings(*beside)), more
+        return StoredTurn(turn, session, records, loads, *self._surroundings(*beside, of=loads)), more
 
     def _beside(
-        self, connection: sqlite3.Connection, records: list[Record]
+        self, connection: sqlite3.Connection, records: list[Record], loads: Mapping[ReplicaId, int]
     ) -> tuple[list[GpuSubmit], WindowUpdated | None]:
         at_s = max((each.at_s for each in records if isinstance(each, _DECIDES)), default=None)
-        return self._surroundings(*connection.execute(_BESIDE, (at_s,)).fetchone())
+        return self._surroundings(*connection.execute(_BESIDE, (at_s,)).fetchone(), of=loads)
 
     def _surroundings(
-        self, turns: str | None, moments: str | None
+        self, turns: str | None, moments: str | None, *, of: Iterable[ReplicaId]
     ) -> tuple[list[GpuSubmit], WindowUpdated | None]:
-        """Of what `_BESIDE` finds."""
+        """Of what `_BESIDE` finds; turns only until each replica was seen to compute something."""
         before: list[GpuSubmit] = []
-        for turn, told in map(msgspec.json.decode, turns.split("\n") if turns is not None else ()):
+        unseen = set(of)
+        for line in turns.split("\n") if turns is not None else ():
+            if not unseen:
+                break
+            turn, told = msgspec.json.decode(line)
             number, packed, session, _ = _decode(bytes.fromhex(told))
             shape = self._shapes.get(number, [])
-            submits = unpack(packed, shape, turn=turn, session=session, only=_SUBMIT)
-            before += [each for each in submits if isinstance(each, GpuSubmit)]
+            for submit in unpack(packed, shape, turn=turn, session=session, only=_SUBMIT):
+                if isinstance(submit, GpuSubmit):
+                    before.append(submit)
+                    expected = submit.expected
+                    if expected is not None and expected.prompt_tokens > expected.cached_tokens:
+                        unseen.discard(submit.replica)
         for told in moments.split("\n") if moments is not None else ():
             number, packed = _decode(bytes.fromhex(told))
             for record in unpack([packed], self._shapes.get(number, []), turn=None, session=None):

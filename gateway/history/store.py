@@ -1,7 +1,15 @@
-"""A gateway's history: what is written there, and what it answers. Each question is asked on a thread."""
+"""A gateway's history: what is written there, and what it answers.
+
+Questions are asked on a thread, one after the other. The event loop gives each a moment (`_MOMENT_S`): most
+are answered by then. What a thread tells the loop later is heard two turns of the loop later, and on a busy
+gateway these take ten times as long as the answer.
+"""
 
 import asyncio
+import concurrent.futures
+import contextlib
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from gateway.config.history import HistoryConfig
@@ -12,6 +20,8 @@ from gateway.history.writer import Writer
 
 _REST_S: Final = 30.0
 """When nobody has asked for so long, files are closed."""
+_MOMENT_S: Final = 0.005
+"""As long as the interpreter lets one thread keep the others waiting anyway (`sys.getswitchinterval`)."""
 T = TypeVar("T")
 
 
@@ -29,7 +39,7 @@ class History:
         self._running = running
         self._writer = Writer(config, clock=clock)
         self._reader = Reader(self._writer.segments, monotonic=monotonic)
-        self._asking = asyncio.Lock()
+        self._asking = ThreadPoolExecutor(1, thread_name_prefix="history-reader")
         self._rest: asyncio.TimerHandle | None = None
 
     @property
@@ -63,7 +73,7 @@ class History:
     async def turn(self, turn: RequestId) -> StoredTurn | None:
         if (still := self._writer.fold.open_turn(turn)) is not None:
             records = list(still.records)
-            before, window = await self._ask(lambda: self._reader.beside(records)) or ([], None)
+            before, window = await self._ask(lambda: self._reader.beside(records, still.loads)) or ([], None)
             return StoredTurn(turn, still.session, records, still.loads, before, window)
         return await self._ask(lambda: self._reader.turn(turn))
 
@@ -98,22 +108,19 @@ class History:
         """Writes what there is, within some seconds."""
         if self._rest is not None:
             self._rest.cancel()
-        async with self._asking:
-            self._reader.close()
+        self._asking.submit(self._reader.close)
+        await asyncio.to_thread(self._asking.shutdown)
         await asyncio.to_thread(self._writer.close)
 
     async def _ask(self, question: Callable[[], T]) -> T | None:
         """None if the directory cannot be read."""
         if self._rest is not None:
             self._rest.cancel()
-        async with self._asking:
-            try:
-                return await asyncio.to_thread(question)
-            except OSError:
-                return None
-            finally:
-                self._rest = asyncio.get_running_loop().call_later(_REST_S, self._close_reader)
-
-    def _close_reader(self) -> None:
-        if not self._asking.locked():
-            self._reader.close()
+        loop = asyncio.get_running_loop()
+        self._rest = loop.call_later(_REST_S, self._asking.submit, self._reader.close)
+        asked = self._asking.submit(question)
+        concurrent.futures.wait((asked,), _MOMENT_S)
+        with contextlib.suppress(OSError):
+            answer: T = asked.result() if asked.done() else await asyncio.wrap_future(asked)
+            return answer
+        return None

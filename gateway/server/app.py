@@ -192,10 +192,10 @@ class Gateway:
         )
 
     def _open_picker(self, proxies: TrustedProxies) -> "PickerServer":
-        from gateway.server.picker.opening import open_picker  # noqa: PLC0415 - only a picker needs gRPC
+        from gateway.server.picker.opening import open_picker  # noqa: PLC0415 - only a picker needs protobuf
 
         door, replicas = Door(self._tenants, proxies), self.replica_watch.replicas
-        return open_picker(self._config, self._asking, door, replicas, self.listener.budget, self._tasks)
+        return open_picker(self._config, self._asking, door, replicas, self.listener.budget)
 
     async def start(self) -> None:
         """Raises OSError if an address cannot be bound."""

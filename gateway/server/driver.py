@@ -234,6 +234,11 @@ class Ticket:
             # Not on the spot: the brain is in the midst of an event.
             self._driver.call_soon(self._waits.come)
 
+    def give_up(self, error: Exception) -> None:
+        """Whoever waits for a decision waits no longer: `decision` raises this, unless there is one."""
+        if self._waits is not None and self._decided is None:
+            self._waits.fail(error)
+
     def cancel(self, refusal: Refusal) -> None:
         """The brain wants it to end."""
         live = self._driver.coordinator.live.get(self.request)

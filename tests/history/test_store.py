@@ -14,10 +14,10 @@ from gateway.config.history import HistoryConfig
 from gateway.domain import records as rec
 from gateway.domain.admission_records import WindowUpdated
 from gateway.domain.ids import RequestId, SessionId
-from gateway.history import schema, writer
+from gateway.history import schema, store, writer
 from gateway.history.segments import SEGMENTS, Segments
 from gateway.history.store import History
-from tests.history.lives import A, B, arrival, begun, refused, sent, whole
+from tests.history.lives import EXPECTED, A, B, arrival, begun, refused, sent, whole
 
 UP = {A: 1, B: 2}
 
@@ -136,6 +136,50 @@ async def test_what_was_around_a_decision_is_found(tmp_path):
             "r",
             "after",
         }
+
+
+async def test_turns_before_are_read_until_each_replica_was_seen_to_compute(tmp_path):
+    all_known = msgspec.structs.replace(EXPECTED, cached_tokens=EXPECTED.prompt_tokens)
+    async with running(tmp_path / "h") as history:
+        for number in range(30):
+            name, replica = f"b{number:02d}", A if 10 < number < 28 else B
+            life = whole(name, "s", 10.0 + 2 * number, replica=replica)
+            if number >= 28:  # of these nothing can be learned
+                life = [
+                    msgspec.structs.replace(each, expected=all_known)
+                    if isinstance(each, rec.GpuSubmit)
+                    else each
+                    for each in life
+                ]
+            history.take(life)
+        history.take(whole("r", "s", 100.0))
+        await until(lambda: history.written == 31)
+        names = [submit.turn for submit in (await history.turn("r")).before]
+        assert names == [f"b{number:02d}" for number in range(29, 9, -1)]
+
+
+async def test_a_quick_answer_waits_for_no_turn_of_the_loop(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "_MOMENT_S", 30.0)
+    async with running(tmp_path / "h") as history:
+        history.take(whole("r", "s", 10.0))
+        await until(lambda: history.written == 1)
+        turned: list[int] = []
+        asyncio.get_running_loop().call_soon(turned.append, 1)
+        assert (await history.turn("r")).session == "s" and not turned
+
+
+async def test_who_waits_for_a_slow_disk_holds_nobody_up(tmp_path, monkeypatch):
+    def slow(_):
+        time.sleep(1.0)
+        raise OSError("the disk is gone")
+
+    async with running(tmp_path / "h") as history:
+        monkeypatch.setattr(history._reader, "turn", slow)
+        began = time.monotonic()
+        asked = [asyncio.create_task(history.turn(name)) for name in ("a", "b")]
+        await asyncio.sleep(0)  # both were asked
+        assert time.monotonic() - began < 0.5 and not any(each.done() for each in asked)
+        assert await asyncio.gather(*asked) == [None, None]
 
 
 async def test_it_stays_within_its_size_and_the_oldest_goes_first(tmp_path):

@@ -1,15 +1,11 @@
 """What a picker cannot do, said before it starts."""
 
-import importlib.util
-
 from gateway.config import Config
 from gateway.config.load import ConfigError
 
 
 def check_picker(config: Config) -> None:
     """Raises ConfigError."""
-    if importlib.util.find_spec("grpc") is None:
-        raise ConfigError("picker: needs gRPC: pip install turnpike-gateway[picker]")
     for what, is_set in (
         ("shared.url: several pickers do not know each other's sessions yet", config.shared.url is not None),
         ("pools.transfer: prompts are sent by the proxy alone", any(pool.transfer for pool in config.pools)),

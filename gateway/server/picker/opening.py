@@ -9,7 +9,6 @@ from gateway.server.buffer_budget import BufferBudget
 from gateway.server.door import Door
 from gateway.server.picker.service import PickerServer
 from gateway.server.picker.stream import Picking
-from gateway.server.tasks import TaskGroup
 from gateway.upstream.replica import Replica
 
 
@@ -19,7 +18,6 @@ def open_picker(
     door: Door,
     replicas: Mapping[ReplicaId, Replica],
     budget: BufferBudget,
-    tasks: TaskGroup,
 ) -> PickerServer:
     picking = Picking(
         config=config.picker,
@@ -33,6 +31,5 @@ def open_picker(
         are_keys_required=asking.are_keys_required,
         with_receipts=config.server.receipts,
         spending=asking.spending,
-        tasks=tasks,
     )
     return PickerServer(picking)

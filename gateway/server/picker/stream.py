@@ -6,19 +6,19 @@ that may not go on now waits here, as its headers wait in Envoy. Whatever ends t
 the books: after the protocol's own end of the answer it has finished, else its client has left.
 """
 
-import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
 import msgspec
+from google.protobuf.message import DecodeError
 
 from gateway.config.http_limits import HttpLimits
 from gateway.config.picker import PickerConfig
 from gateway.core import refusals
-from gateway.core.commands import Dispatch, Refuse
+from gateway.core.commands import Dispatch, PrefillLeg, Refuse
 from gateway.domain.decision import Refusal, RefusalReason
 from gateway.domain.ids import ReplicaId
 from gateway.domain.request import Answer, Protocol, RequestFacts
@@ -28,27 +28,26 @@ from gateway.server.driver import Driver, Ticket
 from gateway.server.judged_bodies import refusal_of
 from gateway.server.milestones import Milestones
 from gateway.server.outbound import Outbound
-from gateway.server.picker import messages
+from gateway.server.picker import answers, messages
+from gateway.server.picker.calls import CallError
 from gateway.server.reading import READ_AT_ONCE, Reading
 from gateway.server.receipts import receipts
 from gateway.server.request_head import RequestHead, no_room, too_large
 from gateway.server.request_parser import HttpRequest
 from gateway.server.response_writer import refusal_parts
 from gateway.server.spending import Spending
-from gateway.server.tasks import TaskGroup
 from gateway.upstream.errors import ConnectFailed
-from gateway.upstream.moments import in_task
 from gateway.upstream.replica import Replica
 from gateway.wire.facts import read_header_facts
-from gateway.wire.headers import RawHeaders, get_header
+from gateway.wire.headers import get_header
 from gateway.wire.observer import ResponseObserver, observe
 
 _log = logging.getLogger(__name__)
 
-_OF_ENVOY: Final = frozenset((b"host", b"content-length", b"expect", b"transfer-encoding", b"connection"))
-"""Envoy frames what it sends on."""
-_PIECE: Final = 48 << 10
-"""Bytes of a body in one message, where bodies are passed back; gRPC takes 4 MiB, Envoy's buffers 64 KiB."""
+_HEADERS_GO_ON: Final = answers.go_on(answers.REQUEST_HEADERS)
+_BODY_GOES_ON: Final = answers.go_on(answers.RESPONSE_BODY)
+_MORE_BYTES: Final = 1 << 20
+"""A message holds a body, and what is around it."""
 
 
 class Picking(msgspec.Struct, frozen=True):
@@ -65,7 +64,6 @@ class Picking(msgspec.Struct, frozen=True):
     are_keys_required: bool
     with_receipts: bool
     spending: Spending | None
-    tasks: TaskGroup
 
 
 class _RefusedError(Exception):
@@ -76,19 +74,16 @@ class _RefusedError(Exception):
 
 
 class Stream:
-    def __init__(
-        self, picking: Picking, peer: str, write: Callable[[Any], Coroutine[Any, Any, None]]
-    ) -> None:
-        """`peer`: Envoy's address; `write`: sends it a message."""
+    def __init__(self, picking: Picking, peer: str, write: Callable[[bytes], None]) -> None:
+        """`peer`: Envoy's address; `write`: sends it a message, and does not wait."""
         self._write = write
-        self._writing = asyncio.Lock()
-        """gRPC takes one message at a time, and a session may be stopped while another one goes out."""
         self._picking = picking
         self._peer = peer
         self._head: RequestHead | None = None
         self._protocol = Protocol.CHAT
         self._body = bytearray()
-        self._held = 0
+        self._held = self._to_come = 0
+        """Bytes of room for bodies: of what came, and of a message that has only begun to."""
         self._is_duplex = self._has_trailers = False
         self._answers_duplex = False
         self._ticket: Ticket | None = None
@@ -99,29 +94,45 @@ class Stream:
         self._replica: Replica | None = None
         """That was told in which order to take it."""
         self._stopped: Refusal | None = None
-        self._stop = asyncio.Event()
         self._open = contextlib.ExitStack()
 
-    async def run(self, read: Callable[[], Awaitable[Any]], end: object) -> None:
-        """Answers Envoy's messages, in order. `read`: the next one, or `end`."""
+    async def run(self, read: Callable[[], Awaitable[bytes | None]]) -> None:
+        """Answers Envoy's messages, in order. `read`: the next one; None behind the last. It may run without
+        a task, as `moments.Run` does it. Raises DecodeError, and what `read` raises."""
         with self._open:
             try:
-                while (message := await read()) is not end and self._stopped is None:
-                    for reply in await self._answer(message):
-                        await self._say(reply)
+                while (told := await read()) is not None and self._stopped is None:
+                    if self._to_come:
+                        self._has_come()
+                    for reply in await self._answer(messages.ProcessingRequest.FromString(told)):
+                        self._write(reply)
             except _RefusedError as error:
-                await self._say(self._refusal(error))
+                self._write(self._refusal(error))
+            except (CallError, DecodeError):
+                raise
             except Exception:  # noqa: BLE001 - a bug of ours costs one request, never the process
                 _log.exception("a request failed inside the picker")
-                await self._say(self._refusal(_RefusedError(refusals.internal())))
+                self._write(self._refusal(_RefusedError(refusals.internal())))
             finally:
+                self._has_come()
                 self._let_go()
 
-    async def _say(self, reply: Any) -> None:
-        async with self._writing:
-            await self._write(reply)
+    def is_to_come(self, size: int) -> None:
+        """A message of this size has begun to come. Raises if there is no room for it."""
+        head, limits = self._head, self._picking.limits
+        most = limits.max_body_bytes + _MORE_BYTES if head is not None else 2 * limits.max_header_bytes
+        if size > most:
+            raise _RefusedError(too_large(limits).refusal)
+        if head is not None and not self._picking.budget.take(head.visitor.tenant.id, size):
+            raise _RefusedError(no_room())
+        self._to_come = size if head is not None else 0
 
-    async def _answer(self, message: Any) -> list[Any]:
+    def _has_come(self) -> None:
+        if self._to_come and self._head is not None:
+            self._picking.budget.give_back(self._head.visitor.tenant.id, self._to_come)
+            self._to_come = 0
+
+    async def _answer(self, message: Any) -> list[bytes]:
         if message.HasField("protocol_config"):
             self._is_duplex = message.protocol_config.request_body_mode == messages.FULL_DUPLEX
             self._answers_duplex = message.protocol_config.response_body_mode == messages.FULL_DUPLEX
@@ -130,31 +141,26 @@ class Stream:
         if message.HasField("request_body"):
             told = message.request_body
             return await self._body_came(told.body, told.end_of_stream or told.without_message)
-        reply = messages.ProcessingResponse()
         if message.HasField("response_headers"):
-            self._response_began(message.response_headers, reply.response_headers)
-        elif message.HasField("response_body"):
-            self._part_came(message.response_body)
+            return [self._response_began(message.response_headers)]
+        if message.HasField("response_body"):
+            told = message.response_body
+            self._part_came(told.body, is_last=told.end_of_stream)
             if self._answers_duplex:
-                return _pieces(
-                    "response_body", message.response_body.body, message.response_body.end_of_stream
-                )
-            reply.response_body.SetInParent()
-        elif message.HasField("request_trailers"):
+                return answers.pieces(answers.RESPONSE_BODY, told.body, is_last=told.end_of_stream)
+            return [_BODY_GOES_ON]
+        if message.HasField("request_trailers"):
             self._has_trailers = True
             ended = await self._body_came(b"", True) if self._is_duplex else []
-            reply.request_trailers.SetInParent()
-            return [*ended, reply]
-        elif message.HasField("response_trailers"):
+            return [*ended, answers.go_on(answers.REQUEST_TRAILERS)]
+        if message.HasField("response_trailers"):
             self._ended()
-            reply.response_trailers.SetInParent()
-        else:
-            return []
-        return [reply]
+            return [answers.go_on(answers.RESPONSE_TRAILERS)]
+        return []
 
     # --- the request -------------------------------------------------------------------------------
 
-    async def _request_began(self, told: Any) -> list[Any]:
+    async def _request_began(self, told: Any) -> list[bytes]:
         method, target, headers = "GET", b"/", list[tuple[bytes, bytes]]()
         for name, value in messages.headers_of(told):
             if name == b":method":
@@ -180,14 +186,12 @@ class Stream:
             facts=read_header_facts(headers),
         )
         if told.end_of_stream:
-            return await self._decide("request_headers", HttpRequest(self._head, b""))
+            return await self._decide(answers.REQUEST_HEADERS, HttpRequest(self._head, b""))
         if self._is_duplex:
             return []  # Envoy sends the body without waiting for an answer, and the headers on with one
-        reply = messages.ProcessingResponse()
-        reply.request_headers.SetInParent()
-        return [reply]
+        return [_HEADERS_GO_ON]
 
-    async def _body_came(self, part: bytes, is_last: bool) -> list[Any]:
+    async def _body_came(self, part: bytes, is_last: bool) -> list[bytes]:
         assert self._head is not None
         picking = self._picking
         if len(self._body) + len(part) > picking.limits.max_body_bytes:
@@ -195,13 +199,13 @@ class Stream:
         if not picking.budget.take(self._head.visitor.tenant.id, len(part)):
             raise _RefusedError(no_room())
         self._held += len(part)
-        self._body += part
         if not is_last:
+            self._body += part
             return []
-        body = bytes(self._body)
+        body = bytes(self._body + part) if self._body else part
         self._body.clear()
         try:
-            return await self._decide("request_body", HttpRequest(self._head, body))
+            return await self._decide(answers.REQUEST_BODY, HttpRequest(self._head, body))
         finally:
             self._let_go()
 
@@ -210,32 +214,31 @@ class Stream:
             self._picking.budget.give_back(self._head.visitor.tenant.id, self._held)
             self._held = 0
 
-    async def _decide(self, field: str, request: HttpRequest) -> list[Any]:
+    async def _decide(self, of: int, request: HttpRequest) -> list[bytes]:
         picking, visitor = self._picking, request.head.visitor
         if len(request.body) < READ_AT_ONCE and not request.head.facts.coding:
             facts = picking.reading.at_once(visitor.endpoint, request)
         else:
-            facts = await in_task(picking.reading.in_slices(visitor.endpoint, request))
+            facts = await picking.reading.in_slices(visitor.endpoint, request)
         refusal = refusal_of(request, facts, are_keys_required=picking.are_keys_required)
         if refusal is not None:
             raise _RefusedError(refusal)
         reserved = None
         if picking.spending is not None:
-            reserved = await in_task(picking.spending.reserve(visitor.tenant.id, facts))
+            reserved = await picking.spending.reserve(visitor.tenant.id, facts)
         ticket = self._ticket = picking.driver.open_ticket(visitor.tenant.id, facts, reserved)
         self._open.enter_context(ticket)
         ticket.on_cancel = self._cancelled
         decision, replica = await self._placed(ticket)
         if picking.with_receipts:
             self._told = receipts(decision)
-        return await self._sent_to(field, request, facts, decision, replica)
+        return await self._sent_to(of, request, facts, decision, replica)
 
     async def _placed(self, ticket: Ticket) -> tuple[Dispatch, Replica]:
-        within_s = self._picking.config.max_wait_s
         while True:
             decision = ticket.decided()
             if decision is None:
-                decision = await self._within(within_s, ticket.decision)
+                decision = await self._decision(ticket)
             if type(decision) is Refuse:
                 raise _RefusedError(
                     decision.refusal, receipts(decision) if self._picking.with_receipts else b""
@@ -246,24 +249,19 @@ class Stream:
                 return decision, replica
             ticket.attempt_failed(ConnectFailed("the replica left"), was_sent=False)
 
-    async def _within(self, limit_s: float, work: Callable[[], Any]) -> Any:
-        deciding = asyncio.ensure_future(in_task(work()))  # noqa: TID251 - awaited, or cancelled, below
-        stopping = asyncio.ensure_future(self._stop.wait())  # noqa: TID251 - the same
+    async def _decision(self, ticket: Ticket) -> Dispatch | Refuse | PrefillLeg:
+        limit_s = self._picking.config.max_wait_s
+        message = f"No replica had room within {limit_s:g} s."
+        late = Refusal(reason=RefusalReason.QUEUE_TIMEOUT, message=message, retry_after_s=5)
+        timer = self._picking.driver.call_later(limit_s, ticket.give_up, _RefusedError(late))
         try:
-            await asyncio.wait((deciding, stopping), timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-            if deciding.done():
-                return deciding.result()
-            if self._stopped is not None:
-                raise _RefusedError(self._stopped)
-            message = f"No replica had room within {limit_s:g} s."
-            raise _RefusedError(Refusal(reason=RefusalReason.QUEUE_TIMEOUT, message=message, retry_after_s=5))
+            return await ticket.decision()
         finally:
-            deciding.cancel()
-            stopping.cancel()
+            timer.cancel()
 
     async def _sent_to(
-        self, field: str, request: HttpRequest, facts: RequestFacts, decision: Dispatch, replica: Replica
-    ) -> list[Any]:
+        self, of: int, request: HttpRequest, facts: RequestFacts, decision: Dispatch, replica: Replica
+    ) -> list[bytes]:
         """What Envoy is to send is what the proxy would."""
         picking = self._picking
         abilities = picking.driver.coordinator.fleet.abilities(replica.id)
@@ -282,58 +280,69 @@ class Stream:
         )
         lines, _, begun = bytes(first).partition(b"\r\n\r\n")
         body = b"".join((begun, *rest))
-        reply = messages.ProcessingResponse()
-        common = getattr(reply, field).response
-        common.clear_route_cache = True
-        _follow(common.header_mutation, request.head, lines, replica)
-        endpoint = await replica.endpoint()
-        messages.mutate(common.header_mutation, [(messages.DESTINATION.encode(), endpoint.encode())])
-        messages.tell_destination(reply, endpoint)
-        if self._is_duplex and field == "request_body":
-            if body != request.body:
-                common.header_mutation.remove_headers.append("content-length")
-            sent = messages.ProcessingResponse()
-            sent.request_headers.CopyFrom(reply.request_body)
-            sent.dynamic_metadata.CopyFrom(reply.dynamic_metadata)
-            return [sent, *_pieces("request_body", body, not self._has_trailers)]
-        if body != request.body:
-            common.body_mutation.body = body
-            messages.mutate(common.header_mutation, [(b"content-length", b"%d" % len(body))])
-        return [reply]
+        headers = answers.following(request.head, lines, replica)
+        is_changed = body != request.body
+        endpoint = (await replica.endpoint()).encode()
+        if self._is_duplex and of == answers.REQUEST_BODY:
+            if is_changed:
+                headers += answers.removing([b"content-length"])
+            return [
+                answers.sent_on(answers.REQUEST_HEADERS, headers, endpoint),
+                *answers.pieces(of, body, is_last=not self._has_trailers),
+            ]
+        if is_changed:
+            headers += answers.setting([(b"content-length", b"%d" % len(body))])
+        return [answers.sent_on(of, headers, endpoint, body=body if is_changed else None)]
 
     # --- the answer --------------------------------------------------------------------------------
 
-    def _response_began(self, told: Any, reply: Any) -> None:
+    def _response_began(self, told: Any) -> bytes:
         headers = messages.headers_of(told)
         status = get_header(headers, b":status") or "502"
         self._status = int(status) if status.isdecimal() else 502
         if self._status == HTTPStatus.BAD_REQUEST and self._replica is not None:
             self._replica.refuses_priority = True  # perhaps: here it cannot be asked again without one
-        messages.mutate(reply.response.header_mutation, _fields(self._told))
         ticket, head = self._ticket, self._head
-        if ticket is None or head is None or ticket.is_over:
-            return
-        endpoint = head.visitor.endpoint
-        self._observer = observe(
-            endpoint.protocol,
-            endpoint.work,
-            get_header(headers, b"content-type") or "",
-            get_header(headers, b"content-encoding"),
-        )
-        self._milestones = Milestones(ticket, self._observer)
-        ticket.response_started(self._status)
-        ticket.seen = self._seen
-        if told.end_of_stream:
-            self._ended()
+        if ticket is not None and head is not None and not ticket.is_over:
+            endpoint = head.visitor.endpoint
+            self._observer = observe(
+                endpoint.protocol,
+                endpoint.work,
+                get_header(headers, b"content-type") or "",
+                get_header(headers, b"content-encoding"),
+            )
+            # An answer with a length comes at once, most often: then it is told at once.
+            if get_header(headers, b"content-length") is None or told.end_of_stream:
+                self._began()
+            if told.end_of_stream:
+                self._ended()
+        return answers.go_on(answers.RESPONSE_HEADERS, answers.setting(answers.fields(self._told)))
 
-    def _part_came(self, told: Any) -> None:
-        if self._observer is not None and self._observer.feed(told.body):
+    def _began(self) -> None:
+        ticket, observer = self._ticket, self._observer
+        if ticket is not None and observer is not None and self._milestones is None and not ticket.is_over:
+            self._milestones = Milestones(ticket, observer)
+            ticket.response_started(self._status)
+            ticket.seen = self._seen
+
+    def _part_came(self, part: bytes, *, is_last: bool) -> None:
+        ticket, observer = self._ticket, self._observer
+        if ticket is None or observer is None:
+            return
+        if is_last and self._milestones is None and not ticket.is_over:
+            observer.feed(part)
+            has_token = observer.has_first_token and self._status < HTTPStatus.BAD_REQUEST
+            ticket.answered_at_once(observer.answer(self._status), has_first_token=has_token)
+            return
+        self._began()
+        if observer.feed(part):
             self._tell()
-        if told.end_of_stream:
+        if is_last:
             self._ended()
 
     def _ended(self) -> None:
         if self._ticket is not None and self._observer is not None and not self._ticket.is_over:
+            self._began()
             self._ticket.finished(self._seen())
 
     def _tell(self) -> None:
@@ -350,45 +359,12 @@ class Stream:
 
     def _cancelled(self, _: Protocol, refusal: Refusal) -> None:
         self._stopped = refusal
-        self._stop.set()
         if self._observer is not None:  # it has begun: Envoy cuts it
-            self._picking.tasks.spawn(self._say(self._refusal(_RefusedError(refusal))))
+            self._write(self._refusal(_RefusedError(refusal)))
+        elif self._ticket is not None:
+            self._ticket.give_up(_RefusedError(refusal))
 
-    def _refusal(self, error: _RefusedError) -> Any:
+    def _refusal(self, error: _RefusedError) -> bytes:
         status, lines, body = refusal_parts(self._protocol, error.refusal, error.told)
-        headers = [*_fields(lines), (b"content-type", b"application/json")]
-        return messages.immediate(status, headers, body, error.refusal.reason.value)
-
-
-def _pieces(field: str, body: bytes, is_last: bool) -> list[Any]:
-    """A body, or a part of one, passed back."""
-    pieces = []
-    for begin in range(0, max(1, len(body)), _PIECE):
-        reply = messages.ProcessingResponse()
-        piece = getattr(reply, field).response.body_mutation.streamed_response
-        piece.body = body[begin : begin + _PIECE]
-        piece.end_of_stream = is_last and begin + _PIECE >= len(body)
-        pieces.append(reply)
-    return pieces
-
-
-def _follow(mutation: Any, head: RequestHead, lines: bytes, replica: Replica) -> None:
-    """Makes Envoy's headers those of `lines`: a request line and fields."""
-    start, _, rest = lines.partition(b"\r\n")
-    if replica.address.prefix:
-        messages.mutate(mutation, [(b":path", start.split(b" ")[1])])
-    had = {(name.lower(), value) for name, value in head.headers}
-    wanted = [(name.lower(), value) for name, value in _fields(rest)]
-    names = {name for name, _ in wanted}
-    messages.mutate(mutation, [each for each in wanted if each not in had and each[0] not in _OF_ENVOY])
-    gone = dict.fromkeys(name for name, _ in had if name not in names and name not in _OF_ENVOY)
-    mutation.remove_headers.extend(name.decode("latin-1") for name in gone)
-
-
-def _fields(lines: bytes) -> RawHeaders:
-    found = []
-    for line in lines.split(b"\r\n"):
-        name, colon, value = line.partition(b":")
-        if colon:
-            found.append((name, value.strip()))
-    return found
+        headers = [*answers.fields(lines), (b"content-type", b"application/json")]
+        return answers.immediate(status, headers, body, error.refusal.reason.value)
