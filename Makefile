@@ -6,7 +6,7 @@ SHELL := /bin/bash
 
 bin := .venv/bin
 # Checked where they exist.
-python_trees := gateway engine_ext/turnpike_vllm $(foreach tree,demo tests benchmarks tools,$(if $(wildcard $(tree)/*.py $(tree)/*/*.py),$(tree)))
+python_trees := gateway engine_ext/turnpike_vllm $(foreach tree,demo tests benchmarks scripted_engine tools,$(if $(wildcard $(tree)/*.py $(tree)/*/*.py),$(tree)))
 pytest_args ?=
 demo_args ?=
 # Arguments may choose tests that are all in the other half; without any, to find none is a failure.

@@ -18,8 +18,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.processes import free_port
 from gateway.wire.kv_transfer import TransferName
-from turnpike_vllm.scripted import tiny_model
-from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
+from scripted_engine.process import EngineOptions, ScriptedEngine
+from turnpike_vllm import tiny_model
 
 MODEL: Final = "attentive"
 POOL: Final = "pool"

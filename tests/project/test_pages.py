@@ -10,7 +10,8 @@ from gateway.config.load import load_config
 from gateway.domain.decision import RefusalReason, WaitReason
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "engine_ext/README.md", *ROOT.glob("docs/**/*.md")])
+PACKAGES = [ROOT / f"{name}/README.md" for name in ("engine_ext", "scripted_engine")]
+PAGES = sorted([ROOT / "README.md", *PACKAGES, *ROOT.glob("docs/**/*.md")])
 GUIDE = sorted(ROOT.glob("docs/guide/*.md"))
 
 MOST_WORDS_OF_GUIDE = 6_000

@@ -13,9 +13,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from scripted_engine.process import EngineOptions, ScriptedEngine
 from tests.gateways import running_gateway
-from turnpike_vllm.scripted import tiny_model
-from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
+from turnpike_vllm import tiny_model
 
 pytestmark = [pytest.mark.alone, pytest.mark.engine]
 
