@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks import eviction, fairness, overlap, routing, unlike
+from benchmarks.engine_bench import Bench
 from benchmarks.results.headlines import NOT_MEASURED, Headline, Headlines, figures, rows, told_figure
 from benchmarks.verdict import Figure, Verdict
+from gateway.simulator.fleet import decode_fleet
 from gateway.workload.trace.format import Session, Thread, Turn
 from tests.benchmarks.test_overlap import runs as overlap_runs
 from tests.benchmarks.test_routing import runs as routing_runs
@@ -45,7 +47,7 @@ def mix_names() -> Verdict:
 
 
 def eviction_names() -> Verdict:
-    bench = argparse.Namespace(verdict=Verdict())
+    bench = Bench("eviction", "", ["--json"], quick="")
     draw = dict.fromkeys(
         ("lru", "wa_lru", "no_returns", "ours", "gap_distribution_known", "belady", "named"), 9
     )
@@ -71,7 +73,7 @@ def fairness_names(monkeypatch: pytest.MonkeyPatch) -> Verdict:
     thread = Thread(turns=(Turn(input_tokens=9, output_tokens=9),))
     workload = [Session(id="s", tenant=fairness.ADVERSARY, threads=(thread,))]
     options = argparse.Namespace(seeds=[1], sessions=2, plugin=False, knee=10.0, replicas=4)
-    fairness.judge(verdict, workload, fairness.decode_fleet(fairness.FLEET.read_bytes()), options)
+    fairness.judge(verdict, workload, decode_fleet(fairness.FLEET.read_bytes()), options)
     return verdict
 
 
