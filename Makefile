@@ -5,6 +5,8 @@ SHELL := /bin/bash
 .PHONY: help setup programs test nightly minors check lint types imports fast fuzz demo docs format clean
 
 bin := .venv/bin
+# Whatever the environment says: half of what it takes to collect the tests is to compile them.
+export PYTHONDONTWRITEBYTECODE :=
 # Checked where they exist.
 python_trees := gateway engine_ext/turnpike_vllm $(foreach tree,demo tests benchmarks scripted_engine tools,$(if $(wildcard $(tree)/*.py $(tree)/*/*.py),$(tree)))
 pytest_args ?=

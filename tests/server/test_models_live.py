@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from scripted_engine.process import EngineOptions, ScriptedEngine
 from tests.gateways import running_gateway
@@ -92,6 +90,9 @@ def eventually(is_true: Callable[[], bool]) -> None:
 
 def adapter(directory: Path, rank: int = 8) -> Path:
     """One that changes nothing."""
+    import torch  # here, for it takes seconds
+    from safetensors.torch import save_file
+
     config = json.loads((tiny_model.build() / "config.json").read_text())
     tensors = {}
     for layer in range(config["num_hidden_layers"]):
