@@ -80,8 +80,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 def _of_slowdowns(what: str, slowdowns: Sequence[float]) -> float:
     kind, _, number = what.partition("_")
     if kind == "goodput":
-        return mean(slowdown <= float(number) for slowdown in slowdowns)
-    return mean(slowdowns) if number == "mean" else percentile(slowdowns, float(number.removeprefix("p")))
+        return fmean(slowdown <= float(number) for slowdown in slowdowns)
+    return fmean(slowdowns) if number == "mean" else percentile(slowdowns, float(number.removeprefix("p")))
 
 
 def cells(scenario: Scenario, runs: Iterable[Run], load: float) -> list[Cell]:

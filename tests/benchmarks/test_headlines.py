@@ -6,14 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks import eviction, fairness, overlap, routing, unlike
-from benchmarks.engine_bench import Bench
+from benchmarks import eviction, overlap, unlike
 from benchmarks.results.headlines import NOT_MEASURED, Headline, Headlines, figures, rows, told_figure
 from benchmarks.verdict import Figure, Verdict
-from gateway.simulator.fleet import decode_fleet
-from gateway.workload.trace.format import Session, Thread, Turn
 from tests.benchmarks.test_overlap import runs as overlap_runs
-from tests.benchmarks.test_routing import runs as routing_runs
 from tests.project.test_pages import ROOT
 from tests.project.test_reader import section
 
@@ -47,43 +43,20 @@ def mix_names() -> Verdict:
 
 
 def eviction_names() -> Verdict:
-    bench = Bench("eviction", "", ["--json"], quick="")
+    verdict = Verdict()
     draw = dict.fromkeys(
-        ("lru", "wa_lru", "no_returns", "ours", "gap_distribution_known", "belady", "named"), 9
+        ("lru", "wa_lru", "no_returns", "same_reuse", "ours", "gap_distribution_known", "belady", "named"), 9
     )
     for percent in (25, 50, 75):
-        eviction.judge(bench, f"kv-cache-tester_{percent}", [{**draw, "touched": 1}] * 2, is_recorded=True)
-    return bench.verdict
-
-
-def routing_names() -> Verdict:
-    verdict = Verdict()
-    for fleet in routing.fleets(8):
-        played = {policy: routing_runs(100, 200) for policy in (routing.OURS, routing.SAGA)}
-        routing.judge(f"{fleet}_at_1", 1.0, played, verdict)
-    return verdict
-
-
-def fairness_names(monkeypatch: pytest.MonkeyPatch) -> Verdict:
-    verdict, outcomes = Verdict(), fairness._Outcomes()
-    outcomes.by_tenant = {
-        f"{kind}-{number}": [1.5] for kind in ("light", "medium", "heavy") for number in (1, 2)
-    }
-    monkeypatch.setattr(fairness, "_play", lambda *_: outcomes)
-    thread = Thread(turns=(Turn(input_tokens=9, output_tokens=9),))
-    workload = [Session(id="s", tenant=fairness.ADVERSARY, threads=(thread,))]
-    options = argparse.Namespace(seeds=[1], sessions=2, plugin=False, knee=10.0, replicas=4)
-    fairness.judge(verdict, workload, decode_fleet(fairness.FLEET.read_bytes()), options)
+        eviction.judge(verdict, f"kv-cache-tester_{percent}", [{**draw, "touched": 1}] * 2, is_recorded=True)
     return verdict
 
 
 SURE = re.compile(r"([\d.]*\d)[^\d()]{0,10}\(([\d.]*\d) to ([\d.]*\d)\)")
-RANGE = re.compile(r"([\d.]*\d) to ([\d.]*\d) \(target")
 YIELDED: dict[str, Callable[[], Verdict]] = {
     "overlap": overlap_names,
     "mix": mix_names,
     "eviction": eviction_names,
-    "routing": routing_names,
 }
 
 
@@ -97,8 +70,8 @@ def of_source(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("source", FOUND.sources)
-def test_each_figure_is_one_that_its_command_yields(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    verdict = fairness_names(monkeypatch) if source == "fairness" else YIELDED[source]()
+def test_each_figure_is_one_that_its_command_yields(source: str) -> None:
+    verdict = YIELDED[source]()
     assert of_source(source)
     assert set(of_source(source)) <= verdict.figures.keys()
 
@@ -108,10 +81,7 @@ def test_each_figure_stands_on_its_page_with_its_interval(source: str) -> None:
     page, _, anchor = FOUND.sources[source].page.partition("#")
     told = section(ROOT / "docs/design" / page, anchor)
     numbers = {float(each) for each in re.findall(r"\d+(?:\.\d+)?", told)}
-    sure = {tuple(map(float, each)) for each in SURE.findall(told)} | {
-        (float(high), float(low), float(high))
-        for low, high in RANGE.findall(told)  # the worst of them
-    }
+    sure = {tuple(map(float, each)) for each in SURE.findall(told)}
     found = figures(source)
     for name in of_source(source):
         figure = [found[each].value for each in (name, f"{name}_low", f"{name}_high") if each in found]
