@@ -33,7 +33,7 @@ def mix_names() -> Verdict:
     verdict = Verdict()
 
     class Still(unlike.Bench):
-        def mixed(self, name: str, arm: object, ground: object) -> list[dict[str, float]]:
+        def mixed(self, name: str, arm: object, ground: object, *, part: str = "") -> list[dict[str, float]]:
             told = (*unlike.MIXED, "background_tokens_per_s", "reactive_alone_s")
             return [dict.fromkeys(told, 1.0), dict.fromkeys(told, 2.0)]
 
