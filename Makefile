@@ -2,11 +2,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup programs test nightly minors check fast fuzz demo docs format clean
+.PHONY: help setup programs test nightly minors check lint types imports fast fuzz demo docs format clean
 
 bin := .venv/bin
+# Whatever the environment says: half of what it takes to collect the tests is to compile them.
+export PYTHONDONTWRITEBYTECODE :=
 # Checked where they exist.
-python_trees := gateway engine_ext/turnpike_vllm $(foreach tree,demo tests benchmarks,$(if $(wildcard $(tree)/*.py $(tree)/*/*.py),$(tree)))
+python_trees := gateway engine_ext/turnpike_vllm $(foreach tree,demo tests benchmarks scripted_engine tools,$(if $(wildcard $(tree)/*.py $(tree)/*/*.py),$(tree)))
 pytest_args ?=
 demo_args ?=
 # Arguments may choose tests that are all in the other half; without any, to find none is a failure.
@@ -31,15 +33,22 @@ nightly: setup programs minors  ## every agent and framework, with a backend tha
 minors: setup  ## the engine plugin on the schedulers of vLLM's last four minors (minutes, 2 GB of disk)
 	$(bin)/python -m tools.minors
 
-check: setup  ## format, lint, types, import contracts, fast tests (a minute or a bit more, on two cores)
+# The tests first: they take longest. What is told stays together, and one that fails does not hide the others.
+check: setup  ## format, lint, types, import contracts, fast tests (a minute, on two cores)
+	@$(MAKE) --no-print-directory --keep-going --output-sync=target --jobs=2 fast types lint imports
+
+lint: setup  ## format and lint alone
 	$(bin)/ruff format --check .
 	$(bin)/ruff check .
+
+types: setup  ## types alone
 	$(bin)/mypy $(python_trees)
+
+imports: setup  ## who may import whom, alone
 	$(bin)/lint-imports --no-logo
-	$(bin)/python -m pytest -q -n auto -m "not engine and not agents and not slow" $(pytest_args)
 
 fast: setup  ## the fast tests alone
-	$(bin)/python -m pytest -q -n auto -m "not engine and not agents and not slow" $(pytest_args)
+	$(bin)/python -m pytest -q -n auto --dist worksteal -m "not engine and not agents and not slow and not alone and not nightly" $(pytest_args)
 
 fuzz: setup  ## a million inputs for whatever reads what others send, on all cores (minutes)
 	$(bin)/python -m tests.fuzz.runner

@@ -20,6 +20,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -153,10 +154,14 @@ def left_out(rule: Without | None) -> Iterator[None]:
 
 
 def drawn(count: int, *, draw: int) -> list[Point]:
-    """Of those with few sessions, so that each is played within seconds."""
+    return random.Random(draw).sample(_few(), count)
+
+
+@cache
+def _few() -> list[Point]:
+    """Those with few sessions, so that each is played within seconds."""
     there = [point for point in grid() if not point.is_offloading]
-    few = [point for point in there if len(laid_out(point).setting.workload) <= MOST_SESSIONS]
-    return random.Random(draw).sample(few, count)
+    return [point for point in there if len(laid_out(point).setting.workload) <= MOST_SESSIONS]
 
 
 def played(

@@ -2,7 +2,7 @@
 
 They do what agents do that are told nothing but a base URL: the conversation so far goes to
 `/v1/chat/completions`, with tools, streamed. A workload has no words, so theirs are made up, one token each;
-what the model says is in a script that the engines play (`turnpike_vllm.scripted`). So every gateway gets the
+what the model says is in a script that the engines play (`scripted_engine`). So every gateway gets the
 same requests, and the same answers.
 """
 
@@ -18,7 +18,7 @@ import msgspec
 
 from gateway.simulator.live.endpoint import Endpoint, Question, Reply, TurnedAwayError
 from gateway.workload.trace.format import Session
-from turnpike_vllm.scripted import tiny_model
+from turnpike_vllm import tiny_model
 
 TOOL: Final = "run"
 TOOLS: Final = [

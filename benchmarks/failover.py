@@ -34,7 +34,7 @@ from benchmarks.command import judged
 from benchmarks.gateway import gateway
 from benchmarks.verdict import Verdict, percentile
 from gateway.core.lifecycle import FINAL_STATES, State
-from turnpike_vllm.scripted import process as scripted
+from scripted_engine import process as scripted
 
 MODEL: Final = "scripted"
 SCRIPT: Final = {"default": {"turns": [{"text": " and so on" * 500}]}, "scripts": {}}

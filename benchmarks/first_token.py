@@ -43,7 +43,7 @@ from benchmarks.verdict import Verdict, percentile
 from gateway.cost.estimator import Estimate, Estimator, Prediction, TurnWork
 from gateway.cost.in_flight import InFlight
 from gateway.cost.tokens import Counted, TokensPerByte
-from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
+from scripted_engine.process import EngineOptions, ScriptedEngine
 
 SEED: Final = 7
 LEARNING: Final = 200

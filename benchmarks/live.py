@@ -12,7 +12,7 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from benchmarks.processes import ROOT, Strangers, on_cpus
+from benchmarks.processes import Strangers, on_cpus
 from benchmarks.speedometer import paced
 from benchmarks.step_log import VARIABLE, Step, read
 from benchmarks.verdict import percentile
@@ -20,7 +20,7 @@ from gateway.simulator.live.endpoint import Endpoint
 from gateway.simulator.live.player import Work, play, sleep
 from gateway.simulator.results import Ignore, SessionOutcome, TurnOutcome
 from gateway.workload.trace.format import Session, Thread, Tool, Turn, TurnRef
-from turnpike_vllm.scripted import process as scripted
+from scripted_engine import process as scripted
 
 MODEL: Final = "scripted"
 BLOCK: Final = 32
@@ -148,7 +148,6 @@ def _options(
         ),
         extra_env={
             "VLLM_SERVER_DEV_MODE": "1",  # for `/reset_prefix_cache`
-            "PYTHONPATH": str(ROOT),
             VARIABLE: str(log),
             **env,
         },

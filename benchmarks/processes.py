@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from turnpike_vllm.scripted.guardian import guard
+from scripted_engine.guardian import guard
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")

@@ -13,13 +13,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
-
 from benchmarks.processes import free_port
 from gateway.wire.kv_transfer import TransferName
-from turnpike_vllm.scripted import tiny_model
-from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
+from scripted_engine.process import EngineOptions, ScriptedEngine
+from turnpike_vllm import tiny_model
 
 MODEL: Final = "attentive"
 POOL: Final = "pool"
@@ -28,6 +25,9 @@ POOL: Final = "pool"
 def attentive_model(at: Path) -> Path:
     """The tiny model with weights by which what it says depends on all of the prompt; with dummy ones it says
     the same behind any."""
+    import torch  # noqa: PLC0415 - takes seconds
+    from transformers import AutoConfig, AutoModelForCausalLM  # noqa: PLC0415
+
     shutil.copytree(tiny_model.build(), at)
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(at))

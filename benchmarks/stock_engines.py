@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from benchmarks.processes import BenchmarkError, on_cpus
-from turnpike_vllm.scripted import tiny_model
-from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
+from scripted_engine.process import EngineOptions, ScriptedEngine
+from turnpike_vllm import tiny_model
 
 MODEL: Final = "tiny"
 KV_BLOCKS: Final = 1_000

@@ -40,7 +40,7 @@ from gateway.shared_state.lessons import Lessons
 from gateway.shared_state.local_server import LocalServer
 from gateway.shared_state.opening import open_store
 from gateway.shared_state.protocol import Entry, Store
-from turnpike_vllm.scripted.guardian import guard
+from scripted_engine.guardian import guard
 
 FINDS, KEYS = 5_000, 4
 ROUNDS = 100

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from demo.errors import DemoError
-from turnpike_vllm.scripted.guardian import VARIABLE, guard, marked
+from scripted_engine.guardian import VARIABLE, guard, marked
 
 STOP_WITHIN_S = 10.0
 

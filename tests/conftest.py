@@ -2,7 +2,7 @@
 
 from hypothesis import settings
 
-from turnpike_vllm.scripted.guardian import guard
+from scripted_engine.guardian import guard
 
 pytest_plugins = ["tests.hangs", "tests.no_skips", "tests.engines"]
 

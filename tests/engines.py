@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
+from scripted_engine.process import EngineOptions, ScriptedEngine
 
 MODEL, EMBEDDER = "scripted", "embedder"
 

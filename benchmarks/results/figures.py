@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from random import Random
-from statistics import mean
+from statistics import fmean
 from typing import Final
 
 import msgspec
@@ -52,7 +52,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         return metric.rpartition(".")[2] in self.tenants
 
     def mean(self, metric: str) -> float:
-        return mean(value for run in self.runs.values() if (value := run.metrics[metric]) is not None)
+        return fmean(value for run in self.runs.values() if (value := run.metrics[metric]) is not None)
 
     def figure(self, metric: str) -> float | None:
         """The mean over the seeds; or of a group of tenants, with all seeds as one. None if of nobody."""
@@ -80,8 +80,8 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 def _of_slowdowns(what: str, slowdowns: Sequence[float]) -> float:
     kind, _, number = what.partition("_")
     if kind == "goodput":
-        return mean(slowdown <= float(number) for slowdown in slowdowns)
-    return mean(slowdowns) if number == "mean" else percentile(slowdowns, float(number.removeprefix("p")))
+        return fmean(slowdown <= float(number) for slowdown in slowdowns)
+    return fmean(slowdowns) if number == "mean" else percentile(slowdowns, float(number.removeprefix("p")))
 
 
 def cells(scenario: Scenario, runs: Iterable[Run], load: float) -> list[Cell]:
@@ -137,6 +137,6 @@ def bootstrapped(logs: Sequence[float]) -> Interval | None:
     if not logs:
         return None
     dice = Random("bootstrap")
-    means = sorted(mean(dice.choices(logs, k=len(logs))) for _ in range(_DRAWS))
+    means = sorted(fmean(dice.choices(logs, k=len(logs))) for _ in range(_DRAWS))
     low, high = means[int(0.025 * _DRAWS)], means[int(0.975 * _DRAWS)]
-    return Interval(math.exp(mean(logs)), math.exp(low), math.exp(high))
+    return Interval(math.exp(fmean(logs)), math.exp(low), math.exp(high))

@@ -9,6 +9,7 @@ from typing import Final
 from benchmarks.results.compares import judge
 from benchmarks.results.drawing import drawing
 from benchmarks.results.figures import Cell, cells, ratio, strongest
+from benchmarks.results.headlines import NOT_MEASURED, Headlines, rows, sources
 from benchmarks.results.scenario import OURS, Claim, Scenario, names
 from benchmarks.results.store import Store
 from benchmarks.verdict import Interval, Verdict
@@ -37,16 +38,24 @@ _FOOT: Final = (_HERE / "foot.md").read_text(encoding="utf-8")
 
 
 def whole() -> str:
-    told = [(name, Scenario.read(name), Store(name)) for name in names()]
-    told = [each for each in told if each[2].runs]
+    read = [(name, Scenario.read(name), Store(name)) for name in names()]
+    told = [each for each in read if each[2].runs]
     papers = [each for each in told if not each[1].compares]
+    others = Headlines.read()
     parts = [
         _HEAD,
         *_short(papers),
         "",
         "## The papers' headlines, each on its own ground",
         "",
-        *_claims(papers),
+        *_claims(read),
+        *rows(others),
+        "",
+        "<details><summary>Where the figures that are of no workload above come from</summary>",
+        "",
+        *sources(others),
+        "",
+        "</details>",
         "",
     ]
     for name, scenario, store in papers:
@@ -92,20 +101,26 @@ def told_ratio(found: Interval | None, metric: str) -> str:
 
 
 def _claims(told: Sequence[tuple[str, Scenario, Store]]) -> Iterator[str]:
-    yield "The range over the loads above; in the last of the three columns with 95 % at its best point."
+    yield "÷ is how many times less, × how many times as much. MARS: the range over the loads above, in"
+    yield "brackets 95 % at its best point. **Bold**: short of the least that is printed, or not measured."
     yield ""
     yield "| paper | theirs | their policy here | Turnpike | what differs |"
     yield "|---|---|---|---|---|"
     for _, scenario, store in told:
         by_load = [cells(scenario, store.runs.values(), load) for load in scenario.loads]
         for claim in scenario.claims:
-            theirs = _range(by_load, claim, claim.policy)
-            ours = _range(by_load, claim, OURS)
+            theirs = _range(by_load, claim, claim.policy) or "–"
+            ours = _range(by_load, claim, OURS, at_least=claim.at_least) or NOT_MEASURED
             yield f"| {scenario.title}: {claim.what} | {claim.theirs} | {theirs} | {ours} | {claim.differs} |"
 
 
-def _range(by_load: Iterable[Sequence[Cell]], claim: Claim, policy: str) -> str:
-    """As gains: 2 is half the time, or twice as much. The policy itself is no baseline of its own."""
+def _range(
+    by_load: Iterable[Sequence[Cell]], claim: Claim, policy: str, *, at_least: float | None = None
+) -> str:
+    """As gains: 2 is half the time, or twice as much. The policy itself is no baseline of its own.
+
+    Empty if there is none; bold if the best is less than `at_least`.
+    """
     is_higher = BY_NAME[claim.metric].higher_is_better
     gains: list[Interval] = []
     for at in by_load:
@@ -120,11 +135,12 @@ def _range(by_load: Iterable[Sequence[Cell]], claim: Claim, policy: str) -> str:
         if found is not None:
             gains.append(found if is_higher else Interval(1 / found.mean, 1 / found.high, 1 / found.low))
     if not gains:
-        return "–"
+        return ""
     sign = "×" if is_higher else "÷"
     best = max(gains, key=lambda gain: gain.mean)
     least = min(gains, key=lambda gain: gain.mean)
-    return f"{sign} {least.mean:.2f} to {best.mean:.2f} ({best.low:.2f}–{best.high:.2f})"
+    text = f"{sign} {least.mean:.2f} to {best.mean:.2f} ({best.low:.2f}–{best.high:.2f})"
+    return f"**{text}**" if at_least is not None and best.mean < at_least else text
 
 
 def _folded(name: str, scenario: Scenario, store: Store) -> Iterator[str]:

@@ -33,6 +33,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     differs: str
     against: str = ""
     """A baseline; if empty, the strongest one at each load."""
+    at_least: float | None = None
+    """The least gain that is printed: a best point short of it is a miss."""
 
 
 class Compare(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

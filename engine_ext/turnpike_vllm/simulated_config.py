@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from turnpike_vllm.scripted import tiny_model
+from turnpike_vllm import tiny_model
 from turnpike_vllm.simulated_host import transfer_config
 
 

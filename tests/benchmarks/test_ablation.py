@@ -25,6 +25,7 @@ def test_of_ratios_the_geometric_mean_and_how_sure_it_is():
     assert interval([1.1]) == pytest.approx((1.1, 1.1, 1.1))
 
 
+@pytest.mark.slow
 def test_points_are_drawn_alike_and_have_few_sessions():
     points = drawn(3, draw=5)
     assert points == drawn(3, draw=5) != drawn(3, draw=6)

@@ -12,7 +12,7 @@ from benchmarks.live import drawn
 from benchmarks.rivals import COLD, KIND, LESS, OURS, WORSE, Run, Seen, judge
 from benchmarks.verdict import Verdict
 from gateway.simulator.live.endpoint import Question, TurnedAwayError
-from turnpike_vllm.scripted import script
+from scripted_engine import script
 
 WORDS = ["alpha", "beta", "gamma", "delta"]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from scripted_engine.process import EngineOptions, ScriptedEngine
 from tests.prerequisites import require_command
 from tests.project.layout import ROOT
-from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
 
 pytestmark = [pytest.mark.engine, pytest.mark.agents, pytest.mark.alone, pytest.mark.timeout(1200)]
 

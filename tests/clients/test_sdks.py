@@ -5,9 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anthropic
 import httpx2
-import openai
 import pytest
 
 from gateway.client.ready_calls import ready_calls
@@ -55,6 +53,9 @@ def script(fleet: Fleet, site: Site) -> Iterator[None]:
 
 @asynccontextmanager
 async def client_of(api: type[Dialogue], site: Site, *, is_async: bool, **options: Any) -> AsyncIterator[Any]:
+    import anthropic  # here, for they take seconds
+    import openai
+
     if api is Messages:
         kind: Any = anthropic.AsyncAnthropic if is_async else anthropic.Anthropic
         client = kind(base_url=site.url, api_key="any", **options)
@@ -184,6 +185,8 @@ async def test_an_opening_that_is_asked_again_is_guessed_to_be_the_same(
 async def test_a_backend_that_dies_in_its_answer_is_an_error_to_the_sdk(
     site: Site, api: type[Dialogue], is_async: bool, after_events: int
 ) -> None:
+    import openai
+
     async with client_of(api, site, is_async=is_async) as client:
         dialogue = api(client, PROMPT, streams=True)
         site.faults.play(in_turn(Cut(after_events)))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from demo.agents import AGENTS
+from scripted_engine.guardian import marked
 from tests.prerequisites import require_command
-from turnpike_vllm.scripted.guardian import marked
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = [sys.executable, "-m", "demo"]

@@ -7,7 +7,7 @@ import pytest
 
 from demo.errors import DemoError
 from demo.processes import Children, first_error, free_port, last_lines, require_free
-from turnpike_vllm.scripted.guardian import marked
+from scripted_engine.guardian import marked
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
-import vllm
 
 from tests.engine_ext.functional_worker import Worker, greedy
 from tests.engine_ext.test_scheduler import balanced, prompt
@@ -289,6 +288,8 @@ def acted(engine: SimulatedEngine) -> set[str]:
 def rarely_needed() -> set[str]:
     """From vLLM 0.33 on, a waiting request that may compute nothing in a step lets those behind it pass, so
     fewer places have to be made for them."""
+    import vllm  # here, for it takes seconds
+
     minor = tuple(int(part) for part in vllm.__version__.split(".")[:2])
     return {"headroom", "victims"} if minor >= (0, 33) else {"headroom"}
 

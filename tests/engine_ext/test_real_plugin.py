@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from scripted_engine.process import EngineOptions, ScriptedEngine
 from turnpike_vllm import doctor
 from turnpike_vllm.hints import XARGS_KEY, Hint, sign
-from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
 
 pytestmark = [pytest.mark.alone, pytest.mark.engine, pytest.mark.timeout(300)]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from turnpike_vllm.scripted import script, tiny_model
+from scripted_engine import script
+from turnpike_vllm import tiny_model
 
 pytestmark = pytest.mark.slow
 

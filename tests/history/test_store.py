@@ -182,6 +182,7 @@ async def test_who_waits_for_a_slow_disk_holds_nobody_up(tmp_path, monkeypatch):
         assert await asyncio.gather(*asked) == [None, None]
 
 
+@pytest.mark.slow
 async def test_it_stays_within_its_size_and_the_oldest_goes_first(tmp_path):
     async with running(tmp_path / "h", max_mb=16) as history:
         number = 0

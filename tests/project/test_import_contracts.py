@@ -56,6 +56,8 @@ def test_a_clean_tree_passes(tree: Path):
         ("gateway/errors.py", "import os.path", "Pure unless"),
         ("turnpike_vllm/hints.py", "import gateway.domain", "The engine plugin never"),
         ("gateway/server/app.py", "import turnpike_vllm", "Only these may"),
+        ("gateway/server/app.py", "import scripted_engine.process", "What is installed"),
+        ("turnpike_vllm/plugin.py", "from scripted_engine import guardian", "What is installed"),
         ("gateway/server/app.py", "import vllm", "Only the simulator"),
     ],
 )

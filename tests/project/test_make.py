@@ -56,7 +56,7 @@ def test_make_check_runs_every_fast_gate():
         "ruff check .",
         "mypy gateway engine_ext/turnpike_vllm",
         "lint-imports",
-        '-m "not engine and not agents and not slow"',
+        '-m "not engine and not agents and not slow and not alone and not nightly"',
     ):
         assert part in commands
 

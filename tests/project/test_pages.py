@@ -10,7 +10,8 @@ from gateway.config.load import load_config
 from gateway.domain.decision import RefusalReason, WaitReason
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "engine_ext/README.md", *ROOT.glob("docs/**/*.md")])
+PACKAGES = [ROOT / f"{name}/README.md" for name in ("engine_ext", "scripted_engine")]
+PAGES = sorted([ROOT / "README.md", *PACKAGES, *ROOT.glob("docs/**/*.md")])
 GUIDE = sorted(ROOT.glob("docs/guide/*.md"))
 
 MOST_WORDS_OF_GUIDE = 6_000
@@ -21,12 +22,14 @@ FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def anchors(page: Path) -> set[str]:
-    """As GitHub makes them from headings."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
-    plain = [
-        re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", each).lower()) for each in headings
-    ]
-    return {each.strip().replace(" ", "-") for each in plain}
+    return {anchor_of(each) for each in headings}
+
+
+def anchor_of(heading: str) -> str:
+    """As GitHub makes it."""
+    plain = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower())
+    return plain.strip().replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from gateway.server.tenants import hash_key
+from scripted_engine.process import PROCESSOR, EngineOptions, ScriptedEngine
 from tests.gateways import gateway_with
 from tests.project.shipped import (
     CONFIG,
@@ -30,7 +31,6 @@ from tests.project.shipped import (
     with_keys,
 )
 from turnpike_vllm.hints import Hint
-from turnpike_vllm.scripted.process import PROCESSOR, EngineOptions, ScriptedEngine
 
 pytestmark = [pytest.mark.alone, pytest.mark.engine, pytest.mark.timeout(300)]
 
@@ -50,7 +50,7 @@ class OnACpu(EngineOptions):
     def command(self, model: Path, port: int) -> list[str]:
         name, *flags = self.shipped.words
         return [
-            *(sys.executable, "-m", "turnpike_vllm.scripted.server", *flags, "--port", str(port)),
+            *(sys.executable, "-m", "scripted_engine.server", *flags, "--port", str(port)),
             *("--model", str(model), "--served-model-name", name, "--load-format", "dummy"),
             *("--enforce-eager", "--block-size", "32", "--logits-processors", PROCESSOR),
         ]

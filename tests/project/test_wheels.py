@@ -72,6 +72,7 @@ def test_nothing_is_missing(empty):
     assert run(empty / "turnpike", "--version").startswith("turnpike 0.")
     assert "doctor" in run(empty / "turnpike-vllm", "--help")
     run(empty / "python", "-c", _DATA)
+    run(empty / "python", "-c", "import turnpike_vllm.tiny_model as model; assert model._fingerprint()")
 
 
 def test_it_serves(empty, tmp_path):

@@ -370,6 +370,7 @@ class BothSides(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not self.is_client_gone:
             self.wire.leaves()
+        self.received += self.wire.take(len(self.wire.unread))  # who only sends nothing more reads on
         self.turn()
         assert self.client.state is State.CLOSED and not self.is_serving
         assert self.listener.budget.used == 0

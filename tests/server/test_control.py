@@ -102,12 +102,12 @@ async def test_events_are_told_live_and_again(start, tmp_path):
     last = bench.gateway.observation._ring.last
     kept = last - bench.gateway.observation._ring.first + 1
     again = await Listener.open(bench.gateway.control_port, b"?after=0")
-    told = await again.until(kept)
+    told = (await again.until(kept))[:kept]  # more may have come meanwhile
     assert [event.id for event in told] == [str(number) for number in range(1, last + 1)]
     live = await listener.until(5)
     assert [json.loads(e.data)["type"] for e in live] == [e.type for e in live]
     behind = await Listener.open(bench.gateway.control_port, b"", b"Last-Event-ID: %d\r\n" % (last - 2))
-    assert await behind.until(2) == told[-2:]
+    assert (await behind.until(2))[:2] == told[-2:]
     only = await Listener.open(bench.gateway.control_port, b"?after=0&types=routing,gpu_end")
     assert [event.type for event in await only.until(2)] == ["routing", "gpu_end"]
     session = json.loads(told[-1].data)["session"]

@@ -1,10 +1,9 @@
 """Clients that wait for a stream: quiet at first, then keep-alives, then the answer or the stream's error."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
 from tests.server.bench import DELTA, DONE, STREAM_HEAD, answer, chunk, eventually, post, sends
@@ -156,13 +155,22 @@ async def test_who_leaves_during_a_late_failure_takes_its_request_along(start):
 # --- the SDKs, unmodified ----------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def libraries() -> Any:
+    """Imported here, for they take seconds."""
+    import anthropic
+    import openai
+
+    return SimpleNamespace(anthropic=anthropic, openai=openai)
+
+
 class Sdk:
     """A client of a kind that asks while the only place is taken, and what it makes of the answer."""
 
-    def __init__(self, bench: Any) -> None:
+    def __init__(self, libraries: Any, bench: Any) -> None:
         url = f"http://127.0.0.1:{bench.gateway.listener.port}"
-        self.openai = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
-        self.anthropic = anthropic.AsyncAnthropic(base_url=url, api_key="any", max_retries=0)
+        self.openai = libraries.openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+        self.anthropic = libraries.anthropic.AsyncAnthropic(base_url=url, api_key="any", max_retries=0)
 
     async def chat(self) -> list[Any]:
         return [
@@ -195,10 +203,10 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("api", ANSWERS)
-async def test_sdks_take_keep_alives_and_then_the_answer(start, api):
+async def test_sdks_take_keep_alives_and_then_the_answer(start, libraries, api):
     last, count = ANSWERS[api]
     bench, first, gate = await held(start, last)
-    sdk = Sdk(bench)
+    sdk = Sdk(libraries, bench)
     asking = asyncio.create_task(getattr(sdk, api)())
     await asyncio.sleep(0.4)
     await free(first, gate)
@@ -207,12 +215,12 @@ async def test_sdks_take_keep_alives_and_then_the_answer(start, api):
 
 
 @pytest.mark.parametrize("api", ANSWERS)
-async def test_sdks_raise_the_streams_error(start, api):
+async def test_sdks_raise_the_streams_error(start, libraries, api):
     bench, first, gate = await held(start, FAILURE)
-    sdk = Sdk(bench)
+    sdk = Sdk(libraries, bench)
     asking = asyncio.create_task(getattr(sdk, api)())
     await asyncio.sleep(0.4)
     await free(first, gate)
-    with pytest.raises((openai.APIError, anthropic.APIError), match="too long"):
+    with pytest.raises((libraries.openai.APIError, libraries.anthropic.APIError), match="too long"):
         await asking
     await sdk.close()

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
+from scripted_engine.process import EngineOptions, ScriptedEngine
 from tests.gateways import running_gateway
-from turnpike_vllm.scripted import tiny_model
-from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
+from turnpike_vllm import tiny_model
 
 pytestmark = [pytest.mark.alone, pytest.mark.engine]
 
@@ -92,6 +90,9 @@ def eventually(is_true: Callable[[], bool]) -> None:
 
 def adapter(directory: Path, rank: int = 8) -> Path:
     """One that changes nothing."""
+    import torch  # here, for it takes seconds
+    from safetensors.torch import save_file
+
     config = json.loads((tiny_model.build() / "config.json").read_text())
     tensors = {}
     for layer in range(config["num_hidden_layers"]):

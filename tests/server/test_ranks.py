@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gateway.telemetry.vllm_metrics import read_vllm_metrics
+from scripted_engine.process import EngineOptions, ScriptedEngine
 from tests.engines import MODEL
 from tests.gateways import running_gateway
 from tests.server.bench import Message, eventually, post
-from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
 
 TWO = b"".join(b'vllm:num_requests_running{engine="%d",model_name="m"} 0.0\n' % rank for rank in range(2))
 

@@ -180,6 +180,7 @@ class Gateways:
                 brain.handle(ev.LessonsReceived(tuple(batch)), now=now)
 
 
+@pytest.mark.slow
 async def test_two_that_see_half_of_the_traffic_each_expect_what_one_does_that_sees_all(open_another):
     gateways = Gateways(await open_another(), await open_another())
     alone, untaught = brain_of("one", publishes=False), [brain_of("u0"), brain_of("u1")]

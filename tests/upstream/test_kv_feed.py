@@ -12,7 +12,7 @@ from gateway.config.upstream import KvEventsConfig
 from gateway.domain.ids import ReplicaId
 from gateway.upstream.kv_events import KvBooks
 from gateway.upstream.kv_feed import KvFeed
-from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
+from scripted_engine.process import EngineOptions, ScriptedEngine
 
 BLOCK, SESSIONS, TURNS = 32, 12, 4
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
+from scripted_engine.process import EngineOptions, ScriptedEngine
 
 pytestmark = [pytest.mark.alone, pytest.mark.engine, pytest.mark.timeout(300)]
 

@@ -1,6 +1,6 @@
 """vLLM's own API server, started faster where there is no GPU.
 
-``python -m turnpike_vllm.scripted.server`` takes the arguments of
+``python -m scripted_engine.server`` takes the arguments of
 ``python -m vllm.entrypoints.openai.api_server`` and becomes it. Without a GPU almost all of the
 start is three processes importing torch and vLLM one after the other. So on a CPU the imports
 are done once, the engine core is forked instead of spawned, and the one worker lives in the
@@ -20,7 +20,7 @@ _NEEDED_BY_THE_CHILDREN = (
     "vllm.v1.worker.cpu_worker",
     "vllm.v1.worker.cpu_model_runner",
     "vllm.model_executor.models.qwen3",
-    "turnpike_vllm.scripted.processor",
+    "scripted_engine.processor",
 )
 
 

@@ -17,14 +17,14 @@ class Host:
     def __init__(self, script: Path) -> None:
         self.torch: Any = importlib.import_module("torch")
         self.np: Any = importlib.import_module("numpy")
-        self.processor: Any = importlib.import_module("turnpike_vllm.scripted.processor")
+        self.processor: Any = importlib.import_module("scripted_engine.processor")
         self.v1: Any = importlib.import_module("vllm.v1.sample.logits_processor")
         self.v2: Any = importlib.import_module("vllm.v1.worker.gpu.sample.logits_processor")
         self.states: Any = importlib.import_module("vllm.v1.worker.gpu.states")
         self.sampling: Any = importlib.import_module("vllm.sampling_params")
         buffers: Any = importlib.import_module("vllm.v1.worker.gpu.buffer_utils")
         buffers.UvaBuffer = importlib.import_module("vllm.v1.worker.cpu.buffer_utils").UvaBuffer
-        voice: Any = importlib.import_module("turnpike_vllm.scripted.voice")
+        voice: Any = importlib.import_module("scripted_engine.voice")
         self.voice = voice.Voice(voice.ScriptFile(script), CharacterTokenizer())
 
     def params(self, *, grammar: bool = False) -> Any:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnpike_vllm.scripted.chatml import Prompt, read_prompt
+from scripted_engine.chatml import Prompt, read_prompt
 
 
 def chat(*messages: tuple[str, str], open_end: bool = True) -> str:

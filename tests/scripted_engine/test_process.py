@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 import urllib.request
@@ -10,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from turnpike_vllm.scripted import __main__ as command
-from turnpike_vllm.scripted.process import EngineOptions, EngineStartError, ScriptedEngine, scripted_fleet
-from turnpike_vllm.scripted.script import ScriptError
+from scripted_engine import __main__ as command
+from scripted_engine.process import EngineOptions, EngineStartError, ScriptedEngine, scripted_fleet
+from scripted_engine.script import ScriptError
 
 SCRIPTS = {"scripts": {"hi": {"turns": [{"text": "Hello."}]}}}
 HEALTHY = """
@@ -76,7 +77,7 @@ def test_a_script_file_is_used_where_it_lies(model: Path, tmp_path: Path) -> Non
 
 
 def test_a_deaf_process_is_ended_all_the_same(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnpike_vllm.scripted.process._STOP_S", 0.5)
+    monkeypatch.setattr("scripted_engine.process._STOP_S", 0.5)
     deaf = StandIn(model=model, deafness="signal.signal(signal.SIGTERM, signal.SIG_IGN);")
     with ScriptedEngine(SCRIPTS, deaf) as engine:
         child, _ = child_and_script(engine)
@@ -149,6 +150,25 @@ def test_the_command_line_and_environment_of_an_engine(model: Path) -> None:
     assert environment["HF_HUB_OFFLINE"] == "1"
     assert environment["OMP_NUM_THREADS"] == "2"
     assert environment["PATH"] == os.environ["PATH"]
+
+
+def test_an_engine_finds_its_processor_wherever_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    environment = EngineOptions().environment(Path("/x.json"))
+    said = subprocess.run(
+        [sys.executable, "-c", "import scripted_engine; print(scripted_engine.__file__)"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert Path(said).parent == Path(command.__file__).parent
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    path = EngineOptions().environment(Path("/x.json"))["PYTHONPATH"]
+    assert path == f"{environment['PYTHONPATH']}{os.pathsep}/mine"
 
 
 def test_an_engines_sockets_and_temporary_files_go_with_it(model: Path) -> None:

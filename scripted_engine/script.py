@@ -42,7 +42,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnpike_vllm.scripted.chatml import Prompt
+from scripted_engine.chatml import Prompt
 
 MARKER = re.compile(r"\[\[script:([A-Za-z0-9._-]+)\]\]")
 """What a user text must contain to choose a script."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine_ext.host import END, VOCABULARY, Host, ids, sure_of
+from tests.scripted_engine.host import END, VOCABULARY, Host, ids, sure_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # vLLM's imports: seconds, and loud
 
@@ -118,7 +118,7 @@ class TestBothRunners:
 
     def test_both_runners_accept_it(self, vllm_host: Host) -> None:
         loader = importlib.import_module("vllm.v1.worker.gpu.sample.logits_processor.loader")
-        name = importlib.import_module("turnpike_vllm.scripted.process").PROCESSOR
+        name = importlib.import_module("scripted_engine.process").PROCESSOR
         cls = vllm_host.processor.ScriptedReply
         assert loader._load_v2_logitsprocs([name]) == [cls]
         assert vllm_host.v1._load_custom_logitsprocs([name]) == [cls]

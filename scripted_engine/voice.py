@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from turnpike_vllm.scripted.chatml import read_prompt
-from turnpike_vllm.scripted.playback import Playback, Vocabulary
-from turnpike_vllm.scripted.script import ScriptBook, ScriptError, load
+from scripted_engine.chatml import read_prompt
+from scripted_engine.playback import Playback, Vocabulary
+from scripted_engine.script import ScriptBook, ScriptError, load
 
 SCRIPT_VARIABLE = "TURNPIKE_SCRIPT"
 """Environment variable: the path of the script file. The processor does not start without it."""

@@ -1,18 +1,19 @@
-"""``python -m turnpike_vllm.scripted --script FILE``: one scripted engine in the foreground."""
+"""``python -m scripted_engine --script FILE``: one scripted engine in the foreground."""
 
 import argparse
 import os
 import sys
 from pathlib import Path
 
-from turnpike_vllm.scripted import script, tiny_model
-from turnpike_vllm.scripted.process import EngineOptions
+from scripted_engine import script
+from scripted_engine.process import EngineOptions
+from turnpike_vllm import tiny_model
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Become the engine's API server. Returns (2) only if the script file is not one."""
     parser = argparse.ArgumentParser(
-        prog="python -m turnpike_vllm.scripted",
+        prog="python -m scripted_engine",
         description="A real vLLM engine that says what a script says.",
         epilog="Every other argument is passed on to vLLM's API server.",
         allow_abbrev=False,
@@ -26,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         script.load(known.script)
     except script.ScriptError as error:
-        print(f"turnpike_vllm.scripted: {error}", file=sys.stderr)
+        print(f"scripted_engine: {error}", file=sys.stderr)
         return 2
     options = EngineOptions(
         served_model_names=tuple(known.served_model_name),

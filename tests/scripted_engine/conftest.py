@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.engine_ext.host import Host
+from tests.scripted_engine.host import Host
 
 
 @pytest.fixture(scope="session")

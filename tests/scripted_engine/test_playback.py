@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from turnpike_vllm.scripted.playback import UNKNOWN, Playback, Vocabulary
+from scripted_engine.playback import UNKNOWN, Playback, Vocabulary
 
 END, BLANK = 0, 1
 VOCABULARY = Vocabulary(end=END, blank=BLANK, closers=(END, 90, 91))

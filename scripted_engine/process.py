@@ -27,11 +27,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from turnpike_vllm.scripted import script, tiny_model
-from turnpike_vllm.scripted.guardian import guard
-from turnpike_vllm.scripted.voice import SCRIPT_VARIABLE
+from scripted_engine import script
+from scripted_engine.guardian import guard
+from scripted_engine.voice import SCRIPT_VARIABLE
+from turnpike_vllm import tiny_model
 
-PROCESSOR = "turnpike_vllm.scripted.processor:ScriptedReply"
+PROCESSOR = "scripted_engine.processor:ScriptedReply"
+_HERE = str(Path(__file__).resolve().parents[1])
+"""Where the engine finds this package, which is not installed."""
 _STOP_S = 15.0
 _LOG_TAIL_LINES = 40
 
@@ -66,7 +69,7 @@ class EngineOptions:
         """The API server's command line."""
         key = ["--api-key", self.api_key] if self.api_key else []
         return [
-            *(sys.executable, "-m", "turnpike_vllm.scripted.server"),
+            *(sys.executable, "-m", "scripted_engine.server"),
             *("--model", str(model), "--load-format", "dummy", "--enforce-eager"),
             *("--served-model-name", *self.served_model_names),
             *("--host", self.host, "--port", str(port)),
@@ -83,6 +86,7 @@ class EngineOptions:
         Given ``folder``, its temporary files and sockets go there.
         """
         temporary = {} if folder is None else {"TMPDIR": str(folder), "VLLM_RPC_BASE_PATH": str(folder)}
+        path = [_HERE, *filter(None, [os.environ.get("PYTHONPATH")])]
         return {
             **os.environ,
             "HF_HUB_OFFLINE": "1",
@@ -90,6 +94,7 @@ class EngineOptions:
             "VLLM_CPU_KVCACHE_SPACE": str(self.kv_cache_gib),
             "VLLM_ENABLE_RESPONSES_API_STORE": "1",
             "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join(path),
             SCRIPT_VARIABLE: str(script_path),
             **temporary,
             **(self.extra_env or {}),

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from turnpike_vllm.scripted.chatml import Prompt
-from turnpike_vllm.scripted.script import (
+from scripted_engine.chatml import Prompt
+from scripted_engine.script import (
     BUILT_IN_DEFAULT,
     Script,
     ScriptBook,

@@ -1,6 +1,6 @@
 """A vLLM logits processor that makes a real engine say what a script says.
 
-Switched on by ``--logits-processors turnpike_vllm.scripted.processor:ScriptedReply`` together
+Switched on by ``--logits-processors scripted_engine.processor:ScriptedReply`` together
 with ``TURNPIKE_SCRIPT=FILE`` (the script format is in ``script``). It is registered nowhere, so
 an engine without the flag never imports it. Only the choice of tokens is replaced: prefill,
 decode, KV cache, prefix cache, scheduling, detokenizing and tool-call parsing are the engine's.
@@ -33,9 +33,9 @@ import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor as BatchProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
-from turnpike_vllm.scripted.forcing import force
-from turnpike_vllm.scripted.playback import Playback
-from turnpike_vllm.scripted.voice import Voice
+from scripted_engine.forcing import force
+from scripted_engine.playback import Playback
+from scripted_engine.voice import Voice
 
 try:
     from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as SlotProcessor

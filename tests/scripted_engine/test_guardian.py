@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from turnpike_vllm.scripted.guardian import VARIABLE, guard, marked
+from scripted_engine.guardian import VARIABLE, guard, marked
 
 # A child in a session of its own, whose child has one too, and a grandchild that hides its environment.
 RUNNER = """
 import os, subprocess, sys
-from turnpike_vllm.scripted.guardian import guard
+from scripted_engine.guardian import guard
 mark = guard()
 sleep = ["sleep", "600"]
 tree = '''
@@ -92,7 +92,7 @@ def test_nor_is_anything_when_it_ends_by_itself(started: list[int], then: str):
 def test_a_runner_started_by_a_runner_has_both_marks():
     guard()
     said = subprocess.run(
-        [sys.executable, "-c", "from turnpike_vllm.scripted.guardian import guard; print(guard())"],
+        [sys.executable, "-c", "from scripted_engine.guardian import guard; print(guard())"],
         capture_output=True,
         text=True,
         check=True,
@@ -114,7 +114,7 @@ def test_a_forked_child_does_not_keep_the_guardian_waiting(started: list[int]):
 
 ENGINE = """
 import json, pathlib, sys
-from turnpike_vllm.scripted.process import EngineOptions, ScriptedEngine
+from scripted_engine.process import EngineOptions, ScriptedEngine
 with ScriptedEngine({"scripts": {}}) as engine:
     print(engine._process.pid, flush=True)
     sys.stdin.read()

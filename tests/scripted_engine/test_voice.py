@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from turnpike_vllm.scripted.playback import Playback
-from turnpike_vllm.scripted.script import ScriptError
-from turnpike_vllm.scripted.voice import ScriptFile, Voice
+from scripted_engine.playback import Playback
+from scripted_engine.script import ScriptError
+from scripted_engine.voice import ScriptFile, Voice
 
 END = 3
 

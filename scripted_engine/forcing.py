@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import torch
 
-from turnpike_vllm.scripted.playback import Playback
+from scripted_engine.playback import Playback
 
 
 def force(logits: torch.Tensor, steps: Iterable[tuple[int, int, Playback]]) -> torch.Tensor:

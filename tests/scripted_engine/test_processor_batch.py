@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine_ext.host import END, VOCABULARY, Host, ids, sure_of
+from tests.scripted_engine.host import END, VOCABULARY, Host, ids, sure_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # vLLM's imports: seconds, and loud
 

@@ -1,0 +1,40 @@
+"""The engine plugin's wheel, built: what belongs into a server that is in production, and nothing else."""
+
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.project.layout import ROOT, run
+
+pytestmark = pytest.mark.slow
+
+BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
+
+
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The names in it, but for what describes it."""
+    source = tmp_path_factory.mktemp("wheel") / "source"
+    shutil.copytree(ROOT / "engine_ext", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    done = run(sys.executable, "-c", BUILD, source.parent, cwd=source)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = source.parent.glob("*.whl")
+    return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+
+
+def test_it_holds_the_plugin_with_its_tiny_model(held: set[str]):
+    there = {path.relative_to(ROOT / "engine_ext").as_posix() for path in modules(ROOT / "engine_ext")}
+    assert held == there | {"turnpike_vllm/chat_template.jinja"}
+
+
+def test_it_holds_nothing_that_plays_scripts(held: set[str]):
+    played = {path.name for path in modules(ROOT / "scripted_engine")} - {"__init__.py", "__main__.py"}
+    assert {"process.py", "processor.py", "guardian.py", "script.py"} <= played
+    assert {Path(name).name for name in held}.isdisjoint(played)
+
+
+def modules(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*.py") if "build" not in path.relative_to(folder).parts]
