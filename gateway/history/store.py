@@ -41,6 +41,7 @@ class History:
         self._reader = Reader(self._writer.segments, monotonic=monotonic)
         self._asking = ThreadPoolExecutor(1, thread_name_prefix="history-reader")
         self._rest: asyncio.TimerHandle | None = None
+        self._is_closed = False
 
     @property
     def written(self) -> int:
@@ -105,7 +106,10 @@ class History:
         return await self._ask(self._reader.since_s)
 
     async def close(self) -> None:
-        """Writes what there is, within some seconds."""
+        """Writes what there is, within some seconds. Nothing the second time."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         if self._rest is not None:
             self._rest.cancel()
         self._asking.submit(self._reader.close)
@@ -113,7 +117,9 @@ class History:
         await asyncio.to_thread(self._writer.close)
 
     async def _ask(self, question: Callable[[], T]) -> T | None:
-        """None if the directory cannot be read."""
+        """None if the directory cannot be read, and once it is closed."""
+        if self._is_closed:
+            return None
         if self._rest is not None:
             self._rest.cancel()
         loop = asyncio.get_running_loop()
