@@ -108,7 +108,8 @@ _cuts = st.lists(st.integers(0, 10_000), max_size=12)
 def test_any_split_gives_the_same_requests(wanted, cuts):
     parser = parse(cut(b"".join(data for data, _ in wanted), cuts))
     assert parser.refusal is None and not parser.is_mid_request
-    assert read(parser) == [expected for _, expected in wanted]
+    # A head that comes again says what the first one said of its length; the body tells.
+    assert without_lengths(read(parser)) == without_lengths([expected for _, expected in wanted])
     assert parser._budget.used == sum(len(r.body) for r in parser.requests)
     parser.end()
 
