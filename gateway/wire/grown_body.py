@@ -6,7 +6,8 @@ there is read without the known items: what stands before the conversation, its 
 The known ones are known by their hashes, and read if somebody asks for one all the same.
 
 Invariants: what is read is what reading all of it would give, but for a body that names its conversation
-twice; whatever is left out was read as an item before, so no field can hide there; no body is kept.
+twice; whatever is left out was read as an item before, so no field can hide there; no body is kept, and of
+each connection at most `_KEPT_ITEMS` hashes.
 """
 
 import re
@@ -33,6 +34,8 @@ _MOST_BYTES: Final = MAX_STRUCTURE
 """A larger one is measured first."""
 _KEPT: Final = 4
 """Conversations of one connection: clients have pools of connections, and use them in turns."""
+_KEPT_ITEMS: Final = 2_048
+"""Of all of these together: 16 KiB, and agents' conversations have some hundred."""
 _NEAR_BYTES: Final = 32
 """Before the end of a conversation, by which most others are told apart without hashing."""
 _OPENINGS: Final = {
@@ -153,6 +156,8 @@ class GrownBodies:
         near = body[max(0, end - _NEAR_BYTES) : end]
         self._beginnings.append(msgspec.structs.replace(beginning, near=near, hash=_hash(body, end)))
         del self._beginnings[:-_KEPT]
+        while sum(len(each.items) for each in self._beginnings) > _KEPT_ITEMS:
+            del self._beginnings[0]
 
 
 def _hash(body: bytes, end: int) -> int:

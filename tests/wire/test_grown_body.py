@@ -190,6 +190,19 @@ def test_a_connection_keeps_few_conversations_and_no_body(monkeypatch):
     assert len(sizes) == 4
 
 
+def test_a_connection_keeps_few_items(monkeypatch):
+    """However short they are, and however many conversations they are of."""
+    monkeypatch.setattr(module, "_KEPT_ITEMS", 60)
+    before = GrownBodies()
+    for who in "abc":
+        read(CHAT, body(CHAT, 13, who=who), before)
+    assert [len(each.items) for each in before._beginnings] == [28, 28], "the newest ones"
+    read(CHAT, body(CHAT, 14, who="c"), before)
+    assert [len(each.items) for each in before._beginnings] == [28, 30]
+    read(CHAT, body(CHAT, 30, who="d"), before)
+    assert not before._beginnings
+
+
 def test_another_seed_knows_nothing(monkeypatch):
     sizes, seed = decoded_bytes(monkeypatch), hash_seed()
     before = GrownBodies()
