@@ -1,13 +1,12 @@
 """A gateway's history: what is written there, and what it answers.
 
-Questions are asked on a thread, one after the other. The event loop gives each a moment (`_MOMENT_S`): most
-are answered by then. What a thread tells the loop later is heard two turns of the loop later, and on a busy
-gateway these take ten times as long as the answer.
+Questions are asked on a thread, one after the other. The event loop gives one that finds no other before it
+a moment (`_MOMENT_S`): most are answered by then. What a thread tells the loop later is heard two turns of
+the loop later, and on a busy gateway these take ten times as long as the answer.
 """
 
 import asyncio
 import concurrent.futures
-import contextlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
@@ -40,6 +39,8 @@ class History:
         self._writer = Writer(config, clock=clock)
         self._reader = Reader(self._writer.segments, monotonic=monotonic)
         self._asking = ThreadPoolExecutor(1, thread_name_prefix="history-reader")
+        self._asked = 0
+        """Questions that have no answer yet."""
         self._rest: asyncio.TimerHandle | None = None
         self._is_closed = False
 
@@ -125,8 +126,13 @@ class History:
         loop = asyncio.get_running_loop()
         self._rest = loop.call_later(_REST_S, self._asking.submit, self._reader.close)
         asked = self._asking.submit(question)
-        concurrent.futures.wait((asked,), _MOMENT_S)
-        with contextlib.suppress(OSError):
+        if not self._asked:  # else it waits for the thread, and the loop would wait in vain
+            concurrent.futures.wait((asked,), _MOMENT_S)
+        self._asked += 1
+        try:
             answer: T = asked.result() if asked.done() else await asyncio.wrap_future(asked)
-            return answer
-        return None
+        except OSError:
+            return None
+        finally:
+            self._asked -= 1
+        return answer

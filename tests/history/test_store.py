@@ -182,6 +182,28 @@ async def test_who_waits_for_a_slow_disk_holds_nobody_up(tmp_path, monkeypatch):
         assert await asyncio.gather(*asked) == [None, None]
 
 
+async def test_the_loop_waits_for_no_answer_that_has_another_before_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(store, "_MOMENT_S", 0.1)
+
+    def slow(_):
+        time.sleep(1.0)
+
+    async with running(tmp_path / "h") as history:
+        monkeypatch.setattr(history._reader, "turn", slow)
+        began = time.monotonic()
+        asked = [asyncio.create_task(history.turn(str(number))) for number in range(8)]
+        await asyncio.sleep(0)  # all were asked
+        assert 0.1 <= time.monotonic() - began < 0.4
+        for each in asked[1:]:
+            each.cancel()
+        await asyncio.wait(asked)
+        monkeypatch.undo()
+        monkeypatch.setattr(store, "_MOMENT_S", 30.0)
+        turned: list[int] = []
+        asyncio.get_running_loop().call_soon(turned.append, 1)
+        assert await history.turn("r") is None and not turned, "those who left are counted no more"
+
+
 @pytest.mark.slow
 async def test_it_stays_within_its_size_and_the_oldest_goes_first(tmp_path):
     async with running(tmp_path / "h", max_mb=16) as history:

@@ -111,6 +111,7 @@ async def test_a_bad_disk_harms_nobody_and_is_told_of(start, tmp_path):
     assert float(failures.split()[1]) >= 2
     in_the_way.unlink()
     await written(bench, 1)
+    await eventually(lambda: bench.gateway.observation._history.trouble is None)  # a moment after the turn
     assert (await asked(bench, "/turnpike/readyz")).json()["failing"] == []
 
 
