@@ -20,7 +20,7 @@ help:  ## show this list
 setup:  ## prepare .venv: the gateway, its tools, a real vLLM for the CPU
 	@tools/setup.sh
 
-programs: setup  ## fetch what tests use and pip does not have, where it is missing: Chromium, promtool, Redis, Envoy
+programs: setup  ## fetch what tests use and pip does not have, where it is missing: Chromium, promtool, Redis, Envoy, Helm, kubectl
 	@tools/programs.sh
 
 test: setup programs  ## all tests but the nightly ones, against a real vLLM and real agents too (minutes)

