@@ -201,7 +201,9 @@ def test_another_namespace_is_meant_everywhere(tmp_path):
     assert {each["metadata"]["namespace"] for each in made} == {"agents"}
     assert the(made, "RoleBinding", "turnpike-gateway")["subjects"][0]["namespace"] == "agents"
     (pool,) = loaded(made, tmp_path / "turnpike.toml").pools
-    assert pool.discovery.kubernetes.namespace == "agents"
+    discovery = pool.discovery
+    assert discovery is not None and discovery.kubernetes is not None
+    assert discovery.kubernetes.namespace == "agents"
     (trigger,) = the(made, "ScaledObject", ENGINES)["spec"]["triggers"]
     assert set(re.findall(r'namespace="(\w+)"', trigger["metadata"]["query"])) == {"agents"}
 
