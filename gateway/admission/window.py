@@ -73,7 +73,7 @@ class WindowInputs(msgspec.Struct, frozen=True, kw_only=True):
     demand: float
     """And what they are expected to hold at most."""
     capacity: float | None
-    """KV tokens stated by the engines, those of the tier behind the device included as far as they count."""
+    """KV tokens stated by the engines, with those that only the host's memory holds as far as they count."""
     blocked_by: str | None
     """`sessions` or `kv`, if somebody waits because of it."""
 
@@ -227,7 +227,7 @@ def window_updated(
 
 
 def host_tier_tokens(tokens: float, *, tokens_per_s: float, cycle_s: float) -> float:
-    """How much of the tier behind the device counts: what can be brought back as often as sessions return.
+    """How much of what only the host's memory holds counts: what comes back as often as sessions return.
 
     Half of the bandwidth is left for everything else.
     """

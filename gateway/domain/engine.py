@@ -11,7 +11,7 @@ class EngineSignals(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens: int | None = None
     """Tokens whose KV fits on the device."""
     host_kv_tokens: int | None = None
-    """And in the tier behind it."""
+    """And in the host's memory, where copies are kept."""
     kv_used: float | None = None
     """Share of the device's KV that running requests hold, 0 to 1."""
     kv_retained: float | None = None
@@ -31,6 +31,12 @@ class EngineSignals(msgspec.Struct, frozen=True, kw_only=True):
     """Different LoRA adapters that may run at a time."""
     adapters: tuple[str, ...] = ()
     """Those that run."""
+
+    @property
+    def kept_kv_tokens(self) -> int | None:
+        """On the device or in the host's memory. vLLM copies to the host what it computes, and not what it
+        overwrites on the device: the same tokens are in both, so the larger one counts and not the sum."""
+        return None if self.kv_tokens is None else max(self.kv_tokens, self.host_kv_tokens or 0)
 
 
 class SessionKv(msgspec.Struct, frozen=True, kw_only=True):

@@ -324,7 +324,7 @@ class KvLedger:
         if signals.kv_tokens is not None:
             known = self._of(replica)
             known.horizon = _HORIZON_SHARE * signals.kv_tokens
-            known.fits = float(signals.kv_tokens + (signals.host_kv_tokens or 0))
+            known.fits = float(signals.kept_kv_tokens or 0)
 
     def told(self, replica: ReplicaId, tokens: Mapping[SessionId, float] | None) -> None:
         """What the engine holds of its sessions; None: it does not say any more."""

@@ -6,7 +6,8 @@ are added up. What is missing or unreadable is None; a server that is no vLLM ha
 Names as in vLLM 0.32: `vllm:cache_config_info` (a gauge whose labels are the configuration),
 `vllm:kv_cache_usage_perc`, `vllm:num_requests_running` and `…_waiting`, `vllm:num_preemptions_total`,
 `vllm:prefix_cache_queries_total` and `…_hits_total`, and the same of the external cache behind it,
-`vllm:lora_requests_info` (whose value is when its labels were true). With
+`vllm:lora_requests_info` (whose value is when its labels were true). With native offload
+(`--kv-offloading-size`): `vllm:kv_offload_store_bytes_total`. With
 `turnpike-vllm`: `turnpike_engine_blocks`, by what they are used for.
 """
 
@@ -26,12 +27,14 @@ def read_vllm_metrics(text: str) -> EngineSignals:
     sums: dict[str, float] = {}
     most_used: float | None = None
     kv_tokens = 0
+    host_bytes = 0.0
     blocks: dict[str, float] = {}
     ranks: set[str] = set()
     loras = ("", 0.0)
     for name, labels, value in _samples(text[:_MAX_BYTES]):
         if name == "cache_config_info":
             kv_tokens += _kv_tokens(labels)
+            host_bytes += _host_bytes(labels)
         elif name in ("kv_cache_usage_perc", "gpu_cache_usage_perc"):
             most_used = max(most_used or 0.0, value)
         elif name == _LORAS:
@@ -48,6 +51,7 @@ def read_vllm_metrics(text: str) -> EngineSignals:
         most_used = max(0.0, most_used - retained)  # vLLM counts what is held as used
     return EngineSignals(
         kv_tokens=kv_tokens or None,
+        host_kv_tokens=_host_tokens(host_bytes, sums),
         kv_used=most_used,
         running=_whole(sums, "num_requests_running"),
         waiting=_whole(sums, "num_requests_waiting"),
@@ -83,6 +87,8 @@ _WANTED: Final = frozenset(
         "prefix_cache_queries_total",
         "prefix_cache_hits_total",
         "external_prefix_cache_hits_total",
+        "generation_tokens_total",
+        "kv_offload_store_bytes_total",
         "lora_requests_info",
     )
 )
@@ -119,6 +125,32 @@ def _kv_tokens(labels: str) -> int:
         return min(int(found["num_gpu_blocks"]) * int(found["block_size"]), _MOST)
     except (KeyError, ValueError):
         return 0
+
+
+_GIB: Final = 1 << 30
+_ENOUGH_TOKENS: Final = 10_000
+"""Stored in the host's memory, before it is told how many fit: of few tokens many are in blocks that are not
+full, which are not stored."""
+
+
+def _host_bytes(labels: str) -> float:
+    """`--kv-offloading-size`; 0 if it was not given, or in `--kv-transfer-config`, which is not told."""
+    try:
+        size = float(dict(_LABEL.findall(labels))["kv_offloading_size"])
+    except (KeyError, ValueError):
+        return 0.0
+    return size * _GIB if 0.0 < size < _MOST / _GIB else 0.0
+
+
+def _host_tokens(host_bytes: float, sums: dict[str, float]) -> int | None:
+    """Tokens that fit into the host's memory, to two digits, so that what is told rests. An engine does not
+    say what one takes: it stores whatever it computes, so it follows from what it stored and computed."""
+    queried, generated = sums.get("prefix_cache_queries_total", 0.0), sums.get("generation_tokens_total", 0.0)
+    found = sums.get("prefix_cache_hits_total", 0.0) + sums.get("external_prefix_cache_hits_total", 0.0)
+    computed, stored = queried - found + generated, sums.get("kv_offload_store_bytes_total", 0.0)
+    if not host_bytes or not stored or computed < _ENOUGH_TOKENS:
+        return None
+    return min(int(float(f"{host_bytes * computed / stored:.1e}")), _MOST)
 
 
 _MOST_RANKS: Final = 1024

@@ -668,10 +668,12 @@ def test_the_fixed_footprint_policy_follows_the_capacity_alone():
 
 
 def test_a_host_tier_counts_where_it_is_stated_or_set():
-    play = Play(window={"min_feedback_s": 10.0}).has(kv_tokens=1000, host=500)
-    assert play.pool.window.budget == pytest.approx(0.9 * 1500)
+    """Where copies are kept of what is on the device: only what is larger than the device adds room."""
+    for host, fits in ((500, 1000), (1000, 1000), (4000, 4000)):
+        play = Play(window={"min_feedback_s": 10.0}).has(kv_tokens=1000, host=host)
+        assert play.pool.window.budget == pytest.approx(0.9 * fits)
     play = Play(host_kv_tokens=4000).has(kv_tokens=1000)
-    assert play.pool.window.budget == pytest.approx(0.9 * 5000)
+    assert play.pool.window.budget == pytest.approx(0.9 * 4000)
     assert answered().was_answered
 
 

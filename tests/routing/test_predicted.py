@@ -319,7 +319,7 @@ def test_first_prompts_say_nothing_of_usual_turns():
 def test_who_fits_into_the_host_tier_is_no_crowd():
     fleet = fleet_of_a_full_home()
     fleet.policy.told(A, {SessionId("s"): 2_000.0, SessionId("t"): 60_000.0})
-    fleet.policy.engine_reported(A, EngineSignals(kv_tokens=100_000, host_kv_tokens=50_000))
+    fleet.policy.engine_reported(A, EngineSignals(kv_tokens=100_000, host_kv_tokens=150_000))
     assert fleet.place("s", tokens=61_000.0, b=0, a=0).reason is HERE
 
 

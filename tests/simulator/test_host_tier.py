@@ -15,6 +15,7 @@ from gateway.simulator.engine.options import EngineOptions, EngineSpec
 from gateway.simulator.fleet import FleetSpec
 from gateway.simulator.kernel import Kernel
 from gateway.simulator.run import stock_config
+from gateway.simulator.signals import signals_of
 from tests.simulator.engine_log import Log, make_turn
 from tests.simulator.test_run import OPTIONS, fleet, play
 from tests.simulator.worlds import LITTLE, sessions
@@ -70,6 +71,8 @@ def test_what_was_overwritten_comes_back_over_the_link():
     log = Log(kernel)
     spec = EngineSpec(name=ReplicaId("a"), profile=LITTLE, kv_blocks=120, offload_bytes=1e9)
     (engine,) = build_engines([spec], EngineOptions(block_size=BLOCK), kernel=kernel, listener=log, seed=0)
+    fits = int(1e9 / LITTLE.model.kv_bytes_per_token)
+    assert signals_of(engine, block_size=BLOCK).host_kv_tokens == fits
     first, again, other = 1, 2, 3
     tokens = 100 * BLOCK
     for number, now, shared in ((first, 0.0, tokens), (other, 100.0, 0), (again, 200.0, tokens)):

@@ -61,6 +61,7 @@ def test_under_pressure_engines_tell_of_it():
     assert totals.end_s - PERIOD_S <= times[-1] <= totals.end_s
     signals = [each for _, each in heard]
     assert signals[0].kv_tokens == 329 * 16 and signals[0].kv_used == 0.0
+    assert signals[0].host_kv_tokens is None
     assert max(each.kv_used or 0.0 for each in signals) > 0.9
     assert max(each.waiting or 0 for each in signals) > 0 and max(each.running or 0 for each in signals) > 1
     # Counters: they never fall, and end near what the turns themselves reported.

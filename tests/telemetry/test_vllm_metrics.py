@@ -1,5 +1,6 @@
 """A vLLM's `/metrics`, and other texts."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +52,39 @@ def test_what_is_retained_is_not_in_use():
     told = read_vllm_metrics(SAID.replace("} 0.25", "} 0.375") + said)
     assert (told.kv_used, told.kv_retained) == (0.125, 0.25)
     assert read_vllm_metrics(SAID + said.replace("160.0", "0")).kv_retained is None
+
+
+def test_the_hosts_memory_is_told_in_tokens_once_something_was_stored():
+    """An engine says how many bytes it has there; what a token takes follows from what it stored."""
+    size = SAID.replace('prefix="a', 'kv_offloading_size="2.0",prefix="a')
+    computed = 20_000 - 650 + 3_000
+    said = size.replace("} 1000.0", "} 20000.0") + (
+        'vllm:generation_tokens_total{engine="0"} 3000.0\n'
+        f'vllm:kv_offload_store_bytes_total{{engine="0"}} {computed * 98_304}\n'
+    )
+    assert read_vllm_metrics(said).host_kv_tokens == 22_000, "2 GiB of 98,304 bytes each, to two digits"
+    for less in (
+        said.replace("kv_offloading_size", "size"),
+        said.replace('"2.0"', '"None"'),
+        said.replace('"2.0"', '"nan"'),
+        said.replace('"2.0"', '"-2"'),
+        said.replace("store_bytes", "load_bytes"),
+        said.replace("} 20000.0", "} 7000.0"),
+    ):
+        assert read_vllm_metrics(less).host_kv_tokens is None
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_vllm_calls_its_offload_so():
+    from vllm.config import CacheConfig
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
+        get_connector_metric_definitions,
+    )
+
+    assert CacheConfig(kv_offloading_size=2.0).metrics_info()["kv_offloading_size"] == "2.0"
+    assert CacheConfig().metrics_info()["kv_offloading_size"] == "None"
+    assert "vllm:kv_offload_store_bytes" in get_connector_metric_definitions()
 
 
 def test_engines_of_one_server_are_added_up():

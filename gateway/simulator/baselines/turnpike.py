@@ -35,9 +35,6 @@ _PLACEMENTS: Final = (_OURS, *PLACEMENTS)
 
 
 def _turnpike(plan: Plan, values: Values) -> Plan:
-    host_bytes = min(group.offload_gb for group in plan.fleet.replicas) * 1e9
-    kv_bytes = plan.profile.model.kv_bytes_per_token
-    link = plan.profile.hardware.host_link_bytes_per_s * plan.profile.tensor_parallel
     admission = {
         "policy": "sessions" if values["admission"] == _NONE else values["admission"],
         "shadow": values["admission"] == _NONE,
@@ -45,8 +42,6 @@ def _turnpike(plan: Plan, values: Values) -> Plan:
         "footprint_share": values["f"],
         "follows_tools": bool(values["tools"]),
         "packing": {"order": values["order"]},
-        "host_kv_tokens": int(host_bytes / kv_bytes),
-        "host_kv_tokens_per_s": link / kv_bytes,
     }
 
     fleet = with_roles(plan.fleet, str(values["prefill"]))

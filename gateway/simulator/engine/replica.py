@@ -40,6 +40,7 @@ class ReplicaEngine:
         self.scheduler = build_scheduler(spec, options, _transfer_config(spec))
         self.counts = EngineCounts()
         self.kv_blocks = spec.kv_blocks - 1  # vLLM keeps one for itself
+        self.host_kv_tokens = int(spec.offload_bytes / spec.profile.model.kv_bytes_per_token) or None
         self._kernel = kernel
         self._listener = listener
         self._options = options

@@ -42,13 +42,6 @@ def test_who_asks_for_offloading_is_known_whatever_stands_first(text):
     assert not _plan("infercept").options.policy()._can_swap
 
 
-def test_turnpike_is_told_what_the_host_holds():
-    config = _plan("turnpike+offload").make_brain(FLEET).admission._config
-    assert config.host_kv_tokens == int(64e9 / 98_304)
-    assert config.host_kv_tokens_per_s == pytest.approx(50e9 / 98_304)
-    assert _plan("turnpike").make_brain(FLEET).admission._config.host_kv_tokens == 0
-
-
 def test_tool_hosts_have_a_probe_for_those_who_ask_for_it():
     fleet = msgspec.structs.replace(FLEET, tool_hosts=(ToolHostGroup(cores=2, count=3),))
     for text, has_probe in (("turnpike", False), ("turnpike+probe", True)):
