@@ -255,6 +255,8 @@ class Coordinator:
                 self._session_control.take_in(event, now=now)
             case ev.SpendRemembered():
                 self.bounding.remember(event.spent, now=now)
+            case ev.TwinsFound():
+                self.sessions.sessions.twins_found(event.names)
             case ev.LessonsReceived():
                 self.taught.learn(event.lessons, now=now)
             case ev.SettingsChanged() | ev.DrainStarted():

@@ -107,7 +107,7 @@ class RedisStore(RemoteStore):
         row = await self._run(_ADD, _ROW + key, _ms(ttl_s), *map(repr, (*more, *least)))
         return [float(each) for each in row]
 
-    async def _write(self, batch: Sequence[Entry]) -> int:
+    async def _write(self, batch: Sequence[Entry]) -> tuple[int, list[tuple[int, bytes]]]:
         results = await self._do_all([_command(entry) for entry in batch])
         refusals = [result for result in results if isinstance(result, exceptions.ResponseError)]
         for result in results:
@@ -116,7 +116,12 @@ class RedisStore(RemoteStore):
         if refusals:
             self.counters.failures += 1
             await self._follow_primary(refusals[0])
-        return len(refusals)
+        replaced = [
+            (at, there[1:])
+            for at, there in enumerate(results)
+            if type(there) is bytes and there[:1] == VERSION and there[1:] != batch[at].value
+        ]
+        return len(refusals), replaced
 
     async def _connect(self) -> None:
         if self._cluster is None:
@@ -172,7 +177,7 @@ class RedisStore(RemoteStore):
             else:
                 pipeline = self._redis.pipeline(transaction=False)
             for command in commands:
-                pipeline.execute_command(*command)
+                pipeline.execute_command(*command, get=True)  # so SET ... GET returns what stood there
             results: list[Any] = await pipeline.execute(raise_on_error=False)
             return results
 
@@ -185,7 +190,8 @@ class RedisStore(RemoteStore):
 def _command(entry: Entry) -> _Command:
     if entry.value is None:
         return ("DEL", _ENTRY + entry.key)
-    return ("SET", _ENTRY + entry.key, VERSION + entry.value, "PX", _ms(entry.ttl_s))
+    put = ("SET", _ENTRY + entry.key, VERSION + entry.value, "PX", _ms(entry.ttl_s))
+    return (*put, "GET") if entry.is_watched else put
 
 
 def _ms(seconds: float) -> int:

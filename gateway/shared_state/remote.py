@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from gateway.shared_state.breaker import Breaker
-from gateway.shared_state.protocol import Counters, Entry, StoreUnavailable, checked_size
+from gateway.shared_state.protocol import Counters, Entry, OnReplaced, StoreUnavailable, checked_size
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class RemoteStore(ABC):
     def __init__(self, name: str, *, deadline_s: float = DEADLINE_S) -> None:
         """`name` is for the log, without secrets."""
         self.counters = Counters()
+        self.on_replaced: list[OnReplaced] = []
         self._name = name
         self._deadline_s = deadline_s
         self._loop = asyncio.get_running_loop()
@@ -150,8 +151,9 @@ class RemoteStore(ABC):
     ) -> list[float]: ...
 
     @abstractmethod
-    async def _write(self, batch: Sequence[Entry]) -> int:
-        """In order; returns how many the store refused."""
+    async def _write(self, batch: Sequence[Entry]) -> tuple[int, list[tuple[int, bytes]]]:
+        """In order; returns how many the store refused, and where watched entries took the place of other
+        values, and those."""
 
     @abstractmethod
     async def _connect(self) -> None:
@@ -252,7 +254,11 @@ class RemoteStore(ABC):
                 batch, size = self._take_batch()
                 try:
                     if batch:
-                        self.counters.dropped_writes += await self._bounded(self._write(batch), size)
+                        refused, replaced = await self._bounded(self._write(batch), size)
+                        self.counters.dropped_writes += refused
+                        for at, there in replaced:
+                            for hear in self.on_replaced:
+                                hear(batch[at], there)
                 except StoreUnavailable:
                     self.counters.dropped_writes += len(batch)
                 if len(self._waiting) < BATCH:
