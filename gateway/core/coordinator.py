@@ -251,12 +251,10 @@ class Coordinator:
                 self.admission.host_reported(event.host, event.signals, now=now)
             case ev.ToolsTold():
                 self.endings.tell(self.sessions.tools_told(event.spans, event.tenant, now=now), now=now)
-            case ev.SessionFinished() | ev.SessionStopped() | ev.SessionAdopted():
+            case ev.SessionFinished() | ev.SessionStopped() | ev.SessionAdopted() | ev.TwinsFound():
                 self._session_control.take_in(event, now=now)
             case ev.SpendRemembered():
                 self.bounding.remember(event.spent, now=now)
-            case ev.TwinsFound():
-                self.sessions.sessions.twins_found(event.names)
             case ev.LessonsReceived():
                 self.taught.learn(event.lessons, now=now)
             case ev.SettingsChanged() | ev.DrainStarted():

@@ -40,7 +40,7 @@ class _Gateway:
         name: str,
         store: Store,
         peers: dict[str, Peer],
-        found_twins: Callable[[tuple[int, ...]], None],
+        found_twins: Callable[[Sequence[int]], None],
         *,
         now: float,
     ) -> None:
@@ -52,8 +52,8 @@ class _Gateway:
             store, name, peers, self._knows, found_twins=self._found_twins, idle_s=_IDLE_S
         )
 
-    def _found_twins(self, names: tuple[int, ...]) -> None:
-        self.brain.handle(ev.TwinsFound(names), now=self.now)
+    def _found_twins(self, names: Sequence[int]) -> None:
+        self.brain.handle(ev.TwinsFound(tuple(names)), now=self.now)
         self._tell(names)
 
     def _knows(self, tenant: TenantId, facts: RequestFacts) -> bool:
@@ -124,9 +124,9 @@ class ReplayAmong(Replay):
                         owner.brain.handle(ev.SessionAdopted(trace), now=now)
         self._send(request, now)
 
-    def _found_twins(self, names: tuple[int, ...]) -> None:
+    def _found_twins(self, names: Sequence[int]) -> None:
         now = max(gateway.now for gateway in self._gateways.values())
-        self._twins.append((now + _TOLD_AFTER_S, names))
+        self._twins.append((now + _TOLD_AFTER_S, tuple(names)))
 
     def _forget_lapsed(self, now: float) -> None:
         lapsed = [name for name, until_s in self._lapses.items() if until_s < now]

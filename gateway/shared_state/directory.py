@@ -15,9 +15,9 @@ a summary, a title) is seen by who has all of it, and never needs to be shared.
 
 While the store is down the third rule takes the place of the second, and finds what began by it.
 
-Where two gateways publish the same answer or id, of sessions of their own, the store tells the later one of the
-other, and that one marks the entry and tells all: nobody's turn is proved by it (`gateway/workflow/traces.py`).
-It still leads to a gateway, which may guess.
+Where two gateways publish the same answer or id, given to sessions of their own, the store tells the later
+one of the other; that one marks the entry and tells all. From then on it proves nothing anywhere
+(`gateway/workflow/traces.py`), but still leads to a gateway, which may guess.
 
 Invariants: rule 1 does no I/O; every look-up is bounded by the store's deadline; evidence of one tenant never
 leads to a session of another.
@@ -78,14 +78,14 @@ class Directory:
         peers: Mapping[str, Peer],
         knows: Callable[[TenantId, RequestFacts], bool],
         *,
-        found_twins: Callable[[tuple[int, ...]], None],
+        found_twins: Callable[[Sequence[int]], None],
         idle_s: float,
         with_quotas: Collection[TenantId] = (),
         allowances: Allowances | None = None,
     ) -> None:
         """`origin`: this gateway's name; `peers`: those of the others that live; `knows`: whether the brain
-        has evidence of a request; `found_twins`: told the names of what two gateways gave; `idle_s`: for how long sessions are remembered; `allowances`: none if
-        tenants may publish as much as they cause."""
+        has evidence of a request; `found_twins`: told names of what two gateways gave; `idle_s`: for how
+        long sessions are remembered; `allowances`: none if tenants may publish as much as they cause."""
         self.origin = origin
         self._store = store
         self._peers = peers
@@ -150,15 +150,18 @@ class Directory:
             return ()
 
     async def _look_up(self, names: Sequence[int]) -> list[tuple[str, bytes]]:
-        """Who published each piece of evidence, and of which turn it is; the strongest first, what is marked
-        last."""
+        """Who published each piece of evidence, and of which turn it is; the strongest first."""
         values = await self._store.find([name_key(name) for name in names])
-        twins = tuple(name for name, value in zip(names, values, strict=True) if value and _is_marked(value))
+        found, twins = [], []
+        for name, value in zip(names, values, strict=True):
+            if value is not None:
+                if value.startswith(_MARK):
+                    twins.append(name)
+                owner, _, turn = value.removeprefix(_MARK).partition(b" ")
+                found.append((owner.decode("ascii"), turn))
         if twins:
             self._found_twins(twins)
-        known = sorted(filter(None, values), key=_is_marked)
-        parts = [value.removeprefix(_MARK).partition(b" ") for value in known]
-        return [(owner.decode("ascii"), turn) for owner, _, turn in parts]
+        return found
 
     def _replaced(self, entry: Entry, there: bytes) -> None:
         """Of a name that had led elsewhere before."""
@@ -167,7 +170,7 @@ class Directory:
             return
         if not there.startswith(ours):  # another's, or marked
             self._store.publish([Entry(entry.key, _MARK + entry.value, entry.ttl_s)])
-            self._found_twins((int.from_bytes(entry.key[len(_NAME) :], "big"),))
+            self._found_twins([int.from_bytes(entry.key[len(_NAME) :], "big")])
 
     async def _traces(self, tenant: TenantId, facts: RequestFacts, turns: Sequence[bytes]) -> list[TurnTrace]:
         """What was published of these turns, the first of which names the session; oldest first."""
@@ -259,10 +262,6 @@ _NAME_BYTES: Final = 10
 _NAME: Final = b"n:"
 _MARK: Final = b"?"
 """Before the value of a name that is two gateways'."""
-
-
-def _is_marked(value: bytes) -> bool:
-    return value.startswith(_MARK)
 
 
 def name_key(name: int) -> bytes:

@@ -34,8 +34,8 @@ WORN: Final = 32
 _MAX_FRUITLESS: Final = 1024
 _MAX_ANSWERS: Final = 2**14
 MAX_TWINS: Final = 2**17
-"""Names of what two gateways gave that are remembered, over all tenants: at least the newer half. They take 16 MB at
-most, and matter until the twins have gone on: half of that is two minutes of 500 twins a second."""
+"""Names of what two gateways gave that are remembered, over all tenants: at least the newer half, two minutes
+of 500 twins a second. They matter until the twins have gone on, and take 16 MB at most."""
 MIN_SECRET_CHARS: Final = 64
 """A shorter answer may be one that any model gives to anybody (`Hello! How can I help you today?`)."""
 
