@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from redis import exceptions
@@ -44,6 +44,7 @@ _CLAIM, _EXCHANGE, _ADD = map(_Script, ["claim", "exchange", "add"])
 
 _Command = tuple[Any, ...]
 _Execute = Callable[..., Awaitable[Any]]
+T = TypeVar("T")
 
 
 class RedisStore(RemoteStore):
@@ -72,11 +73,11 @@ class RedisStore(RemoteStore):
         self._execute: _Execute
         if mode == "cluster":
             settings["max_connections"] = 2 * CONNECTIONS
-            self._make_cluster = partial(RedisCluster.from_url, plain_url, **settings)
+            self._make_cluster = partial(_with_raw_sets, RedisCluster.from_url, plain_url, **settings)
             self._cluster = self._make_cluster()
             self._execute = self._cluster.execute_command
         else:
-            self._redis = Redis.from_url(plain_url, **settings)
+            self._redis = _with_raw_sets(Redis.from_url, plain_url, **settings)
             self._execute = self._redis.execute_command
         # Calls beyond it wait for one of the connections that are there.
         self._free = asyncio.Semaphore(CONNECTIONS)
@@ -177,7 +178,7 @@ class RedisStore(RemoteStore):
             else:
                 pipeline = self._redis.pipeline(transaction=False)
             for command in commands:
-                pipeline.execute_command(*command, get=True)  # so SET ... GET returns what stood there
+                pipeline.execute_command(*command)
             results: list[Any] = await pipeline.execute(raise_on_error=False)
             return results
 
@@ -185,6 +186,15 @@ class RedisStore(RemoteStore):
         if isinstance(error, exceptions.ReadOnlyError) and self._redis is not None:
             # It became a replica. The next connections find who is the primary, where a name or a proxy says.
             await self._redis.connection_pool.disconnect(inuse_connections=False)
+
+
+def _with_raw_sets(make: Callable[..., T], url: str, **settings: Any) -> T:
+    """A client that returns what a SET is answered: with GET, the value that stood there. redis-py would make
+    a bool of it, unless each call says otherwise."""
+    client: Any = make(url, **settings)
+    client.response_callbacks.pop("SET")
+    made: T = client
+    return made
 
 
 def _command(entry: Entry) -> _Command:

@@ -1,6 +1,7 @@
 """Two busy gateways before a real Redis that give sessions of their own the very same."""
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -34,6 +35,10 @@ async def ask(bench: Bench, among: list[Bench], messages: list[Any], reply: dict
     return session_of(response)
 
 
+def has_heard(bench: Bench) -> bool:
+    return len(bench.brain.sessions.sessions._twins) == 2
+
+
 def marks_of(redis: RedisServer) -> int:
     with redis.admin() as admin:
         names = admin.keys("turnpike:1:e:n:*")
@@ -53,7 +58,7 @@ async def test_what_both_gave_proves_nothing_at_either_and_what_one_gave_does_ev
     assert len({earlier, later, unique}) == 3
     await eventually(lambda: marks_of(redis) == 2)
     for each in gateways:  # who was first hears of it from who was second
-        await eventually(lambda each=each: len(each.brain.sessions.sessions._twins) == 2)
+        await eventually(partial(has_heard, each))
     done = said("Done.")
     joined = [await ask(each, gateways, second, done) for each in gateways]
     assert not {*joined} & {earlier, later, unique}
