@@ -193,6 +193,7 @@ class SharedReplays:
     def __call__(self, exchanges: Sequence[Exchange]) -> list[Placed]:
         """Where every turn was put, in order of arrival."""
         self._count += 1
+        self._store.on_replaced.clear()  # the gateways of the replay before are gone
         tenant = TenantId(f"recorded-{self._run}-{self._count}")
         found = self._how(exchanges, self._store, self._runner, seed=self._count, tenant=tenant).run()
         self._must_be_up()
