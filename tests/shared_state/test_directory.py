@@ -187,6 +187,15 @@ async def test_who_was_not_told_of_twins_learns_it_from_the_store():
     assert gateways.turn("c", facts_of(*SECOND), said("Done.")) not in twins
 
 
+async def test_what_two_tenants_were_given_at_two_gateways_is_each_ones_own():
+    gateways = Gateways("a", "b")
+    gateways.all_are_busy()
+    for at, tenant in [("a", TENANT), ("b", TenantId("other"))]:
+        session = gateways.turn(at, facts_of(*OPENING), MADE, tenant=tenant)
+        assert gateways.turn(at, facts_of(*SECOND), said("Done."), tenant=tenant) == session
+    assert marked(gateways) == 0
+
+
 async def test_what_one_gateway_gave_twice_is_marked_nowhere():
     """It sees that itself; the others are to find it there."""
     gateways = Gateways("a", "b")
