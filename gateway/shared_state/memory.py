@@ -137,7 +137,7 @@ class MemoryStore:
             self.counters.dropped_writes += len(entries)
             return
         replaced = self.tables.write(entries)
-        self.counters.bytes_sent += sum([entry.size for entry in entries])
+        self.counters.bytes_sent += sum([len(entry.key) + len(entry.value or b"") for entry in entries])
         self.counters.writes += len(entries)
         for at, there in replaced:
             for hear in self.on_replaced:
