@@ -30,11 +30,6 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     value: bytes | None
     ttl_s: float
 
-    @property
-    def size(self) -> int:
-        """Bytes of key and value."""
-        return len(self.key) + len(self.value or b"")
-
 
 class Counters(msgspec.Struct):
     """Since the store was opened."""

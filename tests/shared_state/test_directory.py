@@ -423,7 +423,7 @@ def test_what_a_turn_takes_of_its_allowance_is_what_its_entries_are(monkeypatch)
     publish = gateways.store.publish
 
     def counted(entries: Sequence[Entry]) -> None:
-        stood.append(sum(module._ENTRY_BYTES + each.size for each in entries))
+        stood.append(sum(module._ENTRY_BYTES + len(each.key) + len(each.value or b"") for each in entries))
         publish(entries)
 
     monkeypatch.setattr(gateways.store, "publish", counted)
