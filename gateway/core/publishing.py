@@ -39,11 +39,16 @@ class Publishing:
     def ended(self, live: LiveRequest, turn: Turn, answer: Answer | None) -> None:
         """By its answer it is found from now on, and by what its client states."""
         tenant, session, stated = live.tenant, turn.session, live.facts.explicit
-        # What this very event saw before (an answer that came whole), goes with it.
-        early = [each for each in self._due if each.request == turn.request]
-        names = [name for each in early for name in each.names]
-        given = [name for each in early for name in each.given]
-        self._due = [each for each in self._due if each not in early]
+        names: list[int] = []
+        given: list[int] = []
+        if self._due:  # what this very event saw before (an answer that came whole) goes with it
+            due, self._due = self._due, []
+            for each in due:
+                if each.request == turn.request:
+                    names += each.names
+                    given += each.given
+                else:
+                    self._due.append(each)
         if stated is not None and (tenant, stated.schema, stated.session) in session.explicit_keys:
             names.append(evidence.of_stated(tenant, stated.schema, stated.session))
         if turn.text and not turn.has_failed:

@@ -87,6 +87,8 @@ class Directory:
         has evidence of a request; `found_twins`: told names of what two gateways gave; `idle_s`: for how
         long sessions are remembered; `allowances`: none if tenants may publish as much as they cause."""
         self.origin = origin
+        self._owner = origin.encode("ascii") + b" "
+        """What a name leads to begins so; the turn that left it follows."""
         self._store = store
         self._peers = peers
         self._knows = knows
@@ -165,10 +167,9 @@ class Directory:
 
     def _replaced(self, entry: Entry, there: bytes) -> None:
         """Of a name that had led elsewhere before."""
-        ours = self.origin.encode("ascii") + b" "
-        if entry.value is None or not entry.value.startswith(ours):
+        if entry.value is None or not entry.value.startswith(self._owner):
             return
-        if not there.startswith(ours):  # another's, or marked
+        if not there.startswith(self._owner):  # another's, or marked
             self._store.publish([Entry(entry.key, _MARK + entry.value, entry.ttl_s)])
             self._found_twins([int.from_bytes(entry.key[len(_NAME) :], "big")])
 
@@ -219,16 +220,18 @@ class Directory:
         """
         turn = command.request.encode("ascii")
         trace = command.trace
-        lasts_s = self._idle_s if command.lasts_s is None else min(command.lasts_s, self._idle_s)
-        ttl_s = _STATE_TTL_S if trace is not None and trace.states else lasts_s
-        value = b"%s %s" % (self.origin.encode("ascii"), turn)
+        ttl_s = self._idle_s if command.lasts_s is None else min(command.lasts_s, self._idle_s)
+        if trace is not None and trace.states:
+            ttl_s = _STATE_TTL_S
+        value = self._owner + turn
         entries = [Entry(name_key(name), value, ttl_s, True) for name in command.given]
         if command.names:
             entries += [Entry(name_key(name), value, ttl_s) for name in command.names]
         size = len(entries) * (_ENTRY_BYTES + _NAME_BYTES + len(value))
         if trace is not None:
-            entries.append(Entry(_turn_key(command.tenant, turn), _ENCODER.encode(trace), ttl_s))
-            size += _ENTRY_BYTES + entries[-1].size
+            key, told = _turn_key(command.tenant, turn), _ENCODER.encode(trace)
+            entries.append(Entry(key, told, ttl_s))
+            size += _ENTRY_BYTES + len(key) + len(told)
         if self._allowances is not None and not self._allowances.take(command.tenant, size * ttl_s):
             self.withheld += len(entries)
             return

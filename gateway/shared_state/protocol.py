@@ -32,11 +32,6 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, tag="e"):
     is_watched: bool = False
     """If another value stands there, those of `Store.on_replaced` hear of it."""
 
-    @property
-    def size(self) -> int:
-        """Bytes of key and value."""
-        return len(self.key) + len(self.value or b"")
-
 
 OnReplaced = Callable[[Entry, bytes], None]
 """Told of a watched entry and of the other value that it took the place of, which the same step read. So of

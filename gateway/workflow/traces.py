@@ -127,11 +127,16 @@ class Traces:
 
     def has_twin(self, turn: Turn) -> bool:
         """Whether another session's turn left the same evidence."""
-        if turn.minted:
-            alike = [other for minted in turn.minted for other in holders(self.minted, minted)]
-        else:
-            alike = [other for other in holders(self.tails, turn.tail) if other.text == turn.text]
-        return any(other.session is not turn.session for other in alike)
+        session = turn.session
+        for minted in turn.minted:
+            for other in holders(self.minted, minted):
+                if other.session is not session:
+                    return True
+        if not turn.minted:
+            for other in holders(self.tails, turn.tail):
+                if other.session is not session and other.text == turn.text:
+                    return True
+        return False
 
     def is_secret(self, turn: Turn) -> bool:
         """Whether nobody knows its answer but who was given it: it is long, and was given to one session.

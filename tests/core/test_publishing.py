@@ -86,3 +86,19 @@ def test_an_only_gateway_publishes_nothing():
         publishes=False,
     )
     assert published == [[], [], []]
+
+
+def test_what_is_due_of_another_turn_stays_its_own():
+    brain = recorded_brain(now=0.0, publishes=True)
+    brain.handle(ev.RequestArrived(RequestId("r-1"), TENANT, opening()), now=1.0)
+    stated = opening("run-1").explicit
+    assert brain.sessions.publishing is not None and stated is not None
+    brain.sessions.publishing.opened(RequestId("r-2"), TENANT, stated)
+    answer, _, minted = made_by_a_call()
+    commands = brain.handle(ev.AnsweredAtOnce(RequestId("r-1"), answer, has_first_token=True), now=1.0)
+    other, own = [each for each in commands if isinstance(each, Publish)]
+    assert (other.request, other.names) == (
+        "r-2",
+        (evidence.of_stated(TENANT, stated.schema, stated.session),),
+    )
+    assert own.request == "r-1" and set(own.given[:-1]) == minted

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core import events as ev
 from gateway.core.commands import Dispatch, Publish
-from gateway.domain.ids import RequestId, SessionId, TenantId
+from gateway.domain.ids import ReplicaId, RequestId, SessionId, TenantId
 from gateway.domain.request import Answer, RequestFacts, ToolCall
 from gateway.evaluation.replay import recorded_brain
 from gateway.shared_state import directory as module
@@ -534,9 +534,30 @@ def test_what_a_turn_takes_of_its_allowance_is_what_its_entries_are(monkeypatch)
     publish = gateways.store.publish
 
     def counted(entries: Sequence[Entry]) -> None:
-        stood.append(sum(module._ENTRY_BYTES + each.size for each in entries))
+        stood.append(sum(module._ENTRY_BYTES + len(each.key) + len(each.value or b"") for each in entries))
         publish(entries)
 
     monkeypatch.setattr(gateways.store, "publish", counted)
     gateways.turn("a", facts_of(*OPENING, session="s"), MADE)
     assert stood and taken == pytest.approx(stood)
+
+
+async def test_what_is_stored_at_a_replica_is_remembered_for_a_day():
+    gateways, now = Gateways("a"), 3600.0 + 2.0
+    for states in ((), ((b"key", ReplicaId("x")),)):
+        request = RequestId(f"r-{len(states)}")
+        brain = gateways.brains["a"]
+        brain.handle(ev.RequestArrived(request, TENANT, facts_of(*OPENING)), now=1.0)
+        [published] = [
+            each
+            for each in brain.handle(
+                ev.AnsweredAtOnce(request, Answer(status=200), has_first_token=True), now=1.0
+            )
+            if isinstance(each, Publish)
+        ]
+        assert published.trace is not None
+        published.trace.states = states
+        gateways.directories["a"].publish(published)
+    gateways.now_s = now
+    found = await gateways.store.find([module._turn_key(TENANT, turn) for turn in (b"r-0", b"r-1")])
+    assert [value is not None for value in found] == [False, True]
